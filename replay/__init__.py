@@ -1,11 +1,9 @@
-"""Reverb tables, writers, readers and shards.
+"""Replay holds training samples between actors, which write them, and the learner, which reads batches.
 
-The server is Reverb's own, in a process and an environment of its own (`reverb_server/`). This package speaks its wire
-protocol (`wire/`), and imports neither Reverb nor TensorFlow.
+Each shard is a Reverb server in a process and a Python environment of its own (`reverb_server/`). This package speaks
+Reverb's wire protocol (`wire/`) and imports neither Reverb nor TensorFlow.
 """
 
-from podzero.replay.batches import BatchReader as BatchReader
-from podzero.replay.batches import StateReader as StateReader
 from podzero.replay.batches import make_reader as make_reader
 from podzero.replay.batches import make_state_reader as make_state_reader
 from podzero.replay.errors import EnvironmentUnusable as EnvironmentUnusable
@@ -24,8 +22,6 @@ from podzero.replay.signature import SampleSignature as SampleSignature
 from podzero.replay.tables import REANALYSED as REANALYSED
 from podzero.replay.tables import SAMPLES as SAMPLES
 from podzero.replay.tables import STATES as STATES
-from podzero.replay.tables import Limits as Limits
-from podzero.replay.tables import Table as Table
 from podzero.replay.tables import tables_of as tables_of
 from podzero.replay.writer import ShardedWriter as ShardedWriter
 from podzero.replay.writer import make_writer as make_writer

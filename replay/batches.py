@@ -1,4 +1,4 @@
-"""The readers of replay: the learner's, whose batches mix fresh and reanalysed samples, and the reanalysers'."""
+"""The learner's reader, whose batches mix fresh and reanalysed samples, and the reanalysers' reader."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from podzero.types import Batch, EnvSpec, Keys, StoredState, Window
 
 
 def make_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment, hosts: int = 1) -> BatchReader:
-    """Connects the learner's reader to replay shards; one that does not answer is waited for when a batch is read.
+    """Connects the learner's reader to replay shards; shards that do not answer are awaited when a batch is read.
 
-    The rate limiter counts a sample when Reverb gives it out, before the learner has it. So prefetching is bounded: of
-    each table, fewer than `dispatch + ahead` samples are given out and not yet returned by `__next__`, where
+    The rate limiter counts samples when Reverb hands them out, so prefetching is bounded: of each table, fewer than
+    `dispatch + ahead` samples are handed out and not yet returned by `__next__`, where
 
         dispatch = steps_per_dispatch * batch_size
         ahead = clamp(tolerance / 2 - dispatch, batch_size, (prefetch - 1) * dispatch)
 
-    over all hosts, each of which has an equal part; `ahead` is at least two items for each shard. Fresh and reanalysed
-    samples come from two tables; the batch size of each is its part of the batch (`Experiment.batch_parts`).
+    over all hosts, which have equal parts; `ahead` is at least two items per shard. Fresh and reanalysed samples come
+    from two tables, each with its part of the batch size (`Experiment.batch_parts`).
 
     Args:
-      addresses: of the shards of this host.
-      spec: of the environment whose samples are stored.
+      addresses: returns the addresses of this host's shards.
+      spec: the environment's specification.
       experiment: the experiment to train.
-      hosts: the number of learner hosts; each reads its part of every batch from its own shards.
+      hosts: number of learner hosts; each reads its part of every batch from its own shards.
 
     Raises:
       WrongServer: another server answers at an address.
@@ -52,10 +52,7 @@ def make_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment, hos
 
 
 def make_state_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment) -> StateReader:
-    """Connects a reanalyser's reader, which reads `reanalyse.games` states at a time.
-
-    Arguments and errors are those of `make_reader`.
-    """
+    """Connects a reanalyser's reader, which reads `reanalyse.games` states at a time; see `make_reader`."""
     table, games = tables_of(experiment, spec)[STATES], experiment.reanalyse.games
     return StateReader(AnyShardReader(addresses, table, experiment.replay, (games,), ahead=games))
 
@@ -67,11 +64,11 @@ class BatchReader:
     """
 
     def __init__(self, parts: Sequence[ShardedReader], shards: int) -> None:
-        """Takes one reader for each table; the tables hold the same kind of samples, on the same `shards` shards."""
+        """Takes one reader per table; the tables hold the same kind of samples, on the same `shards` shards."""
         self._parts = parts
         self._shards = shards
         self._read: list[Batch] = []
-        """The parts of the next batch that have been read."""
+        """The parts of the next batch that have been read, kept if a timeout interrupts the rest."""
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -81,9 +78,9 @@ class BatchReader:
         are prioritized.
 
         Raises:
-          ReplayTimeout: `replay.timeout_s` is set and none came within it; the message says which limiter blocks whom.
-            What had arrived is kept for the next call.
-          StopIteration: the reader was closed, perhaps by another thread during this call.
+          ReplayTimeout: `replay.timeout_s` is set and no batch came within it; the message says which limiter blocks
+            whom. What has arrived is kept for the next call.
+          StopIteration: the reader was closed, before or during this call.
         """
         while len(self._read) < len(self._parts):
             self._read.append(next(self._parts[len(self._read)]))
@@ -92,7 +89,7 @@ class BatchReader:
         return parts[0] if len(parts) == 1 else Batch(*jax.tree.map(_concatenated, *parts))
 
     def update_priorities(self, keys: Keys, errors: NDArray[Any]) -> None:
-        """Sets the priorities of samples of earlier batches to their absolute value errors; never waits."""
+        """Sets the priorities of samples of earlier batches by their absolute value errors; never waits."""
         source, shard = np.divmod(keys.shard, self._shards)
         for index, part in enumerate(self._parts):
             mine = source == index
@@ -130,7 +127,8 @@ class StateReader:
           ReplayTimeout: as in `BatchReader`.
           StopIteration: the reader was closed.
         """
-        samples: Any = next(self._reader).samples  # of the table of states, unlike those of other batches
+        # `Batch` is typed for the learner's tables; this one holds states.
+        samples: Any = next(self._reader).samples
         states: StoredState | Window = samples
         return states
 
@@ -140,12 +138,12 @@ class StateReader:
 
 
 def _concatenated(*parts: NDArray[Any]) -> NDArray[Any]:
-    """Parts `[S, B_i, ...]` of a batch as `[S, B, ...]`."""
+    """Concatenates parts `[S, B_i, ...]` of a batch to `[S, B, ...]`."""
     return np.concatenate(parts, axis=1)
 
 
 def _samples_ahead(experiment: Experiment, batch: int, tolerance: float) -> int:
-    """The number of samples that all hosts prefetch beyond one dispatch, of a table with `batch` samples a step."""
+    """The samples that all hosts together prefetch beyond one dispatch, from a table with `batch` samples per step."""
     config = experiment.learner
     dispatch = batch * config.steps_per_dispatch
     within_tolerance = int(tolerance / 2) - dispatch

@@ -1,8 +1,6 @@
 """A shard's checkpoint on disk: Reverb's files, a manifest, and the link through which Reverb writes them.
 
-The manifest holds the server's identity, the tables' settings and a digest of every file. Reverb alone does not refuse
-every bad checkpoint: a corrupt record raises, but a missing DONE file silently gives an empty table, and saved settings
-silently replace the experiment's. So the manifest is checked before Reverb restores.
+The manifest holds the server's identity, the tables' settings and a digest of every file.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ _ADVICE = "resume with the version of podzero that wrote it, or train in another
 
 
 def seal(folder: Path, written: str, identity: str, tables: Mapping[str, Table]) -> Path:
-    """Gives Reverb's files, in the subfolder `written` of `folder`, their name and a manifest; returns `folder`."""
+    """Renames Reverb's files, in the subfolder `written` of `folder`, and adds the manifest; returns `folder`."""
     data = (folder / written).rename(folder / _DATA)
     manifest = {
         "identity": identity,
@@ -46,10 +44,12 @@ def unseal(folder: Path, tables: Mapping[str, Table]) -> tuple[Path, str]:
     """Checks a checkpoint; returns the folder for Reverb to restore and the identity of the server that wrote it.
 
     Raises:
-      ReplayRestoreError: it is incomplete or damaged.
-      ReplayMismatch: its tables are others, as after a change of podzero.
-      StorageError: this machine cannot read it, although it may be whole.
+      ReplayRestoreError: the checkpoint is incomplete or damaged.
+      ReplayMismatch: the checkpoint has other tables, for example those of another version of podzero.
+      StorageError: this machine cannot read the files, which may be intact.
     """
+    # Reverb alone would accept bad checkpoints. It refuses a corrupt record, but without a DONE file it restores an
+    # empty table, and saved settings replace the experiment's, both silently.
     try:
         text = read_saved(folder / SHARD_MANIFEST, checkpoint_of(folder))
         if text is None:
@@ -79,7 +79,7 @@ def unseal(folder: Path, tables: Mapping[str, Table]) -> tuple[Path, str]:
 
 
 class _SavedTable(NamedTuple):
-    """What a manifest says of a table."""
+    """A table as described in a manifest."""
 
     layout: str
     settings: TableSettings
@@ -113,55 +113,55 @@ _LOCK = "lock"
 
 
 class CheckpointLink:
-    """A symbolic link in a temporary folder, which exists until `remove`.
+    """The folder to which Reverb writes checkpoints: a symbolic link in a temporary folder, until `remove`.
 
-    Reverb takes the folder of its checkpoints once, when it starts. This name for it leads to an empty folder at first,
-    and to another one for each checkpoint: nothing is written into the temporary folder, which may be in memory.
-
-    A process that is killed leaves its folder behind. Each one therefore holds a lock on a file in its folder, which
-    ends with it, and deletes the folders whose locks nobody holds. Process ids would not do: containers may share the
-    folder and number their processes anew.
+    Reverb takes this folder once, when it starts, but each checkpoint is written to another one: the link is changed.
+    Nothing is written into the temporary folder itself, which may be in memory.
     """
 
     def __init__(self) -> None:
+        # Processes that were killed have left their temporary folders behind.
         remove_abandoned(Path(tempfile.gettempdir()))
         self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX)
         self._lock = _lock(Path(self._folder.name))
         self._nowhere = Path(self._folder.name) / "nowhere"
         self._nowhere.mkdir()
         self.path = Path(self._folder.name) / "data"
-        """The name to write to."""
+        """The link."""
         self.lead_nowhere()
 
     def lead_to(self, folder: Path) -> None:
-        """Lets the name lead to `folder`."""
+        """Points the link at `folder`."""
+        # A rename replaces the link atomically.
         new = self.path.with_name("new")
         new.symlink_to(folder.absolute())
         os.replace(new, self.path)
 
     def lead_nowhere(self) -> None:
-        """Lets the name lead to an empty folder."""
+        """Points the link at an empty folder."""
         self.lead_to(self._nowhere)
 
     def remove(self) -> None:
-        """Deletes the name and its folder; may be called twice."""
+        """Deletes the link and its folder; may be called twice."""
         self._folder.cleanup()
         self._lock.close()
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Deletes the temporary folders below `parent` of processes that are gone; those of other users stay."""
+    """Deletes this user's temporary folders below `parent` whose processes are gone."""
+    # A lock ends with its process. Process ids would not do: containers that share the folder reuse them.
     for lock in parent.glob(f"{_PREFIX}*/{_LOCK}"):
         with suppress(OSError), lock.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its process lives
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while the process lives
             shutil.rmtree(lock.parent)
             log.info("deleted %s, the temporary folder of a replay server that was killed", lock.parent)
 
 
 def _lock(folder: Path) -> IO[bytes]:
-    """Locks a new temporary folder; ends with the returned file."""
+    """Locks a new temporary folder until the returned file is closed."""
     new = folder / f"{_LOCK}.new"
     file = new.open("wb")
     fcntl.flock(file, fcntl.LOCK_EX)
-    new.rename(folder / _LOCK)  # so that no other process finds it before it is locked
+    # Renamed only now, so that no other process finds the file before it is locked.
+    new.rename(folder / _LOCK)
     return file

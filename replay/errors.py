@@ -4,15 +4,15 @@ from podzero.errors import PodzeroError
 
 
 class SignatureError(ValueError):
-    """The samples do not have the table's signature; none of them was written."""
+    """Samples do not match the table's signature; none of them was written."""
 
 
 class ReplayTimeout(PodzeroError, TimeoutError):
-    """Replay did not answer, deliver or accept samples in time; the message says who waited for whom, and why."""
+    """Replay did not answer, or did not deliver or accept samples in time."""
 
 
 class ReplayRestoreError(PodzeroError, RuntimeError):
-    """A replay checkpoint cannot be used; an earlier one may still be good."""
+    """A replay checkpoint is damaged or incomplete; an earlier one may be intact."""
 
 
 class ReplayMismatch(PodzeroError, RuntimeError):
@@ -32,19 +32,19 @@ class WrongServer(PodzeroError, RuntimeError):
 
 
 class ReplayUnavailable(PodzeroError, ConnectionError):
-    """A replay server does not answer, or went away during a request."""
+    """A replay server does not answer, or disappeared during a request."""
 
 
 class RequestRefused(PodzeroError, RuntimeError):
-    """A replay server refuses a request; the message has its reason."""
+    """A replay server refuses a request."""
 
 
 class MalformedAnswer(PodzeroError, RuntimeError):
-    """The program at a replay server's address does not speak Reverb's protocol, or sends other items."""
+    """The program at a replay server's address does not speak Reverb's protocol, or sends unexpected items."""
 
 
 class ServerFailed(PodzeroError, RuntimeError):
-    """A replay server did not start, or has ended; the message has its reason."""
+    """A replay server did not start, or has ended."""
 
 
 class CheckpointRefused(ServerFailed):
@@ -52,4 +52,4 @@ class CheckpointRefused(ServerFailed):
 
 
 class EnvironmentUnusable(PodzeroError, RuntimeError):
-    """The environment of the replay server cannot be found or made; the message says what to do."""
+    """The Python environment of the replay server cannot be found or made."""

@@ -22,49 +22,42 @@ from podzero.types import Keys
 log = logging.getLogger(__name__)
 
 LEAST_PRIORITY = 1e-3
-"""Added to every error, so that samples without any error are still sampled sometimes."""
+"""Added to every error, so that samples with no error are still sampled sometimes."""
 _QUEUE_SIZE = 8
-"""Updates that may wait for a slow shard; beyond that the oldest are dropped, since newer errors replace older ones."""
+"""Number of updates that may wait for a slow shard."""
 _ANSWER_S = 10.0
-"""How long a shard may take for one update."""
+"""Longest time of one update."""
 _CLOSE_S = 3.0
-"""Longest wait for the updates that are queued at the end."""
+"""Longest wait for queued updates at the end."""
 
 
 def priorities_of(errors: NDArray[Any]) -> NDArray[np.float64]:
-    """The priorities of samples with these value errors, both `[N]`."""
+    """The priorities of samples with value errors `errors`, both `[N]`."""
     return np.abs(np.asarray(errors, np.float64)) + LEAST_PRIORITY
 
 
 def importance(probability: NDArray[Any], size: NDArray[Any], exponent: float) -> NDArray[np.float32]:
-    """`(1 / (N P))^exponent`, `[N]`: with 1, weighted means over samples are means over the table.
-
-    The mean weight is 1 (exponent 1) or less. The learner divides the weights by the largest of the batch, of which a
-    reader has only a part. N would cancel there if it were the same for the whole batch; but it differs between shards,
-    between new and reanalysed samples, and while a table fills.
-    """
+    """Importance weights `(1 / (N P))^exponent`, `[N]`; with exponent 1 they undo the bias of prioritized sampling."""
+    # The learner divides the weights by the largest of the batch. N does not cancel there: it differs between shards,
+    # between new and reanalysed samples, and while a table fills.
     weight: NDArray[np.float32] = np.power(size * np.maximum(probability, 1e-12), -exponent).astype(np.float32)
     return weight
 
 
 class PriorityWriter:
-    """Sets priorities in threads, one for each shard, so that the learner never waits for it.
+    """Sets priorities in threads, one per shard, so that the learner never waits.
 
-    A shard that does not answer keeps its own thread busy and no other one; when it has restarted elsewhere, its
-    updates go to a new thread.
+    A shard that does not answer only blocks its own thread; once it has restarted elsewhere, it gets a new one.
     """
 
     def __init__(self, table: str, shard: Callable[[int], Shard]) -> None:
-        """`shard` returns the shard with an index, whose `table` is updated."""
+        """`shard` maps an index to the shard whose `table` is updated."""
         self._table = table
         self._shard = shard
         self._updaters: dict[int, _Updater] = {}
 
     def update(self, keys: Keys, errors: NDArray[Any]) -> None:
-        """Queues an update of the priorities of `keys` (`[..., B]`) by their `errors` of the same shape.
-
-        Errors that are not finite are skipped.
-        """
+        """Queues new priorities of `keys` `[..., B]` from their `errors`, of the same shape; skips NaN and infinity."""
         errors = np.asarray(errors)
         finite = np.isfinite(errors)
         shards, items, priorities = keys.shard[finite], keys.key[finite], priorities_of(errors[finite])
@@ -73,7 +66,7 @@ class PriorityWriter:
             self._updater(index).put((items[mine], priorities[mine]))
 
     def close(self) -> None:
-        """Ends the threads after the updates that are queued; waits at most three seconds."""
+        """Ends the threads after the queued updates; waits at most `_CLOSE_S`."""
         deadline = time.monotonic() + _CLOSE_S
         updaters = list(self._updaters.values())
         for updater in updaters:
@@ -91,7 +84,7 @@ class PriorityWriter:
 
 
 _Changes = tuple[NDArray[np.uint64], NDArray[np.float64]]
-"""Keys of items, and their new priorities."""
+"""Keys of items and their new priorities."""
 
 
 class _Updater:
@@ -107,7 +100,8 @@ class _Updater:
         self._thread.start()
 
     def put(self, changes: _Changes | None) -> None:
-        """Queues new priorities; drops the oldest ones if too many wait. None ends the thread."""
+        """Queues new priorities; None ends the thread."""
+        # If the queue is full, the oldest are dropped: newer errors are better.
         while True:
             try:
                 self._changes.put_nowait(changes)
@@ -117,7 +111,7 @@ class _Updater:
                 return
 
     def join(self, deadline: float) -> None:
-        """Waits until the thread has ended, up to `deadline` on the monotonic clock."""
+        """Waits until the thread has ended, at most until `deadline` on the monotonic clock."""
         self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
             log.warning(
@@ -127,9 +121,11 @@ class _Updater:
             )
 
     def _drop_oldest(self) -> None:
-        with suppress(queue.Empty):  # the thread took it
+        # The queue is empty if the thread was faster.
+        with suppress(queue.Empty):
             self._changes.get_nowait()
             self._dropped += 1
+            # Log at 1, 2, 4, 8, ... drops.
             if self._dropped.bit_count() == 1:
                 log.warning(
                     "replay at %s is slow to take priority updates: %d were dropped",

@@ -1,8 +1,7 @@
 """A Reverb server as a child process, and the Python environment in which it runs.
 
 Reverb needs TensorFlow and Python 3.11. To keep both out of the rest of a run, its server has its own environment,
-described by the project `replay/reverb_server/`. uv makes it from that project's lock file in the user's cache, within
-seconds if uv has the packages already.
+which uv makes in the user's cache from the project `replay/reverb_server/` and its lock file.
 """
 
 from __future__ import annotations
@@ -32,24 +31,24 @@ from podzero.waiting import Wait
 log = logging.getLogger(__name__)
 
 VARIABLE = "PODZERO_REPLAY_PYTHON"
-"""Names the interpreter of an environment that is there already, as in a container image."""
+"""Environment variable that names the interpreter of an existing environment, for example in a container image."""
 PROJECT = Path(__file__).parent / "reverb_server"
-"""The project of the environment, with its lock file and the program of the server."""
+"""The project of the environment, with its lock file and the server program."""
 _PYTHON = "3.11"
 _MAKE_S = 1800.0
-"""Longest time that uv may take, which may have to download 600 MB."""
+"""Longest time that uv may take; it may have to download 600 MB."""
 _MESSAGE_S = 10.0
-"""A wait of this length, for uv or for another process that makes the environment, is logged."""
+"""A wait of this length for another process that makes the environment is logged."""
 _POLL_S = 0.2
 _NO_PYTHON = "no interpreter found"
-"""What uv says where it has no Python of the version."""
+"""Part of uv's message if it finds no Python of the version."""
 
 
 def server_python(environment: Mapping[str, str] = os.environ) -> Path:
-    """The interpreter of the replay server's environment, which is made if it is not there yet.
+    """The interpreter of the replay server's environment, which is made if it does not exist.
 
     Args:
-      environment: where `PODZERO_REPLAY_PYTHON` and `XDG_CACHE_HOME` are looked up.
+      environment: the environment variables, of which `PODZERO_REPLAY_PYTHON` and `XDG_CACHE_HOME` are used.
 
     Raises:
       EnvironmentUnusable: the named interpreter does not exist, or the environment could not be made.
@@ -65,13 +64,14 @@ def server_python(environment: Mapping[str, str] = os.environ) -> Path:
     folder = environment_folder(environment)
     if not _is_whole(folder):
         with _alone(folder) as lock:
+            # Another process may have made it meanwhile.
             if not _is_whole(folder):
                 _make(folder, lock)
     return _python(folder)
 
 
 def environment_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where the environment of this version of podzero is made: another lock file has another folder."""
+    """The folder of the environment; its name contains a digest of the lock file."""
     digest = hashlib.sha256((PROJECT / "uv.lock").read_bytes()).hexdigest()
     return user_cache(environment) / f"replay-server-{digest[:12]}"
 
@@ -81,15 +81,12 @@ def _python(folder: Path) -> Path:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether the environment was made to its end; an interrupted one has another name."""
+    """Whether the environment is complete; an incomplete one has another name."""
     return _python(folder).exists()
 
 
 def _make(folder: Path, lock: IO[str]) -> None:
-    """Makes the environment under another name and renames it at last, so that it is whole or not there.
-
-    uv inherits the `lock`, so that nobody else begins before it ends, also if this process is killed.
-    """
+    """Makes the environment under another name and renames it at the end, so that it is complete or absent."""
     began = folder.with_name(folder.name + ".new")
     shutil.rmtree(began, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
@@ -107,10 +104,10 @@ def _make(folder: Path, lock: IO[str]) -> None:
 
 
 def _sync(folder: Path, lock: IO[str]) -> None:
-    """Lets uv make the environment of `PROJECT` in `folder`, with a Python that uv or else pyenv has.
+    """Lets uv make the environment of `PROJECT` in `folder`, with a Python of uv's or else of pyenv's.
 
     Raises:
-      EnvironmentUnusable: it could not; the message has what uv said.
+      EnvironmentUnusable: uv failed; the message quotes it.
     """
     said = ""
     for python in (_PYTHON, *_pythons_of_pyenv()):
@@ -130,6 +127,7 @@ def _run_uv(folder: Path, python: str, lock: IO[str]) -> subprocess.CompletedPro
     command = [uv.find_uv_bin(), "sync", "--project", str(PROJECT), "--frozen", "--no-progress", "--python", python]
     variables = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "UV_PYTHON")}
     variables["UV_PROJECT_ENVIRONMENT"] = str(folder)
+    # uv inherits the lock: if this process is killed, nobody else begins before uv has ended.
     try:
         return subprocess.run(
             command, env=variables, capture_output=True, text=True, timeout=_MAKE_S, check=False,
@@ -143,13 +141,13 @@ def _run_uv(folder: Path, python: str, lock: IO[str]) -> subprocess.CompletedPro
 
 
 def _pythons_of_pyenv() -> list[str]:
-    """Interpreters that pyenv has installed; uv sees only the one that pyenv has switched on."""
+    """Interpreters installed by pyenv, of which uv only finds the active one."""
     root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     return sorted(map(str, root.glob(f"versions/{_PYTHON}*/bin/python{_PYTHON}")))
 
 
 def _explanation(said: str, folder: Path) -> str:
-    """What it means that uv failed."""
+    """The message about a failure of uv."""
     last = " ".join(said.split())[-800:]
     if _NO_PYTHON in said.lower():
         return (
@@ -169,10 +167,10 @@ def _by_hand(folder: Path) -> str:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[IO[str]]:
-    """Waits until no other process makes the environment; that one's end lets this one look again.
+    """Waits until no other process makes the environment, then locks it.
 
     Raises:
-      EnvironmentUnusable: another process makes it for too long, or the folder cannot be locked.
+      EnvironmentUnusable: another process takes too long, or the folder cannot be locked.
     """
     wait = Wait(_MESSAGE_S, _MAKE_S)
     try:
@@ -200,13 +198,13 @@ def _alone(folder: Path) -> Iterator[IO[str]]:
 
 
 _STOP_S = 10.0
-"""Longest wait for a server that was asked to end, before it is killed."""
+"""Longest wait for a server that was asked to end; then it is killed."""
 _KNOWN = ("0.14.", "0.15.")
-"""Versions of Reverb whose wire protocol and checkpoints podzero speaks and reads."""
+"""Versions of Reverb whose wire protocol and checkpoints podzero knows."""
 
 
 class ServerProcess:
-    """A server that runs until `stop`, or until this process ends, however it does.
+    """A server that runs until `stop`, or until this process ends for whatever reason.
 
     Attributes:
       loopback: whether only this machine can connect.
@@ -217,12 +215,12 @@ class ServerProcess:
 
         Args:
           python: the interpreter of an environment with dm-reverb.
-          wanted: the server's tables and folders, as `reverb_server/serve.py` takes them.
+          wanted: the server's tables and folders, in the form that `reverb_server/serve.py` takes.
           timeout_s: longest wait.
 
         Raises:
-          ServerFailed: it has ended, does not listen within `timeout_s`, or has an unknown version of Reverb.
-          CheckpointRefused: it says that it cannot read the checkpoint.
+          ServerFailed: the server ended, did not listen within `timeout_s`, or has an unknown version of Reverb.
+          CheckpointRefused: the server cannot read the checkpoint.
         """
         self._child = subprocess.Popen(
             [str(python), "-P", "-u", str(PROJECT / "serve.py")],
@@ -249,19 +247,20 @@ class ServerProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """With which the server has ended, negative for a signal; None while it runs."""
+        """The server's exit code, negative for a signal; None while it runs."""
         return self._child.poll()
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time that the server, which runs, has used."""
+        """CPU time that the running server has used."""
         times = psutil.Process(self._child.pid).cpu_times()
         return float(times.user + times.system)
 
     def stop(self) -> None:
         """Ends the server; may be called twice."""
         if self._child.stdin is not None and not self._child.stdin.closed:
-            with suppress(BrokenPipeError):  # it has ended
+            # The server stops when its standard input is closed; the pipe is broken if it has ended already.
+            with suppress(BrokenPipeError):
                 self._child.stdin.close()
         try:
             self._child.wait(_STOP_S)
@@ -273,9 +272,10 @@ class ServerProcess:
             self._child.stdout.close()
 
     def _ask(self, wanted: str, timeout_s: float) -> dict[str, Any]:
-        """Gives the child its one line of input; returns its one line of output."""
+        """Sends the child its line of input; returns its line of output."""
         assert self._child.stdin is not None
         assert self._child.stdout is not None
+        # `readline` has no timeout, so a thread calls it.
         lines: queue.Queue[str] = queue.Queue()
         reader = threading.Thread(target=lambda out: lines.put(out.readline()), args=(self._child.stdout,), daemon=True)
         reader.start()
@@ -303,18 +303,18 @@ class ServerProcess:
 
 
 def free_port(port: int = 0) -> int:
-    """`port` if nothing listens there; by default any such port.
+    """`port` if it is free; by default any free port.
 
     Raises:
-      OSError: something listens at `port`.
+      OSError: a process listens on `port`.
     """
     with socket.socket() as probe:
-        # The connections of a server that was killed linger for a minute.
+        # Connections of a server that was killed linger for a minute; they do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("", port))
         return int(probe.getsockname()[1])
 
 
 def _variables() -> dict[str, str]:
-    """The variables of this process without those that lead Python to this environment's packages."""
+    """This process's environment variables, without those that lead Python to its packages."""
     return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}

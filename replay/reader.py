@@ -1,4 +1,4 @@
-"""Batches of one table, sampled from all shards."""
+"""Reads batches of one table from all shards."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from podzero.waiting import Wait
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.1
-"""How often a waiting `__next__` checks for `close`, restarted shards and failures."""
+"""How often a waiting `__next__` checks whether the reader was closed or a shard restarted."""
 
 
 class ShardedReader:
-    """An endless iterator over batches `[*leading, ...]` of one table, each shard giving an equal part.
+    """An endless iterator over batches `[*leading, ...]` of one table, to which each shard contributes equally.
 
-    Sample p of the stream comes from shard p modulo the number of shards. Over all shards, less than one read and
-    `ahead` samples have been sampled and not yet returned, `ahead` being rounded to at least two items a shard.
+    Sample p of the stream comes from shard p modulo the number of shards. Fewer samples than one batch and `ahead`,
+    rounded to at least two items per shard, have been sampled and not yet returned.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class ShardedReader:
         return self
 
     def __next__(self) -> Batch:
-        """The next samples, with weights and keys if the table is prioritized; `keys.shard` is the index of the shard.
+        """The next batch, with weights and keys if the table is prioritized; `keys.shard` is the index of the shard.
 
         Raises:
-          ReplayTimeout: `replay.timeout_s` is set and they did not come within it; the message says which limiter
-            blocks whom. What had arrived is kept for the next call.
-          StopIteration: the reader was closed, perhaps by another thread during this call.
+          ReplayTimeout: `replay.timeout_s` is set and no batch came within it; the message says which limiter blocks
+            whom. What has arrived is kept for the next call.
+          StopIteration: the reader was closed, before or during this call.
         """
         self._follow_restarts()
         wait = Wait(self._replay.warn_after_s, self._replay.timeout_s)
@@ -79,7 +79,7 @@ class ShardedReader:
         return self._assemble(self._shares())
 
     def update_priorities(self, keys: Keys, errors: NDArray[Any]) -> None:
-        """Sets the priorities of samples read earlier to their absolute value errors; never waits."""
+        """Sets the priorities of samples read earlier by their absolute value errors; never waits."""
         if self._priorities is not None:
             self._priorities.update(keys, errors)
 
@@ -94,18 +94,20 @@ class ShardedReader:
             stream.join()
 
     def _open(self, address: Address, shards: int) -> ShardStream:
-        """Begins to read one of `shards` shards, which may be away: its stream waits for it.
+        """Begins to read one of `shards` shards; if it does not answer, its stream waits for it.
 
         Raises:
           WrongServer: another server answers at the address.
         """
         shard = Shard(address, self._table)
+        # Find a wrong server here and not in the stream's thread.
         shard.limits()
-        exponent = None if self._priorities is None else 1.0  # undoes the bias of sampling fully
+        # With the exponent 1, the weights fully undo the bias of prioritized sampling.
+        exponent = None if self._priorities is None else 1.0
         return ShardStream(shard, self._largest_share(shards), self._ahead // shards, exponent)
 
     def _largest_share(self, shards: int) -> int:
-        """The most samples of one read that come from one of `shards` shards."""
+        """The largest number of samples of a batch that come from one of `shards` shards."""
         return math.ceil(self._count / shards)
 
     def _follow_restarts(self) -> None:
@@ -113,17 +115,18 @@ class ShardedReader:
         for index, (stream, found) in enumerate(zip(self._streams, self._addresses(), strict=True)):
             if found != str(stream.address):
                 address = Address.parse(found)
-                log.info("replay at %s goes on at %s", stream.address.endpoint, address.endpoint)
+                log.info("replay at %s continues at %s", stream.address.endpoint, address.endpoint)
                 self._streams[index] = self._open(address, len(self._streams))
                 self._streams[index].inherit(stream)
 
     def _missing(self) -> list[ShardStream]:
-        """The streams whose share of the next read has not arrived; waits for each of them for `_POLL_S`."""
+        """The streams whose share of the next batch has not arrived; waits up to `_POLL_S` for each."""
         shares = zip(self._streams, self._shares(), strict=True)
         return [stream for stream, share in shares if not stream.gather(len(share), _POLL_S)]
 
     def _shares(self) -> list[range]:
-        """The positions in the next read that each stream fills."""
+        """The positions in the next batch that each stream fills."""
+        # The turns of the shards continue across batches, so that none contributes more over time.
         shards = len(self._streams)
         return [range((index - self._offset) % shards, self._count, shards) for index in range(shards)]
 
@@ -146,16 +149,14 @@ class ShardedReader:
 
 
 class AnyShardReader(ShardedReader):
-    """The same, but from whichever shards have samples: an empty or lost shard delays no read."""
+    """Reads from whichever shards have samples, so that an empty or lost shard delays no batch."""
 
     def _largest_share(self, shards: int) -> int:
         return self._count
 
     def _missing(self) -> list[ShardStream]:
-        """All streams, while they have too few samples together.
-
-        They are first asked for equal shares, then for all of the read.
-        """
+        """All streams while they have too few samples together, else none."""
+        # First ask all streams for equal shares, then any of them for the whole batch.
         for wanted in (math.ceil(self._count / len(self._streams)), self._count):
             for stream in self._streams:
                 stream.gather(wanted, _POLL_S / len(self._streams))
@@ -164,7 +165,7 @@ class AnyShardReader(ShardedReader):
         return self._streams
 
     def _shares(self) -> list[range]:
-        """Consecutive positions for each stream, as equal in number as what the streams have at hand allows."""
+        """Consecutive positions for each stream, as equal in number as the samples at hand allow."""
         counts, left = {}, self._count
         by_supply = sorted(self._streams, key=lambda stream: stream.at_hand)
         for remaining, stream in zip(range(len(by_supply), 0, -1), by_supply, strict=True):

@@ -1,4 +1,4 @@
-"""One shard of replay: a Reverb server in a child process, and what this process knows of it."""
+"""One shard of replay: a Reverb server in a child process."""
 
 from __future__ import annotations
 
@@ -29,20 +29,19 @@ log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 _START_S = 180.0
-"""Longest wait for a server to listen. It imports TensorFlow, while the other processes of a run start beside it."""
+"""Longest wait for a server to listen: it imports TensorFlow while other processes start, too."""
 _RESTORED_S = 1800.0
-"""The same where it restores a checkpoint first."""
+"""Longest wait for a server that restores a checkpoint first."""
 _ANSWER_S = 30.0
-"""Longest wait for a server to answer this process."""
+"""Longest wait for an answer."""
 _FIRST_ANSWER_S = 600.0
-"""The same for the first answer after it has restored a checkpoint: its machine may be swapping."""
+"""Longest wait for the first answer after a restoration: the machine may be swapping."""
 
 
 class ReplayServer:
-    """A Reverb server with the tables of one shard: one of samples, and two more when the experiment reanalyses.
+    """A Reverb server with the tables of one shard, in memory; `checkpoint` writes them to disk.
 
     The limiters keep the experiment's samples per insert; sizes and tolerance are divided by the number of shards.
-    Everything is in memory; `checkpoint` writes it to disk.
     """
 
     def __init__(
@@ -53,22 +52,22 @@ class ReplayServer:
         restore_from: Path | None = None,
         host: str = LOOPBACK,
     ) -> None:
-        """Starts listening.
+        """Starts the server.
 
         Args:
-          experiment: what to serve; shard K listens on `replay.port + K`, or on a free port if that is 0.
-          spec: the shapes of the environment whose samples are stored.
+          experiment: the experiment; shard K listens on `replay.port + K`, or on a free port if `replay.port` is 0.
+          spec: the environment's specification.
           shard: index of this shard.
-          restore_from: a folder that `checkpoint` made, `replay/shard-K` below the folder of a whole checkpoint.
-          host: the name or IP by which others reach this machine. At loopback, processes of this machine alone do.
+          restore_from: a folder that `checkpoint` wrote, `replay/shard-K` below the folder of a complete checkpoint.
+          host: name or IP by which others reach this machine; at loopback, only processes of this machine do.
 
         Raises:
           PortTaken: another process listens on the configured port.
           ReplayRestoreError: the checkpoint is damaged or incomplete.
-          ReplayMismatch: its tables are others.
+          ReplayMismatch: the checkpoint has other tables.
           EnvironmentUnusable: the server's environment cannot be found or made.
           ServerFailed: the server did not start, for another reason than the checkpoint.
-          ReplayTimeout: the server has started and does not answer, which says nothing about the checkpoint.
+          ReplayTimeout: the server started but does not answer; the checkpoint may be intact.
         """
         self._server: ServerProcess | None = None
         self._shards: dict[str, Shard] = {}
@@ -97,7 +96,7 @@ class ReplayServer:
             raise
 
     def address(self) -> str:
-        """`host:port#identity`, for writers and readers, which check the identity when they connect."""
+        """`host:port#identity`; writers and readers check the identity when they connect."""
         return str(self._shards[SAMPLES].address)
 
     @property
@@ -110,7 +109,7 @@ class ReplayServer:
 
         Raises:
           ServerFailed: the server has ended.
-          ReplayTimeout: it does not answer.
+          ReplayTimeout: the server does not answer.
         """
         self._check_runs()
         try:
@@ -120,10 +119,7 @@ class ReplayServer:
             raise
 
     def info(self) -> dict[str, float]:
-        """Metrics for `Report`, named `replay/...`, and for the other tables `states/...` and `reanalysed/...`.
-
-        `insert_blocked` and `sample_blocked` are 1 while the limiter blocks.
-        """
+        """Metrics for `Report`: `replay/...`, and `states/...` and `reanalysed/...` for the other tables."""
         prefixes = {SAMPLES: "replay", STATES: STATES, REANALYSED: REANALYSED}
         return {
             f"{prefixes[name]}/{quantity}": value
@@ -132,21 +128,21 @@ class ReplayServer:
         }
 
     def checkpoint(self, folder: Path) -> Path:
-        """Writes all tables into `folder`, replacing a checkpoint that it holds; returns `folder`.
-
-        Reverb writes there itself, and copies nothing. Inserts and samples go on meanwhile.
+        """Writes all tables into `folder`, in place of any checkpoint there; returns `folder`. Inserts and samples
+        continue meanwhile. After a failure `folder` is deleted.
 
         Raises:
           SaveUnderWay: another checkpoint is being written.
-          RequestRefused: Reverb could not write; the folder was deleted.
-          ReplayUnavailable: the server went while it wrote; the folder was deleted.
-          OSError: the folder or the manifest could not be written; the folder was deleted.
+          RequestRefused: Reverb could not write.
+          ReplayUnavailable: the server disappeared while it wrote.
+          OSError: the folder or the manifest could not be written.
         """
         if not self._saving.acquire(blocking=False):
             raise SaveUnderWay(f"the replay server still writes another checkpoint, so none is written into {folder}")
         try:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
+            # Reverb writes through the link into the folder itself, so that nothing is copied.
             self._link.lead_to(folder)
             shard = self._shards[SAMPLES]
             written = Path(shard.connection.checkpoint()).name
@@ -195,7 +191,7 @@ class ReplayServer:
             raise ServerFailed(f"the replay server has ended with exit code {code}")
 
     def _check_restored(self, folder: Path) -> None:
-        """Compares the restored settings with the experiment's, since Reverb silently takes the saved ones."""
+        """Compares the restored settings with the experiment's, which Reverb silently replaces by the saved ones."""
         for name, table in self._tables.items():
             found = self.limits(name).settings
             if found != table.settings:
@@ -216,7 +212,8 @@ def _metrics(limits: Limits) -> dict[str, float]:
 
 
 def _described(table: Table) -> dict[str, Any]:
-    """A table as `reverb_server/serve.py` takes it; Reverb counts items."""
+    """A table in the form that `reverb_server/serve.py` takes."""
+    # Reverb counts items, podzero samples.
     settings, signature = table.settings, table.signature
     return {
         "name": table.name,
@@ -240,11 +237,12 @@ def _identity_table(identity: str) -> dict[str, Any]:
 
 
 def _port(first: int, shard: int) -> int:
-    """The port of a shard, after checking that it is free: Reverb would silently share one that is taken.
+    """The port of a shard.
 
     Raises:
       PortTaken: another process listens there.
     """
+    # Reverb would silently share a port that is taken.
     port = first + shard if first else 0
     try:
         return free_port(port)

@@ -1,4 +1,4 @@
-"""A client's view of one shard: its address, its identity, and its answers to questions."""
+"""A client of one shard: its address, its identity and the state of its tables."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from podzero.replay.wire import reverb_pb2 as pb
 from podzero.replay.wire.connection import Connection
 
 _POLL_S = 0.05
-"""How often to ask a server that is not there yet."""
+"""How often to ask a server that does not answer yet."""
 
 IDENTITY = "identity-"
 """Prefix of the name of an empty table, which ends with the server's identity: Reverb has no better place for it."""
 
 _ANSWER_S = 2.0
-"""How long a server may take for one answer."""
+"""Longest wait for one answer."""
 
 
 Addresses = Callable[[], Sequence[str]]
-"""Returns the current address of every shard (`ReplayServer.address()`), always in the same order; never waits.
+"""Returns the addresses of all shards (`ReplayServer.address()`), always in the same order; never waits.
 
-A shard that was restarted has a new address, one that is away keeps its last.
+A shard that was restarted has a new address; one that is away keeps its last one.
 """
 
 
 class Address(NamedTuple):
-    """Where a shard listens, and its identity; as text `host:port#identity`."""
+    """The address and identity of a shard; as text `host:port#identity`."""
 
     endpoint: str
     identity: str
@@ -56,7 +56,7 @@ class Address(NamedTuple):
 
 
 class Shard:
-    """A client of one table of a shard; every question has a timeout."""
+    """A client of one table of a shard; every request has a timeout."""
 
     def __init__(self, address: Address, table: Table) -> None:
         self.address = address
@@ -64,7 +64,7 @@ class Shard:
         self.table = table
 
     def limits(self) -> Limits | None:
-        """The state of the table, or None when the server does not answer within two seconds.
+        """The state of the table, or None if the server does not answer within `_ANSWER_S`.
 
         Raises:
           WrongServer: another server answers, or its table holds other samples.
@@ -85,14 +85,14 @@ class Shard:
         return limits_of(found, expected.samples_per_item, self.table.users)
 
     def explain_silence(self) -> str:
-        """What it means that the server does not answer."""
+        """The message about a server that does not answer."""
         return f"replay at {self.address.endpoint} does not answer; if it is gone, the driver is restarting it"
 
     def wait(self, timeout_s: float) -> Limits:
         """The state of the table; asks repeatedly until the server answers.
 
         Raises:
-          ReplayTimeout: it did not answer within `timeout_s`.
+          ReplayTimeout: the server did not answer within `timeout_s`.
           WrongServer: as in `limits`.
         """
         until = time.monotonic() + timeout_s

@@ -1,11 +1,8 @@
 """The signature of a table's samples: names, shapes and dtypes of their fields, checks, and packing into rows.
 
-Pure NumPy. Reverb itself compares dtypes and shapes only and accepts NaN and wrong names, so samples are checked here.
-
-A sample is stored as one row of bytes instead of five tensors: every tensor of an item costs Reverb a chunk, a
-compression and a copy, and one row is written and read two to four times as fast as the five fields of connect four.
-Reverb's remaining cost is per item and much larger than that of a small sample's bytes, so `replay.samples_per_item`
-rows make one item.
+A sample is one row of bytes instead of one tensor per field: every tensor costs Reverb a chunk, a compression and a
+copy, and one row is written and read two to four times as fast as the five fields of connect four. The remaining cost
+is per item and exceeds that of a small sample's bytes, so `replay.samples_per_item` rows make one item.
 """
 
 from __future__ import annotations
@@ -22,9 +19,9 @@ Stored = Sample | Window | StoredState
 """The kinds of samples that a table may hold."""
 
 _SUM_TOLERANCE = 1e-3
-"""How far the sum of a float32 policy may differ from one."""
+"""Largest difference from one of the sum of a float32 policy."""
 _BOUND_TOLERANCE = 1e-5
-"""How far rounding may move a value target out of [-1, 1]."""
+"""Largest distance by which rounding may move a value target out of [-1, 1]."""
 
 
 class Field(NamedTuple):
@@ -43,14 +40,14 @@ class SampleSignature:
 
     Attributes:
       fields: name, shape and dtype of each field that is not None, in the order of `Sample`, `Window` or `StoredState`.
-      samples_per_item: samples of one item.
+      samples_per_item: number of samples in one item.
       layout: the signature as one line of text; tables with equal layouts hold interchangeable items.
       row_bytes: bytes of a packed sample.
       item_bytes: bytes of an item.
     """
 
     def __init__(self, name: str, like: Stored, samples_per_item: int) -> None:
-        """Takes the environment's name and a sample of shapes and dtypes, as `podzero.samples` gives it."""
+        """Takes the environment's name and a sample of shapes and dtypes, as built by `podzero.samples`."""
         self._kind = type(like)
         self.fields = tuple(
             Field(field, tuple(leaf.shape), np.dtype(leaf.dtype))
@@ -64,11 +61,12 @@ class SampleSignature:
         self.item_bytes = samples_per_item * self.row_bytes
 
     def check(self, samples: Stored) -> int:
-        """Refuses samples (`[T, ...]` on every field) that do not have this signature; returns T.
+        """Refuses samples (`[T, ...]` on every field) that do not match this signature; returns T.
 
         Raises:
           SignatureError: the message names the field, what was found and what was expected.
         """
+        # Reverb compares only dtypes and shapes; it accepts NaN and wrong names.
         length = self._check_shapes(samples)
         if length % self.samples_per_item:
             raise SignatureError(
@@ -155,7 +153,7 @@ def _require_none(name: str, wrong: NDArray[np.bool_], value: NDArray[Any], expe
 
 
 def _first(name: str, wrong: NDArray[np.bool_], value: NDArray[Any], expected: str) -> str:
-    """A message about the first wrong entry."""
+    """The message about the first wrong entry."""
     where = tuple(int(axis[0]) for axis in np.nonzero(wrong))
     place = ", ".join(map(str, where))
     return f"{name}[{place}]: found {value[where]!s}; expected {expected} ({int(wrong.sum())} entries are wrong)"

@@ -1,4 +1,4 @@
-"""Samples of one table of one shard, read ahead of demand by a thread."""
+"""Reads samples of one table of one shard ahead of demand, in a thread."""
 
 from __future__ import annotations
 
@@ -19,31 +19,27 @@ from podzero.replay.wire.items import Items
 log = logging.getLogger(__name__)
 
 PRIORITY_FIELDS = np.dtype([("key", np.uint64), ("weight", np.float32)])
-"""What follows the sample in each row of a prioritized table: the item's key and its importance weight."""
+"""Appended to each row of a prioritized table: the item's key and its importance weight."""
 _RETRY_S = 0.5
-"""How often to look whether a shard is back."""
+"""How often to check whether a shard is back."""
 _SILENCE_S = 15.0
-"""After this long without an answer, a stream is taken for lost: a server ends one on which its limiter blocks before.
-"""
+"""A stream that is silent for this long is considered lost. While its limiter blocks, a server ends streams earlier."""
 _STOP_S = 5.0
-"""The longest that `join` waits for the thread."""
+"""Longest wait for the thread in `join`."""
 
 
 class ShardStream:
-    """Rows sampled from one shard.
-
-    Items are asked for whenever rows at hand and items under way leave room for them, so at any time less than
-    `wanted + ahead` rows have been sampled and not taken.
-    """
+    """Rows sampled from one shard, of which fewer than `wanted + ahead` are sampled and not yet taken at any time."""
 
     def __init__(self, shard: Shard, wanted: int, ahead: int, importance_exponent: float | None) -> None:
         """Starts the thread.
 
         Args:
-          shard: to sample from.
-          wanted: the most rows that one `take` asks for.
-          ahead: rows that may be sampled beyond `wanted`; at least two items are.
-          importance_exponent: of a prioritized table, whose rows end with `PRIORITY_FIELDS`; None for a uniform one.
+          shard: the shard.
+          wanted: largest number of rows that one `take` asks for.
+          ahead: rows that may be sampled beyond `wanted`, at least two items.
+          importance_exponent: exponent of the importance weights of a prioritized table, whose rows end with
+            `PRIORITY_FIELDS`; None for a uniform one.
         """
         signature = shard.table.signature
         self.shard = shard
@@ -52,15 +48,15 @@ class ShardStream:
         self._importance_exponent = importance_exponent
         ahead = max(ahead, 2 * signature.samples_per_item)
         self._room = wanted + ahead - 1
-        """The most rows that may be at hand or under way."""
+        """Largest number of rows at hand or under way."""
         self._least = max(1, ahead // signature.samples_per_item // 2)
-        """The fewest items that are asked for at once."""
+        """Smallest number of items to ask for at once."""
         self._blocks = [np.empty((0, self.row_bytes), np.uint8)]
         self._under_way = 0
-        """Items that the open stream was asked for and has not given."""
+        """Items that the open stream was asked for and has not delivered."""
         self._stream: SampleStream | None = None
         self._heard = time.monotonic()
-        """When the thread last did something else than wait for an answer."""
+        """When the last items arrived, or the wait for them began."""
         self._changed = threading.Condition()
         """Guards the fields from `_blocks` on."""
         self._stopped = False
@@ -70,7 +66,7 @@ class ShardStream:
 
     @property
     def address(self) -> Address:
-        """Of the shard."""
+        """The shard's address."""
         return self.shard.address
 
     @property
@@ -82,7 +78,7 @@ class ShardStream:
         """Whether at least `rows` rows are at hand; waits for them up to `timeout_s`.
 
         Raises:
-          BaseException: what ended the thread.
+          BaseException: the error that ended the thread.
         """
         with self._changed:
             self._changed.wait_for(lambda: self.at_hand >= rows or self._failure or self._stopped, timeout_s)
@@ -90,7 +86,8 @@ class ShardStream:
                 raise self._failure
             enough = self.at_hand >= rows
             if not enough and self._stream is not None and time.monotonic() - self._heard > _SILENCE_S:
-                self._stream.close()  # its node may have vanished: the thread tries again
+                # The shard's node may have vanished. The thread then opens a new stream.
+                self._stream.close()
             return enough
 
     def take(self, rows: int) -> NDArray[np.uint8]:
@@ -102,12 +99,12 @@ class ShardStream:
             return held[:rows]
 
     def inherit(self, other: ShardStream) -> None:
-        """Stops another stream and takes over the rows that it has at hand."""
+        """Stops another stream and takes over its rows at hand."""
         other.stop()
         self._append(other.take(other.at_hand), 0)
 
     def explain(self) -> str:
-        """Why no rows come."""
+        """The reason why no rows come."""
         try:
             limits = self.shard.limits()
         except WrongServer as error:
@@ -125,7 +122,7 @@ class ShardStream:
             self._changed.notify_all()
 
     def join(self) -> None:
-        """Waits up to `_STOP_S` for the thread to end, and closes the connection."""
+        """Waits up to `_STOP_S` for the thread to end, then closes the connection."""
         self._thread.join(_STOP_S)
         self.shard.close()
 
@@ -145,7 +142,7 @@ class ShardStream:
         """Reads until the limiter has blocked for some time or the stream is stopped.
 
         Raises:
-          ReplayUnavailable: the shard has gone.
+          ReplayUnavailable: the shard disappeared.
         """
         table = self.shard.table
         with closing(SampleStream(self.shard.connection, table.name, self._signature.item_bytes)) as stream:
@@ -167,12 +164,13 @@ class ShardStream:
         items = (self._room - self.at_hand) // samples_per_item - self._under_way
         if self._stream is not None and items >= self._least:
             if self._under_way == 0:
-                self._heard = time.monotonic()  # nothing could come before
+                # Nothing was asked for, so the silence begins now.
+                self._heard = time.monotonic()
             self._stream.ask(items)
             self._under_way += items
 
     def _append(self, rows: NDArray[np.uint8], items: int) -> None:
-        """Adds rows, of which `items` items were under way."""
+        """Adds rows, which come from `items` items that were under way."""
         with self._changed:
             self._blocks.append(rows)
             self._under_way -= items
@@ -180,10 +178,10 @@ class ShardStream:
             self._changed.notify_all()
 
     def _await_shard(self, reason: ReplayUnavailable) -> None:
-        """Waits until a shard that is away answers again or the stream is stopped."""
+        """Waits until the shard answers again or the stream is stopped."""
         if self._stopped:
             return
-        log.warning("%s; reading goes on when it is back", reason)
+        log.warning("%s; reading continues when it is back", reason)
         answers = False
         while not self._stopped and not answers:
             with self._changed:
@@ -191,10 +189,11 @@ class ShardStream:
             answers = self._answers()
 
     def _answers(self) -> bool:
-        """Whether the shard answers. A restarted shard may listen before its new address is known here."""
+        """Whether the shard answers."""
         try:
             return self.shard.limits() is not None
         except WrongServer as error:
+            # The shard may have restarted, and its new identity is not known here yet.
             log.warning("%s", error)
             return False
 

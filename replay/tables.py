@@ -1,4 +1,4 @@
-"""The tables of a replay shard: signatures, settings and users; the state of a table; messages that say who waits.
+"""The tables of a replay shard: signature, settings, state, and messages that say who waits for whom.
 
 Reverb's SampleToInsertRatio keeps `error = inserted * samples_per_insert - sampled` within [min_diff, max_diff] once
 the table holds `min_size` items. An insert that would raise the error above max_diff blocks, and so does a sample that
@@ -21,23 +21,23 @@ class TableSettings(NamedTuple):
     """The settings of one shard's table; sizes are counted in samples."""
 
     capacity: int
-    """The most samples that it holds; the oldest are removed first."""
+    """Largest number of samples; the oldest are removed first."""
     min_size: int
-    """The number of samples that it must hold before any is sampled."""
+    """Number of samples that the table must hold before any is sampled."""
     samples_per_insert: float
     min_diff: float
     max_diff: float
     priority_exponent: float | None
-    """None for the uniform sampler."""
+    """Exponent of the prioritized sampler; None for the uniform one."""
     samples_per_item: int
-    """Samples of one item. Reverb counts, samples and removes whole items."""
+    """Number of samples in one item. Reverb counts, samples and removes whole items."""
 
 
 class TableUsers(NamedTuple):
-    """Who uses a table, for messages."""
+    """Names of a table's content and users, for messages."""
 
     samples: str
-    """What it holds, as a plural noun."""
+    """The content, as a plural noun."""
     writers: str
     reader: str
     min_size_from: str
@@ -45,15 +45,15 @@ class TableUsers(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """The state of a table at one time."""
+    """The state of a table and its limiter at one time."""
 
     settings: TableSettings
     size: int
-    """The number of samples that it holds."""
+    """Number of samples in the table."""
     inserted: int
-    """The number of samples ever inserted."""
+    """Number of samples inserted so far."""
     sampled: int
-    """The number of samples ever sampled."""
+    """Number of samples sampled so far."""
     users: TableUsers
 
     @property
@@ -77,7 +77,7 @@ class Limits(NamedTuple):
         )
 
     def explain_insert(self) -> str:
-        """Why inserts wait, or that the limiter does not block them."""
+        """The reason why inserts wait; says so if the limiter does not block them."""
         ratio, (samples, writers, reader, _) = self.settings.samples_per_insert, self.users
         if not self.insert_blocked:
             return self._not_blocked("inserts")
@@ -88,7 +88,7 @@ class Limits(NamedTuple):
         )
 
     def explain_sample(self) -> str:
-        """Why samples wait, or that the limiter does not block them."""
+        """The reason why samples wait; says so if the limiter does not block them."""
         settings, (samples, writers, reader, min_size_from) = self.settings, self.users
         if self.size < settings.min_size:
             return (
@@ -111,10 +111,8 @@ class Limits(NamedTuple):
 
 
 def limits_of(info: pb.TableInfo, samples_per_item: int, users: TableUsers) -> Limits:
-    """Converts what a server says of a table, which counts items of `samples_per_item` samples.
-
-    `samples_per_item` is a power of two, so multiplying undoes the division exactly.
-    """
+    """Converts a server's description of a table, which counts items, to samples."""
+    # `samples_per_item` is a power of two, so these products undo the division of floats exactly.
     limiter, sampler = info.rate_limiter_info, info.sampler_options
     prioritized = sampler.HasField("prioritized")
     return Limits(
@@ -135,32 +133,26 @@ def limits_of(info: pb.TableInfo, samples_per_item: int, users: TableUsers) -> L
 
 
 SAMPLES = "samples"
-"""Samples that actors write and the learner reads."""
+"""The table of samples, which actors write and the learner reads."""
 STATES = "states"
-"""The states of the same samples, which a later search starts from: actors write them, reanalysers read them."""
+"""The table of the same samples as states to search from: actors write them, reanalysers read them."""
 REANALYSED = "reanalysed"
-"""Samples whose targets come from a later search: reanalysers write them, the learner reads them."""
+"""The table of samples with new targets, which reanalysers write and the learner reads."""
 UNBOUNDED = 2.0**60
-"""A bound that the limiter's error never reaches; as a power of two it stays exact when divided into items."""
+"""A bound that the limiter's error never reaches; a power of two, so that dividing it into items is exact."""
 
 
 class Table(NamedTuple):
-    """One table; it is the same on every shard."""
+    """One table, the same on every shard."""
 
     name: str
     signature: SampleSignature
     settings: TableSettings
     users: TableUsers
-    """Who writes and reads it, for messages."""
 
 
 def tables_of(experiment: Experiment, spec: EnvSpec) -> dict[str, Table]:
-    """The tables of each of the experiment's shards, by name; `STATES` and `REANALYSED` only if it reanalyses.
-
-    Args:
-      experiment: the experiment to train.
-      spec: the shapes of the environment whose samples are stored.
-    """
+    """The tables of each shard by name; `STATES` and `REANALYSED` only if the experiment reanalyses."""
     learned = SampleSignature(spec.name, sample_like(experiment, spec), experiment.replay.samples_per_item)
     tables = [
         Table(SAMPLES, learned, _samples(experiment), TableUsers("samples", "actors", "learner", "replay.min_size")),
@@ -198,14 +190,11 @@ def _reanalysed(experiment: Experiment) -> TableSettings:
 
 
 def _states(experiment: Experiment) -> TableSettings:
-    """Writes never block. Reads block until a shard holds half of its part of `replay.min_size`, so that reanalysers do
-    not search the first few states repeatedly.
-
-    Half is enough to rule out a deadlock: the samples table does not block actors before all shards together hold
-    `replay.min_size`. Then at least one shard holds more than half of its part, however unevenly they are filled, and
-    reanalysers read from any shard.
-    """
+    """Writes never block; reads block until a shard holds half of its part of `replay.min_size`."""
     replay = experiment.replay
+    # Below `min_size`, reanalysers would search the first few states again and again. Half of it rules out a deadlock:
+    # the table of samples blocks no actor before all shards together hold `replay.min_size`; then at least one shard
+    # holds half of its part, and reanalysers read from any shard.
     return TableSettings(
         capacity=_whole(replay.capacity / replay.shards, replay.samples_per_item),
         min_size=_whole(replay.min_size / replay.shards / 2, replay.samples_per_item),
@@ -218,7 +207,7 @@ def _states(experiment: Experiment) -> TableSettings:
 
 
 def _limited(experiment: Experiment, capacity: int, min_size: int, tolerance: float) -> TableSettings:
-    """One shard's part of a table whose limiter keeps samples per insert; sizes are rounded up to whole items."""
+    """One shard's part of a table whose limiter keeps `replay.samples_per_insert`; sizes are whole items."""
     replay = experiment.replay
     min_size = _whole(min_size / replay.shards, replay.samples_per_item)
     center, tolerance = replay.samples_per_insert * min_size, tolerance / replay.shards

@@ -1,4 +1,4 @@
-"""Writers of replay: samples go to whichever shard accepts them."""
+"""Writes samples to whichever replay shard accepts them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from podzero.waiting import Wait
 log = logging.getLogger(__name__)
 
 _PIECE = 64
-"""Items that are sent to one shard at once."""
+"""Items sent to one shard at once."""
 _AHEAD = 2 * _PIECE
-"""Items that one shard may leave unconfirmed and still get more: enough that it is never idle."""
+"""Unconfirmed items with which a shard still gets more, so that it is never idle."""
 _CHUNK_BYTES = 512
 """Items are compressed together up to this size. Longer chunks are cheaper to write but slower to read: the whole
 chunk is sent for every item that is read."""
@@ -35,9 +35,9 @@ _POLL_S = 0.02
 _PROBE_S = 10.0
 """How often to ask a silent shard whether it answers."""
 _RESUME_S = 0.5
-"""How often to try whether a lost shard is back."""
+"""How often to check whether a lost shard is back."""
 _ASKING_SHARE = 0.1
-"""Share of the time that may go into such tries: a shard that hangs takes seconds for each, which the others lack."""
+"""Largest share of time spent on these checks: each takes seconds if the shard hangs, in which nothing is written."""
 
 
 def make_writer(
@@ -46,11 +46,11 @@ def make_writer(
     """Connects to replay shards; skips those that do not answer, with a warning, until they do.
 
     Args:
-      addresses: of all shards.
-      spec: of the environment whose samples are stored.
+      addresses: returns the addresses of all shards.
+      spec: the environment's specification.
       experiment: the experiment to train.
-      near: the host of this process in addresses; shards there are preferred while they accept.
-      table: the name of the table to write to.
+      near: this machine's host name in addresses; shards there are preferred.
+      table: the name of the table.
 
     Raises:
       WrongServer: another server answers at an address.
@@ -59,11 +59,11 @@ def make_writer(
 
 
 class ShardedWriter:
-    """Writes to the shards in turn; a `ReplayWriter`.
+    """Writes to the shards in turn, first to those on the writer's own node; a `ReplayWriter`.
 
     A shard that is lost, or whose limiter blocks inserts, is skipped while another one accepts; otherwise all writers
-    could wait for a full shard while the reader waits for an empty one. Shards on the writer's own node come first. At
-    most `_AHEAD + _PIECE` items per shard are unconfirmed at any time; they are lost if it restarts at another address.
+    could wait for a full shard while the reader waits for an empty one. At most `_AHEAD + _PIECE` items per shard are
+    unconfirmed; they are lost if the shard restarts at another address.
     """
 
     def __init__(self, addresses: Addresses, table: Table, config: ReplayConfig, near: str = "") -> None:
@@ -73,22 +73,20 @@ class ShardedWriter:
         self._table = table
         self._signature = table.signature
         self._connections = [self._connect(index, address) for index, address in enumerate(addresses())]
-        random.shuffle(self._connections)  # so that writers that start together begin at different shards
+        # Writers that start together begin at different shards.
+        random.shuffle(self._connections)
 
     def write(self, samples: Stored, priorities: NDArray[Any] | None = None) -> None:
-        """Writes T samples (`[T, ...]` on every field); waits while every shard's limiter blocks inserts.
-
-        A later `write` or `flush` waits for the confirmation.
+        """Writes T samples; waits while every shard's limiter blocks inserts. `flush` waits for confirmations.
 
         Args:
-          samples: at least one; checked before anything is sent. Each `replay.samples_per_item` consecutive samples
-            make one item, which is always read as a whole, so they should come from different games
-            (`actors/assembly.py`).
-          priorities: `[T]` for a prioritized table (whose items hold one sample), not negative; 1 by default.
+          samples: `[T, ...]` on every field. Each `replay.samples_per_item` consecutive samples make one item, which is
+            always read as a whole, so they should come from different games (`actors/assembly.py`).
+          priorities: `[T]`, non-negative, for a prioritized table (whose items hold one sample); 1 by default.
 
         Raises:
-          SignatureError: samples or priorities do not have the table's signature; nothing was written.
-          ReplayTimeout: `replay.timeout_s` is set and no shard accepted within it; the message says why.
+          SignatureError: samples or priorities do not match the table's signature; nothing was written.
+          ReplayTimeout: `replay.timeout_s` is set and no shard accepted within it; the message gives the reason.
         """
         length = self._signature.check(samples)
         if priorities is None:
@@ -104,7 +102,7 @@ class ShardedWriter:
         """Waits until everything written has been confirmed.
 
         Raises:
-          ReplayTimeout: `replay.timeout_s` is set and it was not within that time; the message says why.
+          ReplayTimeout: `replay.timeout_s` is set and was exceeded; the message gives the reason.
         """
         wait = Wait(self._config.warn_after_s, self._config.timeout_s)
         while waiting := [
@@ -125,13 +123,14 @@ class ShardedWriter:
             self._follow_restarts()
             for connection in sorted(self._connections, key=lambda connection: connection.remote):
                 if connection.ready():
+                    # Next time the others come first.
                     self._connections.remove(connection)
-                    self._connections.append(connection)  # so that the others come first next time
+                    self._connections.append(connection)
                     return connection
             _check(wait, self._connections)
 
     def _follow_restarts(self) -> None:
-        """Replaces the connections to shards that restarted elsewhere; what the old ones have not confirmed is lost."""
+        """Replaces connections to shards that restarted elsewhere; their unconfirmed items are lost."""
         addresses = self._addresses()
         for place, connection in enumerate(self._connections):
             old, new = connection.shard.address, addresses[connection.index]
@@ -141,7 +140,7 @@ class ShardedWriter:
                 self._connections[place] = self._connect(connection.index, new)
 
     def _connect(self, index: int, address: str) -> _Connection:
-        """A connection to the shard of an index, which may be away.
+        """Connects to the shard with an index, which may be away.
 
         Raises:
           WrongServer: another server answers at the address.
@@ -153,7 +152,7 @@ class ShardedWriter:
 
 
 class _Connection:
-    """The connection to the shard of an index."""
+    """The connection to one shard."""
 
     def __init__(self, index: int, shard: Shard, remote: bool) -> None:
         self.index = index
@@ -161,7 +160,8 @@ class _Connection:
         self.remote = remote
         """Whether the shard is on another node than this writer."""
         self.alive = False
-        self._timed_out = False  # the last wait timed out, so the next one does not wait
+        self._timed_out = False
+        """Whether the last wait timed out; the next one then does not wait."""
         self._samples_per_item = shard.table.signature.samples_per_item
         self._stream: InsertStream | None = None
         self._probed = 0.0
@@ -169,20 +169,20 @@ class _Connection:
 
     @property
     def waits(self) -> bool:
-        """Whether waiting for this shard takes time, and ends as soon as it takes more."""
+        """Whether a wait for this shard takes time and ends as soon as the shard accepts more."""
         return self.alive and self._stream is not None and not self._stream.broken
 
     def wait_next_time(self) -> None:
-        """Lets the next question whether it is ready take up to `_POLL_S`, although the last one was in vain."""
+        """Makes the next `ready` wait up to `_POLL_S` again, although the last one timed out."""
         self._timed_out = False
 
     @property
     def pending(self) -> int:
-        """Samples that were sent and not yet confirmed."""
+        """Number of samples that were sent and not yet confirmed."""
         return 0 if self._stream is None else self._stream.pending * self._samples_per_item
 
     def probe(self) -> None:
-        """Asks whether the shard answers, and logs a change; opens its stream if it has none or that one is broken."""
+        """Asks whether the shard answers, logs a change, and opens its stream if there is none or it is broken."""
         was, began = self.alive, time.monotonic()
         try:
             self.alive = self.shard.limits() is not None
@@ -208,7 +208,7 @@ class _Connection:
         """Whether the shard takes more samples; asks it if it is silent or lost.
 
         Raises:
-          RequestRefused, MalformedAnswer: the server does not take the samples.
+          RequestRefused, MalformedAnswer: the server does not accept the samples.
         """
         return self._looked_after(
             self._stream is None or self._stream.wait_for_room(self._patience_s, _AHEAD)
@@ -224,7 +224,7 @@ class _Connection:
         return 0.0 if self._timed_out or not self.alive else _POLL_S
 
     def _looked_after(self, answered: bool) -> bool:
-        """Probes a shard that has not `answered` for some time, or is lost; whether it has and is not."""
+        """Probes a shard that has not `answered` for some time or is lost; returns whether it answered and is alive."""
         self._timed_out = not answered
         lost = not self.alive or self._stream is None or self._stream.broken
         if (not answered or lost) and time.monotonic() - self._probed > (self._resume_s if lost else _PROBE_S):
@@ -247,7 +247,7 @@ class _Connection:
         self.alive = False
 
     def explain(self) -> str:
-        """Why the shard does not accept samples."""
+        """The reason why the shard does not accept samples."""
         try:
             limits = self.shard.limits()
         except WrongServer as error:
@@ -265,7 +265,8 @@ class _Connection:
             self._stream.resume()
 
     def _warn_of_dropped(self, stream: InsertStream) -> None:
-        with suppress(RequestRefused, MalformedAnswer):  # then they are dropped as well
+        # If the server refuses them, the samples are dropped as well.
+        with suppress(RequestRefused, MalformedAnswer):
             stream.wait(_POLL_S)
         if stream.pending:
             log.warning(
@@ -276,10 +277,10 @@ class _Connection:
 
 
 def _check(wait: Wait, connections: Sequence[_Connection]) -> None:
-    """Logs a long wait for `connections`; is called once in each round of it, and keeps the rounds from spinning.
+    """Called in each round of a wait for `connections`: logs a long wait, and keeps the rounds from spinning.
 
     Raises:
-      ReplayTimeout: it has lasted longer than `replay.timeout_s`.
+      ReplayTimeout: the wait has lasted longer than `replay.timeout_s`.
     """
     if wait.over:
         reasons = _explain(connections)
@@ -298,7 +299,8 @@ def _explain(connections: Sequence[_Connection]) -> str:
 
 
 def _check_priorities(priorities: NDArray[np.float64], length: int) -> None:
-    """Refuses negative and NaN priorities: one of them would block a Prioritized table forever."""
+    """Refuses negative and non-finite priorities."""
+    # A single one would block a prioritized table forever.
     if np.shape(priorities) != (length,):
         raise SignatureError(f"priorities: found shape {list(np.shape(priorities))}; expected [{length}]")
     wrong = ~(np.isfinite(priorities) & (priorities >= 0))

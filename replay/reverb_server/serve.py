@@ -1,13 +1,13 @@
-"""A Reverb server as a process of its own; knows nothing of podzero.
+"""A Reverb server as a process of its own, independent of podzero.
 
     python replay/reverb_server/serve.py
 
 The first line of standard input is one JSON object:
 
-    port          where to listen
+    port          the port
     loopback      whether only this machine may connect
-    checkpoints   the folder that checkpoints are written to
-    restore       a checkpoint to begin with, or null
+    checkpoints   the folder to which checkpoints are written
+    restore       a checkpoint to restore, or null
     tables        a list of tables, each with
                   name, max_size, signature (null, or a name and the shape of uint8 below it)
                   priority_exponent (null: sampled uniformly)
@@ -31,28 +31,33 @@ import sys
 from importlib.metadata import version
 
 PR_SET_PDEATHSIG = 1
-"""Of linux/prctl.h."""
+"""From linux/prctl.h."""
 
 
 class CheckpointUnreadable(Exception):
-    """Reverb does not begin with the checkpoint; the message says why."""
+    """Reverb cannot restore the checkpoint."""
 
 
 def main():
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print must not stand between the answers
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
-    die_with_parent(signal.SIGKILL)  # a restoration takes long, and standard input is not read meanwhile
+    # What libraries print must not come between the answers.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    # Ctrl-C is for the process that started this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A restoration takes long, and standard input is not read meanwhile.
+    die_with_parent(signal.SIGKILL)
     wanted = json.loads(sys.stdin.readline())
     if is_closed(sys.stdin):
-        return 1  # the parent died before the kernel was told
+        return 1  # the parent died before the call above
     try:
         server, ready = start(wanted)
     except Exception as error:
         said = {"error": f"{type(error).__name__}: {error}", "restoring": isinstance(error, CheckpointUnreadable)}
         print(json.dumps(said), file=answers, flush=True)
         return 1
-    die_with_parent(0)  # from here on the end of standard input says it, whichever thread started this process
+    # From here on the end of standard input tells that the parent died. The signal would also come if only the thread
+    # that started this process ended.
+    die_with_parent(0)
     print(json.dumps({"ready": ready}), file=answers, flush=True)
     sys.stdin.read()
     server.stop()
@@ -65,14 +70,14 @@ def die_with_parent(number):
 
 
 def is_closed(pipe):
-    """Whether nobody can write to a pipe any more."""
+    """Whether the other end of a pipe is closed."""
     events = select.poll()
     events.register(pipe, 0)
     return any(event & select.POLLHUP for _, event in events.poll(0))
 
 
 def start(wanted):
-    """Starts the server that `wanted` describes; returns it and what is said of it."""
+    """Starts the server that `wanted` describes; returns it and its part of the answer."""
     import reverb
     from reverb.platform.checkpointers_lib import DefaultCheckpointer
 
@@ -80,8 +85,9 @@ def start(wanted):
     tables = [table(**fields) for fields in wanted["tables"]]
     try:
         server = reverb.Server(tables, wanted["port"], checkpointer)
-    except RuntimeError as error:  # no lack of memory, which is another error
-        if wanted["restore"] is None or "BuildAndStart" in str(error):  # as gRPC says of a port that is taken
+    except RuntimeError as error:
+        # "BuildAndStart" is gRPC's error for a port that is taken. A lack of memory raises another type.
+        if wanted["restore"] is None or "BuildAndStart" in str(error):
             raise
         raise CheckpointUnreadable(str(error)) from error
     loopback = wanted["loopback"] and keep_to_loopback(wanted["port"])
@@ -112,7 +118,7 @@ def rate_limiter(samples_per_insert, min_size, min_diff, max_diff):
 
 
 def keep_to_loopback(port):
-    """Takes the server off all interfaces but loopback, since Reverb listens on all of them; whether that succeeded."""
+    """Restricts the server to loopback, since Reverb listens on all interfaces; returns whether that succeeded."""
     restricted = 0
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         try:

@@ -1,1 +1,1 @@
-"""Reverb's wire protocol, spoken without Reverb: its messages, and a client of one server."""
+"""Reverb's wire protocol without Reverb: its messages, and a client of one server."""

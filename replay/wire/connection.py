@@ -1,4 +1,4 @@
-"""A connection to one Reverb server: questions and answers, the stream of inserts and the stream of samples."""
+"""A client of one Reverb server: requests, the stream of inserts and the stream of samples."""
 
 from __future__ import annotations
 
@@ -22,16 +22,19 @@ from podzero.replay.wire.items import KEYS, Inserter, Items, Unpacker
 
 _SERVICE = "/deepmind.reverb.ReverbService/"
 _LARGEST_MESSAGE = 300 * 2**20
-"""Bytes of one message; what Reverb's own client and server allow."""
+"""Largest size of a message in bytes, as in Reverb's own client and server."""
 _OPTIONS = (
     ("grpc.max_send_message_length", _LARGEST_MESSAGE),
     ("grpc.max_receive_message_length", _LARGEST_MESSAGE),
-    # gRPC waits up to two minutes before it looks for a lost server again; a restarted shard is back much sooner.
+    # By default gRPC pauses up to two minutes between attempts to reconnect; a restarted shard is back much sooner.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 5000),  # what one attempt may take; a busy server needs more than the pauses
+    # In spite of its name, the time that one attempt may take; a busy server needs longer than the pauses above.
+    ("grpc.min_reconnect_backoff_ms", 5000),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.enable_http_proxy", 0),  # shards are machines of this cluster
-    ("grpc.use_local_subchannel_pool", 1),  # connections to one server do not share a socket
+    # Shards are machines of this cluster, behind no proxy.
+    ("grpc.enable_http_proxy", 0),
+    # Connections to one server must not share a socket.
+    ("grpc.use_local_subchannel_pool", 1),
 )
 _GONE = (
     grpc.StatusCode.UNAVAILABLE,
@@ -40,13 +43,13 @@ _GONE = (
     grpc.StatusCode.ABORTED,
     grpc.StatusCode.DEADLINE_EXCEEDED,
 )
-"""What gRPC says when a server is away, hangs, or goes; which of them depends on when and how it does."""
+"""Status codes of a server that is away, hangs or disappears; which one depends on the moment."""
 _UNREADABLE = "deserializ"
-"""Part of what gRPC says, with the status INTERNAL, of an answer that is no message of the protocol."""
+"""Part of gRPC's message, with the status INTERNAL, about an answer that cannot be parsed."""
 
 
 class Connection:
-    """A connection to one Reverb server, made when it is first needed and again when it was lost. Thread-safe."""
+    """A connection to one Reverb server, opened when first needed and reopened when lost. Thread-safe."""
 
     def __init__(self, endpoint: str) -> None:
         """Takes the server's `host:port`."""
@@ -62,58 +65,58 @@ class Connection:
 
         Raises:
           ReplayUnavailable: the server does not answer within `timeout_s`.
-          MalformedAnswer: what answers does not speak Reverb's protocol.
+          MalformedAnswer: the program there does not speak Reverb's protocol.
         """
         with self.errors("its tables"):
             answer = self._server_info(pb.ServerInfoRequest(), timeout=timeout_s)
         return {info.name: info for info in answer.table_info}
 
     def set_priorities(self, table: str, priorities: Sequence[tuple[int, float]], timeout_s: float) -> None:
-        """Sets the priorities of items, given by their keys; keys that the table no longer holds are ignored.
+        """Sets the priorities of items by key; keys that the table no longer holds are ignored.
 
         Raises:
           ReplayUnavailable: the server does not answer within `timeout_s`.
-          RequestRefused: it has no such table, or refuses a priority.
+          RequestRefused: the server has no such table or refuses a priority.
         """
         updates = [pb.KeyWithPriority(key=key, priority=priority) for key, priority in priorities]
         with self.errors("an update of priorities"):
             self._mutate_priorities(pb.MutatePrioritiesRequest(table=table, updates=updates), timeout=timeout_s)
 
     def checkpoint(self, timeout_s: float | None = None) -> str:
-        """Lets the server write all tables into a new folder below its own; returns that folder.
+        """Lets the server write all tables into a new folder in its checkpoint folder; returns that folder.
 
         Raises:
-          ReplayUnavailable: it goes meanwhile, or needs longer than `timeout_s`.
-          RequestRefused: it could not write.
+          ReplayUnavailable: the server disappears meanwhile, or takes longer than `timeout_s`.
+          RequestRefused: the server could not write.
         """
         with self.errors("a checkpoint"):
             path: str = self._checkpoint(pb.CheckpointRequest(), timeout=timeout_s).checkpoint_path
         return path
 
     def reset(self, table: str, timeout_s: float) -> None:
-        """Empties a table and sets its limiter to its beginning.
+        """Empties a table and resets its limiter.
 
         Raises:
           ReplayUnavailable: the server does not answer within `timeout_s`.
-          RequestRefused: it has no such table.
+          RequestRefused: the server has no such table.
         """
         with self.errors("a reset"):
             self._reset(pb.ResetRequest(table=table), timeout=timeout_s)
 
     def insert(self, requests: Iterator[bytes]) -> Any:
-        """Opens a stream of insertions, each a serialized `InsertStreamRequest`.
+        """Opens a stream of serialized `InsertStreamRequest`s; returns an iterator over `InsertStreamResponse`.
 
-        The call is an iterator of `InsertStreamResponse`, to be read in `errors`.
+        Read the answers inside `errors`.
         """
         return self._stream("InsertStream", None, pb.InsertStreamResponse)(requests)
 
     def sample(self, requests: Iterator[pb.SampleStreamRequest]) -> Any:
-        """Opens a stream of samples; the call is an iterator of `SampleStreamResponse`, to be read in `errors`."""
+        """Opens a stream of samples; returns an iterator over `SampleStreamResponse`, to be read inside `errors`."""
         return self._stream("SampleStream", _serialized, pb.SampleStreamResponse)(requests)
 
     @contextmanager
     def errors(self, asked_for: str) -> Iterator[None]:
-        """Turns errors of gRPC in the block into those of replay; `asked_for` names what the server was asked for.
+        """Turns gRPC's errors into those of replay; `asked_for` names in messages what was requested.
 
         Raises:
           ReplayUnavailable, RequestRefused, MalformedAnswer: see their docstrings.
@@ -122,7 +125,8 @@ class Connection:
             yield
         except grpc.RpcError as error:
             self._raise(error, asked_for)
-        except ValueError as error:  # the channel was closed by another thread
+        except ValueError as error:
+            # Another thread closed the channel.
             raise ReplayUnavailable(f"the connection to replay at {self.endpoint} is closed ({error})") from None
 
     def close(self) -> None:
@@ -169,50 +173,50 @@ def _serialized(request: Message) -> bytes:
 
 
 _BLOCKED_MS = 5_000
-"""After this long without a sample the server ends a stream, because its limiter blocks; so a stream on which nothing
-comes for much longer has lost its server."""
+"""A server whose limiter blocks ends a stream after this time without samples; a much longer silence means that the
+server is lost."""
 _JOIN_S = 5.0
 """Longest wait for a thread whose call was cancelled."""
 
 
 class InsertStream:
-    """Inserts items into one table; knows which of them the server has confirmed.
+    """Inserts items into one table and keeps track of those that the server has confirmed.
 
-    A stream that breaks is opened again by `resume`, which sends the unconfirmed items once more. They keep their keys,
-    so that one which the server has already is not inserted twice.
+    After a stream breaks, `resume` opens it again and resends the unconfirmed items. They keep their keys, so that the
+    server inserts none twice.
     """
 
     def __init__(self, connection: Connection, table: str, item_bytes: int, chunk_steps: int) -> None:
         """Opens the stream.
 
         Args:
-          connection: to the server.
+          connection: the connection to the server.
           table: the name of the table.
-          item_bytes: the bytes of an item.
+          item_bytes: bytes per item.
           chunk_steps: see `Inserter`.
         """
         self._connection = connection
         self._inserter = Inserter(table, item_bytes, chunk_steps)
         self._next_key = secrets.randbits(64)
         self._changed = threading.Condition()
-        """Guards what follows."""
+        """Guards the fields below."""
         self._unconfirmed: dict[int, None] = {}
-        """The keys that have been sent and not confirmed, in order."""
+        """Keys that were sent and not confirmed, in order; a dict serves as an ordered set."""
         self._sent: deque[tuple[bytes, list[int]]] = deque()
-        """The requests, each with its keys, from the first that has unconfirmed items on."""
+        """Requests with their keys, beginning with the first that has unconfirmed items."""
         self._moving = True
-        """Whether anything was confirmed since the last request."""
+        """Whether items were confirmed since the last request."""
         self._failure: PodzeroError | None = None
         self._call = self._open()
 
     @property
     def pending(self) -> int:
-        """The number of items that are not confirmed."""
+        """Number of unconfirmed items."""
         return len(self._unconfirmed)
 
     @property
     def broken(self) -> bool:
-        """Whether the stream has ended and `resume` is due."""
+        """Whether the stream has ended, so that it needs `resume`."""
         return self._failure is not None
 
     def send(self, rows: NDArray[np.uint8], priorities: NDArray[np.float64]) -> None:
@@ -232,23 +236,23 @@ class InsertStream:
         self._requests.put(request)
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits up to `timeout_s` for all confirmations; whether they have come. Ends early when the stream breaks.
+        """Waits up to `timeout_s` until all items are confirmed, and returns whether they are; ends early if the stream
+        breaks.
 
         Raises:
-          RequestRefused, MalformedAnswer: the server does not take the items, and will not when they are sent again.
+          RequestRefused, MalformedAnswer: the server does not accept the items, and never will.
         """
         return self._wait(lambda: not self._unconfirmed, timeout_s)
 
     def wait_for_room(self, timeout_s: float, at_most: int) -> bool:
-        """Waits up to `timeout_s` until the server takes more; whether it does.
-
-        It does when nothing is unconfirmed, or at most `at_most` items are and some were confirmed since the last
-        request: then its limiter does not block, and another request keeps it busy. Errors are those of `wait`.
+        """Waits up to `timeout_s` until at most `at_most` items are unconfirmed and the server takes more; returns
+        whether it does. Raises as `wait`.
         """
+        # If some items were confirmed since the last request, the limiter does not block.
         return self._wait(lambda: not self._unconfirmed or (self._moving and self.pending <= at_most), timeout_s)
 
     def resume(self) -> None:
-        """Opens a broken stream again and sends the unconfirmed items once more."""
+        """Opens a broken stream again and resends the unconfirmed items."""
         self.close()
         with self._changed:
             self._failure = None
@@ -258,7 +262,7 @@ class InsertStream:
             self._requests.put(request)
 
     def close(self) -> None:
-        """Ends the stream; items that are unconfirmed may or may not be inserted. May be called twice."""
+        """Ends the stream; unconfirmed items may or may not be inserted. May be called twice."""
         self._requests.put(None)
         self._call.cancel()
         self._thread.join(_JOIN_S)
@@ -279,7 +283,7 @@ class InsertStream:
         return call
 
     def _gather(self, call: Any) -> None:
-        """The thread: takes confirmations until the stream ends."""
+        """Reads confirmations until the stream ends; runs in the thread."""
         try:
             with self._connection.errors("an insertion"):
                 for answer in call:
@@ -301,18 +305,18 @@ class InsertStream:
 
 
 class SampleStream:
-    """An iterator over blocks of items that one table gives out: as many as were asked for, and no more.
+    """An iterator over blocks of sampled items, as many as were asked for.
 
-    It ends when nothing has come for some seconds because the table's limiter blocks, and after `close`.
+    It ends after `close`, or if the table's limiter has blocked for `_BLOCKED_MS`.
     """
 
     def __init__(self, connection: Connection, table: str, item_bytes: int) -> None:
         """Opens the stream; nothing is sampled before `ask`.
 
         Args:
-          connection: to the server.
+          connection: the connection to the server.
           table: the name of the table.
-          item_bytes: the bytes of an item.
+          item_bytes: bytes per item.
         """
         self._connection = connection
         self._table = table
@@ -322,7 +326,7 @@ class SampleStream:
         self._closed = False
 
     def ask(self, items: int) -> None:
-        """Asks for `items` more, at least one. Thread-safe."""
+        """Asks for `items` more items, at least one. Thread-safe."""
         timeout = pb.Timeout(milliseconds=_BLOCKED_MS)
         self._requests.put(pb.SampleStreamRequest(table=self._table, num_samples=items, rate_limiter_timeout=timeout))
 
@@ -330,21 +334,21 @@ class SampleStream:
         """Blocks of items in the order in which they were sampled.
 
         Raises:
-          ReplayUnavailable: the server has gone.
-          RequestRefused: it has no such table.
-          MalformedAnswer: it answers with something else.
+          ReplayUnavailable: the server disappeared.
+          RequestRefused: the server has no such table.
+          MalformedAnswer: the answer is not a block of items.
         """
         with self._connection.errors("samples"):
             try:
                 for answer in self._call:
                     yield self._unpacker.unpack(answer)
             except grpc.RpcError:
-                # The call has no deadline of its own: this one is the limiter's.
+                # The call itself has no deadline, so this one means that the limiter blocks.
                 if not self._closed and self._call.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
                     raise
 
     def close(self) -> None:
-        """Ends the stream, also for a thread that waits for items. May be called twice, by any thread."""
+        """Ends the stream and the wait of a thread that reads it. May be called twice, by any thread."""
         self._closed = True
         self._requests.put(None)
         self._call.cancel()

@@ -1,4 +1,4 @@
-"""Makes `reverb_pb2.py` and `reverb_pb2.pyi` from `reverb.proto`; needs grpcio-tools, which the development group has.
+"""Generates `reverb_pb2.py` and `reverb_pb2.pyi` from `reverb.proto`; needs grpcio-tools of the development group.
 
 uv run --group dev python replay/wire/generate.py
 """

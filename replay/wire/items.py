@@ -1,7 +1,7 @@
-"""Items in Reverb's messages: a request that inserts rows of bytes, and the rows in the answers of a stream.
+"""Items in Reverb's messages: builds requests that insert rows of bytes, and unpacks the rows of answers.
 
-An item is one row of bytes. It stands in a chunk, a tensor `[steps, bytes]` of uint8 whose bytes are compressed with
-raw Snappy; the item names the chunk and its step in it.
+An item is one row of bytes in a chunk, a tensor `[steps, bytes]` of uint8, compressed with raw Snappy. The item refers
+to the chunk and its step.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from podzero.replay.errors import MalformedAnswer
 from podzero.replay.wire import reverb_pb2 as pb
 
 _UINT8 = 4
-"""TensorFlow's number of the dtype."""
+"""TensorFlow's number of this dtype."""
 _LARGEST_CHUNK = 2**28
-"""Bytes that one chunk may hold; more is taken for a malformed answer."""
+"""Largest size of a chunk in bytes; an answer with a larger one counts as malformed."""
 KEYS = 2**64
-"""Keys are numbers below this."""
+"""Keys are integers in [0, `KEYS`)."""
 
 
 class Items(NamedTuple):
@@ -29,41 +29,39 @@ class Items(NamedTuple):
     rows: NDArray[np.uint8]
     """`[n, item_bytes]`."""
     key: NDArray[np.uint64]
-    """`[n]`, of the items in their table."""
+    """`[n]`, the items' keys in the table."""
     probability: NDArray[np.float64]
-    """`[n]`, with which the table drew the item."""
+    """`[n]`, the probability with which the table sampled the item."""
     table_size: NDArray[np.int64]
-    """`[n]`, items in the table at that time."""
+    """`[n]`, number of items in the table at that time."""
 
 
 class Inserter:
-    """Makes the requests that insert rows of bytes as items of one table; for one thread.
-
-    A request is the concatenation of requests of one item or one chunk each, which Protocol Buffers read as one. To
-    fill in and serialize the same two messages again and again takes half the time of building new ones.
-    """
+    """Builds the requests that insert rows of bytes as items of one table. Not thread-safe."""
 
     def __init__(self, table: str, item_bytes: int, chunk_steps: int) -> None:
-        """Prepares what all requests share.
+        """Prepares the messages.
 
         Args:
           table: the name of the table.
-          item_bytes: the bytes of a row.
-          chunk_steps: the rows that are compressed together; the server sends all of them for every item that is read.
+          item_bytes: bytes per row.
+          chunk_steps: number of rows compressed together; the server sends all of them for every item that is read.
         """
         self._chunk_steps = chunk_steps
+        # Filling in and serializing the same messages takes half the time of building new ones.
         self._item = pb.InsertStreamRequest(items=[_item(table)])
         self._chunks = [_Chunk(steps, item_bytes) for steps in range(1, chunk_steps + 1)]
-        """Of one row, of two rows, and so on."""
+        """The messages of chunks of one row, two rows, and so on."""
 
     def request(self, rows: NDArray[np.uint8], priorities: NDArray[np.float64], first_key: int) -> bytes:
-        """The request that inserts rows, serialized.
+        """The serialized request that inserts rows.
 
         Args:
           rows: `[n, item_bytes]`.
           priorities: `[n]`.
-          first_key: the items have this key and those that follow it, modulo 2^64.
+          first_key: the first item's key; the others follow, modulo 2^64.
         """
+        # Protocol Buffers read concatenated messages, here of one chunk or one item each, as one.
         rows, parts = np.ascontiguousarray(rows), []
         item, piece = self._item.items[0], self._item.items[0].flat_trajectory.columns[0].chunk_slices[0]
         for index, priority in enumerate(priorities.tolist()):
@@ -78,30 +76,30 @@ class Inserter:
 
 
 class _Chunk:
-    """The request of one chunk, a message that is filled in again and again."""
+    """The message of one chunk, which is filled in repeatedly."""
 
     def __init__(self, steps: int, item_bytes: int) -> None:
-        """Takes the number of rows and the bytes of a row."""
+        """Takes the number of rows and the bytes per row."""
         self._request = pb.InsertStreamRequest(chunks=[_chunk(steps, item_bytes)])
         self._chunk = self._request.chunks[0]
         self._range, self._tensor = self._chunk.sequence_range, self._chunk.data.tensors[0]
 
     def request(self, rows: NDArray[np.uint8], key: int) -> bytes:
-        """The request with these rows under this key, serialized."""
+        """The serialized request with `rows` under `key`."""
         self._chunk.chunk_key = self._range.episode_id = key
         self._tensor.tensor_content = bytes(cramjam.snappy.compress_raw(rows))
         return self._request.SerializeToString()
 
 
 def _item(table: str) -> pb.PrioritizedItem:
-    """An item of one step of a chunk, without its keys and its priority."""
+    """An item of one step of a chunk, without keys and priority."""
     piece = pb.FlatTrajectory.ChunkSlice(length=1)
     column = pb.FlatTrajectory.Column(chunk_slices=[piece], squeeze=True)
     return pb.PrioritizedItem(table=table, flat_trajectory=pb.FlatTrajectory(columns=[column]))
 
 
 def _chunk(steps: int, item_bytes: int) -> pb.ChunkData:
-    """A chunk of `steps` rows, without its keys and its content."""
+    """A chunk of `steps` rows, without keys and content."""
     shape = pb.Shape(dim=[pb.Shape.Dim(size=steps), pb.Shape.Dim(size=item_bytes)])
     return pb.ChunkData(
         sequence_range=pb.SequenceRange(start=0, end=steps - 1),
@@ -112,19 +110,19 @@ def _chunk(steps: int, item_bytes: int) -> pb.ChunkData:
 
 
 class Unpacker:
-    """Takes the items out of the answers of one stream; the chunks of an item may be spread over several answers."""
+    """Extracts the items from the answers of one stream; an item may be spread over several answers."""
 
     def __init__(self, item_bytes: int) -> None:
-        """Takes the bytes of an item."""
+        """Takes the bytes per item."""
         self._item_bytes = item_bytes
         self._begun: list[Any] = []
-        """The entries so far of the item whose last chunk has not come."""
+        """The entries so far of an incomplete item."""
 
     def unpack(self, answer: pb.SampleStreamResponse) -> Items:
         """The items that `answer` completes, in order.
 
         Raises:
-          MalformedAnswer: it holds anything but items of `item_bytes` bytes.
+          MalformedAnswer: `answer` contains anything but items of `item_bytes` bytes.
         """
         items = []
         for entry in answer.entries:
@@ -150,6 +148,7 @@ class Unpacker:
             _refuse(f"an item of {len(columns)} columns; expected 1")
         slices = columns[0].chunk_slices
         if len(slices) == 1 and self._is_one_step(slices[0], chunks):
+            # The usual case, decompressed in place without a copy.
             _decompress(chunks[0].data.tensors[0].tensor_content, row)
             return
         steps = [self._steps(piece, chunks) for piece in slices]
@@ -159,7 +158,7 @@ class Unpacker:
         row[:] = content
 
     def _is_one_step(self, piece: Any, chunks: list[Any]) -> bool:
-        """Whether the item is the only step of its only chunk, which then needs no copy."""
+        """Whether the item is the only step of its only chunk."""
         if len(chunks) != 1:
             return False
         chunk = chunks[0]
@@ -174,7 +173,7 @@ class Unpacker:
         )
 
     def _steps(self, piece: Any, chunks: list[Any]) -> NDArray[np.uint8]:
-        """The steps of a chunk that an item is made of, `[length, bytes]`."""
+        """The steps of a chunk that belong to an item, `[length, bytes]`."""
         chunk = next((chunk for chunk in chunks if chunk.chunk_key == piece.chunk_key), None)
         if chunk is None:
             _refuse(f"an item without its chunk {piece.chunk_key}")
@@ -202,7 +201,7 @@ def _tensor(tensor: pb.Tensor) -> NDArray[np.uint8]:
 
 
 def _decompress(content: bytes, into: NDArray[np.uint8]) -> None:
-    """Fills `into`, `[bytes]`, with what `content` holds."""
+    """Decompresses `content` into `into`, `[bytes]`."""
     try:
         size = cramjam.snappy.decompress_raw_into(content, into)
     except (cramjam.DecompressionError, ValueError) as error:
