@@ -91,6 +91,7 @@ class ChipRollouts:
     def _on_each(self, function: Callable[..., Any], *specs: PartitionSpec) -> Callable[..., Any]:
         """Maps a program of one chip over all; each argument is split by chip (`_EACH`) or shared (`_ALL`)."""
 
+        # Inside the map a chip's own arrays still have the chip axis, of size 1.
         def mapped(*values: Any) -> Any:
             own = [
                 jax.tree.map(lambda leaf: leaf[0], value) if spec == _EACH else value

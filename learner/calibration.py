@@ -143,6 +143,7 @@ def one_chip_config(config: LearnerConfig, chips: int) -> LearnerConfig:
 
 def _seconds(training: Training, batch: Batch) -> float:
     """Wall-clock seconds of `DISPATCHES` dispatches on a batch that is on the device already."""
+    # The first dispatch compiles and is not timed.
     state = training.step(training.init(), batch).state
     jax.block_until_ready(state)  # type: ignore[no-untyped-call]
     start = time.perf_counter()

@@ -62,6 +62,7 @@ def alphazero_loss(
     assert logits.shape == target.shape == batch.legal.shape
     assert value.shape == batch.value_target.shape == target.shape[:1]
     cross_entropy = optax.safe_softmax_cross_entropy(jnp.where(batch.legal, logits, ILLEGAL_LOGIT), target)
+    # The entropy of the target has no gradient; subtracted from the cross-entropy it gives the KL divergence.
     negative_entropy = jnp.sum(xlogy(target, target), axis=-1)
     error = jnp.asarray(batch.value_target) - value
     policy_loss, value_loss = _mean(cross_entropy, weight), _mean(error**2, weight)

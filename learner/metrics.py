@@ -53,6 +53,7 @@ class LearnerMetrics:
             self._sums[name] = self._sums.get(name, 0.0) + total
         steps, skipped = float(host.steps), float(host.skipped)
         self._step += int(steps + skipped)
+        # One finite step in a dispatch ends the row.
         self._skipped_in_a_row = 0 if steps else self._skipped_in_a_row + int(skipped)
         if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
             raise TrainingDiverged(self._skipped_in_a_row, self._step - self._skipped_in_a_row)

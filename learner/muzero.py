@@ -121,6 +121,7 @@ def muzero_loss(
     unroll = unroll_model(network, params, window)
     log_policy, entropy = _log_policy_and_entropy(unroll.policy, window)
     policy_target = jnp.where(targets.policy_mask[..., None], window.policy, 0.0)
+    assert log_policy.shape == policy_target.shape
     # By convention 0 log 0 = 0; without the mask, 0 * -infinity would be NaN.
     policy = -jnp.sum(jnp.where(policy_target > 0, policy_target * log_policy, 0.0), axis=-1)
 

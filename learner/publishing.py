@@ -122,6 +122,7 @@ class Prefetcher:
         self._reader = reader
         self._iterator = iter(reader)
         self._batches: queue.SimpleQueue[Batch | BaseException] = queue.SimpleQueue()
+        # One permit: the thread reads the next batch when the loop has taken the last one.
         self._free = threading.Semaphore(1)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._read, name="learner-prefetch", daemon=True)

@@ -127,6 +127,7 @@ def _spec(mesh: Mesh, name: str, shape: tuple[int, ...], config: MeshConfig) -> 
     if rule is not None and mesh.shape["model"] > 1:
         axes[_dimension(mesh, name, shape, rule)] = "model"
     if config.fsdp and math.prod(shape) >= _MIN_FSDP_SIZE:
+        # Fully sharded data parallelism splits the largest dimension that is free and divisible.
         free = [d for d, size in enumerate(shape) if axes[d] is None and size % mesh.shape["data"] == 0]
         if free:
             axes[max(free, key=lambda d: shape[d])] = "data"

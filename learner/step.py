@@ -191,6 +191,7 @@ def _step(spec: TrainStepSpec, shardings: Params, unroll: int, carry: _Carry, ba
     state, sums = carry
     key, augment_key = jax.random.split(state.key)
     gradients, loss = _gradients(spec, unroll, state.params, spec.objective.augment(augment_key, batch))
+    assert loss.errors.shape == batch.samples.version.shape
     # Sharded as the parameters, so that XLA may reduce-scatter the gradients instead of all-reducing them.
     constrain: Any = jax.lax.with_sharding_constraint
     gradients = constrain(gradients, shardings)

@@ -292,13 +292,15 @@ class ServerProcess:
             with suppress(subprocess.TimeoutExpired):
                 self._child.wait(_STOP_S)
             raise ServerFailed(
-                f"the replay server ended before it listened, with exit code {self.exit_code}; what it said is in the "
+                f"the replay server ended before it listened, with exit code {self.exit_code}; its output is in the "
                 "standard error of this process, which Ray keeps in the folder `logs` of its session"
             )
         try:
             answer: dict[str, Any] = json.loads(line)
         except json.JSONDecodeError:
-            raise ServerFailed(f"the replay server said {line[:200]!r} where it should say that it listens") from None
+            raise ServerFailed(
+                f"the replay server answered {line[:200]!r} instead of reporting that it listens"
+            ) from None
         return answer
 
 

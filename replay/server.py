@@ -80,6 +80,7 @@ class ReplayServer:
         self._link = CheckpointLink()
         try:
             self._server = self._start(port, identity, data, host == LOOPBACK)
+            # Reverb can only listen on all interfaces; `serve.py` restricts its socket where the kernel allows it.
             if host == LOOPBACK and not self._server.loopback:
                 log.warning(
                     "replay listens on all interfaces at port %d, since this system does not restrict it to loopback "

@@ -56,6 +56,7 @@ class SampleSignature:
         )
         self.samples_per_item = samples_per_item
         self.layout = f"{name} " + " ".join(map(str, self.fields)) + f" samples_per_item:{samples_per_item}"
+        # A structured dtype without padding: viewed as bytes, one record is one row.
         self._record = np.dtype([(field.name, field.dtype, field.shape) for field in self.fields])
         self.row_bytes = self._record.itemsize
         self.item_bytes = samples_per_item * self.row_bytes

@@ -60,6 +60,7 @@ class Limits(NamedTuple):
     def insert_blocked(self) -> bool:
         """Whether the limiter blocks the next insert."""
         settings = self.settings
+        # Reverb's limiter blocks no insert before the table holds `min_size`.
         if self.size + settings.samples_per_item <= settings.min_size:
             return False
         return (

@@ -121,6 +121,7 @@ class ShardedWriter:
         wait = Wait(self._config.warn_after_s, self._config.timeout_s)
         while True:
             self._follow_restarts()
+            # The sort is stable: shards on this node come first, and within both groups turns are kept.
             for connection in sorted(self._connections, key=lambda connection: connection.remote):
                 if connection.ready():
                     # Next time the others come first.

@@ -82,7 +82,7 @@ def test_samples_of_an_item_come_from_several_programs():
 
 
 def test_each_chip_plays_as_one_alone():
-    """Two chips beside two runs of one chip, whose keys are those of the two; in a process with two devices."""
+    """Two chips play what two runs of one chip with the same keys play; in a process with two devices."""
     if jax.device_count() == 1:
         environment = os.environ | {
             "JAX_PLATFORMS": "cpu",

@@ -146,7 +146,7 @@ def test_targets_are_those_of_the_host(td_lambda, weight, discount):
 
 
 def test_positions_know_where_their_game_ends_and_what_its_values_sum_to():
-    """Two games in the first column; the one in the second goes on."""
+    """Two games in the first column; the one in the second is unfinished."""
     done = jnp.array([[False, False], [True, False], [False, False], [True, False]])
     values = jnp.array([[1.0, 9.0], [2.0, 9.0], [3.0, 9.0], [4.0, 9.0]])
     np.testing.assert_array_equal(ends(done), [[1, 4], [1, 4], [3, 4], [3, 4]])

@@ -81,7 +81,7 @@ def test_sgd_accumulates_momentum():
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "lion"])
 def test_settings_that_may_change_at_a_resumption_keep_the_structure_of_the_state(name):
-    """A run goes on with its moments and step count; its learning rate is no part of them."""
+    """A resumed run keeps its moments and step count; the learning rate is not one of them."""
     changed = {"learning_rate": 0.5, "momentum": 0.0, "weight_decay": 0.0, "max_gradient_norm": 1e9}
     params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
     old = make_optimizer(OptimizerConfig(name=name))

@@ -61,7 +61,7 @@ def test_a_server_that_does_not_listen_in_time_is_killed(tmp_path):
     ],
 )
 def test_only_a_server_that_says_so_has_refused_its_checkpoint(tmp_path, script, error):
-    """What ends it for another reason, too little memory for example, says nothing of the checkpoint."""
+    """A failure for another reason, such as too little memory, does not condemn the checkpoint."""
     with pytest.raises(ServerFailed) as failure:
         ServerProcess(interpreter(tmp_path, script), {}, 20)
     assert failure.type is error
