@@ -1,6 +1,6 @@
 """The command line: the program, its exit codes, and the commands that list or check something.
 
-A command imports what it needs when it runs, so that help and wrong arguments are answered at once.
+Commands import what they need when they run, so that help and argument errors are fast.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from podzero.launch.train import train
 from podzero.workdir import Workdir
 
 EXIT_CODES = (
-    "Exit codes: 0 success; 1 a negative result (compile: does not fit; doctor: a check failed), or an unexpected "
-    "error; 2 an error that its message explains; 3 a run has ended without its last checkpoint; 129, 130 and 143: "
-    "SIGHUP, Ctrl-C or SIGTERM has ended the command, a run with its last checkpoint."
+    "Exit codes: 0 success; 1 a negative result (compile: does not fit; doctor: a check failed) or an unexpected "
+    "error; 2 an error that its message explains; 3 a run ended without saving its last checkpoint; 129, 130 and 143: "
+    "ended by SIGHUP, Ctrl-C or SIGTERM, a run after saving its last checkpoint."
 )
 
 app = typer.Typer(
@@ -39,11 +39,12 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Runs the command line and ends the process with one of `EXIT_CODES`."""
+    """Runs the command line and exits with one of `EXIT_CODES`."""
     choose_platform(Path("/dev"), os.environ)
     as_json = "--json" in sys.argv[1:]
     try:
-        code = app(standalone_mode=not as_json)  # typer prints its own errors unless they are to be JSON
+        # With --json, typer raises its errors instead of printing them.
+        code = app(standalone_mode=not as_json)
     except (PodzeroError, TyperException) as error:
         message = error.format_message() if isinstance(error, TyperException) else str(error)
         if as_json:
@@ -58,7 +59,7 @@ def main() -> None:
 def podzero(
     _version: Version = False,
 ) -> None:
-    """The options of the program itself; its help text is the one given to `app`."""
+    """Options of the program itself; `app` has its help text."""
 
 
 @app.command()
@@ -74,14 +75,14 @@ def configs(as_json: Json = False) -> None:
         return
     console = Console()
     console.print(builtin_table(experiments))
-    console.print("\nThe comment at the top of each file says more. Start one with: podzero train NAME", style="dim")
+    console.print("\nEach file's first comment says more. Start one with: podzero train NAME", style="dim")
 
 
 @app.command()
 def settings(
-    section: Annotated[str | None, typer.Argument(help="Only this section.", show_default="all sections")] = None,
+    section: Annotated[str | None, typer.Argument(help="Print only this section.", show_default="all sections")] = None,
 ) -> None:
-    """Print every setting of an experiment with type, default and meaning, as Markdown."""
+    """Print all settings of an experiment with type, default and meaning, as Markdown."""
     from rich.console import Console
     from rich.markdown import Markdown
 
@@ -96,13 +97,13 @@ def settings(
 
 @app.command()
 def status(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The working directory of a run.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The run's working directory.")],
     watch: Annotated[
         bool, typer.Option("--watch", help="Refresh every two seconds until the run ends or Ctrl-C.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the status of a run, from its files: while it runs and after its end."""
+    """Show the status of a running or ended run."""
     from podzero.launch.listings import show_statuses, watch_status
     from podzero.runtime.monitoring.status import read_status
 
@@ -112,10 +113,10 @@ def status(
 
 @app.command()
 def runs(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to look for runs.")] = Path("runs"),
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that contains the runs.")] = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """List the runs in a directory with state, step and newest metrics."""
+    """List the runs in a folder with state, step and newest metrics."""
     from rich.console import Console
 
     from podzero.launch.listings import find_runs, runs_table
@@ -129,7 +130,7 @@ def runs(
 
 @app.command()
 def zoo(as_json: Json = False) -> None:
-    """List the trained agents that come with podzero, to play against at once."""
+    """List the trained agents that come with podzero."""
     from podzero.player_names import PREFIX, zoo_card, zoo_names
 
     cards = {f"{PREFIX}{name}": zoo_card(name) for name in zoo_names()}
@@ -156,7 +157,7 @@ for _command in (train, evaluate, tournament, analyze, play, engine, bench, repo
 def doctor(as_json: Json = False) -> None:
     """Check whether this machine can train: libraries, devices, memory, disk, ports.
 
-    The environment of the replay server is made if it is missing.
+    This also creates the replay server's Python environment if it is missing.
     """
     from podzero.launch.doctor import examine, show
 

@@ -1,4 +1,4 @@
-"""Which experiment `podzero train` runs, and in which working directory."""
+"""Chooses the experiment that `podzero train` runs, and its working directory."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from podzero.errors import ConfigError
 from podzero.workdir import Workdir, WorkdirError, split_step, step_folders, unused
 
 RUNS = Path("runs")
-"""Where working directories are made by default."""
+"""The default folder for working directories."""
 MAX_NAMED = 3
-"""An experiment with more changed settings gets a directory with a number instead of one named after the settings."""
+"""Most changed settings after which a directory is named; with more, it is numbered."""
 _NAMEABLE = re.compile(r"[\w.+-]{1,60}")
 _SHOWN = 3
-"""The most settings that a reason lists."""
+"""Most settings listed in a reason."""
 
 
 class ChosenDirectory(NamedTuple):
-    """The directory of an experiment."""
+    """The name of an experiment's directory."""
 
     name: str
     reason: str
-    """A sentence for people that says which directory this is and why it was chosen."""
+    """A sentence that tells the user which directory was chosen and why."""
 
 
 class Start(NamedTuple):
@@ -39,21 +39,19 @@ class Start(NamedTuple):
     root: Path
     """The working directory."""
     step: int | None
-    """The step of the checkpoint from which the run resumes; None takes the newest."""
+    """The step of the checkpoint to resume from; None for the newest."""
     reason: str
+    """As in `ChosenDirectory`."""
 
 
 def find_start(config: str, overrides: Iterable[str], workdir: Path | None, runs: Path = RUNS) -> Start:
-    """Finds the experiment and the working directory that a command means.
-
-    If `config` is a working directory, its run is resumed. An experiment without `workdir` gets the directory below
-    `runs` that holds it, or a new one (see `place`).
+    """Finds the experiment and the working directory for the arguments of `podzero train`.
 
     Args:
-      config: the name of an experiment, a YAML file, a working directory `DIR`, or `DIR@STEP`.
+      config: the name of an experiment, a YAML file, or a run to resume as `DIR` or `DIR@STEP`.
       overrides: settings as `section.field=value`.
-      workdir: the working directory that the user chose, if any.
-      runs: the folder for all other working directories.
+      workdir: the working directory; None for one in `runs` (see `place`).
+      runs: the folder for working directories that the user does not name.
 
     Raises:
       ConfigError: there is no such experiment, checkpoint or setting.
@@ -77,19 +75,18 @@ def find_start(config: str, overrides: Iterable[str], workdir: Path | None, runs
 def place(
     experiment: Experiment, standing: Experiment | None, held: Mapping[str, Experiment | None]
 ) -> ChosenDirectory:
-    """Chooses the directory of an experiment. The choice stays the same once the experiment is in that directory.
+    """Chooses an experiment's directory: always the same one once that holds the experiment.
 
-    An experiment without overrides goes to the directory of its name, and so does one whose overrides do not change
-    what is learned. A few other overrides name the directory, for example `cartpole-seed1`. If another experiment
-    occupies that directory, a number is added.
+    An experiment goes to the directory of its name. Overrides that change what is learned are appended if they are few,
+    for example `cartpole-seed1`. If another experiment is there, a number is appended.
 
     Args:
       experiment: the experiment to run.
-      standing: the same experiment without overrides; None if that is not valid.
-      held: the experiments in the directories that may hold it, by name; None for one that cannot be read.
+      standing: the experiment without overrides; None if it is invalid without them.
+      held: the experiment in each existing directory, by the directory's name; None if it cannot be read.
 
     Returns:
-      The choice. `{runs}` in its reason stands for the parent folder.
+      the choice, with the placeholder `{runs}` for the parent folder in its reason.
     """
     name = Path(experiment.name).name
     differing = [] if standing is None else _other_settings(standing, experiment)
@@ -113,14 +110,14 @@ def place(
     return ChosenDirectory(chosen, reason)
 
 
-def go_on(experiment: Experiment, root: Path, done: Mapping[str, float] | None) -> str:
+def continuation(experiment: Experiment, root: Path, done: Mapping[str, float] | None) -> str:
     """The arguments of `podzero train` that continue a run that has ended.
 
     Args:
       experiment: the run's experiment.
       root: the run's working directory.
-      done: the minutes, steps and games of a run that has reached a limit, as far as they are known; the command
-        doubles the limits. None if the run ended for another reason.
+      done: if the run has reached a limit, its minutes, steps and games as far as they are known; the arguments then
+        double the limits. None if it ended for another reason.
     """
     limits = {} if done is None else experiment.stop.model_dump(exclude_none=True)
     higher = [f"stop.{name}={math.ceil(2 * max(limit, (done or {}).get(name, 0)))}" for name, limit in limits.items()]
@@ -128,7 +125,7 @@ def go_on(experiment: Experiment, root: Path, done: Mapping[str, float] | None) 
 
 
 def _resumption(folder: Path, step: int | None, overrides: tuple[str, ...], workdir: Path | None) -> Start:
-    """The start that resumes the run in `folder`."""
+    """Resumes the run in `folder`."""
     if workdir is not None and workdir.expanduser().absolute() != Workdir(folder).root:
         raise ConfigError(
             f"podzero train {folder} resumes the run in that directory: leave out --workdir {workdir}; to start a new "
@@ -140,7 +137,8 @@ def _resumption(folder: Path, step: int | None, overrides: tuple[str, ...], work
             f"{folder} holds no experiment.yaml, so it is not the working directory of a run: give the name of an "
             "experiment (`podzero configs` lists them), a YAML file, or a working directory (`podzero runs` lists them)"
         )
-    held.experiment()  # raises an error that names the file
+    # This error names the file, that of `load` would not.
+    held.experiment()
     experiment = load(str(held.experiment_file), overrides)
     try:
         held.check(experiment)
@@ -167,7 +165,7 @@ def _check_step(workdir: Workdir, folder: Path, step: int) -> None:
 
 
 def _as_it_stands(config: str) -> Experiment | None:
-    """The experiment without overrides; None if it is not valid without them."""
+    """The experiment without overrides; None if it is invalid without them."""
     try:
         return load(config)
     except ConfigError:
@@ -175,7 +173,7 @@ def _as_it_stands(config: str) -> Experiment | None:
 
 
 def _held(home: Path) -> dict[str, Experiment | None]:
-    """The experiments in the directory `home` and in all whose names start with its name."""
+    """The experiments in `home` and in the directories named `home-...` beside it."""
     folders = sorted(home.parent.glob(f"{glob.escape(home.name)}*"))
     runs = [Workdir(folder) for folder in folders if f"{folder.name}-".startswith(f"{home.name}-")]
     return {run.root.name: _readable(run) for run in runs if run.is_run}
@@ -189,12 +187,12 @@ def _readable(run: Workdir) -> Experiment | None:
 
 
 def _other_settings(one: Experiment, other: Experiment) -> list[Change]:
-    """The settings in which two experiments differ, except those that do not change what is learned."""
+    """The differences between two experiments that change what is learned."""
     return differences(one, other, NEUTRAL)
 
 
 def _suffix(changes: list[Change]) -> str:
-    """The settings that differ, as part of a directory's name; empty if they are too many or too long."""
+    """The changes as part of a directory's name; empty if they are too many or too long."""
     suffix = "-".join(f"{change.setting.rpartition('.')[2]}{_value(change.new)}" for change in changes)
     return suffix if len(changes) <= MAX_NAMED and _NAMEABLE.fullmatch(suffix) else ""
 
@@ -212,7 +210,7 @@ def _numbered(name: str) -> Iterator[str]:
 
 
 def _changed(workdir: Workdir, experiment: Experiment) -> str:
-    """The settings that change when the run is resumed, as the end of a sentence."""
+    """The settings that a resumed run changes, as the end of a sentence."""
     changes = differences(workdir.experiment(), experiment) if workdir.is_run else []
     return f"; changed: {_listed(changes)}" if changes else ""
 

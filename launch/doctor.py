@@ -1,4 +1,4 @@
-"""Checks whether this machine can train: tries each part that a run needs, and gives advice where it fails."""
+"""Checks whether this machine can train, by trying each part that a run needs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from packaging.requirements import Requirement
 
 CheckVerdict = Literal["ok", "warn", "fail"]
 PROBE_TIMEOUT_S = 120.0
-"""The longest time for importing a library in its own process."""
+"""Time limit for importing a library in its own process."""
 PYTHONS = ((3, 12), (3, 13))
-"""The versions of Python on which podzero is tested."""
+"""Python versions on which podzero is tested."""
 MIN_MEMORY_GIB = 4.0
 MIN_DISK_GIB = 5.0
 
@@ -36,12 +36,12 @@ class Check(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether this check means that podzero cannot train on this machine."""
+        """Whether podzero cannot train on this machine because of this check."""
         return self.verdict == "fail"
 
 
 def examine() -> list[Check]:
-    """Runs all checks, two at a time, since importing the libraries takes seconds."""
+    """Runs all checks, two at a time."""
     checks: list[Callable[[], Check]] = [
         python, packages, cores, memory, disk, ports, jax_devices, ray, replay_server, tpu_library,
     ]  # fmt: skip
@@ -78,7 +78,7 @@ def python() -> Check:
 
 
 def packages() -> Check:
-    """The installed versions of packages, compared with those that podzero declares."""
+    """Compares the installed packages with the versions that podzero declares."""
     wrong = [*_differing()]
     if wrong:
         return Check("packages", "warn", "; ".join(wrong), "`uv sync --locked --inexact` installs the tested versions")
@@ -107,7 +107,7 @@ def memory() -> Check:
 
 
 def disk() -> Check:
-    """The free space for working directories, in the current directory, and for Ray's session, in /tmp."""
+    """The free space for working directories (here) and for Ray's session (in /tmp)."""
     hint, places = "", []
     for place in dict.fromkeys((Path.cwd(), Path("/tmp"))):
         free = shutil.disk_usage(place).free / 2**30
@@ -146,7 +146,7 @@ def ray() -> Check:
 
 
 def replay_server() -> Check:
-    """Whether the environment of the replay server has Reverb. It is made first if it is missing."""
+    """Whether the replay server's Python environment has Reverb; creates the environment if it is missing."""
     from podzero.replay import EnvironmentUnusable, server_python
     from podzero.replay.process import VARIABLE
 
@@ -167,7 +167,7 @@ def replay_server() -> Check:
 
 
 def tpu_library() -> Check:
-    """libtpu, which is needed on TPU hosts and for `podzero compile`."""
+    """The version of libtpu, which TPU hosts and `podzero compile` need."""
     try:
         return Check("TPU library", "ok", f"libtpu {importlib.metadata.version('libtpu')}")
     except importlib.metadata.PackageNotFoundError:
@@ -189,7 +189,8 @@ def _importable(name: str, code: str) -> Check:
 
 
 def probe(code: str, interpreter: str | Path = sys.executable) -> tuple[str, str]:
-    """Runs Python code in its own process. Returns the last line of its output and the error, one of them empty."""
+    """Runs Python code in a process; returns the last line of its output and its error, one of them empty."""
+    # In a process of its own, since a broken library may crash it or never return.
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
     command = [str(interpreter), "-c", code]
     try:
@@ -205,7 +206,7 @@ def probe(code: str, interpreter: str | Path = sys.executable) -> tuple[str, str
 
 
 def _differing() -> Iterator[str]:
-    """A text for each package that is missing or has another version."""
+    """Describes each package that is missing or has another version."""
     for requirement in _declared():
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue

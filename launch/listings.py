@@ -1,6 +1,6 @@
-"""What the commands `configs`, `settings`, `runs` and `status` show.
+"""The output of the commands `configs`, `settings`, `runs` and `status`.
 
-`podzero.launch.cli` imports this module only for these commands, since rich takes time to import.
+Only these commands import this module, since rich takes time to import.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class Builtin(NamedTuple):
     name: str
     file: str
     card: str
-    """The comment at the top of the file: what the experiment reaches, on what hardware, in how long."""
+    """The comment at the top of the file: the experiment's results, hardware and training time."""
 
 
 def list_builtin() -> list[Builtin]:
-    """All experiments that come with podzero, sorted by name."""
+    """The experiments that come with podzero, sorted by name."""
     return [Builtin(name, str(path), card(path)) for name, path in builtin_configs().items()]
 
 
 def builtin_table(experiments: list[Builtin]) -> Table:
-    """The experiments as a table: names, first lines of their cards, results. Those for slices come last."""
+    """A table of experiments with the first lines and results of their cards; those for slices come last."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("name", no_wrap=True, style="cyan")
     table.add_column("experiment")
@@ -85,7 +85,7 @@ _Schema = Mapping[str, Any]
 
 
 def settings_page(section: str | None = None) -> str:
-    """All settings, or those of one section, as Markdown.
+    """The settings of all sections or of one, as Markdown.
 
     Raises:
       ConfigError: there is no such section.
@@ -106,7 +106,7 @@ def settings_page(section: str | None = None) -> str:
 
 
 def _section(path: str, field: _Schema, models: Mapping[str, _Schema], heading: str) -> Iterator[str]:
-    """The lines of a section, of each of its kinds if there are several, and of the sections inside it."""
+    """The lines of a section, for each of its kinds if there are several, and of the sections inside it."""
     kinds = [models[name] for name in _models(field)]
     if len(kinds) > 1:
         yield from ("", f"{heading} {path}", "", f"{_words(field)} One of the following, selected by `name`.")
@@ -162,7 +162,8 @@ def _models(field: _Schema) -> list[str]:
 def _default(field: _Schema) -> str:
     if "$ref" in field:
         return "see below"
-    default = field.get("default", {})  # pydantic leaves out the empty mapping that a factory makes
+    # pydantic leaves out empty mappings made by a factory.
+    default = field.get("default", {})
     return f"`{default if isinstance(default, str) else json.dumps(default)}`"
 
 
@@ -171,9 +172,9 @@ def _words(field: _Schema) -> str:
 
 
 REFRESH_S = 2.0
-"""Time between two reads of a watched status, which is how often a run writes it."""
+"""Interval at which a watched status is read, the same as that at which a run writes it."""
 METRICS = ("loss", "rating", "keeps_value", "mean_return")
-"""The metrics of a status that the list of runs shows."""
+"""The metrics in the list of runs."""
 
 RunState = Literal["running", "ended", "interrupted", "not started"]
 
@@ -184,12 +185,12 @@ class ListedRun(NamedTuple):
     directory: str
     experiment: str
     state: RunState
-    """`interrupted` means that no process trains in the directory, although the run has not ended."""
+    """`interrupted`: the run has not ended, but no process trains it."""
     age_s: float | None
-    """Seconds since the status was written; None if there is no status."""
+    """Seconds since the status was written; None without a status."""
     step: int
     metrics: dict[str, float]
-    """The newest values of `METRICS`, as far as the run has them."""
+    """The newest values of those `METRICS` that the run has."""
 
 
 def find_runs(root: Path) -> list[ListedRun]:
@@ -206,7 +207,7 @@ def find_runs(root: Path) -> list[ListedRun]:
 
 
 def runs_table(runs: Iterable[ListedRun]) -> Table:
-    """The runs as a table."""
+    """A table of runs."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("directory", "experiment", "state", "status age", "step", "newest metrics"):
         table.add_column(column, justify="right" if column in ("status age", "step") else "left")
@@ -242,12 +243,12 @@ def show_statuses(statuses: Iterable[StoredStatus], directory: Path, as_json: bo
     with Live(console=console, auto_refresh=False) as live:
         for found in statuses:
             live.update(Group(status_panel(found.status), Text(f"{directory}: {found.summary}")), refresh=True)
+    # Live ends the line only on a terminal.
     if not console.is_terminal:
-        console.line()  # Live ends the line only on a terminal
+        console.line()
 
 
 def _run(folder: Path) -> ListedRun:
-
     workdir = Workdir(folder)
     name = workdir.experiment().name
     try:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 
 INTERRUPTED = 130
-"""The exit code after Ctrl-C, by the convention of shells."""
+"""Exit code after Ctrl-C: 128 + SIGINT, as in shells."""
 
 
 def main() -> None:
-    """Runs the command line. Ctrl-C ends it without a traceback, also while its modules are imported."""
+    """Runs the command line; Ctrl-C ends it without a traceback."""
     try:
+        # Imported here, so that this is true of Ctrl-C during the import too, which takes about a second.
         from podzero.launch.cli import main as run
 
         run()

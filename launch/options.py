@@ -1,4 +1,4 @@
-"""What the commands share: arguments, options, and the printing of results."""
+"""Arguments, options and output formats that several commands share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from podzero.config import builtin_configs
 
 
 def config_names() -> list[str]:
-    """The names of experiments that shell completion offers."""
+    """The experiment names for shell completion."""
     return list(builtin_configs())
 
 
@@ -30,7 +30,7 @@ def _print_version(wanted: bool) -> None:
 Version = Annotated[
     bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line, for errors as well.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line; errors too.")]
 Config = Annotated[str, typer.Argument(metavar="CONFIG", help=CONFIG_HELP, autocompletion=config_names)]
 OptionalConfig = Annotated[
     str | None,
@@ -38,7 +38,7 @@ OptionalConfig = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="SECTION.FIELD=VALUE", help="Settings that replace those of CONFIG.", show_default=False),
+    typer.Argument(metavar="SECTION.FIELD=VALUE", help="Settings that override those of CONFIG.", show_default=False),
 ]
 Who = Annotated[
     str,
@@ -66,12 +66,13 @@ ListenHost = Annotated[
     typer.Option(
         "--host",
         metavar="ADDRESS",
-        help="The address on which the page is served; 0.0.0.0 lets other machines in, as a container needs.",
-        show_default="127.0.0.1, this machine alone",
+        help="The address to serve the page on; 0.0.0.0 to reach it from other machines or out of a container.",
+        show_default="127.0.0.1, this machine only",
     ),
 ]
 ListenPort = Annotated[
-    int | None, typer.Option("--port", min=1, max=65535, help="The port of the page.", show_default="a free one")
+    int | None,
+    typer.Option("--port", min=1, max=65535, help="The port to serve the page on.", show_default="a free one"),
 ]
 
 
@@ -81,7 +82,7 @@ def print_json(result: Mapping[str, Any]) -> None:
 
 
 def print_result(result: Mapping[str, Any], as_json: bool) -> None:
-    """Prints a result as one line of JSON, or as one aligned line per value for people."""
+    """Prints a result as one line of JSON, or one aligned line per value."""
     if as_json:
         print_json(result)
         return
@@ -92,7 +93,7 @@ def print_result(result: Mapping[str, Any], as_json: bool) -> None:
 
 
 def _flat(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The result with nested results flattened; a nested value gets a name such as `network keeps_value`."""
+    """Flattens nested results; a nested value is named like `network keeps_value`."""
     flat: dict[str, Any] = {}
     for name, value in result.items():
         if isinstance(value, dict) and any(isinstance(inner, dict | list) for inner in value.values()):
@@ -103,7 +104,7 @@ def _flat(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def readable(value: Any) -> str:
-    """A value as people read it: numbers with four digits, items separated by commas."""
+    """Formats a value for people: numbers with four digits, items separated by commas."""
     match value:
         case float():
             return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

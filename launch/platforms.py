@@ -1,4 +1,4 @@
-"""Settings of JAX that must be made before it is imported: its platforms, and the cache of compiled programs."""
+"""Environment variables that JAX reads when it is imported: its platforms, and its cache of compiled programs."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from pathlib import Path
 
 _TPU = ("accel*", "vfio")
 _GPU = ("nvidia*", "kfd", "dxg")
-"""Device files of NVIDIA, AMD, and GPUs in the Windows Subsystem for Linux."""
+"""Device files of NVIDIA GPUs, AMD GPUs, and GPUs in the Windows Subsystem for Linux."""
 _CACHE_BYTES = 2**30
-"""The size of the cache, from which the least recently used programs are deleted."""
+"""Size of the cache; JAX deletes the least recently used programs."""
 
 
 def choose_platform(devices: Path, environment: MutableMapping[str, str]) -> None:
-    """Sets JAX_PLATFORMS=cpu on a machine without TPUs and GPUs, unless the user has set it.
-
-    `podzero compile` needs libtpu. Where libtpu is installed, JAX would search for TPUs on every machine: libtpu would
-    print errors and query Google's metadata server, for minutes if that cannot be reached.
+    """Sets JAX_PLATFORMS=cpu on machines without TPUs and GPUs, unless the user has set it.
 
     Args:
-      devices: the directory of the device files, `/dev`.
+      devices: the directory of device files, `/dev`.
       environment: the environment variables to change.
     """
     if any(_found(devices, _TPU)):
         return
+    # With libtpu installed, as `podzero compile` needs it, JAX would look for TPUs on any machine: libtpu prints errors
+    # and queries Google's metadata server, for minutes if it cannot be reached.
     environment.setdefault("TPU_SKIP_MDS_QUERY", "1")
     if not any(_found(devices, _GPU)):
         environment.setdefault("JAX_PLATFORMS", "cpu")
@@ -35,18 +34,19 @@ def choose_platform(devices: Path, environment: MutableMapping[str, str]) -> Non
 def keep_compiled_programs(
     environment: MutableMapping[str, str] = os.environ, cpus: Path = Path("/proc/cpuinfo")
 ) -> None:
-    """Lets JAX keep compiled programs in the user's cache between commands, unless the user has set a place.
+    """Makes JAX keep compiled programs in the user's cache folder, unless the user has set another one.
 
     Args:
       environment: the environment variables to change.
-      cpus: the file that describes the CPUs of this machine.
+      cpus: the file that describes this machine's CPUs.
     """
     if "JAX_COMPILATION_CACHE_DIR" in environment:
         return
     try:
         flags = re.search(r"^(flags|Features)\s*:.*$", cpus.read_text(), re.MULTILINE)
     except OSError:
-        return  # not Linux
+        # Not Linux.
+        return
     # A program compiled for one kind of CPU may fail on another, and machines may share a home directory.
     kind = hashlib.sha256(flags[0].encode() if flags else b"").hexdigest()[:12]
     cache = Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser()

@@ -1,4 +1,7 @@
-"""The commands in which players play: `play`, `evaluate`, `analyze` and `engine`."""
+"""The commands that let players play: `play`, `evaluate`, `analyze` and `engine`.
+
+They check the names of players first, since importing JAX takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -23,30 +26,30 @@ from podzero.player_names import game_to_play
 from podzero.reading import standard_input
 
 MOST_GAMES = 100
-"""The most episodes of one video."""
+"""Most episodes in one video."""
 
 
 def play(
     who: Who,
     others: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[OTHER ...]", help="With --web: players to compare with.", show_default=False),
+        typer.Argument(metavar="[OTHER ...]", help="With --web: other players, to compare.", show_default=False),
     ] = None,
     game: GameOption = None,
     simulations: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Simulations per move of trained players.", show_default="128; as in training where you watch"
+            min=1, help="Simulations per move of trained players.", show_default="128; where you watch, as in training"
         ),
     ] = None,
-    second: Annotated[bool, typer.Option("--second", help="Let the player begin.")] = False,
-    web: Annotated[bool, typer.Option("--web", help="Play or watch on a page (extra `web`).")] = False,
+    second: Annotated[bool, typer.Option("--second", help="Let WHO play first.")] = False,
+    web: Annotated[bool, typer.Option("--web", help="Play or watch on a web page (extra `web`).")] = False,
     kept: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="With --web: a run or tournament whose games to step through.",
-            show_default="those of WHO",
+            help="With --web: a run or tournament whose games you can step through.",
+            show_default="the run of WHO",
         ),
     ] = None,
     host: ListenHost = None,
@@ -55,24 +58,24 @@ def play(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Where you watch: write the video as .mp4 or .gif.",
+            help="Where you watch: the video to write, .mp4 or .gif.",
             show_default="in videos/ of a working directory WHO",
         ),
     ] = None,
     games: Annotated[
-        int | None, typer.Option(min=1, max=MOST_GAMES, help="Where you watch: episodes.", show_default="1")
+        int | None, typer.Option(min=1, max=MOST_GAMES, help="Where you watch: number of episodes.", show_default="1")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Where you watch: the seed of the first episode.", show_default="0")
+        int | None, typer.Option(min=0, help="Where you watch: the first episode's seed.", show_default="0")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Play against an agent in the terminal or on a page, or watch it.
+    """Play against an agent in the terminal or on a web page, or watch it.
 
-    In single-player environments you watch: the command writes a video,
-    or with --web shows an episode on a page, step by step.
+    In single-player environments you watch the agent:
+    the command writes a video or, with --web, shows episodes step by step.
     """
-    game_to_play(game, who, *(others or ()))  # refuses wrong names before JAX is imported
+    game_to_play(game, who, *(others or ()))
     keep_compiled_programs()
     from podzero.tools.play.command import PageOptions, Video
     from podzero.tools.play.command import play as run
@@ -88,11 +91,11 @@ def evaluate(
     opponent: Annotated[
         str | None,
         typer.Option(
-            help="Another player, as WHO.", show_default="a solver that checks moves; without one mcts:200, then random"
+            help="Another player, as WHO.", show_default="none if a solver can check moves, else mcts:200 and random"
         ),
     ] = None,
     games: Annotated[
-        int, typer.Option(min=1, help="Games of each match, half of them as the first player; or episodes.")
+        int, typer.Option(min=1, help="Games per match, half of them as the first player; or episodes.")
     ] = 100,
     simulations: Simulations = None,
     positions: Annotated[
@@ -111,12 +114,11 @@ def evaluate(
     """Measure how well a player plays, with confidence intervals.
 
     With --opponent it plays a match.
-    Otherwise a solver checks its moves in solved positions,
-    with search and by the network alone.
-    In games without a solver it plays a match against mcts:200 and one against random.
+    Without, a solver checks its moves in solved positions, with search and by the network alone;
+    in games without a solver it plays matches against mcts:200 and random.
     In single-player environments it plays episodes.
     """
-    game_to_play(game, who, opponent)  # refuses wrong names before JAX is imported
+    game_to_play(game, who, opponent)
     keep_compiled_programs()
     from podzero.evaluation.evaluate import evaluate as run
 
@@ -132,7 +134,7 @@ def analyze(who: Who, simulations: Simulations = None, game: GameOption = None) 
     Each answer is a line of JSON with the move, the policy, the visit counts,
     and the value for the player to move.
     """
-    game_to_play(game, who)  # refuses wrong names before JAX is imported
+    game_to_play(game, who)
     keep_compiled_programs()
     from podzero.evaluation.evaluate import analyze as run
 
@@ -147,15 +149,15 @@ def engine(
         int | None,
         typer.Option(
             min=1,
-            help="The most simulations per move, under a clock. Without one a trained player takes as many as in "
-            "training, or this number if it is smaller.",
+            help="Most simulations per move under a clock. Without a clock, trained players search as in training, or "
+            "with this number if it is smaller.",
             show_default="4 times the number in training; N for mcts:N",
         ),
     ] = None,
     game: GameOption = None,
 ) -> None:
-    """Serve as an engine to other programs, over standard input and output."""
-    game_to_play(game, who)  # refuses wrong names before JAX is imported
+    """Serve a player to other programs as an engine, on standard input and output."""
+    game_to_play(game, who)
     keep_compiled_programs()
     from podzero.tools.play.engine import serve
 

@@ -1,4 +1,4 @@
-"""The commands that belong to the packages of `tools`: `compile`, `bench`, `report` and `export`."""
+"""The commands of the packages in `tools`: `compile`, `bench`, `report` and `export`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from podzero.tools.bench import STAGES
 from podzero.workdir import Workdir, write_atomically
 
 _SLICE = "v5e-16"
-"""The slice for experiments that name none."""
+"""The slice of experiments that set none."""
 
 ProgramName = Literal["learner", "evaluation", "selfplay", "device", "server"]
 
@@ -35,10 +35,14 @@ def compile_experiment(
         str | None,
         typer.Option(help="A TPU slice, for example v5e-16 or v5e:4x4.", show_default=f"cluster.slice, or {_SLICE}"),
     ] = None,
-    program: Annotated[ProgramName | None, typer.Option(help="Only this program.", show_default="all programs")] = None,
+    program: Annotated[
+        ProgramName | None, typer.Option(help="Compile only this program.", show_default="all programs")
+    ] = None,
     depth: Annotated[
         float | None,
-        typer.Option(min=1, help="With device: mean depth of the trees.", show_default="8 for Gumbel, 30 for PUCT"),
+        typer.Option(
+            min=1, help="For program device: mean depth of the search trees.", show_default="8 for Gumbel, 30 for PUCT"
+        ),
     ] = None,
     scaling: Annotated[
         str | None,
@@ -55,7 +59,7 @@ def compile_experiment(
     minutes: Annotated[float, typer.Option(min=0.1, help="With --table: longest time per program.")] = 15.0,
     as_json: Json = False,
 ) -> None:
-    """Compile an experiment for a TPU slice: whether it fits, and its cost. Needs no TPU."""
+    """Compile an experiment for a TPU slice: does it fit, and what does it cost? Needs no TPU."""
     if table:
         from podzero.tools.compile.table import make_table
 
@@ -92,33 +96,25 @@ Stage = Literal[
 def bench(
     stage: Annotated[Stage, typer.Argument(help="The stage to measure.")],
     overrides: Overrides = None,
-    config: Annotated[str, typer.Option(help="The experiment whose sizes are used.")] = "connect_four",
+    config: Annotated[str, typer.Option(help="The experiment, which sets all sizes.")] = "connect_four",
     seconds: Annotated[
         float,
         typer.Option(
             min=0.1,
-            help="How long to measure, not counting start and compilation. The current round is finished, "
-            "and at least one round is measured.",
+            help="How long to measure, without start-up and compilation; at least one round, and whole rounds only.",
         ),
     ] = 20.0,
     as_json: Json = False,
 ) -> None:
-    """Measure the throughput of a stage and, in the same run, the limit that it could reach.
+    """Measure the throughput of a stage, and in the same run the limit that it could reach.
 
-    Progress is printed on standard error, except with --json.
+    Progress goes to standard error, unless --json is given.
     """
     print_result(run_stage(stage, config, overrides or [], seconds, verbose=not as_json), as_json)
 
 
 def run_stage(stage: str, config: str, overrides: list[str], seconds: float, verbose: bool) -> dict[str, Any]:
-    """Measures `stage` for about `seconds`; returns its figures.
-
-    Args:
-      stage: the name of the stage.
-      config: the experiment whose sizes are used.
-      overrides: settings that replace those of the experiment.
-      seconds: how long to measure.
-      verbose: whether to print progress on standard error.
+    """Measures a stage and returns its figures; the arguments are those of `bench`.
 
     Raises:
       ConfigError: the experiment or a setting does not exist, or the stage does not apply to the experiment.
@@ -136,7 +132,7 @@ def run_stage(stage: str, config: str, overrides: list[str], seconds: float, ver
 
 @contextmanager
 def _shown_log() -> Iterator[None]:
-    """Prints the log of the benches, each line with the seconds since the start of the command."""
+    """Prints the benches' log, with the seconds since the command started."""
     log = logging.getLogger("podzero.tools.bench")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_SinceStart("[%(since)6.1f s] %(message)s"))
@@ -155,7 +151,7 @@ class _SinceStart(logging.Formatter):
 
 
 def _check_setting(override: str, stage: str) -> None:
-    """Refuses an experiment given in the place of a setting, where other commands take it."""
+    """Refuses an experiment where a setting is expected; in other commands it stands there."""
     if "=" in override:
         return
     if override in builtin_configs() or override.endswith((".yaml", ".yml")):
@@ -165,27 +161,27 @@ def _check_setting(override: str, stage: str) -> None:
 
 
 class ReportNotWritten(PodzeroError, RuntimeError):
-    """The file of the report cannot be written."""
+    """The report's file cannot be written."""
 
 
 def report(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The working directory of a run.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The run's working directory.")],
     output: Annotated[Path | None, typer.Option(help="The file to write.", show_default="report.html in DIR")] = None,
     serve: Annotated[
-        bool, typer.Option("--serve", help="Serve it as a page that stays up to date, until Ctrl-C.")
+        bool, typer.Option("--serve", help="Serve it as a page that stays up to date until Ctrl-C.")
     ] = False,
     host: ListenHost = None,
     port: ListenPort = None,
     as_json: Json = False,
 ) -> None:
-    """Write the report of a run as one HTML file: ratings, losses, throughput, settings, faults, cost.
+    """Write the report of a run as an HTML file: ratings, losses, throughput, settings, faults, cost.
 
-    The file needs no other files and can be sent to others.
-    With --serve it is the dashboard of a running run, for browsers that know its address.
+    The file is self-contained.
+    With --serve it is a live dashboard of the run, for browsers that know its address.
     """
     if serve:
         if output is not None:
-            raise ConfigError("--output and --serve exclude each other: a served report is not written to a file")
+            raise ConfigError("--output and --serve cannot be combined: a served report is not written to a file")
         from podzero.tools.report.server import serve as serve_report
 
         where = free_address(host, port)
@@ -229,13 +225,13 @@ def export(
     ],
     as_json: Json = False,
 ) -> None:
-    """Write the network of a trained agent into a file for ONNX Runtime or for jax.export.
+    """Write the network of a trained agent to a file for ONNX Runtime or jax.export.
 
-    The file takes batches of any size. Its results are compared with JAX's on positions of the game,
-    and the file is deleted if they differ.
-
+    The exported network takes batches of any size.
+    Its results are compared with JAX's on positions of the game; if they differ, the file is deleted.
     """
-    parse_player(who)  # refuses wrong names before JAX is imported
+    # Before the import of JAX, which takes seconds.
+    parse_player(who)
     keep_compiled_programs()
     from podzero.tools.export import export_agent
 

@@ -1,4 +1,4 @@
-"""The command `tournament`: its options, and its result as tables."""
+"""The command `tournament`: options, progress, and the results as tables."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 
 
 def tournament(
-    who: Annotated[list[str], typer.Argument(metavar="WHO WHO ...", help="Players, as WHO of `podzero evaluate`.")],
-    games: Annotated[int, typer.Option(min=2, help="The most games of the whole tournament.")] = 1000,
+    who: Annotated[list[str], typer.Argument(metavar="WHO WHO ...", help="Players; see WHO of `podzero evaluate`.")],
+    games: Annotated[int, typer.Option(min=2, help="Most games of the whole tournament.")] = 1000,
     until: Annotated[
         float | None,
-        typer.Option(min=1, help="End when all 95% intervals are within +-ELO.", metavar="ELO", show_default=False),
+        typer.Option(min=1, help="Stop once all 95% intervals are within +-ELO.", metavar="ELO", show_default=False),
     ] = None,
     anchor: Annotated[
         list[str] | None,
         typer.Option(
             metavar="WHO=ELO",
-            help="A known rating; may be repeated.",
-            show_default="random=0 if it plays, otherwise 0 for the first WHO",
+            help="A player's known rating; may be repeated.",
+            show_default="random=0 if it plays, else 0 for the first WHO",
         ),
     ] = None,
     simulations: Simulations = None,
     workdir: Annotated[
         Path | None,
-        typer.Option(help="Where the games are kept; a tournament in it is resumed.", show_default="tournaments/..."),
+        typer.Option(help="The folder of the games; resumes its tournament.", show_default="tournaments/..."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of openings and all random choices.")] = 0,
     game: GameOption = None,
@@ -55,14 +55,15 @@ def tournament(
 ) -> None:
     """Rate players by games against each other, with 95% intervals.
 
-    The pair whose ratings are least certain plays next, each opening from both sides.
-    Every game is kept as a line of games.jsonl.
-    Ctrl-C ends the tournament; the same command resumes it.
+    The pair with the least certain ratings plays next, each opening from both sides.
+    Every game becomes a line of games.jsonl.
+    Ctrl-C stops the tournament; the same command resumes it.
     """
     if workdir is not None:
         refuse_url(workdir)
     anchors = parse_anchors(anchor or [])
-    game_to_play(game, *who)  # refuses wrong names before JAX is imported
+    # Before the import of JAX, which takes seconds.
+    game_to_play(game, *who)
     keep_compiled_programs()
     from podzero.envs import simulator_errors
     from podzero.evaluation.tournament import open_tournament
@@ -85,10 +86,10 @@ def tournament(
 
 
 def parse_anchors(given: Sequence[str]) -> dict[str, float]:
-    """The ratings by player, from texts of the form `WHO=ELO`.
+    """Parses ratings given as `WHO=ELO`.
 
     Raises:
-      ConfigError: a text has another form, or a player occurs twice.
+      ConfigError: a rating has another form, or a player has two.
     """
     anchors: dict[str, float] = {}
     for text in given:
@@ -107,7 +108,7 @@ def parse_anchors(given: Sequence[str]) -> dict[str, float]:
 
 @contextmanager
 def until_interrupted() -> Iterator[Callable[[], bool]]:
-    """Yields a function that returns False after Ctrl-C. A second Ctrl-C interrupts at once."""
+    """Yields a function that returns False after Ctrl-C; a second Ctrl-C interrupts at once."""
     pressed = False
 
     def press(number: int, frame: object) -> None:
@@ -126,7 +127,7 @@ def until_interrupted() -> Iterator[Callable[[], bool]]:
 def show_progress(progress: TournamentProgress) -> None:
     """Prints a line of progress on standard error."""
     error = progress.largest_error
-    known = "not all connected yet" if error is None else f"largest interval ±{error:.0f} Elo"
+    known = "not all players compared yet" if error is None else f"largest interval ±{error:.0f} Elo"
     players = " - ".join(map(short_name, (progress.first, progress.second)))
     print(f"{progress.games:,} games  {players}  {known}", file=sys.stderr, flush=True)
 
@@ -138,7 +139,7 @@ def show(result: Mapping[str, Any]) -> None:
     console = Console()
     console.print(standings_table(result))
     if any(any(row) for row in result["cross"]):
-        console.print("\nWon, drawn, lost by the player of the row; in bold, pairs that the ratings do not explain:")
+        console.print("\nWins, draws and losses of the row's player; in bold where the ratings predict otherwise:")
         console.print(cross_table(result))
     for line in findings(result):
         console.print(line, style="yellow", highlight=False)
@@ -148,7 +149,7 @@ def show(result: Mapping[str, Any]) -> None:
 
 
 def standings_table(result: Mapping[str, Any]) -> Table:
-    """The ratings: a row for each player, the strongest first."""
+    """A table of ratings, with the strongest player first."""
     table = _table()
     for column in ("", "player", "Elo", "95% interval", "games", "score"):
         table.add_column(column, justify="left" if column == "player" else "right")
@@ -164,7 +165,7 @@ def standings_table(result: Mapping[str, Any]) -> Table:
 
 
 def cross_table(result: Mapping[str, Any]) -> Table:
-    """The results of each player (row) against each other player (column)."""
+    """A table of each player's results (row) against each other player (column)."""
     table = _table()
     flagged = {frozenset((surprise["first"], surprise["second"])) for surprise in result["surprises"]}
     names = [player["name"] for player in result["players"]]
@@ -179,7 +180,7 @@ def cross_table(result: Mapping[str, Any]) -> Table:
 
 
 def findings(result: Mapping[str, Any]) -> list[str]:
-    """Sentences about results that the ratings do not explain, and about games that were cut off."""
+    """Sentences about results that contradict the ratings, and about games that were cut off."""
     lines = [
         f"{short_name(one['first'])} scores {100 * one['score']:.0f}% against {short_name(one['second'])}; all other "
         f"games predict {100 * one['expected']:.0f}% (p = {one['p_value']:.2g})"
@@ -195,7 +196,7 @@ def findings(result: Mapping[str, Any]) -> list[str]:
 
 
 def short_name(name: str) -> str:
-    """A player's name, with the path of a working directory relative to the current folder if that is shorter."""
+    """A player's name; an absolute path becomes relative if that is shorter."""
     return min(name, os.path.relpath(name), key=len) if name.startswith("/") else name
 
 

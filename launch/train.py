@@ -1,4 +1,4 @@
-"""The command `train`, and the checks of an experiment before Ray starts."""
+"""The command `train`, and the checks that it makes before Ray starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import typer
 from podzero.config import EvaluationConfig, Experiment, GameConfig, ModelNetworkConfig, schedule_note
 from podzero.errors import ConfigError
 from podzero.importing import import_openvino
-from podzero.launch.directories import find_start, go_on
+from podzero.launch.directories import continuation, find_start
 from podzero.launch.options import Overrides, config_names
 from podzero.launch.platforms import keep_compiled_programs
 from podzero.player_names import ENGINES, EnginePlayer, engine_program
@@ -28,8 +28,8 @@ def train(
         str,
         typer.Argument(
             metavar="CONFIG",
-            help="The name of an experiment (see `podzero configs`), or a YAML file; or, to resume a run, its working "
-            "directory as DIR, or as DIR@STEP for a checkpoint before the newest.",
+            help="The name of an experiment (see `podzero configs`) or a YAML file; to resume a run, its working "
+            "directory DIR, or DIR@STEP for an earlier checkpoint.",
             autocompletion=config_names,
         ),
     ],
@@ -37,7 +37,7 @@ def train(
     workdir: Annotated[
         Path | None,
         typer.Option(
-            help="The working directory. A run in it is resumed.",
+            help="The working directory; resumes the run in it, if any.",
             show_default="runs/NAME, or runs/NAME-SETTINGS with other settings",
         ),
     ] = None,
@@ -49,23 +49,23 @@ def train(
         Literal["auto", "plain", "live"], typer.Option(help="auto: live on a terminal, plain lines otherwise.")
     ] = "auto",
     check: Annotated[
-        bool, typer.Option("--check", help="Check the experiment, print it as YAML, and start nothing.")
+        bool, typer.Option("--check", help="Check the experiment and print it as YAML; start nothing.")
     ] = False,
 ) -> None:
     """Train an experiment, or resume a run from its newest checkpoint or from DIR@STEP.
 
-    DIR holds its experiment, whose settings may be replaced where they may change during a run.
+    A resumed run takes its experiment from DIR; only some of its settings may change.
     """
     experiment, root, step, reason = find_start(config, overrides or (), workdir)
-
     check_startable(experiment, Workdir(root), step, joins=address is not None)
     if (note := schedule_note(experiment)) is not None:
         typer.echo(note, err=True)
     if check:
         print(experiment.to_yaml(), end="")
         return
+    # The run's processes inherit this; the nodes of a cluster have caches of their own.
     if address is None:
-        keep_compiled_programs()  # inherited by the run's processes; the nodes of a cluster have their own caches
+        keep_compiled_programs()
     print(f"{reason}.", flush=True)
     from podzero.runtime.monitoring.terminal import make_view
     from podzero.runtime.train import train as run
@@ -74,23 +74,23 @@ def train(
     cluster = "" if address is None else f" --address {address}"
     print(f"The run has ended: {ended.reason}. Its files are in {root}.")
     print(f"Evaluate it with: podzero evaluate {shlex.quote(str(root))}")
-    print(f"Train on with: podzero train {go_on(experiment, root, None if ended.signal else {})}{cluster}")
+    print(f"Continue it with: podzero train {continuation(experiment, root, None if ended.signal else {})}{cluster}")
     if ended.signal:
         raise typer.Exit(128 + ended.signal)
 
 
 IMPORT_TIMEOUT_S = 300.0
-"""The longest time for starting a Python process and importing JAX in it."""
+"""Time limit for starting a Python process and importing JAX in it."""
 
 
 def check_startable(experiment: Experiment, workdir: Workdir, step: int | None = None, joins: bool = False) -> None:
-    """Checks that `experiment` can be trained in `workdir`, as far as that is known without Ray and devices.
+    """Checks what can be checked without Ray and devices before `experiment` is trained in `workdir`.
 
     Args:
       experiment: the experiment to train.
       workdir: the run's working directory.
-      step: the step of the checkpoint from which to resume; None takes the newest.
-      joins: whether the run joins a Ray cluster, where engines need to be installed on the evaluator's node only.
+      step: the step of the checkpoint to resume from; None for the newest.
+      joins: whether the run joins a Ray cluster; the evaluation's engines and solver are then not needed here.
 
     Raises:
       ConfigError: a stop limit is already reached, an optional package or an opponent of the evaluation is missing, or
@@ -100,11 +100,13 @@ def check_startable(experiment: Experiment, workdir: Workdir, step: int | None =
     _check_engines(experiment, joins)
     _check_solver(experiment, joins)
     check_packages(experiment.metrics)
+    # Then only the nodes need the optional packages.
     if experiment.cluster.install_environment:
-        return  # only the nodes need the optional packages
+        return
     if experiment.uses_openvino:
         import_openvino()
-    if not isinstance(experiment.env, GameConfig):  # games in JAX are known by name
+    # Games in JAX are built in and need no check.
+    if not isinstance(experiment.env, GameConfig):
         _check_environment(experiment)
 
 
@@ -124,12 +126,12 @@ def _check_not_ended(experiment: Experiment, workdir: Workdir, step: int | None)
         raise ConfigError(
             f"{workdir.root} has already reached {reached}, after {minutes:.1f} minutes, {found.step} steps and "
             f"{games:.0f} games; raise the limit to train longer, for example: "
-            f"podzero train {go_on(experiment, workdir.root, done)}"
+            f"podzero train {continuation(experiment, workdir.root, done)}"
         )
 
 
 def _check_engines(experiment: Experiment, joins: bool) -> None:
-    """Checks that the engines among the opponents play the game and, on one machine, that they are installed."""
+    """Checks that the opponents' engines play the game and, without a cluster, that they are installed."""
     for name in experiment.evaluation.opponents or ():
         kind, _, level = name.partition(":")
         if kind not in ENGINES:
@@ -144,7 +146,7 @@ def _check_engines(experiment: Experiment, joins: bool) -> None:
 
 
 def _check_solver(experiment: Experiment, joins: bool) -> None:
-    """Checks, on one machine, that the solver is installed if the evaluation needs it."""
+    """Checks, without a cluster, that the solver is installed if the evaluation needs it."""
     evaluation, game = experiment.evaluation, experiment.env.title
     plays, many = "solver" in (evaluation.opponents or ()), evaluation.positions > EvaluationConfig().positions
     if joins or not (plays or many):
@@ -152,6 +154,7 @@ def _check_solver(experiment: Experiment, joins: bool) -> None:
     from podzero.evaluation.positions import read_labels
     from podzero.evaluation.solvers import SOLVED, known_game, make_solver
 
+    # The solver is needed only for positions beyond those that were labelled beforehand.
     labels = read_labels(known_game(game), "validation")
     beyond = many and labels is not None and evaluation.positions > len(labels.moves)
     if game in SOLVED and (plays or beyond):
@@ -163,7 +166,8 @@ def _check_solver(experiment: Experiment, joins: bool) -> None:
 
 
 def _check_environment(experiment: Experiment) -> None:
-    """Makes the environment and the network in a separate process, since this may run a user's code."""
+    """Makes the environment and the network."""
+    # In a separate process: a user's code may crash or hang.
     env = experiment.env
     assert not isinstance(env, GameConfig)
     limit_s = IMPORT_TIMEOUT_S + env.build_timeout_s

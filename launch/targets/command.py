@@ -1,4 +1,4 @@
-"""The command `launch`: its options, the summary that it prints, and the question that it may ask."""
+"""The command `launch`: options, summary and confirmation."""
 
 from __future__ import annotations
 
@@ -45,21 +45,20 @@ _Cluster = Annotated[str, typer.Option(help="The GKE cluster (gke only).")]
 _Folder = Annotated[
     Path | None,
     typer.Option(
-        help="Where the launch writes its files: a new or empty folder, or one of an earlier launch.",
+        help="The folder for the launch's files: new, empty, or of an earlier launch.",
         show_default="runs/launch/NAME-TARGET",
     ),
 ]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the commands as a shell script and run nothing.")]
 _Yes = Annotated[
-    bool, typer.Option("--yes", help="Do not ask, even if the learner will wait more than half of its time.")
+    bool, typer.Option("--yes", help="Do not ask for confirmation if the learner would wait most of its time.")
 ]
 _Down = Annotated[bool, typer.Option("--down", help="End the run with a checkpoint, then delete the machines.")]
 _Force = Annotated[
     bool,
     typer.Option(
         "--force",
-        help="With --down: delete the machines without ending the run first. Everything since its newest complete "
-        "checkpoint is lost.",
+        help="With --down: delete the machines at once. The run loses everything since its newest complete checkpoint.",
     ),
 ]
 
@@ -84,7 +83,7 @@ def launch(
     down: _Down = False,
     force: _Force = False,
 ) -> None:
-    """Start a cluster on Google Cloud and an experiment on it."""
+    """Start a cluster on Google Cloud and train an experiment on it."""
     if force and not down:
         raise ConfigError("--force changes what --down does: give both, or neither")
     for directory in (workdir, folder):
@@ -113,25 +112,25 @@ def launch(
 
 
 MOST_WAITING = 0.5
-"""If the learner would wait for a larger share of its time, the launch asks for confirmation."""
+"""Share of the learner's time spent waiting above which a launch asks for confirmation."""
 
 
 def summary(plan: Plan, experiment: Experiment) -> list[str]:
-    """Lines for people: the machines, their price if it is given, and how the learner spends its time."""
+    """Describes the machines, their price, and how the learner will spend its time."""
     price = experiment.cluster.price_per_hour
     cost = f"{price:,.2f} an hour" if price else "not given (cluster.price_per_hour, of all machines together)"
     return [f"machines: {'; '.join(plan.machines)}", f"price: {cost}", f"learner: {_learner(experiment)}"]
 
 
 def confirm(experiment: Experiment, yes: bool) -> bool:
-    """Whether to launch. Asks if the learner would wait for more than half of its time.
+    """Whether to launch; asks the user if the learner would wait for more than `MOST_WAITING` of its time.
 
     Args:
       experiment: the experiment to launch.
       yes: whether the user has confirmed with `--yes`.
 
     Raises:
-      ConfigError: the learner would wait, and there is no terminal to ask on.
+      ConfigError: there is no terminal to ask on.
     """
     found = rates(experiment)
     if found is None or found.waiting <= MOST_WAITING or yes:
@@ -148,7 +147,7 @@ def confirm(experiment: Experiment, yes: bool) -> bool:
 def _learner(experiment: Experiment) -> str:
     found = rates(experiment)
     if found is None:
-        return "how long it will wait for actors is unknown; `podzero status` shows it once the run trains"
+        return "the time that it will wait for actors is unknown; `podzero status` shows it once the run trains"
     if found.in_turns:
         moves = f", {found.moves_per_s:,.0f} moves/s" if found.absolute else ""
         shares = f"play {1 - found.training:.0%} of the time and train {found.training:.0%} of it"
@@ -157,12 +156,12 @@ def _learner(experiment: Experiment) -> str:
 
 
 def waiting_share(waiting: float) -> str:
-    """The share of time as text, which never rounds up to all of the time."""
+    """Formats a share of time; never rounds up to 100%."""
     return "more than 99.9%" if waiting > 0.999 else f"{waiting:.1%}"
 
 
 def _advice(experiment: Experiment) -> str:
-    """How to keep the chips busy."""
+    """Advice on how to keep the chips busy."""
     return (
         "Let the slice's chips play (actors.inference=device, for games in JAX), as the experiments "
         f"{FOR_SLICES}* do, which `podzero configs` lists; or add actors."

@@ -1,7 +1,4 @@
-"""Google Cloud through Ray's cluster launcher: a head, a pool of CPU machines for actors and replay, a TPU slice.
-
-Ray's cluster launcher treats a whole slice as one node and runs that node's commands on each of the slice's hosts.
-"""
+"""Launches on Google Cloud by Ray's cluster launcher: a head, CPU machines for actors and replay, and a TPU slice."""
 
 from __future__ import annotations
 
@@ -33,12 +30,12 @@ HEAD_MACHINE = "n2-standard-8"
 WORKER_MACHINES = (2, 4, 8, 16, 32, 48, 64, 80, 96, 128)
 """The sizes of Google's `n2-standard` machines, in CPUs."""
 _FIRST_AUTOSCALER = ("RAY_UP_enable_autoscaler_v2=0",)
-"""Makes `ray up` of Ray 2.60 use the first version of its autoscaler. The second one counts each host of a slice as a
-node, exceeds `max_workers`, which counts slices, and deletes hosts of a healthy slice."""
+"""Selects version 1 of Ray 2.60's autoscaler. Version 2 counts the hosts of a slice against `max_workers`, which is a
+number of slices, and deletes hosts of healthy slices."""
 DISK_GB = 100
 OS_IMAGE = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2204-lts"
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
-"""All of Google Cloud: the roles of the service account limit what a machine may do."""
+"""All of Google Cloud; the service account's roles limit what a machine may do."""
 
 
 def plan(experiment: Experiment, site: Site) -> Plan:
@@ -97,7 +94,7 @@ def plan(experiment: Experiment, site: Site) -> Plan:
 
 
 def cluster(experiment: Experiment, site: Site, pool: Pool, hosts: TpuHosts) -> dict[str, Any]:
-    """The content of the cluster file for Ray's cluster launcher."""
+    """The cluster file for Ray's cluster launcher."""
     name = name_of(experiment)
     return {
         "cluster_name": name,
@@ -134,6 +131,7 @@ def cluster(experiment: Experiment, site: Site, pool: Pool, hosts: TpuHosts) -> 
                 "resources": {"CPU": pool.cpus},
                 "node_config": _worker(site, pool.cpus),
             },
+            # One node for all hosts: the cluster launcher runs a node's commands on each host of a slice.
             "slice": {
                 "min_workers": 1,
                 "max_workers": 1,
@@ -156,7 +154,7 @@ def cluster(experiment: Experiment, site: Site, pool: Pool, hosts: TpuHosts) -> 
 
 
 def _running_head(experiment: Experiment, site: Site) -> tuple[str, ...]:
-    """A command that prints the name of the head if Ray's cluster launcher has set one up and it is running."""
+    """A command that prints the head's name if the cluster launcher has set one up and it is running."""
     labels = {"ray-cluster-name": name_of(experiment), "ray-node-type": "head", "ray-node-status": "up-to-date"}
     conditions = [f"labels.{name}={value}" for name, value in labels.items()]
     assert site.project is not None
@@ -168,8 +166,8 @@ def _running_head(experiment: Experiment, site: Site) -> tuple[str, ...]:
 
 
 def _head(site: Site) -> dict[str, Any]:
-    """The only machine with an external address, and the only one that may create others."""
-    # No service account is set: Ray's cluster launcher then creates one with the roles that a head needs.
+    """The head, the only machine with an external address."""
+    # No service account: Ray's cluster launcher then creates one that may create machines.
     machine = _machine(site, HEAD_MACHINE)
     machine["networkInterfaces"][0]["accessConfigs"] = [{"name": "External NAT", "type": "ONE_TO_ONE_NAT"}]
     return machine
@@ -215,7 +213,7 @@ def _slice(site: Site, hosts: TpuHosts) -> dict[str, Any]:
 
 
 def _prepare(site: Site) -> list[str]:
-    """The commands that each machine runs before its container starts: Docker, shared storage, access to the image."""
+    """Commands of each machine before its container starts: Docker, shared storage, access to the image."""
     apt = "sudo apt-get -o DPkg::Lock::Timeout=300"
     commands = [
         f"{apt} update -q && {apt} install -q -y nfs-common",

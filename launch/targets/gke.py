@@ -1,7 +1,6 @@
-"""Google Kubernetes Engine through KubeRay: a RayCluster with a CPU group and a multi-host TPU group.
+"""Launches on Google Kubernetes Engine by KubeRay: a RayCluster with a CPU group and a multi-host TPU group.
 
-It needs an Autopilot cluster with the Ray operator. Autopilot creates the nodes that the pods need and deletes them
-afterwards. KubeRay makes the token and gives it to every container (`authOptions`, since KubeRay 1.5.1).
+This needs an Autopilot cluster with the Ray operator. Autopilot creates the nodes for the pods and deletes them later.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ HEAD = {"cpu": "4", "memory": "16Gi"}
 _RUNNING = ("--field-selector", "status.phase=Running", "--output", "name")
 _SPOT = {"cloud.google.com/gke-spot": "true"}
 _NOT_EVICTED = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
-"""Keeps Autopilot from evicting a pod to scale down, and for up to seven days to upgrade its node. Has no effect on
-spot pods (https://cloud.google.com/kubernetes-engine/docs/how-to/extended-duration-pods)."""
+"""Keeps Autopilot from evicting a pod to scale down and, for seven days, to upgrade its node; not for spot pods
+(https://cloud.google.com/kubernetes-engine/docs/how-to/extended-duration-pods)."""
 SHARE_OF_HOST = 0.75
-"""The share of a TPU host's CPUs and memory that its pod requests; Kubernetes' own pods need the rest."""
+"""Share of a TPU host's CPUs and memory that its pod requests; Kubernetes' own pods need the rest."""
 
 
 def plan(experiment: Experiment, site: Site) -> Plan:
@@ -97,7 +96,7 @@ def plan(experiment: Experiment, site: Site) -> Plan:
 
 
 def ray_cluster(name: str, site: Site, pool: Pool, hosts: TpuHosts, disk_gib: int) -> dict[str, Any]:
-    """The content of the RayCluster; each pod requests `disk_gib` of its machine's disk."""
+    """The RayCluster; each pod requests `disk_gib` GiB of disk."""
     disk = {"ephemeral-storage": f"{disk_gib}Gi"}
     actors = disk | {"cpu": str(pool.cpus), "memory": f"{pool.memory_gib}Gi"}
     slice_host = disk | {
@@ -115,6 +114,7 @@ def ray_cluster(name: str, site: Site, pool: Pool, hosts: TpuHosts, disk_gib: in
         "metadata": {"name": name},
         "spec": {
             "rayVersion": version("ray"),
+            # KubeRay (since 1.5.1) makes the token and gives it to every container.
             "authOptions": {"mode": "token"},
             "headGroupSpec": {
                 "rayStartParams": {"num-cpus": "0"},
@@ -168,13 +168,14 @@ def _pod(
 
 
 def _storage(name: str, site: Site) -> list[dict[str, Any]]:
-    """A volume for the share and a claim on it; deleting both keeps the files on the share."""
+    """A volume for the share and a claim on it."""
     assert site.share is not None
     server, _, path = site.share.partition(":")
     common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
     volume = {
         **common,
         "capacity": {"storage": "1Ti"},
+        # Deleting the volume keeps the files on the share.
         "persistentVolumeReclaimPolicy": "Retain",
         "mountOptions": ["hard", "nolock"],
         "nfs": {"server": server, "path": path},

@@ -1,4 +1,4 @@
-"""Google's machines: the names of TPU slices, the sizes of their hosts, and how many CPU machines an experiment needs.
+"""Google's machines: TPU slices and their hosts, and the number of CPU machines for an experiment.
 
 The figures are those of https://docs.cloud.google.com/tpu/docs (v4, v5e, v5p, v6e, tpu7x, runtimes) and of
 https://docs.cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus, read in November 2026.
@@ -17,7 +17,7 @@ from podzero.runtime.program import reserved_cpus
 
 
 class Generation(NamedTuple):
-    """Google's names for a generation of TPUs, and the size of its machines with four chips."""
+    """Google's names for a TPU generation, and the size of its machines with four chips."""
 
     accelerator: str
     """The first part of an accelerator type, for example `v5litepod` in `v5litepod-16`."""
@@ -28,7 +28,7 @@ class Generation(NamedTuple):
     cpus: int
     """The CPUs of a machine with four chips."""
     memory_gib: int
-    """The memory of a machine with four chips."""
+    """GiB of a machine with four chips."""
 
 
 GENERATIONS = {
@@ -40,20 +40,20 @@ GENERATIONS = {
 }
 
 _OTHER_HOSTS = {("v5e", 1): (24, 44), ("v5e", 8): (224, 357), ("v6e", 1): (44, 163), ("v6e", 8): (180, 1341)}
-"""CPUs and GiB of the machines with one and eight chips, by generation and number of chips."""
+"""CPUs and GiB of machines with one and eight chips, by generation and number of chips."""
 
 ACTOR_GIB = 3.0
 """Memory of an actor or reanalyser: JAX, games and search trees."""
 SHARD_GIB = 2.0
-"""Memory of a replay server without its samples."""
+"""Memory of a replay server without samples."""
 SAMPLE_OVERHEAD = 1.3
-"""The memory of a sample in Reverb, relative to its own bytes. Reverb keeps a chunk until no item refers to it."""
+"""Ratio of a sample's memory in Reverb to its bytes; Reverb keeps a chunk until no item refers to it."""
 LOGS_GIB = 4
-"""Disk for the logs of Ray's processes, of which Ray keeps five files of 100 MB each."""
+"""Disk for Ray's logs, five files of 100 MB per process."""
 MOST_DISK_GIB = 10
-"""The most disk that a pod may request on Autopilot."""
+"""Most disk that a pod may request on Autopilot."""
 WORKER_GIB_PER_CPU = 4
-"""The memory per CPU of Google's `standard` machine types."""
+"""Memory per CPU of Google's `standard` machine types."""
 
 
 class TpuHosts(NamedTuple):
@@ -62,13 +62,13 @@ class TpuHosts(NamedTuple):
     generation: Generation
     slice: Slice
     number: int
-    """The number of hosts."""
+    """Number of hosts."""
     chips: int
     """Chips of each host."""
     cpus: int
     """CPUs of each host."""
     memory_gib: int
-    """Memory of each host."""
+    """GiB of each host."""
 
     @property
     def accelerator_type(self) -> str:
@@ -110,7 +110,7 @@ class Pool(NamedTuple):
 
     @property
     def memory_gib(self) -> int:
-        """Memory of each worker."""
+        """GiB of each worker."""
         return WORKER_GIB_PER_CPU * self.cpus
 
 
@@ -123,8 +123,8 @@ def tpu_hosts(experiment: Experiment) -> TpuHosts:
     wanted = experiment.cluster.tpu
     if wanted is None:
         raise ConfigError(
-            f"{experiment.name} does not say which TPU slice trains it: set cluster.slice, for example "
-            "cluster.slice=v5e-16; `podzero compile` says whether the experiment fits on it"
+            f"{experiment.name} sets no TPU slice: set cluster.slice, for example cluster.slice=v5e-16; "
+            "`podzero compile` says whether the experiment fits on it"
         )
     generation = GENERATIONS[wanted.chip.name]
     chips = wanted.chips_of_host
@@ -133,7 +133,7 @@ def tpu_hosts(experiment: Experiment) -> TpuHosts:
 
 
 def cpu_pool(experiment: Experiment, cpus: int) -> Pool:
-    """The workers of `cpus` CPUs that all actors and reanalysers, the evaluator and the replay need.
+    """The workers of `cpus` CPUs each that actors, reanalysers, evaluator and replay need.
 
     Raises:
       ConfigError: an actor does not fit on one worker.
@@ -153,7 +153,7 @@ def cpu_pool(experiment: Experiment, cpus: int) -> Pool:
 
 
 def memory_gib(experiment: Experiment) -> float:
-    """The memory of all actors, reanalysers and replay servers together."""
+    """GiB of memory for all actors, reanalysers and replay servers together."""
     replay = experiment.replay
     samples = replay.capacity * sample_bytes(experiment) * SAMPLE_OVERHEAD / 2**30
     processes = experiment.actors.processes + experiment.reanalyse.processes
@@ -161,15 +161,16 @@ def memory_gib(experiment: Experiment) -> float:
 
 
 def disk_gib(experiment: Experiment) -> int:
-    """The disk that a machine needs, at most what Autopilot allows."""
-    # A machine holds Ray's logs, and the samples of a replay shard while it is saved or restored.
+    """GiB of disk that a machine needs, at most what Autopilot allows."""
+    # Ray's logs, and a replay shard while it is saved or restored.
     shard = experiment.replay.capacity * sample_bytes(experiment) / experiment.replay.shards / 2**30
     return min(LOGS_GIB + math.ceil(shard), MOST_DISK_GIB)
 
 
 def sample_bytes(experiment: Experiment) -> float:
-    """The bytes per sample of a full replay, all tables together. Imports JAX to learn the environment's shapes."""
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # only shapes are needed; looking for other devices takes seconds
+    """Bytes per sample of a full replay, over all tables; imports JAX for the environment's shapes."""
+    # Looking for devices other than the CPU takes seconds, and only shapes are needed.
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
     from podzero.envs import spec_of
     from podzero.replay import tables_of
 

@@ -14,15 +14,15 @@ from podzero.launch.targets.plan import LaunchStep, Plan
 
 _END = "END-OF-FILE"
 _GITIGNORE = "# Created by podzero launch, which overwrites its files in this folder. It may hold a token.\n*\n"
-"""Keeps the token out of version control, and marks the folder as one that `podzero launch` may write to."""
+"""Keeps the token out of version control, and marks a folder that `podzero launch` may write to."""
 
 
 class LaunchFailed(PodzeroError, RuntimeError):
-    """A launch or teardown did not finish; the message names the failed command and the remedy."""
+    """A launch or teardown failed; the message names the command and the remedy."""
 
 
 def script(plan: Plan, folder: Path, down: bool = False, force: bool = False, notes: Iterable[str] = ()) -> str:
-    """A shell script that does the same as `perform` or `take_down`; `notes` and the other commands are comments."""
+    """A shell script equivalent to `perform`, or to `take_down` with `down`; `notes` become comments."""
     lines = ["set -euo pipefail", *(f"# {line}" for line in notes)]
     lines += [f"mkdir -p {_quote(folder)} && cd {_quote(folder)}"]
     lines += [
@@ -41,30 +41,30 @@ def script(plan: Plan, folder: Path, down: bool = False, force: bool = False, no
 
 
 def perform(plan: Plan, folder: Path) -> None:
-    """Writes the files and runs the commands, printing each command first.
+    """Writes the files, then prints and runs the commands.
 
     Raises:
-      LaunchFailed: a tool is missing or the folder holds other files, and nothing was run; or a command failed, and no
-        later command was run.
+      LaunchFailed: a tool is missing or the folder holds other files (nothing was run), or a command failed (no later
+        command was run).
     """
     _begin(plan, folder)
     for step in plan.up:
         code = _run(step, folder)
         if code and step.failure:
             watch = "\n".join(_listed(plan.watch))
-            raise LaunchFailed(f"{step.failure}. To see what a run does, in {folder}:\n{watch}")
+            raise LaunchFailed(f"{step.failure}. To watch a run, in {folder}:\n{watch}")
         if code:
             raise LaunchFailed(
                 f"this command ended with code {code} (in {folder}):\n  {shlex.join(step.command)}\n"
                 "Everything created so far still exists and may cost money. Launch again to continue from there, or "
                 "launch with --down to delete it"
             )
-    print(f"\nThe run trains. To see what it does, in {folder}:", *_listed(plan.watch), sep="\n")
+    print(f"\nThe run is training. To watch it, in {folder}:", *_listed(plan.watch), sep="\n")
     print("To end it with a checkpoint and delete the machines, repeat this launch with --down")
 
 
 def take_down(plan: Plan, folder: Path, force: bool = False) -> None:
-    """Ends the run, waits until it has ended, and deletes the machines.
+    """Ends the run with a checkpoint, then deletes the machines.
 
     Args:
       plan: the launch plan.
@@ -72,8 +72,8 @@ def take_down(plan: Plan, folder: Path, force: bool = False) -> None:
       force: whether to delete the machines without ending the run.
 
     Raises:
-      LaunchFailed: nothing was run, as in `perform`; or the run has not ended or has no last checkpoint, and no machine
-        was deleted; or deleting the machines failed.
+      LaunchFailed: nothing could be run, as in `perform`; the run has not ended or has no last checkpoint (no machine
+        was deleted); or deleting the machines failed.
     """
     _begin(plan, folder)
     for step in _teardown(plan, force):
@@ -104,7 +104,7 @@ def _begin(plan: Plan, folder: Path) -> None:
     missing += [f"the Python module {name}" for name in plan.modules if importlib.util.find_spec(name) is None]
     if missing:
         raise LaunchFailed(
-            f"missing on this machine: {', '.join(missing)}; docs/tpu.md, step 1, says where they come from. "
+            f"missing on this machine: {', '.join(missing)}; step 1 of docs/tpu.md says how to install them. "
             "Nothing was run"
         )
     marker = folder / ".gitignore"

@@ -1,4 +1,4 @@
-"""A launch as data: its options, the files that it writes and the commands that it runs."""
+"""A launch as data: its options, files and commands."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from podzero.config import Experiment
 from podzero.errors import ConfigError
 
 MOUNT = "/mnt/podzero"
-"""The folder at which every machine of a cluster mounts the shared storage."""
+"""Where every machine of a cluster mounts the shared storage."""
 RUN_FILES = "/srv/podzero"
-"""The folder of every container that holds the experiment and `run.sh`."""
+"""The folder with the experiment and `run.sh` in every container."""
 HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
 class Site:
-    """A Google Cloud project and what to use of it: the options of `podzero launch`."""
+    """What to use of a Google Cloud project: the options of `podzero launch`."""
 
     project: str | None = None
     """The project's id."""
@@ -34,7 +34,7 @@ class Site:
     share: str | None = None
     """The NFS share that all machines mount, for example `10.0.0.2:/podzero`."""
     workdir: str | None = None
-    """The working directory, below `MOUNT`; by default named after the experiment."""
+    """The working directory, in `MOUNT`; None for one named after the experiment."""
     network: str = "default"
     """The VPC network."""
     subnet: str = "default"
@@ -54,7 +54,7 @@ class Site:
 
     @property
     def registry(self) -> str:
-        """The host of the image's registry if it is Google's and so asks for credentials; empty otherwise."""
+        """The host of the image's registry if it is Google's, which needs credentials; empty otherwise."""
         assert self.image is not None
         host = self.image.partition("/")[0]
         return host if host.endswith(("-docker.pkg.dev", "gcr.io")) else ""
@@ -66,13 +66,13 @@ class Site:
 
 
 class LaunchStep(NamedTuple):
-    """One command."""
+    """A command of a launch."""
 
     command: tuple[str, ...]
     why: str
     """What the command is for."""
     failure: str = ""
-    """What a failure means and what to do about it; empty if the command's own output says it."""
+    """What a failure means and its remedy; empty if the command's own output says it."""
 
 
 class Plan(NamedTuple):
@@ -83,17 +83,17 @@ class Plan(NamedTuple):
     machines: tuple[str, ...]
     """Descriptions of the rented machines, one for each kind."""
     up: tuple[LaunchStep, ...]
-    """Start the cluster and the run, in this order. Each can be repeated: what exists already is used."""
+    """Commands that start the cluster and the run. Each can be repeated: it uses what exists already."""
     watch: tuple[LaunchStep, ...]
-    """Show what the run does; printed, never run."""
+    """Commands that watch the run, for the user to type."""
     stop: LaunchStep
-    """Ends the run with a checkpoint; succeeds only if no run is left and the last one has written its checkpoint."""
+    """Ends the run; succeeds only if no run is left and the last one has written its checkpoint."""
     down: LaunchStep
     """Deletes the machines."""
     tools: tuple[str, ...]
-    """The programs that the commands need on this machine."""
+    """Programs that the commands need on this machine."""
     modules: tuple[str, ...] = ()
-    """The Python modules that the commands need on this machine."""
+    """Python modules that the commands need on this machine."""
 
 
 EXAMPLES = {
@@ -115,15 +115,15 @@ _SHAPES = {
 
 
 def check(site: Site, target: str) -> None:
-    """Checks that all options are given and have plausible values.
+    """Checks the options.
 
     Raises:
-      ConfigError: options are missing or one is wrong; the message names them with examples.
+      ConfigError: options are missing, or one has an implausible value; the message gives examples.
     """
     missing = [name for name in EXAMPLES if getattr(site, name) is None]
     if missing:
         wanted = " ".join(f"--{name} {EXAMPLES[name]}" for name in missing)
-        raise ConfigError(f"launch {target} also needs: {wanted}; docs/tpu.md says where each comes from")
+        raise ConfigError(f"launch {target} also needs: {wanted}; docs/tpu.md explains each")
     for field in fields(site):
         value, shape = getattr(site, field.name), _SHAPES.get(field.name)
         if shape and value is not None and (not re.fullmatch(shape, value) or ".." in value):
@@ -143,17 +143,17 @@ def workdir_of(experiment: Experiment, site: Site) -> str:
 
 
 def run_files(experiment: Experiment) -> dict[str, str]:
-    """The files that are copied to the head: the resolved experiment and the script that runs it."""
+    """The files for the head: the resolved experiment and the script that runs it."""
     return {"experiment.yaml": experiment.to_yaml(), "run.sh": template("run.sh")}
 
 
 def template(name: str) -> str:
-    """The text of a file in this module's folder."""
+    """Reads a file of this folder."""
     return (HERE / name).read_text()
 
 
 def to_yaml(*trees: Any) -> str:
-    """YAML documents, with multi-line strings as blocks and without anchors and aliases."""
+    """Dumps YAML documents, with multi-line strings as blocks and without anchors."""
     return yaml.dump_all(trees, Dumper=_ReadableDumper, sort_keys=False, width=120)
 
 
@@ -194,9 +194,9 @@ NOT_TRAINING = (
 """What a failure of `run.sh start` means."""
 
 IN_CONTAINER = "sudo docker exec podzero"
-"""The start of a command in a machine's own shell that runs in the machine's container."""
+"""Prefix of a machine's shell commands that run in its container."""
 NO_RUN = f"! {IN_CONTAINER} {run_on_head('running')}"
-"""A command for the head's own shell that succeeds if no run is under way, or no container is running."""
+"""A command for the head's shell that succeeds if no run is under way, or no container is running."""
 NO_RUN_FAILURE = (
     "A run is under way on this cluster, or the head did not answer: see the output above. The machines and their Ray "
     "cluster were not changed. If the head did not answer, launch again; to start another run, launch with --down first"
@@ -204,6 +204,6 @@ NO_RUN_FAILURE = (
 
 
 def stop_on_host(workdir: str) -> str:
-    """A command for the head's own shell that ends the run; succeeds only if no run is left and the last one saved."""
+    """`Plan.stop` as a command for the head's shell."""
     # Without a container, or without `run.sh` in it, there is no run.
     return f"! {IN_CONTAINER} test -e {RUN_FILES}/run.sh || {IN_CONTAINER} {run_on_head('stop', workdir)}"

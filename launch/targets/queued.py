@@ -1,7 +1,4 @@
-"""A TPU slice and no other machines, requested through Cloud TPU's queued resources.
-
-Actors and replay run on the CPUs of the slice's hosts.
-"""
+"""Launches on a TPU slice alone, by Cloud TPU's queued resources; actors and replay run on the slice's hosts."""
 
 from __future__ import annotations
 
@@ -97,7 +94,7 @@ def _environment(experiment: Experiment, site: Site, hosts: TpuHosts) -> str:
 
 
 def _check_room(experiment: Experiment, hosts: TpuHosts) -> None:
-    """Refuses an experiment that needs more than the slice's hosts have, because there are no other machines."""
+    """Checks that the slice's hosts have enough CPUs and memory, since there are no other machines."""
     cpus = sum(reserved_cpus(experiment))
     if cpus > hosts.number * hosts.cpus:
         raise ConfigError(

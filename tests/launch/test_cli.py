@@ -127,7 +127,7 @@ def test_a_run_that_has_ended_names_commands_that_go_on(command, tmp_path, monke
     Workdir("runs/tic_tac_toe-seed1").open(load("tic_tac_toe", ["seed=1", "stop.steps=5"]))
     assert "\nEvaluate it with: podzero evaluate runs/tic_tac_toe-seed1\n" in out
     assert parse_player("runs/tic_tac_toe-seed1").step is None
-    again = out.splitlines()[-1].removeprefix("Train on with: podzero ").split()
+    again = out.splitlines()[-1].removeprefix("Continue it with: podzero ").split()
     assert again[:2] == ["train", "runs/tic_tac_toe-seed1"]
     code, out, _ = command(*again, "--check")
     assert (code, parse(yaml.safe_load(out), "printed").stop.steps) == (0, 10)

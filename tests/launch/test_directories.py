@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from podzero.changes import NEUTRAL, differences
 from podzero.config import load
 from podzero.errors import ConfigError
-from podzero.launch.directories import find_start, go_on, place
+from podzero.launch.directories import continuation, find_start, place
 from podzero.launch.train import check_startable
 from podzero.storage import sealed
 from podzero.workdir import Workdir, WorkdirError, step_folder
@@ -199,5 +199,5 @@ def test_a_run_that_has_ended_goes_on_by_the_command_of_its_refusal(runs, limits
 
 def test_a_run_that_was_stopped_goes_on_with_its_limits(runs):
     found = start("tic_tac_toe", "stop.steps=90")
-    assert go_on(found.experiment, found.root, None) == "runs/tic_tac_toe"
-    assert "stop.steps=180" in go_on(found.experiment, found.root, {})
+    assert continuation(found.experiment, found.root, None) == "runs/tic_tac_toe"
+    assert "stop.steps=180" in continuation(found.experiment, found.root, {})
