@@ -59,10 +59,10 @@ class _LogFile(RotatingFileHandler):
 
 
 class _Formatter(logging.Formatter):
-    """Removes the colors that Ray puts into tracebacks."""
+    """A `logging.Formatter` without colours."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Formats the record without escape sequences of colors."""
+        """Formats the record as text and removes the escape sequences of colours, which Ray puts into tracebacks."""
         return _COLOR.sub("", super().format(record))
 
 

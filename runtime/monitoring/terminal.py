@@ -46,7 +46,7 @@ class TerminalView(ABC):
 
     @abstractmethod
     def log(self, level: int, text: str) -> None:
-        """Shows a log record; `level` is one of `logging`."""
+        """Shows the message `text` of a log record of level `level`, such as `logging.WARNING`."""
 
 
 def make_view(kind: ViewKind) -> TerminalView:
@@ -80,7 +80,7 @@ class PlainView(TerminalView):
         self._last = status
 
     def log(self, level: int, text: str) -> None:
-        """Prints a log record; names the level from warnings up."""
+        """Prints the message, with the level's name for warnings and errors."""
         prefix = f"{logging.getLevelName(level).lower()}: " if level >= logging.WARNING else ""
         self._print(f"{prefix}{text}")
 
@@ -128,7 +128,7 @@ class LiveView(TerminalView):
         self._status = status
 
     def log(self, level: int, text: str) -> None:
-        """Shows the record among the newest `LOG_LINES` below the status."""
+        """Adds the message to the `LOG_LINES` newest ones below the status."""
         self._lines.append((level, f"{time.strftime('%H:%M:%S')} {text}"))
 
     def _panel(self) -> RenderableType:
