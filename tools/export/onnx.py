@@ -281,6 +281,7 @@ def _reshape(graph: Graph, equation: Any, x: Value) -> Value:
 
 
 def _broadcast(graph: Graph, equation: Any, x: Value) -> Value:
+    # First add axes of size 1, then expand them.
     before, after = equation.invars[0].aval.shape, equation.params["shape"]
     ranked: list[Any] = [1] * len(after)
     for axis, size in zip(equation.params["broadcast_dimensions"], before, strict=True):
@@ -324,6 +325,7 @@ def _product(graph: Graph, equation: Any, x: Value, y: Value) -> Value:
     rank_x, rank_y = (variable.aval.ndim for variable in equation.invars)
     if rank_y == 2 and (tuple(over_x), tuple(over_y), tuple(batch_x)) == ((rank_x - 1,), (0,), ()):
         return graph.node("MatMul", x, y)
+    # Each axis gets a letter; contracted and batch axes of both inputs share theirs.
     letters = (chr(ord("a") + number) for number in count())
     of_x, of_y = [next(letters) for _ in range(rank_x)], [next(letters) for _ in range(rank_y)]
     for axis_x, axis_y in zip((*over_x, *batch_x), (*over_y, *batch_y), strict=True):
@@ -339,6 +341,7 @@ def _convolve(graph: Graph, equation: Any, x: Value, kernel: Value) -> Value:
     of_x, of_kernel, of_result = params["dimension_numbers"]
     if params["batch_group_count"] != 1 or set(params["lhs_dilation"]) != {1}:
         raise _unknown(equation, " transposed or by groups of the batch")
+    # ONNX has channels first: transpose inputs and result.
     y = graph.node(
         "Conv", graph.transpose(x, of_x), graph.transpose(kernel, of_kernel),
         strides=list(params["window_strides"]), dilations=list(params["rhs_dilation"]),

@@ -151,9 +151,11 @@ def chess_drawing(game: PlayableGame) -> Drawing:
     """A chess board, with white at the bottom."""
     size = CHESS_SIZES[game.env.spec.name]
     ranks = fen_of(game.state, size).split()[0].split("/")
+    # Digits of a FEN count empty squares.
     expanded = [re.sub(r"[0-9]+", lambda found: " " * int(found[0]), rank) for rank in ranks]
     owner = np.array([[-1 if p == " " else int(p.islower()) for p in rank] for rank in expanded], np.int8)
     text = tuple(tuple(_PIECES.get(piece, "") for piece in rank) for rank in expanded)
+    # The names of moves begin with the origin and the target, such as e7e8q.
     squares = {
         action: tuple((size - int(rank), "abcdefgh".index(file)) for file, rank in _SQUARE_NAME.findall(name)[:2])
         for action in game.legal
@@ -166,6 +168,7 @@ def chess_drawing(game: PlayableGame) -> Drawing:
 def shogi_drawing(game: PlayableGame) -> Drawing:
     """A board of shogi or animal shogi, with the first player at the bottom and captured pieces at the sides."""
     rules = SHOGI_GAMES[game.env.spec.name]
+    # Board and hands are as the player to move sees them.
     board, hands, mover = (np.asarray(part) for part in rules.position(game.state))
     second = bool(mover)
     owner = np.full((rules.ranks, rules.files + 2), -1, np.int8)

@@ -219,6 +219,7 @@ class GtpServer:
         name = game.name(action)
         if keep:
             game.play(action)
+        # `reg_genmove` leaves the position as it was.
         else:
             for _ in range(passes):
                 game.take_back()
