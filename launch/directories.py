@@ -93,10 +93,12 @@ def place(
     changes = [change for change in differing if change.setting != "name"]
     suffix = _suffix(changes)
     preferred = f"{name}-{suffix}" if suffix else name
+    # Resume the run that holds this experiment, if there is one.
     mine = [found for found, other in held.items() if other is not None and not _other_settings(other, experiment)]
     if mine:
         chosen = preferred if preferred in mine else min(mine, key=lambda found: (len(found), found))
         return ChosenDirectory(chosen, f"Resuming the run in {{runs}}/{chosen}, which holds this experiment")
+    # Else take the first free name. An unreadable experiment's is taken too: `Workdir.check` then names the bad file.
     chosen = next(candidate for candidate in _numbered(preferred) if held.get(candidate) is None)
     reason = f"New run in {{runs}}/{chosen}"
     if chosen != preferred:

@@ -145,6 +145,7 @@ def cpu_pool(experiment: Experiment, cpus: int) -> Pool:
             f"an actor asks for {actors.cpus:g} CPUs (actors.cpus), a worker has {cpus}: "
             "raise --worker-cpus or lower actors.cpus"
         )
+    # Count everything in units of actors' CPUs, since processes cannot be divided between workers.
     others = sum(reserved_cpus(experiment)) - actors.processes * actors.cpus
     processes = actors.processes + math.ceil(others / actors.cpus)
     by_cpus = math.ceil(processes / per_worker)
