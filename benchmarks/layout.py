@@ -28,7 +28,7 @@ from podzero.learner import Learner
 from podzero.replay import make_reader, make_writer
 from podzero.replay.server import ReplayServer
 from podzero.runtime.build import learner_parts, make_actor
-from podzero.runtime.local_params import LocalParams
+from podzero.runtime.params import LocalParams
 
 ROOT = Path(__file__).resolve().parents[1]
 GENERATED = ("docs/settings.md", "docs/results.md", "docs/licences.md", "docs/compile.md", "CHANGELOG.md")

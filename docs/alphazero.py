@@ -148,7 +148,7 @@ def make_train(
     return jax.jit(train)
 
 
-# actors/selfplay.py and learner/learner.py are the two loops into which this one is divided; runtime/ray_params.py
+# actors/selfplay.py and learner/learner.py are the two loops into which this one is divided; runtime/params.py
 # carries the parameters from one to the other, and evaluation/ judges them.
 def run(experiment: Experiment, workdir: Workdir, minutes: float, steps: float = np.inf) -> int:
     """Plays and trains for so many minutes, or steps if they are made earlier, and saves the parameters.

@@ -1,16 +1,18 @@
-"""Builds learners' networks, actors and reanalysers from an experiment: for processes, benchmarks and compilation."""
+"""Builds networks, actors, inference servers and reanalysers: for processes, benchmarks and compilation."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
+import numpy as np
 
 from podzero.actors import (
     ActorClients,
+    ActorGroups,
     DeviceActor,
     EnvironmentActor,
     Reanalyse,
@@ -26,17 +28,32 @@ from podzero.envs import make_env, make_vector_env, spec_of
 from podzero.errors import ConfigError
 from podzero.inference import (
     BackgroundSource,
+    CalibrationPositions,
+    Int8Network,
     NotingWriter,
     QuantizedNetwork,
+    RecentPositions,
     calibration_size,
     has_bfloat16_instructions,
     has_int8_instructions,
     host_resnet,
     random_positions,
 )
+from podzero.inference.serving import (
+    Encoding,
+    Hello,
+    Identity,
+    InferenceServer,
+    NetworkDevice,
+    NetworkServer,
+    ServedParams,
+    ServerClient,
+    encoding_of,
+    identity_of,
+    served_evaluation,
+)
 from podzero.networks import make_inference, make_model_network, make_network
 from podzero.protocols import BatchedSearch, Env, ParamSource, ReplayWriter, Report
-from podzero.runtime.placed import PlacedNetwork, placed_network
 from podzero.search import Evaluate, ModelSearch, make_model_search, make_search, network_evaluation, rules_model
 from podzero.types import Array, EnvSpec, ModelNetwork, Network, Params, StoredState, Symmetry, Window
 
@@ -260,3 +277,148 @@ def local_network(experiment: Experiment) -> tuple[Env, Network, Callable[[Param
 def _search(experiment: Experiment, env: Env, evaluate: Evaluate) -> BatchedSearch:
     """The search with the game's rules as model."""
     return make_search(experiment.search, rules_model(env, evaluate, experiment.env.discount))
+
+
+class PlacedNetwork(NamedTuple):
+    """The network as accelerators evaluate it for self-play."""
+
+    env: Env
+    """The game."""
+    init: Callable[[Array], Params]
+    """From a key to parameters for `apply`; traceable."""
+    apply: Callable[[Params, Array], tuple[jax.Array, jax.Array]]
+    """Parameters and observations to logits and values; traceable."""
+    fold: Callable[[Params], Params]
+    """Turns published parameters into those of `apply`."""
+    int8: Int8Network | None = None
+    """Quantizes it, if something does."""
+
+
+def placed_network(experiment: Experiment) -> PlacedNetwork:
+    """The network of inference servers and of actors that play on accelerators."""
+    env = make_env(experiment.env)
+    if experiment.int8.on_tpu:
+        if jax.default_backend() != "gpu":
+            return _int8_network(experiment, env)
+        log.warning("int8.on_tpu is for TPUs, and this is a GPU: the network is evaluated without int8 here")
+    fold, network = make_inference(experiment.network, env.spec)
+    return PlacedNetwork(env, network.init, network.apply, jax.jit(fold))
+
+
+def _int8_network(experiment: Experiment, env: Env) -> PlacedNetwork:
+    """The network with its tower in int8; calibrated by what a server evaluates, or what is played on a device."""
+    assert isinstance(experiment.network, ResNetConfig)
+    limits, seed, encoding = experiment.int8, experiment.seed, encoding_of(env, with_legal=True)
+    assert encoding.legal is not None
+    observed, legal = jax.jit(encoding.decode), jax.jit(encoding.legal)
+
+    def decode(rows: np.ndarray[Any, Any]) -> CalibrationPositions:
+        sent = rows.any(axis=1)
+        return CalibrationPositions(np.asarray(observed(rows))[sent], np.asarray(legal(rows))[sent])
+
+    def positions() -> RecentPositions:
+        first = random_positions(env, jax.random.key(seed), limits.positions)
+        if experiment.actors.inference == "device":
+            return RecentPositions(first, every=1)
+        return RecentPositions(first, decode=decode)
+
+    network = Int8Network(experiment.network, env.spec, limits, positions)
+    return PlacedNetwork(env, network.init, network.apply, network.fold, network)
+
+
+def make_served_actor(
+    experiment: Experiment,
+    name: str,
+    seed: int,
+    clients: Sequence[ActorClients],
+    run: str,
+    servers: Callable[[], Mapping[str, str]],
+    preferred: int,
+) -> ActorGroups:
+    """The actor on a CPU host whose network inference servers evaluate.
+
+    Args:
+      experiment: of the run.
+      name: of the actor.
+      seed: of the actor; the games of its first group depend on it as those of a local actor with as many games.
+      clients: of each group of games; the sources of parameters are replaced.
+      run: id of the run.
+      servers: finds the addresses of the present servers, by name.
+      preferred: number of the server with which the first group begins.
+    """
+    config, games = experiment.server, experiment.actors.games // experiment.server.groups
+    group = experiment.model_copy(update={"actors": experiment.actors.model_copy(update={"games": games})})
+    actors, connections = [], []
+    for number, own in enumerate(clients):
+        env = make_env(experiment.env)
+        encoding = encoding_of(env, experiment.int8.on_tpu)
+        hello = Hello(f"{name}, group {number}", games, _identity(experiment, env.spec, encoding, run))
+        connection = ServerClient(hello, servers, config, preferred + number)
+        connections.append(connection)
+        core = selfplay_core(group, env, served_evaluation(encoding, env.spec.num_actions + 1, connection))
+        actors.append(
+            SelfPlayActor(
+                experiment=group,
+                name=name,
+                seed=(seed + 104_729 * number) % 2**31,
+                core=core,
+                fold=lambda version: version,
+                clients=own._replace(source=ServedParams(connection), report=with_metrics(own.report, connection)),
+            )
+        )
+
+    def interrupt() -> None:
+        for connection in connections:
+            connection.close()
+
+    def cause() -> Exception | None:
+        return next((found for connection in connections if (found := connection.failure)), None)
+
+    return ActorGroups(actors, interrupt, cause)
+
+
+def make_server(
+    experiment: Experiment,
+    name: str,
+    host: str,
+    run: str,
+    source: ParamSource,
+    report: Report,
+    announce: Callable[[str], None],
+    devices: Sequence[jax.Device],
+) -> NetworkServer:
+    """The inference server of an experiment on some devices of this process.
+
+    Args:
+      experiment: of the run.
+      name: of the server.
+      host: name or IP at which actors reach it.
+      run: id of the run.
+      source: of the published parameters.
+      report: of metrics.
+      announce: is called with the address every few seconds.
+      devices: that evaluate.
+
+    Raises:
+      ConfigError: the devices cannot share the batches evenly.
+    """
+    placed, config = placed_network(experiment), experiment.server
+    env, int8 = placed.env, placed.int8
+    encoding = encoding_of(env, experiment.int8.on_tpu)
+    device = NetworkDevice(encoding, placed.apply, config.batch_sizes, devices, int8.note if int8 else None)
+    server = InferenceServer(
+        name=name,
+        host=host,
+        identity=_identity(experiment, env.spec, encoding, run),
+        device=device,
+        version=lambda: device.version,
+        config=config,
+        request_positions=experiment.actors.games,
+        report=with_metrics(report, int8) if int8 else report,
+        announce=announce,
+    )
+    return NetworkServer(server, device, source, placed.fold)
+
+
+def _identity(experiment: Experiment, spec: EnvSpec, encoding: Encoding, run: str) -> Identity:
+    return identity_of(experiment, run, encoding.row_bytes, spec.num_actions + 1)

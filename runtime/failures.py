@@ -1,23 +1,138 @@
-"""What follows when a worker ends by itself: a restart, a node that is avoided, or the end of the run."""
+"""What follows from a failure: when and where a worker, the learner or a start is tried again, or the run ends."""
 
 from __future__ import annotations
 
 import logging
+import re
+import threading
 import time
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from podzero.config import RestartsConfig
-from podzero.errors import ConfigError
+from podzero.errors import ClusterError, ConfigError
 from podzero.runtime.cluster.placement import Node, Reservation
-from podzero.runtime.cluster.remote import NodeLost
-from podzero.runtime.failure_budget import FailureBudget
-from podzero.runtime.learner_group import RunFailed
+from podzero.runtime.cluster.remote import NodeLost, WorkerDied
 from podzero.runtime.monitoring.monitor import kind_of
+from podzero.runtime.nodes import NodesAbsent
+from podzero.runtime.workers import LearnerFailed, RunFailed
+from podzero.workdir import WorkdirError
 
 log = logging.getLogger(__name__)
 
+_MOST_COUNTED = 64
+"""Failures of one worker, or of one kind on a node, that are remembered: the pause no longer grows from there on."""
 SHARD = "replay"
 """The kind of replay's shards, of which training needs every one."""
+FIRST_PAUSE_S = 10.0
+"""Pause after the first failed attempt to start; it doubles with each further one."""
+LONGEST_PAUSE_S = 160.0
+MAX_FAILURES = 8
+"""Attempts to start again that may fail for reasons other than lost or missing nodes, for which a run waits however
+long."""
+MAX_FIRST_FAILURES = 2
+"""Attempts that may fail before the workers of a run have started for the first time."""
+
+
+class Restart(NamedTuple):
+    """What follows from a failure."""
+
+    in_row: int
+    """Failures of the worker since it worked last, this one included."""
+    pause_s: float
+    """Seconds until it may restart."""
+    node_avoided: bool
+    """Whether, by this failure, its kind of worker begins to avoid the node."""
+
+
+class FailureBudget:
+    """Counts failures by worker, and by node and kind of worker. Pure: the clock is an argument.
+
+    Failures count within `restarts.window_minutes`. Those in a row, since the worker worked last, count however long
+    ago they were: they alone can be too many.
+
+    Args:
+      config: the section `restarts`.
+    """
+
+    def __init__(self, config: RestartsConfig) -> None:
+        self._config = config
+        self._failed: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_MOST_COUNTED))
+        """Times of the failures of each worker."""
+        self._failed_on: defaultdict[tuple[str, str], deque[float]] = defaultdict(lambda: deque(maxlen=_MOST_COUNTED))
+        """Times of the failures of each kind on each node."""
+        self._in_row: Counter[str] = Counter()
+        self._may_start_at: dict[str, float] = {}
+        self._avoided_until: dict[tuple[str, str], float] = {}
+        self._have_worked: set[str] = set()
+        """The kinds of which some worker has worked."""
+
+    def note_work(self, worker: str) -> None:
+        """Notes that a worker has done some work since its last failure."""
+        self._have_worked.add(kind_of(worker))
+        self._in_row.pop(worker, None)
+
+    def note_failure(self, worker: str, node: str | None, now: float, node_at_fault: bool = False) -> Restart:
+        """Notes that a worker failed.
+
+        Args:
+          worker: its name; `actor-3` is of the kind `actor`.
+          node: id of its node, if that is known.
+          now: present time in seconds.
+          node_at_fault: whether the worker cannot work on this node, so that its kind avoids it from now on.
+        """
+        self._in_row[worker] += 1
+        failures = max(self._count(self._failed[worker], now), self._in_row[worker])
+        pause_s = self._pause_s(failures)
+        self._may_start_at[worker] = now + pause_s
+        avoided = node is not None and self._avoid(kind_of(worker), node, now, node_at_fault)
+        return Restart(self._in_row[worker], pause_s, avoided)
+
+    def may_start(self, worker: str, now: float) -> bool:
+        """Whether the pause after the last failure of a worker is over."""
+        return now >= self._may_start_at.get(worker, now)
+
+    def avoids(self, kind: str, node: str, now: float) -> bool:
+        """Whether workers of a kind avoid a node."""
+        return now < self._avoided_until.get((kind, node), now)
+
+    def has_worked(self, kind: str) -> bool:
+        """Whether some worker of a kind has worked."""
+        return kind in self._have_worked
+
+    def in_row(self, worker: str) -> int:
+        """Failures of a worker since it worked last."""
+        return self._in_row[worker]
+
+    def exhausted(self, worker: str) -> bool:
+        """Whether a worker has failed as often in a row as it may."""
+        worked = self.has_worked(kind_of(worker))
+        return self._in_row[worker] >= (self._config.max_failures if worked else self._config.max_first_failures)
+
+    def _count(self, times: deque[float], now: float) -> int:
+        """Adds a failure to those of the window; returns their number."""
+        while times and times[0] <= now - 60 * self._config.window_minutes:
+            times.popleft()
+        times.append(now)
+        return len(times)
+
+    def _pause_s(self, failures: int) -> float:
+        """Nothing after the first failure; then the first pause, which each further failure doubles."""
+        if failures == 1:
+            return 0.0
+        doublings = min(failures - 2, _MOST_COUNTED)
+        return min(self._config.first_pause_s * 2.0**doublings, self._config.longest_pause_s)
+
+    def _avoid(self, kind: str, node: str, now: float, at_fault: bool) -> bool:
+        """Counts a failure on a node; returns whether the kind begins to avoid it."""
+        self._avoided_until = {place: until for place, until in self._avoided_until.items() if now < until}
+        failures = self._count(self._failed_on[kind, node], now)
+        if self.avoids(kind, node, now) or not (at_fault or failures >= self._config.node_failures):
+            return False
+        del self._failed_on[kind, node]
+        self._avoided_until[kind, node] = now + 60 * self._config.node_pause_minutes
+        return True
 
 
 class Failures:
@@ -119,3 +234,138 @@ class Failures:
 
 def _times(failures: int) -> str:
     return "once" if failures == 1 else f"{failures} times in a row"
+
+
+class RestartPolicy:
+    """What to do after each failed attempt to start the workers again."""
+
+    def __init__(self) -> None:
+        self._pause_s = FIRST_PAUSE_S
+        self._failures = 0
+
+    def pause_s(self, error: Exception) -> float:
+        """Seconds until the next attempt after one that failed with `error`.
+
+        Raises:
+          RunFailed: too many attempts failed, and not because nodes were lost or had not joined.
+          Exception: `error` itself if every attempt would fail with it.
+        """
+        if isinstance(error, RunFailed) or _is_user_error(error):
+            raise error
+        if not isinstance(error, (NodesAbsent, NodeLost)):
+            self._failures += 1
+        if self._failures > MAX_FAILURES:
+            raise RunFailed(f"{self._failures} attempts to start again failed; last error: {error}") from error
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, LONGEST_PAUSE_S)
+        return pause_s
+
+
+def first_start[Started](start: Callable[[], Started], stopping: threading.Event) -> Started:
+    """Starts the workers of a run for the first time; tries again after an error that may pass by itself.
+
+    Args:
+      start: starts the workers; leaves none running when it fails.
+      stopping: set when the run shall end.
+
+    Returns:
+      what `start` returned.
+
+    Raises:
+      Exception: the error of `start` if it does not pass: another kind of error, the same one again, or one too many.
+    """
+    errors: list[str] = []
+    while True:
+        try:
+            return start()
+        except Exception as error:
+            known, errors = errors, [*errors, _signature(error)]
+            if not _may_pass(error) or errors[-1] in known or len(errors) > MAX_FIRST_FAILURES or stopping.is_set():
+                raise
+            pause_s = FIRST_PAUSE_S * 2 ** len(known)
+            log.warning("the workers could not start; next attempt in %g s", pause_s, exc_info=error)
+            stopping.wait(pause_s)
+
+
+class _Failure(NamedTuple):
+    """A failure of the learner."""
+
+    time_s: float
+    began_at: int
+    """The step of the checkpoint from which it had started."""
+    step: int
+    signature: str
+
+
+class LearnerFailures:
+    """The failures of a run's learner. Pure: the clock is an argument.
+
+    Args:
+      config: the section `restarts`.
+    """
+
+    def __init__(self, config: RestartsConfig) -> None:
+        self._config = config
+        self._pauses = FailureBudget(config)
+        self._counted: list[_Failure] = []
+
+    def pause_s(self, failure: LearnerFailed, began_at: int, step: int, now: float) -> float:
+        """Seconds until all workers start again from the newest checkpoint after a failure of the learner.
+
+        Args:
+          failure: of the learner; its cause is what a host raised.
+          began_at: the step from which the learner had started.
+          step: the last one that it reported.
+          now: present time in seconds.
+
+        Raises:
+          RunFailed: it would fail again: the experiment is at fault, or it has failed at this step with this error
+            before; or it has failed too often.
+        """
+        cause = failure.__cause__
+        if isinstance(cause, Exception) and _ends_training(cause):
+            raise RunFailed(str(failure)) from cause
+        window_s = 60 * self._config.window_minutes
+        # Without a newer checkpoint in between, nothing is gained, however long each attempt lasts.
+        self._counted = [old for old in self._counted if old.began_at == began_at or now - old.time_s < window_s]
+        if not any(old.began_at == began_at for old in self._counted):
+            self._pauses.note_work("learner")
+        new = _Failure(now, began_at, step, _signature(failure))
+        again = any((old.step, old.signature) == (step, new.signature) for old in self._counted)
+        self._counted.append(new)
+        if again:
+            raise RunFailed(f"the learner failed twice at step {step:,} with the same error: {failure}") from cause
+        if len(self._counted) > self._config.learner_failures:
+            raise RunFailed(
+                f"the learner failed {len(self._counted)} times within {self._config.window_minutes:g} minutes "
+                f"(restarts.window_minutes) or without a new checkpoint, at most {self._config.learner_failures} are "
+                f"allowed (restarts.learner_failures); last error: {failure}"
+            ) from cause
+        return self._pauses.note_failure("learner", None, now).pause_s
+
+
+def _signature(error: Exception) -> str:
+    """What tells an error from others: not the numbers in it, which may be ids, addresses or times."""
+    return re.sub(r"\b[0-9a-f]*\d[0-9a-f]*\b", "#", f"{type(error).__name__}: {error}")
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether an attempt to start failed by something that may have passed at the next one."""
+    from podzero.learner import HostLost
+    from podzero.replay import PortTaken
+
+    return isinstance(error, (WorkerDied, ClusterError, HostLost, PortTaken)) and not isinstance(error, NodesAbsent)
+
+
+def _ends_training(error: Exception) -> bool:
+    """Whether a learner would fail with the error again."""
+    from podzero.learner import TrainingDiverged
+    from podzero.replay import ReplayTimeout
+
+    return _is_user_error(error) or isinstance(error, (TrainingDiverged, ReplayTimeout))
+
+
+def _is_user_error(error: Exception) -> bool:
+    """Whether only the user can mend the error."""
+    from podzero.learner import CheckpointMismatch
+
+    return isinstance(error, (ConfigError, WorkdirError, CheckpointMismatch))

@@ -1,16 +1,22 @@
-"""The nodes of a run: waiting until those that it needs have joined, and choosing those that may run workers."""
+"""The nodes of a run: waiting until those that it needs have joined, choosing those for workers, recording them."""
 
 from __future__ import annotations
 
+import json
 import logging
+import platform
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 from podzero.config import Experiment
 from podzero.errors import ClusterError
 from podzero.runtime.cluster.placement import (
+    MEMORY,
     MissingNodes,
     Node,
     Placement,
@@ -23,12 +29,17 @@ from podzero.runtime.cluster.preflight import Preflight
 from podzero.runtime.cluster.ray_cluster import Cluster
 from podzero.runtime.cluster.remote import START_TIMEOUT_S
 from podzero.runtime.program import program, reserved_cpus
+from podzero.workdir import Workdir, write_atomically
 
 log = logging.getLogger(__name__)
 
 LOG_EVERY_S = 30.0
 """Time between two log lines about the nodes that are still missing."""
 _POLL_S = 1.0
+_CPU_INFO = Path("/proc/cpuinfo")
+_ACCELERATORS = ("TPU", "GPU")
+_ACCELERATOR_TYPE = "ray.io/accelerator-type"
+"""The label by which Ray names the kind of a node's accelerators."""
 
 
 class NodesAbsent(ClusterError):
@@ -147,3 +158,45 @@ class RunNodes:
         """The nodes that may be used; `wait` waits for preflight checks that are under way."""
         nodes = self._cluster.nodes()
         return self._preflight.usable_nodes(nodes, wait) if self._cluster.joined else nodes
+
+
+def record_hardware(workdir: Workdir, nodes: Sequence[Node]) -> None:
+    """Replaces the hardware file by the nodes of the run.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    write_atomically(
+        workdir.hardware_file, json.dumps({"driver": _driver(), "nodes": [_node(n) for n in nodes]}) + "\n"
+    )
+
+
+def _driver() -> dict[str, str]:
+    """The processor and the versions of the driver's node, which all nodes share (preflight check)."""
+    return {
+        "processor": processor(_CPU_INFO),
+        "podzero": version("podzero"),
+        "Python": platform.python_version(),
+        "JAX": version("jax"),
+    }
+
+
+def processor(cpu_info: Path) -> str:
+    """The name of the CPU in a file as `/proc/cpuinfo`; of its architecture if there is none."""
+    try:
+        lines = cpu_info.read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def _node(node: Node) -> dict[str, Any]:
+    kind = node.labels.get(_ACCELERATOR_TYPE)
+    found = {kind or name: node.resources[name] for name in _ACCELERATORS if node.resources.get(name)}
+    return {
+        "host": node.host,
+        "cpus": node.cpus,
+        "memory_gib": round(node.resources.get(MEMORY, 0.0) / 2**30, 1),
+        "accelerators": {name: int(count) for name, count in found.items()},
+    }

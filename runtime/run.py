@@ -11,22 +11,20 @@ from functools import partial
 
 from podzero.config import Experiment
 from podzero.errors import PodzeroError
-from podzero.runtime.advice import last_checkpoint_failed, with_advice
 from podzero.runtime.checkpoints import Checkpoint, newest_checkpoint
 from podzero.runtime.cluster.remote import NodeLost
-from podzero.runtime.learner_group import LearnerFailed, RunFailed
+from podzero.runtime.failures import LearnerFailures, RestartPolicy
 from podzero.runtime.monitoring.metrics import MetricsLog, WriteAttempts
 from podzero.runtime.monitoring.monitor import Monitor
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, PreemptionNotice, log_report
 from podzero.runtime.monitoring.status import Phase, write_status
 from podzero.runtime.monitoring.terminal import TerminalView
 from podzero.runtime.monitoring.writers import MetricsWriter
-from podzero.runtime.recovery import LearnerFailures, RestartPolicy
 from podzero.runtime.saving import Saver, SaveState
-from podzero.runtime.start import start_workers
-from podzero.runtime.stop_signals import StopSignals
+from podzero.runtime.start import last_checkpoint_failed, start_workers, with_advice
+from podzero.runtime.stopping import StopSignals
 from podzero.runtime.supervisor import Supervisor
-from podzero.runtime.worker import last_reports
+from podzero.runtime.workers import LearnerFailed, RunFailed, last_reports
 from podzero.workdir import Workdir
 
 log = logging.getLogger(__name__)

@@ -9,12 +9,10 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 from podzero.config import Experiment
-from podzero.runtime.checkpoints import SHARD_TIMEOUT_S, Checkpoint, age_s, write_checkpoint
+from podzero.runtime.checkpoints import SHARD_TIMEOUT_S, Checkpoint, age_s, delete_old_snapshots, write_checkpoint
 from podzero.runtime.cluster.remote import RemoteActor
-from podzero.runtime.learner_group import LearnerGroup
 from podzero.runtime.monitoring.status import duration
-from podzero.runtime.snapshots import delete_old_snapshots
-from podzero.runtime.worker import ANSWER_TIMEOUT_S
+from podzero.runtime.workers import ANSWER_TIMEOUT_S, LearnerGroup
 from podzero.workdir import Workdir
 
 log = logging.getLogger(__name__)

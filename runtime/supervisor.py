@@ -14,20 +14,18 @@ from typing import Any
 from podzero.config import Experiment
 from podzero.runtime.checkpoints import Checkpoint, SavedShard
 from podzero.runtime.cluster.directory import start_directory
+from podzero.runtime.cluster.other_runs import RUN_VARIABLE
 from podzero.runtime.cluster.placement import MEMORY, Node
 from podzero.runtime.cluster.ray_cluster import Cluster
 from podzero.runtime.cluster.remote import STOP_TIMEOUT_S
 from podzero.runtime.cluster.scheduling import Bundle, PlacementGroup
-from podzero.runtime.cluster.stale_processes import RUN_VARIABLE
 from podzero.runtime.failures import SHARD, Failures
-from podzero.runtime.learner_group import LearnerGroup
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport
 from podzero.runtime.nodes import RunNodes
 from podzero.runtime.processes.process import Process, RunContext, hosted
 from podzero.runtime.processes.replay import ReplayProcess
 from podzero.runtime.program import CPU_ONLY, Kind, program, start_order
-from podzero.runtime.replay_shards import ReplayShards
-from podzero.runtime.worker import Worker, WorkerGroup, await_end, last_reports
+from podzero.runtime.workers import LearnerGroup, ReplayShards, Worker, WorkerGroup, await_end, last_reports
 from podzero.workdir import Workdir
 
 log = logging.getLogger(__name__)

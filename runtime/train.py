@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from podzero.config import Experiment, GameConfig
+from podzero.runtime.cluster.other_runs import lock_run
 from podzero.runtime.cluster.ray_cluster import connect
 from podzero.runtime.cluster.remote import current_node_id
-from podzero.runtime.cluster.run_lock import lock_run
-from podzero.runtime.hardware import record_hardware
+from podzero.runtime.failures import first_start
 from podzero.runtime.monitoring.log_file import log_to_file
 from podzero.runtime.monitoring.metrics import WriteAttempts
 from podzero.runtime.monitoring.terminal import TerminalView
 from podzero.runtime.monitoring.writers import start_writers
+from podzero.runtime.nodes import record_hardware
 from podzero.runtime.program import program
-from podzero.runtime.recovery import first_start
 from podzero.runtime.run import STOPPED, Run
 from podzero.runtime.saving import Saver
 from podzero.runtime.start import start_workers
-from podzero.runtime.stop_signals import StopSignals
+from podzero.runtime.stopping import StopSignals
 from podzero.runtime.supervisor import Supervisor
 from podzero.workdir import Workdir
 
@@ -92,7 +92,7 @@ def _start(
     signals.install()  # Ray has replaced the handlers
     lock = lock_run(f"process {os.getpid()} at {socket.gethostname()} trains {workdir.root}")
     stack.callback(lambda: lock)
-    from podzero.runtime.ray_params import start_param_store
+    from podzero.runtime.params import start_param_store
 
     home = current_node_id()
     supervisor = Supervisor(cluster, experiment, workdir, start_param_store(home), signals.event, home)

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import podzero
 from podzero.errors import ClusterError
 from podzero.runtime.cluster.node_environment import code_files
+from podzero.runtime.cluster.other_runs import end_stale_processes
 from podzero.runtime.cluster.placement import Node
 from podzero.runtime.cluster.remote import Call, RemoteActor, WorkerDied
-from podzero.runtime.cluster.stale_processes import end_stale_processes
 
 log = logging.getLogger(__name__)
 

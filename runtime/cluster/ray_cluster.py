@@ -12,13 +12,20 @@ from pathlib import Path
 
 import podzero
 from podzero.errors import ClusterError, ConfigError
-from podzero.runtime.cluster.capacity import CapacityRequest, free_resources, usable_cpus
-from podzero.runtime.cluster.local_cluster import local_cluster
 from podzero.runtime.cluster.node_environment import NODE_PYTHON, EnvironmentSpec, NodeEnvironments, pack_environment
 from podzero.runtime.cluster.placement import MEMORY, Node
-from podzero.runtime.cluster.ray_start import deferred_signals, separate_signals
+from podzero.runtime.cluster.ray_start import deferred_signals, local_cluster, separate_signals
 from podzero.runtime.cluster.remote import RemoteActor
-from podzero.runtime.cluster.scheduling import Bundle, PlacementGroup, node_affinity, reserve, resource_options
+from podzero.runtime.cluster.scheduling import (
+    Bundle,
+    CapacityRequest,
+    PlacementGroup,
+    free_resources,
+    node_affinity,
+    reserve,
+    resource_options,
+    usable_cpus,
+)
 
 
 class Cluster:

@@ -1,13 +1,31 @@
-"""Starts Ray so that signals for the driver stay with the driver, and wait until Ray is connected."""
+"""Starts Ray: a cluster of one node on this machine, and connections during which signals stay with the driver."""
 
 from __future__ import annotations
 
+import logging
+import math
+import os
+import secrets
 import signal
+import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from typing import Any
+
+import psutil
+
+from podzero.errors import ClusterError
+
+log = logging.getLogger(__name__)
+
+OBJECT_STORE_BYTES = 256 * 2**20
+"""Object store of a cluster started here: enough for a few versions of a network that trains on one machine."""
+LOOPBACK = "127.0.0.1"
+"""Address of a node that is started here: Ray's processes then listen there alone."""
+START_ATTEMPTS = 3
+"""Attempts to start a cluster on this machine."""
 
 
 @contextmanager
@@ -54,3 +72,117 @@ def deferred_signals() -> Iterator[None]:
 def _set_if_default(set_handler: Callable[[Any], None], handler: Any) -> None:
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         set_handler(handler)
+
+
+@contextmanager
+def local_cluster(cpus: float) -> Iterator[str]:
+    """Starts a cluster on this machine, which ends with the context.
+
+    Args:
+      cpus: least number of CPUs; more if the machine has more.
+
+    Yields:
+      the address of the cluster.
+
+    Raises:
+      ClusterError: Ray did not start in several attempts.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    with _token_required(), _loopback_kept():
+        nodes = _start_node(max(cpus, float(os.cpu_count() or 1)))
+        try:
+            yield str(nodes.address)
+        finally:
+            nodes.shutdown()
+
+
+@contextmanager
+def _token_required() -> Iterator[None]:
+    """Makes Ray ask for a token as long as the context lasts, unless the environment says otherwise.
+
+    Afterwards this process can join clusters without a token again: to their processes it must not ask for one.
+    """
+    added = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    added = {name: value for name, value in added.items() if name not in os.environ}
+    os.environ.update(added)
+    _reload_ray_settings()
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+        _reload_ray_settings()
+
+
+def _reload_ray_settings() -> None:
+    """Makes Ray read its settings and its token again, which it reads only once otherwise."""
+    from ray._private.authentication.authentication_token_setup import AuthenticationTokenLoader, Config
+
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+@contextmanager
+def _loopback_kept() -> Iterator[None]:
+    """Keeps `ray.init` from replacing a loopback address by another one of this machine."""
+    from ray._private import ray_constants
+
+    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+def _start_node(cpus: float) -> Any:
+    """Starts Ray in several attempts: a raylet gives up if its agents take more than 15 s."""
+    from ray.cluster_utils import Cluster as RayNodes
+
+    driver = psutil.Process()
+    for attempt in range(1, START_ATTEMPTS + 1):
+        before = set(driver.children(recursive=True))
+        try:
+            with separate_signals():
+                return RayNodes(initialize_head=True, head_node_args=local_node(cpus) | {"node_ip_address": LOOPBACK})
+        except BaseException as failure:  # Ray raises nothing more exact
+            _kill(set(driver.children(recursive=True)) - before)  # Ray leaves behind what it had started
+            if not isinstance(failure, Exception):
+                raise
+            log.warning("Ray did not start (attempt %d of %d): %s", attempt, START_ATTEMPTS, failure)
+            cause = failure
+    raise ClusterError(f"Ray did not start on this machine in {START_ATTEMPTS} attempts: {cause}")
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    gone = list(processes)
+    for process in gone:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(gone, timeout=5.0)
+
+
+def local_node(cpus: float) -> dict[str, Any]:
+    """Arguments of a Ray node on this machine.
+
+    The agents' ports are fixed beforehand: a raylet that must learn them from a slow agent gives up after 15 s. Ray's
+    log monitor, which takes a tenth of a core, and its autoscaler are of no use here.
+    """
+    names = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
+    return {
+        "num_cpus": math.ceil(cpus),  # Ray takes whole numbers only
+        "include_dashboard": False,
+        "include_log_monitor": False,
+        "no_monitor": True,
+        "object_store_memory": OBJECT_STORE_BYTES,
+        **dict(zip(names, free_ports(len(names)), strict=True)),
+    }
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports on which no process listens at this moment."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(closing(socket.socket())) for _ in range(count)]
+        for one in sockets:
+            one.bind(("", 0))
+        return [int(one.getsockname()[1]) for one in sockets]

@@ -1,8 +1,8 @@
-"""Where Ray runs a process: on a node, or in a bundle of a placement group, and with which resources."""
+"""What Ray has free, where it runs a process and with which resources, and requests for more nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from podzero.errors import ClusterError
@@ -79,3 +79,73 @@ def resource_options(resources: Mapping[str, float]) -> dict[str, Any]:
     custom = dict(resources)
     options = {"num_cpus": custom.pop("CPU", 0.0), "num_gpus": custom.pop("GPU", None)}
     return options | {"memory": custom.pop(MEMORY, None) or None, "resources": custom or None}
+
+
+def free_resources() -> dict[str, dict[str, float]]:
+    """Resources of each node that nobody has reserved, by node id."""
+    from ray._private import state  # Ray's public API has sums over the cluster only
+
+    free: dict[str, dict[str, float]] = state.available_resources_per_node()
+    return free
+
+
+def usable_cpus(
+    free: Mapping[str, Mapping[str, float]], own: Mapping[str, float], bundles: Mapping[str, float]
+) -> dict[str, float]:
+    """CPUs of each node that nobody but this driver has reserved, by node id.
+
+    An actor that is still starting counts as someone else's: Ray may or may not have reserved its CPUs yet. The result
+    is then too low for a moment, and never too high.
+
+    Args:
+      free: by `free_resources`.
+      own: CPUs of each actor of this driver, by actor id.
+      bundles: CPUs of the placement groups of this driver, by node id.
+    """
+    import ray
+    from ray._private import state  # Ray's public API has sums over the cluster only
+
+    cpus = {node: resources.get("CPU", 0.0) + bundles.get(node, 0.0) for node, resources in free.items()}
+    job = ray.JobID(bytes.fromhex(ray.get_runtime_context().get_job_id()))
+    for actor, found in state.actors(job_id=job, actor_state_name="ALIVE").items():
+        node = found["Address"]["NodeID"]
+        if node in cpus:
+            cpus[node] += own.get(actor, 0.0)
+    return cpus
+
+
+class CapacityRequest:
+    """Tells Ray's autoscaler which processes have no room, by placement groups that no process uses.
+
+    A placement group that Ray cannot place is demand for the autoscaler. Ray removes it with its driver, however the
+    driver ends. `ray.autoscaler.sdk.request_resources` would outlive the driver, and there is one for all drivers.
+    """
+
+    def __init__(self) -> None:
+        self._cpus: list[float] = []
+        self._beyond: frozenset[str] = frozenset()
+        self._groups: list[Any] = []
+
+    def update(self, cpus: Iterable[float], beyond: frozenset[str]) -> None:
+        """Replaces the request.
+
+        A node that has just joined may serve the request, which then reserves its CPUs until the node is in `beyond`.
+        Whenever `beyond` changes, the request is only withdrawn, so that these CPUs become free; the next update
+        asks for what is still missing.
+
+        Args:
+          cpus: CPUs of each process that has no room.
+          beyond: ids of the nodes that cannot serve the request.
+        """
+        from ray.util.placement_group import placement_group, remove_placement_group
+
+        wanted = sorted(filter(None, cpus)) if beyond == self._beyond else []
+        self._beyond = beyond
+        if wanted == self._cpus:
+            return
+        for group in self._groups:
+            remove_placement_group(group)
+        # Without spaces, which Ray would take for parts of the ids.
+        selector = {"ray.io/node-id": f"!in({','.join(sorted(beyond))})"} if beyond else {}
+        self._groups = [placement_group([{"CPU": amount}], bundle_label_selector=[selector]) for amount in wanted]
+        self._cpus = wanted

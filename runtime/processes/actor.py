@@ -24,7 +24,7 @@ class ActorProcess(Process):
 
     def build(self) -> None:
         """Waits for the replay shards, then builds the actor."""
-        from podzero.runtime.ray_params import RayParamSource
+        from podzero.runtime.params import RayParamSource
 
         experiment, source = self.context.experiment, RayParamSource(self.context.store)
         book = AddressBook(partial(ask, self.context.directory))
@@ -37,8 +37,7 @@ class ActorProcess(Process):
     def _make(
         self, clients: Sequence[ActorClients], book: AddressBook
     ) -> SelfPlayActor | EnvironmentActor | DeviceActor | ActorGroups:
-        from podzero.runtime.build import make_actor, make_device_actor
-        from podzero.runtime.serving import make_served_actor
+        from podzero.runtime.build import make_actor, make_device_actor, make_served_actor
 
         experiment, actors = self.context.experiment, self.context.experiment.actors
         seed = seed_of(experiment.seed, self.index, self.attempt)

@@ -22,7 +22,7 @@ class InferenceProcess(Process):
 
     def build(self) -> None:
         """Builds the server."""
-        from podzero.runtime.ray_params import RayParamSource
+        from podzero.runtime.params import RayParamSource
 
         self._server = inference_server(self, self.context.experiment, self.name, RayParamSource(self.context.store))
 
@@ -47,7 +47,7 @@ def inference_server(process: Process, experiment: Experiment, name: str, source
     Raises:
       NoAccelerator: the process has reserved accelerators, and JAX found only CPUs.
     """
-    from podzero.runtime.serving import make_server
+    from podzero.runtime.build import make_server
 
     server, context = experiment.server, process.context
     devices = own_devices(name, "server", {} if server.beside_learner else server.resources)

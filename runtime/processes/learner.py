@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from podzero.runtime.cluster.directory import AddressBook, ask
-from podzero.runtime.preemption import watch_for_notices
 from podzero.runtime.processes.actor import actor_clients, seed_of
 from podzero.runtime.processes.inference import inference_server
 from podzero.runtime.processes.process import Process
 from podzero.runtime.processes.replay import replay_addresses
+from podzero.runtime.stopping import watch_for_notices
 
 if TYPE_CHECKING:
-    from podzero.runtime.local_params import LocalParams
+    from podzero.runtime.params import LocalParams
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +46,7 @@ class LearnerProcess(Process):
 
         from podzero.replay import make_reader
         from podzero.runtime.build import learner_parts
-        from podzero.runtime.local_params import LocalParams
-        from podzero.runtime.ray_params import RayParamSink
+        from podzero.runtime.params import LocalParams, RayParamSink
 
         network, spec, symmetries = learner_parts(experiment)
         book = AddressBook(partial(ask, context.directory))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import sys
 import time
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from podzero.config import Experiment
 from podzero.errors import PodzeroError
-from podzero.runtime.freed_memory import FreedMemory
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, ReportBuffer
 from podzero.workdir import Workdir
 
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     import jax
 
 log = logging.getLogger(__name__)
+
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+"""JAX's name of the event that a program was compiled."""
+_QUIET_S = 10.0
+"""After so long without a compilation the programs of a process are taken to be complete."""
 
 
 @dataclass(frozen=True)
@@ -165,3 +170,33 @@ def own_devices(name: str, section: str, resources: Mapping[str, float]) -> list
             "missing there (`uv sync --inexact --extra cuda` or `--extra tpu`), or another process holds the chips"
         )
     return list(jax.local_devices())
+
+
+def _trim() -> None:
+    """Has the C library give back all pages that hold nothing; does nothing where it is not glibc."""
+    trim: Any = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+class FreedMemory:
+    """Notes when JAX compiles. XLA frees some 150 MB afterwards, which glibc keeps for the process that compiled."""
+
+    def __init__(self, trim: Callable[[], None] = _trim) -> None:
+        """Begins as if a program had just been compiled; `trim` gives free pages back."""
+        import jax
+
+        self._trim = trim
+        self._compiled_at: float | None = time.monotonic()
+        jax.monitoring.register_event_duration_secs_listener(self._heard)
+
+    def give_back(self) -> None:
+        """Gives free pages back if something was compiled, and nothing more for some time; call it now and then."""
+        if self._compiled_at is not None and time.monotonic() - self._compiled_at > _QUIET_S:
+            self._compiled_at = None
+            self._trim()
+
+    def _heard(self, event: str, duration_secs: float, **_: str | int) -> None:
+        del duration_secs
+        if event == _COMPILED:
+            self._compiled_at = time.monotonic()

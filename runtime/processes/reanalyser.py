@@ -21,7 +21,7 @@ class ReanalysisProcess(Process):
         from podzero.envs import spec_of
         from podzero.replay import REANALYSED, make_state_reader, make_writer
         from podzero.runtime.build import make_reanalyser
-        from podzero.runtime.ray_params import RayParamSource
+        from podzero.runtime.params import RayParamSource
 
         experiment = self.context.experiment
         spec, shards = (

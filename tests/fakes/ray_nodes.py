@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from podzero.runtime.cluster.local_cluster import START_ATTEMPTS, local_node
+from podzero.runtime.cluster.ray_start import START_ATTEMPTS, local_node
 
 
 def add_node(cluster, cpus, **more):

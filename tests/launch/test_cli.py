@@ -17,8 +17,8 @@ from podzero.config import load, parse
 from podzero.launch import cli
 from podzero.launch.listings import card
 from podzero.player_names import parse_player
-from podzero.runtime.advice import last_checkpoint_failed
 from podzero.runtime.monitoring.status import RunStatus, write_status
+from podzero.runtime.start import last_checkpoint_failed
 from podzero.runtime.train import End
 from podzero.tools.play.timed_search import STEP
 from podzero.workdir import Workdir

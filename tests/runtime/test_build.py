@@ -1,16 +1,28 @@
-"""Self-play actors that evaluate in int8, with in-memory clients, and learners that compute in bfloat16."""
+"""Actors built from experiments, with in-memory clients: int8, bfloat16, and networks that servers evaluate."""
 
 import logging
+import threading
 
 import jax
 import numpy as np
 import pytest
 
 from podzero.actors import ActorClients
-from podzero.config import ClusterConfig, load
+from podzero.config import ClusterConfig, load, parse
+from podzero.inference.serving import Hello, ServedParams, ServerClient, encoding_of, identity_of, served_evaluation
 from podzero.learner import make_training
 from podzero.networks import make_network
 from podzero.runtime import build
+from podzero.runtime.build import (
+    learner_parts,
+    local_network,
+    local_parts,
+    make_device_actor,
+    make_served_actor,
+    make_server,
+    selfplay_core,
+)
+from podzero.search import network_evaluation
 from podzero.tools.bench.measuring import random_samples
 from podzero.types import Batch, Versioned
 
@@ -145,3 +157,171 @@ def test_a_learner_on_a_slice_never_computes_on_its_host(bfloat16, monkeypatch):
     monkeypatch.setattr(build, "host_resnet", None)
     slice_of_8 = bfloat16.model_copy(update={"cluster": ClusterConfig(slice="v5e-8")})
     build.learner_parts(slice_of_8)
+
+
+GAME, GAMES, MOVES = "connect_four", 8, 6
+
+
+def experiment_with(inference, int8=None, **changes):
+    tree = {
+        "name": "test",
+        "env": {"name": GAME},
+        "network": {"name": "resnet", "channels": 8, "blocks": 1},
+        "search": {"simulations": 8},
+        "actors": {"inference": inference, "games": GAMES},
+        "int8": int8 or {},
+        "server": {"groups": 1, "batch_sizes": [8, 16], "cache_mib": 1.0} | changes,
+    }
+    return parse(tree, "test")
+
+
+class Params:
+    """A `ParamSource` with one version, or several that the test publishes."""
+
+    def __init__(self, params, version=7):
+        self.newest = Versioned(version, params)
+        self.new = False
+
+    def wait(self, timeout_s):
+        return self.newest
+
+    def poll(self):
+        return self.newest if self.new else None
+
+
+class CountingWriter:
+    """Keeps what is written, and calls `enough` after some samples."""
+
+    def __init__(self, wanted, enough):
+        self.written, self.wanted, self.enough = [], wanted, enough
+
+    def write(self, samples, priorities=None):
+        self.written.append(samples)
+        if sum(len(own.version) for own in self.written) >= self.wanted:
+            self.enough()
+
+
+class Serving:
+    """A server of an experiment in a thread."""
+
+    def __init__(self, experiment, params, report=lambda *_: None):
+        self.addresses = {}
+        self.server = make_server(
+            experiment, "inference-0", "127.0.0.1", "run", Params(params), report,
+            lambda address: self.addresses.update({"inference-0": address}), jax.devices()[:1],
+        )  # fmt: skip
+        self.thread = threading.Thread(target=self.server.run, daemon=True)
+
+    def __enter__(self):
+        self.thread.start()
+        return lambda: dict(self.addresses)
+
+    def __exit__(self, *_):
+        self.server.stop()
+        self.thread.join(20.0)
+
+
+@pytest.fixture(scope="module")
+def params():
+    network, _, _ = learner_parts(experiment_with("local"))
+    return network.init(jax.random.key(3))
+
+
+def moves_of(core, params):
+    """Actions, policies and values of some moves of the games of one seed."""
+    state, move, made = core.init(jax.random.key(5)), jax.jit(core.move), []
+    for _ in range(MOVES):
+        state, one = move(params, state)
+        made.append((one.action, one.policy, one.value))
+    return [np.stack(part) for part in zip(*jax.device_get(made), strict=True)]
+
+
+def test_all_placements_choose_the_same_moves(params):
+    """`local` in trees of mctx, as `device` in dense trees, and as `server` over a connection."""
+    experiment = experiment_with("local")
+    parts = local_parts(experiment)
+    expected = moves_of(parts.core, parts.fold(params))
+    env, network, fold = local_network(experiment)
+    core = selfplay_core(experiment_with("device"), env, network_evaluation(env, network.apply))
+    placements = {"device": moves_of(core, fold(params))}
+    experiment = experiment_with("server")
+    with Serving(experiment, params) as servers:
+        encoding, outputs = encoding_of(env), env.spec.num_actions + 1
+        hello = Hello("actor-0", GAMES, identity_of(experiment, "run", encoding.row_bytes, outputs))
+        client = ServerClient(hello, servers, experiment.server)
+        version = ServedParams(client).wait(60.0)
+        assert version.version == 7
+        core = selfplay_core(experiment, env, served_evaluation(encoding, outputs, client))
+        placements["server"] = moves_of(core, version.params)
+    for name, made in placements.items():
+        np.testing.assert_array_equal(made[0], expected[0], err_msg=name)
+        for values, wanted in zip(made[1:], expected[1:], strict=True):
+            np.testing.assert_allclose(values, wanted, atol=1e-4, err_msg=name)
+
+
+def test_an_actor_plays_its_groups_at_the_same_time_and_writes_both(params):
+    experiment, reports = experiment_with("server", groups=2), []
+    with Serving(experiment, params) as servers:
+        finished = [threading.Event() for _ in range(2)]
+        writers = [CountingWriter(64, event.set) for event in finished]
+        clients = [ActorClients(None, writer, lambda *made: reports.append(made)) for writer in writers]
+        actor = make_served_actor(experiment, "actor-0", 1, clients, "run", servers, 0)
+        thread = threading.Thread(target=actor.run)
+        thread.start()
+        assert all(event.wait(120.0) for event in finished)
+        actor.stop()
+        thread.join(60.0)
+        assert not thread.is_alive()
+    first, second = (writer.written for writer in writers)
+    assert first
+    assert second
+    assert all(np.all(samples.version == 7) for samples in first)
+    assert not np.array_equal(first[0].policy_target, second[0].policy_target)  # other games
+    assert {name for name, _ in reports} == {"actor-0"}
+    assert any("server/cached" in metrics for _, metrics in reports)
+
+
+INT8 = {"on_tpu": True, "positions": 64}
+
+
+def test_a_server_in_int8_reports_the_agreement_and_chooses_mostly_the_same_moves(params):
+    experiment, reports = experiment_with("server", INT8), []
+    parts = local_parts(experiment_with("local"))
+    expected = moves_of(parts.core, parts.fold(params))
+    serving = Serving(experiment, params, lambda *made: reports.append(made))
+    with serving as servers:
+        env, _, _ = local_network(experiment)
+        encoding, outputs = encoding_of(env, with_legal=True), env.spec.num_actions + 1
+        hello = Hello("actor-0", GAMES, identity_of(experiment, "run", encoding.row_bytes, outputs))
+        client = ServerClient(hello, servers, experiment.server)
+        version = ServedParams(client).wait(60.0)
+        core = selfplay_core(experiment, env, served_evaluation(encoding, outputs, client))
+        made = moves_of(core, version.params)
+    assert np.mean(made[0][0] == expected[0][0]) >= 0.75  # of the first move: later ones are of other positions
+    assert 0 < np.abs(made[2] - expected[2]).max() < 0.2
+    worker, metrics = reports[-1]
+    assert worker == "inference-0"
+    assert metrics["int8/quantized"] == 1.0
+    assert 0 < metrics["int8/policy_kl"] < 1e-3
+
+
+def test_an_actor_on_devices_in_int8_reports_the_agreement_and_notes_what_it_writes(params, monkeypatch):
+    experiment, reports, noted = experiment_with("device", INT8), [], []
+    monkeypatch.setattr(build.Int8Network, "note", lambda self, batch: noted.append(batch))
+    writer = CountingWriter(64, None)
+    clients = ActorClients(Params(params), writer, lambda *made: reports.append(made))
+    actor = make_device_actor(experiment, "actor-0", 0, clients, jax.devices()[:1])
+    writer.enough = actor.stop
+    actor.run()
+    written = np.concatenate([samples.observation for samples in writer.written])
+    assert len(written) >= 64
+    np.testing.assert_array_equal(np.concatenate([positions.observation for positions in noted]), written)
+    metrics = reports[-1][1]
+    assert metrics["int8/quantized"] == 1.0
+    assert metrics["count/moves"] > 0
+
+
+def test_a_gpu_evaluates_without_int8_and_says_so(monkeypatch, caplog):
+    monkeypatch.setattr(build.jax, "default_backend", lambda: "gpu")
+    assert build.placed_network(experiment_with("device", INT8)).int8 is None
+    assert "int8.on_tpu is for TPUs" in caplog.text

@@ -1,7 +1,8 @@
-"""Checkpoints on disk: one is always complete, whenever the process or the machine dies."""
+"""Checkpoints on disk: one is always complete, whenever the process or the machine dies. Which snapshots are kept."""
 
 import errno
 import logging
+import math
 import os
 from pathlib import Path
 
@@ -10,7 +11,16 @@ from fake_cluster import FakeCall, FakeRemoteActor, save_shard, saves_learner
 from fsyncs import check_before_renames
 
 from podzero.runtime import checkpoints as module
-from podzero.runtime.checkpoints import RunFileDamaged, checkpoints, newest_checkpoint, set_aside, write_checkpoint
+from podzero.runtime.checkpoints import (
+    PER_DOUBLING,
+    RunFileDamaged,
+    checkpoints,
+    kept_snapshots,
+    newest_checkpoint,
+    rated_steps,
+    set_aside,
+    write_checkpoint,
+)
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S
 from podzero.storage import StorageError, sealed
 from podzero.workdir import Workdir
@@ -225,3 +235,34 @@ def test_a_run_file_that_cannot_be_read_now_is_no_damage(workdir, monkeypatch):
     (checkpoint,) = checkpoints(workdir)
     assert isinstance(checkpoint.fault, StorageError)
     assert newest_checkpoint(workdir) is None
+
+
+def test_the_newest_are_kept():
+    assert kept_snapshots(range(0, 1000, 10), newest=3, rated=()) == {970, 980, 990}
+
+
+def test_few_are_all_kept():
+    assert kept_snapshots([5, 10], newest=20, rated=()) == {5, 10}
+
+
+def test_a_long_run_keeps_few_and_the_evaluator_finds_the_opponents_that_it_asks_for():
+    """The evaluator plays the last rated snapshot, and the one nearest to half of the present step."""
+    kept = set()
+    for step in range(100, 200_000, 100):
+        rated = {other for other in kept if other % 300 == 0}
+        kept = kept_snapshots({*kept, step}, newest=5, rated=rated)
+        assert len(kept) <= 6 + PER_DOUBLING * math.log2(step)
+        if step > 5000:
+            assert max(rated) in kept
+            nearest = min(rated & kept, key=lambda other: abs(other - step / 2))
+            assert abs(nearest - step / 2) < 0.15 * step
+
+
+def test_the_last_rated_snapshot_is_kept_however_old_it_is():
+    assert 15 in kept_snapshots(range(0, 1000, 5), newest=2, rated=[10, 11, 12, 13, 14, 15])
+
+
+def test_rated_steps_are_the_snapshots_of_the_ladder():
+    ladder = {"results": [{"first": "@120", "second": "random"}, {"first": "@120", "second": "@40"}], "ratings": {}}
+    assert rated_steps(ladder) == {40, 120}
+    assert rated_steps({}) == set()

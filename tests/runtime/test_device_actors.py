@@ -8,8 +8,8 @@ from fake_cluster import PENDING, FakeRemoteActor, cpu_node
 
 from podzero.errors import ClusterError
 from podzero.runtime.cluster.remote import START_TIMEOUT_S
-from podzero.runtime.learner_group import RunFailed
 from podzero.runtime.processes.process import NoAccelerator, own_devices
+from podzero.runtime.workers import RunFailed
 
 DEVICE = {"inference": "device", "resources": {"TPU": 4}}
 

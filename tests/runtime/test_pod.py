@@ -15,7 +15,7 @@ from podzero.errors import ClusterError
 from podzero.evaluation.evaluate import evaluate
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.cluster.ray_cluster import connect
-from podzero.runtime.ray_params import start_param_store
+from podzero.runtime.params import start_param_store
 from podzero.runtime.train import train
 from podzero.workdir import Workdir
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
+import queue
+import threading
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
+import numpy as np
 import pytest
+import zmq
+from number_server import Running, client_of, expected, rows_of
 
 from podzero.replay.errors import ReplayRestoreError, ReplayTimeout, WrongServer
 from podzero.runtime.checkpoints import SavedShard
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport
+from podzero.runtime.processes import learner as module
 from podzero.runtime.processes import replay
-from podzero.runtime.processes.learner import LearnerProcess
-from podzero.runtime.processes.process import Host, Process, RunContext, hosted
+from podzero.runtime.processes.learner import LearnerProcess, running_beside
+from podzero.runtime.processes.process import FreedMemory, Host, Process, RunContext, hosted
 from podzero.runtime.processes.replay import SILENT_DRAINS, ReplayProcess
 from podzero.workdir import Workdir
 
@@ -185,3 +193,112 @@ def test_another_server_at_the_port_of_a_shard_is_a_failure_at_once(shard):
     answers[:] = [WrongServer("another server answers")]
     with pytest.raises(WrongServer):
         shard.drain()
+
+
+@pytest.fixture
+def trims(clock):
+    """A clock, the times at which memory was given back, and what gives it back."""
+    times = []
+    return clock, times, FreedMemory(lambda: times.append(clock[0]))
+
+
+def compile_something(factor):
+    jax.jit(lambda x: x * factor)(np.ones(3))
+
+
+def test_nothing_is_given_back_while_programs_are_compiled(trims):
+    clock, times, memory = trims
+    for step in range(5):
+        clock[0] += 8.0
+        compile_something(float(step))
+        memory.give_back()
+    assert times == []
+    clock[0] += 11.0
+    memory.give_back()
+    assert times == [1051.0]
+
+
+def test_it_is_given_back_once_for_each_time_of_compiling(trims):
+    clock, times, memory = trims
+    clock[0] = 1020.0
+    for _ in range(3):
+        memory.give_back()
+    compile_something(0.125)
+    clock[0] = 1040.0
+    for _ in range(3):
+        memory.give_back()
+    assert times == [1020.0, 1040.0]
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library is not glibc")
+def test_free_pages_between_used_ones_are_given_back(clock):
+    memory = FreedMemory()
+    clock[0] += 11.0
+    blocks = [np.ones(2**14, np.uint8) for _ in range(4000)]  # 64 MB in blocks too small for pages of their own
+    del blocks[:-1]
+    before = resident_mb()
+    memory.give_back()
+    assert resident_mb() < before - 40
+
+
+def resident_mb():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096 / 2**20
+
+
+class Actor:
+    """Plays until it is stopped, or fails at once."""
+
+    def __init__(self, failure=None, deaf=False):
+        self.began, self.stopped, self.failure, self.deaf = threading.Event(), threading.Event(), failure, deaf
+        self.ended = threading.Event()
+
+    def run(self):
+        self.began.set()
+        if self.failure is not None:
+            raise self.failure
+        self.stopped.wait(10.0)
+        self.ended.set()
+
+    def stop(self):
+        if not self.deaf:
+            self.stopped.set()
+
+
+def test_the_actor_plays_until_training_ends():
+    actor = Actor()
+    with running_beside(actor, fail=lambda _: None):
+        assert actor.began.wait(10.0)
+        assert not actor.ended.is_set()
+    assert actor.ended.is_set()
+
+
+def test_training_is_told_of_a_failure_of_the_actor():
+    failures, failure = queue.Queue(), ValueError("no such move")
+    with running_beside(Actor(failure), failures.put):
+        assert failures.get(timeout=10.0) is failure
+
+
+def test_an_actor_that_does_not_end_is_left_behind(monkeypatch, caplog):
+    monkeypatch.setattr(module, "COMPANION_END_S", 0.05)
+    caplog.set_level("INFO")
+    actor = Actor(deaf=True)
+    with running_beside(actor, fail=lambda _: None):
+        assert actor.began.wait(10.0)
+    assert "did not end within 0.05 s" in caplog.text
+    actor.stopped.set()
+
+
+def test_no_message_to_a_server_beside_the_learner_ends_training():
+    serving, failures, rows = Running(start=False), queue.Queue(), rows_of(0, 4)
+    stranger = zmq.Context.instance().socket(zmq.DEALER)
+    stranger.setsockopt(zmq.LINGER, 0)
+    stranger.connect(serving.address)
+    with running_beside(serving.server, failures.put):
+        for content in (b'["x", Infinity, []]', b"[" * 60_000, b'["\\ud800", 8, ["run", "hex", "", 4, 3]]'):
+            stranger.send_multipart([b"hello", content])
+            assert stranger.poll(20_000)
+            assert stranger.recv_multipart()[0] == b"refused"
+        np.testing.assert_array_equal(client_of(serving).evaluate(0, rows), expected(rows))
+    assert failures.empty()
+    stranger.close()

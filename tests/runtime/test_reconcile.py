@@ -13,8 +13,8 @@ from podzero.errors import ConfigError
 from podzero.replay.errors import PortTaken
 from podzero.runtime.checkpoints import Checkpoint
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, START_TIMEOUT_S, NodeLost, WorkerDied
-from podzero.runtime.learner_group import RunFailed
 from podzero.runtime.processes.replay import ReplayProcess
+from podzero.runtime.workers import RunFailed
 from podzero.storage import StorageError
 
 TWO_SHARDS = {"shards": 2, "min_size": 8192}

@@ -13,19 +13,20 @@ from podzero.errors import ClusterError, ConfigError
 from podzero.learner import CheckpointMismatch, HostLost, TrainingDiverged
 from podzero.learner.devices import DevicesHang
 from podzero.replay import PortTaken, ReplayTimeout
-from podzero.runtime import recovery, saving
+from podzero.runtime import failures as failures_module
 from podzero.runtime import run as run_module
-from podzero.runtime.advice import LastCheckpointFailed
+from podzero.runtime import saving
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.cluster.remote import NodeLost, WorkerDied
-from podzero.runtime.learner_group import LearnerFailed, RunFailed
+from podzero.runtime.failures import LearnerFailures, first_start
 from podzero.runtime.monitoring.reports import MetricsReport
 from podzero.runtime.nodes import NodesAbsent
 from podzero.runtime.processes.learner import LearnerProcess
-from podzero.runtime.recovery import LearnerFailures, first_start
 from podzero.runtime.run import STOPPED, Run
 from podzero.runtime.saving import Saver
-from podzero.runtime.stop_signals import StopSignals
+from podzero.runtime.start import LastCheckpointFailed
+from podzero.runtime.stopping import StopSignals
+from podzero.runtime.workers import LearnerFailed, RunFailed
 from podzero.workdir import Workdir
 
 
@@ -76,14 +77,14 @@ def test_a_recovery_survives_every_error_that_may_pass(make_run):
     assert "steps" in run.until_end(signals)
     assert len(signals.event.waits) == len(RECOVERABLE)
     assert signals.event.waits == sorted(signals.event.waits)
-    assert max(signals.event.waits) <= recovery.LONGEST_PAUSE_S
+    assert max(signals.event.waits) <= failures_module.LONGEST_PAUSE_S
     assert view.statuses[-1].restarts == 1
 
 
 def test_a_recovery_waits_for_nodes_however_often(make_run):
     run, cluster, signals, _ = make_run()
     passing = [NodesAbsent("waited for nodes"), NodeLost("learner-1 is gone with its node")]
-    coming = iter([*passing * 2 * recovery.MAX_FAILURES, None])
+    coming = iter([*passing * 2 * failures_module.MAX_FAILURES, None])
     cluster.answers[LearnerProcess]["ready"] = lambda: next(coming)
     cluster.answers[LearnerProcess]["run"] = None
     learner_dies_with_its_node(cluster)
@@ -104,7 +105,7 @@ def test_a_recovery_that_fails_again_and_again_ends_the_run_with_the_last_error(
     learner_dies_with_its_node(cluster)
     with pytest.raises(RunFailed, match=str(failure)):
         run.until_end(signals)
-    assert len(signals.event.waits) == recovery.MAX_FAILURES
+    assert len(signals.event.waits) == failures_module.MAX_FAILURES
     assert view.statuses[-1].phase == "ended"
     assert cluster.alive() == []
 
@@ -286,7 +287,7 @@ def test_a_first_start_that_fails_by_something_that_may_pass_is_tried_again(no_w
         return outcome
 
     assert first_start(start, stopping) == "started"
-    assert stopping.waits == [recovery.FIRST_PAUSE_S]
+    assert stopping.waits == [failures_module.FIRST_PAUSE_S]
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_a_checkpoint_of_another_network_is_refused_and_kept(tmp_path, tiny, wat
 def test_too_few_cpus_in_a_cluster_are_counted(tmp_path, tiny, watch):
     from ray.cluster_utils import Cluster
 
-    from podzero.runtime.cluster.local_cluster import local_node
+    from podzero.runtime.cluster.ray_start import local_node
 
     nodes = Cluster(initialize_head=True, head_node_args=local_node(2))
     try:

@@ -12,16 +12,15 @@ from fake_cluster import FakeRemoteActor, save_shard, saves_learner
 from podzero.errors import ClusterError, ConfigError
 from podzero.learner import CheckpointMismatch
 from podzero.runtime import run as module
-from podzero.runtime.advice import LastCheckpointFailed
 from podzero.runtime.cluster.remote import NodeLost
-from podzero.runtime.learner_group import LearnerGroup, RunFailed
 from podzero.runtime.monitoring.monitor import Monitor
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, PreemptionNotice
 from podzero.runtime.nodes import NodesAbsent
 from podzero.runtime.run import STOPPED, Run
 from podzero.runtime.saving import Saver
-from podzero.runtime.stop_signals import StopSignals
-from podzero.runtime.worker import Worker
+from podzero.runtime.start import LastCheckpointFailed
+from podzero.runtime.stopping import StopSignals
+from podzero.runtime.workers import LearnerGroup, RunFailed, Worker
 from podzero.workdir import Workdir
 
 
@@ -84,7 +83,7 @@ class FakeSupervisor:
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
     monkeypatch.setattr(module, "TICK_S", 0.01)
-    monkeypatch.setattr("podzero.runtime.recovery.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("podzero.runtime.failures.FIRST_PAUSE_S", 0.01)
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ import pytest
 from fake_cluster import FakeRemoteActor, save_shard, saves_learner
 
 from podzero.runtime.checkpoints import checkpoints
-from podzero.runtime.learner_group import LearnerGroup
 from podzero.runtime.saving import FIRST_SNAPSHOT_S, RETRY_S, Saver, SaveState
-from podzero.runtime.worker import Worker
+from podzero.runtime.workers import LearnerGroup, Worker
 from podzero.workdir import Workdir, step_folder, step_folders
 
 

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from podzero.config import Experiment
-from podzero.runtime.cluster.local_cluster import local_node
 from podzero.runtime.cluster.ray_cluster import Cluster, connect
+from podzero.runtime.cluster.ray_start import local_node
 from podzero.runtime.cluster.remote import STOP_TIMEOUT_S, Call, RemoteActor, current_node_id
 from podzero.tools.bench.measuring import BenchError
 from podzero.types import Params, Sample, StoredState, Versioned, Window
 
 if TYPE_CHECKING:
-    from podzero.runtime.ray_params import RayParamSink
+    from podzero.runtime.params import RayParamSink
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ def _published(experiment: Experiment) -> tuple[Any, RayParamSink, Params]:
 
     from podzero.envs import spec_of
     from podzero.networks import make_network
-    from podzero.runtime.ray_params import RayParamSink, start_param_store
+    from podzero.runtime.params import RayParamSink, start_param_store
 
     store = start_param_store(current_node_id())
     network = make_network(experiment.network, spec_of(experiment.env))
@@ -155,7 +155,7 @@ class ActorProbe:
 
         from podzero.actors import ActorClients, SelfPlayActor
         from podzero.runtime.build import actor_parts
-        from podzero.runtime.ray_params import RayParamSource
+        from podzero.runtime.params import RayParamSource
 
         core, fold, _ = actor_parts(experiment)
         self._source = RayParamSource(store)
@@ -224,7 +224,7 @@ class Listener:
     """A process that only waits for parameters."""
 
     def __init__(self, name: str, experiment: Experiment, store: Any) -> None:
-        from podzero.runtime.ray_params import RayParamSource
+        from podzero.runtime.params import RayParamSource
 
         del name, experiment
         self._source = RayParamSource(store)
@@ -291,7 +291,7 @@ def bench_broadcast(experiment: Experiment, seconds: float) -> dict[str, Any]:
 @contextmanager
 def _ray_nodes(count: int) -> Iterator[str]:
     """A Ray cluster of `count` nodes on this machine; yields its address."""
-    # As runtime/cluster/local_cluster.py does for the cluster of a run.
+    # As runtime/cluster/ray_start.py does for the cluster of a run.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if "ray" not in sys.modules:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
@@ -406,7 +406,7 @@ class Readers:
     """A process with several readers, each in a thread."""
 
     def __init__(self, name: str, store: Any, readers: int) -> None:
-        from podzero.runtime.ray_params import RayParamSource
+        from podzero.runtime.params import RayParamSource
 
         del name
         self._sources = [RayParamSource(store) for _ in range(readers)]

@@ -1,4 +1,4 @@
-"""A cluster on this machine."""
+"""A cluster on this machine, one that a run joins, and one that it must not use."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import subprocess
 import sys
 
 import pytest
+
+from podzero.runtime.cluster.ray_cluster import connect
+from podzero.runtime.train import train
 
 ASK_WITHOUT_TOKEN = """
 import sys
@@ -32,3 +35,58 @@ def test_a_cluster_asks_for_a_token_even_if_ray_was_imported_before(before):
     command = [sys.executable, "-c", before + START, "-c", ASK_WITHOUT_TOKEN]
     said = subprocess.run(command, env=plain, capture_output=True, text=True, timeout=240, check=True).stdout
     assert said.split() == ["127.0.0.1", "refused"]
+
+
+@pytest.fixture(scope="module")
+def cluster(ray_nodes):
+    """A running cluster of two nodes with CPUs for an actor and a replay shard each."""
+    with ray_nodes(2, 2) as nodes:
+        yield nodes
+
+
+def test_a_cluster_on_this_machine_has_room_for_fractions_of_cpus():
+    cpus = os.cpu_count() + 0.5
+    with connect(None, cpus=cpus) as here:
+        assert [node.cpus for node in here.nodes()] == [os.cpu_count() + 1]
+
+
+def test_nodes_keep_their_environment_where_uv_run_started_a_process_that_had_imported_ray(cluster, monkeypatch):
+    """Ray would send the working directory, and have uv rebuild the environment for each worker."""
+    from ray._private import ray_constants
+    from ray._private.runtime_env import uv_runtime_env_hook
+
+    monkeypatch.setattr(ray_constants, "RAY_ENABLE_UV_RUN_RUNTIME_ENV", True)
+    monkeypatch.setattr(uv_runtime_env_hook, "_get_uv_run_cmdline", lambda: ["uv", "run", "pytest"])
+    with connect(cluster.address, 0):
+        import ray
+
+        assert not ray.get_runtime_context().runtime_env
+
+
+@pytest.mark.slow
+def test_actors_spread_over_the_nodes_of_a_cluster_that_runs_already(cluster, tmp_path, tiny, watch, running):
+    raylets = set()
+
+    def watch_actors(status):
+        raylets.update(actor.ppid() for actor in running("ray::ActorProcess"))
+        return len(raylets) == 2
+
+    train(tiny("actors.count=2", "stop.steps=200"), tmp_path / "run", cluster.address, watch(watch_actors))
+    assert len(raylets) == 2
+
+
+@pytest.mark.slow
+def test_a_cluster_that_was_not_named_is_not_used(cluster, tmp_path, monkeypatch, tiny, watch, running):
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)  # what other tools would join
+    others = {raylet.pid for raylet in running("raylet/raylet")}
+    assert len(others) >= 2
+    parents = set()
+
+    def watch_actors(status):
+        parents.update(actor.ppid() for actor in running("ray::ActorProcess"))
+        return bool(parents)
+
+    assert "40 steps" in train(tiny("stop.steps=40"), tmp_path / "run", None, watch(watch_actors)).reason
+    assert parents
+    assert not parents & others
+    assert {raylet.pid for raylet in running("raylet/raylet")} == others

@@ -1,7 +1,7 @@
-"""Finds and ends processes of earlier runs that still hold TPU chips, by the device files that they have open.
+"""Keeps other runs away: a lock on the working directory, and the end of processes that earlier runs left behind.
 
-Only one process can use the chips of a host. A process that outlived its run (its driver or its Ray node was killed)
-keeps the next run from starting until the host is restarted.
+Only one process can use the TPU chips of a host. A process that outlived its run (its driver or its Ray node was
+killed) keeps the next run from starting until the host is restarted. It is found by the device files it has open.
 """
 
 from __future__ import annotations
@@ -14,19 +14,79 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from podzero.errors import ClusterError
+from podzero.runtime.cluster.remote import START_TIMEOUT_S, current_node_id
+from podzero.runtime.cluster.scheduling import node_affinity
 
 log = logging.getLogger(__name__)
 
+LOCK_NAME = "run"
+"""Name of the actor that is the lock."""
 RUN_VARIABLE = "PODZERO_RUN"
 """Environment variable with the id of the run, set for every process of the run."""
 CHIP_FILES = ("accel*", "vfio/[0-9]*")
 """Device files of TPU chips, below /dev."""
 END_TIMEOUT_S = 10.0
 """Time for a process to release its chips before it is killed, and again before that counts as failed."""
+
+
+class _RunLock:
+    """The actor that is the lock. Ray ends it with the driver that started it."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+
+    def owner(self) -> str:
+        """The run that holds the lock, in words."""
+        return self._owner
+
+
+def lock_run(owner: str) -> Any:
+    """Locks the namespace of this driver for as long as the returned handle lives.
+
+    Args:
+      owner: the run, in words for whoever finds the namespace locked.
+
+    Raises:
+      ClusterError: another run holds the lock, and the message says which; or the actor that is the lock did not start.
+    """
+    import ray
+    from ray.exceptions import ActorAlreadyExistsError, GetTimeoutError, RayError
+
+    try:
+        strategy = node_affinity(current_node_id())
+        lock = ray.remote(_RunLock).options(name=LOCK_NAME, num_cpus=0, scheduling_strategy=strategy).remote(owner)
+        ray.get(lock.owner.remote(), timeout=START_TIMEOUT_S)
+    except ActorAlreadyExistsError:
+        raise ClusterError(
+            f"another run holds the lock of this working directory in the Ray cluster: {_other_owner()}; stop that "
+            "run, or choose another --workdir"
+        ) from None
+    except GetTimeoutError:
+        raise ClusterError(
+            f"waited {START_TIMEOUT_S:.0f} s for the lock of this working directory in the Ray cluster: its process on "
+            "this node did not start; is the node overloaded?"
+        ) from None
+    except RayError as error:
+        raise ClusterError(
+            f"the lock of this working directory in the Ray cluster could not be started on this node: {error}"
+        ) from error
+    return lock
+
+
+def _other_owner() -> str:
+    """The run that holds the lock."""
+    import ray
+    from ray.exceptions import RayError
+
+    try:
+        return str(ray.get(ray.get_actor(LOCK_NAME).owner.remote(), timeout=START_TIMEOUT_S))
+    except (ValueError, RayError):
+        return "a run that is ending"
 
 
 def end_stale_processes(run: str, devices: Path = Path("/dev")) -> list[str]:

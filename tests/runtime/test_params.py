@@ -1,15 +1,97 @@
-"""Publication through a real Ray cluster."""
+"""Publication of parameters: the store's logic without Ray, a real Ray cluster, and one process."""
 
+import asyncio
 import functools
 import logging
+import threading
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from podzero.runtime.cluster.remote import current_node_id
-from podzero.runtime.ray_params import MAX_PENDING, ParamStoreLost, RayParamSink, RayParamSource, start_param_store
+from podzero.runtime.params import (
+    MAX_PENDING,
+    LocalParams,
+    ParamStore,
+    ParamStoreLost,
+    RayParamSink,
+    RayParamSource,
+    start_param_store,
+)
+
+SOON = 0.01
+LONG = 30.0
+
+
+def run(scenario):
+    return asyncio.run(asyncio.wait_for(scenario, 60))
+
+
+async def start(coroutine):
+    """Starts a call and runs it until it waits."""
+    task = asyncio.create_task(coroutine)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    return task
+
+
+def test_readers_get_the_newest_publication():
+    async def scenario():
+        store = ParamStore()
+        first = await start(store.hold("learner", 3, ["three"]))
+        assert await store.newer_than(-1, SOON) == (3, ["three"])
+        assert await store.newer_than(3, SOON) is None
+        request = await start(store.newer_than(3, LONG))
+        second = await start(store.hold("learner", 8, ["eight"]))
+        assert await request == (8, ["eight"])
+        await asyncio.wait_for(first, LONG)
+        assert not second.done(), "the newest publication stays pending"
+        second.cancel()
+
+    run(scenario())
+
+
+def test_of_one_publisher_only_increasing_versions_are_accepted():
+    async def scenario():
+        store = ParamStore()
+        newest = await start(store.hold("learner", 8, ["eight"]))
+        await asyncio.wait_for(store.hold("learner", 8, ["again"]), LONG)
+        await asyncio.wait_for(store.hold("learner", 3, ["three"]), LONG)
+        assert await store.newer_than(-1, SOON) == (8, ["eight"])
+        newest.cancel()
+
+    run(scenario())
+
+
+def test_a_new_publisher_replaces_the_old_one_but_no_readers_version_decreases():
+    async def scenario():
+        store = ParamStore()
+        dead = await start(store.hold("learner", 8, ["eight"]))
+        ahead = await start(store.newer_than(8, LONG))
+        living = await start(store.hold("its successor", 5, ["five"]))
+        assert dead.done()
+        assert await store.newer_than(-1, SOON) == (5, ["five"])
+        assert not ahead.done()
+        await start(store.hold("its successor", 9, ["nine"]))
+        assert await ahead == (9, ["nine"])
+        assert living.done()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("readers", [1, 50])
+def test_all_readers_are_answered(readers):
+    async def scenario():
+        store = ParamStore()
+        requests = [await start(store.newer_than(-1, LONG)) for _ in range(readers)]
+        await start(store.hold("learner", 1, ["one"]))
+        assert await asyncio.gather(*requests) == [(1, ["one"])] * readers
+
+    run(scenario())
+
 
 TIMEOUT_S = 120.0
 
@@ -73,7 +155,7 @@ def test_another_process_reads_published_parameters(store):
 
     class Reader:
         def version_and_sum(self, handle):
-            from podzero.runtime.ray_params import RayParamSource
+            from podzero.runtime.params import RayParamSource
 
             version, params = RayParamSource(handle).wait(60.0)
             return version, float(params["tower"]["kernel"].sum())
@@ -119,7 +201,7 @@ def test_readers_wait_for_new_parameters_when_the_learner_died_with_the_old_ones
 
     class Learner:
         def publish(self, handle, version):
-            from podzero.runtime.ray_params import RayParamSink
+            from podzero.runtime.params import RayParamSink
 
             self.sink = RayParamSink(handle)
             self.sink.publish(version, {"tower": {"kernel": np.full((512, 512), version, np.float32)}})
@@ -165,3 +247,25 @@ def stored_bytes(address):
 
     state = internal_api.get_state_from_address(address)
     return internal_api.get_memory_info_reply(state).store_stats.object_store_bytes_used
+
+
+def test_a_reader_gets_each_version_once_and_the_newest_alone():
+    params = LocalParams()
+    assert params.poll() is None
+    params.publish(0, {"w": jnp.zeros(3)})
+    assert params.wait(1.0).version == 0
+    assert params.poll() is None
+    params.publish(8, {"w": jnp.ones(3)})
+    params.publish(16, {"w": jnp.full(3, 2.0)})
+    newest = params.poll()
+    assert newest.version == 16
+    np.testing.assert_array_equal(newest.params["w"], [2.0, 2.0, 2.0])
+    assert params.poll() is None
+
+
+def test_a_reader_waits_for_the_first_parameters_and_no_longer_than_it_says():
+    params = LocalParams()
+    with pytest.raises(TimeoutError, match=r"0\.05 s: .*learner .*not published"):
+        params.wait(0.05)
+    threading.Timer(0.05, params.publish, (3, {"w": jnp.zeros(1)})).start()
+    assert params.wait(10.0).version == 3

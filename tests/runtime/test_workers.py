@@ -1,24 +1,24 @@
-"""The hosts of a learner: the error that is raised when one fails, and the order in which they end."""
+"""Workers that fail: the hosts of a learner, the order in which they end, and tracebacks of other processes."""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
 from fake_cluster import PENDING, FakeRemoteActor
 
 from podzero.errors import ClusterError
-from podzero.runtime import learner_group as learner_group_module
+from podzero.runtime import workers
 from podzero.runtime.cluster.remote import NodeLost, WorkerDied
-from podzero.runtime.learner_group import CHECKPOINT_TIMEOUT_S, LearnerFailed, LearnerGroup
-from podzero.runtime.worker import Worker
+from podzero.runtime.monitoring.log_file import log_to_file
+from podzero.runtime.workers import CHECKPOINT_TIMEOUT_S, LearnerFailed, LearnerGroup, Worker
 
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch):
-    monkeypatch.setattr(learner_group_module, "BLAME_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(learner_group_module, "POLL_S", 0.01)
-    monkeypatch.setattr("podzero.runtime.worker._POLL_S", 0.01)
+    monkeypatch.setattr(workers, "BLAME_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(workers, "POLL_S", 0.01)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_an_error_of_any_host_while_it_is_built_is_raised_though_the_others_wait
 
 
 def test_hosts_that_are_never_built_are_named(make_group, monkeypatch):
-    monkeypatch.setattr(learner_group_module, "BUILD_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(workers, "BUILD_TIMEOUT_S", 0.0)
     learner, actors, _ = make_group(3, ready=PENDING)
     actors[1].answers["ready"] = None
     with pytest.raises(ClusterError, match=r"^waited 0 s for learner, learner-2 "):
@@ -115,7 +115,7 @@ def test_a_lost_node_is_raised_instead_of_the_error_that_it_caused_on_another_ho
 
 
 def test_a_node_that_ray_declares_dead_only_after_another_host_failed_is_waited_for(make_group, monkeypatch):
-    monkeypatch.setattr(learner_group_module, "BLAME_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(workers, "BLAME_TIMEOUT_S", 60.0)
     learner, actors, _ = make_group(2)
     actors[0].last("run").end(RuntimeError("Gloo: connection reset by peer"))
     looks = []
@@ -125,7 +125,7 @@ def test_a_node_that_ray_declares_dead_only_after_another_host_failed_is_waited_
         if len(looks) == 3:
             actors[1].last("run").end(NodeLost("learner-1 is gone"))
 
-    monkeypatch.setattr(learner_group_module.time, "sleep", look)
+    monkeypatch.setattr(workers.time, "sleep", look)
     with pytest.raises(NodeLost, match="learner-1 is gone"):
         assert learner.working
 
@@ -206,3 +206,50 @@ def test_host_0_is_killed_last(make_group):
     learner, _, history = make_group(3)
     learner.kill()
     assert history == ["learner-2 killed", "learner-1 killed", "learner killed"]
+
+
+log = logging.getLogger("podzero.test")
+
+
+def failing_class():
+    """A class inside a function, since Ray's workers cannot import this module."""
+
+    class Failing:
+        def __init__(self, name):
+            self._name = name
+
+        def run(self):
+            self._search()
+
+        def _search(self):
+            raise ValueError(f"{self._name} chose no move")
+
+    return Failing
+
+
+def test_the_failure_of_a_method_brings_the_traceback_of_its_process(ray_cluster, tmp_path, watch):
+    actor = ray_cluster.spawn(failing_class(), "actor-0", cpus=0, environment={})
+    try:
+        worker = Worker(actor, actor.begin("run"))
+        with pytest.raises(ValueError, match="actor-0 chose no move"):
+            worker.work.result(120)
+        view = watch()
+        with view, log_to_file(tmp_path / "log"):
+            log.warning("actor-0 failed", exc_info=worker.ended())
+    finally:
+        actor.kill()
+    text = (tmp_path / "log").read_text()
+    assert "in _search" in text
+    assert "ValueError: actor-0 chose no move" in text
+    assert "\x1b" not in text
+    (line,) = view.lines
+    assert line.endswith("ValueError: actor-0 chose no move")
+    assert "\n" not in line
+
+
+def test_the_death_of_a_process_is_one_line_on_the_screen(tmp_path, watch):
+    view = watch()
+    with view, log_to_file(tmp_path / "log"):
+        log.warning("actor-0 failed", exc_info=WorkerDied("actor-0 is gone: it died\n\tpid: 7\n\tthe node is alive"))
+    assert view.lines == ["actor-0 failed: WorkerDied: actor-0 is gone: it died"]
+    assert "the node is alive" in (tmp_path / "log").read_text()

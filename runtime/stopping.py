@@ -1,25 +1,32 @@
-"""Notices from Google Cloud's metadata server that this node will be preempted or stopped for maintenance.
+"""What ends a run from outside: signals to the driver, and notices that a node will be preempted or stopped.
 
-`instance/preempted` becomes TRUE about half a minute before a spot node is shut down; `instance/maintenance-event`
-announces maintenance of the host (https://cloud.google.com/compute/docs/metadata). The server holds each request until
-the value changes, so one request a minute is enough to learn of a change at once.
+The notices come from Google Cloud's metadata server. `instance/preempted` becomes TRUE about half a minute before a
+spot node is shut down; `instance/maintenance-event` announces maintenance of the host
+(https://cloud.google.com/compute/docs/metadata). The server holds each request until the value changes, so one request
+a minute is enough to learn of a change at once.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Self
 from urllib.parse import urlencode
 
-from podzero.runtime.cluster.stale_processes import CHIP_FILES
+from podzero.runtime.cluster.other_runs import CHIP_FILES
 
 log = logging.getLogger(__name__)
 
+REPEATED_AFTER_S = 1.0
+"""Time from which another Ctrl-C counts as a second one: some parent processes pass the first one on as well."""
 HOST_VARIABLE = "GCE_METADATA_HOST"
 """Environment variable with the address of the metadata server, `host` or `host:port`, as in Google's libraries."""
 ANNOUNCEMENTS = {
@@ -40,6 +47,57 @@ LONGEST_PAUSE_S = 30.0
 MOST_BYTES = 4096
 """Bytes of an answer that are read."""
 NOT_FOUND = 404
+
+
+class StopSignals:
+    """A context manager that handles SIGINT, SIGTERM and SIGHUP (sent when the terminal closes): the first one sets
+    `event`; a second SIGINT interrupts. SIGHUP stays ignored where it was, for example by `nohup`.
+    """
+
+    def __init__(self, event: threading.Event | None = None) -> None:
+        self.event = event or threading.Event()
+        self.number = 0
+        """The first signal that was received; 0 before."""
+        self._interrupts = False
+        self._received_at = 0.0
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        if self._before[signal.SIGHUP] is signal.SIG_IGN:
+            del self._before[signal.SIGHUP]
+        self.install()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def install(self) -> None:
+        """Installs the handlers, again if a library has replaced them."""
+        for number in self._before:
+            signal.signal(number, self._handle)
+
+    @contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """In this context a signal raises KeyboardInterrupt. For steps that may be broken off anywhere."""
+        self._interrupts = True
+        try:
+            if self.event.is_set():
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._interrupts = False
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        first, now = not self.event.is_set(), time.monotonic()
+        if first:
+            self.number, self._received_at = number, now
+        self.event.set()
+        second = number == signal.SIGINT and now - self._received_at >= REPEATED_AFTER_S
+        if second or (first and self._interrupts):
+            raise KeyboardInterrupt
 
 
 def metadata_host(devices: Path = Path("/dev")) -> str | None:
