@@ -64,25 +64,25 @@ Apply = Callable[[Params, Array], tuple[jax.Array, jax.Array]]
 
 
 class ActorParts(NamedTuple):
-    """What a self-play actor is made of."""
+    """The parts of a self-play actor."""
 
     core: SelfPlayCore
     fold: Callable[[Params], Params]
-    """Turns published parameters into those that the core takes."""
+    """Turns published parameters into the core's."""
     quantized: QuantizedNetwork | None = None
-    """The network that the core's searches evaluate; None if they evaluate it in their own program."""
+    """The int8 network that the core calls; None if the network is part of the search's own program."""
 
 
 class HasMetrics(Protocol):
-    """Something with metrics of its own."""
+    """An object with metrics of its own."""
 
     def metrics(self) -> Mapping[str, float]:
-        """The newest ones."""
+        """Its newest metrics."""
         ...
 
 
 def learner_parts(experiment: Experiment) -> tuple[Network | ModelNetwork, EnvSpec, Sequence[Symmetry]]:
-    """The network of an experiment, the specification of its environment, and the symmetries of its observations."""
+    """The network of an experiment, and its environment's specification and symmetries."""
     if isinstance(experiment.network, ModelNetworkConfig):
         spec = spec_of(experiment.env)
         return make_model_network(experiment.network, spec), spec, ()
@@ -91,7 +91,7 @@ def learner_parts(experiment: Experiment) -> tuple[Network | ModelNetwork, EnvSp
 
 
 def _trained_network(experiment: Experiment, spec: EnvSpec) -> Network:
-    """The network that the learner trains; the experiment and this CPU decide what computes its tower.
+    """The network that the learner trains; experiment and CPU decide what computes its tower.
 
     Raises:
       ConfigError: OpenVINO is not installed.
@@ -111,9 +111,7 @@ def make_actor(
     seed: int,
     clients: ActorClients,
 ) -> SelfPlayActor | EnvironmentActor:
-    """The actor on a CPU host for the environment of an experiment: self-play for games, acting for Gymnasium
-    environments.
-    """
+    """The actor of a CPU host: self-play for games, acting for Gymnasium environments."""
     if isinstance(experiment.env, GymnasiumConfig):
         spec = spec_of(experiment.env)
         return EnvironmentActor(
@@ -127,7 +125,7 @@ def make_actor(
         )
     core, fold, quantized = actor_parts(experiment)
     if quantized is not None:
-        # The source folds, which makes the int8 version, in the background: the actor takes what it gave as it is.
+        # The source makes the int8 version of new parameters in the background; the actor uses them unchanged.
         source = BackgroundSource(clients.source, fold)
         clients = clients._replace(source=source, report=with_metrics(clients.report, quantized))
         fold = _unchanged
@@ -139,14 +137,14 @@ def _unchanged(params: Params) -> Params:
 
 
 def model_search(experiment: Experiment, spec: EnvSpec) -> ModelSearch:
-    """The search of an experiment that learns a model of its environment."""
+    """The search of an experiment whose network learns a model of its environment."""
     assert isinstance(experiment.network, ModelNetworkConfig)
     network = make_model_network(experiment.network, spec)
     return make_model_search(experiment.search, network, spec, experiment.env.discount)
 
 
 def acting_network(experiment: Experiment, spec: EnvSpec) -> tuple[Callable[[Array], Params], Apply]:
-    """The two functions of the network that actors evaluate.
+    """The network that actors evaluate, as two functions.
 
     Returns:
       `init(key)`, which gives acting parameters, and `predict(params, observations)`, which gives policy and value.
@@ -162,7 +160,7 @@ def acting_network(experiment: Experiment, spec: EnvSpec) -> tuple[Callable[[Arr
 
 
 def actor_parts(experiment: Experiment) -> ActorParts:
-    """The parts of a self-play actor; the experiment and this CPU decide where they evaluate the network.
+    """The parts of a self-play actor; experiment and CPU decide whether it evaluates in int8.
 
     Raises:
       ConfigError: the package that evaluates in int8 is not installed.
@@ -175,7 +173,7 @@ def actor_parts(experiment: Experiment) -> ActorParts:
 
 
 def local_parts(experiment: Experiment) -> ActorParts:
-    """The parts of an actor that evaluates the network in the program of the search, whatever the experiment says."""
+    """The parts of an actor that evaluates the network within the search's program, whatever the experiment says."""
     env, network, fold = local_network(experiment)
     return ActorParts(selfplay_core(experiment, env, network_evaluation(env, network.apply)), fold)
 
@@ -183,10 +181,10 @@ def local_parts(experiment: Experiment) -> ActorParts:
 def make_device_actor(
     experiment: Experiment, name: str, seed: int, clients: ActorClients, devices: Sequence[jax.Device]
 ) -> DeviceActor:
-    """The actor that plays on accelerators of this process.
+    """The actor that plays on this process's accelerators.
 
     Raises:
-      ConfigError: the devices cannot share the games evenly, or the game has no longest game.
+      ConfigError: the devices cannot share the games evenly, or the length of games is unlimited.
     """
     games = experiment.actors.games
     if games % len(devices):
@@ -205,7 +203,7 @@ def make_device_actor(
 
 
 def device_parts(experiment: Experiment) -> tuple[RolloutCore, PlacedNetwork]:
-    """Self-play on an accelerator, and the network that it evaluates."""
+    """Self-play on an accelerator and the network that it evaluates."""
     placed = placed_network(experiment)
     core = selfplay_core(experiment, placed.env, network_evaluation(placed.env, placed.apply))
     return RolloutCore(core, placed.env, experiment), placed
@@ -223,13 +221,13 @@ def _int8_parts(experiment: Experiment) -> ActorParts:
 
 
 def selfplay_core(experiment: Experiment, env: Env, evaluate: Evaluate) -> SelfPlayCore:
-    """The self-play step, whose searches evaluate states by `evaluate`."""
+    """The self-play step, whose searches evaluate states with `evaluate`."""
     search = _search(experiment, env, evaluate)
     return SelfPlayCore(env, search, experiment.actors, keep_states=experiment.reanalyse.share > 0)
 
 
 def with_metrics(report: Report, of: HasMetrics) -> Report:
-    """A report that adds the metrics of something that a worker uses."""
+    """A report that adds the metrics of an object that the worker uses."""
     return lambda worker, metrics: report(worker, {**metrics, **of.metrics()})
 
 
@@ -257,7 +255,7 @@ def make_reanalyser(
 
 
 def make_reanalysis(experiment: Experiment, seed: int) -> tuple[Reanalyse, Callable[[Params], Params]]:
-    """The search of stored states, and the function that turns published parameters into those it takes."""
+    """The search of stored states, and the function that turns published parameters into its own."""
     if isinstance(experiment.network, ModelNetworkConfig):
         spec = spec_of(experiment.env)
         network = make_model_network(experiment.network, spec)
@@ -268,7 +266,7 @@ def make_reanalysis(experiment: Experiment, seed: int) -> tuple[Reanalyse, Calla
 
 
 def local_network(experiment: Experiment) -> tuple[Env, Network, Callable[[Params], Params]]:
-    """A game, the network that a search evaluates in its own program, and the jitted `fold` of its parameters."""
+    """A game, its network for use within a search's program, and the jitted `fold` for published parameters."""
     env = make_env(experiment.env)
     fold, network = make_inference(experiment.network, env.spec)
     return env, network, jax.jit(fold)
@@ -280,18 +278,18 @@ def _search(experiment: Experiment, env: Env, evaluate: Evaluate) -> BatchedSear
 
 
 class PlacedNetwork(NamedTuple):
-    """The network as accelerators evaluate it for self-play."""
+    """The network as accelerators evaluate it for self-play: as it is, or with its tower in int8."""
 
     env: Env
     """The game."""
     init: Callable[[Array], Params]
-    """From a key to parameters for `apply`; traceable."""
+    """Maps a key to parameters for `apply`; traceable."""
     apply: Callable[[Params, Array], tuple[jax.Array, jax.Array]]
-    """Parameters and observations to logits and values; traceable."""
+    """Maps parameters and observations to logits and values; traceable."""
     fold: Callable[[Params], Params]
-    """Turns published parameters into those of `apply`."""
+    """Turns published parameters into parameters for `apply`."""
     int8: Int8Network | None = None
-    """Quantizes it, if something does."""
+    """Quantizes the network; None if it is evaluated as it is."""
 
 
 def placed_network(experiment: Experiment) -> PlacedNetwork:
@@ -306,7 +304,7 @@ def placed_network(experiment: Experiment) -> PlacedNetwork:
 
 
 def _int8_network(experiment: Experiment, env: Env) -> PlacedNetwork:
-    """The network with its tower in int8; calibrated by what a server evaluates, or what is played on a device."""
+    """The network with its tower in int8, calibrated on the positions that a server evaluates or a device plays."""
     assert isinstance(experiment.network, ResNetConfig)
     limits, seed, encoding = experiment.int8, experiment.seed, encoding_of(env, with_legal=True)
     assert encoding.legal is not None
@@ -335,16 +333,16 @@ def make_served_actor(
     servers: Callable[[], Mapping[str, str]],
     preferred: int,
 ) -> ActorGroups:
-    """The actor on a CPU host whose network inference servers evaluate.
+    """The actor of a CPU host whose network inference servers evaluate.
 
     Args:
-      experiment: of the run.
-      name: of the actor.
-      seed: of the actor; the games of its first group depend on it as those of a local actor with as many games.
-      clients: of each group of games; the sources of parameters are replaced.
-      run: id of the run.
-      servers: finds the addresses of the present servers, by name.
-      preferred: number of the server with which the first group begins.
+      experiment: the run's experiment.
+      name: the actor's name.
+      seed: the actor's seed; its first group plays the games of a local actor with this seed and as many games.
+      clients: the clients of each group of games, whose sources of parameters are replaced.
+      run: the id of the run.
+      servers: finds the addresses of the servers that are up, by name.
+      preferred: the number of the server that the first group asks first.
     """
     config, games = experiment.server, experiment.actors.games // experiment.server.groups
     group = experiment.model_copy(update={"actors": experiment.actors.model_copy(update={"games": games})})
@@ -387,17 +385,17 @@ def make_server(
     announce: Callable[[str], None],
     devices: Sequence[jax.Device],
 ) -> NetworkServer:
-    """The inference server of an experiment on some devices of this process.
+    """The inference server of an experiment on devices of this process.
 
     Args:
-      experiment: of the run.
-      name: of the server.
-      host: name or IP at which actors reach it.
-      run: id of the run.
-      source: of the published parameters.
-      report: of metrics.
-      announce: is called with the address every few seconds.
-      devices: that evaluate.
+      experiment: the run's experiment.
+      name: the server's name.
+      host: the name or IP at which actors reach it.
+      run: the id of the run.
+      source: the published parameters.
+      report: receives metrics.
+      announce: called with the server's address every few seconds.
+      devices: the devices that evaluate.
 
     Raises:
       ConfigError: the devices cannot share the batches evenly.

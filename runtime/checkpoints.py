@@ -38,7 +38,7 @@ from podzero.workdir import Workdir, keep_as, step_folder, step_folders, sync, s
 log = logging.getLogger(__name__)
 
 SHARD_TIMEOUT_S = BUILD_TIMEOUT_S
-"""Longest time for a replay shard to write its contents: as long as it may take to restore them."""
+"""Longest time for a replay shard to write its contents: the same as for restoring them."""
 VISIBLE_TIMEOUT_S = 60.0
 """Longest wait until the driver sees what other nodes have written: NFS keeps its view of a folder for a minute."""
 _POLL_S = 0.5
@@ -49,7 +49,7 @@ _RUN_FILE = "run.json"
 KEEP_DAMAGED = 2
 """How many damaged checkpoints are kept under other names."""
 PER_DOUBLING = 4
-"""Rated snapshots that are kept for each doubling of the step."""
+"""How many rated snapshots are kept for each doubling of the step."""
 
 
 class RunFileDamaged(PodzeroError, RuntimeError):
@@ -61,7 +61,7 @@ class SavedShard(NamedTuple):
 
     folder: Path
     samples: int
-    """How many there were; 0 if that is not known."""
+    """The number of samples; 0 if unknown."""
 
 
 class Checkpoint(NamedTuple):
@@ -72,14 +72,14 @@ class Checkpoint(NamedTuple):
     counters: dict[str, float]
     ladder: dict[str, Any]
     samples: list[int]
-    """In each replay shard."""
+    """The number of samples in each replay shard."""
     fault: RunFileDamaged | StorageError | None = None
-    """Why `run.json` could not be read; counters, ladder and samples are empty then, and no run may start from them."""
+    """Why `run.json` could not be read. Counters, ladder and samples are then empty, and no run may start from here."""
     before: tuple[Checkpoint, ...] = ()
     """The older checkpoints, newest first."""
 
     def shard(self, index: int) -> list[SavedShard]:
-        """The contents of a replay shard: those of this checkpoint, then those of the ones before."""
+        """The contents of a replay shard in this checkpoint and in the older ones, newest first."""
         return [
             SavedShard(shard_folder(found.folder, index), dict(enumerate(found.samples)).get(index, 0))
             for found in (self, *self.before)
@@ -108,7 +108,7 @@ def write_checkpoint(
     """Writes a checkpoint and deletes the oldest ones; returns its step.
 
     Args:
-      workdir: where it goes.
+      workdir: the run's working directory.
       save_learner: writes the learner's state below a folder and returns its step.
       shards: the replay shards.
       counters: the counters of the run.
@@ -116,10 +116,11 @@ def write_checkpoint(
       keep: how many checkpoints are kept.
 
     Raises:
-      ClusterError, WorkerDied: a worker did not answer; the checkpoints before are untouched.
-      SaveUnderWay: a shard still writes the checkpoint before, which was given up; those before are untouched.
-      StorageError: this node does not see what a worker wrote; the checkpoints before are untouched.
-      OSError: it cannot be written; the checkpoints before are untouched.
+      ClusterError, WorkerDied: a worker did not answer.
+      SaveUnderWay: a shard is still writing an earlier checkpoint that was given up.
+      StorageError: this node does not see what a worker wrote.
+      OSError: the checkpoint cannot be written.
+      After any of these, the earlier checkpoints are untouched.
     """
     delete_unfinished(workdir)
     # A new name each time, so that a late write of an abandoned checkpoint cannot end up in this one.
@@ -135,7 +136,7 @@ def write_checkpoint(
         write_atomically(unfinished / _RUN_FILE, sealed(run))
         sync_tree(unfinished)
     except Exception:
-        shutil.rmtree(unfinished, ignore_errors=True)  # what a worker still writes there, the next attempt deletes
+        shutil.rmtree(unfinished, ignore_errors=True)  # the next attempt deletes what a worker may still write there
         raise
     _move_into_place(unfinished, step_folder(workdir.checkpoints, step))
     for old in step_folders(workdir.checkpoints)[:-keep]:
@@ -144,23 +145,20 @@ def write_checkpoint(
 
 
 def age_s(checkpoint: Checkpoint) -> float:
-    """Seconds since a checkpoint was written, by the clocks of the storage and of this machine."""
+    """Seconds since a checkpoint was written, by the storage's clock and this machine's."""
     with suppress(OSError):
         return max(0.0, time.time() - (checkpoint.folder / _RUN_FILE).stat().st_mtime)
     return 0.0
 
 
 def delete_unfinished(workdir: Workdir) -> None:
-    """Deletes what failed writes and deletions have left, as when the process died. Only one process may save."""
+    """Deletes the remains of interrupted writes and deletions. Only one process may save."""
     for abandoned in workdir.checkpoints.glob(f"{_UNFINISHED}*"):
         shutil.rmtree(abandoned, ignore_errors=True)
 
 
 def set_aside(checkpoint: Checkpoint, reason: Exception) -> None:
-    """Renames a damaged checkpoint, so that it is kept but not used, and logs a warning.
-
-    The damaged ones of the `KEEP_DAMAGED` highest steps stay; the others are deleted.
-    """
+    """Renames a damaged checkpoint, so that it is kept but not used; keeps the newest `KEEP_DAMAGED` of these."""
     aside = checkpoint.folder.with_name(f"{_DAMAGED}{checkpoint.folder.stem}")
     shutil.rmtree(aside, ignore_errors=True)
     checkpoint.folder.rename(aside)
@@ -171,15 +169,15 @@ def set_aside(checkpoint: Checkpoint, reason: Exception) -> None:
 
 
 def newest_checkpoint(workdir: Workdir) -> Checkpoint | None:
-    """The newest checkpoint of a working directory whose counters can be read."""
+    """The newest checkpoint whose counters can be read."""
     return next((found for found in checkpoints(workdir) if found.fault is None), None)
 
 
 def _check_visible(folder: Path, shards: Sequence[RemoteActor]) -> None:
-    """Checks that the driver sees the parts of a checkpoint, which learner and shards wrote on their own nodes.
+    """Checks that the driver sees the parts of a checkpoint that learner and shards wrote on their own nodes.
 
     Raises:
-      StorageError: it does not, so that the run could not resume; the message names the part, and who wrote it.
+      StorageError: a part is not visible here, so the run could not resume; the message names it and its writer.
     """
     parts = [("the learner", folder / LEARNER_FOLDER / LEARNER_MANIFEST)]
     for index, shard in enumerate(shards):
@@ -209,7 +207,7 @@ def _move_into_place(unfinished: Path, folder: Path) -> None:
 
 
 def _delete(folder: Path) -> None:
-    """Deletes a checkpoint: under a hidden name, so that no half of it is ever taken for a whole one."""
+    """Deletes a checkpoint under a hidden name, so that half of it is never taken for a whole one."""
     with suppress(OSError):  # the next save tries again
         hidden = folder.rename(folder.with_name(f"{_UNFINISHED}-{folder.name}"))
         shutil.rmtree(hidden, ignore_errors=True)
@@ -223,7 +221,7 @@ def _read(step: int, folder: Path) -> Checkpoint:
 
 
 def _read_run(folder: Path) -> tuple[dict[str, float], dict[str, Any], list[int]]:
-    """Counters, ladder and the samples of each shard, as the folder of a checkpoint has them.
+    """Reads the counters, the ladder and the number of samples in each shard from a checkpoint's folder.
 
     Raises:
       RunFileDamaged: they are missing or damaged.
@@ -255,9 +253,9 @@ def delete_old_snapshots(folder: Path, newest: int, ladder: Mapping[str, Any]) -
 
 
 def set_aside_later(folder: Path, step: int) -> None:
-    """Renames the snapshots of steps after `step`, which a resumption makes again, to `lost-STEP`.
+    """Renames the snapshots of steps after `step` to `lost-STEP`; nothing deletes them.
 
-    Otherwise the evaluator would take them for the newest, and the next ones for old. Nothing deletes them.
+    A resumed run writes these steps again; the evaluator would take the old ones for the newest.
     """
     for later in step_folders(folder):
         if later > step:
@@ -267,14 +265,14 @@ def set_aside_later(folder: Path, step: int) -> None:
 def kept_snapshots(steps: Collection[int], newest: int, rated: Collection[int]) -> set[int]:
     """The steps whose snapshots are kept.
 
-    These are the newest ones, and the rated ones that the evaluator may choose as opponents: the last one, and for
-    every doubling of the step the first in each of `PER_DOUBLING` equal intervals of its logarithm. The evaluator
-    chooses the one nearest to half of the present step.
+    These are the newest ones, and the rated ones that the evaluator may choose as opponents: the last rated one, and
+    for every doubling of the step the first in each of `PER_DOUBLING` equal intervals of its logarithm. The evaluator
+    chooses the one nearest to half of the current step.
 
     Args:
-      steps: all snapshots.
+      steps: the steps of all snapshots.
       newest: how many of the newest are kept.
-      rated: steps with a rating.
+      rated: the steps with a rating.
     """
     candidates = sorted(set(rated) & set(steps))
     first = {int(PER_DOUBLING * math.log2(max(step, 1))): step for step in reversed(candidates)}

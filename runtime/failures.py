@@ -1,4 +1,4 @@
-"""What follows from a failure: when and where a worker, the learner or a start is tried again, or the run ends."""
+"""What follows a failure: when and where a worker, the learner or the whole start is retried, or the run ends."""
 
 from __future__ import annotations
 
@@ -26,31 +26,30 @@ _MOST_COUNTED = 64
 SHARD = "replay"
 """The kind of replay's shards, of which training needs every one."""
 FIRST_PAUSE_S = 10.0
-"""Pause after the first failed attempt to start; it doubles with each further one."""
+"""Pause after the first failed attempt to start; each further failure doubles it."""
 LONGEST_PAUSE_S = 160.0
 MAX_FAILURES = 8
-"""Attempts to start again that may fail for reasons other than lost or missing nodes, for which a run waits however
-long."""
+"""How many attempts to start again may fail. Lost or missing nodes do not count: a run waits for them for any time."""
 MAX_FIRST_FAILURES = 2
-"""Attempts that may fail before the workers of a run have started for the first time."""
+"""How many attempts may fail before a run's workers have started for the first time."""
 
 
 class Restart(NamedTuple):
-    """What follows from a failure."""
+    """The consequences of a failure."""
 
     in_row: int
-    """Failures of the worker since it worked last, this one included."""
+    """The worker's failures since it last worked, including this one."""
     pause_s: float
     """Seconds until it may restart."""
     node_avoided: bool
-    """Whether, by this failure, its kind of worker begins to avoid the node."""
+    """Whether this failure makes the worker's kind avoid the node."""
 
 
 class FailureBudget:
-    """Counts failures by worker, and by node and kind of worker. Pure: the clock is an argument.
+    """Counts failures per worker, and per node and kind of worker. Pure: the clock is an argument.
 
-    Failures count within `restarts.window_minutes`. Those in a row, since the worker worked last, count however long
-    ago they were: they alone can be too many.
+    Failures count for `restarts.window_minutes`. Failures in a row, since the worker last worked, count for any time,
+    and only they can be too many.
 
     Args:
       config: the section `restarts`.
@@ -59,17 +58,17 @@ class FailureBudget:
     def __init__(self, config: RestartsConfig) -> None:
         self._config = config
         self._failed: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_MOST_COUNTED))
-        """Times of the failures of each worker."""
+        """The times of each worker's failures."""
         self._failed_on: defaultdict[tuple[str, str], deque[float]] = defaultdict(lambda: deque(maxlen=_MOST_COUNTED))
-        """Times of the failures of each kind on each node."""
+        """The times of each kind's failures on each node."""
         self._in_row: Counter[str] = Counter()
         self._may_start_at: dict[str, float] = {}
         self._avoided_until: dict[tuple[str, str], float] = {}
         self._have_worked: set[str] = set()
-        """The kinds of which some worker has worked."""
+        """The kinds with a worker that has ever worked."""
 
     def note_work(self, worker: str) -> None:
-        """Notes that a worker has done some work since its last failure."""
+        """Notes that a worker has worked since its last failure."""
         self._have_worked.add(kind_of(worker))
         self._in_row.pop(worker, None)
 
@@ -78,9 +77,9 @@ class FailureBudget:
 
         Args:
           worker: its name; `actor-3` is of the kind `actor`.
-          node: id of its node, if that is known.
-          now: present time in seconds.
-          node_at_fault: whether the worker cannot work on this node, so that its kind avoids it from now on.
+          node: the id of its node, if known.
+          now: the current time in seconds.
+          node_at_fault: whether the worker cannot work on this node at all, so that its kind must avoid it.
         """
         self._in_row[worker] += 1
         failures = max(self._count(self._failed[worker], now), self._in_row[worker])
@@ -98,27 +97,27 @@ class FailureBudget:
         return now < self._avoided_until.get((kind, node), now)
 
     def has_worked(self, kind: str) -> bool:
-        """Whether some worker of a kind has worked."""
+        """Whether any worker of a kind has ever worked."""
         return kind in self._have_worked
 
     def in_row(self, worker: str) -> int:
-        """Failures of a worker since it worked last."""
+        """A worker's failures since it last worked."""
         return self._in_row[worker]
 
     def exhausted(self, worker: str) -> bool:
-        """Whether a worker has failed as often in a row as it may."""
+        """Whether a worker has used up its failures in a row."""
         worked = self.has_worked(kind_of(worker))
         return self._in_row[worker] >= (self._config.max_failures if worked else self._config.max_first_failures)
 
     def _count(self, times: deque[float], now: float) -> int:
-        """Adds a failure to those of the window; returns their number."""
+        """Adds a failure; returns the number within the window."""
         while times and times[0] <= now - 60 * self._config.window_minutes:
             times.popleft()
         times.append(now)
         return len(times)
 
     def _pause_s(self, failures: int) -> float:
-        """Nothing after the first failure; then the first pause, which each further failure doubles."""
+        """0 after the first failure; then the first pause, doubled by each further failure."""
         if failures == 1:
             return 0.0
         doublings = min(failures - 2, _MOST_COUNTED)
@@ -141,7 +140,7 @@ class Failures:
     Args:
       config: the section `restarts`.
       program: the kinds of processes.
-      describe: describes the node of an id, for the log.
+      describe: describes the node with an id, for the log.
     """
 
     def __init__(self, config: RestartsConfig, program: Iterable[Reservation], describe: Callable[[str], str]) -> None:
@@ -150,7 +149,7 @@ class Failures:
         self._describe = describe
         self._budget = FailureBudget(config)
         self._last: dict[str, Exception] = {}
-        """The last error of each worker that has failed and not worked since."""
+        """The last error of each worker that has not worked since it failed."""
 
     def note_work(self, worker: str) -> None:
         """Notes that a worker has done some work."""
@@ -158,17 +157,17 @@ class Failures:
         self._last.pop(worker, None)
 
     def note_end(self, worker: str, node: str | None, error: Exception, alive: Collection[str]) -> None:
-        """Notes that a worker ended, and logs what follows.
+        """Notes that a worker ended, and logs the consequences.
 
         Args:
           worker: its name.
-          node: id of its node, if that is known.
-          error: that ended it.
+          node: the id of its node, if known.
+          error: the error that ended it.
           alive: the workers of its kind that are alive.
 
         Raises:
-          RunFailed: training needs the worker, and the experiment is at fault, or all of its kind have failed as often
-            in a row as they may. The message names the last error.
+          RunFailed: training needs the worker, and the experiment is at fault, or all workers of its kind have used up
+            their failures in a row. The message gives the last error.
         """
         kind = kind_of(worker)
         if isinstance(error, NodeLost):
@@ -194,7 +193,7 @@ class Failures:
 
     @property
     def failing(self) -> dict[str, str]:
-        """The workers that have failed and not worked since, by name: how often in a row, and their last errors."""
+        """The workers that have not worked since they failed: by name, the failures in a row and the last error."""
         return {
             worker: f"{_times(self._budget.in_row(worker))}: {error}".splitlines()[0]
             for worker, error in sorted(self._last.items())
@@ -215,7 +214,7 @@ class Failures:
             )
 
     def _concerned(self, worker: str, alive: Collection[str]) -> set[str]:
-        """The workers that must all have failed too often: those of the same kind that are alive or have failed."""
+        """The workers that must all be exhausted to end the run: those of the kind that are alive or have failed."""
         kind = kind_of(worker)
         if kind == SHARD:
             return {worker}
@@ -237,7 +236,7 @@ def _times(failures: int) -> str:
 
 
 class RestartPolicy:
-    """What to do after each failed attempt to start the workers again."""
+    """When to try again after a failed attempt to restart the workers."""
 
     def __init__(self) -> None:
         self._pause_s = FIRST_PAUSE_S
@@ -247,8 +246,8 @@ class RestartPolicy:
         """Seconds until the next attempt after one that failed with `error`.
 
         Raises:
-          RunFailed: too many attempts failed, and not because nodes were lost or had not joined.
-          Exception: `error` itself if every attempt would fail with it.
+          RunFailed: too many attempts failed for reasons other than lost or missing nodes.
+          Exception: `error` itself, if every attempt would fail with it.
         """
         if isinstance(error, RunFailed) or _is_user_error(error):
             raise error
@@ -261,17 +260,17 @@ class RestartPolicy:
 
 
 def first_start[Started](start: Callable[[], Started], stopping: threading.Event) -> Started:
-    """Starts the workers of a run for the first time; tries again after an error that may pass by itself.
+    """Starts a run's workers for the first time; retries after errors that may pass by themselves.
 
     Args:
-      start: starts the workers; leaves none running when it fails.
-      stopping: set when the run shall end.
+      start: starts the workers; leaves none running if it fails.
+      stopping: set when the run must end.
 
     Returns:
-      what `start` returned.
+      the result of `start`.
 
     Raises:
-      Exception: the error of `start` if it does not pass: another kind of error, the same one again, or one too many.
+      Exception: the error of `start` if a retry is useless: it cannot pass, has occurred before, or is one too many.
     """
     errors: list[str] = []
     while True:
@@ -291,7 +290,7 @@ class _Failure(NamedTuple):
 
     time_s: float
     began_at: int
-    """The step of the checkpoint from which it had started."""
+    """The step of the checkpoint from which the learner had started."""
     step: int
     signature: str
 
@@ -312,20 +311,20 @@ class LearnerFailures:
         """Seconds until all workers start again from the newest checkpoint after a failure of the learner.
 
         Args:
-          failure: of the learner; its cause is what a host raised.
+          failure: the learner's failure; its cause is the error of a host.
           began_at: the step from which the learner had started.
-          step: the last one that it reported.
-          now: present time in seconds.
+          step: the last step that it reported.
+          now: the current time in seconds.
 
         Raises:
-          RunFailed: it would fail again: the experiment is at fault, or it has failed at this step with this error
-            before; or it has failed too often.
+          RunFailed: the learner has failed too often, or would fail again: the experiment is at fault, or the same
+            error has occurred at this step before.
         """
         cause = failure.__cause__
         if isinstance(cause, Exception) and _ends_training(cause):
             raise RunFailed(str(failure)) from cause
         window_s = 60 * self._config.window_minutes
-        # Without a newer checkpoint in between, nothing is gained, however long each attempt lasts.
+        # Failures without a newer checkpoint in between count for any time: such attempts gain nothing.
         self._counted = [old for old in self._counted if old.began_at == began_at or now - old.time_s < window_s]
         if not any(old.began_at == began_at for old in self._counted):
             self._pauses.note_work("learner")
@@ -344,12 +343,12 @@ class LearnerFailures:
 
 
 def _signature(error: Exception) -> str:
-    """What tells an error from others: not the numbers in it, which may be ids, addresses or times."""
+    """Type and message of an error without numbers, which may be ids, addresses or times."""
     return re.sub(r"\b[0-9a-f]*\d[0-9a-f]*\b", "#", f"{type(error).__name__}: {error}")
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether an attempt to start failed by something that may have passed at the next one."""
+    """Whether the cause of a failed start may be gone at the next attempt."""
     from podzero.learner import HostLost
     from podzero.replay import PortTaken
 
@@ -357,7 +356,7 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _ends_training(error: Exception) -> bool:
-    """Whether a learner would fail with the error again."""
+    """Whether a restarted learner would fail with the same error."""
     from podzero.learner import TrainingDiverged
     from podzero.replay import ReplayTimeout
 
@@ -365,7 +364,7 @@ def _ends_training(error: Exception) -> bool:
 
 
 def _is_user_error(error: Exception) -> bool:
-    """Whether only the user can mend the error."""
+    """Whether only the user can fix the error."""
     from podzero.learner import CheckpointMismatch
 
     return isinstance(error, (ConfigError, WorkdirError, CheckpointMismatch))

@@ -1,4 +1,4 @@
-"""The nodes of a run: waiting until those that it needs have joined, choosing those for workers, recording them."""
+"""A run's nodes: waits until those it needs have joined, chooses those for workers, records their hardware."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ _POLL_S = 1.0
 _CPU_INFO = Path("/proc/cpuinfo")
 _ACCELERATORS = ("TPU", "GPU")
 _ACCELERATOR_TYPE = "ray.io/accelerator-type"
-"""The label by which Ray names the kind of a node's accelerators."""
+"""Ray's label for the kind of a node's accelerators."""
 
 
 class NodesAbsent(ClusterError):
-    """The nodes that a run needs have not joined; the message names them."""
+    """The nodes that a run needs have not joined; the message says which."""
 
 
 class RunNodes:
-    """The nodes that a run may use: all of a local cluster, those of a joined one that pass the preflight check.
+    """The nodes that a run may use: all of a local cluster, or those of a joined one that pass the preflight check.
 
     Args:
-      cluster: whose nodes they are.
-      experiment: that is run.
-      home: id of the driver's node.
-      environment: environment variables of the preflight checks.
+      cluster: the Ray cluster.
+      experiment: the run's experiment.
+      home: the id of the driver's node.
+      environment: environment variables for the preflight checks.
     """
 
     def __init__(self, cluster: Cluster, experiment: Experiment, home: str, environment: Mapping[str, str]) -> None:
@@ -65,7 +65,7 @@ class RunNodes:
         self._learner: Sequence[Node] = ()
 
     def wait(self, stopping: threading.Event) -> Placement:
-        """Waits until all nodes that the run needs have joined; returns what runs where.
+        """Waits until all nodes that the run needs have joined; returns the placement of learner and replay.
 
         Args:
           stopping: ends the wait when it is set.
@@ -94,10 +94,7 @@ class RunNodes:
                 raise NodesAbsent(f"stopped while waiting for nodes to join: {reason}")
 
     def for_workers(self) -> list[Node]:
-        """The nodes on which actors, reanalysers, shards and the evaluator may run now; never waits.
-
-        What the learner reserves there is taken off.
-        """
+        """The nodes for processes without accelerators, without what the learner reserves there; never waits."""
         try:
             nodes = actor_nodes(self._usable(wait=False), self._experiment.cluster)
         except MissingNodes:
@@ -105,37 +102,37 @@ class RunNodes:
         return self._without_learner(nodes)
 
     def with_accelerators(self) -> list[Node]:
-        """The nodes for processes of self-play that reserve accelerators, TPU hosts included; never waits."""
+        """The nodes for processes that reserve accelerators, including TPU hosts; never waits."""
         return self._without_learner(self._usable(wait=False))
 
     def describe(self, node: str) -> str:
-        """The node of an id, in words."""
+        """Describes the node with an id."""
         return next((str(known) for known in self._cluster.nodes() if known.id == node), f"node {node[:8]}")
 
     def request_capacity(self, taken: Mapping[str, float], cpus: Sequence[float]) -> None:
-        """Asks an autoscaler for room for the processes that find none on the present nodes; replaces earlier requests.
+        """Asks an autoscaler for nodes for processes that have no room; replaces earlier requests.
 
         Args:
-          taken: CPUs that this run has reserved, by node.
-          cpus: CPUs of each process that is to be started; none withdraws the request.
+          taken: the CPUs that this run has reserved, by node.
+          cpus: the CPUs of each process that must start; an empty list withdraws the request.
         """
         nodes = self.for_workers() if cpus else []
         self._cluster.request_capacity(without_room(nodes, taken, cpus), self._preflight.checked)
 
     @contextmanager
     def prepared_hosts(self, hosts: Sequence[Node], run: str) -> Iterator[str]:
-        """Ends the processes that earlier runs left on the learner hosts' chips, and reserves the coordinator's port.
+        """Ends processes that earlier runs left on the learner hosts' chips, and reserves the coordinator's port.
 
         Args:
-          hosts: of the learner, by rank.
-          run: id of this run, whose processes are spared.
+          hosts: the learner's hosts, by rank.
+          run: the id of this run, whose processes are spared.
 
         Yields:
-          the address at which host 0 coordinates the others; empty for a learner on this machine alone. Its port stays
-          reserved for host 0 as long as the context lasts.
+          the address at which host 0 coordinates the others, empty for a learner on this machine alone. The port is
+          reserved for host 0 while the context lasts.
 
         Raises:
-          ClusterError: a process that may not be ended holds the chips of a host.
+          ClusterError: a process that must not be ended holds the chips of a host.
         """
         if not self._cluster.joined and len(hosts) == 1:
             yield ""
@@ -155,13 +152,13 @@ class RunNodes:
         return without_learner(nodes, self._learner, reserved)
 
     def _usable(self, wait: bool) -> list[Node]:
-        """The nodes that may be used; `wait` waits for preflight checks that are under way."""
+        """The nodes that may be used; with `wait`, waits for preflight checks that are under way."""
         nodes = self._cluster.nodes()
         return self._preflight.usable_nodes(nodes, wait) if self._cluster.joined else nodes
 
 
 def record_hardware(workdir: Workdir, nodes: Sequence[Node]) -> None:
-    """Replaces the hardware file by the nodes of the run.
+    """Writes the hardware of the run's nodes into the hardware file.
 
     Raises:
       OSError: it cannot be written.
@@ -172,7 +169,7 @@ def record_hardware(workdir: Workdir, nodes: Sequence[Node]) -> None:
 
 
 def _driver() -> dict[str, str]:
-    """The processor and the versions of the driver's node, which all nodes share (preflight check)."""
+    """The driver's processor and versions; the preflight check ensures that all nodes have the same versions."""
     return {
         "processor": processor(_CPU_INFO),
         "podzero": version("podzero"),
@@ -182,7 +179,7 @@ def _driver() -> dict[str, str]:
 
 
 def processor(cpu_info: Path) -> str:
-    """The name of the CPU in a file as `/proc/cpuinfo`; of its architecture if there is none."""
+    """The CPU's name from a file like `/proc/cpuinfo`, or its architecture."""
     try:
         lines = cpu_info.read_text().splitlines()
     except OSError:

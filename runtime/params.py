@@ -15,7 +15,8 @@ handled without a thread or a timer:
   publisher, whose first publication replaces the old one whatever its version. Readers with newer parameters keep
   them until the learner has passed their version; new readers get the published ones.
 
-Ray is imported where it is used, so that reading snapshots does not need it.
+`LocalParams` needs none of this: learner and reader are in one process. Ray is imported where it is used, so that
+reading snapshots does not need it.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ log = logging.getLogger(__name__)
 LONG_POLL_S = 60.0
 """How long the store may leave a reader's request pending; the reader then repeats it."""
 MAX_PENDING = 4
-"""The most publications of one sink that may be pending: the newest, and those still being sent to the store."""
+"""Most publications of a sink that may be pending: the newest, and those still being sent to the store."""
 STORE_TIMEOUT_S = 60.0
 """How long publishing waits for the store, restarts included, when that many are pending."""
 MAX_READERS = 100_000
 LOST_PAUSE_S = 1.0
-"""The pause after parameters were lost in transit: without it, the same answer would come at once."""
+"""Pause after parameters were lost in transit: without it, the same answer would come at once."""
 
 
 class ParamStoreLost(PodzeroError, RuntimeError):
@@ -63,12 +64,12 @@ class ParamStore:
     async def hold(self, publisher: str, version: int, refs: list[Any]) -> None:
         """Makes a publication the newest; returns once a newer one has replaced it.
 
-        Of one publisher, only increasing versions are accepted (after a restart Ray may repeat calls in any order);
-        the first publication of another publisher is always accepted.
+        A publisher's versions must increase, since Ray may repeat calls in any order after a restart; other calls are
+        ignored. The first publication of a new publisher is always accepted.
 
         Args:
-          publisher: id of the sink.
-          version: learner step.
+          publisher: the id of the sink.
+          version: the learner step.
           refs: one reference to the parameters, in a list so that Ray passes the reference instead of its object.
         """
         if publisher == self._publisher and version <= self._version:
@@ -97,7 +98,7 @@ def start_param_store(node: str) -> Any:
     It reserves no CPU, and Ray restarts it on the same node for as long as its owner lives.
 
     Args:
-      node: id of the node where it runs. Choose the driver's: the store must survive every node but that one.
+      node: the id of its node. Choose the driver's: the store must survive the loss of any other node.
     """
     import ray
 
@@ -109,7 +110,7 @@ class RayParamSink:
     """Publishes parameters; a `ParamSink`. Only one thread may call it at a time."""
 
     def __init__(self, store: Any) -> None:
-        """Publishes to the `store` that `start_param_store` returned."""
+        """Publishes to `store`, the handle from `start_param_store`."""
         self._store = store
         self._publisher = uuid.uuid4().hex
         self._pending: list[Any] = []
@@ -158,7 +159,7 @@ class RayParamSource:
     """
 
     def __init__(self, store: Any) -> None:
-        """Reads from the `store` that `start_param_store` returned."""
+        """Reads from `store`, the handle from `start_param_store`."""
         self._store = store
         self._last: Versioned | None = None
         self._fetching: tuple[int, list[Any]] | None = None
@@ -207,7 +208,7 @@ class RayParamSource:
         self._request = self._store.newer_than.remote(version, LONG_POLL_S)
 
     def _next(self, timeout_s: float) -> Versioned | None:
-        """Waits at most `timeout_s` for the next event: the store's answer, or the arrays; returns the arrays."""
+        """Waits at most `timeout_s` for the next event, the store's answer or the arrays; returns the arrays if any."""
         pause_s = self._paused_until - time.monotonic()
         if pause_s > 0:
             time.sleep(min(pause_s, timeout_s))
@@ -224,7 +225,7 @@ class RayParamSource:
         return self._fetched(version, refs, timeout_s)
 
     def _fetched(self, version: int, refs: list[Any], timeout_s: float) -> Versioned | None:
-        """The parameters that are being fetched, if they arrive within `timeout_s`."""
+        """The parameters being fetched, if they arrive within `timeout_s`."""
         import ray
         from ray.exceptions import ObjectLostError
 
@@ -264,7 +265,7 @@ def _result(call: Any) -> Any:
 
 
 class LocalParams:
-    """Both ends in one process: a `ParamSink` for the learner and a `ParamSource` for the actor."""
+    """Parameters that stay on the devices: a `ParamSink` for the learner and a `ParamSource` for an actor beside it."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -272,7 +273,7 @@ class LocalParams:
         self._returned: int | None = None
 
     def publish(self, version: int, params: Params) -> None:
-        """Makes device arrays, each of them whole on every device, the newest; they must not be donated later."""
+        """Publishes arrays that are whole on every device; they must not be donated later."""
         own = jax.tree.map(lambda leaf: leaf.addressable_data(0), params)
         with self._changed:
             self._newest = Versioned(version, own)

@@ -23,14 +23,14 @@ CPU_ONLY = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
 class Patience(NamedTuple):
-    """How long a worker may leave a request for its reports unanswered."""
+    """How long a worker may take to answer a request for its reports."""
 
     first_s: float
-    """Seconds until its first answer: Ray may look for a node, and libraries load."""
+    """Longest wait for the first answer, in seconds: Ray may look for a node, and libraries load."""
     later_s: float
-    """Seconds until each later one."""
+    """Longest wait for each later answer, in seconds."""
     advice: str
-    """What to do if it never answered at all."""
+    """What the user should check if it never answered."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +38,14 @@ class Kind(Reservation):
     """The processes of one kind: a row of the table.
 
     Attributes:
-      name: the kind; its processes are `NAME-0`, `NAME-1` and so on, the first learner and the evaluator plain `NAME`.
-      process: what each of them is.
-      environment: environment variables of each.
-      fed_by: what the processes get from other kinds, by the kind that it comes from.
-      ahead: how many start before the kinds below in the table; the rest start after them. None for all.
-      work: the metric that shows that one works: it is reported, and a count is not zero.
-      patience: how long one may be silent before it is replaced; None for ever.
-      restart: what the loss of one means for the run.
+      name: the kind. Its processes are called `NAME-0`, `NAME-1`, ...; the first learner and the evaluator just `NAME`.
+      process: the class of each process.
+      environment: the environment variables of each process.
+      fed_by: what the processes receive, by the kind that sends it.
+      ahead: how many start before the kinds further down the table; the rest start last. None: all of them.
+      work: the metric whose report proves that a process works; if it is a count, it must not be zero.
+      patience: how long a process may be silent before it is replaced; None: for any time.
+      restart: what happens when a process is lost.
     """
 
     process: type[Process]
@@ -58,13 +58,13 @@ class Kind(Reservation):
 
     @property
     def names(self) -> list[str]:
-        """The names of the processes, by index."""
+        """The processes' names, in the order of their indices."""
         numbered = [f"{self.name}-{index}" for index in range(self.count)]
         return [self.name, *numbered[1:]] if self.name in ("learner", "evaluator") else numbered
 
 
 def program(experiment: Experiment) -> tuple[Kind, ...]:
-    """The processes of an experiment, in the order in which they start; a kind that it does not use has count 0."""
+    """The processes of an experiment, in the order in which they start; kinds that it does not use have count 0."""
     replay, server, actors, reanalyse = experiment.replay, experiment.server, experiment.actors, experiment.reanalyse
     cluster = experiment.cluster
     learners, servers, hosts = cluster.learner_hosts, experiment.server_processes, host_resources(cluster)
@@ -129,12 +129,12 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
 
 
 def reserved_cpus(experiment: Experiment) -> list[float]:
-    """CPUs of each process that reserves some on nodes for actors: of all but the learner's."""
+    """The CPUs that each process reserves, except the learner's."""
     return [kind.cpus for kind in program(experiment) if kind.name != "learner" for _ in range(kind.count)]
 
 
 def start_order(kinds: Iterable[Kind]) -> list[tuple[Kind, int]]:
-    """The kinds in the order in which they start, each with how many of its processes may run by then."""
+    """The steps of a start: in each, a kind is filled up to a number of processes."""
     rows = list(kinds)
     first = [(kind, kind.count if kind.ahead is None else min(kind.ahead, kind.count)) for kind in rows]
     return first + [(kind, kind.count) for kind in rows if kind.ahead is not None]
@@ -154,15 +154,12 @@ def figure(kinds: Iterable[Kind]) -> str:
 
 
 def _environment(resources: Mapping[str, float], threads: int) -> dict[str, str]:
-    """Environment of a process of self-play: on its accelerators or, without, on this number of threads.
-
-    XLA sizes its thread pool by NPROC.
-    """
-    return {} if resources else CPU_ONLY | {"NPROC": str(threads)}
+    """The environment of a process that uses its accelerators if it reserves any, else this number of threads."""
+    return {} if resources else CPU_ONLY | {"NPROC": str(threads)}  # XLA sizes its thread pool by NPROC
 
 
 def _advice(section: str, resources: Mapping[str, float]) -> str:
-    """What to do about a process that never answers."""
+    """What the user should check about a process that never answers."""
     if not resources:
         return "is its node overloaded?"
     return f"does another run hold {described(resources)} of its node ({section}.resources)?"

@@ -42,12 +42,12 @@ class Run:
     """A run whose workers have started.
 
     Args:
-      experiment: what is run.
-      workdir: where its files go.
-      supervisor: its workers.
+      experiment: the experiment.
+      workdir: the directory for the run's files.
+      supervisor: the workers.
       view: shows the status.
       saver: writes checkpoints and snapshots.
-      writers: get the metrics of all workers; the caller closes them after the run.
+      writers: receive the metrics of all workers; the caller closes them after the run.
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class Run:
         self._learner_failures = LearnerFailures(experiment.restarts)
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
-        """Prepares for workers that have just started; the time of training goes on from when their nodes were there.
+        """Prepares for workers that have just started; training time counts from when their nodes had joined.
 
         Args:
-          checkpoint: the one that they started from.
+          checkpoint: the checkpoint from which they started.
         """
         self.close()
         counters, self._began_at = (checkpoint.counters, checkpoint.step) if checkpoint else ({}, 0)
@@ -99,11 +99,11 @@ class Run:
             self._stop(reason)
             return reason
         finally:
-            with suppress(Exception):  # which must not hide why the run ends
+            with suppress(Exception):  # it must not hide why the run ends
                 self._enter("ended")
 
     def _loop(self, signals: StopSignals) -> str | None:
-        """Goes on until the run has to end; returns why, None after a signal while it had no workers."""
+        """Repeats until the run must end; returns why, or None after a signal while there were no workers."""
         try:
             while True:
                 try:
@@ -127,7 +127,7 @@ class Run:
             raise
 
     def handle(self, reports: Iterable[MetricsReport | LogReport]) -> None:
-        """Records what the workers reported."""
+        """Records the workers' reports."""
         assert self._metrics is not None
         now = time.monotonic()
         elapsed_s = self._monitor.elapsed_s(now)
@@ -146,7 +146,7 @@ class Run:
             self._metrics.close(self._monitor.step)
 
     def _recover(self, loss: NodeLost | LearnerFailed, signals: StopSignals) -> bool:
-        """Starts all workers again from the newest checkpoint, once enough nodes have joined; False after a signal.
+        """Restarts all workers from the newest checkpoint once enough nodes have joined; returns False after a signal.
 
         Raises:
           RunFailed: the learner would fail again, has failed too often, or too many attempts to start failed.
@@ -182,13 +182,13 @@ class Run:
         return False
 
     def _pause_s(self, failure: LearnerFailed) -> float:
-        """How long to wait before the workers start again after a failure of the learner."""
+        """The pause before the workers start again after the learner failed."""
         assert self._supervisor.learner is not None
-        self.handle(last_reports([self._supervisor.learner.leader]))  # which say at what step it failed
+        self.handle(last_reports([self._supervisor.learner.leader]))  # they tell the step at which it failed
         return self._learner_failures.pause_s(failure, self._began_at, self._monitor.step, time.monotonic())
 
     def _end_reason(self, signals: StopSignals) -> str | None:
-        """Why the run has to end; None while it goes on."""
+        """Why the run must end; None while it continues."""
         if signals.event.is_set():
             return STOPPED
         counters = self._monitor.counters(time.monotonic())
@@ -207,7 +207,7 @@ class Run:
             self._saver.start(self._save_state())
 
     def _save_state(self) -> SaveState:
-        """A copy of what a save needs, since the saver's thread must not read what this one changes."""
+        """Copies what a save needs: the saver's thread must not read what this thread changes."""
         supervisor = self._supervisor
         assert supervisor.learner is not None
         return SaveState(
@@ -230,9 +230,9 @@ class Run:
         self._view.show(status)
 
     def _stop(self, reason: str) -> None:
-        """Stops the workers in this order: actors, then the learner, then a checkpoint, then the rest.
+        """Stops actors, then the learner, writes a checkpoint, and stops the rest.
 
-        Unfinished games are lost, and the samples that replay has not confirmed when an actor ends.
+        Unfinished games are lost, and samples that replay had not confirmed when their actor ended.
 
         Args:
           reason: why the run ends.
@@ -245,7 +245,7 @@ class Run:
         for stop in (self._supervisor.stop_actors, self._supervisor.stop_learner):
             try:
                 self.handle(stop())
-            except Exception as failure:  # the checkpoint may be written nevertheless
+            except Exception as failure:  # the checkpoint may still succeed
                 log.error("the workers did not stop in order", exc_info=failure)
         failed: Exception | None = None
         try:
@@ -258,14 +258,12 @@ class Run:
             raise last_checkpoint_failed(reason, failed, self._workdir) from failed
 
     def _save_what_works(self, failure: Exception) -> None:
-        """Writes a last checkpoint of a run that fails, if its learner works; `failure` says so if that fails as well.
-
-        A learner that has failed is not asked: its state may be the fault.
-        """
+        """Writes a last checkpoint of a failing run; if that fails too, adds a note to `failure`."""
+        # A learner that has failed is not asked: its state may be the cause.
         if self._supervisor.learner is None or not self._supervisor.learner.can_save:
             return
         try:
-            with suppress(Exception):  # as of a view that is the failure itself
+            with suppress(Exception):  # the view itself may have caused the failure
                 self._enter("stopping")
             self._saver.write_last(self._save_state(), LAST_SAVE_TIMEOUT_S)
         except Exception as unsaved:

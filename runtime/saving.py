@@ -1,4 +1,4 @@
-"""Checkpoints and snapshots, written in a thread beside the driver's loop."""
+"""Decides when checkpoints and snapshots are due, and writes them in a thread of the driver."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ FINISH_TIMEOUT_S = SHARD_TIMEOUT_S + 120.0
 
 
 class SaveState(NamedTuple):
-    """What a checkpoint holds, and the processes that write it. The thread reads nothing else of the driver."""
+    """A checkpoint's contents and the processes that write it: all that the thread reads of the driver's state."""
 
     learner: LearnerGroup
     shards: tuple[RemoteActor, ...]
     evaluator: RemoteActor | None
     counters: Mapping[str, float]
     ladder: Mapping[str, Any]
-    """The rating ladder, for when the evaluator does not answer."""
+    """The rating ladder to use if the evaluator does not answer."""
 
 
 class Saved(NamedTuple):
     """The result of a finished write."""
 
     snapshot_step: int
-    """The step of the newest snapshot; at most 0 before the parameters are trained."""
+    """The step of the newest snapshot; 0 or less until the parameters have been trained."""
     ladder: Mapping[str, Any]
 
 
@@ -50,16 +50,16 @@ class _Newest(NamedTuple):
     step: int | None
     """None before the first one."""
     began: float
-    """When it was begun, or the run if there is none, on the monotonic clock."""
+    """Monotonic time at which it was begun; without one, the start of the run."""
 
 
 class Saver:
     """Writes checkpoints and snapshots when they are due, one at a time.
 
     Args:
-      experiment: says how often, and how many are kept.
-      workdir: where they go.
-      executor: runs the writes; by default a thread.
+      experiment: says how often they are written and how many are kept.
+      workdir: the run's working directory.
+      executor: runs the writes; a thread by default.
     """
 
     def __init__(self, experiment: Experiment, workdir: Workdir, executor: Executor | None = None) -> None:
@@ -71,7 +71,7 @@ class Saver:
         self.begin()
 
     def begin(self, checkpoint: Checkpoint | None = None) -> None:
-        """Starts the intervals anew, when the workers of the run have started from `checkpoint`."""
+        """Restarts the intervals after the workers have started from `checkpoint`."""
         self._began_at = 0.0
         now = time.monotonic()
         self._newest = _Newest(checkpoint.step, now - age_s(checkpoint)) if checkpoint else _Newest(None, now)
@@ -85,7 +85,7 @@ class Saver:
             self._checkpoint_due = time.monotonic()
 
     def metrics(self) -> dict[str, float]:
-        """The age and the step of the newest checkpoint, and how many attempts to write one have failed since."""
+        """The newest checkpoint's age and step, and the number of failed attempts since."""
         newest = self._newest
         step = {} if newest.step is None else {"checkpoint/step": float(newest.step)}
         age = time.monotonic() - newest.began
@@ -97,7 +97,7 @@ class Saver:
         return self._write is None and time.monotonic() >= min(self._checkpoint_due, self._snapshot_due)
 
     def start(self, state: SaveState) -> None:
-        """Begins the write that is due; call it when `due` says so."""
+        """Begins the write that is due; call it when `due` is true."""
         now = time.monotonic()
         if now >= self._checkpoint_due:
             self._checkpoint_due = now + 60 * self._experiment.checkpoint.every_minutes
@@ -110,10 +110,7 @@ class Saver:
             self._write = self._executor.submit(self._write_snapshot, state)
 
     def finished(self) -> Saved | None:
-        """The result of the write if it has finished since the last call.
-
-        A failed one is a warning, and an error from the second failed checkpoint in a row on.
-        """
+        """The result of a write that has finished since the last call; failures are logged."""
         if self._write is None or not self._write.done():
             return None
         write, self._write = self._write, None
@@ -126,7 +123,7 @@ class Saver:
         return saved
 
     def wait(self) -> None:
-        """Waits for the write that has begun, if any, and drops its result."""
+        """Waits for the write under way, if any, and drops its result."""
         if self._write is None:
             return
         if wait([self._write], FINISH_TIMEOUT_S).not_done:
@@ -160,10 +157,10 @@ class Saver:
             return Saved(0, ladder)
 
     def write_last(self, state: SaveState, timeout_s: float) -> None:
-        """Writes a checkpoint after the write that has begun, if any; both have `timeout_s` together.
+        """Writes a checkpoint after the write under way, if any.
 
         Raises:
-          TimeoutError: they took longer.
+          TimeoutError: both together took longer than `timeout_s`.
           Exception: as in `write_checkpoint`.
         """
         write = self._executor.submit(self.write_checkpoint, state)
@@ -176,7 +173,7 @@ class Saver:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _warn(self, failure: BaseException) -> None:
-        """Says that a write has failed, and tries a checkpoint again soon."""
+        """Logs a failed write; a failed checkpoint is retried soon, and is an error from the second in a row on."""
         if not self._writes_checkpoint:
             log.warning("a snapshot was not written; training goes on", exc_info=failure)
             return
@@ -202,7 +199,7 @@ class Saver:
 
 
 def _newest_ladder(state: SaveState) -> Mapping[str, Any]:
-    """The rating ladder of the evaluator, if it answers."""
+    """The evaluator's rating ladder; the last known one if it does not answer."""
     ladder = state.ladder
     if state.evaluator is not None:
         try:

@@ -1,4 +1,4 @@
-"""Starts the workers of a run from its newest checkpoint that can be used; says how a failed run can be resumed."""
+"""Starts a run's workers from its newest usable checkpoint; tells the user how to resume a failed run."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from podzero.workdir import Workdir, WorkdirError, keep_as, unused
 log = logging.getLogger(__name__)
 
 SMALLER = 3.0
-"""By how much the learning rate is divided in the advice after a divergence."""
+"""After a divergence, the advice divides the learning rate by this."""
 
 
 class NoUsableCheckpoint(WorkdirError):
-    """All checkpoints of a run are damaged. A run never begins again at step 0 unasked."""
+    """All checkpoints of a run are damaged. A run never starts over at step 0 without being asked to."""
 
 
 def start_workers(supervisor: Supervisor, workdir: Workdir, step: int | None = None) -> Checkpoint | None:
@@ -35,14 +35,13 @@ def start_workers(supervisor: Supervisor, workdir: Workdir, step: int | None = N
     Damaged checkpoints, and the checkpoints and snapshots of later steps, are renamed once the workers have started.
 
     Args:
-      supervisor: of the workers.
-      workdir: of the run.
-      step: of the checkpoint from which they start; None takes the newest usable one.
+      supervisor: starts the workers.
+      workdir: the run's working directory.
+      step: the step of the checkpoint to start from; None takes the newest usable one.
 
     Raises:
-      NoUsableCheckpoint: there are checkpoints, and all are damaged, or that of `step` is, or there is none of `step`;
-        nothing was renamed.
-      Exception: what else `Supervisor.start` raises; nothing was renamed.
+      NoUsableCheckpoint: all checkpoints are damaged, or the one of `step` is damaged or missing; nothing was renamed.
+      Exception: any other error of `Supervisor.start`; nothing was renamed.
     """
     delete_unfinished(workdir)
     damaged: list[tuple[Checkpoint, Exception]] = []
@@ -73,7 +72,7 @@ def start_workers(supervisor: Supervisor, workdir: Workdir, step: int | None = N
 def _set_aside_later(
     supervisor: Supervisor, workdir: Workdir, step: int, damaged: list[tuple[Checkpoint, Exception]]
 ) -> None:
-    """Renames what is later than the step from which the workers have started; ends them if that fails."""
+    """Renames checkpoints and snapshots later than `step`, where the workers started; kills them if that fails."""
     try:
         for checkpoint, reason in damaged:
             set_aside(checkpoint, reason)
@@ -107,20 +106,20 @@ def _none_usable(workdir: Workdir, damaged: list[tuple[Checkpoint, Exception]]) 
 
 
 def _is_damage(error: Exception) -> bool:
-    """Whether an error means that a checkpoint is damaged. The import is slow and only needed after an error."""
-    from podzero.learner import CheckpointDamaged
+    """Whether an error means that a checkpoint is damaged."""
+    from podzero.learner import CheckpointDamaged  # slow, and only needed after an error
 
     return isinstance(error, (CheckpointDamaged, RunFileDamaged))
 
 
 class LastCheckpointFailed(PodzeroError, RuntimeError):
-    """A run has ended, and its last checkpoint could not be written: the steps since the newest one are lost."""
+    """A run has ended without its last checkpoint: the steps since the newest one are lost."""
 
     exit_code = 3
 
 
 def last_checkpoint_failed(reason: str, failure: Exception, workdir: Workdir) -> LastCheckpointFailed:
-    """The error of a run that has ended for `reason`, and whose last checkpoint met `failure`, with what to do."""
+    """The error of a run that ended for `reason` and could not write its last checkpoint; says what to do."""
     return LastCheckpointFailed(
         f"the run has ended ({reason}), but its last checkpoint could not be written: {failure}. What came after the "
         f"newest one is lost.\n{_again(workdir)}\nOn a cluster, add the --address of this run. Log: {workdir.log_file}"
@@ -128,14 +127,14 @@ def last_checkpoint_failed(reason: str, failure: Exception, workdir: Workdir) ->
 
 
 def with_advice(failure: RunFailed, experiment: Experiment, workdir: Workdir) -> RunFailed:
-    """The failure of a run with the command that goes on from it.
+    """Adds to a run's failure the command that resumes the run.
 
     Args:
-      failure: what ended the run.
-      experiment: of the run.
-      workdir: of the run.
+      failure: the error that ended the run.
+      experiment: the run's experiment.
+      workdir: the run's working directory.
     """
-    from podzero.learner import TrainingDiverged  # slow, and needed after a failure only
+    from podzero.learner import TrainingDiverged  # slow, and only needed after a failure
 
     cause: BaseException | None = failure
     while cause is not None and not isinstance(cause, TrainingDiverged):
@@ -146,19 +145,21 @@ def with_advice(failure: RunFailed, experiment: Experiment, workdir: Workdir) ->
 
 def _again(workdir: Workdir) -> str:
     newest = next((found.step for found in checkpoints(workdir) if found.fault is None), None)
-    start = "from the start, as there is no checkpoint" if newest is None else f"from the checkpoint of step {newest:,}"
-    return f"Go on {start}: podzero train {shlex.quote(str(workdir.root))}"
+    what = (
+        f"Resume from the checkpoint of step {newest:,}" if newest is not None else "Start again without a checkpoint"
+    )
+    return f"{what}: podzero train {shlex.quote(str(workdir.root))}"
 
 
 def _smaller_rate(step: int, experiment: Experiment, workdir: Workdir) -> str:
-    """The command that goes on from before `step`, the first without finite gradients, with a smaller learning rate."""
+    """The command that resumes before `step`, the first with non-finite gradients, with a smaller learning rate."""
     rate = f"learner.optimizer.learning_rate={experiment.learner.optimizer.learning_rate / SMALLER:.2g}"
     good = next((found.step for found in checkpoints(workdir) if found.fault is None and found.step <= step), None)
     if good is not None:
         where = shlex.quote(f"{workdir.root}@{good}")
-        return f"Go on from the checkpoint of step {good:,} with a smaller learning rate: podzero train {where} {rate}"
+        return f"Resume from the checkpoint of step {good:,} with a smaller learning rate: podzero train {where} {rate}"
     file, other = (shlex.quote(str(path)) for path in (workdir.experiment_file, unused(workdir.root)))
     return (
-        "No checkpoint is from before that. Begin again with a smaller learning rate: podzero train "
+        "No checkpoint is older than that. Start again with a smaller learning rate: podzero train "
         f"{file} {rate} --workdir {other}"
     )

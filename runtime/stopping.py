@@ -26,7 +26,7 @@ from podzero.runtime.cluster.other_runs import CHIP_FILES
 log = logging.getLogger(__name__)
 
 REPEATED_AFTER_S = 1.0
-"""Time from which another Ctrl-C counts as a second one: some parent processes pass the first one on as well."""
+"""Time after which another Ctrl-C counts as a second one; earlier ones may be copies that a parent passed on."""
 HOST_VARIABLE = "GCE_METADATA_HOST"
 """Environment variable with the address of the metadata server, `host` or `host:port`, as in Google's libraries."""
 ANNOUNCEMENTS = {
@@ -41,23 +41,24 @@ HOLD_S = 60
 ANSWER_TIMEOUT_S = HOLD_S + 15.0
 """Longest time until the server answers."""
 PAUSE_S = 1.0
-"""Shortest pause between two requests, for a server that does not hold them."""
+"""Shortest pause between two requests, in case the server does not hold them."""
 LONGEST_PAUSE_S = 30.0
 """Pauses double up to this value while the server fails."""
 MOST_BYTES = 4096
-"""Bytes of an answer that are read."""
+"""Most bytes of an answer that are read."""
 NOT_FOUND = 404
 
 
 class StopSignals:
-    """A context manager that handles SIGINT, SIGTERM and SIGHUP (sent when the terminal closes): the first one sets
-    `event`; a second SIGINT interrupts. SIGHUP stays ignored where it was, for example by `nohup`.
+    """A context manager that handles SIGINT, SIGTERM and SIGHUP (sent when the terminal closes).
+
+    The first signal sets `event`; a second SIGINT interrupts. SIGHUP stays ignored if it was, for example by `nohup`.
     """
 
     def __init__(self, event: threading.Event | None = None) -> None:
         self.event = event or threading.Event()
         self.number = 0
-        """The first signal that was received; 0 before."""
+        """The number of the first signal received; 0 if none was."""
         self._interrupts = False
         self._received_at = 0.0
 
@@ -75,13 +76,13 @@ class StopSignals:
             signal.signal(number, handler)
 
     def install(self) -> None:
-        """Installs the handlers, again if a library has replaced them."""
+        """Installs the handlers; call it again after a library has replaced them."""
         for number in self._before:
             signal.signal(number, self._handle)
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
-        """In this context a signal raises KeyboardInterrupt. For steps that may be broken off anywhere."""
+        """In this context a signal raises KeyboardInterrupt: for steps that can be interrupted anywhere."""
         self._interrupts = True
         try:
             if self.event.is_set():
@@ -111,15 +112,15 @@ def metadata_host(devices: Path = Path("/dev")) -> str | None:
 
 
 def watch_for_notices(give: Callable[[str], None]) -> list[threading.Thread]:
-    """Calls `give` with a message whenever the end of this node is announced, as long as the process lives.
+    """Calls `give` with a message whenever the end of this node is announced, for as long as the process lives.
 
-    Errors of the server are ignored. Without a metadata server nothing is watched.
+    Errors of the server are ignored. Without a metadata server, nothing is watched.
 
     Args:
-      give: called in another thread, once for each announcement.
+      give: called in another thread, once per announcement.
 
     Returns:
-      The threads that watch, one for each of `ANNOUNCEMENTS`; daemon threads, which end with the process.
+      the watching daemon threads, one for each of `ANNOUNCEMENTS`.
     """
     host = metadata_host()
     watchers = [
@@ -137,7 +138,7 @@ class _Unknown(Exception):
 
 def _watch(host: str, key: str, give: Callable[[str], None]) -> None:
     """Watches one key until the process ends, or until the server answers that it does not know it, as on GKE."""
-    state, value, pause = "0", "", PAUSE_S  # the server answers at once to a state that is never the present one
+    state, value, pause = "0", "", PAUSE_S  # not the state of any value, so the server answers at once
     while True:
         try:
             new, state = _ask(host, key, state)
@@ -155,11 +156,11 @@ def _watch(host: str, key: str, give: Callable[[str], None]) -> None:
 
 
 def _ask(host: str, key: str, state: str) -> tuple[str, str]:
-    """Returns the value of a key and its state, once the state has changed or after `HOLD_S`.
+    """Returns the value of a key and its state once the state has changed, or after `HOLD_S`.
 
     Raises:
       _Unknown: the server does not know the key.
-      OSError, HTTPException, ValueError: there was no answer, or not a valid one.
+      OSError, HTTPException, ValueError: there was no valid answer.
     """
     query = urlencode({"wait_for_change": "true", "last_etag": state, "timeout_sec": HOLD_S})
     connection = HTTPConnection(host, timeout=ANSWER_TIMEOUT_S)

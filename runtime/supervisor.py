@@ -39,11 +39,11 @@ class Supervisor:
 
     Args:
       cluster: where they run.
-      experiment: what is run.
+      experiment: the experiment of the run.
       workdir: the working directory.
-      store: handle of the parameter store.
-      stopping: set when the run shall end, which also ends a wait for nodes.
-      home: id of the driver's node.
+      store: the handle of the parameter store.
+      stopping: set when the run must end; it also ends a wait for nodes.
+      home: the id of the driver's node.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class Supervisor:
         self.learner: LearnerGroup | None = None
         self.shards = ReplayShards(self._spawn_shard)
         self.ladder: dict[str, Any] = {}
-        """The rating ladder as the evaluator gave it last; a restarted evaluator continues it."""
+        """The evaluator's last known rating ladder, which a restarted evaluator continues."""
         self.nodes_since = time.monotonic()
-        """Monotonic time at which the nodes of the present workers had joined."""
+        """Monotonic time at which the nodes of the current workers had joined."""
         self._cluster = cluster
         self._stopping = stopping
         self._nodes = RunNodes(cluster, experiment, home, CPU_ONLY)
@@ -68,7 +68,7 @@ class Supervisor:
         self._context = RunContext(experiment, workdir, run="", store=store, directory=None)
         self._program = {kind.name: kind for kind in program(experiment)}
         self._failures = Failures(experiment.restarts, self._program.values(), self._nodes.describe)
-        # The shards and the learner are started in ways of their own; all others alone, wherever there is room.
+        # Shards and learner start on nodes chosen beforehand; all others one by one, wherever there is room.
         self._groups = {
             name: WorkerGroup(kind, self._spawn_alone)
             for name, kind in self._program.items()
@@ -81,30 +81,31 @@ class Supervisor:
         self._starts: Counter[str] = Counter()
         self._learner_resources: PlacementGroup | None = None
         self._noted: dict[int, Worker] = {}
-        """By index, the last process of a shard whose loss was noted."""
+        """The last process of each shard, by index, whose loss has been noted."""
         self._homeless: set[int] = set()
-        """Indices of the lost shards for which there is no node."""
+        """Indices of the lost shards that no node can run."""
         self._look_at = 0.0
 
     def start(self, checkpoint: Checkpoint | None) -> None:
-        """Starts all workers but the evaluator; returns when replay and learner are built.
+        """Starts all workers except the evaluator; returns when replay and learner are built.
 
         Args:
-          checkpoint: from which replay, learner and ratings continue; None starts from nothing.
+          checkpoint: the checkpoint that replay, learner and ratings continue; None starts from nothing.
 
         Raises:
-          CheckpointDamaged: the checkpoint's learner cannot be used; no worker is left running. A replay shard that is
-            damaged there takes older contents, or is empty.
+          CheckpointDamaged: the learner's part of the checkpoint cannot be used; no worker is left running. (A damaged
+            replay shard takes older contents, or starts empty.)
           ConfigError, CheckpointMismatch: the experiment cannot be run here; no worker is left running.
           NodesAbsent: nodes did not join in time; the message names them.
           ClusterError, WorkerDied: a worker could not be built; no worker is left running.
         """
         folder = checkpoint.folder if checkpoint else None
-        # With a new run id, all processes that were started before count as left behind; with a directory of its own,
-        # no process of this start finds one of them.
+        # The new run id marks all earlier processes as stale. A new directory keeps the processes of this start from
+        # finding the addresses of earlier ones.
         directory = start_directory(self._home)
         self._context = replace(self._context, run=uuid.uuid4().hex, directory=directory, restore_from=folder)
-        # Earlier drivers gave the producers the seeds of attempts from their steps on; their counts of starts are gone.
+        # Attempts count from the checkpoint's step, since the driver does not know how many there were before: seeds
+        # that earlier attempts used must not be used again.
         self._first_attempt = checkpoint.step if checkpoint else 0
         self.ladder = checkpoint.ladder if checkpoint else {}
         nodes = self._nodes.wait(self._stopping)
@@ -124,7 +125,7 @@ class Supervisor:
             raise
 
     def start_evaluator(self) -> None:
-        """Wants an evaluator, which `reconcile` starts where there is room; it needs a first snapshot."""
+        """Lets `reconcile` start the evaluator where there is room. Call it once there is a snapshot."""
         self._evaluators.wanted = 1
 
     @property
@@ -138,7 +139,7 @@ class Supervisor:
         return self.learner is not None and self.learner.working
 
     def advance(self, share: float) -> None:
-        """Tells the learner what share of the run's minutes and games has passed; never waits for it."""
+        """Tells the learner which share of the run's minutes and games has passed; never waits for it."""
         if self.learner is not None:
             self.learner.advance(share)
 
@@ -149,14 +150,14 @@ class Supervisor:
 
     @property
     def failing(self) -> dict[str, str]:
-        """The workers that have failed and not worked since, by name: how often in a row, and their last errors."""
+        """The workers that have not worked since they failed: by name, the failures in a row and the last error."""
         return self._failures.failing
 
     def reconcile(self, newest: Callable[[], Checkpoint | None]) -> list[str]:
-        """Replaces the workers that ended, the learner's excepted, and starts those for which there is room now.
+        """Replaces workers that have ended, except the learner's, and starts those for which there is now room.
 
         Args:
-          newest: finds the newest checkpoint, from which a shard takes its contents.
+          newest: finds the newest checkpoint, which holds the contents of a restarted shard.
 
         Returns:
           the names of the workers that ended and of the shards that were replaced.
@@ -179,14 +180,14 @@ class Supervisor:
         return [*replaced, *ended]
 
     def scale(self) -> None:
-        """Starts the wanted workers that are not alive, as far as nodes have room and they may start again."""
+        """Starts the missing workers that may start again and for which nodes have room."""
         self._look_at = time.monotonic() + LOOK_EVERY_S
         groups = self._groups.values()
         nodes = [] if all(group.complete for group in groups) else self._nodes.for_workers()
         for kind, limit in start_order(group.kind for group in groups):
             group = self._groups[kind.name]
             if group in self._samplers and not self.shards.complete:
-                continue  # their construction waits for all shards
+                continue  # their constructors wait for all shards
             where = self._nodes.with_accelerators() if kind.resources and not group.complete else nodes
             usable = self._failures.usable(kind.name, [node for node in where if group.could_run_on(node)])
             for name, node in group.scale(usable, self._taken(), self._failures.may_start, limit).items():
@@ -195,15 +196,15 @@ class Supervisor:
         self._nodes.request_capacity(self._taken(), missing + [self._program["replay"].cpus] * len(self._homeless))
 
     def listen(self) -> Iterator[MetricsReport | LogReport]:
-        """The reports of all workers that have arrived since the last call; never waits for a worker."""
+        """All workers' reports that have arrived since the last call; never waits for a worker."""
         for worker in [*self.shards.workers, *self._workers, *self._learners]:
             yield from worker.reports()
 
     def stop_actors(self) -> list[MetricsReport | LogReport]:
-        """Ends actors and reanalysers: asks them to stop, then kills those whose move takes too long; then the servers.
+        """Asks actors and reanalysers to stop and kills those that take too long; then ends the inference servers.
 
         Returns:
-          the last reports of all of them.
+          their last reports.
         """
         workers = [worker for group in self._samplers for worker in group.workers.values()]
         for worker in workers:
@@ -219,10 +220,10 @@ class Supervisor:
         return reports
 
     def stop_learner(self) -> list[MetricsReport | LogReport]:
-        """Ends training; learner and replay still answer afterwards.
+        """Ends training; learner and replay still answer calls afterwards.
 
         Returns:
-          the last reports of both.
+          their last reports.
 
         Raises:
           ClusterError: training did not end in time.
@@ -232,12 +233,12 @@ class Supervisor:
         return self.learner.stop() + last_reports(self.shards.workers)
 
     def stop_evaluator(self) -> None:
-        """Ends the evaluator at once; the games that it was playing are lost."""
+        """Ends the evaluator at once; its unfinished games are lost."""
         self._evaluators.wanted = 0
         self._evaluators.kill()
 
     def kill(self) -> None:
-        """Ends all workers at once and gives the reserved resources back."""
+        """Ends all workers at once and releases what they reserved."""
         for group in (*self._samplers, self._groups["inference"]):
             group.kill()
         self.stop_evaluator()
@@ -260,7 +261,7 @@ class Supervisor:
         return [worker for group in self._groups.values() for worker in list(group.workers.values())]
 
     def _taken(self, except_shard: int | None = None) -> dict[str, float]:
-        """CPUs that the workers have reserved, by node; those of the shard of this index are left out."""
+        """The CPUs that the workers have reserved, by node; leaves out the shard of this index."""
         shards = [worker for index, worker in enumerate(self.shards.workers) if index != except_shard]
         reserved = [(worker, group.kind.cpus) for group in self._groups.values() for worker in group.workers.values()]
         taken: dict[str, float] = defaultdict(float)
@@ -269,14 +270,14 @@ class Supervisor:
                 taken[worker.actor.node] += cpus
         return taken
 
-    # Starting a process: the table says what and with which resources, the context what it shares with the others.
+    # Starting a process: the table gives its class and resources, the context what it shares with the others.
 
     def _spawn_alone(self, kind: Kind, index: int, node: Node) -> Worker:
-        """Starts a process that may be replaced alone."""
+        """Starts a process that can be replaced alone."""
         return self._spawn(kind, self._process(kind, index), node)
 
     def _spawn_learner(self, hosts: Sequence[Node]) -> list[Worker]:
-        """Starts the learner's processes, one on each host, and reserves the resources of all hosts together.
+        """Reserves the resources of all learner hosts together and starts a process on each host.
 
         Raises:
           ClusterError: the resources are not free within `cluster.join_minutes`.
@@ -290,7 +291,7 @@ class Supervisor:
         return [self._spawn(kind, self._process(kind, rank), node, bundle) for rank, (node, bundle) in places]
 
     def _spawn_shard(self, index: int, node: Node, contents: Sequence[SavedShard]) -> Worker:
-        """Starts a shard, without a reservation if its CPUs or memory were taken: a run needs all its shards."""
+        """Starts a shard, without a reservation if its CPUs or memory are taken: a run needs all of its shards."""
         kind = self._program["replay"]
         free = node.cpus - self._taken(except_shard=index).get(node.id, 0.0)
         shards = 1 + sum(
@@ -302,12 +303,12 @@ class Supervisor:
         return self._spawn(kind, ReplayProcess(name, self._context, index, self._attempt(name), contents), node)
 
     def _process(self, kind: Kind, index: int) -> Process:
-        """The process of an index as it would start now."""
+        """The process of this kind and index, ready to start."""
         name = kind.names[index]
         return kind.process(name, replace(self._context, ladder=self.ladder), index, self._attempt(name))
 
     def _attempt(self, name: str) -> int:
-        """The number of the next attempt of a process, which its earlier ones did not have."""
+        """The number of a process's next attempt, which no earlier attempt had."""
         attempt = self._first_attempt + self._starts[name]
         self._starts[name] += 1
         return attempt
@@ -329,15 +330,15 @@ class Supervisor:
     # Replacing what ended.
 
     def _remove_ended(self, group: WorkerGroup) -> list[str]:
-        """Removes the workers of a group that ended; returns their names."""
+        """Removes the ended workers of a group; returns their names."""
         ended = group.remove_ended()
-        alive = [*group.workers, *ended]  # each that ended is noted in its turn
+        alive = [*group.workers, *ended]  # those that ended are noted one by one below
         for name, (node, error) in ended.items():
             self._failures.note_end(name, node, error, alive)
         return list(ended)
 
     def _replace_shards(self, contents: Callable[[int], list[SavedShard]]) -> list[str]:
-        """Restarts the lost shards that may restart, each with its first whole `contents`; returns their names."""
+        """Restarts the lost shards that may start again; returns their names."""
         replaced, all_lost = [], self.shards.lost()
         self._homeless &= {index for index, _ in all_lost}
         for index, loss in all_lost:

@@ -33,7 +33,7 @@ class End(NamedTuple):
 
     reason: str
     signal: int
-    """The number of the signal that ended it; 0 where it has reached a limit."""
+    """The number of the signal that ended it; 0 if a limit was reached."""
 
 
 def train(
@@ -48,11 +48,11 @@ def train(
       root: the working directory.
       address: `host:port` of a Ray cluster to join; None starts one on this machine.
       view: shows the status.
-      step: of the checkpoint from which the run resumes; None takes the newest usable one.
+      step: the step of the checkpoint to resume from; None takes the newest usable one.
 
     Raises:
-      WorkdirError, ConfigError, ClusterError, RunFailed: the run cannot start or go on; the message says why.
-      LastCheckpointFailed: the run has ended as it should, but for its last checkpoint.
+      WorkdirError, ConfigError, ClusterError, RunFailed: the run cannot start or continue; the message says why.
+      LastCheckpointFailed: the run ended in order, but its last checkpoint could not be written.
     """
     workdir = Workdir(root)
     with ExitStack() as stack:
@@ -79,11 +79,11 @@ def _start(
     stack: ExitStack,
     step: int | None,
 ) -> Run:
-    """Starts Ray and the workers; `stack` ends them. Writes the experiment last, so that a failed start leaves none."""
+    """Starts Ray and the workers; `stack` ends them. The experiment is written last: a failed start leaves no trace."""
     if address is None:
         from podzero.replay.process import server_python
 
-        server_python()  # where it must be made first, that is seen before everything else waits for it
+        server_python()  # builds the replay server's environment if it is missing, before anything waits for it
     writers = start_writers(experiment, workdir)
     for writer in writers:
         stack.callback(writer.close)
@@ -109,7 +109,7 @@ def _start(
 
 
 def _environment_extras(experiment: Experiment) -> list[str] | None:
-    """Optional dependencies of the experiment to install on all nodes; None if they have it already."""
+    """The optional dependencies to install on all nodes; None if nothing is to be installed."""
     if not experiment.cluster.install_environment:
         return None
     envs = [] if isinstance(experiment.env, GameConfig) else ["envs"]

@@ -1,4 +1,4 @@
-"""The driver's side of processes: one worker, and groups of them: of one kind, all replay shards, all learner hosts."""
+"""The driver's view of processes: one worker, a group of one kind, all replay shards, all learner hosts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Worker:
     work: Call | None = None
     """The pending `run`; None for workers that only answer calls."""
     failure: Exception | None = None
-    """Why the worker is of no use any more, once that is known."""
+    """Why the worker can no longer be used; None while it can."""
     metric: str = ""
     """The metric that shows that it works (`Kind.work`)."""
     worked: bool = False
@@ -58,7 +58,7 @@ class Worker:
         return self.failure
 
     def check_silence(self, patience: Patience) -> None:
-        """Gives up a worker that has been silent for too long."""
+        """Marks the worker as failed if it has been silent for too long."""
         if self.failure is not None or self._drain is None or self._drain.done:
             return
         silent_s = time.monotonic() - self._asked_at
@@ -105,7 +105,7 @@ class WorkerEnd(NamedTuple):
 
 
 class WorkerGroup:
-    """The workers of one kind, as many as are wanted and nodes have room for.
+    """The workers of one kind: as many as are wanted, if nodes have room for them.
 
     Args:
       kind: the row of the program's table.
@@ -115,9 +115,9 @@ class WorkerGroup:
     def __init__(self, kind: Kind, spawn: Callable[[Kind, int, Node], Worker]) -> None:
         self.kind = kind
         self.wanted = kind.count
-        """How many of the names shall have a worker, from the first on."""
+        """How many workers there should be; they take the first names."""
         self.workers: dict[str, Worker] = {}
-        """The workers by name; one for which no node has room yet is absent."""
+        """The workers by name, without those for which no node has room yet."""
         self._spawn = spawn
 
     @property
@@ -127,11 +127,11 @@ class WorkerGroup:
 
     @property
     def missing_cpus(self) -> list[float]:
-        """CPUs of each wanted worker that has not been started."""
+        """The CPUs of each wanted worker that has not started."""
         return [self.kind.cpus] * max(0, self.wanted - len(self.workers))
 
     def could_run_on(self, node: Node) -> bool:
-        """Whether a worker fits onto the node when nothing else runs there."""
+        """Whether a worker would fit on the node if nothing else ran there."""
         has, needed = node.resources, self.kind.resources
         return node.cpus >= self.kind.cpus and all(has.get(name, 0.0) >= amount for name, amount in needed.items())
 
@@ -142,16 +142,16 @@ class WorkerGroup:
         may_start: Callable[[str], bool],
         limit: int,
     ) -> dict[str, Node]:
-        """Starts the wanted workers that are absent, as far as nodes have room.
+        """Starts the missing workers for which nodes have room.
 
         Args:
-          nodes: where workers may be started.
-          taken: CPUs that the run uses already, by node id.
-          may_start: whether the worker of a name may start now.
-          limit: considers only this number of workers, from the first on.
+          nodes: the nodes on which workers may start.
+          taken: the CPUs that the run already uses, by node id.
+          may_start: whether the worker with this name may start now.
+          limit: considers only the first `limit` workers.
 
         Returns:
-          the nodes of the started workers, by name.
+          the node of each started worker, by the worker's name.
         """
         wanted = self.kind.names[: min(self.wanted, limit)]
         absent = [index for index, name in enumerate(wanted) if name not in self.workers and may_start(name)]
@@ -165,7 +165,7 @@ class WorkerGroup:
         return started
 
     def remove_ended(self) -> dict[str, WorkerEnd]:
-        """Removes the workers that ended by themselves or are silent for too long; returns their ends, by name."""
+        """Removes the workers that have ended or were silent for too long; returns how each ended, by name."""
         if self.kind.patience is not None:
             for worker in self.workers.values():
                 worker.check_silence(self.kind.patience)
@@ -193,15 +193,16 @@ def await_end(workers: Sequence[Worker], timeout_s: float) -> None:
 
 
 def await_answers(calls: Sequence[tuple[Worker, Call]], timeout_s: float) -> list[Any]:
-    """The answers to calls of several workers, in order. Looks at all of them, so that no worker hides another's error.
+    """Waits for calls to several workers; returns the answers in order.
 
     Raises:
       ClusterError: not all have answered within `timeout_s`; the message names those that have not.
-      Exception: the first error of any worker, as soon as it is there.
+      Exception: the first error of any worker, as soon as it arrives.
     """
     deadline = time.monotonic() + timeout_s
     answers: dict[int, Any] = {}
     while True:
+        # All calls are polled: waiting for one after the other would hide the error of a later worker.
         for index, (_, call) in enumerate(calls):
             if index not in answers and call.done:
                 answers[index] = call.result(ANSWER_TIMEOUT_S)
@@ -217,7 +218,7 @@ def await_answers(calls: Sequence[tuple[Worker, Call]], timeout_s: float) -> lis
 
 
 def last_reports(workers: Sequence[Worker], timeout_s: float = ANSWER_TIMEOUT_S) -> list[MetricsReport | LogReport]:
-    """The reports that workers made before they stopped; waits for all of them together at most `timeout_s`."""
+    """The last reports of workers that have stopped; waits at most `timeout_s` for all of them together."""
     deadline = time.monotonic() + timeout_s
     drains = [(worker, worker.last_drains()) for worker in workers if worker.failure is None]
     reports: list[MetricsReport | LogReport] = []
@@ -231,19 +232,19 @@ def last_reports(workers: Sequence[Worker], timeout_s: float = ANSWER_TIMEOUT_S)
 
 
 class _Restart(NamedTuple):
-    """A shard that is being restarted."""
+    """A restart of a shard that is under way."""
 
     ready: Call
     node: Node
     deadline: float
-    """On the monotonic clock."""
+    """Monotonic time by which the shard must listen."""
 
 
 class ReplayShards:
-    """All replay shards, by index.
+    """All replay shards. One that dies is restarted; its users find the new address in the directory.
 
     Args:
-      spawn: starts the process of a shard, given its index, on a node, with the first contents that are whole.
+      spawn: starts the shard of an index on a node, with the first of the given contents that is whole.
     """
 
     def __init__(self, spawn: Callable[[int, Node, Sequence[SavedShard]], Worker]) -> None:
@@ -253,7 +254,7 @@ class ReplayShards:
 
     @property
     def actors(self) -> list[RemoteActor]:
-        """The remote actors of the shards, some of which may be starting."""
+        """The shards' remote actors, some of which may still be starting."""
         return [worker.actor for worker in self.workers]
 
     def start(self, nodes: Sequence[Node], contents: Sequence[Sequence[SavedShard]]) -> None:
@@ -265,26 +266,26 @@ class ReplayShards:
         """Waits until all shards listen.
 
         Raises:
-          ReplayMismatch, PortTaken, ...: whatever kept a shard from being built; the first such error of any.
+          ReplayMismatch, PortTaken, ...: the first error that kept a shard from being built.
         """
         await_answers([(worker, worker.actor.begin("ready")) for worker in self.workers], BUILD_TIMEOUT_S)
 
     @property
     def complete(self) -> bool:
-        """Whether all shards work, as far as is known: none has failed, and none is still being restarted."""
+        """Whether no shard is known to have failed or is being restarted."""
         return not self._restarts and not self.lost()
 
     def lost(self) -> list[tuple[int, Exception]]:
-        """The indices of the shards that failed, and why each failed."""
+        """The index of each shard that failed, and why it failed."""
         return [(index, end) for index, worker in enumerate(self.workers) if (end := worker.ended()) is not None]
 
     def replace(self, index: int, nodes: Sequence[Node], contents: Sequence[SavedShard]) -> bool:
-        """Restarts a lost shard on the node with the fewest shards; returns False when there is no node for it.
+        """Restarts a lost shard on the node with the fewest shards; returns False if `nodes` is empty.
 
         Args:
-          index: of the shard.
-          nodes: where shards may be started.
-          contents: of the newest checkpoint and those before; the shard takes the first that is whole, or is empty.
+          index: the index of the shard.
+          nodes: the nodes on which shards may start.
+          contents: the shard's contents in each checkpoint, newest first; it takes the first that is whole, or none.
         """
         if not nodes:
             return False
@@ -293,7 +294,7 @@ class ReplayShards:
         return True
 
     def check_restarts(self) -> None:
-        """Looks at shards that are being restarted; one that failed, or does not listen in time, is `lost` again."""
+        """Checks shards that are being restarted: one that failed, or does not listen in time, is `lost` again."""
         for index, restart in list(self._restarts.items()):
             if restart.ready.done:
                 del self._restarts[index]
@@ -325,7 +326,7 @@ class ReplayShards:
 
 
 class RunFailed(PodzeroError, RuntimeError):
-    """The run cannot go on; the message says which worker failed, why, and what to do."""
+    """The run cannot continue; the message says which worker failed, why, and what to do."""
 
 
 class LearnerFailed(PodzeroError, RuntimeError):
@@ -349,7 +350,7 @@ class LearnerGroup:
 
         Raises:
           NodeLost: a host is gone with its node.
-          Exception: whatever kept a host from building its learner; the first such error of any.
+          Exception: the first error that kept a host from building its learner.
         """
         calls = [(worker, worker.actor.begin("ready")) for worker in self.workers]
         try:
@@ -424,7 +425,7 @@ class LearnerGroup:
             worker.actor.kill()
 
     def _check(self, worker: Worker) -> None:
-        """Raises what ended the work of a host; if that was the loss of another host, raises the loss."""
+        """Raises the error that ended a host's work; if another host's loss caused it, raises that loss."""
         assert worker.work is not None
         try:
             worker.work.result(ANSWER_TIMEOUT_S)
@@ -442,7 +443,7 @@ class LearnerGroup:
 
 
 def _dead(calls: Sequence[tuple[Worker, Call]]) -> list[WorkerDied]:
-    """The hosts among these whose processes died, which may be why a host failed; returns early on a lost node."""
+    """Finds the hosts whose processes died, since that may be why another host failed; a lost node ends the search."""
     deadline = time.monotonic() + BLAME_TIMEOUT_S
     pending, dead = list(calls), list[WorkerDied]()
     while pending and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Where the servers of a run are: a small Ray actor to which they announce their addresses, and which others ask."""
+"""Where a run's servers listen: they announce their addresses to a small Ray actor, and other processes ask it."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from podzero.runtime.cluster.scheduling import node_affinity
 log = logging.getLogger(__name__)
 
 STALE_S = 10.0
-"""Time after which a server that has not announced itself again counts as away."""
+"""A server that has not announced itself for this long counts as away."""
 ANNOUNCE_EVERY_S = 2.0
-"""Time between two announcements of a server that `keep_announced` announces."""
+"""Time between two announcements by `keep_announced`."""
 ASK_EVERY_S = 2.0
-"""Time between two looks of an `AddressBook`."""
+"""Time between two updates of an `AddressBook`."""
 ANSWER_TIMEOUT_S = 20.0
 """Longest wait for the directory's answer: Ray may be restarting it."""
 
 
 class Directory:
-    """Addresses by name. A Ray actor; `start_directory` starts it. After a restart, announcements fill it again."""
+    """Addresses by name, in a Ray actor that `start_directory` starts. After a restart, announcements refill it."""
 
     def __init__(self) -> None:
         self._entries: dict[str, tuple[int, str, float]] = {}
 
     def announce(self, name: str, address: str, attempt: int) -> None:
-        """Makes `address` that of the server `name`; to be repeated every few seconds.
+        """Sets the address of the server `name`; must be repeated every few seconds.
 
         Args:
           name: the server's name, for example `replay-0`.
           address: where it listens.
-          attempt: the attempt of its process; one that was replaced, but has not ended yet, is ignored.
+          attempt: the attempt of its process: a replaced one that has not ended yet must not win.
         """
         if attempt >= self._entries.get(name, (attempt,))[0]:
             self._entries[name] = attempt, address, time.monotonic()
 
     def addresses(self) -> dict[str, str]:
-        """The addresses of the servers that announced themselves lately, by name."""
+        """The addresses of the servers that have announced themselves lately, by name."""
         now = time.monotonic()
         return {name: address for name, (_, address, heard) in self._entries.items() if now - heard < STALE_S}
 
@@ -52,7 +52,7 @@ def start_directory(node: str) -> Any:
     It reserves no CPU, and Ray restarts it on the same node for as long as its owner lives.
 
     Args:
-      node: id of the node where it runs; the driver's.
+      node: the id of its node, the driver's.
     """
     import ray
 
@@ -66,7 +66,7 @@ def tell(directory: Any, name: str, attempt: int, address: str) -> None:
 
 
 def keep_announced(directory: Any, name: str, attempt: int, address: str) -> None:
-    """Announces a server at once and then every few seconds, in a thread, for as long as this process lives."""
+    """Announces a server at once, and every few seconds in a thread for as long as this process lives."""
     tell(directory, name, attempt, address)
 
     def repeat() -> None:
@@ -78,7 +78,7 @@ def keep_announced(directory: Any, name: str, attempt: int, address: str) -> Non
 
 
 def ask(directory: Any) -> dict[str, str]:
-    """The addresses of the present servers by name, as the directory knows them.
+    """Asks the directory for the addresses of the servers that are up, by name.
 
     Raises:
       ClusterError: the directory did not answer.
@@ -96,17 +96,17 @@ def ask(directory: Any) -> dict[str, str]:
 
 
 class AddressBook:
-    """A process's copy of the directory, which a thread brings up to date every few seconds; reading it never waits.
+    """A process's copy of the directory, updated by a thread every few seconds; reading it never waits.
 
     Args:
-      ask: gives the addresses of the present servers by name, or raises `ClusterError`: `ask` of the run's directory.
+      ask: returns the addresses of the servers that are up, by name, or raises `ClusterError`; `ask` of this module.
     """
 
     def __init__(self, ask: Callable[[], Mapping[str, str]]) -> None:
         self._ask = ask
         self._present: Mapping[str, str] = {}
         self._last: dict[str, str] = {}
-        """The last address of every server that was ever present."""
+        """The last known address of every server."""
         self._failure: ClusterError | None = None
         self._updated = threading.Condition()
         threading.Thread(target=self._follow, name="addresses", daemon=True).start()
@@ -127,11 +127,11 @@ class AddressBook:
     def await_servers(self, names: Sequence[str], timeout_s: float) -> Callable[[], list[str]]:
         """Waits until all these servers have announced themselves; returns a function that gives their addresses.
 
-        It gives them in the order of `names`. A server that is missing from the directory keeps its last address: it is
+        They are in the order of `names`. A server that is missing from the directory keeps its last address: it may be
         away, or the directory was restarted and does not know it yet.
 
         Raises:
-          ClusterError: they have not all done so within `timeout_s`.
+          ClusterError: not all of them did within `timeout_s`.
         """
         with self._updated:
             if not self._updated.wait_for(lambda: self._last.keys() >= set(names), timeout_s):

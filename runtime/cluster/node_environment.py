@@ -6,8 +6,8 @@ too long to start: Ray gives it up after a minute and starts it again, without e
 `~/.cache/podzero/environments` of the user who runs Ray, for later runs: one for each lock file, version of Python and
 choice of extras.
 
-The Python that runs Ray on a node imports this module too. It has Ray and little else, so that only the standard
-library and modules of podzero that need no more may be imported here.
+The Python that runs Ray on a node imports this module too. It has Ray and little else, so this module may import only
+the standard library and modules of podzero that need no more.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ CODE_PATTERNS = (
     "*.py", "*.pyi", "*.proto", "*.yaml", "*.sh", "Dockerfile*", "py.typed", "*.html", "*.css", "*.js", "*.npz",
     "*.LICENSE", "pyproject.toml", "uv.lock",
 )  # fmt: skip
-"""Files of the package that the archive holds: those that a wheel holds, but for the zoo and the compiler's figures."""
+"""Files of the package that go into the archive: those of a wheel, except the zoo and the compiler's figures."""
 PROJECT_FILES = ("pyproject.toml", "uv.lock")
-"""Files beside the package that the archive holds: `uv sync` needs them."""
+"""Files next to the package that go into the archive, because `uv sync` needs them."""
 ENVIRONMENTS = ".cache/podzero/environments"
-"""Folder of the environments on a node, below the home of the user who runs Ray."""
+"""The folder of environments on a node, in the home of the user who runs Ray."""
 NODE_PYTHON = {"py_executable": ""}
-"""Runtime environment of a process that runs by the Python that runs Ray on its node."""
+"""The runtime environment of a process that uses the Python that runs Ray on its node."""
 INSTALL_TIMEOUT_S = 1800.0
 """Longest time for `uv sync`, which may have to download all packages."""
 ANSWER_TIMEOUT_S = 180.0
-"""Time for the installing process to start and to answer, in addition."""
+"""Additional time for the installing process to start and answer."""
 RETRY_S = 60.0
-"""Pause before another attempt on a node that joined later."""
+"""Pause before the next attempt on a node that joined later."""
 MAX_ERROR_CHARS = 2_000
-"""Length of uv's error that is reported."""
+"""How much of uv's error is reported."""
 
 
 class EnvironmentSpec(NamedTuple):
@@ -61,14 +61,14 @@ class EnvironmentSpec(NamedTuple):
     archive: Path
     """The code, as a zip file."""
     environment: str
-    """Name of the environment's folder, a hash of all that it depends on."""
+    """The name of the environment's folder: a hash of everything it depends on."""
     python: str
     """The exact version of Python."""
     extras: tuple[str, ...]
 
     @property
     def runtime_env(self) -> dict[str, Any]:
-        """Ray's runtime environment for all processes of a run that do not set their own."""
+        """Ray's runtime environment for all processes of a run that do not set one."""
         return {
             "working_dir": str(self.archive),
             "py_executable": f"~/{ENVIRONMENTS}/{self.environment}/bin/python",
@@ -86,8 +86,8 @@ class EnvironmentInstaller:
         """Installs the environment, or completes one that was interrupted; returns the error, empty on success.
 
         Args:
-          environment: name of its folder.
-          python: version of Python, which uv downloads where it is missing.
+          environment: the name of its folder.
+          python: the version of Python, which uv downloads if it is missing.
           extras: optional dependencies.
         """
         uv = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
@@ -97,7 +97,7 @@ class EnvironmentInstaller:
                 "install uv` where Python belongs to the system), on Ray's PATH"
             )
         own = Path(sys.base_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
-        if platform.python_version() == python and own.exists():  # Ray lets no other version join a driver
+        if platform.python_version() == python and own.exists():  # Ray requires the driver's version anyway
             python = str(own)
         command = [uv, "sync", "--locked", "--no-dev", "--no-install-project", "--no-progress", "--python", python]
         command += [f"--extra={extra}" for extra in extras]
@@ -118,7 +118,7 @@ class EnvironmentInstaller:
 
 
 def pack_environment(package: Path, extras: Sequence[str], folder: Path) -> EnvironmentSpec:
-    """Writes the archive of the code, the same bytes for the same code, and names the environment.
+    """Writes the archive of the code (the same bytes for the same code) and names the environment.
 
     Args:
       package: the folder of the package `podzero` in a checkout.
@@ -145,9 +145,9 @@ def pack_environment(package: Path, extras: Sequence[str], folder: Path) -> Envi
 
 
 def archived_files(package: Path) -> dict[str, Path]:
-    """The files of the archive by their names in it, in order.
+    """The archive's files by their names in it, in order.
 
-    A checkout reaches its subpackages through symbolic links, which become plain folders: Ray's archives have none.
+    The symbolic links to subpackages become plain folders, because Ray's archives cannot hold links.
     """
     code = {file.relative_to(package.parent).as_posix(): file for file in code_files(package)}
     project = {name: package.parent / name for name in PROJECT_FILES}
@@ -155,7 +155,7 @@ def archived_files(package: Path) -> dict[str, Path]:
 
 
 def code_files(package: Path) -> Iterator[Path]:
-    """The files of the package and of its subpackages, through symbolic links, in no order."""
+    """The files of the package and its subpackages, through symbolic links, in no particular order."""
     for folder, inner, names in os.walk(package, followlinks=True):
         inner[:] = [name for name in inner if name.isidentifier() and name not in ("__pycache__", "benchmarks", "zoo")]
         yield from (Path(folder, name) for name in names if any(fnmatch(name, pattern) for pattern in CODE_PATTERNS))
@@ -177,10 +177,10 @@ class NodeEnvironments:
         self._retry_at: dict[str, float] = {}
 
     def install(self, nodes: Sequence[Node]) -> None:
-        """Installs the environment on all of `nodes` at the same time; returns when it is done.
+        """Installs the environment on all of `nodes` in parallel and waits for the end.
 
         Raises:
-          ClusterError: an installation failed; names each such node and its error.
+          ClusterError: an installation failed; the message names each such node and its error.
         """
         for node in nodes:
             self._begin(node)
@@ -189,7 +189,7 @@ class NodeEnvironments:
             raise ClusterError("\n  ".join(["cannot install the environment on these nodes:", *failures]))
 
     def ready_nodes(self, nodes: Iterable[Node]) -> list[Node]:
-        """Those of `nodes` that have the environment; starts its installation on the others, and never waits."""
+        """The nodes that have the environment; starts its installation on the others and never waits."""
         for node in nodes:
             if node.id in self._pending:
                 if self._pending[node.id][1].done and (error := self._finish(node)):

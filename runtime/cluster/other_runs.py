@@ -1,4 +1,4 @@
-"""Keeps other runs away: a lock on the working directory, and the end of processes that earlier runs left behind.
+"""Guards against other runs: a lock on the working directory, and an end to processes that earlier runs left behind.
 
 Only one process can use the TPU chips of a host. A process that outlived its run (its driver or its Ray node was
 killed) keeps the next run from starting until the host is restarted. It is found by the device files it has open.
@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 LOCK_NAME = "run"
 """Name of the actor that is the lock."""
 RUN_VARIABLE = "PODZERO_RUN"
-"""Environment variable with the id of the run, set for every process of the run."""
+"""The environment variable with the run's id, set for all of its processes."""
 CHIP_FILES = ("accel*", "vfio/[0-9]*")
 """Device files of TPU chips, below /dev."""
 END_TIMEOUT_S = 10.0
-"""Time for a process to release its chips before it is killed, and again before that counts as failed."""
+"""Time for a process to release its chips before it is killed, and after that before killing counts as failed."""
 
 
 class _RunLock:
@@ -41,7 +41,7 @@ class _RunLock:
         self._owner = owner
 
     def owner(self) -> str:
-        """The run that holds the lock, in words."""
+        """Describes the run that holds the lock."""
         return self._owner
 
 
@@ -49,10 +49,10 @@ def lock_run(owner: str) -> Any:
     """Locks the namespace of this driver for as long as the returned handle lives.
 
     Args:
-      owner: the run, in words for whoever finds the namespace locked.
+      owner: describes the run to others that find the namespace locked.
 
     Raises:
-      ClusterError: another run holds the lock, and the message says which; or the actor that is the lock did not start.
+      ClusterError: another run holds the lock (the message says which), or the lock's actor did not start.
     """
     import ray
     from ray.exceptions import ActorAlreadyExistsError, GetTimeoutError, RayError
@@ -93,10 +93,10 @@ def end_stale_processes(run: str, devices: Path = Path("/dev")) -> list[str]:
     """Ends stale processes of podzero that hold this host's chips; returns descriptions of them.
 
     A process is stale if it belongs to another run and its parent is gone. Any other process that holds a chip gets
-    some time to end by itself, as it may be ending already.
+    some time to end by itself, since it may already be ending.
 
     Args:
-      run: the id of the present run.
+      run: the id of this run.
       devices: the folder of the device files.
 
     Raises:
@@ -117,7 +117,7 @@ def end_stale_processes(run: str, devices: Path = Path("/dev")) -> list[str]:
 
 
 def _holders(chips: AbstractSet[str]) -> Iterator[psutil.Process]:
-    """The other processes that have one of the device files `chips` open."""
+    """Other processes that have one of the device files `chips` open."""
     if not chips:
         return
     for process in psutil.process_iter():
@@ -126,7 +126,7 @@ def _holders(chips: AbstractSet[str]) -> Iterator[psutil.Process]:
 
 
 def _open_files(pid: int) -> set[str]:
-    """The open files of a process, device files included, which psutil leaves out; none if they cannot be read."""
+    """A process's open files, including device files, which psutil omits; none if they cannot be read."""
     found = set()
     with suppress(OSError):
         for link in Path(f"/proc/{pid}/fd").iterdir():
@@ -145,13 +145,11 @@ def _is_stale(process: psutil.Process, run: str) -> bool:
 
 
 def _is_orphan(process: psutil.Process) -> bool:
-    """Whether a process's original parent is gone: init, or a service manager outside its session, adopts it then.
-
-    The children of a raylet are no orphans, whatever their session.
-    """
+    """Whether a process's original parent is gone: init, or a service manager outside its session, then adopts it."""
     parent = process.parent()
     if parent is None or parent.pid == 1:
         return True
+    # The children of a living raylet have sessions of their own.
     return "raylet" not in parent.name() and os.getsid(parent.pid) != os.getsid(process.pid)
 
 
@@ -165,7 +163,7 @@ def _end(process: psutil.Process, chips: AbstractSet[str], description: str) -> 
 
 
 def _releases(process: psutil.Process, chips: AbstractSet[str]) -> bool:
-    """Whether a process closes the files `chips` in time. A zombie has closed them, though its id still exists."""
+    """Whether a process closes the files `chips` in time; a zombie has closed them."""
     deadline = time.monotonic() + END_TIMEOUT_S
     while process.is_running() and chips & _open_files(process.pid):
         if time.monotonic() > deadline:
@@ -175,7 +173,7 @@ def _releases(process: psutil.Process, chips: AbstractSet[str]) -> bool:
 
 
 def _describe(process: psutil.Process) -> str:
-    """A process with its host, since the driver shows it."""
+    """Describes a process and its host."""
     host = f"on {socket.gethostname()}"
     with suppress(psutil.Error):
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(process.create_time()))

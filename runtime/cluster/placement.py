@@ -12,11 +12,11 @@ from podzero.config import ClusterConfig
 from podzero.errors import ConfigError
 
 TPU, MEMORY = "TPU", "memory"
-"""Ray's resources of TPU chips, and of memory in bytes."""
+"""Ray's names for the resources TPU chips and memory (in bytes)."""
 SLICE_NAME, WORKER_ID, POD_TYPE = "ray.io/tpu-slice-name", "ray.io/tpu-worker-id", "ray.io/tpu-pod-type"
-"""Labels that Ray puts on the hosts of a slice: its name, the host's number in it, and its kind, such as `v4-16`."""
+"""Ray's labels of a slice's hosts: the slice's name, the host's number in it, and the slice's kind, such as `v4-16`."""
 MANY = 1_000_000
-"""Processes on a node that ask for nothing but CPUs."""
+"""Stands for no limit on the processes of a node."""
 
 
 class Node(NamedTuple):
@@ -24,14 +24,14 @@ class Node(NamedTuple):
 
     id: str
     host: str
-    """Name or IP by which other nodes reach it."""
+    """The name or IP at which other nodes reach it."""
     cpus: float
-    """CPUs that this run may use there, its learner and workers together: all but those that others have reserved."""
+    """The CPUs that this run may use there in total: all except those that others have reserved."""
     resources: Mapping[str, float]
-    """All resources of the node, whoever has reserved them."""
+    """All resources of the node, reserved or not."""
     labels: Mapping[str, str]
     free: Mapping[str, float] | None = None
-    """Resources that nobody has reserved, as Ray saw them a moment ago; None where the cluster is not shared."""
+    """Unreserved resources, as Ray saw them a moment ago; None if the cluster is not shared."""
 
     def __str__(self) -> str:
         return f"node {self.id[:8]} at {self.host}"
@@ -43,13 +43,13 @@ class Reservation:
 
     Attributes:
       name: the kind.
-      count: how many there are when all have room.
-      needed: how many training needs: they must have room before the run starts; 0 if it can do without.
-      plural: several of them, in words.
-      settings: the settings that decide how much room they need.
-      cpus: CPUs that each reserves.
-      memory: bytes of memory that each reserves.
-      resources: accelerators that each reserves.
+      count: how many there are if all have room.
+      needed: how many must have room before the run starts; 0 if training can do without them.
+      plural: what several of them are called.
+      settings: the settings that decide how much room they need, for messages.
+      cpus: the CPUs that each process reserves.
+      memory: the bytes of memory that each process reserves.
+      resources: the other resources, such as accelerators, that each process reserves.
     """
 
     name: str
@@ -64,16 +64,16 @@ class Reservation:
 
 
 class MissingNodes(LookupError):
-    """The cluster lacks nodes, or free CPUs, that a run needs; the message says which."""
+    """The cluster lacks nodes or free resources that a run needs; the message says which."""
 
 
 class Placement(NamedTuple):
     """The nodes of learner and replay."""
 
     learner: tuple[Node, ...]
-    """One for each learner host, by rank."""
+    """The node of each learner host, by rank."""
     shards: tuple[Node, ...]
-    """One for each replay shard."""
+    """The node of each replay shard."""
 
 
 def place(nodes: Sequence[Node], program: Iterable[Reservation], config: ClusterConfig, driver_node: str) -> Placement:
@@ -83,7 +83,7 @@ def place(nodes: Sequence[Node], program: Iterable[Reservation], config: Cluster
       nodes: the nodes that may be used.
       program: what each kind of process reserves, in the order in which they start.
       config: the section `cluster`.
-      driver_node: id of the driver's node, which the learner prefers.
+      driver_node: the id of the driver's node, which the learner prefers.
 
     Raises:
       MissingNodes: the run has no room on `nodes`.
@@ -108,7 +108,7 @@ def place(nodes: Sequence[Node], program: Iterable[Reservation], config: Cluster
 def _check_room(
     nodes: Sequence[Node], rows: Iterable[Reservation], shards: Sequence[Node], replay: Reservation
 ) -> None:
-    """Raises `MissingNodes` if the needed processes of a kind have no room beside the shards and the kinds before."""
+    """Raises `MissingNodes` if the shards and earlier kinds leave no room for the needed processes of a kind."""
     taken = added({}, shards, replay.cpus)
     beside = f"beside {len(shards)} replay shard(s) of {replay.cpus:g} CPUs (replay.cpus)"
     for row in rows:
@@ -123,10 +123,10 @@ def _check_room(
 
 
 def learner_nodes(nodes: Sequence[Node], config: ClusterConfig, driver_node: str) -> tuple[Node, ...]:
-    """The nodes of the learner's hosts, by rank; those whose resources others have reserved are taken last.
+    """The nodes of the learner's hosts, by rank; prefers those whose resources are not reserved by others.
 
     Raises:
-      MissingNodes: they have not all joined.
+      MissingNodes: not all of them have joined.
     """
     if config.tpu is not None:
         return _slice_nodes(nodes, config.tpu, config)
@@ -144,7 +144,7 @@ def learner_nodes(nodes: Sequence[Node], config: ClusterConfig, driver_node: str
 def actor_nodes(nodes: Sequence[Node], config: ClusterConfig) -> list[Node]:
     """The nodes for actors, replay and evaluation: those without TPUs, unless the experiment says otherwise.
 
-    A node without CPUs for this run is left out; the head of a cluster often is one.
+    Leaves out nodes without CPUs for this run, as a cluster's head often is.
 
     Raises:
       MissingNodes: there is none.
@@ -164,7 +164,7 @@ def actor_nodes(nodes: Sequence[Node], config: ClusterConfig) -> list[Node]:
 
 
 def shard_nodes(nodes: Sequence[Node], replay: Reservation) -> tuple[Node, ...]:
-    """A node for each replay shard, spread as far as there is room, over the largest nodes first.
+    """A node for each replay shard: spreads them as far as there is room, the largest nodes first.
 
     Raises:
       MissingNodes: not all shards have room.
@@ -192,12 +192,12 @@ def without_learner(nodes: Sequence[Node], hosts: Sequence[Node], resources: Map
 
 
 def actor_places(nodes: Sequence[Node], taken: Mapping[str, float], cpus: float, count: int) -> list[Node]:
-    """Nodes for up to `count` more processes of `cpus` each, always the node with most free CPUs.
+    """Nodes for up to `count` more processes: for each, the node with the most free CPUs.
 
     Args:
       nodes: the nodes to choose from.
-      taken: CPUs that this run has reserved already, by node id.
-      cpus: CPUs of one process.
+      taken: the CPUs that this run has already reserved, by node id.
+      cpus: the CPUs of one process.
       count: the number of processes.
     """
     free = {node.id: node.cpus - taken.get(node.id, 0.0) for node in nodes}
@@ -215,11 +215,11 @@ def actor_places(nodes: Sequence[Node], taken: Mapping[str, float], cpus: float,
 def places_with_resources(
     nodes: Sequence[Node], taken: Mapping[str, float], running: Mapping[str, int], row: Reservation, count: int
 ) -> list[Node]:
-    """Nodes for up to `count` more processes of a kind: always the one with most free CPUs of those with its resources.
+    """Like `actor_places`, for processes that reserve other resources too.
 
     Args:
       nodes: the nodes to choose from, by `without_learner` if the kind reserves resources.
-      taken: CPUs that this run has reserved already, by node id.
+      taken: the CPUs that this run has already reserved, by node id.
       running: the number of processes of this kind, by node id.
       row: what each process reserves.
       count: the number of processes.
@@ -238,17 +238,17 @@ def places_with_resources(
 
 
 def _processes_on(node: Node, resources: Mapping[str, float]) -> int:
-    """How many processes the resources of a node allow, its CPUs aside."""
+    """How many processes fit on a node by its resources, ignoring CPUs."""
     return int(min((node.resources.get(name, 0.0) // amount for name, amount in resources.items()), default=MANY))
 
 
 def without_room(nodes: Sequence[Node], taken: Mapping[str, float], cpus: Iterable[float]) -> list[float]:
-    """CPUs of those processes for which `nodes` have no room.
+    """The CPUs of those processes for which `nodes` have no room.
 
     Args:
       nodes: the nodes that may be used.
-      taken: CPUs that this run has reserved already, by node id.
-      cpus: CPUs of each process that is to be started.
+      taken: the CPUs that this run has already reserved, by node id.
+      cpus: the CPUs of each process that must start.
     """
     left = []
     for amount in sorted(cpus, reverse=True):
@@ -267,19 +267,19 @@ def added(taken: Mapping[str, float], places: Iterable[Node], cpus: float) -> di
 
 
 def described(resources: Mapping[str, float]) -> str:
-    """Resources in words, as `4 TPU`; empty for none."""
+    """Resources in words, such as `4 TPU`; empty for none."""
     return ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
 
 
 def host_resources(config: ClusterConfig) -> dict[str, float]:
-    """Resources that each learner process reserves."""
+    """The resources that each learner process reserves."""
     if config.host_resources or config.tpu is None:
         return dict(config.host_resources)
     return {TPU: float(config.tpu.chips_of_host)}
 
 
 def _slice_nodes(nodes: Sequence[Node], wanted: Slice, config: ClusterConfig) -> tuple[Node, ...]:
-    """The hosts of a complete slice of this kind, by worker id; of a free one, if there is one."""
+    """The hosts of a complete slice of this kind, by worker id; prefers a free slice."""
     found: dict[str, dict[int, Node]] = defaultdict(dict)
     for node in nodes:
         if _kind(node) == wanted and node.resources.get(TPU, 0.0) >= wanted.chips_of_host:
@@ -303,7 +303,7 @@ def _missing_shards(nodes: Sequence[Node], replay: Reservation, places: int) -> 
 
 
 def _kind(node: Node) -> Slice | None:
-    """The kind of slice that the node's labels name."""
+    """The kind of slice that the node's labels name, if any."""
     if not {SLICE_NAME, WORKER_ID, POD_TYPE} <= node.labels.keys():
         return None
     try:
@@ -327,7 +327,7 @@ def _missing_hosts(nodes: Sequence[Node], wanted: Slice, found: Mapping[str, Map
 
 
 def _describe_tpus(node: Node) -> str:
-    """The chips of a host that the run cannot use."""
+    """Describes the chips of a host that the run cannot use."""
     unlabelled = "" if SLICE_NAME in node.labels else f" without label {SLICE_NAME}"
     return f"{node.labels.get(POD_TYPE, 'an unnamed TPU')} with {node.resources[TPU]:g} chips{unlabelled}"
 

@@ -25,13 +25,13 @@ PACKAGES = (
     "cramjam", "dm-haiku", "flax", "grpcio", "jax", "jaxlib", "mctx", "numpy", "optax", "orbax-checkpoint", "pgx",
     "protobuf", "pydantic", "pyzmq", "ray",
 )  # fmt: skip
-"""Packages whose versions must agree: they compute, or communicate between processes."""
+"""Packages whose versions must agree, because they compute or communicate between processes."""
 OPTIONAL_PACKAGES = ("openvino",)
-"""Those of optional dependencies, whose versions must agree where both sides have them."""
+"""Optional packages, whose versions must agree if both sides have them."""
 INSTALL_ADVICE = "; install the same lock file there (`uv sync --locked --inexact`), and restart Ray on it"
 _MISSING = "missing"
 CHECK_TIMEOUT_S = 120.0
-"""Longest time for a check: a node may have to load its first process from a cold disk."""
+"""Longest time for a check: a node may load its first process from a cold disk."""
 FIRST_RETRY_S = 15.0
 """Pause after the first check of a node that failed; each further failure doubles it."""
 LONGEST_RETRY_S = 300.0
@@ -44,15 +44,12 @@ class PreflightCheck:
         del name
 
     def versions(self) -> dict[str, str]:
-        """The versions with which this node would run podzero."""
+        """The versions that this node would run podzero with."""
         return versions()
 
     def reserve_port(self) -> int:
-        """A port that is reserved until this process ends.
-
-        Only servers of the same user that share their ports (`SO_REUSEPORT`) can listen there, as those of gRPC do:
-        JAX's coordinator is one.
-        """
+        """Reserves a port until this process ends."""
+        # Servers of this user that also set SO_REUSEPORT, as gRPC's do, can listen there: JAX's coordinator is one.
         self._reservation = socket.socket()
         self._reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         self._reservation.bind(("", 0))
@@ -78,21 +75,21 @@ class _PendingCheck(NamedTuple):
 
 
 class _Failures(NamedTuple):
-    """Checks of a node that failed one after the other."""
+    """A node's failed checks in a row."""
 
     error: str
-    """The error of the last one."""
+    """The last error."""
     retry_s: float
-    """The pause after it."""
+    """The pause after the last failure."""
     retry_at: float
-    """End of the pause, on the monotonic clock."""
+    """Monotonic time at which the pause ends."""
 
 
 class Preflight:
     """Checks nodes before they are used, and remembers the results.
 
-    A node with other versions is refused for as long as Ray runs on it. A check that fails in any other way, as by a
-    time-out, is repeated after a pause.
+    A node with other versions is refused for as long as Ray runs on it. A check that fails in any other way, such as a
+    timeout, is repeated after a pause.
 
     Args:
       cluster: starts processes on nodes.
@@ -103,16 +100,16 @@ class Preflight:
         self._cluster = cluster
         self._environment = environment
         self._differences: dict[str, str] = {}
-        """By node id; empty for a node that can be used."""
+        """How the versions of each node differ, by node id; empty for a node that can be used."""
         self._failures: dict[str, _Failures] = {}
         self._pending: dict[str, _PendingCheck] = {}
 
     def usable_nodes(self, nodes: Sequence[Node], wait: bool) -> list[Node]:
-        """Those of `nodes` with the driver's versions; checks new ones, and logs why a node is not used.
+        """The nodes with the driver's versions; checks new nodes, and logs why a node is not used.
 
         Args:
-          nodes: the nodes that are alive.
-          wait: whether to wait for the first check of each node. Otherwise a node is left out until it has answered.
+          nodes: the living nodes.
+          wait: whether to wait for each node's first check; otherwise a node is left out until it has answered.
         """
         for node in nodes:
             if self._is_due(node):
@@ -138,7 +135,7 @@ class Preflight:
         del self._pending[node.id]
         try:
             theirs = pending.answer.result(max(0.0, pending.deadline - time.monotonic()))
-        except Exception as failure:  # a process of other versions may fail in any way
+        except Exception as failure:  # a process with other versions may fail in any way
             self._note_failure(node, failure)
         else:
             self._failures.pop(node.id, None)
@@ -148,7 +145,7 @@ class Preflight:
         pending.check.kill()
 
     def _note_failure(self, node: Node, failure: Exception) -> None:
-        known = isinstance(failure, (ClusterError, WorkerDied))  # their messages are for people
+        known = isinstance(failure, (ClusterError, WorkerDied))  # their messages suffice without the type
         earlier = self._failures.get(node.id)
         retry_s = min(2 * earlier.retry_s, LONGEST_RETRY_S) if earlier else FIRST_RETRY_S
         error = f"its check failed: {failure if known else repr(failure)}"
@@ -156,7 +153,7 @@ class Preflight:
         log.warning("%s is not used yet: %s; the check is repeated in %.0f s", node, error, retry_s)
 
     def refusals(self, nodes: Iterable[Node]) -> list[str]:
-        """Why each of `nodes` that was checked cannot be used."""
+        """Why some of `nodes` cannot be used."""
         found = []
         for node in nodes:
             if differing := self._differences.get(node.id):
@@ -167,7 +164,7 @@ class Preflight:
 
     @property
     def checked(self) -> frozenset[str]:
-        """Ids of the nodes whose versions are known."""
+        """The ids of the nodes whose versions are known."""
         return frozenset(self._differences)
 
     def start_check(self, node: Node) -> RemoteActor:
@@ -179,7 +176,7 @@ class Preflight:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that must agree, and a digest of podzero's own code."""
+    """The versions of Python and of packages that must agree, and a digest of podzero's own code."""
     return {
         "python": platform.python_version(),
         **{name: _version(name) for name in (*PACKAGES, *OPTIONAL_PACKAGES)},
@@ -188,7 +185,7 @@ def versions() -> dict[str, str]:
 
 
 def differences(mine: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
-    """`jax 0.12.0, the driver has 0.12.0.1` for each version that is not the same."""
+    """Describes each version that differs, for example `jax 0.12.0, the driver has 0.12.0.1`."""
     return [
         f"{name} {theirs.get(name, _MISSING)}, the driver has {version}"
         for name, version in mine.items()

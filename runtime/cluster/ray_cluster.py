@@ -1,4 +1,4 @@
-"""A Ray cluster, started on this machine or joined by its address, and the processes that a run starts in it."""
+"""A Ray cluster, started on this machine or joined by address, and the processes that a run starts in it."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Cluster:
     def __init__(self, address: str, joined: bool) -> None:
         self.address = address
         self.joined = joined
-        """Whether it was running already, on nodes that may differ and that other users may share."""
+        """Whether it was already running, on nodes that may differ from this one and be shared with others."""
         self._environments: NodeEnvironments | None = None
         self._request = CapacityRequest()
         self._reserved_cpus: dict[str, float] = {}
-        """CPUs of the actors started here, by actor id; those in bundles are left out."""
+        """The CPUs of each actor started here that is not in a bundle, by actor id."""
         self._groups: list[PlacementGroup] = []
 
     def spawn(
@@ -61,14 +61,14 @@ class Cluster:
           process: a plain class.
           name: its name in messages and metrics.
           arguments: further arguments of its constructor.
-          cpus: CPUs that Ray reserves for it; those of `bundle` if there is one.
+          cpus: the CPUs that Ray reserves for it, unless it has a bundle.
           environment: environment variables of the process.
-          memory: bytes of memory that Ray reserves for it, unless it has a bundle.
-          resources: others that Ray reserves for it, unless it has a bundle.
-          threads: methods that may run at the same time.
-          node: the node that it runs on; without one, Ray spreads such processes over the nodes.
-          bundle: the bundle that it takes, of a placement group that `reserve` returned.
-          use_node_python: whether it runs by the Python of its node, even where podzero installs environments.
+          memory: the bytes of memory that Ray reserves for it, unless it has a bundle.
+          resources: other resources that Ray reserves for it, unless it has a bundle.
+          threads: how many methods may run at the same time.
+          node: its node; without one, Ray spreads such processes over the nodes.
+          bundle: the bundle that it occupies, from a placement group of `reserve`.
+          use_node_python: whether the node's own Python runs it, even if podzero installs environments.
         """
         import ray
 
@@ -89,17 +89,17 @@ class Cluster:
         return RemoteActor(name, actor, where.id if where else None)
 
     def install_environment(self, environment: EnvironmentSpec) -> None:
-        """Installs the environment on all nodes; `nodes` leaves out those that join later until they have it.
+        """Installs the environment on all nodes; `nodes` omits nodes that join later until they have it.
 
         Raises:
-          ClusterError: it cannot be installed on a node; says on which, and why.
+          ClusterError: it cannot be installed on a node; the message says on which, and why.
         """
         environments = NodeEnvironments(self.spawn, environment)
         environments.install(self.nodes())
         self._environments = environments
 
     def nodes(self) -> list[Node]:
-        """The nodes that are alive."""
+        """The living nodes."""
         import ray
 
         alive = [node for node in ray.nodes() if node["Alive"]]
@@ -122,7 +122,7 @@ class Cluster:
         return self._environments.ready_nodes(nodes) if self._environments else nodes
 
     def reserve(self, nodes: Sequence[Node], resources: Mapping[str, float], timeout_s: float) -> PlacementGroup:
-        """Reserves `resources` on all of `nodes` together, or on none.
+        """Reserves `resources` on each of `nodes`, or on none of them.
 
         Raises:
           ClusterError: they are not free within `timeout_s`.
@@ -132,7 +132,7 @@ class Cluster:
         return group
 
     def _bundle_cpus(self) -> dict[str, float]:
-        """CPUs that `reserve` holds, by node id."""
+        """The CPUs that `reserve` has reserved, by node id."""
         held: dict[str, float] = defaultdict(float)
         for group in self._groups:
             for node, cpus in group.cpus.items():
@@ -140,11 +140,11 @@ class Cluster:
         return held
 
     def request_capacity(self, cpus: Sequence[float], beyond: frozenset[str]) -> None:
-        """Tells the autoscaler of a joined cluster, if it has one, which processes have no room.
+        """Tells a joined cluster's autoscaler, if it has one, which processes have no room.
 
         Args:
-          cpus: CPUs of each of these processes; replaces what was requested before.
-          beyond: ids of the nodes that have no room for them.
+          cpus: the CPUs of each of these processes; replaces the previous request.
+          beyond: the ids of nodes that have no room for them.
         """
         if self.joined:
             self._request.update(cpus, beyond)
@@ -156,19 +156,19 @@ def connect(
 ) -> Iterator[Cluster]:
     """Joins the Ray cluster at `address`, or starts one on this machine, for as long as the context lasts.
 
-    A cluster started here never joins another one that may be running on this machine, is reached from this machine
-    alone, asks its callers for a token, and is taken down with everything in it.
+    A cluster started here is separate from any other on this machine, can be reached only from this machine and with a
+    token, and is shut down with everything in it.
 
     Args:
       address: `host:port` of a running cluster's head, or None.
-      cpus: least number of CPUs of a cluster started here; if the machine has fewer, processes share them.
+      cpus: the least CPUs of a cluster started here; if the machine has fewer, processes share them.
       namespace: Ray's namespace, which separates the actor names of runs; by default one of this process.
       install_extras: copies this checkout to the nodes of a joined cluster and installs the environment of its lock
         file there, with these optional dependencies; by default the nodes must have the environment already.
 
     Raises:
       ConfigError: nothing answers at `address`, or podzero does not run from a checkout that could be copied.
-      ClusterError: the cluster cannot be joined, or the environment not be installed.
+      ClusterError: the cluster cannot be joined, or the environment cannot be installed.
     """
     joined, environment = address is not None, None
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Starts Ray: a cluster of one node on this machine, and connections during which signals stay with the driver."""
+"""Starts Ray: a cluster of one node on this machine; keeps signals for the driver away from Ray."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 OBJECT_STORE_BYTES = 256 * 2**20
 """Object store of a cluster started here: enough for a few versions of a network that trains on one machine."""
 LOOPBACK = "127.0.0.1"
-"""Address of a node that is started here: Ray's processes then listen there alone."""
+"""The address of a node started here: Ray's processes then listen nowhere else."""
 START_ATTEMPTS = 3
 """Attempts to start a cluster on this machine."""
 
@@ -32,8 +32,8 @@ START_ATTEMPTS = 3
 def separate_signals() -> Iterator[None]:
     """In this context, Ray's processes start in sessions of their own, and Ray keeps the caller's SIGTERM handler.
 
-    A terminal sends signals to the whole process group of the driver; processes in other sessions do not receive them.
-    Ray's own SIGTERM handler would end Ray's processes, and the driver would then wait for answers in vain.
+    A terminal sends signals to the driver's whole process group; processes in other sessions do not receive them. Ray's
+    own SIGTERM handler would end Ray's processes, and the driver would wait for their answers in vain.
     """
     from ray._private import services, utils
 
@@ -48,7 +48,7 @@ def separate_signals() -> Iterator[None]:
 
 @contextmanager
 def deferred_signals() -> Iterator[None]:
-    """In this context of the main thread SIGINT, SIGTERM and SIGHUP wait for its end, where they have a handler.
+    """In this context of the main thread, SIGINT, SIGTERM and SIGHUP with a handler are delivered at its end.
 
     An exception that a handler raises while Ray constructs its core worker would leave that worker to nobody; it then
     aborts the process when it ends (exit code 134).
@@ -76,10 +76,10 @@ def _set_if_default(set_handler: Callable[[Any], None], handler: Any) -> None:
 
 @contextmanager
 def local_cluster(cpus: float) -> Iterator[str]:
-    """Starts a cluster on this machine, which ends with the context.
+    """Starts a cluster on this machine for as long as the context lasts.
 
     Args:
-      cpus: least number of CPUs; more if the machine has more.
+      cpus: the cluster's CPUs; more if the machine has more.
 
     Yields:
       the address of the cluster.
@@ -99,9 +99,9 @@ def local_cluster(cpus: float) -> Iterator[str]:
 
 @contextmanager
 def _token_required() -> Iterator[None]:
-    """Makes Ray ask for a token as long as the context lasts, unless the environment says otherwise.
+    """Makes Ray require a token while the context lasts, unless the environment says otherwise.
 
-    Afterwards this process can join clusters without a token again: to their processes it must not ask for one.
+    Afterwards this process can again join clusters that use no token.
     """
     added = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     added = {name: value for name, value in added.items() if name not in os.environ}
@@ -116,7 +116,7 @@ def _token_required() -> Iterator[None]:
 
 
 def _reload_ray_settings() -> None:
-    """Makes Ray read its settings and its token again, which it reads only once otherwise."""
+    """Makes Ray read its settings and token again; by itself it reads them only once."""
     from ray._private.authentication.authentication_token_setup import AuthenticationTokenLoader, Config
 
     Config.initialize("")
@@ -125,7 +125,7 @@ def _reload_ray_settings() -> None:
 
 @contextmanager
 def _loopback_kept() -> Iterator[None]:
-    """Keeps `ray.init` from replacing a loopback address by another one of this machine."""
+    """Keeps `ray.init` from replacing a loopback address with another address of this machine."""
     from ray._private import ray_constants
 
     before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
@@ -145,7 +145,7 @@ def _start_node(cpus: float) -> Any:
         try:
             with separate_signals():
                 return RayNodes(initialize_head=True, head_node_args=local_node(cpus) | {"node_ip_address": LOOPBACK})
-        except BaseException as failure:  # Ray raises nothing more exact
+        except BaseException as failure:  # Ray raises nothing more specific
             _kill(set(driver.children(recursive=True)) - before)  # Ray leaves behind what it had started
             if not isinstance(failure, Exception):
                 raise
@@ -165,15 +165,14 @@ def _kill(processes: Iterable[psutil.Process]) -> None:
 def local_node(cpus: float) -> dict[str, Any]:
     """Arguments of a Ray node on this machine.
 
-    The agents' ports are fixed beforehand: a raylet that must learn them from a slow agent gives up after 15 s. Ray's
-    log monitor, which takes a tenth of a core, and its autoscaler are of no use here.
+    The agents' ports are fixed beforehand: a raylet that must learn them from a slow agent gives up after 15 s.
     """
     names = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
     return {
         "num_cpus": math.ceil(cpus),  # Ray takes whole numbers only
         "include_dashboard": False,
-        "include_log_monitor": False,
-        "no_monitor": True,
+        "include_log_monitor": False,  # nobody reads its output, and it takes a tenth of a core
+        "no_monitor": True,  # the autoscaler
         "object_store_memory": OBJECT_STORE_BYTES,
         **dict(zip(names, free_ports(len(names)), strict=True)),
     }

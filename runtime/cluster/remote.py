@@ -12,18 +12,18 @@ from podzero.errors import ClusterError, PodzeroError
 
 START_TIMEOUT_S = 180.0
 BUILD_TIMEOUT_S = 1800.0
-"""Longest time to build a replay shard or what waits for one: at 100 MB/s, a shard of 180 GB restores its samples."""
+"""Longest time to build a replay shard, or a process that waits for one: enough to restore 180 GB at 100 MB/s."""
 STOP_TIMEOUT_S = 30.0
 VERDICT_TIMEOUT_S = 60.0
 """Longest time until Ray knows whether an actor has died: it takes 15 s to declare a silent node dead."""
 
 
 class WorkerDied(PodzeroError, RuntimeError):
-    """The process of an actor has died or could not be started; the message holds what Ray says of it."""
+    """A process has died or could not be started; the message includes Ray's reason."""
 
 
 class NodeLost(WorkerDied):
-    """The process of an actor is gone because its node is: preempted, shut down, or cut off."""
+    """A process is gone because its node is: preempted, shut down, or cut off."""
 
 
 class RemoteActor:
@@ -33,7 +33,7 @@ class RemoteActor:
         self.name = name
         self.actor = actor
         self.node = node
-        """Id of the node to which the actor was sent; None where Ray chose the node."""
+        """The id of the node that the actor was sent to; None if Ray chose it."""
 
     def begin(self, method: str, *args: Any) -> Call:
         """Starts a method and returns at once."""
@@ -45,7 +45,7 @@ class RemoteActor:
         Raises:
           ClusterError: no answer within `timeout_s`, or the answer was lost.
           WorkerDied: the process is gone.
-          Exception: whatever the method raised.
+          Exception: the error that the method raised.
         """
         return self.begin(method, *args).result(timeout_s)
 
@@ -59,8 +59,8 @@ class RemoteActor:
         """Finds out why a call failed: its node is lost, its process has died, or only the answer was lost.
 
         Args:
-          method: that was called.
-          error: with which Ray ended the call.
+          method: the method that was called.
+          error: Ray's error for the call.
         """
         death = self._death(error)
         if death is None:
@@ -112,7 +112,7 @@ class Call:
           ClusterError: no result within `timeout_s`, or the result was lost although the process lives.
           NodeLost: the process is gone with its node.
           WorkerDied: the process is gone, or could not be started.
-          Exception: whatever the method raised; its cause is Ray's error with the remote traceback.
+          Exception: the error that the method raised; its cause is Ray's error with the remote traceback.
         """
         import ray
         from ray.exceptions import GetTimeoutError, RayError, RayTaskError
@@ -137,14 +137,14 @@ def _cause(error: Any) -> Exception:
 
 
 def current_node_id() -> str:
-    """Id of the node of this process."""
+    """The id of this process's node."""
     import ray
 
     return str(ray.get_runtime_context().get_node_id())
 
 
 def own_address() -> str:
-    """Name or IP by which other nodes reach the node of this process; loopback where there are no other nodes."""
+    """The name or IP at which other nodes reach this process's node; loopback if there are no other nodes."""
     from ray.util import get_node_ip_address
 
     return str(get_node_ip_address())

@@ -10,16 +10,16 @@ from podzero.runtime.cluster.placement import MEMORY, Node
 
 
 class Bundle(NamedTuple):
-    """Resources of one node, reserved for one process."""
+    """Resources of a node, reserved for one process."""
 
     node: Node
     resources: Mapping[str, float]
     strategy: Any
-    """Ray's scheduling strategy of a process that takes the bundle."""
+    """Ray's scheduling strategy for a process that occupies the bundle."""
 
 
 class PlacementGroup:
-    """Resources on several nodes, reserved together; `bundles` are in the order of the nodes."""
+    """Resources on several nodes, reserved together; `bundles` has the order of the nodes."""
 
     def __init__(self, group: Any, nodes: Sequence[Node], resources: Mapping[str, float]) -> None:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy as Strategy
@@ -33,7 +33,7 @@ class PlacementGroup:
 
     @property
     def cpus(self) -> dict[str, float]:
-        """CPUs that the bundles reserve, by node id; empty once they are released."""
+        """The CPUs of the bundles, by node id; empty once they are released."""
         return {} if self.released else {one.node.id: one.resources.get("CPU", 0.0) for one in self.bundles}
 
     def release(self) -> None:
@@ -45,7 +45,7 @@ class PlacementGroup:
 
 
 def reserve(nodes: Sequence[Node], resources: Mapping[str, float], timeout_s: float) -> PlacementGroup:
-    """Reserves `resources` on all of `nodes` together, or on none.
+    """Reserves `resources` on each of `nodes`, or on none of them.
 
     Raises:
       ClusterError: they are not free within `timeout_s`.
@@ -68,7 +68,7 @@ def reserve(nodes: Sequence[Node], resources: Mapping[str, float], timeout_s: fl
 
 
 def node_affinity(node_id: str) -> Any:
-    """Ray's scheduling strategy of a process that runs on this node or nowhere."""
+    """Ray's scheduling strategy for a process that must run on this node."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(node_id, soft=False)
@@ -82,7 +82,7 @@ def resource_options(resources: Mapping[str, float]) -> dict[str, Any]:
 
 
 def free_resources() -> dict[str, dict[str, float]]:
-    """Resources of each node that nobody has reserved, by node id."""
+    """The unreserved resources of each node, by node id."""
     from ray._private import state  # Ray's public API has sums over the cluster only
 
     free: dict[str, dict[str, float]] = state.available_resources_per_node()
@@ -92,15 +92,15 @@ def free_resources() -> dict[str, dict[str, float]]:
 def usable_cpus(
     free: Mapping[str, Mapping[str, float]], own: Mapping[str, float], bundles: Mapping[str, float]
 ) -> dict[str, float]:
-    """CPUs of each node that nobody but this driver has reserved, by node id.
+    """The CPUs of each node that no other driver has reserved, by node id.
 
-    An actor that is still starting counts as someone else's: Ray may or may not have reserved its CPUs yet. The result
-    is then too low for a moment, and never too high.
+    Actors that are still starting are not counted as this driver's own, since Ray may not have reserved their CPUs yet.
+    The result may therefore be too low for a moment, but never too high.
 
     Args:
-      free: by `free_resources`.
-      own: CPUs of each actor of this driver, by actor id.
-      bundles: CPUs of the placement groups of this driver, by node id.
+      free: the unreserved resources, from `free_resources`.
+      own: the CPUs of each of this driver's actors, by actor id.
+      bundles: the CPUs of this driver's placement groups, by node id.
     """
     import ray
     from ray._private import state  # Ray's public API has sums over the cluster only
@@ -115,10 +115,10 @@ def usable_cpus(
 
 
 class CapacityRequest:
-    """Tells Ray's autoscaler which processes have no room, by placement groups that no process uses.
+    """Tells Ray's autoscaler which processes have no room, through placement groups that no process uses.
 
-    A placement group that Ray cannot place is demand for the autoscaler. Ray removes it with its driver, however the
-    driver ends. `ray.autoscaler.sdk.request_resources` would outlive the driver, and there is one for all drivers.
+    The autoscaler adds nodes for placement groups that Ray cannot place, and Ray removes the groups when their driver
+    ends in any way. `ray.autoscaler.sdk.request_resources` would outlive the driver, and all drivers share one request.
     """
 
     def __init__(self) -> None:
@@ -134,8 +134,8 @@ class CapacityRequest:
         asks for what is still missing.
 
         Args:
-          cpus: CPUs of each process that has no room.
-          beyond: ids of the nodes that cannot serve the request.
+          cpus: the CPUs of each process that has no room.
+          beyond: the ids of the nodes that cannot serve the request.
         """
         from ray.util.placement_group import placement_group, remove_placement_group
 
@@ -145,7 +145,7 @@ class CapacityRequest:
             return
         for group in self._groups:
             remove_placement_group(group)
-        # Without spaces, which Ray would take for parts of the ids.
+        # No spaces: Ray would take them for parts of the ids.
         selector = {"ray.io/node-id": f"!in({','.join(sorted(beyond))})"} if beyond else {}
         self._groups = [placement_group([{"CPU": amount}], bundle_label_selector=[selector]) for amount in wanted]
         self._cpus = wanted

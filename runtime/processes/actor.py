@@ -1,4 +1,4 @@
-"""The process of an actor, and its clients of replay."""
+"""An actor's process, and the clients of replay and parameters that it uses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class ActorProcess(Process):
-    """One actor, which plays games or acts in environments. With another `attempt` it plays other games."""
+    """An actor, which plays games or acts in environments; each `attempt` plays other games."""
 
     def build(self) -> None:
         """Waits for the replay shards, then builds the actor."""
@@ -63,11 +63,11 @@ class ActorProcess(Process):
 def actor_clients(
     experiment: Experiment, shards: Callable[[], Sequence[str]], source: ParamSource, report: Report
 ) -> ActorClients:
-    """The clients of an actor, with writers to all replay tables that it fills.
+    """An actor's clients, with writers for all replay tables that it fills.
 
     Args:
-      experiment: what is run.
-      shards: the addresses of all replay shards.
+      experiment: the run's experiment.
+      shards: gives the addresses of all replay shards.
       source: the published parameters.
       report: receives the metrics.
     """
@@ -77,17 +77,17 @@ def actor_clients(
 
     spec = spec_of(experiment.env)
     samples = make_writer(shards, spec, experiment, near=own_address())
-    # Writes of states never block, so a preference for near shards would put all states there.
+    # No preference for near shards: writes of states never block, so all states would end up there.
     states = make_writer(shards, spec, experiment, table=STATES) if experiment.reanalyse.share else None
     return ActorClients(source, samples, report, states)
 
 
 def seed_of(seed: int, index: int, attempt: int) -> int:
-    """The random seed, below 2**31, of an actor or of a reanalyser, whose numbers follow those of the actors.
+    """The random seed, below 2**31, of an actor or reanalyser.
 
     Args:
       seed: the experiment's seed.
-      index: the number of the actor.
-      attempt: the step of the checkpoint from which the run resumed, plus the earlier processes of this actor.
+      index: the actor's number; reanalysers count on after the actors.
+      attempt: the step of the checkpoint from which the run resumed, plus the number of earlier processes.
     """
     return (seed * 1_000_003 + index * 1_009 + attempt * 65_537 + 1) % (2**31)

@@ -1,4 +1,4 @@
-"""The process of the evaluator."""
+"""The evaluator's process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process of an inference server."""
+"""An inference server's process."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class InferenceProcess(Process):
 
 
 def inference_server(process: Process, experiment: Experiment, name: str, source: ParamSource) -> NetworkServer:
-    """The inference server on all devices of this process, which announces itself to the run's directory.
+    """The inference server on all devices of this process; it announces itself in the run's directory.
 
     Args:
       process: the process that serves.
-      experiment: what is run; a server beside the learner has other timeouts than the run's experiment.
+      experiment: the experiment, whose timeouts may differ from the run's (for a server beside the learner).
       name: the name of the server.
       source: the published parameters.
 

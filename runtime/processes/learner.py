@@ -1,4 +1,4 @@
-"""The learner's process on one host, and what runs on its devices in turns with training."""
+"""The learner's process on a host, and the actor or server that takes turns with training on its devices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 COMPANION_END_S = 10.0
-"""Longest wait for the end of the last program, or of a write to replay."""
+"""Longest wait for the companion's last program, or its last write to replay, to end."""
 
 
 @dataclass(eq=False)
@@ -76,17 +76,17 @@ class LearnerProcess(Process):
             clients = actor_clients(experiment, replay_addresses(book, experiment), local, self.reports.report)
             seed = seed_of(experiment.seed, rank, attempt=self.learner.step)  # other games after a resumption
             return make_device_actor(experiment, f"actor-{rank}", seed, clients, jax.local_devices())
-        # This server waits for its devices for ever: they train as well, and `run` watches that.
+        # This server waits for its devices for any time, since they also train; `run` watches for hangs.
         server = experiment.server.model_copy(update={"hang_s": math.inf})
         patient = experiment.model_copy(update={"server": server})
         return inference_server(self, patient, f"inference-{rank}", local)
 
     def run(self) -> None:
-        """Trains until stopped, or until all steps are done; plays or serves beside it, if the experiment says so.
+        """Trains until stopped or done; meanwhile plays or serves, if the experiment says so.
 
         Raises:
-          DevicesHang: the devices have executed one dispatch for too long; this process has to be ended.
-          Exception: what else ended the training.
+          DevicesHang: the devices have executed one dispatch for too long; this process must be killed.
+          Exception: any other error that ended training.
         """
         from podzero.learner import explained, run_watched
 
@@ -104,7 +104,7 @@ class LearnerProcess(Process):
         self.learner.stop()
 
     def advance(self, share: float) -> None:
-        """As `Progress.tell` of the learner."""
+        """Tells the learner the share of the run that has passed; see `Progress.tell`."""
         self.learner.progress.tell(share)
 
     def checkpoint(self, folder: Path, timeout_s: float) -> int:
@@ -123,7 +123,7 @@ class LearnerProcess(Process):
         return future.result()
 
     def snapshot(self) -> int:
-        """Writes the parameters published last as a snapshot; returns their step, -1 if none were published yet."""
+        """Writes the last published parameters as a snapshot; returns their step, or -1 if there are none yet."""
         from podzero.networks.snapshots import save_snapshot
 
         newest = self.learner.acting_params()
@@ -151,7 +151,7 @@ def running_beside(companion: Companion, fail: Callable[[Exception], None]) -> I
 
     Args:
       companion: the actor or server.
-      fail: is called with the exception if the companion fails; returns at once. It ends the block with it.
+      fail: called with the exception if the companion fails; must return at once and end the block.
     """
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""What every process of a run is: a value that travels to its node, and the Ray actor that holds it there."""
+"""The processes of a run: each is a value that is sent to its node, where a Ray actor holds it."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
-"""JAX's name of the event that a program was compiled."""
+"""JAX's name for the event that a program was compiled."""
 _QUIET_S = 10.0
-"""After so long without a compilation the programs of a process are taken to be complete."""
+"""After this time without a compilation, a process is assumed to have compiled all of its programs."""
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """What all processes share that the driver starts together.
+    """What processes that start together share.
 
     Attributes:
-      experiment: what is run.
+      experiment: the run's experiment.
       workdir: the working directory, on a file system that all nodes share.
-      run: the id of the run. It changes when all processes start again, which tells them from those left behind.
-      store: Ray handle of the parameter store.
-      directory: Ray handle of the directory, which knows the addresses of replay shards and inference servers.
-      restore_from: folder of the checkpoint from which the learner continues; None starts from nothing.
-      coordinator: address at which learner host 0 coordinates the others; empty for one host on this machine.
+      run: the id of the run. It changes when all processes start again, to distinguish them from those left behind.
+      store: the Ray handle of the parameter store.
+      directory: the Ray handle of the directory, which knows the addresses of replay shards and inference servers.
+      restore_from: the folder of the checkpoint that the learner continues; None starts from nothing.
+      coordinator: the address at which learner host 0 coordinates the others; empty for one host on this machine.
       ladder: the rating ladder that the evaluator continues.
     """
 
@@ -54,16 +54,16 @@ class RunContext:
 
 @dataclass(eq=False)
 class Process:
-    """One process of a run. Its fields travel to the node, where `build` makes what the process runs.
+    """One process of a run. Its fields are sent to the node, where `build` makes the object that it runs.
 
-    Heavy imports stand inside the methods, so that a process loads only what it needs, and the driver none of it.
+    Heavy imports belong inside the methods: a process then loads only what it needs, and the driver none of it.
 
     Attributes:
-      name: names it in messages and metrics.
+      name: its name in messages and metrics.
       context: what it shares with the other processes.
       index: its number among those of its kind, from 0.
-      attempt: differs from that of its predecessors, so that their random numbers are not drawn again.
-      reports: metrics and log lines for the driver; `Host` makes it before `build`.
+      attempt: differs from its predecessors', so that it does not draw their random numbers again.
+      reports: metrics and log lines for the driver; `Host` sets it before `build`.
     """
 
     name: str
@@ -77,21 +77,17 @@ class Process:
         raise NotImplementedError
 
     def run(self) -> None:
-        """Works until stopped. A process that only answers calls returns at once."""
+        """Works until stopped; returns at once if the process only answers calls."""
 
     def stop(self) -> None:
         """Asks `run` to end; thread-safe, returns at once."""
 
     def refresh(self) -> None:
-        """Reports what the driver should learn with its next `drain`."""
+        """Adds reports that the driver's `drain` is about to fetch."""
 
 
 class Host:
-    """The Ray actor of a process.
-
-    Ray reports an exception of a constructor as a dead process and drops its type. The constructor therefore keeps
-    the exception, and `ready` raises it.
-    """
+    """The Ray actor that holds a process."""
 
     def __init__(self, name: str, process: Process) -> None:
         self.process = process
@@ -104,6 +100,7 @@ class Host:
         try:
             process.build()
         except Exception as failure:
+            # `ready` raises it: Ray would report an exception here as a dead process, without its type.
             self._failure = failure
         else:
             log.info("built in %.1f s", time.monotonic() - began)
@@ -113,13 +110,13 @@ class Host:
         """Returns once the process is built.
 
         Raises:
-          Exception: whatever kept it from being built.
+          Exception: the error that kept it from being built.
         """
         if self._failure is not None:
             raise self._failure
 
     def drain(self) -> list[MetricsReport | LogReport]:
-        """Metrics and log lines since the last call; also gives free memory back."""
+        """Metrics and log lines since the last call; also returns freed memory to the system."""
         if self._failure is None:
             self.process.refresh()
         if self._freed_memory is not None:
@@ -128,7 +125,7 @@ class Host:
 
 
 def hosted(process: type[Process]) -> type[Host]:
-    """`Host` with the public methods of a class of processes, and its name, which `ps` and Ray show."""
+    """`Host` with the name of a process class, which `ps` and Ray show, and its public methods."""
     methods = {
         name: _forwarded(name)
         for name in dir(process)
@@ -147,7 +144,7 @@ def _forwarded(method: str) -> Callable[..., Any]:
 
 
 class NoAccelerator(PodzeroError, RuntimeError):
-    """A process has reserved accelerators that JAX does not find."""
+    """A process has reserved accelerators, but JAX does not find them."""
 
 
 def own_devices(name: str, section: str, resources: Mapping[str, float]) -> list[jax.Device]:
@@ -156,7 +153,7 @@ def own_devices(name: str, section: str, resources: Mapping[str, float]) -> list
     Args:
       name: the name of the process.
       section: the section of the experiment that reserves accelerators for it.
-      resources: what it has reserved.
+      resources: the reserved resources.
 
     Raises:
       NoAccelerator: it has reserved GPUs or TPUs, and JAX found only CPUs.
@@ -173,17 +170,17 @@ def own_devices(name: str, section: str, resources: Mapping[str, float]) -> list
 
 
 def _trim() -> None:
-    """Has the C library give back all pages that hold nothing; does nothing where it is not glibc."""
+    """Makes glibc return empty pages to the system; does nothing with another C library."""
     trim: Any = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 class FreedMemory:
-    """Notes when JAX compiles. XLA frees some 150 MB afterwards, which glibc keeps for the process that compiled."""
+    """Returns the memory of compilations to the system: XLA frees about 150 MB, which glibc would keep."""
 
     def __init__(self, trim: Callable[[], None] = _trim) -> None:
-        """Begins as if a program had just been compiled; `trim` gives free pages back."""
+        """Starts as if a program had just been compiled; `trim` returns empty pages to the system."""
         import jax
 
         self._trim = trim
@@ -191,7 +188,7 @@ class FreedMemory:
         jax.monitoring.register_event_duration_secs_listener(self._heard)
 
     def give_back(self) -> None:
-        """Gives free pages back if something was compiled, and nothing more for some time; call it now and then."""
+        """Trims once after compilations have ceased for a while; call it now and then."""
         if self._compiled_at is not None and time.monotonic() - self._compiled_at > _QUIET_S:
             self._compiled_at = None
             self._trim()

@@ -1,4 +1,4 @@
-"""The process of a reanalyser."""
+"""A reanalyser's process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from podzero.runtime.processes.replay import replay_addresses
 
 @dataclass(eq=False)
 class ReanalysisProcess(Process):
-    """One reanalyser, which searches stored states again with newer parameters."""
+    """A reanalyser, which searches stored states again with newer parameters."""
 
     def build(self) -> None:
         """Waits for the replay shards, then builds the reanalyser."""

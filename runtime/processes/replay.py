@@ -1,4 +1,4 @@
-"""The process of one replay shard."""
+"""A replay shard's process, and how other processes find the shards."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SILENT_DRAINS = 4
-"""Requests for metrics in a row that a replay server may fail to answer before it counts as failed.
+"""How many requests for metrics in a row a replay server may leave unanswered before it counts as failed.
 
-Each waits half a minute. A server that swaps, or whose disk is slow, still holds its samples; a new one would have
-those of the last checkpoint only.
+Each waits half a minute. A server that swaps, or whose disk is slow, still holds its samples; a new one would only have
+those of the last checkpoint.
 """
 
 
 @dataclass(eq=False)
 class ReplayProcess(Process):
-    """One shard of replay, which takes the first of its `contents` that is whole, or is empty."""
+    """A replay shard, which starts with the first of its `contents` that is whole, or empty."""
 
     contents: Sequence[SavedShard] = ()
     server: ReplayServer = field(init=False, repr=False)
     _silent: int = field(default=0, init=False, repr=False)
-    """Requests for metrics in a row that the server has not answered."""
+    """How many requests for metrics in a row the server has left unanswered."""
 
     def build(self) -> None:
         """Starts the Reverb server and announces its address."""
@@ -56,7 +56,7 @@ class ReplayProcess(Process):
         keep_announced(self.context.directory, self.name, self.attempt, self.server.address())
 
     def _report_loss(self, wanted: SavedShard, found: SavedShard | None) -> None:
-        """Says and counts which samples are missing after the contents `wanted` were damaged."""
+        """Logs and counts the samples that are missing because the contents `wanted` were damaged."""
         missing = max(0, wanted.samples - self.server.limits().size)
         log.warning(
             "%s continues %s: %s of the samples of %s are missing",
@@ -103,10 +103,10 @@ def replay_addresses(
 
     Args:
       book: the addresses that this process knows.
-      experiment: what is run.
-      rank: of the learner host that reads the shards; others use all of them.
-      hosts: the number of learner hosts, which share the shards out.
+      experiment: the run's experiment.
+      rank: the rank of the learner host that reads the shards; other processes use all shards.
+      hosts: the number of learner hosts that share the shards.
     """
     names = [f"replay-{index}" for index in range(experiment.replay.shards)]
-    # As long as the driver waits for them: otherwise a replay that restores for longer could never be resumed from.
+    # The driver waits as long: with less, a replay that takes longer to restore could never be resumed.
     return book.await_servers(names[rank::hosts], BUILD_TIMEOUT_S)
