@@ -124,7 +124,7 @@ def watch_for_notices(give: Callable[[str], None]) -> list[threading.Thread]:
     """
     host = metadata_host()
     watchers = [
-        threading.Thread(target=_watch, args=(host, key, give), name=f"watch {key}", daemon=True)
+        threading.Thread(target=watch_key, args=(host, key, give), name=f"watch {key}", daemon=True)
         for key in (ANNOUNCEMENTS if host else ())
     ]
     for watcher in watchers:
@@ -136,12 +136,12 @@ class _Unknown(Exception):
     """The server does not know the key."""
 
 
-def _watch(host: str, key: str, give: Callable[[str], None]) -> None:
+def watch_key(host: str, key: str, give: Callable[[str], None]) -> None:
     """Watches one key until the process ends, or until the server answers that it does not know it, as on GKE."""
     state, value, pause = "0", "", PAUSE_S  # not the state of any value, so the server answers at once
     while True:
         try:
-            new, state = _ask(host, key, state)
+            new, state = ask_metadata(host, key, state)
         except _Unknown:
             log.info("the metadata server does not know %s; such an end of this node will not be announced", key)
             return
@@ -155,7 +155,7 @@ def _watch(host: str, key: str, give: Callable[[str], None]) -> None:
         time.sleep(pause)
 
 
-def _ask(host: str, key: str, state: str) -> tuple[str, str]:
+def ask_metadata(host: str, key: str, state: str) -> tuple[str, str]:
     """Returns the value of a key and its state once the state has changed, or after `HOLD_S`.
 
     Raises:

@@ -88,7 +88,7 @@ def _start(
     for writer in writers:
         stack.callback(writer.close)
     cpus = sum(kind.count * kind.cpus for kind in program(experiment))
-    cluster = stack.enter_context(connect(address, cpus, f"podzero:{workdir.root}", _environment_extras(experiment)))
+    cluster = stack.enter_context(connect(address, cpus, f"podzero:{workdir.root}", environment_extras(experiment)))
     signals.install()  # Ray has replaced the handlers
     lock = lock_run(f"process {os.getpid()} at {socket.gethostname()} trains {workdir.root}")
     stack.callback(lambda: lock)
@@ -108,7 +108,7 @@ def _start(
     return run
 
 
-def _environment_extras(experiment: Experiment) -> list[str] | None:
+def environment_extras(experiment: Experiment) -> list[str] | None:
     """The optional dependencies to install on all nodes; None if nothing is to be installed."""
     if not experiment.cluster.install_environment:
         return None

@@ -121,11 +121,11 @@ def _holders(chips: AbstractSet[str]) -> Iterator[psutil.Process]:
     if not chips:
         return
     for process in psutil.process_iter():
-        if process.pid != os.getpid() and chips & _open_files(process.pid):
+        if process.pid != os.getpid() and chips & open_files(process.pid):
             yield process
 
 
-def _open_files(pid: int) -> set[str]:
+def open_files(pid: int) -> set[str]:
     """A process's open files, including device files, which psutil omits; none if they cannot be read."""
     found = set()
     with suppress(OSError):
@@ -139,12 +139,12 @@ def _is_stale(process: psutil.Process, run: str) -> bool:
     """Whether a process belongs to another run of podzero and is an orphan."""
     try:
         its_run = process.environ().get(RUN_VARIABLE)
-        return its_run is not None and its_run != run and _is_orphan(process)
+        return its_run is not None and its_run != run and is_orphan(process)
     except (psutil.Error, OSError):
         return False
 
 
-def _is_orphan(process: psutil.Process) -> bool:
+def is_orphan(process: psutil.Process) -> bool:
     """Whether a process's original parent is gone: init, or a service manager outside its session, then adopts it."""
     parent = process.parent()
     if parent is None or parent.pid == 1:
@@ -165,7 +165,7 @@ def _end(process: psutil.Process, chips: AbstractSet[str], description: str) -> 
 def _releases(process: psutil.Process, chips: AbstractSet[str]) -> bool:
     """Whether a process closes the files `chips` in time; a zombie has closed them."""
     deadline = time.monotonic() + END_TIMEOUT_S
-    while process.is_running() and chips & _open_files(process.pid):
+    while process.is_running() and chips & open_files(process.pid):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)

@@ -180,7 +180,7 @@ def versions() -> dict[str, str]:
     return {
         "python": platform.python_version(),
         **{name: _version(name) for name in (*PACKAGES, *OPTIONAL_PACKAGES)},
-        "podzero's code": _digest(Path(podzero.__file__).parent),
+        "podzero's code": code_digest(Path(podzero.__file__).parent),
     }
 
 
@@ -201,7 +201,7 @@ def _version(package: str) -> str:
         return _MISSING
 
 
-def _digest(package: Path) -> str:
+def code_digest(package: Path) -> str:
     """A hash over the names and contents of all Python files of the package."""
     digest = hashlib.sha256()
     names = {file.relative_to(package).as_posix(): file for file in code_files(package) if file.suffix == ".py"}

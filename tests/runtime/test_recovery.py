@@ -26,6 +26,7 @@ from podzero.runtime.run import STOPPED, Run
 from podzero.runtime.saving import Saver
 from podzero.runtime.start import LastCheckpointFailed
 from podzero.runtime.stopping import StopSignals
+from podzero.runtime.supervisor import Supervisor
 from podzero.runtime.workers import LearnerFailed, RunFailed
 from podzero.workdir import Workdir
 
@@ -316,10 +317,10 @@ def test_a_first_start_that_does_not_pass_fails_with_its_last_error(no_wait, err
 def test_a_run_that_fails_while_its_learner_trains_writes_a_last_checkpoint(make_run, monkeypatch, tmp_path, failure):
     run, _, signals, view = make_run()
 
-    def fail(newest):
+    def fail(supervisor, newest):
         raise failure
 
-    monkeypatch.setattr(run._supervisor, "reconcile", fail)
+    monkeypatch.setattr(Supervisor, "reconcile", fail)
     with pytest.raises(type(failure), match=str(failure)):
         run.until_end(signals)
     assert [checkpoint.step for checkpoint in checkpoints(Workdir(tmp_path))] == [40]
@@ -331,10 +332,10 @@ def test_a_failed_run_says_that_its_last_checkpoint_could_not_be_written(make_ru
     run, cluster, signals, view = make_run()
     cluster.named("learner").answers["checkpoint"] = OSError("no space left on device")
 
-    def fail(newest):
+    def fail(supervisor, newest):
         raise failure
 
-    monkeypatch.setattr(run._supervisor, "reconcile", fail)
+    monkeypatch.setattr(Supervisor, "reconcile", fail)
     with pytest.raises(type(failure)) as raised:
         run.until_end(signals)
     told = [str(raised.value), *getattr(raised.value, "__notes__", [])]
@@ -350,12 +351,12 @@ def test_the_last_checkpoint_of_a_failed_run_is_bounded_in_time(make_run, monkey
         release.wait(60)
         return PENDING
 
-    def fail(newest):
+    def fail(supervisor, newest):
         raise RunFailed("actor-0 failed")
 
     run, cluster, signals, view = make_run()
     cluster.named("learner").answers["checkpoint"] = hang
-    monkeypatch.setattr(run._supervisor, "reconcile", fail)
+    monkeypatch.setattr(Supervisor, "reconcile", fail)
     try:
         with pytest.raises(RunFailed, match=r"actor-0 failed\n.*complete .*0\.05 s"):
             run.until_end(signals)
@@ -367,10 +368,10 @@ def test_the_last_checkpoint_of_a_failed_run_is_bounded_in_time(make_run, monkey
 def test_a_second_ctrl_c_leaves_the_phase_ended_as_well(make_run, monkeypatch):
     run, _, signals, view = make_run()
 
-    def interrupt(newest):
+    def interrupt(supervisor, newest):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run._supervisor, "reconcile", interrupt)
+    monkeypatch.setattr(Supervisor, "reconcile", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run.until_end(signals)
     assert view.statuses[-1].phase == "ended"

@@ -340,7 +340,7 @@ def test_a_server_that_never_answers_is_given_up_after_the_timeout(monkeypatch, 
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         with pytest.raises(TimeoutError):
-            stopping._ask(f"127.0.0.1:{silent.getsockname()[1]}", PREEMPTED, "0")
+            stopping.ask_metadata(f"127.0.0.1:{silent.getsockname()[1]}", PREEMPTED, "0")
 
 
 def test_pauses_grow_while_there_is_no_server(monkeypatch, quick):
@@ -356,7 +356,7 @@ def test_pauses_grow_while_there_is_no_server(monkeypatch, quick):
 
     monkeypatch.setattr(stopping, "time", SimpleNamespace(sleep=rest))
     with pytest.raises(Enough):
-        stopping._watch("127.0.0.1:1", PREEMPTED, pytest.fail)
+        stopping.watch_key("127.0.0.1:1", PREEMPTED, pytest.fail)
     assert pauses == [0.1, 0.2, 0.2, 0.2, 0.2]
 
 

@@ -27,7 +27,7 @@ from podzero.runtime.cluster.node_environment import (
 from podzero.runtime.cluster.placement import Node
 from podzero.runtime.cluster.preflight import PreflightCheck, differences, versions
 from podzero.runtime.cluster.ray_cluster import connect
-from podzero.runtime.train import _environment_extras, train
+from podzero.runtime.train import environment_extras, train
 
 PACKAGE = Path(podzero.__file__).parent
 PACKAGES = (
@@ -123,11 +123,11 @@ def test_an_installation_that_is_no_checkout_is_refused(checkout, tmp_path, name
 
 
 def test_the_environment_for_a_slice_includes_the_tpu_library():
-    assert _environment_extras(load("go_9x9")) is None
-    assert _environment_extras(load("go_9x9", ["cluster.install_environment=true"])) == []
-    assert _environment_extras(load("go_9x9", ["cluster.install_environment=true", "cluster.slice=v5e-4"])) == ["tpu"]
+    assert environment_extras(load("go_9x9")) is None
+    assert environment_extras(load("go_9x9", ["cluster.install_environment=true"])) == []
+    assert environment_extras(load("go_9x9", ["cluster.install_environment=true", "cluster.slice=v5e-4"])) == ["tpu"]
     for setting in ("actors.inference=int8", "learner.cpu_convolutions=openvino"):
-        assert _environment_extras(load("go_9x9", ["cluster.install_environment=true", setting])) == ["openvino"]
+        assert environment_extras(load("go_9x9", ["cluster.install_environment=true", setting])) == ["openvino"]
 
 
 def test_the_installer_imports_the_standard_library_alone():

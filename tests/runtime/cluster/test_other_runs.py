@@ -191,7 +191,7 @@ def test_a_process_that_is_not_stale_is_named_and_not_ended(devices, hold, short
 def test_a_child_of_a_raylet_is_no_orphan_even_in_a_session_of_its_own(devices, hold, short_timeout, monkeypatch):
     pid = hold(devices / "accel0", "other")
     monkeypatch.setattr(os, "getsid", lambda of: of)
-    assert other_runs._is_orphan(psutil.Process(pid))  # as if a service manager of another session had adopted it
+    assert other_runs.is_orphan(psutil.Process(pid))  # as if a service manager of another session had adopted it
     monkeypatch.setattr(psutil.Process, "name", lambda process: "raylet")
     with pytest.raises(ClusterError, match=f"process {pid}"):
         end_stale_processes("mine", devices)
@@ -200,7 +200,7 @@ def test_a_child_of_a_raylet_is_no_orphan_even_in_a_session_of_its_own(devices, 
 def test_a_process_that_ends_by_itself_is_waited_for(devices, hold):
     pid = hold(devices / "accel0", "mine", seconds=0.5)
     assert end_stale_processes("mine", devices) == []
-    assert str(devices / "accel0") not in other_runs._open_files(pid)
+    assert str(devices / "accel0") not in other_runs.open_files(pid)
 
 
 def test_processes_with_other_files_and_this_process_are_ignored(devices, hold):

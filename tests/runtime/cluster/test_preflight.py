@@ -223,7 +223,7 @@ SUBPACKAGES = [path for path in PACKAGE.iterdir() if path.is_dir() and path.name
 
 
 def digest(folder):
-    return preflight_module._digest(folder)
+    return preflight_module.code_digest(folder)
 
 
 @pytest.fixture
