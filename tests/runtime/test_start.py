@@ -194,26 +194,26 @@ def followed(failure, workdir):
 
 
 def test_after_a_divergence_the_run_goes_on_from_before_it_with_a_smaller_learning_rate(failed_run):
-    held = workdir.experiment().learner.optimizer.learning_rate
-    found = followed(failed(TrainingDiverged(1000, 2500)), workdir)
-    assert (found.root, found.step) == (workdir.root, 2000)
+    held = failed_run.experiment().learner.optimizer.learning_rate
+    found = followed(failed(TrainingDiverged(1000, 2500)), failed_run)
+    assert (found.root, found.step) == (failed_run.root, 2000)
     assert 0 < found.experiment.learner.optimizer.learning_rate < held / 2
-    (record,) = workdir.changes()
+    (record,) = failed_run.changes()
     assert (record.step, record.change.setting) == (2000, "learner.optimizer.learning_rate")
 
 
 def test_after_a_divergence_at_once_a_new_run_begins_with_a_smaller_learning_rate(failed_run):
-    held = workdir.experiment().learner.optimizer.learning_rate
-    found = followed(failed(TrainingDiverged(1000, 9)), workdir)
-    assert (found.root, found.step) == (workdir.root.with_name("my run-2"), None)
+    held = failed_run.experiment().learner.optimizer.learning_rate
+    found = followed(failed(TrainingDiverged(1000, 9)), failed_run)
+    assert (found.root, found.step) == (failed_run.root.with_name("my run-2"), None)
     assert 0 < found.experiment.learner.optimizer.learning_rate < held / 2
     assert checkpoints(Workdir(found.root)) == []
 
 
 def test_after_another_failure_the_run_goes_on_from_its_newest_checkpoint(failed_run):
-    found = followed(failed(ValueError("the reader is gone")), workdir)
-    assert (found.root, found.step) == (workdir.root, None)
-    assert found.experiment == workdir.experiment()
+    found = followed(failed(ValueError("the reader is gone")), failed_run)
+    assert (found.root, found.step) == (failed_run.root, None)
+    assert found.experiment == failed_run.experiment()
 
 
 def test_a_divergence_keeps_its_step_on_the_way_to_another_process():
