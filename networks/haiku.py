@@ -119,6 +119,7 @@ class HaikuHeads(hk.Module):
         """Maps `[B, S, C]` to float32 logits `[B, A]` and values `[B]` in [-1, 1]."""
         batch = features.shape[0]
         planes = jax.nn.relu(Dense(POLICY_PLANES, 2.0, "policy_planes")(features))
+        # The last layers compute in float32, whatever the tower's dtype.
         planes = planes.reshape(batch, -1).astype(jnp.float32)
         logits = Dense(self.num_actions, LAST_LAYER_SCALE, "policy_logits")(planes)
 

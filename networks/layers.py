@@ -56,6 +56,7 @@ def flax_network(module: nn.Module, spec: EnvSpec, auxiliary: bool = False) -> N
 
     def init(key: Array) -> Params:
         observation = jnp.zeros((1, *spec.observation_shape), spec.observation_dtype)
+        # The parameters must include those of the auxiliary heads, which `apply` leaves out.
         options: dict[str, Any] = {"auxiliary": True} if auxiliary else {}
         return module.init(jnp.asarray(key), observation, **options)["params"]
 
@@ -128,6 +129,7 @@ def convolve(x: jax.Array, kernel: jax.Array, bias: jax.Array, stride: int = 1) 
     assert x.ndim == 4, x.shape
     assert kernel.shape[2:] == (x.shape[-1], *bias.shape), (x.shape, kernel.shape, bias.shape)
     strides, layout = (stride, stride), ("NHWC", "HWIO", "NHWC")
+    # Parameters are float32; the convolution computes in the dtype of its input.
     y = lax.conv_general_dilated(x, kernel.astype(x.dtype), strides, "SAME", dimension_numbers=layout)
     return y + bias.astype(x.dtype)
 
@@ -234,6 +236,7 @@ class Heads(nn.Module):
             flat = planes.reshape(planes.shape[0], -1)
             return nn.Dense(self.num_actions, kernel_init=LAST, name=f"{name}_logits")(flat)
         board, (_, squares, channels) = pooled(planes), planes.shape
+        # The board's pooled features enter as a bias that all squares share.
         bias = nn.Dense(channels, kernel_init=HIDDEN, name=f"{name}_pooled")(board)
         logits = nn.Dense(1, kernel_init=LAST, name=f"{name}_squares")(nn.relu(planes + bias[:, None]))[..., 0]
         if self.num_actions == squares:

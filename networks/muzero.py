@@ -104,6 +104,7 @@ class Projection(hk.Module):
         x = latent.reshape(latent.shape[0], -1)
         x = jax.nn.relu(layer_norm(Dense(self.width, 2.0, "projector_hidden")(x), "projector_norm"))
         x = Dense(self.width, 1.0, "projector")(x)
+        # Only latents that the model predicted pass the predictor; the targets do not (SimSiam).
         if not predicted:
             return x
         x = jax.nn.relu(layer_norm(Dense(max(1, self.width // 2), 2.0, "predictor_hidden")(x), "predictor_norm"))
@@ -185,6 +186,7 @@ def encode(x: Array, support: int) -> jax.Array:
       `[..., 2 * S + 1]` float32, sums to one; its mean over the bins is `scale(x)`.
     """
     position = jnp.clip(scale(jnp.asarray(x, jnp.float32)), -support, support)
+    # The share of a bin falls linearly with its distance and is zero from the next bin on.
     return jnp.maximum(0.0, 1.0 - jnp.abs(position[..., None] - _bins(support)))
 
 
@@ -392,6 +394,7 @@ class ImageDynamics(hk.Module):
         features = action_features(action, self.spec)
         planes = jnp.broadcast_to(features[:, None, None, :], (*latent.shape[:3], features.shape[-1]))
         x = jnp.concatenate([latent, planes], axis=-1).astype(compute_dtype(config.compute_dtype))
+        # Like `VectorDynamics`, it predicts the change of the latent state.
         x = latent.astype(x.dtype) + HaikuConv(config.channels, False, "stem")(x)
         x = LatentTower(config.blocks)(x)
         assert x.shape == latent.shape, (x.shape, latent.shape)

@@ -152,5 +152,6 @@ def layers_of(params: Params) -> dict[str, Layer]:
     leaves: dict[str, dict[str, Any]] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         *modules, kind = (str(entry.key) for entry in path)
+        # Haiku puts the name of the outermost module first.
         leaves.setdefault("/".join(modules).removeprefix("resnet/"), {})[kind] = leaf
     return {name: Layer(**layer) for name, layer in leaves.items()}

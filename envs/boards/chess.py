@@ -111,12 +111,14 @@ class Chess(BoardGame):
         moving = (pieces.mine & start).any()
         pawn, king = moving[PAWN], moving[KING]
         passing = pawn & (board.en_passant != _NOWHERE) & (target == board.en_passant)
+        # A pawn taken en passant stands one rank behind the target.
         removed = end | single(target - 1).when(passing)
         captures = (pieces.other() & end).any()
         arrives = _arrives(moving, pawn & (origin % 8 == self._size - 2), plane)
         mine = (pieces.mine & ~start) | Bits(*(word[None] for word in end)).when(arrives)
         mine = _castled(mine, king & (origin == _KING_HOME) & (self._size == 8), target)
         double = pawn & (jnp.abs(target - origin) == 2)
+        # The next player sees the board from the other side: `^ 7` mirrors the rank, `[::-1]` swaps the rights.
         after = ChessBoard(
             history=self._remembered(board, mine, pieces.theirs & ~removed),
             castling=_castling(board.castling, origin, target)[::-1],
@@ -165,6 +167,7 @@ class Chess(BoardGame):
         mine, theirs = either(turn, self._turned(second), first), either(turn, self._turned(first), second)
         planes = jnp.concatenate([mine.members(self._view), theirs.members(self._view)], axis=1)
         shown = board.hashes[:_HISTORY]
+        # A hash of zero stands for a position before the start.
         repeated = (jnp.sum(shown[:, None] == board.hashes, axis=1) > 1) & (shown != 0)
         again = jnp.stack([~repeated, repeated], axis=1)[:, :, None, None]
         again = jnp.broadcast_to(again, (_HISTORY, 2, self._size, self._size))

@@ -191,6 +191,7 @@ class ChessMoves:
         free = ~pinned | _either_way(guard.pinned)
         pawns = pieces.own(PAWN) & free
         lines = self._along(_sliders(pieces.mine) & free, pieces.empty, targets)
+        # Kings and pawns use the planes of lines too: distance 1, and distance 2 for double steps and castling.
         near = self._kings(pieces, guard) | self._pawns(pieces, pawns, guard.targets)
         if self._whole:
             near = near | self._en_passant(pieces, en_passant)
@@ -204,6 +205,7 @@ class ChessMoves:
 
     def _along(self, sliders: Bits, empty: Bits, targets: Bits) -> Bits:
         """The origins of the sliders' moves in each direction, by distance in the order of planes, `[8, size - 1]`."""
+        # A move by d squares passes d - 1 squares, which must be empty.
         path = ~EMPTY
         for passed in range(1, self._size - 1):
             clear = _for_distances(self.moved(empty, -passed * _DIRECTIONS))

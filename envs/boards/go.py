@@ -78,6 +78,7 @@ class Go(BoardGame):
         first_moves = board.plies % 2 == 0
         first, second = (jnp.where(first_moves, one, other) for one, other in ((chains, -chains), (-chains, chains)))
         number = self._hash(first > 0, second > 0)
+        # A pass repeats the position as well, but is allowed.
         repeated = ~passes & jnp.any(board.hashes == number)
         after = GoBoard(
             chains=-chains,

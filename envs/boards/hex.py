@@ -40,6 +40,7 @@ class Hex(BoardGame):
         """Places a stone, or swaps: the opponent's first stone becomes one's own on the mirrored square."""
         chains = placed(board.chains, action, _SIZE, _NEIGHBOURS)
         mirrored = chains.reshape(_SIZE, _SIZE).T.reshape(-1)
+        # The mirrored stone gets the number of its new square.
         numbers = jnp.arange(1, _SQUARES + 1, dtype=jnp.int8)
         chains = jnp.where(action == _SWAP, jnp.where(mirrored != 0, numbers, 0), chains)
         # Only the chain of the new stone can have joined two edges.

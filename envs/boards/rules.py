@@ -96,6 +96,7 @@ class BoardGame(ABC):
         reward = jnp.where(state.player == 0, result, -result).astype(jnp.int8)
         assert result.shape == done.shape == (), (result.shape, done.shape)
         after = BoardState(board, 1 - state.player, reward, done)
+        # Under `vmap` all games are played; those that were over before keep their state.
         over = state._replace(reward=jnp.zeros((), jnp.int8))
         return BoardState(*jax.tree.map(lambda kept, new: jnp.where(state.done, kept, new), over, after))
 

@@ -231,6 +231,7 @@ class VectorEnv:
         decoded = self._batch.interface.actions.decode(actions)
         if len(decoded) != self._count:
             raise ValueError(f"{len(decoded)} actions for {self._count} environments")
+        # Where an episode has ended, this step ignores the action and starts a new one.
         started = self._ended
         try:
             observation, reward, terminated, truncated, info = self._batch.step(decoded)
