@@ -43,7 +43,7 @@ ENGINES = {
     "fairy-stockfish": EngineKind(range(21), ("chess", "gardner_chess")),
 }
 """The supported engines by the name of their program."""
-_GAMES_FOLDERS = ("/usr/games", "/usr/local/games")
+GAMES_FOLDERS = ("/usr/games", "/usr/local/games")
 """Where Debian installs games; PATH may lack these folders."""
 _KNOWN = (*_WITHOUT_NUMBER, "mcts:N", "zoo:NAME", *(f"{kind}:LEVEL" for kind in ENGINES))
 
@@ -104,7 +104,7 @@ def engine_program(name: str, player: EnginePlayer, game: str) -> str:
     games = ENGINES[player.kind].games
     if game not in games:
         raise ConfigError(f"player '{name}': {player.kind} plays {' and '.join(games)}, not {game}")
-    program = shutil.which(player.kind, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *_GAMES_FOLDERS]))
+    program = shutil.which(player.kind, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *GAMES_FOLDERS]))
     if program is None:
         raise ConfigError(
             f"player '{name}': the program {player.kind} is not installed; on Debian and Ubuntu: "

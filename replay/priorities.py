@@ -27,7 +27,7 @@ _QUEUE_SIZE = 8
 """Number of updates that may wait for a slow shard."""
 _ANSWER_S = 10.0
 """Longest time of one update."""
-_CLOSE_S = 3.0
+CLOSE_S = 3.0
 """Longest wait for queued updates at the end."""
 
 
@@ -66,8 +66,8 @@ class PriorityWriter:
             self._updater(index).put((items[mine], priorities[mine]))
 
     def close(self) -> None:
-        """Ends the threads after the queued updates; waits at most `_CLOSE_S`."""
-        deadline = time.monotonic() + _CLOSE_S
+        """Ends the threads after the queued updates; waits at most `CLOSE_S`."""
+        deadline = time.monotonic() + CLOSE_S
         updaters = list(self._updaters.values())
         for updater in updaters:
             updater.put(None)

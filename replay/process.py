@@ -37,7 +37,7 @@ PROJECT = Path(__file__).parent / "reverb_server"
 _PYTHON = "3.11"
 _MAKE_S = 1800.0
 """Longest time that uv may take; it may have to download 600 MB."""
-_MESSAGE_S = 10.0
+MESSAGE_S = 10.0
 """A wait of this length for another process that makes the environment is logged."""
 _POLL_S = 0.2
 _NO_PYTHON = "no interpreter found"
@@ -172,7 +172,7 @@ def _alone(folder: Path) -> Iterator[IO[str]]:
     Raises:
       EnvironmentUnusable: another process takes too long, or the folder cannot be locked.
     """
-    wait = Wait(_MESSAGE_S, _MAKE_S)
+    wait = Wait(MESSAGE_S, _MAKE_S)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         opened = folder.with_name(folder.name + ".lock").open("w")

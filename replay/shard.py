@@ -17,7 +17,7 @@ _POLL_S = 0.05
 IDENTITY = "identity-"
 """Prefix of the name of an empty table, which ends with the server's identity: Reverb has no better place for it."""
 
-_ANSWER_S = 2.0
+ANSWER_S = 2.0
 """Longest wait for one answer."""
 
 
@@ -64,7 +64,7 @@ class Shard:
         self.table = table
 
     def limits(self) -> Limits | None:
-        """The state of the table, or None if the server does not answer within `_ANSWER_S`.
+        """The state of the table, or None if the server does not answer within `ANSWER_S`.
 
         Raises:
           WrongServer: another server answers, or its table holds other samples.
@@ -110,7 +110,7 @@ class Shard:
 
     def _tables(self) -> dict[str, pb.TableInfo] | None:
         try:
-            return self.connection.tables(_ANSWER_S)
+            return self.connection.tables(ANSWER_S)
         except ReplayUnavailable:
             return None
         except MalformedAnswer as error:

@@ -32,7 +32,7 @@ _CHUNK_BYTES = 512
 chunk is sent for every item that is read."""
 _POLL_S = 0.02
 """How long to wait for one shard before trying the next."""
-_PROBE_S = 10.0
+PROBE_S = 10.0
 """How often to ask a silent shard whether it answers."""
 _RESUME_S = 0.5
 """How often to check whether a lost shard is back."""
@@ -228,7 +228,7 @@ class _Connection:
         """Probes a shard that has not `answered` for some time or is lost; returns whether it answered and is alive."""
         self._timed_out = not answered
         lost = not self.alive or self._stream is None or self._stream.broken
-        if (not answered or lost) and time.monotonic() - self._probed > (self._resume_s if lost else _PROBE_S):
+        if (not answered or lost) and time.monotonic() - self._probed > (self._resume_s if lost else PROBE_S):
             self.probe()
         return answered and self.alive
 

@@ -210,7 +210,7 @@ def test_an_engine_for_another_game_or_without_that_level_is_refused(name, game,
 @pytest.mark.parametrize("name", ["gnugo:1", "stockfish:3", "fairy-stockfish:3"])
 def test_a_missing_engine_names_its_package(name, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(player_names, "_GAMES_FOLDERS", ())
+    monkeypatch.setattr(player_names, "GAMES_FOLDERS", ())
     kind = name.partition(":")[0]
     with pytest.raises(ConfigError, match=f"{kind} is not installed; on Debian and Ubuntu: apt-get install {kind}$"):
         resolve(name, make_env("go_9x9" if kind == "gnugo" else "chess"))

@@ -144,7 +144,7 @@ def test_a_shard_that_has_moved_takes_updates_although_its_old_server_never_answ
 
 
 def test_a_shard_that_never_answers_is_named_at_the_end(vanished, caplog, monkeypatch):
-    monkeypatch.setattr(priorities, "_CLOSE_S", 0.1)
+    monkeypatch.setattr(priorities, "CLOSE_S", 0.1)
     _, writer = vanished
     writer.update(BOTH, np.ones(2))
     writer.close()

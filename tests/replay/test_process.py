@@ -185,7 +185,7 @@ def test_an_installation_that_fails_leaves_nothing(cache, monkeypatch):
 
 
 def test_of_two_processes_one_makes_it_and_the_other_waits_and_says_so(cache, monkeypatch, caplog):
-    monkeypatch.setattr(process, "_MESSAGE_S", 0.01)
+    monkeypatch.setattr(process, "MESSAGE_S", 0.01)
     caplog.set_level("INFO", "podzero")
     begun, go_on, folders = threading.Event(), threading.Event(), []
 

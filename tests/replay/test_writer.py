@@ -77,7 +77,7 @@ def test_a_full_shard_does_not_block_writes_to_the_others(serve, connect, make_e
 def test_a_lost_shard_is_skipped_and_used_again_when_it_is_back(
     serve, connect, make_experiment, make_samples, caplog, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("podzero.replay.writer._PROBE_S", 0.01)
+    monkeypatch.setattr("podzero.replay.writer.PROBE_S", 0.01)
     monkeypatch.setattr("podzero.replay.writer._RESUME_S", 0.01)
     experiment = make_experiment(shards=2, min_size=400, tolerance=400, samples_per_insert=1.0, timeout_s=30)
     lost, other = (serve(experiment, shard) for shard in range(2))
@@ -103,7 +103,7 @@ def test_a_lost_shard_is_skipped_and_used_again_when_it_is_back(
 def test_a_writer_that_reaches_no_shard_waits_for_one(
     serve, connect, make_experiment, make_samples, caplog, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("podzero.replay.writer._PROBE_S", 0.01)
+    monkeypatch.setattr("podzero.replay.writer.PROBE_S", 0.01)
     monkeypatch.setattr("podzero.replay.writer._RESUME_S", 0.01)
     experiment = make_experiment(timeout_s=None)
     server = serve(experiment)
@@ -156,8 +156,8 @@ def test_a_shard_that_hangs_is_asked_for_a_small_share_of_the_time(
     serve, connect, make_experiment, make_samples, real_server, monkeypatch
 ):
     """Each question takes 0.3 s, which the healthy shard lacks."""
-    monkeypatch.setattr(shard, "_ANSWER_S", 0.3)
-    monkeypatch.setattr(writer_module, "_PROBE_S", 0.1)
+    monkeypatch.setattr(shard, "ANSWER_S", 0.3)
+    monkeypatch.setattr(writer_module, "PROBE_S", 0.1)
     experiment = make_experiment(shards=2, capacity=4_000_000, min_size=2_000_000, tolerance=4_000_000)
     hanging, healthy = servers = [serve(experiment, number) for number in range(2)]
     writer = connect(make_writer, experiment, *servers)

@@ -58,7 +58,7 @@ FIGURES = Path("benchmarks/results/compile.json")
 FOR_LAUNCH = Path("tools/compile") / FILE
 """The rates of the experiments for slices, below the current folder."""
 
-_COMMAND = (sys.executable, "-c", "from podzero.launch.cli import main; main()", "compile")
+COMMAND = (sys.executable, "-c", "from podzero.launch.cli import main; main()", "compile")
 _LAST_WORDS = re.compile(r"^(?:F\d{4} [^\]]*\]|podzero:|[\w.]+Error:) ?(.*)$", re.MULTILINE)
 """The last line of libtpu before it aborts, of podzero about a user's mistake, or of Python about an exception."""
 
@@ -142,7 +142,7 @@ def compile_apart(job: Job, limit_s: float) -> JobResult:
     """Runs a job in a separate process, which may crash or hang without harm, for at most `limit_s` seconds."""
     start = time.monotonic()
     process = subprocess.Popen(
-        (*_COMMAND, *job.arguments, "--json"),
+        (*COMMAND, *job.arguments, "--json"),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     try:

@@ -128,7 +128,7 @@ def test_each_result_is_on_disk_before_the_next_job_starts(path):
     ],
 )
 def test_whatever_happens_in_the_process_of_a_job_is_a_result(monkeypatch, script, outcome, report, message):
-    monkeypatch.setattr(table, "_COMMAND", (sys.executable, "-c", f"import sys; {script}"))
+    monkeypatch.setattr(table, "COMMAND", (sys.executable, "-c", f"import sys; {script}"))
     found = table.compile_apart(LEARNER, limit_s=3.0)
     assert (found.outcome, found.report, found.message) == (outcome, report, message)
 
