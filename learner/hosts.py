@@ -68,7 +68,7 @@ class SingleHost:
     """The `HostSync` of a learner with one host."""
 
     def next(self, proposal: Command | None, wait_s: float) -> Command | None:
-        """Returns the proposal itself."""
+        """Returns the proposal: there is no other host to agree with."""
         del wait_s
         return proposal
 

@@ -79,7 +79,7 @@ def _training(experiment: Experiment) -> tuple[EnvSpec, Training]:
 
 
 def _rounds(experiment: Experiment, training: Training, first: Batch) -> Callable[[Callable[[], Batch]], float]:
-    """A function that trains for one round on the batches it is given and returns steps/s; already compiled."""
+    """Compiles the train step; returns a function that trains for one round on given batches and returns steps/s."""
     config = experiment.learner
     dispatches = config.prefetch + 3  # more than what was prefetched while the other side ran
     log.info("compiling the train step")

@@ -224,7 +224,7 @@ class FixedParams:
         self._params = params
 
     def wait(self, timeout_s: float) -> Versioned:
-        """Version 0, at once."""
+        """Returns the parameters, as version 0, without waiting."""
         del timeout_s
         return Versioned(0, self._params)
 
