@@ -179,7 +179,7 @@ def test_the_learner_is_told_in_every_round_how_far_the_run_has_come(make_run):
 
 def test_a_last_checkpoint_that_cannot_be_written_is_an_error_with_a_code_of_its_own(make_run, workdir, caplog):
     workdir.checkpoints.write_text("a file instead of a folder")
-    with pytest.raises(LastCheckpointFailed, match="no checkpoint") as end:
+    with pytest.raises(LastCheckpointFailed, match="last checkpoint could not be written") as end:
         make_run(FakeSupervisor()).until_end(StopSignals())
     assert end.value.exit_code == 3
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
