@@ -126,7 +126,7 @@ def one_chip_samples_per_s(
     shapes = with_axes(sample_like(experiment, spec), config.steps_per_dispatch, config.batch_size)
     batch = Batch(jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), shapes))
     try:
-        seconds = _seconds(training, training.put(batch))
+        seconds = dispatch_seconds(training, training.put(batch))
     except jax.errors.JaxRuntimeError as error:
         log.warning("scaling efficiency is not reported: one chip alone cannot train this network: %s", error)
         return None
@@ -141,7 +141,7 @@ def one_chip_config(config: LearnerConfig, chips: int) -> LearnerConfig:
     return config.model_copy(update={"batch_size": max(share, config.microbatches), "mesh": MeshConfig()})
 
 
-def _seconds(training: Training, batch: Batch) -> float:
+def dispatch_seconds(training: Training, batch: Batch) -> float:
     """Wall-clock seconds of `DISPATCHES` dispatches on a batch that is on the device already."""
     # The first dispatch compiles and is not timed.
     state = training.step(training.init(), batch).state

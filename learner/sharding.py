@@ -114,13 +114,13 @@ def state_shardings(mesh: Mesh, state: Any, config: MeshConfig) -> Any:
 
     # Paths of optimizer moments and averaged weights end with the path of their parameter, so rules apply to them too.
     def place(path: Any, leaf: Any) -> NamedSharding:
-        spec = _spec(mesh, name_of(path), leaf.shape, config)
+        spec = spec_of_leaf(mesh, name_of(path), leaf.shape, config)
         return NamedSharding(mesh, PartitionSpec(*spec))  # type: ignore[no-untyped-call]
 
     return jax.tree_util.tree_map_with_path(place, state)
 
 
-def _spec(mesh: Mesh, name: str, shape: tuple[int, ...], config: MeshConfig) -> list[str | None]:
+def spec_of_leaf(mesh: Mesh, name: str, shape: tuple[int, ...], config: MeshConfig) -> list[str | None]:
     """The mesh axis over which each dimension of a leaf is sharded; None where it is not."""
     axes: list[str | None] = [None] * len(shape)
     rule = _rule(name, config)

@@ -34,7 +34,7 @@ def seal(folder: Path, written: str, identity: str, tables: Mapping[str, Table])
             name: {"layout": table.signature.layout, "settings": table.settings._asdict()}
             for name, table in tables.items()
         },
-        "files": {file.name: _digest(file) for file in sorted(data.iterdir())},
+        "files": {file.name: digest_of(file) for file in sorted(data.iterdir())},
     }
     write_atomically(folder / SHARD_MANIFEST, sealed(manifest))
     return folder
@@ -72,7 +72,7 @@ def unseal(folder: Path, tables: Mapping[str, Table]) -> tuple[Path, str]:
     for name, digest in files.items():
         file = folder / _DATA / name
         with reading(file):
-            intact = file.is_file() and _digest(file) == digest
+            intact = file.is_file() and digest_of(file) == digest
         if not intact:
             raise ReplayRestoreError(f"replay checkpoint {folder}: {_DATA}/{name} is missing, cut short or altered")
     return folder / _DATA, identity
@@ -101,7 +101,8 @@ def _compare(where: str, found: _SavedTable, table: Table) -> None:
         )
 
 
-def _digest(file: Path) -> str:
+def digest_of(file: Path) -> str:
+    """The SHA-256 digest of a file, in hexadecimal."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

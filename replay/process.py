@@ -92,7 +92,7 @@ def _make(folder: Path, lock: IO[str]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     log.info("making the environment of the replay server, once, in %s", folder)
     try:
-        _sync(began, lock)
+        install(began, lock)
         began.rename(folder)
     except OSError as error:
         raise EnvironmentUnusable(
@@ -103,7 +103,7 @@ def _make(folder: Path, lock: IO[str]) -> None:
         shutil.rmtree(began, ignore_errors=True)
 
 
-def _sync(folder: Path, lock: IO[str]) -> None:
+def install(folder: Path, lock: IO[str]) -> None:
     """Lets uv make the environment of `PROJECT` in `folder`, with a Python of uv's or else of pyenv's.
 
     Raises:

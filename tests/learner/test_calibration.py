@@ -57,7 +57,7 @@ def test_without_memory_for_the_network_on_one_chip_a_warning_replaces_the_metri
     def full(training, batch):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 20 of 16 GiB")
 
-    monkeypatch.setattr("podzero.learner.calibration._seconds", full)
+    monkeypatch.setattr("podzero.learner.calibration.dispatch_seconds", full)
     assert one_chip_samples_per_s(make_experiment(), network, spec, [], chips=4) is None
     assert "RESOURCE_EXHAUSTED: 20 of 16 GiB" in caplog.text
 

@@ -13,7 +13,7 @@ import pytest
 from podzero.config import LearnerConfig, MeshConfig, ResNetConfig, TransformerConfig
 from podzero.errors import ConfigError
 from podzero.learner.checkpoints import LearnerCheckpoints
-from podzero.learner.sharding import TENSOR_PARALLEL, _spec, check_batch, leaf_names, make_mesh
+from podzero.learner.sharding import TENSOR_PARALLEL, check_batch, leaf_names, make_mesh, spec_of_leaf
 from podzero.networks import make_network
 from podzero.types import EnvSpec
 
@@ -147,7 +147,7 @@ def spec_of(name, shape, data=4, model=2, **mesh):
         pass
 
     Wide.shape = {"data": data, "model": model}
-    return _spec(Wide(), name, shape, MeshConfig(**mesh))
+    return spec_of_leaf(Wide(), name, shape, MeshConfig(**mesh))
 
 
 def test_the_first_matching_rule_shards_a_parameter_its_average_and_its_moments():

@@ -127,7 +127,7 @@ def made(monkeypatch):
         folders.append(folder)
         make(folder)
 
-    monkeypatch.setattr(process, "_sync", sync)
+    monkeypatch.setattr(process, "install", sync)
     return folders
 
 
@@ -178,7 +178,7 @@ def test_an_installation_that_fails_leaves_nothing(cache, monkeypatch):
         (folder / "lib").mkdir(parents=True)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(process, "_sync", fail)
+    monkeypatch.setattr(process, "install", fail)
     with pytest.raises(EnvironmentUnusable, match="No space left on device"):
         server_python(cache)
     assert [path for path in environment_folder(cache).parent.iterdir() if path.is_dir()] == []
@@ -196,7 +196,7 @@ def test_of_two_processes_one_makes_it_and_the_other_waits_and_says_so(cache, mo
         go_on.wait(10)
         make(folder)
 
-    monkeypatch.setattr(process, "_sync", slow)
+    monkeypatch.setattr(process, "install", slow)
     found = []
     threads = [threading.Thread(target=lambda: found.append(server_python(cache))) for _ in range(2)]
     threads[0].start()

@@ -171,11 +171,14 @@ def test_the_choice_of_gumbel_at_temperature_one_is_that_of_mctx():
     model, roots = rules_model(env, uniform(env)), play(env, [[], [3], [3, 3, 2]] * 16)
     search = jax.jit(make_search(SearchConfig(simulations=16), model))
     _, search_key = jax.random.split(jax.random.key(5))
-    bare = mctx.gumbel_muzero_policy(
-        None, search_key, model.root(None, jax.random.key(0), roots), model.recurrent, 16,
-        invalid_actions=~model.legal(roots),
-    )  # fmt: skip
-    np.testing.assert_array_equal(search(None, jax.random.key(5), roots, full(48)).action, bare.action)
+
+    @jax.jit
+    def bare(key, roots):
+        root = model.root(None, jax.random.key(0), roots)
+        return mctx.gumbel_muzero_policy(None, key, root, model.recurrent, 16, invalid_actions=~model.legal(roots))
+
+    found = search(None, jax.random.key(5), roots, full(48))
+    np.testing.assert_array_equal(found.action, bare(search_key, roots).action)
 
 
 def test_a_quarter_of_the_prior_is_noise_however_few_actions_are_legal():

@@ -118,6 +118,7 @@ def test_every_board_game_has_a_picture(name):
     assert (drawing.owner >= 0).any()
 
 
+@pytest.mark.slow
 def test_captured_pieces_are_beside_the_board_and_dropped_from_there():
     game = random_game("animal_shogi", 0)
     game.restart(game.read("2c2b 1a2b"))  # each side's chick is taken
