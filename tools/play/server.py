@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nicegui import app, ui
+from nicegui import app, background_tasks, ui
 from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -64,15 +65,28 @@ def serve(name: str, title: str, build: Callable[[], object], where: ListenAddre
     def page() -> None:
         build()
 
-    def announce() -> None:
+    async def announce() -> None:
+        # NiceGUI starts before it listens. If it cannot listen, it ends, and this task with it.
+        while not await _listens(where):
+            await asyncio.sleep(0.05)
         print(f"For {where.readers} that know this address. Ctrl-C ends it.", flush=True)
         print(f"{title}: {where.url}/?token={guard.token}", flush=True)
 
-    app.on_startup(announce)
+    app.on_startup(lambda: background_tasks.create(announce(), name="announce"))
     ui.run(
         host=where.host, port=where.port, show=False, reload=False, dark=None, show_welcome_message=False,
         ws_max_size=MAX_BODY_BYTES, timeout_graceful_shutdown=2,
     )  # fmt: skip
+
+
+async def _listens(where: ListenAddress) -> bool:
+    """Whether the server accepts connections."""
+    try:
+        _, writer = await asyncio.open_connection(where.host, where.port)
+    except OSError:
+        return False
+    writer.close()
+    return True
 
 
 COOKIE = "podzero_token"
