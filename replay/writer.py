@@ -136,7 +136,7 @@ class ShardedWriter:
         for place, connection in enumerate(self._connections):
             old, new = connection.shard.address, addresses[connection.index]
             if new != str(old):
-                log.info("the replay shard at %s was restarted at %s", old.endpoint, new.partition("#")[0])
+                log.info("the replay shard at %s was restarted at %s", old.endpoint, Address.parse(new).endpoint)
                 connection.close()
                 self._connections[place] = self._connect(connection.index, new)
 
