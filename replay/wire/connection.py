@@ -36,6 +36,14 @@ _OPTIONS = (
     # Connections to one server must not share a socket.
     ("grpc.use_local_subchannel_pool", 1),
 )
+_CONFIRMING = (
+    *_OPTIONS,
+    # Space for so few bytes of unread confirmations makes the server put dozens of keys into one message. By default it
+    # sends most keys alone, and Python's cost for each message limits the rate of insertions.
+    ("grpc.http2.lookahead_bytes", 64),
+    ("grpc.http2.bdp_probe", 0),
+)
+"""Options of the channel for insertions."""
 _GONE = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.CANCELLED,
@@ -55,6 +63,7 @@ class Connection:
         """Takes the server's `host:port`."""
         self.endpoint = endpoint
         self._channel = grpc.insecure_channel(endpoint, options=_OPTIONS)
+        self._inserting = grpc.insecure_channel(endpoint, options=_CONFIRMING)
         self._server_info = self._question("ServerInfo", pb.ServerInfoResponse)
         self._mutate_priorities = self._question("MutatePriorities", pb.MutatePrioritiesResponse)
         self._checkpoint = self._question("Checkpoint", pb.CheckpointResponse)
@@ -108,11 +117,11 @@ class Connection:
 
         Read the answers inside `errors`.
         """
-        return self._stream("InsertStream", None, pb.InsertStreamResponse)(requests)
+        return self._stream(self._inserting, "InsertStream", None, pb.InsertStreamResponse)(requests)
 
     def sample(self, requests: Iterator[pb.SampleStreamRequest]) -> Any:
         """Opens a stream of samples; returns an iterator over `SampleStreamResponse`, to be read inside `errors`."""
-        return self._stream("SampleStream", _serialized, pb.SampleStreamResponse)(requests)
+        return self._stream(self._channel, "SampleStream", _serialized, pb.SampleStreamResponse)(requests)
 
     @contextmanager
     def errors(self, asked_for: str) -> Iterator[None]:
@@ -132,6 +141,7 @@ class Connection:
     def close(self) -> None:
         """Ends the connection and its streams; may be called twice."""
         self._channel.close()
+        self._inserting.close()
 
     def __enter__(self) -> Self:
         return self
@@ -146,9 +156,9 @@ class Connection:
         return call
 
     def _stream(
-        self, name: str, serializer: Callable[[Message], bytes] | None, answer: type[Message]
+        self, channel: grpc.Channel, name: str, serializer: Callable[[Message], bytes] | None, answer: type[Message]
     ) -> Callable[..., Any]:
-        call: Callable[..., Any] = self._channel.stream_stream(
+        call: Callable[..., Any] = channel.stream_stream(
             _SERVICE + name, request_serializer=serializer, response_deserializer=answer.FromString
         )
         return call
