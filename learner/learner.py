@@ -83,13 +83,14 @@ class Learner:
         self._chip_metrics = chip_metrics(experiment, network, spec, symmetries, self._training.mesh)
         self._device_clock = DeviceClock(self._training.step)
         self._checkpoints = LearnerCheckpoints(self._training.mesh)
-        self._state: TrainState = (
+        self.state: TrainState = (
             self._training.init()
             if restore_from is None
             else self._checkpoints.restore(restore_from, self._training.like)
         )
-        self._step = int(self._state.step)
-        self.progress = Progress(float(self._state.progress), self._step, experiment.stop.steps)
+        """The train state on the devices, which `run` replaces with every dispatch."""
+        self._step = int(self.state.step)
+        self.progress = Progress(float(self.state.progress), self._step, experiment.stop.steps)
         """The progress of the run. Only host 0's counts: its commands carry it to the others."""
         self._reader = reader
         self._prefetcher = Prefetcher(reader)
@@ -227,7 +228,7 @@ class Learner:
             # The keys of replay items stay on the host.
             batch = self._training.put(host_batch._replace(keys=None))
         with self._clock("step"):
-            self._state, sums, errors = self._device_clock(with_progress(self._state, progress), batch)
+            self.state, sums, errors = self._device_clock(with_progress(self.state, progress), batch)
             # The device has the next dispatch queued while the loop waits for this one.
             self._complete(in_flight)
         self._step += self._steps_per_dispatch
@@ -248,7 +249,7 @@ class Learner:
         """Publishes the averaged weights, in the background of the next dispatches."""
         if self._step != self._published:
             with self._clock("publish"):
-                self._publisher.publish(self._step, self._state.ema)
+                self._publisher.publish(self._step, self.state.ema)
             self._published = self._step
 
     def _save(self, folder: Path) -> None:
@@ -267,7 +268,7 @@ class Learner:
 
         try:
             with self._clock("checkpoint"):
-                self._checkpoints.save(folder, self._state).add_done_callback(resolve)
+                self._checkpoints.save(folder, self.state).add_done_callback(resolve)
         except Exception as error:
             # Training continues; the future reports the error.
             future.set_exception(error)

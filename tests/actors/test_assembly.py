@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 
 import numpy as np
@@ -186,9 +187,13 @@ def test_every_move_is_in_exactly_one_finished_or_running_game(ends):
 
 def test_memory_is_bounded_by_the_longest_running_game():
     assembler = GameAssembler(ActorsConfig(games=2))
+    kept = []
     for _ in range(100):
-        list(assembler.add(move([True, True]), version=0))
-    assert len(assembler._moves) == 0
+        made = move([True, True])
+        kept.append(weakref.ref(made.observation))
+        list(assembler.add(made, version=0))
+    del made
+    assert all(observation() is None for observation in kept)
 
 
 LENGTHS = st.lists(st.lists(st.integers(1, 12), max_size=4), max_size=12)

@@ -35,9 +35,9 @@ class Strengths:
 ELO = {"random": 0, "mcts:100": 150, "@10": 100, "@20": 200}
 
 
-def make(elo, newest="@20", games=400, ladder=None, **options):
+def make(elo, newest="@20", games=400, ladder=None, arena=None):
     players = {name: SimpleNamespace(name=name) for name in elo}
-    return RatingRound(Strengths(elo, **options), players, newest, ladder or Ladder(), games)
+    return RatingRound(arena or Strengths(elo), players, newest, ladder or Ladder(), games)
 
 
 def play(matches):
@@ -55,9 +55,9 @@ def test_a_round_ends_when_the_newest_rating_is_certain():
 
 
 def test_a_round_ends_when_its_games_are_spent():
-    matches = make(ELO, games=40)
-    assert play(matches).error > ENOUGH_ELO
-    assert len(matches._arena.matches) == 3 * 40 / (2 * BATCH_OPENINGS)
+    arena = Strengths(ELO)
+    assert play(make(ELO, games=40, arena=arena)).error > ENOUGH_ELO
+    assert len(arena.matches) == 3 * 40 / (2 * BATCH_OPENINGS)
 
 
 def test_every_opponent_is_met_even_if_the_result_is_known():
@@ -86,17 +86,19 @@ def test_the_first_snapshot_is_compared_with_random_play():
 
 def test_opponents_meet_where_that_makes_the_newest_rating_more_certain():
     """It wins almost every game against random play; against the search it wins some, and so does the search there."""
-    matches = make({"random": 0, "mcts:100": 350, "@20": 700})
-    play(matches)
-    assert {frozenset(pair) for pair in matches._arena.matches} >= {frozenset(("random", "mcts:100"))}
-    assert all(pair[0] == "@20" for pair in matches._arena.matches if "@20" in pair)
+    elo = {"random": 0, "mcts:100": 350, "@20": 700}
+    arena = Strengths(elo)
+    play(make(elo, arena=arena))
+    assert {frozenset(pair) for pair in arena.matches} >= {frozenset(("random", "mcts:100"))}
+    assert all(pair[0] == "@20" for pair in arena.matches if "@20" in pair)
 
 
 def test_earlier_snapshots_do_not_meet_each_other():
-    matches = make({"random": 0, "@5": 50, "@10": 100, "@20": 150}, games=100)
-    play(matches)
-    assert ("@10", "@5") not in matches._arena.matches
-    assert ("@5", "@10") not in matches._arena.matches
+    elo = {"random": 0, "@5": 50, "@10": 100, "@20": 150}
+    arena = Strengths(elo)
+    play(make(elo, games=100, arena=arena))
+    assert ("@10", "@5") not in arena.matches
+    assert ("@5", "@10") not in arena.matches
 
 
 def test_without_the_anchor_all_games_are_played_for_their_scores():
@@ -107,7 +109,7 @@ def test_without_the_anchor_all_games_are_played_for_their_scores():
 
 def test_a_pair_without_new_openings_is_left_alone():
     """All ends as soon as nobody has an opening left."""
-    matches = make({"random": 0, "@20": 100}, openings=10)
+    matches = make({"random": 0, "@20": 100}, arena=Strengths(ELO, 10))
     play(matches)
     assert matches.results["random"].games == 20
 

@@ -92,10 +92,11 @@ def test_a_version_that_was_being_prepared_before_a_wait_is_dropped():
 
 def test_preparations_take_no_more_than_their_share_of_the_time(monkeypatch):
     """One of 2 s at a share of a tenth: the next begins 20 s after it began, with the newest version."""
-    clock = [100.0]
+    clock, prepared = [100.0], []
     monkeypatch.setattr(time, "monotonic", lambda: clock[-1])
 
     def prepare(params):
+        prepared.append(params)
         clock.append(clock[-1] + 2.0)
         return params.upper()
 
@@ -103,13 +104,12 @@ def test_preparations_take_no_more_than_their_share_of_the_time(monkeypatch):
     background = BackgroundSource(source, prepare, share=0.1)
     source.newer = [Versioned(2, "two")]
     assert background.poll() is None
-    assert background._pending.result(10) == Versioned(2, "TWO")
-    assert background.poll() == Versioned(2, "TWO")
+    assert poll_until_there_is_one(background) == Versioned(2, "TWO")
     for seconds, version in ((102.0, Versioned(3, "three")), (119.9, Versioned(4, "four"))):
         clock.append(seconds)
         source.newer = [version]
         assert background.poll() is None
-        assert background._pending is None
     clock.append(120.0)
     assert background.poll() is None
-    assert background._pending.result(10) == Versioned(4, "FOUR")
+    assert poll_until_there_is_one(background) == Versioned(4, "FOUR")
+    assert prepared == ["two", "four"]

@@ -106,7 +106,7 @@ def main(rank, hosts, coordinator, delay_s=0.0, count=10**9, restore_from=None):
     threading.Thread(target=execute_commands, args=(learner,), daemon=True).start()
     learner.run()
     newest = learner.acting_params()
-    emit(ended=learner._step, acting=newest.version if newest else None)
+    emit(ended=learner.step, acting=newest.version if newest else None)
     learner.close()
 
 

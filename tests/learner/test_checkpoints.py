@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -162,7 +163,7 @@ def test_only_what_files_hold_is_damage(checkpoints, state, tmp_path, monkeypatc
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr(checkpoints._orbax, "restore", fail)
+    monkeypatch.setattr(orbax.checkpoint.AsyncCheckpointer, "restore", fail)
     with pytest.raises(expected):
         checkpoints.restore(tmp_path / "7", like(state))
 

@@ -3,6 +3,7 @@ import time
 
 import jax
 import numpy as np
+import orbax.checkpoint
 import pytest
 
 from podzero.errors import ConfigError
@@ -70,7 +71,7 @@ def test_published_parameters_are_the_averaged_ones_on_the_host(start, make_expe
     first, last = sink.published[0][1], sink.published[-1][1]
     assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(last))
     assert (first["heads"]["kernel"] != last["heads"]["kernel"]).any()
-    ema = jax.device_get(learner._state.ema)
+    ema = jax.device_get(learner.state.ema)
     jax.tree.map(np.testing.assert_array_equal, last, ema)
 
 
@@ -109,8 +110,8 @@ def test_a_resumed_run_equals_an_uninterrupted_run(start, make_experiment, make_
     second.run()
     assert sink.versions == [6, 8, 12]
     assert reports[-1][1]["learner/step"] == 12
-    assert np.array_equal(jax.random.key_data(second._state.key), jax.random.key_data(uninterrupted._state.key))
-    jax.tree.map(np.testing.assert_array_equal, second._state.params, uninterrupted._state.params)
+    assert np.array_equal(jax.random.key_data(second.state.key), jax.random.key_data(uninterrupted.state.key))
+    jax.tree.map(np.testing.assert_array_equal, second.state.params, uninterrupted.state.params)
 
 
 def test_the_progress_of_the_run_is_saved_and_the_rest_of_a_longer_run_is_spread_over_its_rest(
@@ -119,7 +120,7 @@ def test_the_progress_of_the_run_is_saved_and_the_rest_of_a_longer_run_is_spread
     """Dispatches begin at the steps 0, 2, 4 and 6 of 8. Resumed there for 16 steps, 8 are left for the last quarter."""
     first, *_ = start(make_experiment(steps=8))
     first.run()
-    assert float(first._state.progress) == 0.75
+    assert float(first.state.progress) == 0.75
     first.request_checkpoint(tmp_path / "8").result(60)
     second, *_ = start(make_experiment(steps=16), restore_from=tmp_path / "8")
     assert [second.progress.at(step) for step in (8, 12, 16)] == [0.75, 0.875, 1.0]
@@ -129,7 +130,7 @@ def test_the_minutes_and_games_that_the_driver_tells_count_as_the_steps_do(start
     learner, *_ = start(make_experiment(steps=8))
     learner.progress.tell(0.875)
     learner.run()
-    assert float(learner._state.progress) == 0.875
+    assert float(learner.state.progress) == 0.875
 
 
 def test_parameters_are_published_and_checkpoints_saved_while_replay_is_empty(start, make_experiment, tmp_path):
@@ -157,7 +158,7 @@ def test_a_checkpoint_is_taken_at_a_dispatch_boundary_of_a_running_learner(start
         thread.join(60)
     assert step % 2 == 0
     restored, *_ = start(make_experiment(), restore_from=tmp_path / "x")
-    assert int(restored._state.step) == step
+    assert int(restored.state.step) == step
 
 
 def test_a_failed_save_fails_its_future_and_not_the_training(start, make_experiment, tmp_path):
@@ -171,11 +172,14 @@ def test_a_failed_save_fails_its_future_and_not_the_training(start, make_experim
 
 
 def test_an_earlier_failed_save_does_not_fail_the_end_of_the_run(start, make_experiment, tmp_path, monkeypatch):
-    def fail(*_):
+    wait = orbax.checkpoint.AsyncCheckpointer.wait_until_finished
+
+    def fail(checkpointer):
+        wait(checkpointer)
         raise OSError(28, "No space left on device")
 
     learner, _, sink, _ = start(make_experiment(steps=4))
-    monkeypatch.setattr(learner._checkpoints, "_finish", fail)
+    monkeypatch.setattr(orbax.checkpoint.AsyncCheckpointer, "wait_until_finished", fail)
     future = learner.request_checkpoint(tmp_path / "x")
     learner.run()
     with pytest.raises(OSError, match="No space left"):

@@ -81,15 +81,15 @@ def test_search_over_the_host_game_equals_search_over_the_jax_game(algorithm):
     np.testing.assert_allclose(jax_result.value, host_result.value, atol=1e-5)
 
 
-def test_the_size_of_the_cache_does_not_change_the_result():
-    large, small = hosted(), hosted(cache_size=4)
-    jax.tree.map(
-        np.testing.assert_array_equal,
-        search_games(large, evaluate_hosted, "gumbel"),
-        search_games(small, evaluate_hosted, "gumbel"),
-    )
-    assert len(small._cache) == 4
-    assert len(large._cache) > 100
+def test_the_size_of_the_cache_does_not_change_the_result(monkeypatch):
+    """A small cache forgets positions, whose moves are then played again."""
+    step, moves = OpenSpielGame.step, []
+    monkeypatch.setattr(OpenSpielGame, "step", lambda game, action: moves.append(action) or step(game, action))
+    large = search_games(hosted(), evaluate_hosted, "gumbel")
+    with_large_cache = len(moves)
+    small = search_games(hosted(cache_size=4), evaluate_hosted, "gumbel")
+    jax.tree.map(np.testing.assert_array_equal, large, small)
+    assert len(moves) > 3 * with_large_cache
 
 
 def test_the_last_position_of_a_truncated_game_is_evaluated_and_that_of_a_decided_one_is_not():

@@ -100,12 +100,12 @@ class BoardPicture:
     def _squares(self) -> list[Square]:
         return [(row, column) for row in range(self._rows) for column in range(self._columns)]
 
-    def _center(self, square: Square) -> tuple[float, float]:
+    def center(self, square: Square) -> tuple[float, float]:
         row, column = square
         return self._margin + self._slant * row + CELL * (column + 0.5), self._margin + CELL * (row + 0.5)
 
     def _ground(self, drawing: Drawing, square: Square) -> str:
-        x, y = self._center(square)
+        x, y = self.center(square)
         if drawing.in_hand(square):
             return ""
         plain = _CHEQUERED[sum(square) % 2] if drawing.moves_pieces else "#eee6d6"
@@ -126,14 +126,14 @@ class BoardPicture:
         )
 
     def _heat(self, square: Square, share: float) -> str:
-        x, y = self._center(square)
+        x, y = self.center(square)
         return (
             f'<circle cx="{x}" cy="{y}" r="{0.44 * CELL}" fill="#c2185b" fill-opacity="{0.12 + 0.6 * share:.2f}"/>'
             f'<text x="{x}" y="{y + 5}" font-size="15" text-anchor="middle" fill="#111">{100 * share:.0f}</text>'
         )
 
     def _piece(self, drawing: Drawing, square: Square) -> str:
-        x, y = self._center(square)
+        x, y = self.center(square)
         text, owner = drawing.text[square[0]][square[1]], int(drawing.owner[square])
         if text and drawing.hands:
             return (
@@ -152,7 +152,7 @@ class BoardPicture:
         return f'<circle cx="{x}" cy="{y}" r="{0.4 * CELL}" fill="{colour}" stroke="#222" stroke-width="1.5"/>'
 
     def _frame(self, square: Square, colour: str) -> str:
-        x, y = self._center(square)
+        x, y = self.center(square)
         return (
             f'<rect x="{x - CELL / 2 + 3}" y="{y - CELL / 2 + 3}" width="{CELL - 6}" height="{CELL - 6}" fill="none" '
             f'stroke="{colour}" stroke-width="4" rx="6"/>'
@@ -162,11 +162,11 @@ class BoardPicture:
         form = '<text x="{:.0f}" y="{:.0f}" font-size="16" text-anchor="middle" fill="#777">{}</text>'
         bottom = self.extent[1] - 10
         columns = [
-            form.format(self._center((self._rows - 1, column))[0], bottom, escape(label))
+            form.format(self.center((self._rows - 1, column))[0], bottom, escape(label))
             for column, label in enumerate(drawing.columns)
         ]
         rows = [
-            form.format(self._center((row, 0))[0] - CELL / 2 - 16, self._center((row, 0))[1] + 5, escape(label))
+            form.format(self.center((row, 0))[0] - CELL / 2 - 16, self._center((row, 0))[1] + 5, escape(label))
             for row, label in enumerate(drawing.rows)
         ]
         return columns + rows

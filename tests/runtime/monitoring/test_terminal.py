@@ -3,6 +3,7 @@ import io
 import logging
 import os
 import re
+import time
 
 from rich.console import Console
 
@@ -41,8 +42,10 @@ def test_the_live_view_leaves_the_newest_status_on_the_screen():
     out = io.StringIO()
     console = Console(file=out, width=100, force_terminal=True, color_system=None)
     with LiveView(console) as view:
-        view._live.refresh()
-        assert STARTING in out.getvalue()
+        deadline = time.monotonic() + 60
+        while STARTING not in out.getvalue():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         view.show(NEW)
         view.show(dataclasses.replace(NEW, phase="training", step=12_344))
         logging.getLogger("podzero").warning("a shard is full")

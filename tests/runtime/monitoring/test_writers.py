@@ -49,6 +49,10 @@ def warnings(caplog):
     return lambda: [record.message for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+def threads_of(writer):
+    return [thread for thread in threading.enumerate() if thread.name == f"metrics-{writer}"]
+
+
 def until(condition):
     deadline = time.monotonic() + 60
     while not condition():
@@ -101,11 +105,9 @@ def test_a_writer_that_always_fails_is_given_up(monkeypatch, warnings):
     kept = Kept(failures=10**9)
     writer = BackgroundWriter("test", lambda: kept)
     writer.write(report(), 1)
-    until(lambda: not writer._thread.is_alive())
+    until(lambda: not threads_of("test"))
     assert 10**9 - kept.failures == 7
-    for step in range(3 * module.QUEUE_REPORTS):
-        writer.write(report(), step)
-    assert len(writer._waiting) == module.QUEUE_REPORTS
+    writer.write(report(), 2)
     writer.close()
     assert len(warnings()) == 2
 
@@ -126,10 +128,28 @@ def test_a_writer_that_hangs_delays_neither_reports_nor_the_end(monkeypatch, war
     released.set()
 
 
+def test_a_writer_that_hangs_gets_the_newest_reports_afterwards():
+    kept, released = Kept(), threading.Event()
+
+    class HangingAtFirst(Kept):
+        def write(self, report, step):
+            released.wait(60)
+            kept.write(report, step)
+
+    writer = BackgroundWriter("test", HangingAtFirst)
+    reports = 3 * module.QUEUE_REPORTS
+    for step in range(reports):
+        writer.write(report(), step)
+    released.set()
+    writer.close()
+    assert kept.steps[-module.QUEUE_REPORTS :] == list(range(reports - module.QUEUE_REPORTS, reports))
+    assert len(kept.steps) <= module.QUEUE_REPORTS + 1
+
+
 def test_a_run_that_never_reports_is_announced_nowhere():
     writer = BackgroundWriter("test", lambda: pytest.fail("was made"))
     writer.close()
-    assert not writer._thread.is_alive()
+    assert not threads_of("test")
 
 
 def test_writers_get_the_lines_of_the_metrics_file(tmp_path):

@@ -197,7 +197,7 @@ def test_a_point_of_the_picture_lies_in_the_square_that_is_drawn_there(name):
     picture = BoardPicture(name, (6, 7))
     for row in range(6):
         for column in range(7):
-            x, y = picture._center((row, column))
+            x, y = picture.center((row, column))
             assert picture.square_at(x, y) == (row, column)
     assert picture.square_at(3, 3) is None
     assert picture.square_at(*picture.extent) is None
