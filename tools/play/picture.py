@@ -101,6 +101,7 @@ class BoardPicture:
         return [(row, column) for row in range(self._rows) for column in range(self._columns)]
 
     def center(self, square: Square) -> tuple[float, float]:
+        """The point in the middle of a square, in the picture's units."""
         row, column = square
         return self._margin + self._slant * row + CELL * (column + 0.5), self._margin + CELL * (row + 0.5)
 
@@ -166,7 +167,7 @@ class BoardPicture:
             for column, label in enumerate(drawing.columns)
         ]
         rows = [
-            form.format(self.center((row, 0))[0] - CELL / 2 - 16, self._center((row, 0))[1] + 5, escape(label))
+            form.format(self.center((row, 0))[0] - CELL / 2 - 16, self.center((row, 0))[1] + 5, escape(label))
             for row, label in enumerate(drawing.rows)
         ]
         return columns + rows
