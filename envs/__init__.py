@@ -9,12 +9,16 @@ from podzero.envs.gymnasium_envs import VectorEnv as VectorEnv
 from podzero.envs.gymnasium_envs import VectorStep as VectorStep
 from podzero.envs.gymnasium_envs import observed_picture as observed_picture
 from podzero.envs.host import HostEnv as HostEnv
+from podzero.envs.jax_game import JaxGame as JaxGame
+from podzero.envs.jax_game import check_game as check_game
 from podzero.envs.notation.registry import notation_for as notation_for
 from podzero.envs.packing import pack_states as pack_states
 from podzero.envs.packing import unpack_states as unpack_states
 from podzero.envs.registry import GAMES as GAMES
+from podzero.envs.registry import check_env as check_env
 from podzero.envs.registry import make_env as make_env
 from podzero.envs.registry import make_vector_env as make_vector_env
+from podzero.envs.registry import own_env as own_env
 from podzero.envs.registry import rendering as rendering
 from podzero.envs.registry import spec_of as spec_of
 from podzero.envs.replaying import SimulatorReplay as SimulatorReplay

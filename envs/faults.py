@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from podzero.config import EnvConfig, GameConfig
+from podzero.config import EnvConfig, JaxGameConfig
 from podzero.errors import PodzeroError
 
 
@@ -109,7 +109,7 @@ class Faults:
 
 def faults_of(env: EnvConfig) -> Faults:
     """The failure counter of one process that plays `env`. Games in JAX are allowed no failure."""
-    return Faults(env.title, 0 if isinstance(env, GameConfig) else env.max_failures)
+    return Faults(env.title, 0 if isinstance(env, JaxGameConfig) else env.max_failures)
 
 
 class Abandoned(BaseException):

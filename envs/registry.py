@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import get_args
 
-from podzero.config import EnvConfig, Game, GameConfig, GymnasiumConfig, SimulatorConfig
+from podzero.config import EnvConfig, Game, GameConfig, GymnasiumConfig, OwnGameConfig, SimulatorConfig
 from podzero.envs.boards import BOARD_GAMES
 from podzero.envs.copied import GymnasiumSimulator, PettingZooGame
 from podzero.envs.faults import DeadlineThread
 from podzero.envs.gymnasium_envs import Rendering, VectorEnv, interface_of, rendering_of
 from podzero.envs.host import HostEnv
+from podzero.envs.jax_game import OwnGame, check_game
 from podzero.envs.open_spiel import OpenSpielGame
 from podzero.envs.pgx_games import PgxGame
 from podzero.envs.simulator import Simulator, check_simulator
@@ -71,6 +72,25 @@ def _own_game(config: SimulatorConfig) -> Simulator:
     return simulator
 
 
+def make_own_game(config: OwnGameConfig) -> OwnGame:
+    """Makes the game of `config` and checks its contract in random games.
+
+    Raises:
+      ConfigError: the class does not exist or cannot be made, or the game violates the contract (`check_game`).
+    """
+    kind = import_class(config.name, "env.name")
+    try:
+        game = kind(**config.kwargs)
+    except Exception as error:
+        found = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"env.name = '{config.name}': {kind.__name__}(**{config.kwargs}) raised {found}") from error
+    if missing := [name for name in ("init", "step", "view") if not callable(getattr(game, name, None))]:
+        raise ConfigError(f"env.name = '{config.name}' is not a podzero.envs.JaxGame: it lacks {', '.join(missing)}")
+    env = OwnGame(game, config.title)
+    check_game(env)
+    return env
+
+
 GAMES: tuple[str, ...] = get_args(Game)
 """The supported pgx games: two players, perfect information."""
 
@@ -91,12 +111,49 @@ def make_env(env: str | EnvConfig) -> Env:
             return PgxGame(env)
         case str():
             raise ConfigError(f"unknown game '{env}'{nearest(env, GAMES)}; known: {', '.join(GAMES)}")
+        case OwnGameConfig():
+            return _in_time(make_own_game, env)
         case SimulatorConfig():
             return _in_time(make_host_env, env)
         case GymnasiumConfig():
             raise ConfigError(
                 f"{env.id} is a gymnasium environment, which cannot be cloned: tree search needs a game or a simulator"
             )
+
+
+def check_env(env: EnvConfig, games: int, max_plies: int) -> EnvSpec:
+    """Checks the contract of a game or simulator in random games; of a gymnasium environment only that it can be made.
+
+    Args:
+      env: the section `env`.
+      games: number of games.
+      max_plies: the largest number of plies of each.
+
+    Returns:
+      its shapes and dtypes.
+
+    Raises:
+      ConfigError: it does not exist, cannot be made, or violates its contract; the message says how.
+    """
+    spec = spec_of(env)
+    if isinstance(env, SimulatorConfig):
+        check_simulator(
+            make_simulator(env), env.title, games, max_plies, discount=env.discount, reward_scale=env.reward_scale
+        )
+    elif not isinstance(env, GymnasiumConfig):
+        check_game(make_env(env), games, max_plies)
+    return spec
+
+
+def own_env(identifier: str) -> EnvConfig:
+    """The section `env` of a class by its path: a `JaxGame` if it has `view`, else a `Simulator`.
+
+    Raises:
+      ConfigError: the class does not exist.
+    """
+    if hasattr(import_class(identifier, "environment"), "view"):
+        return OwnGameConfig(name=identifier)
+    return SimulatorConfig(name="simulator", id=identifier)
 
 
 def spec_of(env: EnvConfig) -> EnvSpec:
@@ -126,7 +183,7 @@ def rendering(config: GymnasiumConfig) -> Rendering:
     return _in_time(rendering_of, config)
 
 
-def _in_time[C: (GymnasiumConfig, SimulatorConfig), Made](make: Callable[[C], Made], config: C) -> Made:
+def _in_time[C: (GymnasiumConfig, SimulatorConfig, OwnGameConfig), Made](make: Callable[[C], Made], config: C) -> Made:
     """Calls `make(config)` within `env.build_timeout_s`."""
     # It runs foreign code, which may hang.
     thread = DeadlineThread(config.title)

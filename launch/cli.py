@@ -79,6 +79,35 @@ def configs(as_json: Json = False) -> None:
 
 
 @app.command()
+def check_env(
+    environment: Annotated[
+        str,
+        typer.Argument(
+            metavar="ENV", help="A class of your own, as file.py:Class or module:Class, or an experiment that has it."
+        ),
+    ],
+    games: Annotated[int, typer.Option(min=1, help="Random games to play.")] = 32,
+    max_plies: Annotated[int, typer.Option(min=1, help="The largest number of plies of each.")] = 256,
+    as_json: Json = False,
+) -> None:
+    """Check the contract of a game in random games; a gymnasium environment is only made."""
+    from podzero.config import GymnasiumConfig, load
+    from podzero.envs import check_env, own_env
+
+    env = own_env(environment) if ":" in environment else load(environment).env
+    spec = check_env(env, games, max_plies)
+    if as_json:
+        print_json(spec._asdict())
+        return
+    actions = f"{spec.num_actions} actions" if spec.num_actions else f"actions of shape {list(spec.action_shape)}"
+    found = "can be made" if isinstance(env, GymnasiumConfig) else f"keeps its contract in {games} random games"
+    print(
+        f"{spec.name} {found}. Players: {spec.players}. Observations: {spec.observation_dtype} "
+        f"{list(spec.observation_shape)}, {actions}."
+    )
+
+
+@app.command()
 def settings(
     section: Annotated[str | None, typer.Argument(help="Print only this section.", show_default="all sections")] = None,
 ) -> None:

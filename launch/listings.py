@@ -148,7 +148,8 @@ def _type(field: _Schema) -> str:
 
 
 def _choices(field: _Schema) -> list[str]:
-    return [str(choice) for choice in field.get("enum", [field.get("const")])]
+    # A name that is none of a list is an import path.
+    return [str(choice) for choice in field.get("enum", [field.get("const", "file.py:Class")])]
 
 
 def _models(field: _Schema) -> list[str]:

@@ -105,7 +105,7 @@ def check_startable(experiment: Experiment, workdir: Workdir, step: int | None =
         return
     if experiment.uses_openvino:
         import_openvino()
-    # Games in JAX are built in and need no check.
+    # Built-in games need no check.
     if not isinstance(experiment.env, GameConfig):
         _check_environment(experiment)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag
 
-from podzero.config.section import Fraction, Section
+from podzero.config.section import Fraction, Section, kind_by_name
 
 Game = Literal[
     "animal_shogi", "chess", "connect_four", "gardner_chess", "go_9x9", "go_19x19",
@@ -15,7 +15,16 @@ Game = Literal[
 ]  # fmt: skip
 
 
-class GameConfig(Section):
+class JaxGameConfig(Section):
+    """What games written in JAX have in common: they are played on any device."""
+
+    @property
+    def discount(self) -> float:
+        """Discount per move: 1, because the length of a game does not matter."""
+        return 1.0
+
+
+class GameConfig(JaxGameConfig):
     """A two-player game written in JAX."""
 
     name: Game
@@ -26,10 +35,21 @@ class GameConfig(Section):
         """The name of the game, in messages and as `EnvSpec.name`."""
         return self.name
 
+
+class OwnGameConfig(JaxGameConfig):
+    """A game of your own, written in JAX."""
+
+    name: str
+    """The `file.py:Class` or `module:Class` of a `podzero.envs.JaxGame`. Files are found next to the experiment."""
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of the class."""
+    build_timeout_s: PositiveFloat = 120.0
+    """Time limit in seconds for importing, compiling and checking the game before a run starts."""
+
     @property
-    def discount(self) -> float:
-        """Discount per move: 1, because the length of a game does not matter."""
-        return 1.0
+    def title(self) -> str:
+        """The name of the game, in messages and as `EnvSpec.name`."""
+        return called(f"jax/{self.name.rpartition(':')[2]}", self.kwargs)
 
 
 class WrapperConfig(Section):
@@ -121,9 +141,19 @@ class SimulatorConfig(Section):
     def title(self) -> str:
         """The name of the game, in messages and as `EnvSpec.name`."""
         kind = self.name.removesuffix("_simulator")
-        game = self.id.rpartition(":")[2] if kind == "simulator" else self.id
-        arguments = ", ".join(f"{name}={value}" for name, value in self.kwargs.items())
-        return f"{kind}/{game}({arguments})" if arguments else f"{kind}/{game}"
+        return called(f"{kind}/{self.id.rpartition(':')[2] if kind == 'simulator' else self.id}", self.kwargs)
 
 
-EnvConfig = Annotated[GameConfig | GymnasiumConfig | SimulatorConfig, Field(discriminator="name")]
+def called(name: str, kwargs: dict[str, Any]) -> str:
+    """`name`, followed by its keyword arguments if there are any."""
+    arguments = ", ".join(f"{name}={value}" for name, value in kwargs.items())
+    return f"{name}({arguments})" if arguments else name
+
+
+EnvConfig = Annotated[
+    Annotated[GameConfig, Tag("GameConfig")]
+    | Annotated[OwnGameConfig, Tag("OwnGameConfig")]
+    | Annotated[GymnasiumConfig, Tag("GymnasiumConfig")]
+    | Annotated[SimulatorConfig, Tag("SimulatorConfig")],
+    Discriminator(kind_by_name(GameConfig, GymnasiumConfig, SimulatorConfig, own=OwnGameConfig)),
+]

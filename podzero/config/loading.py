@@ -178,7 +178,7 @@ def _make_own_files_absolute(tree: dict[str, Any], folder: Path) -> None:
     env = tree.get("env")
     if not isinstance(env, dict):
         return
-    found: dict[str, Any] = {field: _absolute(env[field], folder) for field in ("id", "module") if field in env}
+    found: dict[str, Any] = {field: _absolute(env[field], folder) for field in ("name", "id", "module") if field in env}
     if isinstance(wrappers := env.get("wrappers"), list):
         found["wrappers"] = [
             wrapper | {"name": _absolute(wrapper["name"], folder)}
@@ -242,8 +242,10 @@ def _line(where: str, fault: Any, tree: dict[str, Any]) -> str:
         case "literal_error":
             line = _unknown(where, value, _choices(fault["ctx"]["expected"]))
         case "union_tag_invalid":
-            tag = value.get("name") if isinstance(value, dict) else value
-            line = _unknown(f"{where}.name", tag, _choices(fault["ctx"]["expected_tags"]))
+            if isinstance(value, dict) and "name" not in value:
+                line = f"{where}.name: required, but missing; one of {', '.join(_names(where))}"
+            else:
+                line = _unknown(f"{where}.name", value.get("name") if isinstance(value, dict) else value, _names(where))
         case "union_tag_not_found":
             line = f"{where}.name: required, but missing; one of {', '.join(_names(where))}"
         case "value_error":
@@ -294,4 +296,5 @@ def _kinds(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _has_name(kind: type[BaseModel], name: object) -> bool:
-    return name in get_args(kind.model_fields["name"].annotation)
+    names = get_args(kind.model_fields["name"].annotation)
+    return name in names if names else ":" in str(name)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,3 +14,19 @@ class Section(BaseModel):
     """The base of all sections: frozen, without unknown keys, each field described by the string below it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+def kind_by_name(*kinds: type[Section], own: type[Section]) -> Callable[[Any], str]:
+    """The discriminator of a union of sections, which `name` tells apart; tags are the names of their classes.
+
+    Args:
+      kinds: sections whose `name` is a `Literal`.
+      own: the section whose `name` is an import path, `module:Name` or `file.py:Name`.
+    """
+    tags = {name: kind.__name__ for kind in kinds for name in get_args(kind.model_fields["name"].annotation)}
+
+    def tag(section: Any) -> str:
+        name = section.get("name") if isinstance(section, dict) else getattr(section, "name", None)
+        return own.__name__ if ":" in str(name) else tags.get(name, str(name))
+
+    return tag

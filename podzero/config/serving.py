@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import pydantic
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from podzero.config.environments import GameConfig
+from podzero.config.environments import JaxGameConfig
 from podzero.config.networks import LEARN_MODELS, ResNetConfig
 from podzero.config.section import Section
 
@@ -83,7 +83,7 @@ def check_placement(experiment: Experiment) -> None:
       ValueError: they do not; the message names a placement that works.
     """
     inference, env, network = experiment.actors.inference, experiment.env, experiment.network
-    if inference == "device" and not isinstance(env, GameConfig):
+    if inference == "device" and not isinstance(env, JaxGameConfig):
         raise ValueError(
             f"actors.inference = device plays games in JAX, and {env.title} runs on the host; set actors.inference="
             f"{'local' if experiment.learns_model else 'server or local'}"

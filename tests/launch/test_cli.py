@@ -107,6 +107,19 @@ def test_errors_are_one_json_object_if_json_is_asked_for(command, arguments, kin
     assert answer["kind"] == kind
 
 
+def test_the_contract_of_an_environment_is_checked(command):
+    game = f"{Path(__file__).parents[2] / 'configs' / 'own_game.py'}:Domineering"
+    code, out, _ = command("check-env", game, "--games", "2", "--json")
+    assert code == 0
+    assert json.loads(out)["name"] == "simulator/Domineering"
+
+
+def test_a_class_that_is_no_environment_is_refused(command):
+    code, _, err = command("check-env", "collections:Counter")
+    assert code == 2
+    assert "Counter" in err
+
+
 def test_an_unexpected_error_keeps_its_traceback(monkeypatch):
     def fail(*_):
         raise RuntimeError("a defect")

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from podzero.chips import Slice, chip_of_kind
-from podzero.config import Experiment, GameConfig
+from podzero.config import Experiment, JaxGameConfig
 from podzero.errors import ConfigError
 
 NAMES = ("learner", "evaluation", "selfplay", "device", "server")
@@ -23,7 +23,7 @@ rounded up from trained networks (4 to 6 in connect four and Go), for PUCT that 
 
 def names_of(experiment: Experiment) -> tuple[str, ...]:
     """The names of an experiment's programs, a subset of `NAMES`."""
-    return NAMES if isinstance(experiment.env, GameConfig) else NAMES[:2]
+    return NAMES if isinstance(experiment.env, JaxGameConfig) else NAMES[:2]
 
 
 class Program(NamedTuple):

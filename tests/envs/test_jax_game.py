@@ -1,0 +1,170 @@
+"""Games of one's own in JAX: found by path, checked before they are played."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podzero.config import OwnGameConfig, parse
+from podzero.envs import GAMES, check_game, make_env
+from podzero.envs.jax_game import OwnGame
+from podzero.errors import ConfigError
+from podzero.types import Symmetry, View
+
+from .conftest import HEAVY
+
+
+@pytest.mark.parametrize("name", [name for name in GAMES if name not in HEAVY])
+def test_built_in_games_satisfy_the_contract(name):
+    check_game(make_env(name), games=4, max_plies=32)
+
+
+class Stones(NamedTuple):
+    left: jax.Array
+    player: jax.Array
+    reward: jax.Array
+    plies: jax.Array
+
+
+class Countdown:
+    """Seven stones; the players take one or two in turn, and the player who takes the last one wins."""
+
+    max_plies = 7
+    stones, extra_reward, over_reward, players = 7, 0.0, 0.0, 2
+
+    def init(self, key):
+        return Stones(jnp.int32(self.stones), jnp.int32(0), jnp.float32(0), jnp.int32(0))
+
+    def step(self, state, action):
+        over = state.left == 0
+        left = jnp.where(over, 0, state.left - 1 - action)
+        won = jnp.where(state.player == 0, 1.0, -1.0)
+        reward = jnp.where((left == 0) & ~over, won, jnp.where(over, self.over_reward, self.extra_reward))
+        player = jnp.where(over, state.player, 1 - state.player)
+        return Stones(left, player, reward.astype(jnp.float32), state.plies + ~over)
+
+    def legal(self, state):
+        return (jnp.arange(2) < state.left) | (state.left == 0)
+
+    def view(self, state):
+        return View(
+            observation=jnp.stack([state.left, state.player]).astype(jnp.float32),
+            legal=self.legal(state),
+            player=state.player,
+            rewards=jnp.stack([state.reward, -state.reward]),
+            done=state.left == 0,
+            truncated=jnp.array(False),
+        )
+
+
+def own(game):
+    return OwnGame(game, "jax/Countdown")
+
+
+def test_the_spec_follows_from_what_the_game_returns():
+    spec = own(Countdown()).spec
+    assert (spec.observation_shape, spec.observation_dtype, spec.num_actions) == ((2,), "float32", 2)
+    assert (spec.players, spec.max_plies, spec.state_bytes) == (2, 7, 16)
+
+
+def test_a_game_that_keeps_the_contract_passes():
+    check_game(own(Countdown()))
+
+
+def look(**changes):
+    """A view that differs from that of the game in some fields."""
+    return lambda self, state: Countdown.view(self, state)._replace(
+        **{field: change(state) for field, change in changes.items()}
+    )
+
+
+VIOLATIONS = {
+    "another state": ({"step": lambda self, state, action: state._replace(left=state.reward)}, "left.*float32.*int32"),
+    "another structure": ({"step": lambda self, state, action: tuple(state)}, "structure|PyTreeDef"),
+    "players": ({"players": 3}, "players = 3"),
+    "player's dtype": ({"view": look(player=lambda state: state.player.astype(jnp.int8))}, "player is int8"),
+    "one reward": ({"view": look(rewards=lambda state: state.reward[None])}, r"rewards .*\[1\].*\[2\]"),
+    "no legal action": ({"legal": lambda self, state: jnp.arange(2) < state.left - 1}, "no action is legal"),
+    "illegal at the end": ({"legal": lambda self, state: jnp.arange(2) < state.left}, "illegal.*over"),
+    "third player": ({"view": look(player=lambda state: state.player + 1)}, "player is not below 2"),
+    "not zero-sum": ({"view": look(rewards=lambda state: jnp.stack([state.reward, state.reward]))}, "sum to zero"),
+    "large returns": ({"extra_reward": 0.7}, r"\[-1, 1\]"),
+    "reward after the end": ({"over_reward": 0.5}, "after the end"),
+    "over at the start": ({"stones": 0}, "over before the first move"),
+    "not finite": ({"view": look(observation=lambda state: jnp.float32([0, 1]) / state.left)}, "not finite"),
+    "truncated, not done": ({"view": look(truncated=lambda state: state.left == 3)}, "truncated"),
+    "symmetry": ({"symmetries": [Symmetry(lambda seen: seen, np.array([0, 0]))]}, r"symmetries\[0\].actions"),
+    "state at the end": (
+        {"step": lambda self, state, action: Countdown.step(self, state, action)._replace(plies=state.plies + 1)},
+        "state changes",
+    ),
+    "a Python branch": ({"step": lambda self, state, action: state if action else None}, "TracerBool"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "message"), VIOLATIONS.values(), ids=VIOLATIONS)
+def test_violations_are_named(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        check_game(own(type("Wrong", (Countdown,), changes)()))
+
+
+def test_a_violation_names_the_moves_that_lead_to_it():
+    wrong = type("Wrong", (Countdown,), {"view": look(player=lambda state: state.player + (state.left < 7))})
+    with pytest.raises(ConfigError, match=r"moves \[\d\]"):
+        check_game(own(wrong()))
+
+
+FILE = f"{Path(__file__).parents[2] / 'configs' / 'own_jax_game.py'}:Domineering"
+
+
+def test_a_game_is_made_from_its_file():
+    env = make_env(OwnGameConfig(name=FILE))
+    assert (env.spec.name, env.spec.num_actions, env.spec.max_plies) == ("jax/Domineering", 25, 12)
+
+
+def test_the_rules_in_jax_are_those_in_python():
+    """Random games of `configs/own_jax_game.py` beside those of `configs/own_game.py`."""
+    from podzero.importing import import_class
+
+    env, other = make_env(OwnGameConfig(name=FILE)), import_class(FILE.replace("own_jax", "own"), "env.id")()
+    step, view, random = jax.jit(env.step), jax.jit(env.view), np.random.default_rng(0)
+    for _ in range(5):
+        state = env.init(jax.random.key(0))
+        other.reset(0)
+        while not other.done():
+            seen = view(state)
+            assert np.flatnonzero(seen.legal).tolist() == other.legal_actions().tolist()
+            np.testing.assert_array_equal(seen.observation, other.observation())
+            action = random.choice(other.legal_actions())
+            state = step(state, jnp.int32(action))
+            other.step(action)
+        assert view(state).done
+        assert tuple(view(state).rewards) == other.rewards()
+
+
+def test_an_experiment_names_its_game_by_path():
+    experiment = parse({"name": "x", "env": {"name": FILE}, "actors": {"inference": "device"}}, "x")
+    assert experiment.env == OwnGameConfig(name=FILE)
+    assert experiment.env.title == "jax/Domineering"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere.py:Game", "nowhere.py"),
+        (FILE.replace("Domineering", "Dominering"), "Dominering.*Domineering"),
+        ("podzero.types:View", "View"),
+        ("collections:Counter", "lacks init, step, view"),
+    ],
+)
+def test_a_name_that_is_no_game_is_refused(name, message):
+    with pytest.raises(ConfigError, match=message):
+        make_env(OwnGameConfig(name=name))
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones():
+    with pytest.raises(ConfigError, match=r"conect_four.*connect_four"):
+        parse({"name": "x", "env": {"name": "conect_four"}}, "x")
