@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from podzero.changes import NEUTRAL, Change, differences
-from podzero.config import Experiment, builtin_configs, load
+from podzero.config import Experiment, Layers, builtin_configs, load, parse, read_layers
 from podzero.errors import ConfigError
 from podzero.workdir import Workdir, WorkdirError, split_step, step_folders, unused
 
@@ -42,6 +42,8 @@ class Start(NamedTuple):
     """The step of the checkpoint to resume from; None for the newest."""
     reason: str
     """As in `ChosenDirectory`."""
+    layers: Layers
+    """The files that the experiment comes from."""
 
 
 def find_start(config: str, overrides: Iterable[str], workdir: Path | None, runs: Path = RUNS) -> Start:
@@ -61,7 +63,8 @@ def find_start(config: str, overrides: Iterable[str], workdir: Path | None, runs
     found = None if config in builtin_configs() or Path(config).expanduser().is_file() else split_step(config)
     if found is not None:
         return _resumption(*found, overrides, workdir)
-    experiment = load(config, overrides)
+    layers = read_layers(config, overrides)
+    experiment = parse(layers.tree, config, layers.inherited)
     if workdir is None:
         home = runs / experiment.name
         placement = place(experiment, _as_it_stands(config), _held(home))
@@ -69,7 +72,7 @@ def find_start(config: str, overrides: Iterable[str], workdir: Path | None, runs
     else:
         reason = f"{'Resuming the' if Workdir(workdir).is_run else 'New'} run in {workdir}"
     Workdir(workdir).check(experiment)
-    return Start(experiment, workdir, None, reason + _changed(Workdir(workdir), experiment))
+    return Start(experiment, workdir, None, reason + _changed(Workdir(workdir), experiment), layers)
 
 
 def place(
@@ -141,7 +144,8 @@ def _resumption(folder: Path, step: int | None, overrides: tuple[str, ...], work
         )
     # This error names the file, that of `load` would not.
     held.experiment()
-    experiment = load(str(held.experiment_file), overrides)
+    layers = read_layers(str(held.experiment_file), overrides)
+    experiment = parse(layers.tree, str(held.experiment_file))
     try:
         held.check(experiment)
     except WorkdirError as error:
@@ -152,7 +156,7 @@ def _resumption(folder: Path, step: int | None, overrides: tuple[str, ...], work
     else:
         _check_step(held, folder, step)
         reason = f"Resuming the run in {folder} from its checkpoint of step {step}; everything later is set aside"
-    return Start(experiment, folder, step, reason + _changed(held, experiment))
+    return Start(experiment, folder, step, reason + _changed(held, experiment), layers)
 
 
 def _check_step(workdir: Workdir, folder: Path, step: int) -> None:

@@ -75,7 +75,8 @@ INTRODUCTION = """\
 # Settings
 
 Every setting of an experiment, with its type, default and meaning. Set one in a YAML file, or on the command line as
-`section.field=value`, for example `learner.optimizer.learning_rate=3e-4`.
+`section.field=value`, for example `learner.optimizer.learning_rate=3e-4`. A file that begins with
+`extends: connect_four` takes over the settings of that experiment ([experiments](experiments.md)).
 
 This page is generated: `podzero settings > docs/settings.md`.
 """

@@ -54,14 +54,15 @@ def train(
 ) -> None:
     """Train an experiment, or resume a run from its newest checkpoint or from DIR@STEP.
 
-    A resumed run takes its experiment from DIR; only some of its settings may change.
+    A resumed run takes its experiment from DIR; only some of its settings may change. If the experiment extends
+    another, --check says which file each setting comes from.
     """
-    experiment, root, step, reason = find_start(config, overrides or (), workdir)
+    experiment, root, step, reason, layers = find_start(config, overrides or (), workdir)
     check_startable(experiment, Workdir(root), step, joins=address is not None)
     if (note := schedule_note(experiment)) is not None:
         typer.echo(note, err=True)
     if check:
-        print(experiment.to_yaml(), end="")
+        print(layers.explain(experiment.model_dump(mode="json")) if layers.inherited else experiment.to_yaml(), end="")
         return
     # The run's processes inherit this; the nodes of a cluster have caches of their own.
     if address is None:
@@ -70,7 +71,7 @@ def train(
     from podzero.runtime.monitoring.terminal import make_view
     from podzero.runtime.train import train as run
 
-    ended = run(experiment, root, address, make_view(view), step)
+    ended = run(experiment, root, address, make_view(view), step, layers)
     cluster = "" if address is None else f" --address {address}"
     print(f"The run has ended: {ended.reason}. Its files are in {root}.")
     print(f"Evaluate it with: podzero evaluate {shlex.quote(str(root))}")

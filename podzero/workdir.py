@@ -8,13 +8,14 @@ import json
 import os
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import yaml
 
 from podzero.changes import CHANGEABLE, RecordedChange, differences, record_lines, recorded_changes
-from podzero.config import Experiment, parse
+from podzero.config import Experiment, Layers, parse
 from podzero.errors import ConfigError, PodzeroError
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")
@@ -25,12 +26,22 @@ class WorkdirError(PodzeroError, RuntimeError):
     """A working directory that cannot be used; the message says why and what to do."""
 
 
+class Inheritance(NamedTuple):
+    """What an experiment takes over from those that it extends."""
+
+    lineage: str
+    """As in `Layers`."""
+    settings: Mapping[str, str]
+    """The file of each inherited setting, by the setting's dotted name."""
+
+
 class Workdir:
     """The layout of one working directory.
 
     experiment.yaml            the resolved experiment
     changes.jsonl              settings that were changed when the run was resumed, one JSON object a line: the time `t`
                                (Unix seconds), the learner step, the setting, its old and its new value
+    inherited.json             which experiments the run's own extended at its start, and the settings taken from each
     checkpoints/STEP/          checkpoints: learner/ (Orbax), replay/shard-K/ (Reverb), run.json
     snapshots/STEP/            acting parameters, for players and ratings
     .../lost-STEP/             checkpoints and snapshots after the step from which the run was resumed
@@ -55,6 +66,7 @@ class Workdir:
         self.root = Path(root).expanduser().absolute()
         self.experiment_file = self.root / "experiment.yaml"
         self.changes_file = self.root / "changes.jsonl"
+        self.inherited_file = self.root / "inherited.json"
         self.checkpoints = self.root / "checkpoints"
         self.snapshots = self.root / "snapshots"
         self.metrics_file = self.root / "metrics.jsonl"
@@ -98,12 +110,14 @@ class Workdir:
                 "Or choose another --workdir for this experiment"
             )
 
-    def open(self, experiment: Experiment, step: int = 0) -> None:
+    def open(self, experiment: Experiment, step: int = 0, layers: Layers | None = None) -> None:
         """Writes `experiment` into this directory, creating it if missing, and records changed settings.
 
         Args:
           experiment: the experiment that runs here from now on.
           step: the learner step at which the run starts or resumes.
+          layers: the files that the experiment was read from. What it inherits is recorded, for the report; the
+            experiment is written as a whole, so that nothing else needs these files.
 
         Raises:
           WorkdirError: the directory holds another experiment, or cannot be written.
@@ -114,6 +128,10 @@ class Workdir:
             self.root.mkdir(parents=True, exist_ok=True)
             if changes:
                 write_atomically(self.changes_file, self._read_changes() + record_lines(changes, step))
+            if layers is not None and layers.inherited:
+                write_atomically(
+                    self.inherited_file, json.dumps(Inheritance(layers.lineage, layers.inherited)._asdict())
+                )
             write_atomically(self.experiment_file, experiment.to_yaml())
         except OSError as error:
             raise self._not_writable(error) from None
@@ -121,6 +139,13 @@ class Workdir:
     def changes(self) -> list[RecordedChange]:
         """The settings that were changed when the run was resumed, oldest first."""
         return [*recorded_changes(self._read_changes())]
+
+    def inheritance(self) -> Inheritance | None:
+        """What the experiment inherited when the run started; None if nothing, or if the record is damaged."""
+        match read_json(self.inherited_file):
+            case {"lineage": str(lineage), "settings": {**settings}}:
+                return Inheritance(lineage, {str(name): str(origin) for name, origin in settings.items()})
+        return None
 
     def lock(self) -> IO[str]:
         """Reserves the directory for this process until the returned file is closed; creates it if it is missing.

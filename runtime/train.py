@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from podzero.config import Experiment, JaxGameConfig
+from podzero.config import Experiment, JaxGameConfig, Layers
 from podzero.runtime.cluster.other_runs import lock_run
 from podzero.runtime.cluster.ray_cluster import connect
 from podzero.runtime.cluster.remote import current_node_id
@@ -37,7 +37,12 @@ class End(NamedTuple):
 
 
 def train(
-    experiment: Experiment, root: str | Path, address: str | None, view: TerminalView, step: int | None = None
+    experiment: Experiment,
+    root: str | Path,
+    address: str | None,
+    view: TerminalView,
+    step: int | None = None,
+    layers: Layers | None = None,
 ) -> End:
     """Runs an experiment until one of its limits is reached, a signal arrives, or it fails.
 
@@ -49,6 +54,7 @@ def train(
       address: `host:port` of a Ray cluster to join; None starts one on this machine.
       view: shows the status.
       step: the step of the checkpoint to resume from; None takes the newest usable one.
+      layers: the files that the experiment was read from; the working directory records what it inherits.
 
     Raises:
       WorkdirError, ConfigError, ClusterError, RunFailed: the run cannot start or continue; the message says why.
@@ -63,7 +69,7 @@ def train(
         stack.enter_context(view)
         try:
             with signals.interrupting():
-                run = _start(experiment, workdir, address, view, signals, stack, step)
+                run = _start(experiment, workdir, address, view, signals, stack, step, layers)
         except KeyboardInterrupt:
             return End(STOPPED, signals.number)
         reason = run.until_end(signals)
@@ -78,6 +84,7 @@ def _start(
     signals: StopSignals,
     stack: ExitStack,
     step: int | None,
+    layers: Layers | None,
 ) -> Run:
     """Starts Ray and the workers; `stack` ends them. The experiment is written last: a failed start leaves no trace."""
     if address is None:
@@ -98,7 +105,7 @@ def _start(
     supervisor = Supervisor(cluster, experiment, workdir, start_param_store(home), signals.event, home)
     stack.callback(supervisor.kill)
     checkpoint = first_start(lambda: start_workers(supervisor, workdir, step), signals.event)
-    workdir.open(experiment, checkpoint.step if checkpoint else 0)
+    workdir.open(experiment, checkpoint.step if checkpoint else 0, layers)
     WriteAttempts()(workdir.hardware_file, partial(record_hardware, workdir, cluster.nodes()))
     saver = Saver(experiment, workdir)
     stack.callback(saver.close)

@@ -1,6 +1,7 @@
 """The schema of an experiment, and every check that needs no device.
 
-Models are frozen and refuse unknown keys. `load` reads a YAML file and applies `section.field=value` overrides.
+Models are frozen and refuse unknown keys. `load` reads a YAML file, with those that it extends, and applies
+`section.field=value` overrides.
 One `ConfigError` reports all faults: each field, its value and the most similar valid name.
 """
 
@@ -17,8 +18,10 @@ from podzero.config.environments import OwnGameConfig as OwnGameConfig
 from podzero.config.environments import SimulatorConfig as SimulatorConfig
 from podzero.config.environments import WrapperConfig as WrapperConfig
 from podzero.config.experiment import Experiment as Experiment
-from podzero.config.loading import FOR_SLICES as FOR_SLICES
-from podzero.config.loading import builtin_configs as builtin_configs
+from podzero.config.layers import FOR_SLICES as FOR_SLICES
+from podzero.config.layers import Layers as Layers
+from podzero.config.layers import builtin_configs as builtin_configs
+from podzero.config.layers import read_layers as read_layers
 from podzero.config.loading import load as load
 from podzero.config.loading import parse as parse
 from podzero.config.networks import BoardNetworkConfig as BoardNetworkConfig

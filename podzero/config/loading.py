@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, get_args
 
 import pydantic
-import yaml
 from pydantic import BaseModel
 
 from podzero.config.experiment import Experiment
+from podzero.config.layers import EXTENDS, read_layers
 from podzero.errors import ConfigError, nearest
 
 GONE: dict[str, tuple[Any, str]] = {
@@ -40,42 +39,28 @@ GONE: dict[str, tuple[Any, str]] = {
 Old working directories hold all of them. A setting at its default changes nothing, so it is dropped; any other value
 is refused."""
 
-FOR_SLICES = "slices/"
-"""Prefix of the names of the experiments for TPU slices."""
-
-
-def builtin_configs() -> dict[str, Path]:
-    """Names and files of the built-in experiments; those for TPU slices come last."""
-    folder = Path(__file__).parents[1] / "configs"
-    general = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
-    return general | {FOR_SLICES + path.stem: path for path in sorted((folder / FOR_SLICES).glob("*.yaml"))}
-
 
 def load(config: str, overrides: Iterable[str] = ()) -> Experiment:
-    """Reads an experiment.
+    """Reads an experiment, and those that it extends.
 
     Args:
       config: the name of a built-in experiment, or the path of a YAML file.
       overrides: `section.field=value` items; values are YAML.
 
     Raises:
-      ConfigError: there is no such file, it is not YAML, or the schema refuses its content.
+      ConfigError: as `read_layers` does, or the schema refuses the merged settings.
     """
-    path = _find(config)
-    tree = _read(path)
-    tree.setdefault("name", path.stem)
-    for override in overrides:
-        _apply(tree, override)
-    _make_own_files_absolute(tree, path.parent)
-    return parse(tree, config)
+    layers = read_layers(config, overrides)
+    return parse(layers.tree, config, layers.inherited)
 
 
-def parse(tree: dict[str, Any], origin: str) -> Experiment:
+def parse(tree: dict[str, Any], origin: str, inherited: Mapping[str, str] = MappingProxyType({})) -> Experiment:
     """Checks a tree of plain values against the schema.
 
     Args:
       tree: the content of a YAML file.
       origin: the name of the experiment or file, for the message of an error.
+      inherited: the files of settings that another file gives, by dotted name, for the message of an error.
 
     Raises:
       ConfigError: the schema refuses the tree; the message has one line for each fault.
@@ -84,7 +69,7 @@ def parse(tree: dict[str, Any], origin: str) -> Experiment:
     try:
         experiment = Experiment.model_validate(tree)
     except pydantic.ValidationError as error:
-        lines += explain(error, tree)
+        lines += explain(error, tree, inherited)
     else:
         if not lines:
             return experiment
@@ -109,95 +94,6 @@ def _without_gone(tree: Any) -> tuple[Any, list[str]]:
     return tree, faults
 
 
-def _find(config: str) -> Path:
-    builtin = builtin_configs()
-    if config in builtin:
-        return builtin[config]
-    path = Path(config).expanduser()
-    if path.is_file():
-        return path
-    if path.is_dir():
-        held = path / "experiment.yaml"
-        example = f", for example that of the run there: {held}" if held.is_file() else ""
-        raise ConfigError(f"{config} is a directory; expected the name of an experiment, or a YAML file{example}")
-    if path.suffix in {".yaml", ".yml"} or "/" in config:
-        raise ConfigError(
-            f"no such file: {config}{nearest(config, builtin)}; `podzero configs` lists the built-in experiments"
-        )
-    raise ConfigError(
-        f"no experiment '{config}'{nearest(config, builtin)}; built in: {', '.join(builtin)}; "
-        "or give the path of a YAML file"
-    )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """The content of a YAML file, which must be a mapping."""
-    try:
-        tree = yaml.safe_load(path.read_text())
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise ConfigError(f"{path} is not valid YAML: {where}{error.problem}") from None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path} is not valid YAML: {error}") from None
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    if tree is None:
-        raise ConfigError(
-            f"{path} is empty; an experiment has at least the section env, for example `env: {{name: hex}}`"
-        )
-    if not isinstance(tree, dict):
-        kind = "a list" if isinstance(tree, list) else "a single value"
-        raise ConfigError(f"{path} holds {kind}; expected sections, for example `env: {{name: hex}}`")
-    return tree
-
-
-def _apply(tree: dict[str, Any], override: str) -> None:
-    """Sets one `section.field=value` in `tree`."""
-    key, equals, text = override.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"override '{override}': expected section.field=value, for example learner.batch_size=256")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigError(f"override '{override}': the value '{text}' is not valid YAML") from None
-    *sections, field = key.split(".")
-    for section in sections:
-        inner = tree.setdefault(section, {})
-        if not isinstance(inner, dict):
-            raise ConfigError(f"override '{override}': '{section}' is a value, not a section")
-        tree = inner
-    tree[field] = value
-
-
-def _make_own_files_absolute(tree: dict[str, Any], folder: Path) -> None:
-    """Makes the paths of Python files in `env` absolute, so that they hold in any working directory.
-
-    They are relative to the experiment's folder, or else to the current directory.
-    """
-    env = tree.get("env")
-    if not isinstance(env, dict):
-        return
-    found: dict[str, Any] = {field: _absolute(env[field], folder) for field in ("name", "id", "module") if field in env}
-    if isinstance(wrappers := env.get("wrappers"), list):
-        found["wrappers"] = [
-            wrapper | {"name": _absolute(wrapper["name"], folder)}
-            if isinstance(wrapper, dict) and "name" in wrapper
-            else wrapper
-            for wrapper in wrappers
-        ]
-    tree["env"] = env | found
-
-
-def _absolute(value: Any, folder: Path) -> Any:
-    """`value` with an absolute path, if it is the `file.py` or `file.py:Class` of an existing file."""
-    named = re.fullmatch(r"(.+\.py)(:.*)?", value) if isinstance(value, str) else None
-    if named is None:
-        return value
-    found = next((place / named[1] for place in (folder, Path.cwd()) if (place / named[1]).is_file()), None)
-    return value if found is None else f"{found.absolute()}{named[2] or ''}"
-
-
 _MUST_BE = {
     "model_type": "a section, for example `{field: value}`",
     "model_attributes_type": "a section, for example `{name: value}`",
@@ -215,18 +111,21 @@ _MUST_BE = {
 """The expected value by pydantic's type of error."""
 
 
-def explain(error: pydantic.ValidationError, tree: dict[str, Any]) -> Iterator[str]:
+def explain(error: pydantic.ValidationError, tree: dict[str, Any], inherited: Mapping[str, str]) -> Iterator[str]:
     """One line for each fault: the field, its value, what was expected, and the most similar valid name.
 
     Args:
       error: what validating `tree` as an `Experiment` raised.
-      tree: the content of the experiment's file.
+      tree: the settings of the experiment.
+      inherited: the files of settings that another file gives, by dotted name.
     """
     for fault in error.errors(include_url=False):
         location = [str(part) for part in fault["loc"]]
         if len(location) > 1 and location[0] in ("env", "network"):
             location.pop(1)  # pydantic adds the tag of the union to the path
-        yield _line(".".join(location), fault, tree)
+        setting = ".".join(location)
+        source = f" (inherited from {inherited[setting]})" if setting in inherited else ""
+        yield _line(setting, fault, tree) + source
 
 
 def _line(where: str, fault: Any, tree: dict[str, Any]) -> str:
@@ -235,7 +134,7 @@ def _line(where: str, fault: Any, tree: dict[str, Any]) -> str:
     match fault["type"]:
         case "extra_forbidden":
             section, _, key = where.rpartition(".")
-            known = _fields(section, tree)
+            known = [*([] if section else [EXTENDS]), *_fields(section, tree)]
             line = f"{where}: no such field{nearest(key, known)}; known here: {', '.join(known)}"
         case "missing":
             line = f"{where}: required, but missing"

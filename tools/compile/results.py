@@ -11,9 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
-from podzero.config import builtin_configs
+from podzero.config import builtin_configs, read_layers
 
 Outcome = Literal["compiled", "too large", "refused", "crashed", "timeout"]
 
@@ -42,9 +40,11 @@ class Job:
         return " ".join(self.arguments)
 
     def digest(self) -> str:
-        """A hash of the experiment, without its comments, and of the compiler's version."""
-        experiment = yaml.safe_load(builtin_configs()[self.config].read_text())
-        inputs = json.dumps([experiment, compiler()], sort_keys=True)
+        """A hash of the experiment's settings and of the compiler's version."""
+        file = builtin_configs()[self.config]
+        experiment = {key: value for key, value in read_layers(str(file)).tree.items() if key != "name"}
+        # The paths of own Python files are absolute, and a digest holds on every machine.
+        inputs = json.dumps([experiment, compiler()], sort_keys=True).replace(f"{file.parent}/", "")
         return hashlib.sha256(inputs.encode()).hexdigest()[:16]
 
 

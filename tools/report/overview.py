@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from podzero.changes import RecordedChange, flatten
@@ -12,6 +12,7 @@ from podzero.config import Experiment
 from podzero.runtime.monitoring.status import RunStatus, StoredStatus, duration
 from podzero.tools.report.figures import ReportSection, ReportTable
 from podzero.tools.report.record import Event
+from podzero.workdir import Inheritance
 
 NEVER_STARTED = "no status: the run has not started, or status.json is damaged"
 
@@ -114,15 +115,23 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def settings(experiment: Experiment, base: Experiment | None, changes: Sequence[RecordedChange] = ()) -> ReportSection:
-    """The section on the settings that differ from the built-in experiment, or were changed later.
+def settings(
+    experiment: Experiment,
+    base: Experiment | None,
+    changes: Sequence[RecordedChange] = (),
+    inheritance: Inheritance | None = None,
+) -> ReportSection:
+    """The section on the settings that differ from the built-in experiment, were inherited, or were changed later.
 
     Args:
       experiment: the run's experiment.
       base: the built-in experiment of the same name; None to compare with the schema's defaults.
       changes: the settings that were changed when the run was resumed.
+      inheritance: what the experiment inherited when the run started; None if nothing.
     """
     changed = (_changed(changes),) if changes else ()
+    if inheritance is not None:
+        changed = (_inherited(experiment, inheritance, {change.setting for _, _, change in changes}), *changed)
     own = flatten(experiment.model_dump(mode="json"))
     if base is None:
         chosen = flatten(experiment.model_dump(mode="json", exclude_defaults=True))
@@ -142,6 +151,17 @@ def settings(experiment: Experiment, base: Experiment | None, changes: Sequence[
         return ReportSection("Settings", facts=facts, tables=changed, text=experiment.to_yaml())
     table = ReportTable(caption, ("setting", name, "this run"), rows)
     return ReportSection("Settings", tables=(table, *changed), text=experiment.to_yaml())
+
+
+def _inherited(experiment: Experiment, inheritance: Inheritance, changed: Container[str]) -> ReportTable:
+    """The settings that still are as they were inherited."""
+    own = flatten(experiment.model_dump(mode="json"))
+    rows = [
+        (name, _text(own, name), origin)
+        for name, origin in sorted(inheritance.settings.items())
+        if name not in changed and name in own
+    ]
+    return ReportTable(f"Inherited settings: {inheritance.lineage}.", ("setting", "this run", "inherited from"), rows)
 
 
 def _changed(changes: Sequence[RecordedChange]) -> ReportTable:

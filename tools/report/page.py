@@ -59,7 +59,7 @@ def sections(record: Record) -> list[ReportSection]:
         throughput(metrics, experiment),
         games(metrics),
         _sample_games(record),
-        settings(experiment, record.base, record.changes),
+        settings(experiment, record.base, record.changes, record.inheritance),
         faults(record.events, _fault_counts(metrics, record.status)),
         machines(record.hardware, record.status),
     ]

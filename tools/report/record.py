@@ -14,7 +14,7 @@ from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.monitoring.log_file import OLD_FILES
 from podzero.runtime.monitoring.status import StoredStatus, read_status
 from podzero.tools.report.history import History, MetricsTail
-from podzero.workdir import Workdir, WorkdirError, read_json
+from podzero.workdir import Inheritance, Workdir, WorkdirError, read_json
 
 if TYPE_CHECKING:
     from podzero.evaluation.games import KeptGame
@@ -62,6 +62,8 @@ class Record(NamedTuple):
     """The games of the evaluator's newest round."""
     changes: Sequence[RecordedChange] = ()
     """The settings that were changed when the run was resumed."""
+    inheritance: Inheritance | None = None
+    """What the experiment inherited when the run started; None if nothing."""
 
 
 class RunReader:
@@ -89,6 +91,7 @@ class RunReader:
                 read_json(self._workdir.hardware_file),
                 _newest_games(self._workdir),
                 self._workdir.changes(),
+                self._workdir.inheritance(),
             )
         except OSError as error:
             raise WorkdirError(f"cannot read {error.filename or self._workdir.root}: {error.strerror}") from None

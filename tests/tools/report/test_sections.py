@@ -12,6 +12,7 @@ from podzero.tools.report.history import History
 from podzero.tools.report.overview import settings
 from podzero.tools.report.strength import strength
 from podzero.tools.report.training import data, games, learning, throughput
+from podzero.workdir import Inheritance
 
 # The figures of learning, replay, throughput and games, from known reports.
 
@@ -223,3 +224,12 @@ def test_an_experiment_of_ones_own_is_compared_with_the_defaults():
     assert rows["learner.batch_size"] == (f"{default}", "64")
     assert rows["env.name"] == ("\N{EN DASH}", "hex")
     assert "learner.publish_every" not in rows
+
+
+def test_inherited_settings_are_listed_with_their_files_unless_they_were_changed():
+    given = {"stop.minutes": "connect_four", "network.blocks": "connect_four_int8"}
+    change = RecordedChange(1_700_000_000.0, 1200, Change("stop.minutes", 20, 60))
+    inheritance = Inheritance("mine.yaml extends connect_four_int8", given)
+    inherited, _ = settings(load("connect_four"), load("connect_four"), [change], inheritance).tables
+    assert inherited.rows == [("network.blocks", "3", "connect_four_int8")]
+    assert "mine.yaml" in inherited.caption

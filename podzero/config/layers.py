@@ -1,0 +1,284 @@
+"""Reads the YAML file of an experiment and those that it extends, and merges their settings."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from podzero.config.commented import to_commented_yaml
+from podzero.config.networks import ResNetConfig
+from podzero.config.training import OptimizerConfig
+from podzero.errors import ConfigError, nearest
+
+FOR_SLICES = "slices/"
+"""Prefix of the names of the experiments for TPU slices."""
+EXTENDS = "extends"
+"""The key of a file that names the experiment whose settings it takes over."""
+COMMAND_LINE = "command line"
+"""The origin of an override."""
+_KINDS: Mapping[str, str | None] = {
+    "env": None,
+    "network": ResNetConfig.model_fields["name"].default,
+    "learner.optimizer": OptimizerConfig.model_fields["name"].default,
+}
+"""The sections whose `name` decides which fields they have, and the name that each has by default."""
+
+
+class Layers(NamedTuple):
+    """The merged settings of a file and of those that it extends, and where each comes from."""
+
+    files: tuple[str, ...]
+    """The file, the one that it extends, and so on: names of built-in experiments, or paths."""
+    tree: dict[str, Any]
+    """The merged sections."""
+    origins: dict[str, str]
+    """The file of each setting that is given, or `COMMAND_LINE`, by the setting's dotted name."""
+
+    @property
+    def lineage(self) -> str:
+        """What extends what, as a sentence without a full stop."""
+        first, *parents = self.files
+        return f"{first} extends {', which extends '.join(parents)}" if parents else f"{first} extends nothing"
+
+    @property
+    def inherited(self) -> dict[str, str]:
+        """The origins of the settings that the first file does not give itself."""
+        own = (self.files[0], COMMAND_LINE)
+        return {setting: origin for setting, origin in self.origins.items() if origin not in own}
+
+    def explain(self, settings: Mapping[str, Any]) -> str:
+        """The resolved settings as YAML, with comments that say where those come from that no default gives."""
+        return to_commented_yaml(settings, self.origins, self.lineage)
+
+
+class _Given(NamedTuple):
+    """A value, and the file that gives it."""
+
+    value: Any
+    origin: str
+
+
+def builtin_configs() -> dict[str, Path]:
+    """Names and files of the built-in experiments; those for TPU slices come last."""
+    folder = Path(__file__).parents[1] / "configs"
+    general = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return general | {FOR_SLICES + path.stem: path for path in sorted((folder / FOR_SLICES).glob("*.yaml"))}
+
+
+def read_layers(config: str, overrides: Iterable[str] = ()) -> Layers:
+    """Reads a file and those that it extends, and merges them; see `merge`.
+
+    Paths of Python files are relative to the folder of the file that names them. The name of an experiment is not
+    inherited: by default it is that of its file.
+
+    Args:
+      config: the name of a built-in experiment, or the path of a YAML file.
+      overrides: `section.field=value` items; values are YAML.
+
+    Raises:
+      ConfigError: a file is missing, is not YAML or holds no sections, files extend each other in a circle, or an
+        override is none.
+    """
+    path = _find(config, Path())
+    chain = [*_chain(path)]
+    merged: dict[str, Any] = {}
+    for origin, tree in reversed(chain):
+        merged.pop("name", None)
+        merged = merge(merged, _marked(tree, origin))
+    tree = _plain(merged)
+    tree.setdefault("name", path.stem)
+    origins = dict(_origins(merged))
+    for override in overrides:
+        setting, value = _parse_override(override)
+        _apply(tree, override, setting, value)
+        kept = {name: origin for name, origin in origins.items() if not f"{name}.".startswith(f"{setting}.")}
+        origins = kept | dict(_origins(_marked(value, COMMAND_LINE), setting))
+    _make_own_files_absolute(tree, path.parent)
+    return Layers(tuple(origin for origin, _ in chain), tree, origins)
+
+
+def merge(parent: dict[str, Any], child: dict[str, Any], section: str = "") -> dict[str, Any]:
+    """The sections of `parent` with those of `child` over them.
+
+    Sections are merged field by field, at any depth. A list replaces a list. A section whose `name` differs, such as
+    that of another network, replaces the section whole, because the fields of one kind mean nothing to another.
+
+    Args:
+      parent: sections whose values are marked with their origin.
+      child: likewise; its values win.
+      section: the dotted name of the section that both are; empty for the whole experiment.
+    """
+    if section in _KINDS:
+        unnamed = _Given(_KINDS[section], "")
+        if "name" in child and _plain(child["name"]) != _plain(parent.get("name", unnamed)):
+            return child
+    merged = dict(parent)
+    for key, value in child.items():
+        match parent.get(key), value:
+            case dict() as old, dict():
+                merged[key] = merge(old, value, _inside(section, key))
+            case _:
+                merged[key] = value
+    return merged
+
+
+def _inside(section: str, key: Any) -> str:
+    """The dotted name of a key of a section."""
+    return f"{section}.{key}" if section else str(key)
+
+
+def _marked(tree: Any, origin: str) -> Any:
+    """The tree with each value, but not the sections, marked with its origin."""
+    if isinstance(tree, dict):
+        return {key: _marked(value, origin) for key, value in tree.items()}
+    return _Given(tree, origin)
+
+
+def _plain(tree: Any) -> Any:
+    return tree.value if isinstance(tree, _Given) else {key: _plain(value) for key, value in tree.items()}
+
+
+def _origins(tree: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(tree, _Given):
+        yield name, tree.origin
+        return
+    for key, value in tree.items():
+        yield from _origins(value, _inside(name, key))
+
+
+def _chain(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The origins and contents of a file and of those that it extends, nearest first."""
+    seen: dict[Path, str] = {}
+    while True:
+        origin = _shown(path)
+        if path.resolve() in seen:
+            circle = " extends ".join([*list(seen.values())[list(seen).index(path.resolve()) :], origin])
+            raise ConfigError(f"{circle}: files extend each other in a circle; remove one of these lines `extends`")
+        seen[path.resolve()] = origin
+        children = list(seen.values())[:-1]
+        try:
+            tree = _read(path)
+        except ConfigError as error:
+            raise ConfigError(f"{children[-1]}: {EXTENDS}: {error}" if children else str(error)) from None
+        parent = tree.pop(EXTENDS, _NOTHING)
+        _make_own_files_absolute(tree, path.parent)
+        yield origin, tree
+        if parent is _NOTHING:
+            return
+        if not isinstance(parent, str) or not parent:
+            raise ConfigError(
+                f"{origin}: {EXTENDS} = {parent!r}: expected the name of an experiment (`podzero configs` lists them), "
+                f"or the path of a YAML file, for example `{EXTENDS}: connect_four`"
+            )
+        try:
+            path = _find(parent, path.parent)
+        except ConfigError as error:
+            raise ConfigError(f"{origin}: {EXTENDS}: {error}") from None
+
+
+_NOTHING = object()
+
+
+def _shown(path: Path) -> str:
+    """The name of a built-in experiment, or the path of another file."""
+    names = {file: name for name, file in builtin_configs().items()}
+    return names.get(path) or os.path.normpath(path)
+
+
+def _find(config: str, folder: Path) -> Path:
+    """The file of a built-in experiment, or a path, which is relative to `folder`."""
+    builtin = builtin_configs()
+    if config in builtin:
+        return builtin[config]
+    path = folder / Path(config).expanduser()
+    if path.is_file():
+        return path
+    if path.is_dir():
+        held = path / "experiment.yaml"
+        example = f", for example that of the run there: {held}" if held.is_file() else ""
+        raise ConfigError(f"{config} is a directory; expected the name of an experiment, or a YAML file{example}")
+    if path.suffix in {".yaml", ".yml"} or "/" in config:
+        raise ConfigError(
+            f"no such file: {path}{nearest(config, builtin)}; `podzero configs` lists the built-in experiments"
+        )
+    raise ConfigError(
+        f"no experiment '{config}'{nearest(config, builtin)}; built in: {', '.join(builtin)}; "
+        "or give the path of a YAML file"
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The content of a YAML file, which must be a mapping."""
+    try:
+        tree = yaml.safe_load(path.read_text())
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ConfigError(f"{path} is not valid YAML: {where}{error.problem}") from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} is not valid YAML: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    if tree is None:
+        raise ConfigError(
+            f"{path} is empty; an experiment has at least the section env, for example `env: {{name: hex}}`"
+        )
+    if not isinstance(tree, dict):
+        kind = "a list" if isinstance(tree, list) else "a single value"
+        raise ConfigError(f"{path} holds {kind}; expected sections, for example `env: {{name: hex}}`")
+    return tree
+
+
+def _parse_override(override: str) -> tuple[str, Any]:
+    """The dotted name and the value of a `section.field=value`."""
+    setting, equals, text = override.partition("=")
+    if not equals or not setting:
+        raise ConfigError(f"override '{override}': expected section.field=value, for example learner.batch_size=256")
+    try:
+        return setting, yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigError(f"override '{override}': the value '{text}' is not valid YAML") from None
+
+
+def _apply(tree: dict[str, Any], override: str, setting: str, value: Any) -> None:
+    """Sets a value of `tree`; `override` is what the user wrote, for messages."""
+    *sections, field = setting.split(".")
+    for section in sections:
+        inner = tree.setdefault(section, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"override '{override}': '{section}' is a value, not a section")
+        tree = inner
+    tree[field] = value
+
+
+def _make_own_files_absolute(tree: dict[str, Any], folder: Path) -> None:
+    """Makes the paths of Python files in `env` absolute, so that they hold in any working directory.
+
+    They are relative to the experiment's folder, or else to the current directory.
+    """
+    env = tree.get("env")
+    if not isinstance(env, dict):
+        return
+    found: dict[str, Any] = {field: _absolute(env[field], folder) for field in ("name", "id", "module") if field in env}
+    if isinstance(wrappers := env.get("wrappers"), list):
+        found["wrappers"] = [
+            wrapper | {"name": _absolute(wrapper["name"], folder)}
+            if isinstance(wrapper, dict) and "name" in wrapper
+            else wrapper
+            for wrapper in wrappers
+        ]
+    tree["env"] = env | found
+
+
+def _absolute(value: Any, folder: Path) -> Any:
+    """`value` with an absolute path, if it is the `file.py` or `file.py:Class` of an existing file."""
+    named = re.fullmatch(r"(.+\.py)(:.*)?", value) if isinstance(value, str) else None
+    if named is None:
+        return value
+    found = next((place / named[1] for place in (folder, Path.cwd()) if (place / named[1]).is_file()), None)
+    return value if found is None else f"{found.absolute()}{named[2] or ''}"
