@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from podzero.config import FOR_SLICES, Experiment, builtin_configs
+from podzero.config.section import IMPORT_PATH
 from podzero.errors import ConfigError, nearest
 from podzero.launch.options import readable
 from podzero.runtime.monitoring.status import StoredStatus, duration, read_status
@@ -150,7 +151,7 @@ def _type(field: _Schema) -> str:
 
 def _choices(field: _Schema) -> list[str]:
     # A name that is none of a list is an import path.
-    return [str(choice) for choice in field.get("enum", [field.get("const", "file.py:Class")])]
+    return [str(choice) for choice in field.get("enum", [field.get("const", IMPORT_PATH)])]
 
 
 def _models(field: _Schema) -> list[str]:

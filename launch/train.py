@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from podzero.config import EvaluationConfig, Experiment, GameConfig, ModelNetworkConfig, schedule_note
+from podzero.config import EvaluationConfig, Experiment, GameConfig, ModelNetworkConfig, OwnNetworkConfig, schedule_note
 from podzero.errors import ConfigError
 from podzero.importing import import_openvino
 from podzero.launch.directories import continuation, find_start
@@ -95,7 +95,7 @@ def check_startable(experiment: Experiment, workdir: Workdir, step: int | None =
 
     Raises:
       ConfigError: a stop limit is already reached, an optional package or an opponent of the evaluation is missing, or
-        the environment or the network cannot be made.
+        the environment or the network cannot be made, or a network of the user's own violates the contract.
     """
     _check_not_ended(experiment, workdir, step)
     _check_engines(experiment, joins)
@@ -106,9 +106,9 @@ def check_startable(experiment: Experiment, workdir: Workdir, step: int | None =
         return
     if experiment.uses_openvino:
         import_openvino()
-    # Built-in games need no check.
-    if not isinstance(experiment.env, GameConfig):
-        _check_environment(experiment)
+    # Built-in games and networks need no check.
+    if not isinstance(experiment.env, GameConfig) or isinstance(experiment.network, OwnNetworkConfig):
+        _check_made(experiment)
 
 
 def _check_not_ended(experiment: Experiment, workdir: Workdir, step: int | None) -> None:
@@ -166,31 +166,38 @@ def _check_solver(experiment: Experiment, joins: bool) -> None:
             raise ConfigError(f"evaluation.{setting}: {error}") from None
 
 
-def _check_environment(experiment: Experiment) -> None:
-    """Makes the environment and the network."""
+def _check_made(experiment: Experiment) -> None:
+    """Makes the environment and the network, and checks the contract of a network of the user's own."""
     # In a separate process: a user's code may crash or hang.
     env = experiment.env
-    assert not isinstance(env, GameConfig)
-    limit_s = IMPORT_TIMEOUT_S + env.build_timeout_s
+    if isinstance(env, GameConfig):
+        what, limit_s = f"network.name = '{experiment.network.name}'", IMPORT_TIMEOUT_S
+    else:
+        what, limit_s = env.title, IMPORT_TIMEOUT_S + env.build_timeout_s
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         made = pool.submit(_make, experiment)
         try:
             made.result(timeout=limit_s)
         except BrokenProcessPool:
-            raise ConfigError(f"{env.title} cannot be made: its process died") from None
+            raise ConfigError(f"{what} cannot be made: its process died") from None
         except TimeoutError:
             for process in multiprocessing.active_children():
                 process.kill()
-            raise ConfigError(f"{env.title} cannot be made: its process gave no answer within {limit_s:g} s") from None
+            raise ConfigError(f"{what} cannot be made: its process gave no answer within {limit_s:g} s") from None
 
 
 def _make(experiment: Experiment) -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"
+    import jax
+
     from podzero.envs import spec_of
-    from podzero.networks import make_model_network, make_network
+    from podzero.networks import check_network, make_model_network, make_network
 
     spec = spec_of(experiment.env)
     if isinstance(experiment.network, ModelNetworkConfig):
         make_model_network(experiment.network, spec)
-    else:
-        make_network(experiment.network, spec)
+        return
+    network = make_network(experiment.network, spec)
+    if isinstance(experiment.network, OwnNetworkConfig):
+        jitted = network._replace(init=jax.jit(network.init), apply=jax.jit(network.apply))
+        check_network(jitted, spec, f"network.name = '{experiment.network.name}'")

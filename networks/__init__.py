@@ -1,4 +1,7 @@
-"""Neural networks in Flax and Haiku: `make_network`, `make_inference` and `make_model_network` build them."""
+"""Neural networks in Flax and Haiku: `make_network`, `make_inference` and `make_model_network` build them.
+
+`check_network` is the contract of networks for games with known rules.
+"""
 
 from collections.abc import Callable
 
@@ -8,10 +11,12 @@ from podzero.config import (
     MuZeroMLPConfig,
     MuZeroResNetConfig,
     NetworkConfig,
+    OwnNetworkConfig,
     ResNetConfig,
     TransformerConfig,
 )
 from podzero.errors import ConfigError
+from podzero.networks.contract import check_network as check_network
 from podzero.networks.haiku import folded_haiku_resnet, haiku_resnet
 from podzero.networks.mlp import mlp
 from podzero.networks.muzero import muzero_mlp, muzero_resnet
@@ -24,7 +29,8 @@ def make_network(config: NetworkConfig, spec: EnvSpec) -> Network:
     """The network to train for a game with known rules.
 
     Raises:
-      ConfigError: the network does not support such observations, or learns a model.
+      ConfigError: the network does not support such observations, or learns a model, or a network of one's own cannot
+        be imported or does not take its arguments.
     """
     match config:
         case ResNetConfig():
@@ -33,6 +39,11 @@ def make_network(config: NetworkConfig, spec: EnvSpec) -> Network:
             return transformer(config, spec)
         case MLPConfig():
             return mlp(config, spec)
+        case OwnNetworkConfig():
+            # It imports all of NNX, which the others do not need.
+            from podzero.networks.own import own_network
+
+            return own_network(config, spec)
         case MuZeroMLPConfig() | MuZeroResNetConfig():
             raise ConfigError(
                 f"network.name = '{config.name}' learns the rules of '{spec.name}', but they are known; set "

@@ -1,4 +1,4 @@
-"""Imports the classes that an experiment names, and optional packages."""
+"""Imports what an experiment names by path, and optional packages."""
 
 from __future__ import annotations
 
@@ -25,19 +25,44 @@ def import_class(identifier: str, field: str) -> type[Any]:
     Raises:
       ConfigError: it does not exist; the message begins with the config `field` and lists the classes that do.
     """
-    wanted_by = f"{field} = '{identifier}'"
-    place, colon, name = identifier.rpartition(":")
-    if not (colon and place and name):
-        raise ConfigError(f"{wanted_by}: expected module:Class, or path/to/file.py:Class")
-    module = import_place(place, wanted_by)
+    module, place, name = _module_of(identifier, field, "Class")
     found_class = getattr(module, name, None)
     if not inspect.isclass(found_class):
         classes = [key for key, value in vars(module).items() if inspect.isclass(value) and not key.startswith("_")]
         raise ConfigError(
-            f"{wanted_by}: {place} has no class '{name}'{nearest(name, classes)}; its classes: "
+            f"{field} = '{identifier}': {place} has no class '{name}'{nearest(name, classes)}; its classes: "
             f"{', '.join(classes) or 'none'}"
         )
     return found_class
+
+
+def import_named(identifier: str, field: str) -> Any:
+    """The class, function or other object named by `module:Name` or `path/to/file.py:Name`.
+
+    Raises:
+      ConfigError: it does not exist; the message begins with the config `field` and lists what the module defines.
+    """
+    module, place, name = _module_of(identifier, field, "Name")
+    if not hasattr(module, name):
+        defined = [
+            key
+            for key, value in vars(module).items()
+            if getattr(value, "__module__", None) == module.__name__ and not key.startswith("_")
+        ]
+        raise ConfigError(
+            f"{field} = '{identifier}': {place} has no '{name}'{nearest(name, defined)}; it defines: "
+            f"{', '.join(defined) or 'nothing'}"
+        )
+    return getattr(module, name)
+
+
+def _module_of(identifier: str, field: str, kind: str) -> tuple[ModuleType, str, str]:
+    """The module of `module:Name` or `path/to/file.py:Name`, as an object and as it was written, and the name."""
+    wanted_by = f"{field} = '{identifier}'"
+    place, colon, name = identifier.rpartition(":")
+    if not (colon and place and name):
+        raise ConfigError(f"{wanted_by}: expected module:{kind}, or path/to/file.py:{kind}")
+    return import_place(place, wanted_by), place, name
 
 
 def import_place(place: str, wanted_by: str) -> ModuleType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -99,6 +100,8 @@ def read_layers(config: str, overrides: Iterable[str] = ()) -> Layers:
         kept = {name: origin for name, origin in origins.items() if not f"{name}.".startswith(f"{setting}.")}
         origins = kept | dict(_origins(_marked(value, COMMAND_LINE), setting))
     _make_own_files_absolute(tree, path.parent)
+    if isinstance(network := tree.get("network"), dict):
+        tree["network"] = _digest(network.get("name")) | network
     return Layers(tuple(origin for origin, _ in chain), tree, origins)
 
 
@@ -257,11 +260,13 @@ def _apply(tree: dict[str, Any], override: str, setting: str, value: Any) -> Non
 
 
 def _make_own_files_absolute(tree: dict[str, Any], folder: Path) -> None:
-    """Makes the paths of Python files in `env` absolute, so that they hold in any working directory.
+    """Makes the paths of Python files in `env` and `network` absolute, so that they hold in any working directory.
 
     They are relative to the experiment's folder, or else to the current directory.
     """
-    env = tree.get("env")
+    env, network = tree.get("env"), tree.get("network")
+    if isinstance(network, dict) and "name" in network:
+        tree["network"] = network | {"name": _absolute(network["name"], folder)}
     if not isinstance(env, dict):
         return
     found: dict[str, Any] = {field: _absolute(env[field], folder) for field in ("name", "id", "module") if field in env}
@@ -282,3 +287,14 @@ def _absolute(value: Any, folder: Path) -> Any:
         return value
     found = next((place / named[1] for place in (folder, Path.cwd()) if (place / named[1]).is_file()), None)
     return value if found is None else f"{found.absolute()}{named[2] or ''}"
+
+
+def _digest(name: Any) -> dict[str, str]:
+    """The field `sha256` of an own network in a file; empty for any other name, and if there is no such file."""
+    file, _, _ = str(name).rpartition(":")
+    if not file.endswith(".py"):
+        return {}
+    try:
+        return {"sha256": hashlib.sha256(Path(file).expanduser().read_bytes()).hexdigest()}
+    except OSError:
+        return {}

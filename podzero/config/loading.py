@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from podzero.config.experiment import Experiment
 from podzero.config.layers import EXTENDS, read_layers
+from podzero.config.section import IMPORT_PATH
 from podzero.errors import ConfigError, nearest
 
 GONE: dict[str, tuple[Any, str]] = {
@@ -170,7 +171,7 @@ def _choices(expected: str) -> list[str]:
 def _names(section: str) -> list[str]:
     """The values that `name` may have in a section with several kinds."""
     kinds = _kinds(Experiment.model_fields[section].annotation)
-    return [name for kind in kinds for name in get_args(kind.model_fields["name"].annotation)]
+    return [name for kind in kinds for name in get_args(kind.model_fields["name"].annotation) or (IMPORT_PATH,)]
 
 
 def _fields(section: str, tree: Any) -> list[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import pydantic
-from pydantic import Field, PositiveInt
+from pydantic import ConfigDict, Discriminator, Field, PositiveInt, Tag
 
-from podzero.config.section import Section
+from podzero.config.section import Section, kind_by_name
 
 ComputeDtype = Annotated[
     Literal["auto", "float32", "bfloat16"],
@@ -134,7 +134,28 @@ class MuZeroResNetConfig(_MuZeroConfig):
     """Observations have the shape `[channels, height, width]`, for example stacked grey frames."""
 
 
-BoardNetworkConfig = ResNetConfig | TransformerConfig | MLPConfig
+class OwnNetworkConfig(Section):
+    """A network of your own, for games with known rules ([own_network.md](own_network.md)).
+
+    All further fields are keyword arguments of the module or function.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    """Where it is: `file.py:Name`, found next to the experiment or in the current folder, or `module:Name`."""
+    sha256: str | None = None
+    """SHA-256 of the file. podzero fills it in when the experiment is read, and then refuses another file of this
+    name."""
+    compute_dtype: ComputeDtype = "auto"
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The keyword arguments."""
+        return dict(self.model_extra or {})
+
+
+BoardNetworkConfig = ResNetConfig | TransformerConfig | MLPConfig | OwnNetworkConfig
 """Networks for AlphaZero, which knows the rules."""
 ModelNetworkConfig = MuZeroMLPConfig | MuZeroResNetConfig
 """Networks for MuZero, which learns a model."""
@@ -142,6 +163,18 @@ LEARN_MODELS: tuple[str, ...] = tuple(
     name for kind in get_args(ModelNetworkConfig) for name in get_args(kind.model_fields["name"].annotation)
 )
 """The names of the networks that learn a model."""
+
+
 NetworkConfig = Annotated[
-    ResNetConfig | TransformerConfig | MLPConfig | MuZeroMLPConfig | MuZeroResNetConfig, Field(discriminator="name")
+    Annotated[ResNetConfig, Tag("ResNetConfig")]
+    | Annotated[TransformerConfig, Tag("TransformerConfig")]
+    | Annotated[MLPConfig, Tag("MLPConfig")]
+    | Annotated[MuZeroMLPConfig, Tag("MuZeroMLPConfig")]
+    | Annotated[MuZeroResNetConfig, Tag("MuZeroResNetConfig")]
+    | Annotated[OwnNetworkConfig, Tag("OwnNetworkConfig")],
+    Discriminator(
+        kind_by_name(
+            ResNetConfig, TransformerConfig, MLPConfig, MuZeroMLPConfig, MuZeroResNetConfig, own=OwnNetworkConfig
+        )
+    ),
 ]

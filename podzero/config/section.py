@@ -8,6 +8,8 @@ from typing import Annotated, Any, get_args
 from pydantic import BaseModel, ConfigDict, Field
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+IMPORT_PATH = "file.py:Name"
+"""How the name of what is one's own looks, for lists of names."""
 
 
 class Section(BaseModel):
@@ -27,6 +29,6 @@ def kind_by_name(*kinds: type[Section], own: type[Section]) -> Callable[[Any], s
 
     def tag(section: Any) -> str:
         name = section.get("name") if isinstance(section, dict) else getattr(section, "name", None)
-        return own.__name__ if ":" in str(name) else tags.get(name, str(name))
+        return own.__name__ if ":" in str(name) else tags.get(str(name), str(name))
 
     return tag

@@ -80,6 +80,7 @@ MISSING = {
 RUNS = {
     "go-9x9-v5e-16": "slices/go_9x9_v5e_16", "go_9x9_v5e_8": "slices/go_9x9_v5e_8",
     "a": "connect_four", "b": "connect_four", "ceiling": "connect_four", "guess": "guess.yaml",
+    "my_net": "my_net.yaml",
     "pooled": "go_9x9 network.global_pooling=true",
 }  # fmt: skip
 """The experiments, with settings, of working directories whose names do not begin with those of theirs."""

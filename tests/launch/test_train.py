@@ -51,6 +51,17 @@ def test_an_environment_that_cannot_be_made_is_refused(tmp_path, config, overrid
         check_startable(load(config, overrides), Workdir(tmp_path / "run"))
 
 
+def test_an_own_network_that_violates_the_contract_is_refused(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "def net(num_actions):\n"
+        "    apply = lambda params, observation: (observation[:, 0, 0, :1] + params['bias'], observation[:, 0, 0])\n"
+        "    return (lambda key, observation: {'bias': observation[0, 0, 0, :1]}), apply\n"
+    )
+    experiment = load("tic_tac_toe", [f"network={{name: '{tmp_path}/mine.py:net'}}"])
+    with pytest.raises(ConfigError, match=r"mine.py:net' violates.*\n.*\n.*values .* \[6, 2\]; expected \[6\]"):
+        check_startable(experiment, Workdir(tmp_path / "run"))
+
+
 @pytest.mark.parametrize(
     ("code", "message"),
     [

@@ -22,6 +22,7 @@ from podzero.chips import find_slice
 from podzero.config import (
     FOR_SLICES,
     MuZeroResNetConfig,
+    OwnNetworkConfig,
     ResNetConfig,
     builtin_configs,
     load,
@@ -135,6 +136,7 @@ def _size(config: str) -> int:
         case ResNetConfig(blocks=layers, channels=width) | MuZeroResNetConfig(blocks=layers, channels=width):
             return layers * width**2
         case net:
+            assert not isinstance(net, OwnNetworkConfig), "no built-in experiment has one"
             return net.layers * net.width**2
 
 

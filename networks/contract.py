@@ -1,0 +1,82 @@
+"""The contract that every network for AlphaZero fulfils, checked on a few observations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from podzero.errors import ConfigError
+from podzero.types import EnvSpec, Network, Params
+
+ROWS = 6
+"""Observations per evaluation of the check."""
+_TOLERANCE = 1e-4
+"""Largest difference between two evaluations of a row, relative to the largest output: rounding."""
+
+
+def check_network(network: Network, spec: EnvSpec, name: str, params: Params | None = None) -> None:
+    """Checks shapes, dtypes, ranges, determinism and that the rows of a batch are independent.
+
+    Args:
+      network: the network, with its functions jitted; each is called a few times with the same shapes.
+      spec: the environment whose observations it reads.
+      name: what to call it in messages.
+      params: parameters to evaluate; by default those of `init`.
+
+    Raises:
+      ConfigError: the network violates the contract; the message has a line for each fault.
+    """
+    key = jax.random.key(0)
+    made, again = network.init(key), network.init(key)
+    faults = [*_faults_of_params(made, again)] or [
+        *_faults_of_outputs(network, made if params is None else params, spec)
+    ]
+    if faults:
+        raise ConfigError("\n  ".join([f"{name} violates the contract of networks (docs/own_network.md):", *faults]))
+
+
+def observations(spec: EnvSpec, seed: int = 0) -> np.ndarray[Any, Any]:
+    """Random observations `[ROWS, *observation_shape]` of zeros and ones in the environment's dtype."""
+    cells = np.random.default_rng(seed).random((ROWS, *spec.observation_shape))
+    return (cells < 0.3).astype(spec.observation_dtype)
+
+
+def _faults_of_params(made: Params, again: Params) -> Iterator[str]:
+    leaves = jax.tree_util.tree_leaves_with_path(made)
+    if not leaves:
+        yield "init returns no parameters; expected nested dicts of arrays"
+        return
+    for path, leaf in leaves:
+        where = jax.tree_util.keystr(path, simple=True, separator="/")
+        if not all(isinstance(entry, jax.tree_util.DictKey) and isinstance(entry.key, str) for entry in path):
+            yield f"init returns parameters that are not nested dicts with strings as keys, at {where or 'the root'}"
+            return
+        if leaf.dtype != np.float32:
+            yield f"parameter {where} has dtype {leaf.dtype}; expected float32, also where the network computes in less"
+        elif not np.isfinite(leaf).all():
+            yield f"parameter {where} is not finite after init"
+    if not jax.tree.all(jax.tree.map(lambda one, two: np.array_equal(one, two, equal_nan=True), made, again)):
+        yield "init is not deterministic: the same key gives different parameters; draw all random numbers from the key"
+
+
+def _faults_of_outputs(network: Network, params: Params, spec: EnvSpec) -> Iterator[str]:
+    mine, mixed = observations(spec), observations(spec, seed=1)
+    mixed[2] = mine[2]
+    first, second, other = (jax.device_get(network.apply(params, each)) for each in (mine, mine, mixed))
+    expected = {"policy logits": (ROWS, spec.num_actions), "values": (ROWS,)}
+    for (output, shape), one, two, three in zip(expected.items(), first, second, other, strict=True):
+        if one.shape != shape:
+            yield f"{output} of {ROWS} observations have shape {list(one.shape)}; expected {list(shape)}"
+        elif one.dtype != np.float32:
+            yield f"{output} have dtype {one.dtype}; expected float32"
+        elif not np.isfinite(one).all():
+            yield f"{output} are not finite after init (NaN or infinity)"
+        elif output == "values" and np.abs(one).max() > 1:
+            yield f"values reach {np.abs(one).max():.3g}; expected [-1, 1], for example by tanh"
+        elif not np.array_equal(one, two):
+            yield f"{output} of equal parameters and observations differ between two calls; expected a pure function"
+        elif np.abs(one[2] - three[2]).max() > _TOLERANCE * max(np.abs(one).max(), 1e-3):
+            yield f"{output} of an observation depend on the other observations of the batch"
