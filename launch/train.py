@@ -106,8 +106,12 @@ def check_startable(experiment: Experiment, workdir: Workdir, step: int | None =
         return
     if experiment.uses_openvino:
         import_openvino()
+    if workdir.is_run:
+        # The parameters are those of its checkpoint.
+        experiment = experiment.model_copy(update={"init_from": None})
     # Built-in games and networks need no check.
-    if not isinstance(experiment.env, GameConfig) or isinstance(experiment.network, OwnNetworkConfig):
+    own = not isinstance(experiment.env, GameConfig) or isinstance(experiment.network, OwnNetworkConfig)
+    if own or experiment.init_from is not None:
         _check_made(experiment)
 
 
@@ -167,7 +171,7 @@ def _check_solver(experiment: Experiment, joins: bool) -> None:
 
 
 def _check_made(experiment: Experiment) -> None:
-    """Makes the environment and the network, and checks the contract of a network of the user's own."""
+    """Makes the environment and the network, checks a network of the user's own, and reads `init_from`."""
     # In a separate process: a user's code may crash or hang.
     env = experiment.env
     if isinstance(env, GameConfig):
@@ -192,12 +196,18 @@ def _make(experiment: Experiment) -> None:
 
     from podzero.envs import spec_of
     from podzero.networks import check_network, make_model_network, make_network
+    from podzero.types import ModelNetwork, Network
 
     spec = spec_of(experiment.env)
+    network: Network | ModelNetwork
     if isinstance(experiment.network, ModelNetworkConfig):
-        make_model_network(experiment.network, spec)
-        return
-    network = make_network(experiment.network, spec)
-    if isinstance(experiment.network, OwnNetworkConfig):
-        jitted = network._replace(init=jax.jit(network.init), apply=jax.jit(network.apply))
-        check_network(jitted, spec, f"network.name = '{experiment.network.name}'")
+        network = make_model_network(experiment.network, spec)
+    else:
+        network = make_network(experiment.network, spec)
+        if isinstance(experiment.network, OwnNetworkConfig):
+            jitted = network._replace(init=jax.jit(network.init), apply=jax.jit(network.apply))
+            check_network(jitted, spec, f"network.name = '{experiment.network.name}'")
+    if experiment.init_from is not None:
+        from podzero.learner.warm_start import read_warm_start
+
+        read_warm_start(experiment.init_from, jax.eval_shape(network.init, jax.random.key(0)))

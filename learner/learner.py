@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -22,8 +23,11 @@ from podzero.learner.metrics import LearnerMetrics
 from podzero.learner.publishing import Prefetcher, Publisher
 from podzero.learner.sharding import local_part
 from podzero.learner.step import StepSums, TrainState, make_training, with_progress
+from podzero.learner.warm_start import read_warm_start, warm_started
 from podzero.protocols import ParamSink, ReplayReader, Report
 from podzero.types import Batch, EnvSpec, Keys, ModelNetwork, Network, Symmetry, Versioned
+
+log = logging.getLogger(__name__)
 
 CHECKPOINT_TIMEOUT_S = 600.0
 _KEPT_SAVES = 8
@@ -72,7 +76,8 @@ class Learner:
           local_sink: receives the acting parameters as device arrays, on every host.
 
         Raises:
-          ConfigError: the devices or the batch do not fit the mesh.
+          ConfigError: the devices or the batch do not fit the mesh, or nothing of `init_from` fits the network.
+          SnapshotError: the snapshot that `init_from` names is missing or damaged.
           CheckpointMismatch, CheckpointDamaged: `restore_from` cannot be used.
         """
         config = experiment.learner
@@ -83,11 +88,7 @@ class Learner:
         self._chip_metrics = chip_metrics(experiment, network, spec, symmetries, self._training.mesh)
         self._device_clock = DeviceClock(self._training.step)
         self._checkpoints = LearnerCheckpoints(self._training.mesh)
-        self.state: TrainState = (
-            self._training.init()
-            if restore_from is None
-            else self._checkpoints.restore(restore_from, self._training.like)
-        )
+        self.state = self._started(experiment.init_from) if restore_from is None else self._restored(restore_from)
         """The train state on the devices, which `run` replaces with every dispatch."""
         self._step = int(self.state.step)
         self.progress = Progress(float(self.state.progress), self._step, experiment.stop.steps)
@@ -108,6 +109,19 @@ class Learner:
         self._saves: dict[Path, Future[int]] = {}
         self._reported = time.perf_counter()
         self._lock = threading.Lock()
+
+    def _started(self, init_from: str | None) -> TrainState:
+        """The state before the first step."""
+        state = self._training.init()
+        if init_from is None:
+            return state
+        start = read_warm_start(init_from, state.params)
+        if jax.process_index() == 0:
+            log.info(start.summary())
+        return warm_started(state, start)
+
+    def _restored(self, folder: Path) -> TrainState:
+        return self._checkpoints.restore(folder, self._training.like)
 
     def run(self) -> None:
         """Trains in whole dispatches until `stop` is called or `stop.steps` are reached, earlier runs included.

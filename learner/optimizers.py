@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,6 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from podzero.config import OptimizerConfig
+from podzero.learner.sharding import leaf_names
 from podzero.types import Array
 
 Rate = Callable[[Array, Array], jax.Array]
@@ -46,7 +49,21 @@ def _shape(config: OptimizerConfig, progress: jax.Array) -> jax.Array:
             return final + (1.0 - final) * 0.5 * (1.0 + jnp.cos(jnp.pi * progress))
 
 
-def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
+def make_optimizer(config: OptimizerConfig, frozen: Sequence[str] = ()) -> optax.GradientTransformation:
+    """The optimizer of `_optimizer`; parameters whose paths match one of `frozen` get neither gradient nor decay."""
+    if not frozen:
+        return _optimizer(config)
+    hold = optax.masked(optax.set_to_zero(), partial(matching, patterns=frozen))
+    return optax.chain(hold, _optimizer(config), hold)
+
+
+def matching(params: Any, patterns: Sequence[str]) -> Any:
+    """The mask of the parameters whose paths match one of the regular expressions."""
+    found = [any(re.search(pattern, name) for pattern in patterns) for name in leaf_names(params)]
+    return jax.tree.unflatten(jax.tree.structure(params), found)
+
+
+def _optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     """Clips the gradient to a global norm, then applies the optimizer with a learning rate of 1.
 
     The caller multiplies its updates by the learning rate. AdamW and Lion decouple weight decay from the gradient

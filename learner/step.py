@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,12 +18,14 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 
 from podzero.config import Experiment
+from podzero.errors import ConfigError, nearest
 from podzero.learner.losses import LossOutput
 from podzero.learner.objectives import Objective, make_objective
 from podzero.learner.optimizers import Rate, make_optimizer, make_rate
 from podzero.learner.sharding import (
     batch_sharding,
     check_batch,
+    leaf_names,
     make_mesh,
     placed,
     put_batch,
@@ -270,16 +273,17 @@ def make_training(
     """Builds the functions that train an experiment on `devices`, by default on all that JAX finds.
 
     Raises:
-      ConfigError: the devices or the batch do not fit the mesh.
+      ConfigError: the devices or the batch do not fit the mesh, or `learner.frozen` matches no parameter.
     """
     config = experiment.learner
     mesh = make_mesh(config.mesh, devices)
     check_batch(config, mesh)
-    optimizer, rate = make_optimizer(config.optimizer), make_rate(config.optimizer)
+    optimizer, rate = make_optimizer(config.optimizer, config.frozen), make_rate(config.optimizer)
     objective = make_objective(experiment, network, spec, symmetries)
     init = partial(init_state, objective.init, optimizer, jax.random.key(experiment.seed))
     # Shapes of the state and names of the metrics are traced, so that nothing is computed or allocated here.
     shapes = jax.eval_shape(init)
+    _check_frozen(config.frozen, shapes.params)
     one = Batch(with_axes(sample_like(experiment, spec), 1))
     metric_names = tuple(jax.eval_shape(objective.loss, shapes.params, one).metrics)
     shardings, batches = state_shardings(mesh, shapes, config.mesh), batch_sharding(mesh)
@@ -293,3 +297,14 @@ def make_training(
             TrainStepSpec(objective, metric_names, optimizer, rate, config.ema, config.microbatches), mesh, shardings
         ),
     )
+
+
+def _check_frozen(patterns: Sequence[str], params: Params) -> None:
+    """Refuses a pattern that matches no parameter."""
+    names = leaf_names(params)
+    for pattern in patterns:
+        if not any(re.search(pattern, name) for name in names):
+            raise ConfigError(
+                f"learner.frozen: '{pattern}' matches no parameter of the network{nearest(pattern, names)}; they are: "
+                f"{', '.join(names)}"
+            )

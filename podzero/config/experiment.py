@@ -42,6 +42,10 @@ class Experiment(Section):
     """The game or environment."""
     network: NetworkConfig = ResNetConfig()
     """The network, by default `resnet`."""
+    init_from: str | None = None
+    """A trained agent whose parameters the network starts with: a run (`DIR` or `DIR@STEP`) or `zoo:NAME`. Parameters
+    that match by name and shape are taken, also from another network or board size; the log lists the others, which
+    start at random. Optimizer and schedule start anew."""
     search: SearchConfig = SearchConfig()
     """Tree search in self-play."""
     actors: ActorsConfig = ActorsConfig()

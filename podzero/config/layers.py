@@ -260,13 +260,15 @@ def _apply(tree: dict[str, Any], override: str, setting: str, value: Any) -> Non
 
 
 def _make_own_files_absolute(tree: dict[str, Any], folder: Path) -> None:
-    """Makes the paths of Python files in `env` and `network` absolute, so that they hold in any working directory.
+    """Makes the paths of Python files in `env` and `network` and of the run in `init_from` absolute.
 
-    They are relative to the experiment's folder, or else to the current directory.
+    They then hold in any working directory. They are relative to the experiment's folder, or else to the current one.
     """
     env, network = tree.get("env"), tree.get("network")
     if isinstance(network, dict) and "name" in network:
         tree["network"] = network | {"name": _absolute(network["name"], folder)}
+    if isinstance(who := tree.get("init_from"), str):
+        tree["init_from"] = _absolute_run(who, folder)
     if not isinstance(env, dict):
         return
     found: dict[str, Any] = {field: _absolute(env[field], folder) for field in ("name", "id", "module") if field in env}
@@ -278,6 +280,15 @@ def _make_own_files_absolute(tree: dict[str, Any], folder: Path) -> None:
             for wrapper in wrappers
         ]
     tree["env"] = env | found
+
+
+def _absolute_run(who: str, folder: Path) -> str:
+    """`who` with an absolute path, if it is the `DIR` or `DIR@STEP` of an existing folder."""
+    for place in (folder, Path.cwd()):
+        for name in (who, who.rpartition("@")[0]):
+            if name and (place / Path(name).expanduser()).is_dir():
+                return str((place / Path(who).expanduser()).absolute())
+    return who
 
 
 def _absolute(value: Any, folder: Path) -> Any:

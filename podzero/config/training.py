@@ -83,6 +83,9 @@ class LearnerConfig(Section):
     """Learner steps between two publications of parameters to the actors; a multiple of `steps_per_dispatch`."""
     value_weight: NonNegativeFloat = 1.0
     """Weight of the value loss."""
+    frozen: tuple[str, ...] = ()
+    """Parameters that are not trained: regular expressions to search in their paths, for example `block_0`. For a
+    network that `init_from` has given trained parts."""
     ema: Fraction = 0.99
     """Decay per step of the moving average of the parameters that actors use; 0 for the parameters themselves."""
     augment: bool = True

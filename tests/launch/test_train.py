@@ -62,6 +62,16 @@ def test_an_own_network_that_violates_the_contract_is_refused(tmp_path):
         check_startable(experiment, Workdir(tmp_path / "run"))
 
 
+@pytest.mark.parametrize(("who", "message"), [("mcts:8", "no parameters"), ("zoo:cartpole", "none of its parameters")])
+def test_an_agent_whose_parameters_cannot_be_taken_is_refused(tmp_path, who, message):
+    with pytest.raises(ConfigError, match=message):
+        check_startable(load("connect_four", [f"init_from={who}"]), Workdir(tmp_path / "run"))
+
+
+def test_a_resumed_run_needs_no_agent_to_start_from(ended):
+    check_startable(load("tic_tac_toe", ["stop.minutes=3", "init_from=nowhere"]), ended)
+
+
 @pytest.mark.parametrize(
     ("code", "message"),
     [

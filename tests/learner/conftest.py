@@ -7,6 +7,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache as compilation_cache_module
 
 from podzero.config import parse
+from podzero.learner import Learner
 from podzero.types import Batch, EnvSpec, Network, Sample
 
 SPEC = EnvSpec("tic_tac_toe", (3, 3, 2), "bool", 9)
@@ -123,3 +124,23 @@ def make_reader():
 @pytest.fixture
 def make_sink():
     return Sink
+
+
+@pytest.fixture
+def start(network, spec, make_dispatch, make_reader, make_sink):
+    """Builds a learner over memory; returns it with its reader, sink and the reports it makes."""
+    learners = []
+
+    def make(experiment, reader=None, **more):
+        config = experiment.learner
+        reader = reader or make_reader([make_dispatch(config.steps_per_dispatch, config.batch_size)])
+        sink, reports = make_sink(), []
+        learner = Learner(
+            experiment, network, spec, [], reader=reader, sink=sink, report=lambda *item: reports.append(item), **more
+        )
+        learners.append(learner)
+        return learner, reader, sink, reports
+
+    yield make
+    for learner in learners:
+        learner.close()

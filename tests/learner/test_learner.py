@@ -7,28 +7,8 @@ import orbax.checkpoint
 import pytest
 
 from podzero.errors import ConfigError
-from podzero.learner import Learner, Prefetcher, TrainingDiverged, publishing
+from podzero.learner import Prefetcher, TrainingDiverged, publishing
 from podzero.learner.devices import run_watched
-
-
-@pytest.fixture
-def start(network, spec, make_dispatch, make_reader, make_sink):
-    """Builds a learner over memory; returns it with its reader, sink and the reports it makes."""
-    learners = []
-
-    def make(experiment, reader=None, **more):
-        config = experiment.learner
-        reader = reader or make_reader([make_dispatch(config.steps_per_dispatch, config.batch_size)])
-        sink, reports = make_sink(), []
-        learner = Learner(
-            experiment, network, spec, [], reader=reader, sink=sink, report=lambda *item: reports.append(item), **more
-        )
-        learners.append(learner)
-        return learner, reader, sink, reports
-
-    yield make
-    for learner in learners:
-        learner.close()
 
 
 class EmptyReader:
