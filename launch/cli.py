@@ -14,6 +14,7 @@ import typer
 from typer.exceptions import TyperException
 
 from podzero.errors import PodzeroError
+from podzero.launch.experiments import diff, new
 from podzero.launch.options import Json, Version, print_json
 from podzero.launch.platforms import choose_platform
 from podzero.launch.play import analyze, engine, evaluate, play
@@ -178,7 +179,7 @@ def zoo(as_json: Json = False) -> None:
 
 
 app.command("compile")(compile_experiment)
-for _command in (train, evaluate, tournament, analyze, play, engine, bench, report, export, launch):
+for _command in (new, diff, train, evaluate, tournament, analyze, play, engine, bench, report, export, launch):
     app.command()(_command)
 
 

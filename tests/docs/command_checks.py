@@ -53,6 +53,7 @@ FILLINGS = {
     "self.root": "runs/tic_tac_toe",
     "setting": "wandb",
     "stage": "learner",
+    "to": "runs/tic_tac_toe/experiment.yaml",
     "where": "runs/tic_tac_toe@9",
     "workdir.root": "runs/tic_tac_toe",
 }
@@ -72,6 +73,7 @@ EXAMPLES = {"podzero evaluate DIR --game go_19x19 --opponent mcts:100": {"DIR": 
 VARIABLES = {"SITE": " ".join(OPTIONS)}
 """Variables that an earlier line of the page sets."""
 MISSING = {
+    "a": ["hex"], "b": ["chess"],
     "config": ["tic_tac_toe"], "directory": ["runs/tic_tac_toe"], "protocol": ["--protocol", "gtp"],
     "stage": ["learner"],
     "target": ["queued"], "to": ["--to", "agent.onnx"], "who": ["runs/tic_tac_toe"],

@@ -188,13 +188,16 @@ def elsewhere(why: str) -> Callable[[str, list[str]], Command]:
 RUNNERS: dict[str, Callable[[str, list[str]], Command]] = {
     "analyze": analysis,
     "bench": elsewhere("tests/tools/bench/test_stages.py runs every stage, small"),
+    "check-env": elsewhere("tests/launch/test_cli.py runs it"),
     "compile": elsewhere("takes minutes of compilation; tests/tools/compile runs it"),
     "configs": plain,
+    "diff": plain,
     "doctor": lambda verb, arguments: Command((verb, *arguments)),
     "engine": engine,
     "evaluate": evaluation,
     "export": lambda verb, arguments: Command((verb, *arguments)),
     "launch": launch,
+    "new": plain,
     "play": play,
     "report": report,
     "runs": plain,
@@ -237,7 +240,7 @@ def write_runs(arguments: tuple[str, ...]) -> None:
         experiment, workdir = small_experiment(found[2]), Workdir(Path(found[1]))
         workdir.open(experiment)
         write_status(workdir, RunStatus(experiment.name, "ended", 60.0, step=9999))
-        if arguments[0] in {"runs", "status", "report"}:
+        if arguments[0] in {"diff", "runs", "status", "report"}:
             continue
         spec = spec_of(experiment.env)
         network = (

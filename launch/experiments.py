@@ -1,0 +1,161 @@
+"""The commands `diff` and `new`, which compare experiments and write a first one."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from podzero.changes import flatten
+from podzero.config import Experiment, load
+from podzero.errors import ConfigError
+from podzero.launch.options import Json, config_names, print_json
+from podzero.workdir import Workdir
+
+if TYPE_CHECKING:
+    from podzero.config import EnvConfig
+    from podzero.types import EnvSpec
+
+ABSENT = "absent"
+"""Shown for a setting that one of two experiments has not, such as a field of another network."""
+SIMULATORS = ("open_spiel", "pettingzoo")
+"""The libraries whose games `new --game` takes as LIBRARY/GAME."""
+
+_Compared = Annotated[
+    str,
+    typer.Argument(
+        help="An experiment (see `podzero configs`), a YAML file, or the working directory of a run.",
+        autocompletion=config_names,
+    ),
+]
+
+
+class Difference(NamedTuple):
+    """A setting that differs between two experiments."""
+
+    setting: str
+    """The setting's dotted name."""
+    a: Any
+    b: Any
+
+    def __str__(self) -> str:
+        return f"{self.setting}: {_text(self.a)} -> {_text(self.b)}"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def compared(a: Experiment, b: Experiment) -> list[Difference]:
+    """The settings that differ, sorted by name; a value is `ABSENT` where an experiment lacks the setting.
+
+    The names of the experiments are not compared.
+    """
+    one, other = (flatten(each.model_dump(mode="json", exclude={"name"})) for each in (a, b))
+    found = (Difference(key, one.get(key, ABSENT), other.get(key, ABSENT)) for key in sorted({*one, *other}))
+    return [difference for difference in found if difference.a != difference.b]
+
+
+def diff(a: _Compared, b: _Compared, as_json: Json = False) -> None:
+    """Print the settings that differ between two experiments, each as `section.field: a -> b`.
+
+    Settings that a file inherits, and defaults, count too; the names of the experiments do not.
+    """
+    found = compared(_experiment(a), _experiment(b))
+    if as_json:
+        print_json({"a": a, "b": b, "differences": [difference._asdict() for difference in found]})
+    elif found:
+        print("\n".join(map(str, found)))
+    else:
+        print(f"{a} and {b} have the same settings.")
+
+
+def _experiment(name: str) -> Experiment:
+    """The experiment of a name, a file or a working directory."""
+    return Workdir(name).experiment() if Path(name).expanduser().is_dir() else load(name)
+
+
+def new(
+    env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="A gymnasium environment, for example CartPole-v1; MODULE:ID if a module registers it.",
+            show_default=False,
+        ),
+    ] = None,
+    game: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="A game, for example hex, open_spiel/breakthrough or pettingzoo/tictactoe_v3.",
+            show_default=False,
+        ),
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the experiment there.", show_default="standard output")
+    ] = None,
+) -> None:
+    """Write a first experiment for an environment: YAML with numbers for two CPU cores, and why they were chosen."""
+    if (env is None) == (game is None):
+        raise ConfigError("expected either --env ID or --game NAME, for example --env CartPole-v1 or --game hex")
+    if to is not None and to.exists():
+        raise ConfigError(f"{to} exists, and is not overwritten; give another file with --to, or remove it")
+    from podzero.launch.starting import starting_experiment
+
+    section, spec, length = _gymnasium(env) if env is not None else _game(game or "")
+    head = (
+        f"{spec.name}: an experiment to start from, for 2 CPU cores without an accelerator.\n"
+        "Change what you know better; docs/settings.md says what each setting means."
+    )
+    text = starting_experiment(section, spec, length).to_yaml(head)
+    if to is None:
+        print(text, end="")
+        return
+    try:
+        to.write_text(text)
+    except OSError as error:
+        raise ConfigError(f"cannot write {to}: {error.strerror}") from None
+    print(f"{to} is written. Check it with: podzero train {shlex.quote(str(to))} --check")
+
+
+def _gymnasium(identifier: str) -> tuple[EnvConfig, EnvSpec, int | None]:
+    """The section `env` of a gymnasium environment, its spec, and its time limit."""
+    from podzero.config import GymnasiumConfig
+    from podzero.envs import spec_of
+    from podzero.envs.gymnasium_envs.making import REGISTERED_BY, find
+
+    given, _, name = identifier.rpartition(":")
+    namespace = name.partition("/")[0]
+    module = given or REGISTERED_BY.get(namespace)
+    registered = find(name, module)
+    section = GymnasiumConfig(name="gymnasium", id=name, module=module)
+    if registered.vector_entry_point is not None:
+        # Frames are scaled and stacked there, and rewards are clipped unless one asks for the score.
+        kwargs = {"reward_clipping": False} if namespace == "ALE" else {}
+        own = section.model_copy(update={"vectorization": "own", "kwargs": kwargs})
+        try:
+            return own, spec_of(own), registered.max_episode_steps
+        except ConfigError:
+            # Not every vector environment can be reset as podzero needs it; single ones always can.
+            pass
+    return section, spec_of(section), registered.max_episode_steps
+
+
+def _game(name: str) -> tuple[EnvConfig, EnvSpec, int | None]:
+    """The section `env` of a game, its spec, and its largest number of plies."""
+    from podzero.config import GameConfig, SimulatorConfig
+    from podzero.envs import make_env, spec_of
+
+    library, _, game = name.partition("/")
+    section: EnvConfig
+    if library in SIMULATORS and game:
+        section = SimulatorConfig(name=library, id=game)  # type: ignore[arg-type]  # one of SIMULATORS
+        spec = spec_of(section)
+    else:
+        spec = make_env(name).spec
+        section = GameConfig(name=name)  # type: ignore[arg-type]  # otherwise `make_env` has refused it
+    return section, spec, spec.max_plies
