@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache as compilation_cache_module
 
 from podzero.config import parse
 from podzero.learner import Learner
@@ -55,24 +54,6 @@ class Sink:
     @property
     def versions(self):
         return [version for version, _ in self.published]
-
-
-@pytest.fixture(scope="package", autouse=True)
-def compilation_cache(tmp_path_factory):
-    """Compiles each program once for the many learners of equal shapes."""
-    settings = {
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("xla")),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: getattr(jax.config, name) for name in settings}
-    for name, value in settings.items():
-        jax.config.update(name, value)
-    compilation_cache_module.reset_cache()
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache_module.reset_cache()
 
 
 @pytest.fixture
