@@ -216,6 +216,7 @@ def test_a_missing_engine_names_its_package(name, monkeypatch, tmp_path):
         resolve(name, make_env("go_9x9" if kind == "gnugo" else "chess"))
 
 
+@pytest.mark.slow
 def test_gnugo_finishes_games_and_beats_random_moves():
     program("gnugo")
     env = make_env("go_9x9")

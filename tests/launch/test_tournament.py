@@ -78,6 +78,7 @@ def test_a_path_is_shown_from_here(tmp_path, monkeypatch):
     assert short_name("mcts:20") == "mcts:20"
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_after_writing_what_was_played_and_the_same_command_goes_on(tmp_path):
     program = [sys.executable, "-c", "from podzero.launch.main import main; main()", "tournament", "random", "mcts:2"]
     arguments = ["--game", "tic_tac_toe", "--workdir", str(tmp_path / "t"), "--json"]

@@ -187,6 +187,7 @@ def revived(watcher):
     return " ".join(line for line in watcher.lines if "was restarted at" in line or "restarts on" in line)
 
 
+@pytest.mark.slow
 def test_a_host_of_the_slice_that_never_joins_is_named(pod, tmp_path, tiny, watch):
     with joined(pod, pod.add_cpus(2), pod.add_host(1)):
         with pytest.raises(ClusterError, match=r"'slice' host\(s\) 0 .*not joined, 1 ") as refused:

@@ -119,8 +119,17 @@ def random_model(bounds):
     return Model(root, recurrent, legal, bounds)
 
 
-@pytest.mark.parametrize(("bounds", "q_scale"), [(None, "tree"), ((-3.0, 3.0), "node")])
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    ("rule", "bounds", "q_scale"),
+    [
+        ("gumbel", None, "tree"),
+        ("puct", (-3.0, 3.0), "node"),
+        ("puct, value of the parent", None, "tree"),
+        pytest.param("gumbel", (-3.0, 3.0), "node", marks=pytest.mark.slow),
+        pytest.param("puct", None, "tree", marks=pytest.mark.slow),
+        pytest.param("puct, value of the parent", (-3.0, 3.0), "node", marks=pytest.mark.slow),
+    ],
+)
 def test_a_dense_tree_finds_what_mctx_finds_in_random_models(rule, bounds, q_scale):
     roots = jnp.arange(64, dtype=jnp.uint32) * 7919
     exploration = explorations(np.tile([0, 1], 32), np.tile([0, 0, 1, 1], 16))

@@ -29,7 +29,7 @@ with connect(None, cpus=1) as cluster:
 """
 
 
-@pytest.mark.parametrize("before", ["", "import ray"])
+@pytest.mark.parametrize("before", [pytest.param("", marks=pytest.mark.slow), "import ray"])
 def test_a_cluster_asks_for_a_token_even_if_ray_was_imported_before(before):
     plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     command = [sys.executable, "-c", before + START, "-c", ASK_WITHOUT_TOKEN]

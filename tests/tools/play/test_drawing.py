@@ -85,7 +85,7 @@ def test_a_stone_comes_to_lie_where_the_heat_of_its_action_is_shown(name):
         game.take_back()
 
 
-@pytest.mark.parametrize("name", ["chess", "gardner_chess"])
+@pytest.mark.parametrize("name", [pytest.param("chess", marks=pytest.mark.slow), "gardner_chess"])
 def test_a_piece_moves_from_the_first_square_of_its_action_to_the_second(name):
     game = random_game(name, 9)
     before = drawing_of(game)

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 
 import chess
@@ -97,11 +96,11 @@ def test_gnugo_and_podzero_play_a_whole_game():
         (["nobody", "--protocol", "gtp"], "unknown player 'nobody'"),
     ],
 )
-def test_a_wrong_call_is_refused_at_once(arguments, words):
-    done = subprocess.run([PODZERO, "engine", *arguments], check=False, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert words in done.stderr
-    assert done.stdout == ""
+def test_a_wrong_call_is_refused_at_once(command, arguments, words):
+    code, out, err = command("engine", *arguments)
+    assert code == 2
+    assert words in err
+    assert out == ""
 
 
 def test_an_error_of_the_player_ends_the_engine(monkeypatch):
