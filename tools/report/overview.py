@@ -9,6 +9,7 @@ from typing import Any
 
 from podzero.changes import RecordedChange, flatten
 from podzero.config import Experiment
+from podzero.config.section import Section
 from podzero.runtime.monitoring.status import RunStatus, StoredStatus, duration
 from podzero.tools.report.figures import ReportSection, ReportTable
 from podzero.tools.report.record import Event
@@ -176,13 +177,14 @@ def _changed(changes: Sequence[RecordedChange]) -> ReportTable:
 
 def _defaults() -> dict[str, Any]:
     """The defaults of all settings but those of `env` and `network`, which depend on their kinds."""
-    fields = Experiment.model_fields
-    sections = {
-        name: field.default.model_dump(mode="json")
-        for name, field in fields.items()
-        if name not in ("name", "env", "network", "seed")
-    }
-    return flatten(sections) | {"seed": fields["seed"].default}
+    defaults = {name: field.default for name, field in Experiment.model_fields.items() if not field.is_required()}
+    return flatten(
+        {
+            name: default.model_dump(mode="json") if isinstance(default, Section) else default
+            for name, default in defaults.items()
+            if name != "network"
+        }
+    )
 
 
 def _text(flat: Mapping[str, Any], key: str) -> str:
