@@ -267,6 +267,7 @@ class InferenceServer:
                 self._answer()
                 self._start(pool)
                 self._watch()
+            self._report_metrics(time.monotonic())
         finally:
             self._socket.close()
             # Never wait for a batch that hangs.
@@ -359,12 +360,15 @@ class InferenceServer:
         if now - oldest > self._config.hang_s:
             raise ServerHung(f"{self._name}: a batch took more than {self._config.hang_s:g} s (server.hang_s)")
         if self._metrics.elapsed_s(now) >= REPORT_EVERY_S:
-            queued, clients = self._batcher.queued, self._sessions.active(now)
-            self._report(self._name, self._metrics.flush(now) | {
-                "server/queued": float(queued), "server/clients": float(clients),
-                "server/version": float(self._version()),
-            })  # fmt: skip
+            self._report_metrics(now)
             self._announce(self.address)
+
+    def _report_metrics(self, now: float) -> None:
+        queued, clients = self._batcher.queued, self._sessions.active(now)
+        self._report(self._name, self._metrics.flush(now) | {
+            "server/queued": float(queued), "server/clients": float(clients),
+            "server/version": float(self._version()),
+        })  # fmt: skip
 
 
 def _milliseconds(seconds: float) -> int:

@@ -87,12 +87,14 @@ def test_a_lost_shard_is_skipped_and_used_again_when_it_is_back(
     writer.flush()
     folder, port = lost.checkpoint(tmp_path / "shard-0"), int(lost.address().split("#")[0].split(":")[1])
     lost.stop()
-    for start in range(8):
-        writer.write(make_samples(1, start))
-    assert "does not answer; it is skipped" in caplog.text
+    written = 8
+    while "does not answer; it is skipped" not in caplog.text:
+        assert written < 200
+        writer.write(make_samples(1, written))
+        written += 1
+        time.sleep(0.01)
     back = serve(make_experiment(**experiment.replay.model_dump() | {"port": port}), restore_from=folder)
     writer.flush()
-    written = 8 + 8
     while back.limits().inserted <= 10:
         writer.write(make_samples(1, written))
         writer.flush()
