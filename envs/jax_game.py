@@ -78,8 +78,8 @@ def check_game(env: Env, games: int = 8, max_plies: int = 64, seed: int = 0) -> 
     """Plays random games and checks the contract of `Env` in every position.
 
     Shapes and dtypes must be those of the spec and never change, each position must have a legal action, rewards must
-    sum to zero (two players) and returns must lie in [-1, 1], a game that is over must stay as it is, symmetries must
-    be permutations, and the same key must give the same game.
+    sum to zero (two players) and returns must lie in [-1, 1], a game that is over must stay as it is, and symmetries
+    must be permutations.
 
     Args:
       env: the game.
@@ -119,7 +119,7 @@ class _Played(NamedTuple):
     actions: np.ndarray[Any, Any]
     """`[T, B]`."""
     changed: np.ndarray[Any, Any]
-    """`[T, B]` bool, whether the ply changed the state in more than its rewards."""
+    """`[T, B]` bool, whether the ply changed the state."""
 
 
 def _check_forms(env: Env) -> None:
@@ -188,14 +188,14 @@ def _played(env: Env, games: int, plies: int, seed: int) -> _Played:
 
 
 def _differ(before: EnvState, after: EnvState) -> Array:
-    """`[B]` int32, the number of leaves in which states differ."""
+    """`[B]` bool, whether states differ."""
 
     def one(left: Array, right: Array) -> Array:
         if jnp.issubdtype(left.dtype, jax.dtypes.prng_key):
             left, right = jax.random.key_data(left), jax.random.key_data(right)
-        return jnp.any((left != right).reshape(left.shape[0], -1), axis=1).astype(jnp.int32)
+        return jnp.any((left != right).reshape(left.shape[0], -1), axis=1)
 
-    return sum(jax.tree.leaves(jax.tree.map(one, before, after)), start=jnp.zeros((), jnp.int32))
+    return jnp.stack(jax.tree.leaves(jax.tree.map(one, before, after))).any(axis=0)
 
 
 def _check_positions(spec: EnvSpec, played: _Played) -> None:
@@ -236,7 +236,7 @@ def _check_ends(played: _Played) -> None:
         _require(same | ~over, played, f"the {field} changes after the end of the game", after=1)
     ended_before = np.concatenate([np.zeros_like(over[:1]), over[:-1]])
     # The first ply after the end clears the reward; from then on the state is the same.
-    _require((played.changed == 0) | ~ended_before, played, "the state changes although the game is over", after=1)
+    _require(~(played.changed & ended_before), played, "the state changes although the game is over", after=1)
 
 
 def _flat(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

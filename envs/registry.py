@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import get_args
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
 
 from podzero.config import EnvConfig, Game, GameConfig, GymnasiumConfig, OwnGameConfig, SimulatorConfig
 from podzero.envs.boards import BOARD_GAMES
@@ -60,16 +60,21 @@ def make_simulator(config: SimulatorConfig) -> Simulator:
 
 
 def _own_game(config: SimulatorConfig) -> Simulator:
-    game = import_class(config.id, "env.id")
-    try:
-        simulator: Simulator = game(**config.kwargs)
-    except Exception as error:
-        found = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"env.id = '{config.id}': {game.__name__}(**{config.kwargs}) raised {found}") from error
+    simulator: Simulator = _instance(config.id, config.kwargs, "env.id")
     expected = (name for name in vars(Simulator) if not name.startswith("_"))
     if missing := sorted(name for name in expected if not hasattr(simulator, name)):
         raise ConfigError(f"env.id = '{config.id}' is not a podzero.envs.Simulator: it lacks {', '.join(missing)}")
     return simulator
+
+
+def _instance(identifier: str, kwargs: Mapping[str, Any], field: str) -> Any:
+    """An object of the user's class with this path; `field` is the setting that names it."""
+    kind = import_class(identifier, field)
+    try:
+        return kind(**kwargs)
+    except Exception as error:
+        found = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{field} = '{identifier}': {kind.__name__}(**{kwargs}) raised {found}") from error
 
 
 def make_own_game(config: OwnGameConfig) -> OwnGame:
@@ -78,12 +83,7 @@ def make_own_game(config: OwnGameConfig) -> OwnGame:
     Raises:
       ConfigError: the class does not exist or cannot be made, or the game violates the contract (`check_game`).
     """
-    kind = import_class(config.name, "env.name")
-    try:
-        game = kind(**config.kwargs)
-    except Exception as error:
-        found = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"env.name = '{config.name}': {kind.__name__}(**{config.kwargs}) raised {found}") from error
+    game = _instance(config.name, config.kwargs, "env.name")
     if missing := [name for name in ("init", "step", "view") if not callable(getattr(game, name, None))]:
         raise ConfigError(f"env.name = '{config.name}' is not a podzero.envs.JaxGame: it lacks {', '.join(missing)}")
     env = OwnGame(game, config.title)
@@ -135,14 +135,16 @@ def check_env(env: EnvConfig, games: int, max_plies: int) -> EnvSpec:
     Raises:
       ConfigError: it does not exist, cannot be made, or violates its contract; the message says how.
     """
-    spec = spec_of(env)
+    if isinstance(env, GymnasiumConfig):
+        return spec_of(env)
+    made = make_env(env)
     if isinstance(env, SimulatorConfig):
         check_simulator(
             make_simulator(env), env.title, games, max_plies, discount=env.discount, reward_scale=env.reward_scale
         )
-    elif not isinstance(env, GymnasiumConfig):
-        check_game(make_env(env), games, max_plies)
-    return spec
+    else:
+        check_game(made, games, max_plies)
+    return made.spec
 
 
 def own_env(identifier: str) -> EnvConfig:

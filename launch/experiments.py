@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from podzero.changes import flatten
+from podzero.changes import differences
 from podzero.config import Experiment, load
 from podzero.errors import ConfigError
 from podzero.launch.options import Json, config_names, print_json
@@ -33,30 +33,8 @@ _Compared = Annotated[
 ]
 
 
-class Difference(NamedTuple):
-    """A setting that differs between two experiments."""
-
-    setting: str
-    """The setting's dotted name."""
-    a: Any
-    b: Any
-
-    def __str__(self) -> str:
-        return f"{self.setting}: {_text(self.a)} -> {_text(self.b)}"
-
-
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def compared(a: Experiment, b: Experiment) -> list[Difference]:
-    """The settings that differ, sorted by name; a value is `ABSENT` where an experiment lacks the setting.
-
-    The names of the experiments are not compared.
-    """
-    one, other = (flatten(each.model_dump(mode="json", exclude={"name"})) for each in (a, b))
-    found = (Difference(key, one.get(key, ABSENT), other.get(key, ABSENT)) for key in sorted({*one, *other}))
-    return [difference for difference in found if difference.a != difference.b]
 
 
 def diff(a: _Compared, b: _Compared, as_json: Json = False) -> None:
@@ -64,11 +42,12 @@ def diff(a: _Compared, b: _Compared, as_json: Json = False) -> None:
 
     Settings that a file inherits, and defaults, count too; the names of the experiments do not.
     """
-    found = compared(_experiment(a), _experiment(b))
+    found = differences(_experiment(a), _experiment(b), exclude={"name"}, absent=ABSENT)
     if as_json:
-        print_json({"a": a, "b": b, "differences": [difference._asdict() for difference in found]})
+        listed = [{"setting": setting, "a": old, "b": new} for setting, old, new in found]
+        print_json({"a": a, "b": b, "differences": listed})
     elif found:
-        print("\n".join(map(str, found)))
+        print("\n".join(f"{setting}: {_text(old)} -> {_text(new)}" for setting, old, new in found))
     else:
         print(f"{a} and {b} have the same settings.")
 

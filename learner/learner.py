@@ -88,7 +88,11 @@ class Learner:
         self._chip_metrics = chip_metrics(experiment, network, spec, symmetries, self._training.mesh)
         self._device_clock = DeviceClock(self._training.step)
         self._checkpoints = LearnerCheckpoints(self._training.mesh)
-        self.state = self._started(experiment.init_from) if restore_from is None else self._restored(restore_from)
+        self.state: TrainState = (
+            self._started(experiment.init_from)
+            if restore_from is None
+            else self._checkpoints.restore(restore_from, self._training.like)
+        )
         """The train state on the devices, which `run` replaces with every dispatch."""
         self._step = int(self.state.step)
         self.progress = Progress(float(self.state.progress), self._step, experiment.stop.steps)
@@ -111,7 +115,7 @@ class Learner:
         self._lock = threading.Lock()
 
     def _started(self, init_from: str | None) -> TrainState:
-        """The state before the first step."""
+        """The state before the first step, with the parameters of `init_from` that fit."""
         state = self._training.init()
         if init_from is None:
             return state
@@ -119,9 +123,6 @@ class Learner:
         if jax.process_index() == 0:
             log.info(start.summary())
         return warm_started(state, start)
-
-    def _restored(self, folder: Path) -> TrainState:
-        return self._checkpoints.restore(folder, self._training.like)
 
     def run(self) -> None:
         """Trains in whole dispatches until `stop` is called or `stop.steps` are reached, earlier runs included.

@@ -50,7 +50,12 @@ def _shape(config: OptimizerConfig, progress: jax.Array) -> jax.Array:
 
 
 def make_optimizer(config: OptimizerConfig, frozen: Sequence[str] = ()) -> optax.GradientTransformation:
-    """The optimizer of `_optimizer`; parameters whose paths match one of `frozen` get neither gradient nor decay."""
+    """The optimizer, with a learning rate of 1; the caller multiplies its updates by the learning rate.
+
+    Args:
+      config: the section `learner.optimizer`.
+      frozen: regular expressions; parameters whose paths match one get neither gradient nor weight decay.
+    """
     if not frozen:
         return _optimizer(config)
     hold = optax.masked(optax.set_to_zero(), partial(matching, patterns=frozen))

@@ -52,13 +52,18 @@ class RecordedChange(NamedTuple):
     change: Change
 
 
-def differences(held: Experiment, given: Experiment, exclude: Any = None) -> list[Change]:
+def differences(held: Experiment, given: Experiment, exclude: Any = None, absent: Any = None) -> list[Change]:
     """The settings that differ between a working directory's experiment and a given one, sorted by name.
 
-    `exclude` names settings to leave out, in the form of pydantic's `exclude`.
+    Args:
+      held: the experiment of the working directory.
+      given: the other one.
+      exclude: settings to leave out, in the form of pydantic's `exclude`.
+      absent: the value of a setting that an experiment lacks, such as a field of another network.
     """
     old, new = (flatten(e.model_dump(mode="json", exclude=exclude)) for e in (held, given))
-    return [Change(key, old.get(key), new.get(key)) for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+    found = (Change(key, old.get(key, absent), new.get(key, absent)) for key in sorted({*old, *new}))
+    return [change for change in found if change.old != change.new]
 
 
 def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
