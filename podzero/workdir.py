@@ -155,16 +155,23 @@ class Workdir:
         """
         try:
             self.root.mkdir(parents=True, exist_ok=True)
+            # Not "w+", which would erase the number of the process that holds the lock.
             file = (self.root / ".lock").open("a+")
         except OSError as error:
             raise self._not_writable(error) from None
         try:
+            # The kernel ends this lock with its process, however that ends; the existence of a file would outlive it.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             file.seek(0)
             holder = file.read().strip() or "unknown"
             file.close()
             raise WorkdirError(f"{self.root} is in use: process {holder} works there") from None
+        except OSError as error:
+            file.close()
+            raise WorkdirError(
+                f"cannot lock {self.root / '.lock'}: {error.strerror}; choose a --workdir on a file system with flock"
+            ) from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
@@ -240,10 +247,12 @@ def step_folder(parent: Path, step: int) -> Path:
 
 def write_atomically(path: Path, text: str) -> None:
     """Replaces a file: readers see the old text or the new one, never a part, even after a power failure."""
+    # Each process has its own, since several may write the same file; in the same folder, so that the rename is atomic.
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text)
     sync(temporary)
     os.replace(temporary, path)
+    # The new name is an entry of the folder, and on disk only with it.
     sync(path.parent)
 
 

@@ -94,6 +94,15 @@ def test_a_directory_is_locked_by_one_process_at_a_time(tmp_path):
     assert other_process().stdout == "held\n"
 
 
+def test_a_file_system_without_locks_is_named_as_the_cause(tmp_path, monkeypatch):
+    def refuse(file, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("podzero.workdir.fcntl.flock", refuse)
+    with pytest.raises(WorkdirError, match="file system"):
+        Workdir(tmp_path).lock()
+
+
 def test_the_lock_of_a_new_directory_names_its_holder(tmp_path):
     root = tmp_path / "deep" / "run"
     with Workdir(root).lock(), pytest.raises(WorkdirError, match=f"process {os.getpid()} "):
