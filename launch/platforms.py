@@ -8,6 +8,8 @@ import re
 from collections.abc import MutableMapping
 from pathlib import Path
 
+from podzero.storage import user_cache
+
 _TPU = ("accel*", "vfio")
 _GPU = ("nvidia*", "kfd", "dxg")
 """Device files of NVIDIA GPUs, AMD GPUs, and GPUs in the Windows Subsystem for Linux."""
@@ -49,9 +51,9 @@ def keep_compiled_programs(
         return
     # A program compiled for one kind of CPU may fail on another, and machines may share a home directory.
     kind = hashlib.sha256(flags[0].encode() if flags else b"").hexdigest()[:12]
-    cache = Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    environment["JAX_COMPILATION_CACHE_DIR"] = str(cache / "podzero" / "xla" / kind)
+    environment["JAX_COMPILATION_CACHE_DIR"] = str(user_cache(environment) / "xla" / kind)
     environment.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(_CACHE_BYTES))
+    # By default JAX keeps only what took a second to compile, which most programs of small networks do not.
     environment.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 

@@ -230,13 +230,14 @@ class InferenceServer:
         self._metrics = ServerMetrics()
         self._started: dict[Future[tuple[int, Rows]], tuple[EvaluationBatch, float]] = {}
         self._finished: SimpleQueue[Future[tuple[int, Rows]]] = SimpleQueue()
+        # ZeroMQ's sockets are for one thread: others wake its poll through this descriptor.
         self._wake = os.eventfd(0, os.EFD_NONBLOCK)
         self._stopping = threading.Event()
         self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         # A client that reconnects replaces its old connection.
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        # Messages to a client that does not read are dropped instead of filling the memory.
         self._socket.setsockopt(zmq.SNDHWM, 4 * CREDITS)
         self._socket.setsockopt(zmq.MAXMSGSIZE, max(HELLO_BYTES, request_positions * identity.row_bytes))
         self.address = f"tcp://{host}:{self._socket.bind_to_random_port(f'tcp://{host}')}"
@@ -346,12 +347,8 @@ class InferenceServer:
                 self._metrics.answered(now - request.arrived)
 
     def _send(self, client: bytes, frames: list[Any]) -> None:
-        """Sends without waiting; drops messages to clients that are gone."""
-        try:
-            self._socket.send_multipart([client, *frames], zmq.NOBLOCK, copy=copies(frames))
-        except zmq.ZMQError as error:
-            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
-                raise
+        """Sends without waiting; a ROUTER socket drops messages to clients that are gone or do not read."""
+        self._socket.send_multipart([client, *frames], zmq.NOBLOCK, copy=copies(frames))
 
     def _watch(self) -> None:
         """Reports every few seconds; fails if a batch hangs."""

@@ -90,6 +90,7 @@ def _without_gone(tree: Any) -> tuple[Any, list[str]]:
             continue
         value = given[field]
         tree = tree | {section: {key: each for key, each in given.items() if key != field}}
+        # A section may give some of its fields only, each at its default.
         if value != default and not (isinstance(value, dict) and default | value == default):
             faults.append(f"{name} = {value!r}: {advice}")
     return tree, faults
@@ -142,12 +143,11 @@ def _line(where: str, fault: Any, tree: dict[str, Any]) -> str:
         case "literal_error":
             line = _unknown(where, value, _choices(fault["ctx"]["expected"]))
         case "union_tag_invalid":
+            # `kind_by_name` gives a section without a name the tag "None".
             if isinstance(value, dict) and "name" not in value:
                 line = f"{where}.name: required, but missing; one of {', '.join(_names(where))}"
             else:
                 line = _unknown(f"{where}.name", value.get("name") if isinstance(value, dict) else value, _names(where))
-        case "union_tag_not_found":
-            line = f"{where}.name: required, but missing; one of {', '.join(_names(where))}"
         case "value_error":
             line = f"{where}: {fault['ctx']['error']}".removeprefix(": ")
         case "invalid_key":

@@ -67,8 +67,7 @@ class MetricsLog:
         self._attempt = WriteAttempts()
         self._attempt(workdir.metrics_file, partial(move_lost_lines, workdir, resume_step))
         self._lines = AppendFile(workdir.metrics_file)
-        events = TensorBoardWriter(workdir.tensorboard, resume_step + 1, self._attempt)
-        self._events = events if tensorboard else None
+        self._events = TensorBoardWriter(workdir.tensorboard, resume_step + 1, self._attempt) if tensorboard else None
         self._writers = [*([self._events] if self._events else []), *writers]
         self._unwritten: dict[str, dict[str, float]] = {}
         self._written_at: dict[str, float] = {}
@@ -153,8 +152,6 @@ def _step_of(line: str) -> int | None:
 class TensorBoardWriter:
     """Writes TensorBoard event files below `folder`, one per worker; a `MetricsWriter`.
 
-    tensorboardX's own `SummaryWriter` would start a thread for every worker.
-
     Args:
       folder: may hold event files from before a resumption.
       purge_step: TensorBoard drops the values of those files from this step on.
@@ -170,6 +167,7 @@ class TensorBoardWriter:
     def write(self, report: MetricsReport, step: int) -> None:
         """Adds the metrics of a worker, for the next flush."""
         if report.worker not in self._files:
+            # Not tensorboardX's `SummaryWriter`, which would start a thread for every worker.
             self._files[report.worker] = _event_file(self._folder / report.worker, self._purge_step)
         values = [Summary.Value(tag=name, simple_value=value) for name, value in report.metrics.items()]
         event = Event(wall_time=time.time(), step=step, summary=Summary(value=values))
@@ -185,6 +183,7 @@ class TensorBoardWriter:
 
 def _event_file(folder: Path, purge_step: int) -> AppendFile:
     start = SessionLog(status=SessionLog.START)
+    # A file begins with the version of its format; the start of a session tells TensorBoard what to purge.
     header = _record(Event(wall_time=time.time(), file_version="brain.Event:2")) + _record(
         Event(wall_time=time.time(), step=purge_step, session_log=start)
     )
@@ -228,8 +227,7 @@ class WriteAttempts:
 class AppendFile:
     """A file to which records are appended. Not thread-safe.
 
-    Records wait in memory until `flush` writes them. After a failed flush, the next one first truncates the file to its
-    complete records.
+    Records wait in memory until `flush` writes them.
 
     Args:
       path: the file; if it exists, it must hold complete records.
@@ -263,6 +261,7 @@ class AppendFile:
         with self.path.open("ab") as file:
             if self._size is None:
                 self._size = file.tell()
+            # The flush before may have failed in the middle of a record.
             file.truncate(self._size)
             content = b"".join(self._waiting)
             if self._size == 0:

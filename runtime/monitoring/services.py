@@ -7,7 +7,6 @@ import math
 import re
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
@@ -51,10 +50,12 @@ class WandbWriter:
             resume="allow",
             config=experiment.model_dump(mode="json"),
             dir=str(workdir.root),
+            # podzero's metrics and settings only: wandb would also send the terminal, the machine's load and the code.
             settings=wandb.Settings(
                 console="off", silent=True, x_disable_stats=True, disable_git=True, disable_code=True
             ),
         )
+        # wandb's own step counts calls of `log`, of which the workers make many at one learner step.
         self._run.define_metric("*", step_metric=WANDB_STEP)
 
     def write(self, report: MetricsReport, step: int) -> None:
@@ -86,6 +87,7 @@ class MlflowWriter:
 
         self._client = MlflowClient(tracking_uri=uri)
         self._run = _identity(workdir, "mlflow", lambda: self._create(experiment, workdir))
+        # The run that was resumed is marked as finished.
         self._client.update_run(self._run, status="RUNNING")
 
     def write(self, report: MetricsReport, step: int) -> None:
@@ -132,6 +134,7 @@ class MlflowWriter:
 
 
 def _mlflow_name(name: str) -> str:
+    # MLflow refuses other characters in the names of metrics and parameters.
     return re.sub(r"[^\w\-. /]", "_", name)
 
 
@@ -152,6 +155,7 @@ class PrometheusWriter:
     def __init__(self, address: str, run: str) -> None:
         host, _, port = address.rpartition(":")
         self._run = run
+        # The default registry belongs to the whole process: a second run in it could not add the same names.
         self._registry = CollectorRegistry()
         self._gauges: dict[str, Gauge] = {}
         self._counters: dict[str, Counter] = {}
@@ -173,14 +177,14 @@ class PrometheusWriter:
             stage, _, quantity = name.partition("/")
             if stage != "count":
                 self._gauge(name).labels(*labels).set(value)
+            # A counter refuses negative numbers, and would be NaN for good after a single NaN.
             elif value >= 0:
                 self._counter(quantity).labels(*labels).inc(value)
 
     def close(self) -> None:
         """Stops the endpoint."""
-        with suppress(OSError):
-            self._server.shutdown()
-            self._server.server_close()
+        self._server.shutdown()
+        self._server.server_close()
         self._thread.join()
 
     def _gauge(self, name: str) -> Gauge:

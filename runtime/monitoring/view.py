@@ -19,6 +19,8 @@ from podzero.runtime.monitoring.status import PHASE_WORDS, RunStatus, duration
 STARTING = "starting Ray, replay, learner and actors: libraries load, programs compile"
 WIDEST = 120
 """Most columns of the panel."""
+_LABEL_WIDTH = 12
+"""Columns of the labels of rows."""
 _FAILING = 3
 """Failing workers that are named."""
 _GAMES = ("self-play", "games", "moves")
@@ -68,7 +70,7 @@ def status_panel(status: RunStatus, log_lines: Sequence[tuple[int, str]] = ()) -
     if status.time_left_s is not None and status.phase != "ended":
         times += f" · {duration(status.time_left_s)} left"
     grid = Table.grid(padding=(0, 1, 0, 0), expand=True)
-    grid.add_column(style="bold", no_wrap=True, width=12)
+    grid.add_column(style="bold", no_wrap=True, width=_LABEL_WIDTH)
     grid.add_column(ratio=1)
     for label, value in _rows(status):
         grid.add_row(label, value)
@@ -141,7 +143,7 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
         largest = sorted(stages.items(), key=lambda item: -item[1])
         shown = [f"{stage.replace('_', ' ')} {share:.0%}" for stage, share in largest if share >= 0.005]
         of_step = f"{_short_time(status.step_s)} per step" if kind == "learner" and status.step_s is not None else ""
-        yield f"{kind} time"[:12], _joined(of_step, *shown)
+        yield f"{kind} time"[:_LABEL_WIDTH], _joined(of_step, *shown)
     if status.failing:
         yield "failing", _failing(status)
     if status.bottleneck:

@@ -65,6 +65,7 @@ class BackgroundWriter:
         self._waiting: deque[tuple[MetricsReport, int]] = deque(maxlen=QUEUE_REPORTS)
         self._woken = threading.Condition()
         self._closing = threading.Event()
+        # A daemon: a service that never answers must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=f"metrics-{name}", daemon=True)
         self._thread.start()
 
@@ -121,7 +122,7 @@ class BackgroundWriter:
                 if failures:
                     log.info("metrics go to %s again", self._name)
                 return True
-            pause_s = min(FIRST_PAUSE_S * 2 ** min(failures - 1, 10), LONGEST_PAUSE_S)
+            pause_s = min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S)
             if failures >= MAX_FAILURES or self._closing.wait(pause_s):
                 log.warning("%s gets no more metrics of this run after %d failures in a row", self._name, failures)
                 return False
@@ -150,6 +151,7 @@ def start_writers(experiment: Experiment, workdir: Workdir) -> list[BackgroundWr
     check_packages(config)
     writers = []
     if config.prometheus is not None:
+        # Made at once, unlike the others: a port that is in use ends the start of the run.
         endpoint = PrometheusWriter(config.prometheus, experiment.name)
         writers.append(BackgroundWriter("Prometheus", lambda: endpoint))
     if config.wandb is not None:

@@ -208,7 +208,7 @@ def check_file(file: Path, call: Call, inputs: Arrays, expected: Arrays) -> dict
             if name not in found or found[name].shape != rows[:size].shape:
                 raise ExportError(f"{file}: output {name} of a batch of {size} is missing or has another shape")
             differences[name] = max(differences[name], greatest_difference(found[name], rows[:size]))
-            if not differences[name] <= BOUND:
+            if differences[name] > BOUND:
                 raise ExportError(
                     f"{file} was not kept: its {name} differs from JAX by {differences[name]:.2g} with a batch of "
                     f"{size}; at most {BOUND:g} is allowed"
