@@ -89,6 +89,7 @@ class Arena:
         within `plies`, fewer plies are played.
         """
         init_key, play_key = jax.random.split(key)
+        # More than needed, because equal positions, and those in which the game is over, are left out.
         candidates = 4 * count if plies else count
         states = self._init(jax.random.split(init_key, candidates))
         opener = np.asarray(self._view(states).player)
@@ -105,6 +106,7 @@ class Arena:
         if plies:
             boards = view.observation[open_].reshape(len(open_), -1)
             _, where = np.unique(boards, axis=0, return_index=True)
+            # `unique` sorts by the boards; in the order in which they were drawn, the first ones are random again.
             open_ = open_[np.sort(where)]
         if known:
             digests = _digests(view.observation)

@@ -150,6 +150,7 @@ def maximum_likelihood(points: Floats, fixed: Floats, start: Floats | None = Non
     for _ in range(_MOST_STEPS if len(free) else 0):
         step = _newton_step(ratings[moving], scored[moving], free)
         longest = np.abs(step).max(axis=-1)
+        # Far from the maximum, a whole step may overshoot.
         ratings[moving[:, None], free] += step * np.minimum(1, _LARGEST_STEP / np.maximum(longest, _TOLERANCE))[:, None]
         moving = moving[longest > _TOLERANCE]
         if not len(moving):

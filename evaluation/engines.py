@@ -222,10 +222,12 @@ class LineProcess:
           EngineFailed: the program has ended, or wrote no line before the deadline.
         """
         try:
+            # A deadline that has passed still takes a line that waits; `get` refuses negative times.
             line = self._lines.get(timeout=max(deadline - time.monotonic(), 0.001))
         except Empty:
             raise EngineFailed(f"{self.name} has not answered '{waiting_for}' in time") from None
         if line is None:
+            # The next call must find the end too.
             self._lines.put(None)
             raise EngineFailed(self._ended(waiting_for))
         return line

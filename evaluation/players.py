@@ -207,6 +207,7 @@ def make_decide(
 
 def _policy_and_value(env: Env, evaluate: Evaluate) -> PolicyAndValue:
     def policy_and_value(params: Params, states: EnvState) -> tuple[jax.Array, jax.Array]:
+        # Only rollouts use the key.
         logits, value = evaluate(params, jax.random.key(0), states)
         return jax.nn.softmax(jnp.where(jax.vmap(env.view)(states).legal, logits, -jnp.inf), axis=-1), value
 

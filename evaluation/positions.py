@@ -80,6 +80,7 @@ def judged_positions(env: Env, count: int, seed: int, part: Part = "test", max_p
     held = _load(file, count)
     if held is not None:
         return held
+    # The two parts have even and odd seeds, so that no seed draws the same positions for both.
     positions = draw_positions(env, solver, count, get_args(Part).index(part) + 2 * seed, max_ply)
     _save(file, positions)
     return positions

@@ -42,6 +42,7 @@ def _planes_of_the_mover(board: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 _ELSEWHERE: Mapping[str, tuple[str, Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]]] = {
+    # Row 0 of OpenSpiel's board is the lowest.
     "open_spiel/connect_four": ("connect_four", lambda seen: _planes_of_the_mover(seen[..., ::-1, :, :])),
     "open_spiel/connect_four(egocentric_obs_tensor=True)": ("connect_four", lambda seen: seen[..., ::-1, :, 1::-1]),
     "open_spiel/tic_tac_toe": ("tic_tac_toe", lambda seen: _planes_of_the_mover(seen[..., [2, 1, 3]])),

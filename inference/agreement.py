@@ -101,6 +101,7 @@ def random_positions(env: Env, key: Array, count: int) -> CalibrationPositions:
         return (i < _LONGEST) & ~jnp.all(view(states).done)
 
     def play() -> tuple[jax.Array, jax.Array]:
+        # The plies have folded in the numbers below this one.
         states = jax.vmap(env.init)(jax.random.split(jax.random.fold_in(key, _LONGEST), count))
         seen = view(states)
         kept = jnp.asarray(seen.observation), jnp.asarray(seen.legal)

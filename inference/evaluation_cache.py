@@ -87,6 +87,7 @@ def hashes(rows: Rows, seed: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
     padded = np.zeros((len(data), data.shape[1] + -data.shape[1] % 8), np.uint8)
     padded[:, : data.shape[1]] = data
     words = padded.view(np.uint64)
+    # Zero would be the key of an empty slot.
     return _mix(np.bitwise_xor.reduce(_mix(words ^ _places(words.shape[1], seed)), axis=1)) | np.uint64(1)
 
 

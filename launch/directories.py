@@ -91,6 +91,7 @@ def place(
     Returns:
       the choice, with the placeholder `{runs}` for the parent folder in its reason.
     """
+    # An experiment may have any name; its folder must not lie outside of `runs`.
     name = Path(experiment.name).name
     differing = [] if standing is None else _other_settings(standing, experiment)
     changes = [change for change in differing if change.setting != "name"]

@@ -190,7 +190,8 @@ def _importable(name: str, code: str) -> Check:
 
 def probe(code: str, interpreter: str | Path = sys.executable) -> tuple[str, str]:
     """Runs Python code in a process; returns the last line of its output and its error, one of them empty."""
-    # In a process of its own, since a broken library may crash it or never return.
+    # In a process of its own, since a broken library may crash it or never return. After a crash the last line would
+    # be one of TensorFlow's notices.
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
     command = [str(interpreter), "-c", code]
     try:
@@ -208,6 +209,7 @@ def probe(code: str, interpreter: str | Path = sys.executable) -> tuple[str, str
 def _differing() -> Iterator[str]:
     """Describes each package that is missing or has another version."""
     for requirement in _declared():
+        # The requirements of extras have markers such as `extra == "web"`.
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
         try:

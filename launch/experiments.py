@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from podzero.types import EnvSpec
 
 ABSENT = "absent"
-"""Shown for a setting that one of two experiments has not, such as a field of another network."""
+"""Shown for a setting that only the other experiment has, such as a field of another network."""
 SIMULATORS = ("open_spiel", "pettingzoo")
 """The libraries whose games `new --game` takes as LIBRARY/GAME."""
 

@@ -98,6 +98,7 @@ def parse_anchors(given: Sequence[str]) -> dict[str, float]:
             rating = float(elo)
         except ValueError:
             rating = float("nan")
+        # Not `>=`, so that NaN is refused too.
         if not name or not abs(rating) < 1e5:
             raise ConfigError(f"--anchor {text}: expected a player and its Elo points, for example random=0")
         if name in anchors:

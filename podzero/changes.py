@@ -86,5 +86,6 @@ def recorded_changes(text: str) -> Iterator[RecordedChange]:
         try:
             tree = json.loads(line)
             yield RecordedChange(tree["t"], tree["step"], Change(tree["setting"], tree["old"], tree["new"]))
+        # Only the report reads this record: a line that was edited or damaged must not end anything.
         except (ValueError, KeyError, TypeError):
             continue

@@ -1,12 +1,7 @@
 """Published peak performance of TPU chips, and the TPU slices of Google Cloud by their names.
 
 The numbers are Google's (https://docs.cloud.google.com/tpu/docs/v4, .../v5e, .../v5p, .../v6e, .../tpu7x, read in
-November 2026). The pages of v4 and v5p give the interconnect in Gbit/s of one direction (2,400 and 4,800); they are
-converted here to bytes/s of both directions, as on the pages of v5e and v6e. The clock is the published peak divided
-by the operations per cycle: two per cell of each matrix unit. v4 and v5p have eight units of 128 x 128, v5e has four.
-The page of v6e says two units of 256 x 256, which would need 3.5 GHz; the compiler's own estimates of matrix products
-imply four. For each TensorCore of TPU7x they imply four as well: a product of matrices of 8,192 x 8,192 keeps 3.2 units
-busy (1.8 of two on v5p, 2.8 of four on v6e). In int8 such a product takes as long there as in bfloat16.
+November 2026).
 """
 
 from __future__ import annotations
@@ -37,7 +32,7 @@ class Chip(NamedTuple):
     dimensions: int
     """Dimensions of the torus."""
     clock: float
-    """Cycles per second."""
+    """Cycles per second: the published peak divided by the operations per cycle, two per cell of each matrix unit."""
     devices: int = 1
     """JAX devices per chip: on TPU7x each of the two TensorCores is a device with half of the chip's memory."""
 
@@ -63,11 +58,15 @@ class Chip(NamedTuple):
 CHIPS: dict[str, Chip] = {
     chip.name: chip
     for chip in (
+        # Clocks follow from eight matrix units of 128 x 128 on v4 and v5p, from four on v5e. The pages of v4 and v5p
+        # give the links in Gbit/s of one direction (2,400 and 4,800), the others in bytes/s of both.
         Chip("v4", 275e12, 275e12, 32 * 2**30, 1200e9, 600e9, cores=2, chips_per_host=4, dimensions=3, clock=1.05e9),
         Chip("v5e", 197e12, 394e12, 16 * 2**30, 819e9, 400e9, cores=1, chips_per_host=4, dimensions=2, clock=1.5e9),
         Chip("v5p", 459e12, 918e12, 95 * 2**30, 2765e9, 1200e9, cores=2, chips_per_host=4, dimensions=3, clock=1.75e9),
+        # Google says two matrix units of 256 x 256, which would need 3.5 GHz; the compiler's own estimates imply four.
         Chip("v6e", 918e12, 1836e12, 32 * 2**30, 1638e9, 800e9, cores=1, chips_per_host=4, dimensions=2, clock=1.75e9),
-        # Google's page has a rate for FP8 (4614e12) and none for int8, which is therefore that of bfloat16.
+        # Four units in each TensorCore by the compiler's estimates, in which int8 is as fast as bfloat16: Google's page
+        # has a rate for FP8 (4614e12) and none for int8.
         Chip(
             "tpu7x", 2307e12, 2307e12, 192 * 2**30, 7380e9, 1200e9, cores=2, chips_per_host=4, dimensions=3,
             clock=2.2e9, devices=2,
@@ -80,6 +79,7 @@ _FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16")
 
 _KINDS = {
+    # Without a letter, `TPU v5` is v5p; v5e is called lite.
     "TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p",
     "TPU v6 lite": "v6e", "TPU v6e": "v6e", "TPU7x": "tpu7x",
 }  # fmt: skip
@@ -160,6 +160,7 @@ def find_slice(name: str) -> Slice:
     Raises:
       ConfigError: it does not exist; the message names the nearest slice and lists all.
     """
+    # Only v5e has another name in Google Cloud's accelerator types: v5litepod-16.
     wanted = re.sub(r"^v5lite(pod)?(?=[-:])", "v5e", name.strip().lower())
     for known in slices():
         if wanted in (known.short_name, known.topology):

@@ -45,6 +45,7 @@ def share_of_rest(limit: float | None, before: float, done: float) -> float:
     """The fraction of the way from `before` to `limit` that `done` has covered, in [0, 1]; 0 without a limit."""
     if limit is None:
         return 0.0
+    # A run may resume at or beyond a limit, where the fraction would have no meaning.
     return 1.0 if done >= limit else max(0.0, (done - before) / (limit - before))
 
 

@@ -73,6 +73,7 @@ def import_place(place: str, wanted_by: str) -> ModuleType:
     """
     try:
         return _import_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    # A user's module may raise anything when it is imported.
     except Exception as error:
         raise ConfigError(f"{wanted_by}: {place} cannot be imported: {type(error).__name__}: {error}") from error
 
@@ -103,6 +104,7 @@ def import_openvino() -> Any:
 def _import_file(path: Path) -> ModuleType:
     """Imports a file as a module, once per process."""
     file = path.expanduser().absolute()
+    # The checksum tells apart files of the same name; unlike `hash`, it is the same in every process, as pickle needs.
     name = f"podzero_file_{zlib.crc32(file.as_posix().encode()):08x}_{file.stem}"
     if name in sys.modules:
         return sys.modules[name]
@@ -115,6 +117,7 @@ def _import_file(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except BaseException:
+        # The next attempt would find the half that was executed, and take it for the module.
         del sys.modules[name]
         raise
     return module

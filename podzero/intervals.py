@@ -36,5 +36,6 @@ def student(mean: float, deviation: float, trials: int) -> tuple[float, float]:
     """
     if trials < 2:
         return -math.inf, math.inf
+    # Not `scipy.stats.t.ppf`, which computes the same: importing `scipy.stats` takes a second.
     spread = float(special.stdtrit(trials - 1, 0.975)) * deviation / math.sqrt(trials)
     return mean - spread, mean + spread

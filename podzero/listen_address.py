@@ -72,6 +72,7 @@ class RequestGuard(NamedTuple):
         if self.hosts is not None and headers.get("host") not in self.hosts:
             return 421, f"this server answers only as {' and '.join(self.hosts)}"
         length = headers.get("content-length", "0")
+        # `int` alone would accept signs and underscores, and take long for very many digits.
         if "transfer-encoding" in headers or not re.fullmatch(r"[0-9]{1,15}", length) or int(length) > self.max_body:
             return 413, f"the body is longer than {self.max_body:,} bytes, or of unknown length"
         # In constant time, so that the time of a refusal reveals nothing about the token.
@@ -95,6 +96,7 @@ def free_address(host: str | None, port: int | None) -> ListenAddress:
     try:
         family, kind, _, _, place = socket.getaddrinfo(name, port or 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
+            # As the servers do: a port counts as free while the connections of an earlier server still expire.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(place)
             return ListenAddress(name, probe.getsockname()[1])

@@ -187,6 +187,7 @@ def _snapshot_player(name: str, workdir: Workdir, step: int) -> TrainedPlayer:
 
 
 def _is_number(text: str) -> bool:
+    # `isdigit` alone is true of ² and other characters that `int` refuses.
     return text.isascii() and text.isdigit()
 
 

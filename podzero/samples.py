@@ -10,6 +10,7 @@ import numpy as np
 from podzero.config import Experiment
 from podzero.types import EnvSpec, Sample, StoredState, Window
 
+# `Any`, because the fields of samples are annotated as arrays, and here they hold shapes.
 _struct: Any = jax.ShapeDtypeStruct
 
 

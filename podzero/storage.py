@@ -31,6 +31,7 @@ def reading(path: Path) -> Iterator[None]:
     """Turns an `OSError` raised while reading `path` into a `StorageError`, except for a missing file."""
     try:
         yield
+    # What is missing is missing on every machine; all other errors may be of this machine.
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise
     except OSError as error:
@@ -106,4 +107,5 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 def user_cache(environment: Mapping[str, str] = os.environ) -> Path:
     """`$XDG_CACHE_HOME/podzero`, else `~/.cache/podzero`; it may not exist yet."""
+    # `or`, because by the XDG specification an empty value counts as unset.
     return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "podzero"

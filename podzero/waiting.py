@@ -54,6 +54,7 @@ class Wait:
         if self.seconds < self._message_at_s:
             return False
         self._message_at_s = self.seconds + self._silence_s
+        # A caller's `first_s` may exceed the longest silence; the silence then stays as long as it is.
         self._silence_s = min(2 * self._silence_s, max(LONGEST_SILENCE_S, self._silence_s))
         return True
 

@@ -296,6 +296,7 @@ def placed_network(experiment: Experiment) -> PlacedNetwork:
     """The network of inference servers and of actors that play on accelerators."""
     env = make_env(experiment.env)
     if experiment.int8.on_tpu:
+        # A CPU is not refused: `podzero compile` builds the programs of TPUs there.
         if jax.default_backend() != "gpu":
             return _int8_network(experiment, env)
         log.warning("int8.on_tpu is for TPUs, and this is a GPU: the network is evaluated without int8 here")
@@ -311,6 +312,7 @@ def _int8_network(experiment: Experiment, env: Env) -> PlacedNetwork:
     observed, legal = jax.jit(encoding.decode), jax.jit(encoding.legal)
 
     def decode(rows: np.ndarray[Any, Any]) -> CalibrationPositions:
+        # A server fills its batches with rows of zeros, which are no positions.
         sent = rows.any(axis=1)
         return CalibrationPositions(np.asarray(observed(rows))[sent], np.asarray(legal(rows))[sent])
 
@@ -358,6 +360,7 @@ def make_served_actor(
             SelfPlayActor(
                 experiment=group,
                 name=name,
+                # A prime, so that the seeds of groups and those of other actors (`seed_of`) do not meet.
                 seed=(seed + 104_729 * number) % 2**31,
                 core=core,
                 fold=lambda version: version,

@@ -178,6 +178,7 @@ class Saver:
             log.warning("a snapshot was not written; training goes on", exc_info=failure)
             return
         self._failed += 1
+        # The exponent is bounded, because a run may go on for months, and 2 to the power of 1,100 is no float.
         pause_s = min(RETRY_S * 2 ** min(self._failed - 1, 16), 60 * self._experiment.checkpoint.every_minutes)
         self._checkpoint_due = min(self._checkpoint_due, time.monotonic() + pause_s)
         age = duration(time.monotonic() - self._newest.began)

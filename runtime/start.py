@@ -76,6 +76,7 @@ def _set_aside_later(
     try:
         for checkpoint, reason in damaged:
             set_aside(checkpoint, reason)
+        # Repeated: a checkpoint that was to be replaced is found once the newer one of its step has another name.
         while later := [found for found in checkpoints(workdir) if found.step > step]:
             for checkpoint in later:
                 log.warning("the later checkpoint is kept as %s", keep_as(checkpoint.folder, "lost"))

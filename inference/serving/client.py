@@ -68,6 +68,7 @@ class ServerClient:
     ) -> None:
         self.version = -1
         """Learner step of the newest answer's parameters; -1 before the first ones."""
+        # The same after a reconnection, so that the server replaces the old session.
         self._id = uuid.uuid4().hex.encode()
         self._hello = hello
         self._servers = servers
@@ -226,6 +227,7 @@ class ServerClient:
         assert self._socket is not None
         while (left := deadline - time.monotonic()) > 0:
             self._check_open()
+            # Rounded up: with zero milliseconds the loop would spin.
             if self._socket.poll(int(1000 * min(left, _SLICE_S)) + 1):
                 return self._socket.recv_multipart()
         return None

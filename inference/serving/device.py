@@ -89,6 +89,7 @@ class NetworkDevice:
         """
         params = jax.device_put(newest.params, self._everywhere)
         loaded = newest._replace(params=jax.block_until_ready(params))  # type: ignore[no-untyped-call]
+        # Versions in int8, and those that are refused int8, have other structures and so other programs.
         if (kind := jax.tree.structure(loaded.params)) not in self._compiled:
             self._compile(loaded.params)
             self._compiled.add(kind)

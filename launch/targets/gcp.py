@@ -104,6 +104,7 @@ def cluster(experiment: Experiment, site: Site, pool: Pool, hosts: TpuHosts) -> 
             "project_id": site.project,
             "region": site.region,
             "availability_zone": site.zone,
+            # By default Ray only stops machines, whose disks still cost money.
             "cache_stopped_nodes": False,
             "use_internal_ips": True,
             "use_external_head_ip": True,
@@ -124,6 +125,7 @@ def cluster(experiment: Experiment, site: Site, pool: Pool, hosts: TpuHosts) -> 
         },
         "head_node_type": "head",
         "available_node_types": {
+            # Without CPUs, so that no worker is placed beside the driver.
             "head": {"resources": {"CPU": 0}, "node_config": _head(site)},
             "actors": {
                 "min_workers": pool.workers,
@@ -214,11 +216,13 @@ def _slice(site: Site, hosts: TpuHosts) -> dict[str, Any]:
 
 def _prepare(site: Site) -> list[str]:
     """Commands of each machine before its container starts: Docker, shared storage, access to the image."""
+    # The updates of a new machine hold apt's lock for its first minutes.
     apt = "sudo apt-get -o DPkg::Lock::Timeout=300"
     commands = [
         f"{apt} update -q && {apt} install -q -y nfs-common",
         f"command -v docker || {apt} install -q -y docker.io",
         "sudo usermod -aG docker $USER",
+        # nolock: no lock service is needed, and locks hold on one machine. Only the head locks a working directory.
         f"sudo mkdir -p {MOUNT} && (mountpoint -q {MOUNT} || sudo mount -o hard,nolock {site.share} {MOUNT})",
     ]
     if site.registry:

@@ -117,6 +117,7 @@ def ray_cluster(name: str, site: Site, pool: Pool, hosts: TpuHosts, disk_gib: in
             # KubeRay (since 1.5.1) makes the token and gives it to every container.
             "authOptions": {"mode": "token"},
             "headGroupSpec": {
+                # Without CPUs, so that no worker is placed beside the driver.
                 "rayStartParams": {"num-cpus": "0"},
                 "template": _pod("ray-head", name, site, disk | HEAD, {}, spot=False),
             },

@@ -134,6 +134,7 @@ def check(site: Site, target: str) -> None:
 def name_of(experiment: Experiment) -> str:
     """The name of an experiment's machines, in characters that every service of Google Cloud accepts."""
     plain = re.sub(r"[^a-z0-9]+", "-", experiment.name.lower()).strip("-")
+    # Names may have 63 characters, of which Ray's launcher and KubeRay need some for what they append.
     return f"podzero-{plain}"[:36].rstrip("-")
 
 

@@ -43,5 +43,7 @@ def _lines(tree: Mapping[str, Any], comments: Mapping[str, str], section: str, i
 
 def _flow(value: Any) -> list[str]:
     """A value in YAML's flow style: on one line, unless it is a text of several."""
+    # Never folded, since a comment follows on the same line.
     text = yaml.safe_dump(value, default_flow_style=True, width=math.inf, allow_unicode=True)
+    # YAML marks the end of a document that is a bare scalar.
     return text.removesuffix("...\n").splitlines()

@@ -77,6 +77,7 @@ class GymnasiumConfig(Section):
     vectorization: Literal["sync", "async", "own"] = "sync"
     """How an actor steps its environments: `sync` one after another, `async` each in its own process, `own` with the
     vector environment registered for the id."""
+    # MuZero's discount in Atari (Schrittwieser et al. 2020).
     discount: Fraction = 0.997
     """Discount per step."""
     step_timeout_s: PositiveFloat = 60.0
@@ -114,6 +115,7 @@ class SimulatorConfig(Section):
     """Keyword arguments of the game or environment."""
     module: str | None = None
     """For `gymnasium_simulator`: a module, or the path of a Python file, that registers the id when it is imported."""
+    # AlphaZero's limit in chess and shogi.
     max_plies: PositiveInt = 512
     """Plies after which a game is truncated: its value targets bootstrap from the last root value, and matches score it
     by the rewards so far."""
@@ -127,6 +129,7 @@ class SimulatorConfig(Section):
     """Time limit in seconds for making the game and checking it with a few random games."""
     max_failures: PositiveInt = 100
     """Failures in a row, without a completed game in between, that an actor survives."""
+    # Eight searches with the defaults, 128 games and 32 simulations.
     kept_positions: PositiveInt = 32_768
     """Positions whose simulators a process caches; other positions are replayed from a cached one. A search visits
     `games * simulations` positions."""

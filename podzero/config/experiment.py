@@ -106,7 +106,8 @@ class Experiment(Section):
     @classmethod
     def _one_window_per_item(cls, tree: Any) -> Any:
         """Sets the default of `replay.samples_per_item` for MuZero."""
-        # An episode yields any number of windows, which larger items may not divide.
+        # An episode yields any number of windows, which larger items may not divide. This runs before validation,
+        # because sections cannot be changed after it.
         if not isinstance(tree, dict):
             return tree
         network, replay = tree.get("network"), tree.get("replay", {})
@@ -212,6 +213,7 @@ class Experiment(Section):
         if not self.reanalyse.share:
             return batch, 0
         part = batch // hosts
+        # Every host needs a sample of each kind.
         reanalysed = hosts * min(max(round(self.reanalyse.share * part), 1), part - 1)
         return batch - reanalysed, reanalysed
 
@@ -238,6 +240,7 @@ class Experiment(Section):
     def least_tolerance(self) -> float:
         """The smallest tolerance at which reads of whole batches cannot block readers and writers at once."""
         replay = self.replay
+        # On every shard one more item must be inserted or read at any time, while a reader may hold a part of a batch.
         return replay.shards * replay.samples_per_item * max(1.0, replay.samples_per_insert) + self.learner.batch_size
 
     def to_yaml(self) -> str:
@@ -264,6 +267,7 @@ def check_replay(experiment: Experiment) -> None:
             f"batch {experiment.learner.batch_size}, {replay.shards} shards and {replay.samples_per_item} samples per "
             f"item it must be at least {least:g}; {advice}"
         )
+    # With a larger one, the first samples could be learned from more often than `samples_per_insert` says.
     if tolerance > replay.samples_per_insert * replay.min_size:
         raise ValueError(
             f"replay.min_size {replay.min_size} is too small: samples_per_insert * min_size "

@@ -53,7 +53,7 @@ class Layers(NamedTuple):
         return {setting: origin for setting, origin in self.origins.items() if origin not in own}
 
     def explain(self, settings: Mapping[str, Any]) -> str:
-        """The resolved settings as YAML, with comments that say where those come from that no default gives."""
+        """The resolved settings as YAML; a comment names the origin of each one that is not a default."""
         return to_commented_yaml(settings, self.origins, self.lineage)
 
 
@@ -83,7 +83,7 @@ def read_layers(config: str, overrides: Iterable[str] = ()) -> Layers:
 
     Raises:
       ConfigError: a file is missing, is not YAML or holds no sections, files extend each other in a circle, or an
-        override is none.
+        override has another form.
     """
     path = _find(config, Path())
     chain = [*_chain(path)]
@@ -97,10 +97,13 @@ def read_layers(config: str, overrides: Iterable[str] = ()) -> Layers:
     for override in overrides:
         setting, value = _parse_override(override)
         _apply(tree, override, setting, value)
+        # An override of a section replaces everything in it. With the dots, `env` does not match `envs.a`.
         kept = {name: origin for name, origin in origins.items() if not f"{name}.".startswith(f"{setting}.")}
         origins = kept | dict(_origins(_marked(value, COMMAND_LINE), setting))
+    # `_chain` has done this for each file; overrides may name other ones.
     _make_own_files_absolute(tree, path.parent)
     if isinstance(network := tree.get("network"), dict):
+        # A digest that is given wins: it is that of the file with which the run began.
         tree["network"] = _digest(network.get("name")) | network
     return Layers(tuple(origin for origin, _ in chain), tree, origins)
 
@@ -109,7 +112,7 @@ def merge(parent: dict[str, Any], child: dict[str, Any], section: str = "") -> d
     """The sections of `parent` with those of `child` over them.
 
     Sections are merged field by field, at any depth. A list replaces a list. A section whose `name` differs, such as
-    that of another network, replaces the section whole, because the fields of one kind mean nothing to another.
+    that of another network, replaces the whole section, because the two kinds have different fields.
 
     Args:
       parent: sections whose values are marked with their origin.
@@ -184,6 +187,7 @@ def _chain(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             raise ConfigError(f"{origin}: {EXTENDS}: {error}") from None
 
 
+# `extends:` without a value is None in YAML, and is refused; a file without the key extends nothing.
 _NOTHING = object()
 
 
@@ -285,6 +289,7 @@ def _make_own_files_absolute(tree: dict[str, Any], folder: Path) -> None:
 def _absolute_run(who: str, folder: Path) -> str:
     """`who` with an absolute path, if it is the `DIR` or `DIR@STEP` of an existing folder."""
     for place in (folder, Path.cwd()):
+        # The name of a directory may itself contain an @.
         for name in (who, who.rpartition("@")[0]):
             if name and (place / Path(name).expanduser()).is_dir():
                 return str((place / Path(who).expanduser()).absolute())

@@ -12,6 +12,7 @@ from podzero.chips import Slice, find_slice
 from podzero.config.section import Section
 from podzero.errors import nearest
 
+# The levels are those of `ENGINES` in podzero/player_names.py, which imports this package.
 _OPPONENTS = ("random", "solver", "earlier", "mcts:N", "gnugo:LEVEL", "stockfish:LEVEL", "fairy-stockfish:LEVEL")
 _OPPONENT = r"random|solver|earlier|mcts:[1-9][0-9]*|gnugo:([1-9]|10)|(fairy-)?stockfish:(1?[0-9]|20)"
 
@@ -70,6 +71,7 @@ class MetricsConfig(Section):
     """MLflow tracking server, as `http://HOST:5000`; each experiment of podzero is an experiment there. Needs the
     package `mlflow` or `mlflow-skinny`."""
 
+    # Before validation, because YAML reads a port alone as a number.
     @pydantic.field_validator("prometheus", mode="before")
     @classmethod
     def _host_and_port(cls, address: object) -> object:

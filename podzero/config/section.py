@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 IMPORT_PATH = "file.py:Name"
-"""How the name of what is one's own looks, for lists of names."""
+"""The form of the name of a user's own class or function, for lists of names."""
 
 
 class Section(BaseModel):
@@ -28,6 +28,7 @@ def kind_by_name(*kinds: type[Section], own: type[Section]) -> Callable[[Any], s
     tags = {name: kind.__name__ for kind in kinds for name in get_args(kind.model_fields["name"].annotation)}
 
     def tag(section: Any) -> str:
+        # A mapping when a file is read, an object when an experiment is written.
         name = section.get("name") if isinstance(section, dict) else getattr(section, "name", None)
         return own.__name__ if ":" in str(name) else tags.get(str(name), str(name))
 

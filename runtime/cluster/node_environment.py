@@ -138,6 +138,7 @@ def pack_environment(package: Path, extras: Sequence[str], folder: Path) -> Envi
         )
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
         for name, file in archived_files(package).items():
+            # `ZipInfo` has a fixed date: Ray names an archive after its bytes, and sends one that it knows only once.
             zipped.writestr(zipfile.ZipInfo(name), file.read_bytes(), zipfile.ZIP_DEFLATED)
     python = platform.python_version()
     inputs = [(checkout / "uv.lock").read_text(), python, *extras]

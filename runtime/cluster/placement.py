@@ -149,6 +149,7 @@ def actor_nodes(nodes: Sequence[Node], config: ClusterConfig) -> list[Node]:
     Raises:
       MissingNodes: there is none.
     """
+    # A node alone runs everything, even if it has TPUs.
     if len(nodes) == 1:
         return list(nodes)
     able = [node for node in nodes if node.cpus > 0]

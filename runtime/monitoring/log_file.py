@@ -69,6 +69,7 @@ class _Formatter(logging.Formatter):
 @contextmanager
 def _stderr_to(handler: logging.Handler) -> Iterator[None]:
     """Sends the lines printed to stderr (file descriptor 2, so C++ libraries too) to `handler`."""
+    # What was printed before belongs to the terminal.
     sys.stderr.flush()
     stderr = os.dup(2)
     reading, writing = os.pipe()
@@ -89,6 +90,7 @@ def _stderr_to(handler: logging.Handler) -> Iterator[None]:
 def _read_lines(pipe: int, handler: logging.Handler) -> None:
     with open(pipe, encoding="utf-8", errors="replace") as lines:
         for line in lines:
+            # To the file alone: by way of the logger the line would also reach the view.
             handler.handle(_record(logging.INFO, f"stderr: {line.rstrip()}"))
 
 

@@ -148,6 +148,7 @@ class Monitor:
             failed_saves=int(driver.get("checkpoint/failed_saves", 0)),
             damaged_shards=int(self._totals["damaged_shards"]),
             missing_samples=int(self._totals["missing_samples"]),
+            # Reports arrive unevenly, so that a window may hold the work of more than its length.
             device_busy=min(self._rates["device_s"].per_s(now), 1.0) if "learner/device_busy" in learner else None,
             shares=shares,
             bottleneck=bottleneck(phase, shares, size, self._experiment.replay.min_size, server_busy),

@@ -96,5 +96,6 @@ def summary(record: logging.LogRecord) -> str:
 def log_report(log: logging.Logger, report: LogReport) -> None:
     """Logs a worker's log record in this process, with its traceback for handlers that print one."""
     record = log.makeRecord(log.name, report.level, __file__, 0, "%s: %s", (report.worker, report.text), exc_info=None)
+    # `logging.Formatter` appends this text as it is; the exception itself stayed in the worker.
     record.exc_text = report.traceback or None
     log.handle(record)

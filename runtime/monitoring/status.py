@@ -197,6 +197,7 @@ def read_status(workdir: Workdir) -> StoredStatus:
     """
     alive = is_locked(workdir)
     if alive and not workdir.status_file.exists():
+        # A new run locks the directory first and writes its experiment last, once all workers have started.
         name = workdir.experiment().name if workdir.is_run else workdir.root.name
         return StoredStatus(RunStatus(name, "starting", elapsed_s=0.0), alive=True, age_s=0.0)
     experiment = workdir.experiment()
@@ -213,6 +214,7 @@ def read_status(workdir: Workdir) -> StoredStatus:
         raise WorkdirError(
             f"{workdir.status_file} is damaged ({error}); it will be written again {rewritten}"
         ) from None
+    # On shared storage the file's time may be that of a machine whose clock is ahead.
     return StoredStatus(status, alive, max(age_s, 0.0))
 
 
@@ -220,6 +222,7 @@ def is_locked(workdir: Workdir) -> bool:
     """Whether a process trains in `workdir`, that is, holds its lock."""
     try:
         with (workdir.root / ".lock").open() as file:
+            # Shared, so that two readers do not take each other for the run.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -132,6 +132,7 @@ class LiveView(TerminalView):
         self._lines.append((level, f"{time.strftime('%H:%M:%S')} {text}"))
 
     def _panel(self) -> RenderableType:
+        # A copy, because rich draws in a thread of its own.
         lines = list(self._lines)
         if self._status is None:
             return starting_panel(time.monotonic() - self._began, lines)

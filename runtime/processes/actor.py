@@ -90,4 +90,5 @@ def seed_of(seed: int, index: int, attempt: int) -> int:
       index: the actor's number; reanalysers count on after the actors.
       attempt: the step of the checkpoint from which the run resumed, plus the number of earlier processes.
     """
+    # Primes, so that different seeds, indices and attempts rarely have the same sum.
     return (seed * 1_000_003 + index * 1_009 + attempt * 65_537 + 1) % (2**31)

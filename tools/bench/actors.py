@@ -169,6 +169,7 @@ def measure_round(
         "actors": count,
         "samples_per_s": sum(shards),
         "shards": shards,
+        # All CPUs, as in `psutil.cpu_times`, also those that this process may not use.
         "machine": 1.0 - (after.idle_s - before.idle_s) / elapsed / (os.cpu_count() or 1),
         "actors_cores": (after.players_s - before.players_s) / elapsed,
         "shards_cores": (after.servers_s - before.servers_s) / elapsed,
@@ -182,6 +183,7 @@ class _Reading:
         self.inserted = np.array([server.limits().inserted for server in servers])
         self.at = time.perf_counter()
         self.servers_s = sum(server.cpu_seconds for server in servers)
+        # The request for at least 0 actors starts none, and is answered with the CPU time.
         self.players_s = sum(player.ask(0, timeout_s=_ANSWER_S) for player in players)
         times = psutil.cpu_times()
         self.idle_s = times.idle + times.iowait
@@ -242,6 +244,7 @@ class _Players:
     def grow(self, count: int) -> float:
         """Starts actors until `count` play or the pipe is closed; returns the CPU seconds of this process."""
         while len(self._playing) < count and not self._parent.poll():
+            # A seed that no other actor has, of any process.
             self._start(self._process + 1000 * len(self._playing))
         return time.process_time()
 

@@ -50,6 +50,7 @@ def compare(
     first, second, *others = names
     began, measured, round_s = time.perf_counter(), 0.0, 0.0
     while measured + round_s / 2 < seconds:
+        # In alternating order, so that a steady change of the machine's speed favours no side.
         names.reverse()
         for name in names:
             rates[name].append(sides[name](turn_s))
@@ -162,12 +163,15 @@ def child_process(
       arguments: the other arguments of `serve`.
       environment: variables to set or change in the new process.
     """
+    # Not a fork, which would copy the locks of JAX's threads, but not the threads.
     spawn = multiprocessing.get_context("spawn")
     here, there = spawn.Pipe()
     process = spawn.Process(target=serve, args=(*arguments, there), name=f"bench-{serve.__name__.strip('_')}")
     log.info("starting the process %s; it has %g s to import its libraries and to compile", process.name, START_S)
+    # `multiprocessing` has no argument for the environment of a child, which inherits this one.
     with mock.patch.dict(os.environ, environment or {}):
         process.start()
+    # While this copy of the child's end is open, the pipe does not end with the child.
     there.close()
     child = ChildProcess(process.name, here)
     try:

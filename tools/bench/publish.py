@@ -384,6 +384,7 @@ def _received() -> dict[str, float]:
     counts: dict[str, float] = {}
     until = time.monotonic() + _SETTLE_S
     while time.monotonic() < until:
+        # Several reports apart, so that equal counts are not those of one report.
         time.sleep(5 * _METRICS_S)
         last, counts = counts, _count_received()
         if counts == last:

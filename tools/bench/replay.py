@@ -259,12 +259,8 @@ class BareClient:
     """Reverb's own client in another process, with the commands of `reverb_client.py`."""
 
     def __init__(self, address: str) -> None:
-        command = [
-            str(server_python()),
-            "-P",
-            str(_PROGRAM),
-            address,
-        ]  # so that no module in the program's folder hides another
+        # -P: no module in the program's folder hides another.
+        command = [str(server_python()), "-P", str(_PROGRAM), address]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, command: str, table: str, **arguments: Any) -> Any:
@@ -278,6 +274,7 @@ class BareClient:
         with contextlib.suppress(BrokenPipeError):  # it has ended, so that there is no answer
             self._child.stdin.write(json.dumps({command: table} | arguments) + "\n")
             self._child.stdin.flush()
+        # `readline` has no time limit of its own.
         if not select.select([self._child.stdout], [], [], START_S)[0]:
             raise BenchError(f"Reverb's own client has not answered for {START_S:g} s")
         line = self._child.stdout.readline()

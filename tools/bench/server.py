@@ -264,6 +264,7 @@ def positions_per_s(
     frames = {}
     for number in range(connections):
         socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
+        # By default messages that no server takes keep the process from ending.
         socket.setsockopt(zmq.LINGER, 0)
         socket.connect(address)
         socket.send_multipart(hello_frames(Hello(f"bench-{number}", request, identity)))
@@ -289,6 +290,7 @@ def positions_per_s(
 
 def _idle_latency(address: str, config: ServerConfig, identity: Identity, rows: Any) -> float:
     """Median seconds from a request of one connection to its answer, with pauses between the requests."""
+    # The client's cache would answer all requests but the first.
     uncached = config.model_copy(update={"cache_mib": 0.0})
     client = ServerClient(Hello("bench-0", len(rows), identity), lambda: {"bench": address}, uncached)
     latencies = []

@@ -122,5 +122,6 @@ def summary(cost: Cost) -> list[dict[str, Any]]:
 
 def bytes_that_do_not_fit(message: str) -> float | None:
     """The memory that a rejected program needs, from the compiler's message; None for other errors."""
+    # Such as "Ran out of memory in memory space hbm. Used 30.25G of 15.75G hbm."
     found = re.search(r"Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm", message)
     return float(found.group(1)) * _UNITS[found.group(2)] if found else None

@@ -313,10 +313,13 @@ def _mesh_group(mesh: str, along: str) -> int:
 
 def _group(instruction: Instruction) -> int:
     """The chips in one group of a collective."""
+    # {{0,1},{2,3}}: the groups one by one.
     if listed := instruction.attribute(r"replica_groups=\{\{([\d,]*)\}"):
         return listed.count(",") + 1
+    # [2,4]<=[8]: two groups of four, from a range of eight that may be reshaped.
     if iota := instruction.attribute(r"replica_groups=\[([\d,]+)\]<="):
         return math.prod(map(int, iota.split(",")[1:]))
+    # mesh['a'=4,'b'=2] {'a'}: along some axes of a mesh.
     if mesh := instruction.attribute(r"replica_groups=mesh\[(.*?)\]"):
         return _mesh_group(mesh, instruction.attribute(r"replica_groups=mesh\[.*?\][^{]*\{(.*?)\}") or "")
     if pairs := instruction.attribute(r"source_target_pairs=\{(.*?)\}\}"):

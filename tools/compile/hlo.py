@@ -16,6 +16,8 @@ BITS = {
 }  # fmt: skip
 """The bits of each element type. Types without data (`token`, `opaque`) are left out."""
 
+# An instruction is `%add.1 = f32[8,128]{1,0:T(8,128)S(1)} add(%a, %b), metadata={...}`: array type, dimensions, their
+# order, tile and memory space, opcode, operands, attributes.
 _ARRAY = re.compile(r"(\w+)\[([^\]]*)\](?:\{([^}]*)\})?")
 _TILE = re.compile(r"T\(([\d,]+)\)")
 _SPACE = re.compile(r"S\((\d+)\)")
@@ -179,6 +181,7 @@ def _array(found: re.Match[str]) -> HloArray:
     tile, space = _TILE.search(rest), _SPACE.search(rest)
     return HloArray(
         dtype=dtype,
+        # A dimension of varying size, such as `<=8`, has the size of its bound.
         dims=_numbers(dims.replace("<=", "")),
         order=_numbers(order),
         tile=_numbers(tile.group(1)) if tile else (),

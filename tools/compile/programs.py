@@ -76,6 +76,7 @@ def devices_of(where: Slice) -> list[Any]:
       ConfigError: libtpu is missing.
     """
     check_compiler()
+    # This process computes on its CPU; the TPU is only described.
     os.environ["JAX_PLATFORMS"] = "cpu"
     # Outside Google Cloud no metadata server answers libtpu, so it gets the answers from the environment.
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"
@@ -89,6 +90,7 @@ def devices_of(where: Slice) -> list[Any]:
     options: dict[str, Any] = {}
     if where.chip.name == "v4":  # the compiler needs the layout of its hosts
         options = {"chip_config_name": "megacore", "chips_per_host_bounds": (2, 2, 1), "wrap": (False,) * 3}
+    # By default a host has 2 x 2 chips.
     if where.chips == 1:
         options["chips_per_host_bounds"] = (1, 1, 1)
     shape = "x".join(map(str, where.shape))
@@ -302,6 +304,7 @@ def _advice(experiment: Experiment, devices: int) -> str:
     switches = []
     if devices > 1 and not config.mesh.fsdp:
         switches.append("learner.mesh.fsdp=true, which splits weights and optimizer state over the devices")
+    # Networks without this setting have nothing to recompute.
     if not getattr(experiment.network, "remat", True):
         switches.append("network.remat=true, which recomputes activations instead of storing them")
     switches.append(f"learner.microbatches={2 * config.microbatches}, which splits the batch into parts")

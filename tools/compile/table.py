@@ -143,6 +143,7 @@ def _size(config: str) -> int:
 def compile_apart(job: Job, limit_s: float) -> JobResult:
     """Runs a job in a separate process, which may crash or hang without harm, for at most `limit_s` seconds."""
     start = time.monotonic()
+    # In a session of its own, so that it is killed with the processes that it has started.
     process = subprocess.Popen(
         (*COMMAND, *job.arguments, "--json"),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -183,7 +184,7 @@ ENDINGS: dict[Outcome, str] = {
     "crashed": "crashed the compiler",
     "timeout": "not compiled in time",
 }
-"""In words, how compilations end that give no program."""
+"""The outcomes without a program, in words."""
 
 
 def page(jobs: Sequence[Job], results: StoredResults) -> str:
@@ -369,8 +370,8 @@ COLUMNS: dict[str, Callable[[Job, JobResult], object]] = {
     "estimate_before_ms": lambda job, result: _number(result.before.seconds if result.before else None, 1e-3),
     "message": lambda job, result: result.message,
 }
-"""The columns of the rows. Figures of a learner are those of a chip and a step; of `device`, `estimate_ms` is that of a
-move; of the others, all are those of an execution."""
+"""The columns of the rows. Figures of `learner` are per chip and step, the `estimate_ms` of `device` is per move, and
+all other figures are per execution."""
 
 
 def rows(jobs: Sequence[Job], results: StoredResults) -> str:

@@ -46,6 +46,7 @@ def _onnx_bytes(function: Function, metadata: Mapping[str, Any]) -> bytes:
 def _load_onnx(file: Path) -> Call:
     runtime = import_extra("onnxruntime", "a .onnx file", "export")
     options = runtime.SessionOptions()
+    # By default it pins a thread to each core of the machine, also to those that this process may not use.
     options.intra_op_num_threads = len(os.sched_getaffinity(0))
     try:
         session = runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])

@@ -253,6 +253,7 @@ def _unknown(equation: Any, what: str = "") -> ExportError:
 
 
 def _maximum(graph: Graph, equation: Any, x: Value, y: Value) -> Value:
+    # Runtimes compute a Relu, but not a Max, together with the convolution before it.
     if isinstance(y, Known) and y.array.shape == () and y.array == 0:
         return graph.node("Relu", x)
     return graph.node("Max", x, y)
@@ -271,6 +272,7 @@ def _cast(graph: Graph, equation: Any, x: Value) -> Value:
 def _choose(graph: Graph, equation: Any, which: Value, *cases: Value) -> Value:
     if len(cases) != 2 or equation.invars[0].aval.dtype != bool:
         raise _unknown(equation, " of other than two cases")
+    # Where the predicate holds, `select_n` takes its second case, `Where` its first.
     return graph.node("Where", which, cases[1], cases[0])
 
 

@@ -89,6 +89,7 @@ def in_background(make: Callable[[], EngineParts]) -> Future[EngineParts]:
     def run() -> None:
         try:
             future.set_result(make())
+        # Whatever ends this thread: those who wait for the future would wait forever.
         except BaseException as error:
             future.set_exception(error)
 

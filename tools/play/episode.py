@@ -218,7 +218,7 @@ class GymnasiumWatcher:
     """Renders a gymnasium environment while the episode is played."""
 
     def __init__(self, who: str, env: GymnasiumConfig, simulations: int | None) -> None:
-        # As `podzero evaluate greedy` does.
+        # `greedy` tries actions in copies of the environments, which must therefore be in this process.
         if who == "greedy":
             env = env.model_copy(update={"vectorization": "sync"})
         self._decide: ActAndValue | None = None

@@ -85,6 +85,7 @@ class EpisodePage:
             self._chart = ui.echart({}).classes("w-full h-72")
         self._clock = ui.timer(interval, self._tick, active=False)
         self._waiting = ui.timer(_REFRESH_S, self._tell_progress, active=False)
+        # Once the page is shown: recording takes seconds, and shows its progress there.
         ui.timer(0, self._record, once=True)
 
     def _buttons(self) -> None:
@@ -142,6 +143,7 @@ class EpisodePage:
 
     def _show(self, step: int) -> None:
         step = min(max(step, 0), self._last)
+        # `_draw` sets the slider, which calls this again with the same step.
         if self._episode is not None and step != self._step:
             self._step = step
             self._draw()

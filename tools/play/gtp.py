@@ -20,7 +20,7 @@ from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.timed_search import EngineParts, GtpClock, Line, SearchedLines
 
 _GREATEST = 1e6
-"""Largest absolute value of a numeric argument."""
+"""Largest absolute value of a numeric argument: an `int` of infinity would fail, and more is a controller's mistake."""
 
 
 class GtpError(Exception):

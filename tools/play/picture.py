@@ -191,6 +191,7 @@ def png_of(pixels: np.ndarray[Any, Any]) -> bytes:
     from PIL import Image
 
     file = io.BytesIO()
+    # The fastest level that compresses: an episode may have thousands of frames.
     Image.fromarray(pixels).save(file, "PNG", compress_level=1)
     return file.getvalue()
 

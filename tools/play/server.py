@@ -73,6 +73,7 @@ def serve(name: str, title: str, build: Callable[[], object], where: ListenAddre
         print(f"{title}: {where.url}/?token={guard.token}", flush=True)
 
     app.on_startup(lambda: background_tasks.create(announce(), name="announce"))
+    # An open page keeps its connection: a longer graceful shutdown would only delay Ctrl-C.
     ui.run(
         host=where.host, port=where.port, show=False, reload=False, dark=None, show_welcome_message=False,
         ws_max_size=MAX_BODY_BYTES, timeout_graceful_shutdown=2,

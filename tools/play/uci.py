@@ -34,7 +34,9 @@ class UciServer:
 
     def __init__(self, who: str, game: str, parts: Future[EngineParts], write: Callable[[str], None]) -> None:
         self._who, self._game, self._parts = who, game, parts
+        # Two threads write lines: that of the search, and the one that reads commands.
         self._write, self._writing = write, Lock()
+        # This thread is never started: no search is alive yet.
         self._stop, self._search = Event(), Thread()
         self._failure: Exception | None = None
         self._position = UciPosition("startpos", [])

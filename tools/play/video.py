@@ -111,6 +111,7 @@ def _write_gif(path: Path, shown: Iterator[Image.Image], speed: float) -> int:
         nonlocal count
         for picture in islice(shown, 0, None, every):
             count += 1
+            # Without dithering, areas that do not change stay equal from picture to picture, and the file small.
             yield picture.quantize(_GIF_COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
 
     images = reduced()
