@@ -472,5 +472,6 @@ class UciEngine:
         deadline, lines = time.monotonic() + self._timeout_s, [""]
         while lines[-1].split()[:1] != [word]:
             line = self._process.receive(deadline, question)
+            # The options are looked for in all lines; of a search, which writes many, only the last one counts.
             lines = [*lines, line] if word == "uciok" else [line]
         return lines

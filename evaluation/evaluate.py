@@ -324,6 +324,7 @@ def _parse(line: str, num_actions: int) -> _Request:
     if not isinstance(tree, dict):
         return _Request(None, [], 'expected an object, for example {"id": 1, "moves": [3, 3, 4]}')
     moves = tree.get("moves")
+    # Not `isinstance`, for which `true` is an integer.
     if not isinstance(moves, list) or not all(type(move) is int and 0 <= move < num_actions for move in moves):
         return _Request(tree.get("id"), [], f'expected "moves" to be a list of actions from 0 to {num_actions - 1}')
     return _Request(tree.get("id"), moves, None)

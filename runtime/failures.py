@@ -29,7 +29,7 @@ FIRST_PAUSE_S = 10.0
 """Pause after the first failed attempt to start; each further failure doubles it."""
 LONGEST_PAUSE_S = 160.0
 MAX_FAILURES = 8
-"""How many attempts to start again may fail. Lost or missing nodes do not count: a run waits for them for any time."""
+"""How many attempts to start again may fail. Lost or missing nodes do not count: a run always waits for them."""
 MAX_FIRST_FAILURES = 2
 """How many attempts may fail before a run's workers have started for the first time."""
 
@@ -48,8 +48,8 @@ class Restart(NamedTuple):
 class FailureBudget:
     """Counts failures per worker, and per node and kind of worker. Pure: the clock is an argument.
 
-    Failures count for `restarts.window_minutes`. Failures in a row, since the worker last worked, count for any time,
-    and only they can be too many.
+    Pauses and avoided nodes depend on the failures within `restarts.window_minutes`. Only failures in a row, since the
+    worker last worked, can be too many; they count however old they are.
 
     Args:
       config: the section `restarts`.
@@ -324,7 +324,7 @@ class LearnerFailures:
         if isinstance(cause, Exception) and _ends_training(cause):
             raise RunFailed(str(failure)) from cause
         window_s = 60 * self._config.window_minutes
-        # Failures without a newer checkpoint in between count for any time: such attempts gain nothing.
+        # Failures without a newer checkpoint in between always count: such attempts gain nothing.
         self._counted = [old for old in self._counted if old.began_at == began_at or now - old.time_s < window_s]
         if not any(old.began_at == began_at for old in self._counted):
             self._pauses.note_work("learner")

@@ -70,7 +70,7 @@ class ParamStore:
         Args:
           publisher: the id of the sink.
           version: the learner step.
-          refs: one reference to the parameters, in a list so that Ray passes the reference instead of its object.
+          refs: a list of one reference to the parameters.
         """
         if publisher == self._publisher and version <= self._version:
             return
@@ -133,6 +133,7 @@ class RayParamSink:
 
         self._forget_superseded()
         reference = ray.put(jax.device_get(params))
+        # Ray replaces an argument that is a reference by its object, but not a reference in a list.
         self._pending.append(self._store.hold.remote(self._publisher, version, [reference]))
 
     def _forget_superseded(self) -> None:

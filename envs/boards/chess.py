@@ -52,7 +52,8 @@ class ChessBoard(NamedTuple):
     """`[8, 4]`, the last positions, the newest first, seen by the first player. The four bits of a square: three hold 1
     to 6 for a pawn, knight, bishop, rook, queen or king, and the last marks the second player's pieces."""
     castling: Array
-    """`[2, 2]` bool: one's own and the opponent's right to castle on the queen's and on the king's side."""
+    """`[2, 2]` bool, whether the player to move (row 0) and the opponent may castle on the queen's (column 0) and on
+    the king's side."""
     en_passant: Array
     """`[]` int8, the square over which a pawn has just moved, or -1."""
     quiet: Array

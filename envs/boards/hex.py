@@ -37,7 +37,7 @@ class Hex(BoardGame):
         return HexBoard(np.zeros(_SQUARES, np.int8), np.zeros((), np.int8))
 
     def play(self, board: HexBoard, action: Array) -> PlyResult:
-        """Places a stone, or swaps: the opponent's first stone becomes one's own on the mirrored square."""
+        """Places a stone, or swaps: the opponent's first stone moves to the mirrored square and changes its owner."""
         chains = placed(board.chains, action, _SIZE, _NEIGHBOURS)
         mirrored = chains.reshape(_SIZE, _SIZE).T.reshape(-1)
         # The mirrored stone gets the number of its new square.

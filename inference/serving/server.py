@@ -294,6 +294,7 @@ class InferenceServer:
           MessageError, Refusal: the message cannot be read, or the client cannot be served.
         """
         match frames[0]:
+            # A name alone would match anything.
             case kind if kind == HELLO:
                 for lost in [client, *self._sessions.admit(client, read_hello(frames), now)]:
                     self._batcher.drop(lost)

@@ -31,7 +31,7 @@ RUN_VARIABLE = "PODZERO_RUN"
 CHIP_FILES = ("accel*", "vfio/[0-9]*")
 """Device files of TPU chips, below /dev."""
 END_TIMEOUT_S = 10.0
-"""Time for a process to release its chips before it is killed, and after that before killing counts as failed."""
+"""Longest wait for a process to release its chips, first after it is asked to end, then after it is killed."""
 
 
 class _RunLock:

@@ -50,8 +50,8 @@ def separate_signals() -> Iterator[None]:
 def deferred_signals() -> Iterator[None]:
     """In this context of the main thread, SIGINT, SIGTERM and SIGHUP with a handler are delivered at its end.
 
-    An exception that a handler raises while Ray constructs its core worker would leave that worker to nobody; it then
-    aborts the process when it ends (exit code 134).
+    If a handler raised an exception while Ray constructs its core worker, Ray would not shut that worker down, and it
+    would abort the process at its end (exit code 134).
     """
     if threading.current_thread() is not threading.main_thread():
         yield

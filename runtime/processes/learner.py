@@ -76,7 +76,7 @@ class LearnerProcess(Process):
             clients = actor_clients(experiment, replay_addresses(book, experiment), local, self.reports.report)
             seed = seed_of(experiment.seed, rank, attempt=self.learner.step)  # other games after a resumption
             return make_device_actor(experiment, f"actor-{rank}", seed, clients, jax.local_devices())
-        # This server waits for its devices for any time, since they also train; `run` watches for hangs.
+        # This server waits for its devices without a limit, since they also train; `run` watches for hangs.
         server = experiment.server.model_copy(update={"hang_s": math.inf})
         patient = experiment.model_copy(update={"server": server})
         return inference_server(self, patient, f"inference-{rank}", local)

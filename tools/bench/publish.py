@@ -277,7 +277,7 @@ def bench_broadcast(experiment: Experiment, seconds: float) -> dict[str, Any]:
       seconds: how long to publish once all readers have their first parameters.
 
     Returns:
-      `ratio`, the bytes of the parameters over the bytes per publication that the node received that received most (1
+      `ratio`, the bytes of the parameters over the bytes that a node received per publication, at the node with most (1
       means that they were sent once, None that nothing was sent); these bytes for each node; in milliseconds, median
       and 99th percentile of the time from the call of `publish` until a reader holds the arrays (`each`), and until the
       last one does (`last`); and `missed`, how many times a reader skipped a publication because the next one had
