@@ -82,6 +82,7 @@ class FailureBudget:
           node_at_fault: whether the worker cannot work on this node at all, so that its kind must avoid it.
         """
         self._in_row[worker] += 1
+        # A worker that needs longer than the window to fail must not restart at once each time.
         failures = max(self._count(self._failed[worker], now), self._in_row[worker])
         pause_s = self._pause_s(failures)
         self._may_start_at[worker] = now + pause_s
@@ -129,6 +130,7 @@ class FailureBudget:
         failures = self._count(self._failed_on[kind, node], now)
         if self.avoids(kind, node, now) or not (at_fault or failures >= self._config.node_failures):
             return False
+        # When the kind comes back, these failures must not make it avoid the node at its first new one.
         del self._failed_on[kind, node]
         self._avoided_until[kind, node] = now + 60 * self._config.node_pause_minutes
         return True
@@ -326,6 +328,7 @@ class LearnerFailures:
         window_s = 60 * self._config.window_minutes
         # Failures without a newer checkpoint in between always count: such attempts gain nothing.
         self._counted = [old for old in self._counted if old.began_at == began_at or now - old.time_s < window_s]
+        # A checkpoint since the last failure is the learner's work.
         if not any(old.began_at == began_at for old in self._counted):
             self._pauses.note_work("learner")
         new = _Failure(now, began_at, step, _signature(failure))

@@ -73,6 +73,7 @@ class RunNodes:
         Raises:
           NodesAbsent: nodes did not join within `cluster.join_minutes`, or `stopping` was set.
         """
+        # Nothing joins a cluster that was started here.
         minutes = self._experiment.cluster.join_minutes if self._cluster.joined else 0.0
         deadline, log_at = time.monotonic() + 60 * minutes, time.monotonic()
         while True:
@@ -83,6 +84,7 @@ class RunNodes:
             except MissingNodes as missing:
                 refused = self._preflight.refusals(self._cluster.nodes())
                 reason = "\n  not used: ".join([str(missing), *refused])
+                # An autoscaler adds no nodes unless processes ask for them, and none has been started yet.
                 self.request_capacity({}, reserved_cpus(self._experiment))
             now = time.monotonic()
             if now >= deadline:

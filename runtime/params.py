@@ -64,14 +64,15 @@ class ParamStore:
     async def hold(self, publisher: str, version: int, refs: list[Any]) -> None:
         """Makes a publication the newest; returns once a newer one has replaced it.
 
-        A publisher's versions must increase, since Ray may repeat calls in any order after a restart; other calls are
-        ignored. The first publication of a new publisher is always accepted.
+        A publisher's versions must increase; other calls are ignored. The first publication of a new publisher is
+        always accepted.
 
         Args:
           publisher: the id of the sink.
           version: the learner step.
           refs: a list of one reference to the parameters.
         """
+        # After a restart Ray repeats the pending calls, in any order.
         if publisher == self._publisher and version <= self._version:
             return
         self._publisher, self._version, self._refs = publisher, version, refs
@@ -79,6 +80,7 @@ class ParamStore:
         mine = self._serial
         async with self._changed:
             self._changed.notify_all()
+            # Pending until then, so that Ray repeats it if this actor is restarted without its contents.
             await self._changed.wait_for(lambda: self._serial != mine)
 
     async def newer_than(self, version: int, timeout_s: float) -> tuple[int, list[Any]] | None:
@@ -221,6 +223,7 @@ class RayParamSource:
             if self._fetching is None:
                 self._ask()
                 return None
+            # The time may be used up. The arrays are the next event, and are fetched in the background.
             timeout_s = 0.0
         version, refs = self._fetching
         return self._fetched(version, refs, timeout_s)

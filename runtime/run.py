@@ -176,6 +176,7 @@ class Run:
             else:
                 self.begin(checkpoint)
                 now = time.monotonic()
+                # The new monitor has the counters of the checkpoint, without the restarts since.
                 since_checkpoint = float(restarts - self._monitor.status(now).restarts)
                 self._monitor.add("driver", {"count/restarts": since_checkpoint}, now)
                 return True

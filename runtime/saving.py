@@ -151,6 +151,7 @@ class Saver:
         self._newest, self._failed = _Newest(step, began), 0
         log.info("checkpoint of step %d written", step)
         try:
+            # Without the evaluator, which has just given its ladder.
             return self._write_snapshot(state._replace(ladder=ladder, evaluator=None))
         except Exception as failure:  # the checkpoint is complete
             log.warning("the snapshot after the checkpoint of step %d was not written", step, exc_info=failure)

@@ -98,6 +98,7 @@ def _start(
     cluster = stack.enter_context(connect(address, cpus, f"podzero:{workdir.root}", environment_extras(experiment)))
     signals.install()  # Ray has replaced the handlers
     lock = lock_run(f"process {os.getpid()} at {socket.gethostname()} trains {workdir.root}")
+    # The lock lasts as long as its handle, which the stack holds.
     stack.callback(lambda: lock)
     from podzero.runtime.params import start_param_store
 

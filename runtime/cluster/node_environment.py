@@ -72,6 +72,7 @@ class EnvironmentSpec(NamedTuple):
         return {
             "working_dir": str(self.archive),
             "py_executable": f"~/{ENVIRONMENTS}/{self.environment}/bin/python",
+            # By default Ray uses it at once on every node, where the Python above is not installed yet.
             "config": {"eager_install": False},
         }
 

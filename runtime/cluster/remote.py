@@ -76,6 +76,7 @@ class RemoteActor:
         deadline = time.monotonic() + VERDICT_TIMEOUT_S
         while time.monotonic() < deadline:
             try:
+                # Ray gives every actor this method, which answers once the actor is up.
                 ray.get(self.actor.__ray_ready__.remote(), timeout=5.0)
             except GetTimeoutError:
                 continue

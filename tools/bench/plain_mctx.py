@@ -54,6 +54,7 @@ def make_play(env: Any, apply: Callable[..., tuple[jax.Array, jax.Array]], simul
         logits, value = apply(params, states.observation)
         output = mctx.RecurrentFnOutput(
             reward=states.rewards[jnp.arange(mover.shape[0]), mover],
+            # The next value is that of the opponent.
             discount=jnp.where(states.terminated, 0.0, -1.0),
             prior_logits=jnp.where(states.legal_action_mask, logits, np.finfo(np.float32).min),
             value=jnp.where(states.terminated, 0.0, value),
