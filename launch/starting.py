@@ -73,7 +73,7 @@ def _alphazero(spec: EnvSpec, length: int | None) -> Iterator[Choice]:
     yield from _board_network(spec, squares)
     simulations = 64 if many else 32
     yield "search.algorithm", "gumbel", "improves the policy even with few simulations"
-    yield "search.simulations", simulations, f"{spec.num_actions} actions; more cost self-play as much time"
+    yield "search.simulations", simulations, f"{spec.num_actions} actions; twice as many take twice the time"
     yield from _considered(spec)
     yield "actors.games", 128, "one batch of the network"
     yield "actors.cpus", 1, "the other core trains"
@@ -88,7 +88,7 @@ def _alphazero(spec: EnvSpec, length: int | None) -> Iterator[Choice]:
     yield from _replay(spec, 60_000 if tiny else 200_000 if long else 100_000, least, policies=1)
     yield "learner.batch_size", 256 if tiny else 512, ""
     yield "learner.steps_per_dispatch", 4, ""
-    yield "learner.publish_every", 16, "steps, then self-play gets new parameters"
+    yield "learner.publish_every", 16, "steps between two versions of the actors' parameters"
     yield from _optimizer(0.002)
     yield "evaluation.every_minutes", 10 if long else 4, ""
     opponents = ["random", "mcts:100", "earlier"] if spec.players == 2 else []
@@ -105,26 +105,26 @@ def _muzero(spec: EnvSpec, length: int | None) -> Iterator[Choice]:
     """The settings for an environment of which a model is learned."""
     image = len(spec.observation_shape) == 3 and math.prod(spec.observation_shape) > SMALL_IMAGE
     discount, horizon = _discount(length)
-    yield "env.discount", discount, f"weighs about {horizon} steps ahead; episodes have {_steps(length)}"
+    yield "env.discount", discount, f"looks about {horizon} steps ahead; episodes have {_steps(length)}"
     yield from _image_network(spec) if image else _vector_network(spec)
     simulations = 16 if image else 24
     yield "search.algorithm", "gumbel", "improves the policy even with few simulations"
-    yield "search.simulations", simulations, "each is a step of the model: more cost acting as much time"
+    yield "search.simulations", simulations, "each is a step of the model: twice as many take twice the time"
     if spec.action_bounds is None:
         yield from _considered(spec)
     else:
         dimensions = len(spec.action_bounds[0])
         candidates = 12 if dimensions <= 2 else 16
         yield "search.candidates", candidates, f"actions of {dimensions} dimension(s), sampled at each node"
-        yield "search.max_considered_actions", candidates, "all that were sampled"
+        yield "search.max_considered_actions", candidates, "all sampled actions"
     yield "actors.games", 16 if image else 32, "environments that step together: one batch of the network"
     yield "actors.cpus", 1, "the other core trains"
     yield from _replay(spec, 200_000, 2000, policies=6)
     yield "replay.samples_per_item", 1, "priorities are of single samples"
     yield "replay.sampler", "prioritized", "steps with large value errors more often"
-    yield "learner.batch_size", 64 if image else 256, "images cost much memory and time" if image else ""
+    yield "learner.batch_size", 64 if image else 256, "images need much memory and time" if image else ""
     yield "learner.steps_per_dispatch", 2 if image else 8, ""
-    yield "learner.publish_every", 16, "steps, then the actors get new parameters"
+    yield "learner.publish_every", 16, "steps between two versions of the actors' parameters"
     yield "learner.value_weight", 0.25, "as in MuZero Reanalyze"
     yield "learner.ema", 0.95, ""
     yield from _optimizer(0.0003 if image else 0.002)
@@ -192,7 +192,7 @@ def _replay(spec: EnvSpec, most: int, least: int, policies: int) -> Iterator[Cho
     capacity = max(min(most, fit // 1000 * 1000), 2 * least)
     yield "replay.capacity", capacity, "samples, the newest" if fit >= most else "samples, the newest: a GiB"
     yield "replay.min_size", least, "learning starts when there is some variety"
-    yield "replay.samples_per_insert", 4, "learned from four times: more overfits, less wastes games"
+    yield "replay.samples_per_insert", 4, "times that a sample is learned from: more overfit, fewer waste games"
 
 
 def _optimizer(learning_rate: float) -> Iterator[Choice]:

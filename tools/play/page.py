@@ -273,7 +273,7 @@ class GamePage:
         self._picture = self._picture or BoardPicture(game.env.spec.name, drawing.size, MARGIN if own is None else 0)
         marks = Marks(heat_of(drawing, policy), last_squares(game), self._chosen)
         content = self._picture.svg(drawing, marks) if own is None else self._picture.over(own, marks)
-        # Not sanitized, which would remove parts of the SVG: it is made here, and its labels are escaped.
+        # Not sanitized: the SVG is made here, and its labels are escaped.
         image = ui.interactive_image(
             size=self._picture.extent, content=content, events=["click"], on_mouse=self._click, sanitize=False
         )

@@ -186,6 +186,7 @@ _GREATEST_SHARE = 0.5
 def share_of_clock(remaining_s: float, increment_s: float = 0.0, moves: int = _MOVES_LEFT) -> float:
     """Seconds for the next move, on a clock that has to last for `moves` moves."""
     usable = max(remaining_s - OVERHEAD_S, 0.0)
+    # A quarter of the increment, and at least half of the clock, stay for searches that take longer than expected.
     return min(usable / max(moves, 1) + 0.75 * increment_s, max(_GREATEST_SHARE, 1 / max(moves, 1)) * usable)
 
 
@@ -259,7 +260,7 @@ class GtpClock:
             return None
         if self._stones_left:
             return share_of_clock(self._left, moves=self._stones_left)
-        # A move may use its share of a period even when little main time is left.
+        # A move may use its share of a period, less a reserve, even when little main time is left.
         after = self._period / self._stones if self._stones else 0.0
         return max(share_of_clock(self._left), 0.9 * after - OVERHEAD_S)
 
