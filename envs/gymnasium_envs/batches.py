@@ -132,6 +132,7 @@ class GuardedEnv(gymnasium.Env[Any, Any]):
         self._rebuilt += 1
         if self._seed is None:
             return None
+        # Some environments, such as Atari's, take only seeds of 31 bits.
         return int(np.random.SeedSequence((self._seed, self._rebuilt)).generate_state(1)[0] >> 1)
 
 
@@ -157,6 +158,7 @@ def build(config: GymnasiumConfig, count: int, observations: Observations, actio
         return SyncVectorEnv([guarded] * count, copy=False, autoreset_mode=mode)
     with _by_value():
         # A fork of this process would inherit locks that threads of JAX and Ray hold and never release in the child.
+        # The fork server imports gymnasium once for all environments.
         multiprocessing.set_forkserver_preload(["__main__", "gymnasium"])
         return AsyncVectorEnv([guarded] * count, copy=False, context="forkserver", autoreset_mode=mode)
 
@@ -181,6 +183,7 @@ def kill(batch: GymnasiumVector) -> None:
             process.kill()
         for process in batch.processes:
             process.join()
+        # Otherwise gymnasium closes it once more when the object is deleted.
         batch.closed = True
 
 

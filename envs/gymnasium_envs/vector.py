@@ -125,6 +125,7 @@ class TimedBatch:
         """B seeds, which differ between environments, resets and seeds of this object."""
         states = np.random.SeedSequence((self._seed, self._resets)).generate_state(self._count)
         self._resets += 1
+        # Some environments, such as Atari's, take only seeds of 31 bits.
         return [int(state >> 1) for state in states]
 
 
