@@ -114,6 +114,7 @@ def serve(workdir: Workdir, where: ListenAddress, announce: Callable[[str], None
 
     async def run() -> None:
         dashboard = Dashboard(workdir)
+        # A run that cannot be read ends the command, before any browser is told of it.
         await dashboard.newest()
         server = await start(dashboard, where)
         try:
@@ -136,6 +137,7 @@ async def start(dashboard: Dashboard, where: ListenAddress) -> ReportServer:
     app[_DASHBOARD] = dashboard
     app.router.add_get("/{token}/", _page)
     app.router.add_get("/{token}/version", _version)
+    # No request has a body that is read, so a connection need not linger until the rest of it has arrived.
     runner = web.AppRunner(
         app, access_log=None, lingering_time=0.0, keepalive_timeout=KEEP_ALIVE_S, shutdown_timeout=2.0
     )
