@@ -118,6 +118,7 @@ def play_episodes(
         watch(step)
         observation = step.observation
         failures += int((step.failed & (left > 0)).sum())
+        # An episode starts with a step of its own, after the one that ended or failed.
         returns = np.where(step.started, 0.0, returns + step.reward)
         lengths = np.where(step.started, 0, lengths + 1)
         counted = (step.terminated | step.truncated | (lengths >= max_steps)) & (left > 0)

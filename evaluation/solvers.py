@@ -141,6 +141,7 @@ class ConnectFourSolver:
 
     def _solve_board(self, packed: bytes) -> tuple[float, ...]:
         board = np.unpackbits(np.frombuffer(packed, np.uint8))[: 6 * 7 * 2].reshape(6, 7, 2)
+        # Plane 0 holds the stones of the player to move; BitBully's player 1 is the one who began.
         mover = 1 if board[..., 0].sum() == board[..., 1].sum() else 2
         marks = mover * board[..., 0] + (3 - mover) * board[..., 1]
         known = self._bitbully.score_all_moves(self._library.Board.from_array(marks.tolist()))

@@ -100,6 +100,7 @@ def place(
     # Resume the run that holds this experiment, if there is one.
     mine = [found for found, other in held.items() if other is not None and not _other_settings(other, experiment)]
     if mine:
+        # By length first, so that `hex-2` comes before `hex-10`.
         chosen = preferred if preferred in mine else min(mine, key=lambda found: (len(found), found))
         return ChosenDirectory(chosen, f"Resuming the run in {{runs}}/{chosen}, which holds this experiment")
     # Else take the first free name. An unreadable experiment's is taken too: `Workdir.check` then names the bad file.

@@ -45,6 +45,7 @@ def examine() -> list[Check]:
     checks: list[Callable[[], Check]] = [
         python, packages, cores, memory, disk, ports, jax_devices, ray, replay_server, tpu_library,
     ]  # fmt: skip
+    # Most checks import a library in a process of its own, which keeps a core busy.
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(lambda check: check(), checks))
 
@@ -87,6 +88,7 @@ def packages() -> Check:
 
 def cores() -> Check:
     """The CPUs that this process may use."""
+    # Not `os.cpu_count`, which counts all CPUs of the machine, also in a container that may use two.
     usable = len(os.sched_getaffinity(0))
     if usable < 2:
         return Check("CPU", "warn", f"{usable} core", "self-play and training share it; expect half the speed")

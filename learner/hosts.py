@@ -4,7 +4,7 @@ All hosts must start the programs that span them in the same order. But only a h
 a batch, and only host 0 whether to save or stop. So host 0 writes a log of commands to the coordination service of
 `jax.distributed`, which all hosts follow. The service runs on CPUs: the log is ahead of the devices, which do not idle.
 
-A host may wait for replay for any time. Hosts that wait give signs of life, to distinguish them from lost ones.
+A host may wait for replay without a limit. Hosts that wait give signs of life, to distinguish them from lost ones.
 """
 
 from __future__ import annotations

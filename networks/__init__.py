@@ -29,7 +29,7 @@ def make_network(config: NetworkConfig, spec: EnvSpec) -> Network:
     """The network to train for a game with known rules.
 
     Raises:
-      ConfigError: the network does not support such observations, or learns a model, or a network of one's own cannot
+      ConfigError: the network does not support such observations, or learns a model, or a user's own network cannot
         be imported or does not take its arguments.
     """
     match config:

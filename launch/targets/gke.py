@@ -172,6 +172,7 @@ def _storage(name: str, site: Site) -> list[dict[str, Any]]:
     """A volume for the share and a claim on it."""
     assert site.share is not None
     server, _, path = site.share.partition(":")
+    # With a class, Kubernetes would make another volume for the claim. The size is required, and NFS ignores it.
     common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
     volume = {
         **common,
