@@ -28,7 +28,7 @@ class Openings(NamedTuple):
     """B positions from which games start."""
 
     states: EnvState
-    """With a leading axis B."""
+    """The states, with a leading axis B."""
     moves: np.ndarray[Any, Any]
     """`[B, plies]` int32, the actions that lead to the states."""
     opener: np.ndarray[Any, Any]

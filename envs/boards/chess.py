@@ -55,7 +55,7 @@ class ChessBoard(NamedTuple):
     """`[2, 2]` bool, whether the player to move (row 0) and the opponent may castle on the queen's (column 0) and on
     the king's side."""
     en_passant: Array
-    """`[]` int8, the square over which a pawn has just moved, or -1."""
+    """`[]` int8, the square that a pawn has just skipped by moving two squares, or -1."""
     quiet: Array
     """`[]` int8, plies since the last capture or pawn's move."""
     plies: Array

@@ -119,7 +119,7 @@ class Go(BoardGame):
         return jnp.concatenate([planes, turn]).T.reshape(self.shape)
 
     def lead(self, board: GoBoard) -> jax.Array:
-        """By how much the area of the player to move is larger, `[]` int32, if all stones are alive; without komi."""
+        """The area of the player to move minus the opponent's, `[]` int32, without komi; all stones count as alive."""
         return self._area(jnp.asarray(board.chains), jnp.ones((), bool))
 
     def _any_beside(self, squares: Array) -> jax.Array:

@@ -198,10 +198,10 @@ class ActorProbe:
         """The actor's `ReplayWriter`: drops the samples."""
 
     def flush(self) -> None:
-        """There is nothing to confirm."""
+        """Returns at once."""
 
     def close(self) -> None:
-        """There is no connection."""
+        """Does nothing."""
 
     def run(self) -> None:
         """Plays until stopped."""
