@@ -62,10 +62,7 @@ def pgn_text(env: Env, played: PlayedGame, date: str | None) -> str:
     result = _RESULTS[played.points]
     tags = {"Event": "podzero", "Site": "?", "Date": (date or "????-??-??").replace("-", "."), "Round": "-"}
     tags |= {"White": played.first, "Black": played.second, "Result": result}
-    if game == "gardner_chess":
-        tags |= _GARDNER
-    elif game != "chess":
-        tags |= {"Variant": game}
+    tags |= variant_tags(game)
     if played.given_up:
         tags |= {"Termination": "abandoned"}
     in_algebra = game in CHESS_SIZES
@@ -73,6 +70,13 @@ def pgn_text(env: Env, played: PlayedGame, date: str | None) -> str:
     text = " ".join(f"{ply // 2 + 1}. {name}" if ply % 2 == 0 else name for ply, name in enumerate(names))
     lines = textwrap.wrap(f"{text} {result}", _LINE, break_long_words=False, break_on_hyphens=False)
     return "\n".join([*(f'[{tag} "{_escaped(value)}"]' for tag, value in tags.items()), "", *lines, ""])
+
+
+def variant_tags(game: str) -> dict[str, str]:
+    """The tags that distinguish a game from chess in PGN."""
+    if game == "chess":
+        return {}
+    return _GARDNER if game == "gardner_chess" else {"Variant": game}
 
 
 def _escaped(text: str) -> str:
@@ -140,20 +144,26 @@ _GO = f"KM[{KOMI}]RU[Tromp-Taylor]"
 
 def sgf_text(spec: EnvSpec, game: PlayedGame, date: str | None) -> str:
     """The game in the Smart Game Format, version 4 (Hollosi 1999, https://www.red-bean.com/sgf/)."""
-    size = spec.observation_shape[0]
+    size = board_size(spec)
     rules = _GO if SGF_GAMES[spec.name] == 1 else ""
     played_on = f"DT[{date}]" if date else ""
     names = f"PB[{_escaped_sgf(game.first)}]PW[{_escaped_sgf(game.second)}]"
     root = f";FF[4]GM[{SGF_GAMES[spec.name]}]CA[UTF-8]AP[podzero]SZ[{size}]{rules}{names}{played_on}"
-    nodes = "".join(f"\n;{'BW'[ply % 2]}[{_point(spec, size, action)}]" for ply, action in enumerate(game.moves))
+    nodes = "".join(f"\n;{'BW'[ply % 2]}[{sgf_point(spec, action)}]" for ply, action in enumerate(game.moves))
     return f"({root}RE[{_result(game)}]{nodes})\n"
 
 
-def _point(spec: EnvSpec, size: int, action: int) -> str:
-    """Column and row as letters from the top left; in Hex the name in its notation."""
+def board_size(spec: EnvSpec) -> int:
+    """SGF's property SZ: the rows and columns of a game's board."""
+    return spec.observation_shape[0]
+
+
+def sgf_point(spec: EnvSpec, action: int) -> str:
+    """Column and row as letters from the top left, empty for a pass; in Hex the name in its notation."""
     if spec.name == "hex":
         (name,) = notation_of(spec).names([action])
         return "swap-pieces" if name == "swap" else name
+    size = board_size(spec)
     row, column = divmod(action, size)
     return "" if action == size * size else f"{chr(ord('a') + column)}{chr(ord('a') + row)}"
 

@@ -18,6 +18,7 @@ from podzero.launch.experiments import diff, new
 from podzero.launch.options import Json, Version, print_json
 from podzero.launch.platforms import choose_platform
 from podzero.launch.play import analyze, engine, evaluate, play
+from podzero.launch.records import import_
 from podzero.launch.targets.command import launch
 from podzero.launch.tools import bench, compile_experiment, export, report
 from podzero.launch.tournament import tournament
@@ -179,6 +180,7 @@ def zoo(as_json: Json = False) -> None:
 
 
 app.command("compile")(compile_experiment)
+app.command("import")(import_)
 for _command in (new, diff, train, evaluate, tournament, analyze, play, engine, bench, report, export, launch):
     app.command()(_command)
 

@@ -111,7 +111,7 @@ def check_startable(experiment: Experiment, workdir: Workdir, step: int | None =
         experiment = experiment.model_copy(update={"init_from": None})
     # Built-in games and networks need no check.
     own = not isinstance(experiment.env, GameConfig) or isinstance(experiment.network, OwnNetworkConfig)
-    if own or experiment.init_from is not None:
+    if own or experiment.init_from is not None or experiment.data.records is not None:
         _check_made(experiment)
 
 
@@ -171,7 +171,7 @@ def _check_solver(experiment: Experiment, joins: bool) -> None:
 
 
 def _check_made(experiment: Experiment) -> None:
-    """Makes the environment and the network, checks a network of the user's own, and reads `init_from`."""
+    """Makes environment and network, checks a network of the user's own, reads `init_from`, opens `data.records`."""
     # In a separate process: a user's code may crash or hang.
     env = experiment.env
     if isinstance(env, GameConfig):
@@ -211,3 +211,7 @@ def _make(experiment: Experiment) -> None:
         from podzero.learner.warm_start import read_warm_start
 
         read_warm_start(experiment.init_from, jax.eval_shape(network.init, jax.random.key(0)))
+    if experiment.data.records is not None:
+        from podzero.replay import open_positions
+
+        open_positions(experiment, spec)

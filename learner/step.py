@@ -32,7 +32,7 @@ from podzero.learner.sharding import (
     replicated,
     state_shardings,
 )
-from podzero.samples import sample_like, with_axes
+from podzero.samples import UNSEARCHED, sample_like, with_axes
 from podzero.types import Array, Batch, EnvSpec, ModelNetwork, Network, Params, Symmetry
 
 
@@ -86,7 +86,8 @@ class StepSums(NamedTuple):
     """Norm of the gradient before clipping."""
     learning_rate: jax.Array
     policy_age: jax.Array
-    """Learner step minus the step of the parameters that searched the sample, averaged over the batch."""
+    """Learner step minus the step of the parameters that searched the sample, averaged over the batch's samples of
+    self-play; 0 without any."""
     metrics: dict[str, jax.Array]
     """The objective's metrics by name."""
 
@@ -209,7 +210,8 @@ def _step(spec: TrainStepSpec, shardings: Params, unroll: int, carry: _Carry, ba
     skipped = replace(state, step=state.step + 1, key=key)
     updated = replace(skipped, params=params, ema=ema, opt_state=opt_state)
     finite = jnp.isfinite(loss.total) & jnp.isfinite(norm)
-    age = jnp.mean((state.step - batch.samples.version).astype(jnp.float32))
+    searched = batch.samples.version != UNSEARCHED
+    age = jnp.sum(searched * (state.step - batch.samples.version).astype(jnp.float32)) / jnp.maximum(searched.sum(), 1)
     update_sums = StepSums(jnp.float32(1), jnp.float32(0), norm, rate, age, loss.metrics)
     skip_sums = spec.zero_sums()._replace(skipped=jnp.float32(1))
     sums = optax.tree.add(sums, optax.tree.where(finite, update_sums, skip_sums))

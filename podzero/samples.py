@@ -12,6 +12,8 @@ from podzero.types import EnvSpec, Sample, StoredState, Window
 
 # `Any`, because the fields of samples are annotated as arrays, and here they hold shapes.
 _struct: Any = jax.ShapeDtypeStruct
+UNSEARCHED = -1
+"""The `version` of samples of recorded games, which no parameters have searched."""
 
 
 def sample_like(experiment: Experiment, spec: EnvSpec) -> Sample | Window:

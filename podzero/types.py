@@ -103,7 +103,7 @@ class Sample(NamedTuple):
     value_target: Array
     """`[]` float32 in [-1, 1], for the player to move."""
     version: Array
-    """`[]` int32, learner step of the parameters that searched this position."""
+    """`[]` int32, learner step of the parameters that searched this position; -1 in recorded games."""
     outcome: Array | None = None
     """`[]` int32 for the player to move: 0 lost, 1 drew, 2 won; -1 if a limit ended the game. This and the fields below
     are targets of auxiliary heads, and None without them."""

@@ -17,6 +17,10 @@ from podzero.replay.errors import SignatureError as SignatureError
 from podzero.replay.errors import WrongServer as WrongServer
 from podzero.replay.priorities import priorities_of as priorities_of
 from podzero.replay.process import server_python as server_python
+from podzero.replay.records import PositionLayout as PositionLayout
+from podzero.replay.records import RecordsReader as RecordsReader
+from podzero.replay.records import RecordsWriter as RecordsWriter
+from podzero.replay.records import open_positions as open_positions
 from podzero.replay.server import ReplayServer as ReplayServer
 from podzero.replay.signature import SampleSignature as SampleSignature
 from podzero.replay.tables import REANALYSED as REANALYSED

@@ -1,4 +1,4 @@
-"""The learner's reader, whose batches mix fresh and reanalysed samples, and the reanalysers' reader."""
+"""The learner's reader, whose batches mix fresh, reanalysed and recorded samples, and the reanalysers' reader."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podzero.config import Experiment
+from podzero.protocols import ReplayReader
 from podzero.replay.reader import AnyShardReader, ShardedReader
+from podzero.replay.records import RecordsReader
 from podzero.replay.shard import Addresses
 from podzero.replay.tables import REANALYSED, SAMPLES, STATES, tables_of
 from podzero.types import Batch, EnvSpec, Keys, StoredState, Window
@@ -26,28 +28,32 @@ def make_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment, hos
         ahead = clamp(tolerance / 2 - dispatch, batch_size, (prefetch - 1) * dispatch)
 
     over all hosts, which have equal parts; `ahead` is at least two items per shard. Fresh and reanalysed samples come
-    from two tables, each with its part of the batch size (`Experiment.batch_parts`).
+    from two tables, recorded ones from files, each with its part of the batch size (`Experiment.batch_parts`).
 
     Args:
-      addresses: returns the addresses of this host's shards.
+      addresses: returns the addresses of this host's shards; none without self-play.
       spec: the environment's specification.
       experiment: the experiment to train.
       hosts: number of learner hosts; each reads its part of every batch from its own shards.
 
     Raises:
       WrongServer: another server answers at an address.
+      ConfigError: the recorded games cannot be used.
     """
-    tables = tables_of(experiment, spec)
-    fresh, reanalysed = experiment.batch_parts
+    tables, steps = tables_of(experiment, spec), experiment.learner.steps_per_dispatch
+    fresh, reanalysed, recorded = experiment.batch_parts
 
     def part(table: str, samples: int, tolerance: float) -> ShardedReader:
-        leading = (experiment.learner.steps_per_dispatch, samples // hosts)
         ahead = _samples_ahead(experiment, samples, tolerance) // hosts
-        return ShardedReader(addresses, tables[table], experiment.replay, leading, ahead)
+        return ShardedReader(addresses, tables[table], experiment.replay, (steps, samples // hosts), ahead)
 
-    parts = [part(SAMPLES, fresh, experiment.replay_tolerance)]
+    parts: list[ReplayReader] = []
+    if fresh:
+        parts.append(part(SAMPLES, fresh, experiment.replay_tolerance))
     if reanalysed:
         parts.append(part(REANALYSED, reanalysed, experiment.reanalysed_tolerance))
+    if recorded:
+        parts.append(RecordsReader(experiment, spec, (steps, recorded // hosts)))
     return BatchReader(parts, len(addresses()))
 
 
@@ -60,11 +66,11 @@ def make_state_reader(addresses: Addresses, spec: EnvSpec, experiment: Experimen
 class BatchReader:
     """An endless iterator over host batches `[steps_per_dispatch, batch_size / hosts, ...]`; a `ReplayReader`.
 
-    Each batch concatenates a fixed number of samples from each table.
+    Each batch concatenates a fixed number of samples from each table and from recorded games.
     """
 
-    def __init__(self, parts: Sequence[ShardedReader], shards: int) -> None:
-        """Takes one reader per table; the tables hold the same kind of samples, on the same `shards` shards."""
+    def __init__(self, parts: Sequence[ReplayReader], shards: int) -> None:
+        """Takes the readers of the parts, which give the same kind of samples, and the number of shards."""
         self._parts = parts
         self._shards = shards
         self._read: list[Batch] = []

@@ -66,14 +66,14 @@ class Kind(Reservation):
 def program(experiment: Experiment) -> tuple[Kind, ...]:
     """The processes of an experiment, in the order in which they start; kinds that it does not use have count 0."""
     replay, server, actors, reanalyse = experiment.replay, experiment.server, experiment.actors, experiment.reanalyse
-    cluster = experiment.cluster
+    cluster, shards, players = experiment.cluster, experiment.replay_shards, experiment.actor_processes
     learners, servers, hosts = cluster.learner_hosts, experiment.server_processes, host_resources(cluster)
     served = actors.inference == "server"
     stored = {"reanalyser": "new targets"} if reanalyse.processes else {}
     prioritized = {"learner": "priorities"} if replay.sampler == "prioritized" else {}
     return (
         Kind(
-            "replay", replay.shards, process=ReplayProcess, plural="replay shards", needed=replay.shards,
+            "replay", shards, process=ReplayProcess, plural="replay shards", needed=shards,
             cpus=replay.cpus, memory=replay.memory_bytes,
             settings="replay.cpus or replay.memory_gib" if replay.memory_gib else "replay.cpus", environment=CPU_ONLY,
             fed_by={"actor": "samples, states" if stored else "samples"} | stored | prioritized,
@@ -106,7 +106,7 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
             restart="alone, with other random numbers",
         ),
         Kind(
-            "actor", actors.processes, process=ActorProcess, plural="actors", needed=actors.first_processes,
+            "actor", players, process=ActorProcess, plural="actors", needed=min(players, actors.first_processes),
             cpus=actors.cpus, resources=actors.resources,
             settings=f"actors.count, actors.{'resources' if actors.resources else 'cpus'} or actors.min_count",
             # Each group of games that waits for a server holds a thread.

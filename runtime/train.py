@@ -87,7 +87,7 @@ def _start(
     layers: Layers | None,
 ) -> Run:
     """Starts Ray and the workers; `stack` ends them. The experiment is written last: a failed start leaves no trace."""
-    if address is None:
+    if address is None and experiment.has_self_play:
         from podzero.replay.process import server_python
 
         server_python()  # builds the replay server's environment if it is missing, before anything waits for it

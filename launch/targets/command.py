@@ -145,6 +145,8 @@ def confirm(experiment: Experiment, yes: bool) -> bool:
 
 
 def _learner(experiment: Experiment) -> str:
+    if not experiment.has_self_play:
+        return "it reads recorded games and waits for no actors"
     found = rates(experiment)
     if found is None:
         return "the time that it will wait for actors is unknown; `podzero status` shows it once the run trains"

@@ -146,18 +146,21 @@ def cpu_pool(experiment: Experiment, cpus: int) -> Pool:
             "raise --worker-cpus or lower actors.cpus"
         )
     # Count everything in units of actors' CPUs, since processes cannot be divided between workers.
-    others = sum(reserved_cpus(experiment)) - actors.processes * actors.cpus
-    processes = actors.processes + math.ceil(others / actors.cpus)
+    playing = experiment.actor_processes
+    others = sum(reserved_cpus(experiment)) - playing * actors.cpus
+    processes = playing + math.ceil(others / actors.cpus)
     by_cpus = math.ceil(processes / per_worker)
     by_memory = math.ceil(memory_gib(experiment) / (WORKER_GIB_PER_CPU * cpus))
-    return Pool(max(by_cpus, by_memory), cpus)
+    return Pool(max(by_cpus, by_memory, 1), cpus)  # the evaluator reserves nothing, but needs a machine
 
 
 def memory_gib(experiment: Experiment) -> float:
     """GiB of memory for all actors, reanalysers and replay servers together."""
+    if not experiment.has_self_play:
+        return 0.0
     replay = experiment.replay
     samples = replay.capacity * sample_bytes(experiment) * SAMPLE_OVERHEAD / 2**30
-    processes = experiment.actors.processes + experiment.reanalyse.processes
+    processes = experiment.actor_processes + experiment.reanalyse.processes
     return samples + replay.shards * SHARD_GIB + processes * ACTOR_GIB
 
 

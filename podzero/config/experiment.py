@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import pydantic
 import yaml
 from pydantic import Field, NonNegativeInt
 
 from podzero.config.acting import ActorsConfig, ReanalyseConfig, ReplayConfig, SearchConfig
+from podzero.config.data import DataConfig, check_data
 from podzero.config.environments import EnvConfig, GymnasiumConfig
 from podzero.config.networks import LEARN_MODELS, ModelNetworkConfig, NetworkConfig, ResNetConfig
 from podzero.config.running import (
@@ -29,6 +30,14 @@ _SELF_PLAY_OF_GAMES = ("opening_fraction", "opening_plies", "root_value_weight",
 """Settings of section `actors` that MuZero's actors do not have."""
 _SIZE = re.compile(r"_\d+x\d+$")
 """The size of the board in the name of a game."""
+
+
+class BatchParts(NamedTuple):
+    """The numbers of samples of each kind in a batch, over all learner hosts."""
+
+    fresh: int
+    reanalysed: int
+    recorded: int
 
 
 class Experiment(Section):
@@ -58,6 +67,8 @@ class Experiment(Section):
     """The replay buffer."""
     learner: LearnerConfig = LearnerConfig()
     """Training."""
+    data: DataConfig = DataConfig()
+    """Recorded games."""
     muzero: MuZeroConfig = MuZeroConfig()
     """Training of a learned model."""
     reanalyse: ReanalyseConfig = ReanalyseConfig()
@@ -81,14 +92,34 @@ class Experiment(Section):
         return isinstance(self.network, ResNetConfig) and self.network.auxiliary
 
     @property
+    def has_self_play(self) -> bool:
+        """Whether actors play and replay stores their samples; otherwise the learner reads only recorded games."""
+        return self.data.records is None or self.data.share < 1
+
+    @property
+    def replay_shards(self) -> int:
+        """Replay servers of the run."""
+        return self.replay.shards if self.has_self_play else 0
+
+    @property
+    def actor_processes(self) -> int:
+        """Actors with a process of their own."""
+        return self.actors.processes if self.has_self_play else 0
+
+    @property
     def server_processes(self) -> int:
         """Inference servers with a process of their own."""
-        return self.server.count if self.actors.inference == "server" and not self.server.beside_learner else 0
+        return self.server.count if self._is_served and not self.server.beside_learner else 0
 
     @property
     def uses_learner_devices(self) -> bool:
         """Whether self-play evaluates the network on the learner's devices."""
-        return self.actors.beside_learner or (self.actors.inference == "server" and self.server.beside_learner)
+        plays = self.has_self_play and self.actors.beside_learner
+        return plays or (self._is_served and self.server.beside_learner)
+
+    @property
+    def _is_served(self) -> bool:
+        return self.has_self_play and self.actors.inference == "server"
 
     @property
     def learns_model(self) -> bool:
@@ -185,13 +216,14 @@ class Experiment(Section):
 
     @pydantic.model_validator(mode="after")
     def _replay_cannot_deadlock(self) -> Experiment:
-        check_replay(self)
+        if self.has_self_play:
+            check_replay(self)
         return self
 
     @pydantic.model_validator(mode="after")
     def _hosts_share_equally(self) -> Experiment:
         hosts = self.cluster.learner_hosts
-        shares = (("replay.shards", self.replay.shards), ("learner.batch_size", self.learner.batch_size))
+        shares = (("replay.shards", self.replay_shards), ("learner.batch_size", self.learner.batch_size))
         for name, value in shares:
             if value % hosts:
                 raise ValueError(
@@ -206,16 +238,23 @@ class Experiment(Section):
         check_reanalyse(self)
         return self
 
+    @pydantic.model_validator(mode="after")
+    def _records_fit(self) -> Experiment:
+        check_data(self)
+        return self
+
     @property
-    def batch_parts(self) -> tuple[int, int]:
-        """The numbers of fresh and of reanalysed samples in a batch, over all learner hosts."""
-        batch, hosts = self.learner.batch_size, self.cluster.learner_hosts
-        if not self.reanalyse.share:
-            return batch, 0
-        part = batch // hosts
+    def batch_parts(self) -> BatchParts:
+        """How a batch is divided between fresh, reanalysed and recorded samples."""
+        hosts = self.cluster.learner_hosts
+        part = self.learner.batch_size // hosts
+        if not self.has_self_play:
+            return BatchParts(0, 0, hosts * part)
         # Every host needs a sample of each kind.
-        reanalysed = hosts * min(max(round(self.reanalyse.share * part), 1), part - 1)
-        return batch - reanalysed, reanalysed
+        share = self.data.share if self.data.records else 0.0
+        recorded = _whole(share, part, others=2 if self.reanalyse.share else 1)
+        reanalysed = _whole(self.reanalyse.share, part, others=1 + recorded)
+        return BatchParts(hosts * (part - reanalysed - recorded), hosts * reanalysed, hosts * recorded)
 
     @property
     def replay_tolerance(self) -> float:
@@ -246,6 +285,11 @@ class Experiment(Section):
     def to_yaml(self) -> str:
         """The experiment as YAML; `load` reads an equal one from it."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+def _whole(share: float, part: int, others: int) -> int:
+    """A share of `part` samples in whole samples: none, or at least one, so that `others` are left."""
+    return min(max(round(share * part), 1), part - others) if share else 0
 
 
 def check_replay(experiment: Experiment) -> None:

@@ -264,7 +264,7 @@ def _apply(tree: dict[str, Any], override: str, setting: str, value: Any) -> Non
 
 
 def _make_own_files_absolute(tree: dict[str, Any], folder: Path) -> None:
-    """Makes the paths of Python files in `env` and `network` and of the run in `init_from` absolute.
+    """Makes the paths of Python files in `env` and `network` absolute, of the run in `init_from` and of `data.records`.
 
     They then hold in any working directory. They are relative to the experiment's folder, or else to the current one.
     """
@@ -273,6 +273,8 @@ def _make_own_files_absolute(tree: dict[str, Any], folder: Path) -> None:
         tree["network"] = network | {"name": _absolute(network["name"], folder)}
     if isinstance(who := tree.get("init_from"), str):
         tree["init_from"] = _absolute_run(who, folder)
+    if isinstance(data := tree.get("data"), dict) and isinstance(records := data.get("records"), str):
+        tree["data"] = data | {"records": _absolute_run(records, folder)}
     if not isinstance(env, dict):
         return
     found: dict[str, Any] = {field: _absolute(env[field], folder) for field in ("name", "id", "module") if field in env}

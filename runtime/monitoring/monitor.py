@@ -127,7 +127,7 @@ class Monitor:
             server_latency_ms=self._max_over("inference", "server/latency_ms_median"),
             server_latency_p99_ms=self._max_over("inference", "server/latency_ms_p99"),
             replay_size=int(size),
-            replay_capacity=self._experiment.replay.capacity,
+            replay_capacity=self._experiment.replay.capacity if self._experiment.has_self_play else 0,
             samples_per_insert=self._samples_per_insert(),
             policy_age=learner.get("learner/policy_age"),
             loss=learner.get("learner/loss"),
@@ -151,7 +151,9 @@ class Monitor:
             # Reports arrive unevenly, so that a window may hold the work of more than its length.
             device_busy=min(self._rates["device_s"].per_s(now), 1.0) if "learner/device_busy" in learner else None,
             shares=shares,
-            bottleneck=bottleneck(phase, shares, size, self._experiment.replay.min_size, server_busy),
+            bottleneck=bottleneck(
+                phase, shares, size, self._experiment.replay.min_size, server_busy, self._experiment.has_self_play
+            ),
         )
         hosts = [metrics for worker, metrics in self._gauges.items() if kind_of(worker) == "learner"]
         price = self._experiment.cluster.price_per_hour
@@ -267,6 +269,7 @@ def bottleneck(
     replay_size: float,
     min_size: int,
     server_busy: float | None = None,
+    has_self_play: bool = True,
 ) -> str:
     """Says in words which side waits for which; empty while that is unknown.
 
@@ -276,6 +279,7 @@ def bottleneck(
       replay_size: samples in replay.
       min_size: number of samples in replay at which training begins.
       server_busy: share of time in which the inference servers' devices had a batch; None without servers.
+      has_self_play: whether there are actors.
     """
     if phase == "collecting":
         if replay_size < min_size:
@@ -283,7 +287,7 @@ def bottleneck(
         return "the learner prepares its first step (compiling)"
     if phase != "training":
         return ""
-    writers = {"actors": shares.get("actor", {})}
+    writers = {"actors": shares.get("actor", {})} if has_self_play else {"recorded games": {}}
     if "reanalyser" in shares:
         writers["reanalysers"] = shares["reanalyser"]
     return _training_bottleneck(writers, shares.get("learner", {}), server_busy or 0.0)

@@ -130,7 +130,8 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
         yield "servers", _servers(status)
     if status.reanalysed_per_s:
         yield "reanalysis", _joined(f"{_rate(status.reanalysed_per_s)} samples/s reanalysed")
-    yield "replay", _replay(status)
+    if status.replay_capacity:
+        yield "replay", _replay(status)
     yield "strength", _strength(status)
     if status.checkpoint_age_s is not None:
         yield "checkpoint", _joined(*_checkpoint_items(status, duration(status.checkpoint_age_s)))

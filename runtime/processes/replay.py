@@ -107,6 +107,6 @@ def replay_addresses(
       rank: the rank of the learner host that reads the shards; other processes use all shards.
       hosts: the number of learner hosts that share the shards.
     """
-    names = [f"replay-{index}" for index in range(experiment.replay.shards)]
+    names = [f"replay-{index}" for index in range(experiment.replay_shards)]
     # The driver waits as long: with less, a replay that takes longer to restore could never be resumed.
     return book.await_servers(names[rank::hosts], BUILD_TIMEOUT_S)

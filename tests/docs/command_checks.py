@@ -75,7 +75,7 @@ VARIABLES = {"SITE": " ".join(OPTIONS)}
 MISSING = {
     "a": ["hex"], "b": ["chess"],
     "config": ["tic_tac_toe"], "directory": ["runs/tic_tac_toe"], "protocol": ["--protocol", "gtp"],
-    "stage": ["learner"],
+    "files": ["games.pgn"], "game": ["--game", "tic_tac_toe"], "stage": ["learner"],
     "target": ["queued"], "to": ["--to", "agent.onnx"], "who": ["runs/tic_tac_toe"],
 }  # fmt: skip
 """What is added where a sentence speaks of a command without its arguments."""

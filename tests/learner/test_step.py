@@ -209,13 +209,13 @@ def test_the_gradient_norm_is_measured_before_clipping(training, make_dispatch):
     assert norms[0] > 1e-2
 
 
-def test_the_policy_age_is_the_mean_of_step_minus_version(training, make_dispatch):
+def test_the_policy_age_is_the_mean_of_step_minus_version_over_searched_samples(training, make_dispatch):
     state, train = training()
-    batch = make_dispatch(2, 4)
-    batch.samples.version[:] = [[0, 0, 0, 0], [-1, -1, 1, 1]]
+    batch = make_dispatch(3, 4)
+    batch.samples.version[:] = [[-1, -1, -1, -1], [0, 0, 1, 1], [-1, 0, 1, 2]]
     _, sums, _ = train(state, batch)
-    # Ages 0 at step 0, and (2 + 2 + 0 + 0) / 4 = 1 at step 1.
-    assert float(sums.policy_age) == pytest.approx(1.0)
+    # Nothing at step 0, (1 + 1 + 0 + 0) / 4 at step 1, and (2 + 1 + 0) / 3 at step 2.
+    assert float(sums.policy_age) == pytest.approx(1.5)
 
 
 def test_the_state_is_donated(training, make_dispatch):

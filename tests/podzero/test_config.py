@@ -281,21 +281,6 @@ def test_an_accepted_tolerance_admits_a_batch_and_an_insert_on_every_shard(batch
 
 
 @pytest.mark.parametrize(
-    ("share", "batch", "hosts", "parts"),
-    [(0.0, 512, 1, (512, 0)), (0.5, 512, 1, (256, 256)), (0.3, 10, 1, (7, 3)), (0.3, 20, 2, (14, 6)),
-     (0.001, 512, 4, (508, 4)), (0.999, 512, 4, (4, 508))],
-)  # fmt: skip
-def test_a_batch_has_fresh_and_reanalysed_samples_on_every_host(share, batch, hosts, parts):
-    accepted = experiment(
-        reanalyse={"share": share},
-        learner={"batch_size": batch},
-        cluster={"hosts": hosts},
-        replay={"shards": hosts, "samples_per_insert": 8.0},
-    )
-    assert accepted.batch_parts == parts
-
-
-@pytest.mark.parametrize(
     ("sections", "words", "advice"),
     [
         ({"learner": {"batch_size": 1}}, "batch_size 1 is too small for reanalyse.share 0.5", "learner.batch_size=2"),
@@ -333,10 +318,10 @@ def test_an_accepted_reanalyse_tolerance_admits_a_batch_and_an_insert_on_every_s
         accepted = experiment(learner={"batch_size": batch}, replay=replay, reanalyse={"share": share})
     except ConfigError:
         return
-    fresh, reanalysed = accepted.batch_parts
+    fresh, reanalysed, recorded = accepted.batch_parts
     assert fresh > 0
     assert reanalysed > 0
-    assert fresh + reanalysed == batch
+    assert (fresh + reanalysed, recorded) == (batch, 0)
     assert accepted.reanalysed_tolerance >= reanalysed + shards * accepted.replay.samples_per_item * max(1.0, ratio)
     assert accepted.reanalysed_tolerance <= ratio * accepted.reanalysed_min_size + 1e-6
     assert accepted.reanalysed_min_size <= accepted.reanalyse.capacity
@@ -523,3 +508,71 @@ def test_the_first_reached_limit_is_named(minutes, steps, games, reached):
 )
 def test_only_similar_names_are_suggested(word, suggestion):
     assert nearest(word, ["CartPole-v1", "Hopper-v5", "Ant-v5"]) == suggestion
+
+
+RECORDS = {"records": "games"}
+
+
+@pytest.mark.parametrize(
+    ("sections", "setting"),
+    [
+        ({"data": {"share": 0.5}}, "data.records"),
+        ({"data": RECORDS | {"share": 0.0}}, "data.share"),
+        ({"data": RECORDS | {"share": 1.1}}, "data.share"),
+        ({"data": RECORDS | {"smoothing": 1.0}}, "data.smoothing"),
+        ({"data": RECORDS, "stop": {"games": 100}}, "stop.steps"),
+        ({"data": RECORDS, "reanalyse": {"share": 0.5}}, "reanalyse.share=0"),
+        ({"data": RECORDS | {"share": 0.6}, "reanalyse": {"share": 0.4}}, "below 1"),
+        (
+            {"data": RECORDS | {"share": 0.5}, "replay": {"sampler": "prioritized", "samples_per_item": 1}},
+            "replay.sampler=uniform",
+        ),
+        ({"data": RECORDS | {"share": 0.5}, "learner": {"batch_size": 1}}, "learner.batch_size=2"),
+        (
+            {"data": RECORDS, "env": {"name": "gymnasium", "id": "CartPole-v1"}, "network": {"name": "muzero_mlp"}},
+            "muzero_mlp",
+        ),
+    ],
+)
+def test_records_that_an_experiment_cannot_train_on_are_refused(sections, setting):
+    assert setting in refusal(**sections)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "reanalysed", "batch", "hosts", "parts"),
+    [
+        (None, 0.0, 512, 1, (512, 0, 0)),
+        (None, 0.5, 512, 1, (256, 256, 0)),
+        (None, 0.3, 10, 1, (7, 3, 0)),
+        (None, 0.3, 20, 2, (14, 6, 0)),
+        (None, 0.001, 512, 4, (508, 4, 0)),
+        (None, 0.999, 512, 4, (4, 508, 0)),
+        (1.0, 0.0, 64, 2, (0, 0, 64)),
+        (0.5, 0.0, 64, 1, (32, 0, 32)),
+        (0.5, 0.25, 64, 2, (16, 16, 32)),
+        (0.001, 0.001, 64, 4, (56, 4, 4)),
+        (0.999, 0.0, 64, 4, (4, 0, 60)),
+        (0.8, 0.19, 48, 16, (16, 16, 16)),
+    ],
+)
+def test_a_batch_has_whole_samples_of_each_kind_on_every_host(recorded, reanalysed, batch, hosts, parts):
+    accepted = experiment(
+        data={} if recorded is None else RECORDS | {"share": recorded},
+        reanalyse={"share": reanalysed},
+        learner={"batch_size": batch},
+        cluster={"hosts": hosts},
+        replay={"shards": hosts, "samples_per_insert": 8.0},
+    )
+    assert accepted.batch_parts == parts
+
+
+def test_without_self_play_the_settings_of_replay_do_not_matter():
+    assert "deadlock" in refusal(replay={"tolerance": 1})
+    found = experiment(data=RECORDS, replay={"tolerance": 1, "shards": 3}, cluster={"hosts": 2})
+    assert not found.has_self_play
+
+
+def test_the_folder_of_records_is_found_beside_the_experiment(tmp_path):
+    (tmp_path / "games").mkdir()
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(SMALL | {"data": RECORDS}))
+    assert load(str(tmp_path / "mine.yaml")).data.records == str(tmp_path / "games")

@@ -63,6 +63,17 @@ def test_reserved_cpus_are_those_of_all_processes_but_the_learner():
     assert sum(reserved_cpus(experiment)) == expected
 
 
+@pytest.mark.parametrize("inference", ["local", "server", "device"])
+def test_without_self_play_only_learner_and_evaluator_run(inference):
+    experiment = load("connect_four", ["data.records=records", f"actors.inference={inference}"])
+    assert [kind.name for kind in program(experiment) if kind.count] == ["learner", "evaluator"]
+    assert all(kind.needed == 0 for kind in program(experiment) if kind.name != "learner")
+    assert not experiment.uses_learner_devices
+    beside = load("connect_four", ["data.records=records", "data.share=0.5", f"actors.inference={inference}"])
+    assert rows(beside).keys() == rows(load("connect_four")).keys()
+    assert rows(beside)["replay"].count == 1
+
+
 def test_any_process_is_made_from_the_table_and_travels(experiment):
     context = RunContext(experiment, Workdir("run"), "0123", "store", "directory")
     for kind in program(experiment):

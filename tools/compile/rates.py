@@ -49,8 +49,7 @@ def needed_moves_per_s(experiment: Experiment, learner: CompiledProgram) -> floa
     """The moves/s at which the learner, whose program fits, never waits, by the compiler's estimate of its speed."""
     program = learner.program
     seconds = learner.estimated_seconds() + learner.seconds()["links"]
-    fresh, _ = experiment.batch_parts
-    return moves_asked(experiment, fresh * program.trip_count / seconds)
+    return moves_asked(experiment, experiment.batch_parts.fresh * program.trip_count / seconds)
 
 
 def moves_per_core_s(experiment: Experiment) -> float:

@@ -152,10 +152,11 @@ def evaluations_per_move(experiment: Experiment) -> int:
 def rates(experiment: Experiment) -> Rates | None:
     """The rates of an experiment on its `cluster.slice`; None if they are unknown.
 
-    They are unknown without a slice, for networks that learn a model, and for actors on accelerators other than TPUs.
+    They are unknown without a slice or self-play, for networks that learn a model, and for actors on accelerators other
+    than TPUs.
     """
     where = experiment.cluster.tpu
-    if where is None or experiment.learns_model:
+    if where is None or experiment.learns_model or not experiment.has_self_play:
         return None
     if (known := known_rates(experiment)) is not None:
         return of_slice(experiment, known)
@@ -182,9 +183,8 @@ def of_slice(experiment: Experiment, known: KnownRates) -> Rates:
 
 
 def _fresh(experiment: Experiment) -> float:
-    """The share of a batch that is not reanalysed."""
-    fresh, reanalysed = experiment.batch_parts
-    return fresh / (fresh + reanalysed)
+    """The share of a batch that actors have just played."""
+    return experiment.batch_parts.fresh / experiment.learner.batch_size
 
 
 def _players(experiment: Experiment, where: Slice) -> tuple[float, str] | None:

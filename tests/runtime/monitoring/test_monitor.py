@@ -329,3 +329,9 @@ def test_while_replay_fills_the_learner_waits_for_its_first_samples():
 def test_without_shares_of_time_there_is_no_bottleneck():
     assert bottleneck("starting", {}, 0, 2000) == ""
     assert bottleneck("training", {}, 5000, 2000) == ""
+
+
+def test_a_learner_without_self_play_waits_for_recorded_games():
+    shares = {"learner": {"wait_replay": 0.4, "step": 0.6}}
+    assert "recorded games" in bottleneck("training", shares, 0, 2000, has_self_play=False)
+    assert bottleneck("training", {"learner": {"step": 1.0}}, 0, 2000, has_self_play=False) == ""

@@ -1,0 +1,219 @@
+"""The positions of recorded games in a folder: `podzero import` writes them, the learner reads batches of them.
+
+    positions.bin   one row of bytes for each position
+    records.json    what the rows hold, how many there are, and which games they come from
+
+Bits are packed and a policy is the move that was played, so that a row takes a fifth to a twentieth of a row in replay.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from podzero.config import Experiment
+from podzero.errors import ConfigError
+from podzero.samples import UNSEARCHED
+from podzero.types import Batch, EnvSpec, Keys, Sample
+from podzero.workdir import read_json, sync_tree, write_atomically
+
+_POSITIONS = "positions.bin"
+_RECORDS = "records.json"
+
+
+class PositionLayout:
+    """The row of one position.
+
+    Attributes:
+      text: what rows hold, as one line; folders with equal lines are interchangeable.
+      row: the dtype of a row.
+    """
+
+    def __init__(self, spec: EnvSpec, discount: float) -> None:
+        """Takes the game's specification, and the discount per move that the value targets include."""
+        self._shape, self._dtype = spec.observation_shape, np.dtype(spec.observation_dtype)
+        self._in_bits, self._actions = self._dtype.kind == "b", spec.num_actions
+        size = math.prod(self._shape)
+        shape = ",".join(map(str, self._shape))
+        self.text = f"{spec.name} observation:{self._dtype}[{shape}] actions:{self._actions} discount:{discount:g}"
+        observation = (np.uint8, (_bytes(size),)) if self._in_bits else (self._dtype, (size,))
+        self.row = np.dtype(
+            [
+                ("observation", *observation),
+                ("legal", np.uint8, (_bytes(self._actions),)),
+                ("action", np.int32),
+                ("value_target", np.float32),
+                ("outcome", np.int32),
+                ("moves_left", np.int32),
+                ("reply", np.int32),
+            ]
+        )
+
+    def pack(self, samples: Sample) -> NDArray[Any]:
+        """Rows `[T]` of samples `[T, ...]` with auxiliary targets, whose policy targets choose one action."""
+        rows = np.empty(len(samples.legal), self.row)
+        observation = np.asarray(samples.observation).reshape(len(rows), -1)
+        rows["observation"] = np.packbits(observation, axis=1) if self._in_bits else observation
+        rows["legal"] = np.packbits(samples.legal, axis=1)
+        rows["action"] = np.argmax(samples.policy_target, axis=1)
+        for name in ("value_target", "outcome", "moves_left", "reply"):
+            rows[name] = getattr(samples, name)
+        return rows
+
+    def unpack(self, rows: NDArray[Any], smoothing: float, auxiliary: bool) -> Sample:
+        """The samples `[T, ...]` of rows `[T]`.
+
+        The policy target is `(1 - s) * onehot(action) + s * uniform(legal)`.
+
+        Args:
+          rows: what `pack` returned.
+          smoothing: s.
+          auxiliary: whether samples have the targets of auxiliary heads.
+        """
+        observation = rows["observation"]
+        if self._in_bits:
+            observation = _unpacked(observation, math.prod(self._shape))
+        legal = _unpacked(rows["legal"], self._actions)
+        policy = np.float32(smoothing) * legal / legal.sum(axis=1, keepdims=True, dtype=np.float32)
+        policy[np.arange(len(rows)), rows["action"]] += np.float32(1 - smoothing)
+        targets = {name: rows[name].copy() for name in ("outcome", "moves_left", "reply")} if auxiliary else {}
+        return Sample(
+            observation=observation.reshape(-1, *self._shape),
+            legal=legal,
+            policy_target=policy,
+            value_target=rows["value_target"].copy(),
+            version=np.full(len(rows), UNSEARCHED, np.int32),
+            **targets,
+        )
+
+
+def _bytes(bits: int) -> int:
+    return -(-bits // 8)
+
+
+def _unpacked(packed: NDArray[np.uint8], bits: int) -> NDArray[np.bool_]:
+    return np.unpackbits(packed, axis=1, count=bits).astype(np.bool_)
+
+
+class RecordsWriter:
+    """Writes a folder of records as a whole: leaving the context by an exception leaves nothing behind."""
+
+    def __init__(self, folder: Path, layout: PositionLayout) -> None:
+        """Takes the folder to write.
+
+        Raises:
+          ConfigError: the folder exists already, or cannot be made.
+        """
+        self._folder, self._layout = folder, layout
+        self._unfinished = folder.with_name(f".{folder.name}.unfinished")
+        if folder.exists():
+            raise ConfigError(f"{folder} exists, and is not overwritten; give another folder with --to, or remove it")
+        try:
+            shutil.rmtree(self._unfinished, ignore_errors=True)
+            self._unfinished.mkdir(parents=True)
+        except OSError as error:
+            raise ConfigError(f"{folder} cannot be written: {error.strerror}; give another folder with --to") from None
+        self._file = (self._unfinished / _POSITIONS).open("wb")
+        self.positions = 0
+        """The number of positions written so far."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        shutil.rmtree(self._unfinished, ignore_errors=True)
+
+    def add(self, samples: Sample) -> None:
+        """Adds the positions `[T, ...]` of one game, as `PositionLayout.pack` takes them."""
+        rows = self._layout.pack(samples)
+        self._file.write(rows.tobytes())
+        self.positions += len(rows)
+
+    def finish(self, facts: Mapping[str, Any]) -> None:
+        """Completes the folder; `facts` say where the positions come from."""
+        self._file.close()
+        tree = {"layout": self._layout.text, "positions": self.positions, **facts}
+        write_atomically(self._unfinished / _RECORDS, json.dumps(tree, indent=1) + "\n")
+        sync_tree(self._unfinished)
+        self._unfinished.rename(self._folder)
+
+
+def open_positions(experiment: Experiment, spec: EnvSpec) -> tuple[PositionLayout, NDArray[Any]]:
+    """The layout and the rows `[N]` of `data.records`, mapped into memory.
+
+    Raises:
+      ConfigError: there are none, they are damaged, or they are of another game.
+    """
+    layout, folder = PositionLayout(spec, experiment.env.discount), Path(experiment.data.records or "")
+    what, tree = f"data.records = '{folder}'", read_json(folder / _RECORDS)
+    if not tree:
+        raise ConfigError(
+            f"{what}: this folder holds no records on {socket.gethostname()}; `podzero import` writes one, and all "
+            "learner hosts must see it at the same path"
+        )
+    if tree.get("layout") != layout.text:
+        raise ConfigError(f"{what} holds '{tree.get('layout')}'; this experiment needs '{layout.text}'")
+    file = folder / _POSITIONS
+    size, expected = file.stat().st_size if file.is_file() else 0, int(tree["positions"]) * layout.row.itemsize
+    if size != expected:
+        raise ConfigError(
+            f"{what} is damaged: {file} has {size:,} bytes instead of {expected:,}; import the games again"
+        )
+    return layout, np.memmap(file, layout.row, "r")
+
+
+class RecordsReader:
+    """An endless iterator over batches of recorded positions, drawn uniformly with replacement; a `ReplayReader`."""
+
+    def __init__(
+        self, experiment: Experiment, spec: EnvSpec, leading: tuple[int, ...], seed: int | None = None
+    ) -> None:
+        """Opens `data.records`.
+
+        Args:
+          experiment: the experiment.
+          spec: the environment's specification.
+          leading: the leading axes of a batch.
+          seed: the seed of the draws; by default they differ from process to process.
+
+        Raises:
+          ConfigError: see `open_positions`.
+        """
+        self._layout, self._rows = open_positions(experiment, spec)
+        self._smoothing, self._auxiliary = experiment.data.smoothing, experiment.has_auxiliary_heads
+        self._leading = leading
+        self._random = np.random.default_rng(seed)
+        self._closed = threading.Event()
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        """The next batch, `[*leading, ...]` on every field.
+
+        Raises:
+          StopIteration: the reader was closed.
+        """
+        if self._closed.is_set():
+            raise StopIteration
+        rows = self._rows[self._random.integers(len(self._rows), size=math.prod(self._leading))]
+        samples = self._layout.unpack(rows, self._smoothing, self._auxiliary)
+        return Batch(jax.tree.map(lambda field: field.reshape(*self._leading, *field.shape[1:]), samples))
+
+    def update_priorities(self, keys: Keys, errors: NDArray[Any]) -> None:
+        """Does nothing: recorded positions have no priorities."""
+
+    def close(self) -> None:
+        """Ends the iterator; thread-safe."""
+        self._closed.set()

@@ -1,0 +1,147 @@
+"""Recorded positions: what a folder holds, and their part of the learner's batches."""
+
+import json
+
+import numpy as np
+import pytest
+
+from podzero.config import parse
+from podzero.errors import ConfigError
+from podzero.replay import PositionLayout, RecordsReader, RecordsWriter, make_reader, make_writer, open_positions
+from podzero.types import EnvSpec, Sample
+
+BITS = EnvSpec("bits", (3, 5), "bool", 11)
+
+
+def positions(spec, count, seed=0):
+    """Random positions with auxiliary targets, whose policies choose legal actions."""
+    random = np.random.default_rng(seed)
+    action = random.integers(spec.num_actions, size=count)
+    legal = random.random((count, spec.num_actions)) < 0.5
+    legal[np.arange(count), action] = True
+    observation = random.random((count, *spec.observation_shape))
+    return Sample(
+        observation=observation < 0.5 if spec.observation_dtype == "bool" else observation.astype(np.float32),
+        legal=legal,
+        policy_target=np.eye(spec.num_actions, dtype=np.float32)[action],
+        value_target=random.uniform(-1, 1, count).astype(np.float32),
+        version=np.full(count, -1, np.int32),
+        outcome=random.integers(3, size=count).astype(np.int32),
+        moves_left=random.integers(50, size=count).astype(np.int32),
+        reply=random.integers(-1, 11, size=count).astype(np.int32),
+    )
+
+
+@pytest.fixture
+def experiment_on(make_experiment):
+    def make(folder, **data):
+        return parse(make_experiment().model_dump(mode="json") | {"data": {"records": str(folder), **data}}, "test")
+
+    return make
+
+
+@pytest.fixture
+def write(tmp_path, spec):
+    def write(samples, folder="records", discount=1.0):
+        with RecordsWriter(tmp_path / folder, PositionLayout(spec, discount)) as writer:
+            writer.add(samples)
+            writer.finish({"games": 1})
+        return tmp_path / folder
+
+    return write
+
+
+@pytest.mark.parametrize("spec", [BITS, EnvSpec("line", (3,), "float32", 4)])
+def test_samples_are_read_as_they_were_written(spec):
+    layout, samples = PositionLayout(spec, 1.0), positions(spec, 20)
+    read = layout.unpack(layout.pack(samples), smoothing=0.0, auxiliary=True)
+    for name, expected in samples._asdict().items():
+        found = getattr(read, name)
+        assert found.dtype == expected.dtype, name
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+    plain = layout.unpack(layout.pack(samples), smoothing=0.0, auxiliary=False)
+    assert (plain.outcome, plain.moves_left, plain.reply) == (None, None, None)
+
+
+def test_smoothing_gives_a_part_of_the_policy_to_all_legal_moves():
+    layout, samples = PositionLayout(BITS, 1.0), positions(BITS, 1)
+    samples = samples._replace(legal=np.arange(11)[None] < 4, policy_target=np.eye(11, dtype=np.float32)[[2]])
+    read = layout.unpack(layout.pack(samples), smoothing=0.2, auxiliary=False)
+    np.testing.assert_allclose(read.policy_target, [[0.05, 0.05, 0.85, 0.05, *7 * [0]]], rtol=1e-6)
+
+
+def test_bits_are_packed():
+    assert PositionLayout(BITS, 1.0).row.itemsize == 2 + 2 + 5 * 4
+
+
+def test_without_self_play_batches_come_from_the_folder_alone(write, spec, experiment_on):
+    samples = positions(spec, 30)
+    experiment = experiment_on(write(samples))
+    with make_reader(list, spec, experiment) as reader:
+        batch = next(reader)
+        assert batch.weight is None
+        assert batch.keys is None
+        assert batch.samples.observation.shape == (2, 4, 3)
+        assert (batch.samples.version == -1).all()
+        found = {value for _ in range(40) for value in next(reader).samples.value_target.ravel().tolist()}
+    assert found <= set(samples.value_target.tolist())
+    # 320 draws of 30 positions; each is missing with a probability of 2e-5.
+    assert len(found) > 25
+    with pytest.raises(StopIteration):
+        next(reader)
+
+
+def test_draws_are_uniform(write, spec, experiment_on):
+    samples = positions(spec, 4)._replace(value_target=np.arange(4, dtype=np.float32) / 4)
+    reader = RecordsReader(experiment_on(write(samples)), spec, (4000,), seed=7)
+    counts = np.bincount((4 * next(reader).samples.value_target).astype(int), minlength=4)
+    assert abs(counts - 1000).max() < 5 * 27, "five standard deviations"
+
+
+def test_a_share_of_every_batch_is_recorded(serve, connect, write, spec, make_samples, experiment_on):
+    experiment = experiment_on(write(positions(spec, 30)), share=0.3)
+    assert experiment.batch_parts == (3, 0, 1)
+    server = serve(experiment)
+    writer = connect(make_writer, experiment, server)
+    writer.write(make_samples(16))
+    writer.flush()
+    reader = connect(make_reader, experiment, server)
+    for _ in range(2):
+        batch = next(reader)
+        np.testing.assert_array_equal((batch.samples.version == -1).sum(axis=1), [1, 1])
+        assert batch.samples.policy_target.shape == (2, 4, 4)
+
+
+def test_a_folder_is_not_overwritten_and_a_failed_import_leaves_nothing(tmp_path, write, spec):
+    folder = write(positions(spec, 3))
+    with pytest.raises(ConfigError, match="exists"):
+        write(positions(spec, 3))
+    with pytest.raises(AttributeError), RecordsWriter(tmp_path / "other", PositionLayout(spec, 1.0)) as writer:
+        writer.add(None)
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        RecordsWriter(tmp_path / "file" / "records", PositionLayout(spec, 1.0))
+
+
+def test_folders_that_cannot_be_used_are_refused(tmp_path, write, spec, experiment_on):
+    folder = write(positions(spec, 3))
+    assert len(open_positions(experiment_on(folder), spec)[1]) == 3
+    with pytest.raises(ConfigError, match="no records"):
+        open_positions(experiment_on(tmp_path / "missing"), spec)
+    with pytest.raises(ConfigError, match=r"holds 'line .*needs 'bits "):
+        open_positions(experiment_on(folder), BITS)
+    with pytest.raises(ConfigError, match=r"discount:0\.5"):
+        open_positions(experiment_on(write(positions(spec, 3), "other", discount=0.5)), spec)
+    with (folder / "positions.bin").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(ConfigError, match="damaged"):
+        open_positions(experiment_on(folder), spec)
+    (folder / "positions.bin").unlink()
+    with pytest.raises(ConfigError, match="damaged"):
+        open_positions(experiment_on(folder), spec)
+
+
+def test_the_folder_says_what_it_holds(write, spec):
+    tree = json.loads((write(positions(spec, 3)) / "records.json").read_text())
+    assert tree == {"layout": PositionLayout(spec, 1.0).text, "positions": 3, "games": 1}

@@ -1,0 +1,141 @@
+"""Recorded games as samples: targets computed by hand, and the games that the rules refuse."""
+
+import re
+
+import chess
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podzero.envs import make_env
+from podzero.envs.notation import NotationError, notation_of
+from podzero.evaluation.games import PlayedGame
+from podzero.evaluation.records import record_text
+from podzero.tools.records.games import Fault, RecordedGame
+from podzero.tools.records.pgn import read_pgn, san_action
+from podzero.tools.records.positions import GameReplay
+
+WON = (0, 3, 1, 4, 2)
+"""The first player completes the first row of tic-tac-toe."""
+DRAWN = (0, 4, 8, 1, 7, 6, 2, 5, 3)
+
+
+@pytest.fixture(scope="module")
+def replay():
+    """Two games at once, so that each place has several."""
+    replay = GameReplay(make_env("tic_tac_toe"), at_once=2)
+    return lambda *games: list(replay(RecordedGame(f"game {i}", *game) for i, game in enumerate(games)))
+
+
+def test_targets_are_the_moves_played_and_the_outcome_for_the_player_to_move(replay):
+    ((_, samples),) = replay((WON, None))
+    np.testing.assert_array_equal(samples.policy_target, np.eye(9)[list(WON)])
+    np.testing.assert_array_equal(samples.value_target, [1, -1, 1, -1, 1])
+    np.testing.assert_array_equal(samples.outcome, [2, 0, 2, 0, 2])
+    np.testing.assert_array_equal(samples.moves_left, [5, 4, 3, 2, 1])
+    np.testing.assert_array_equal(samples.reply, [3, 1, 4, 2, -1])
+    np.testing.assert_array_equal(samples.legal.sum(axis=1), [9, 8, 7, 6, 5])
+    assert not samples.observation[0].any()
+    # The player to move comes first: after two plies, its stone is on square 0 and the opponent's on square 3.
+    assert samples.observation[2].reshape(9, 2)[[0, 3]].tolist() == [[True, False], [False, True]]
+
+
+def test_a_discount_lowers_the_value_of_early_positions():
+    ((_, samples),) = GameReplay(make_env("tic_tac_toe"), 0.5, at_once=2)([RecordedGame("x", WON, None)])
+    np.testing.assert_allclose(samples.value_target, [1 / 16, -1 / 8, 1 / 4, -1 / 2, 1])
+
+
+@pytest.mark.parametrize(("points", "values"), [(0.0, [-1, 1]), (1.0, [1, -1]), (0.5, [0, 0])])
+def test_a_game_that_was_given_up_has_the_recorded_result(replay, points, values):
+    ((_, samples),) = replay(((0, 4), points))
+    np.testing.assert_array_equal(samples.value_target, values)
+
+
+def test_every_game_comes_back_once_whatever_its_length_and_faults(replay):
+    games = [(WON, 1.0), ((0, 0), 1.0), (DRAWN, 0.5), ((4,), 0.0), (WON, None), ((9,), 1.0), (DRAWN, None)]
+    found = {one.where if isinstance(one, Fault) else one.game.where: one for one in replay(*games)}
+    assert len(found) == len(games)
+    plies = {where: len(one.samples.legal) for where, one in found.items() if not isinstance(one, Fault)}
+    assert plies == {"game 0": 5, "game 2": 9, "game 3": 1, "game 4": 5, "game 6": 9}
+    np.testing.assert_array_equal(found["game 6"].samples.policy_target, np.eye(9)[list(DRAWN)])
+    assert not found["game 2"].samples.value_target.any()
+
+
+@pytest.mark.parametrize(
+    ("moves", "points", "kind", "reason"),
+    [
+        ((0, 4, 0), 1.0, "illegal", "move 3"),
+        ((0, -1), 1.0, "illegal", "move 2"),
+        ((0, "z9"), 1.0, "illegal", "move 2.*z9"),
+        ((*WON, 5), 1.0, "illegal", "move 5.*1 more"),
+        ((0, 4), None, "unfinished", "move 2"),
+        (WON, 0.0, "wrong result", "1-0"),
+        (DRAWN, 1.0, "wrong result", "1/2-1/2"),
+    ],
+)
+def test_games_that_the_rules_refuse_say_where(replay, moves, points, kind, reason):
+    refused, kept = replay((moves, points), (WON, 1.0))
+    if not isinstance(refused, Fault):
+        refused, kept = kept, refused
+    assert (refused.where, refused.kind) == ("game 0", kind)
+    assert re.search(reason, refused.reason)
+    assert kept.samples.value_target.tolist() == [1, -1, 1, -1, 1]
+
+
+def test_moves_may_be_names(replay):
+    (numbers, _), (names, _) = replay((WON, None), (("a1", "A2", "b1", "b2", "c1"), None))
+    assert numbers.moves == WON
+    assert names.moves[1] == "A2"
+
+
+def test_in_go_the_record_decides():
+    """Two passes end the game; on the empty board white wins by komi, whatever the record says."""
+    replay = GameReplay(make_env("go_9x9"), at_once=2)
+    ((_, samples),) = replay([RecordedGame("x", (81, 81), 1.0)])
+    assert samples.value_target.tolist() == [1, -1]
+    ((_, samples),) = replay([RecordedGame("x", (81, 81), None)])
+    assert samples.value_target.tolist() == [-1, 1]
+
+
+FAMOUS = {
+    "castling, en passant and promotions": "e2e4 e7e6 e4e5 d7d5 e5d6 f8d6 g1f3 g8f6 f1e2 e8g8 e1g1 h7h5 a2a4 h5h4 "
+    "a4a5 h4h3 a5a6 h3g2 a6b7 g2f1q e2f1 a7a5 b7a8n",
+    "knights and rooks on one file, rank, and target": "b1c3 b8c6 g1f3 g8f6 d2d3 d7d6 f3d4 f6d5 d4b3 d5b6 b3d2 b6d7 "
+    "c3b1 c6b8 d2f3 d7f6 b1d2 b8d7 a2a4 a7a5 h2h4 h7h5 a1a3 a8a6 h1h3 h8h6 a3c3",
+}
+
+
+@pytest.mark.parametrize("name", FAMOUS)
+def test_algebraic_names_of_python_chess_are_understood(name):
+    env, uci = make_env("chess"), FAMOUS[name].split()
+    notation, step, view = notation_of(env.spec), jax.jit(env.step), jax.jit(env.view)
+    board, state = chess.Board(), jax.device_get(env.init(jax.random.key(0)))
+    for move in uci:
+        legal = np.asarray(view(state).legal)
+        action = notation.action(state, move)
+        assert san_action(notation, state, legal, board.san(chess.Move.from_uci(move))) == action
+        board.push_uci(move)
+        state = jax.device_get(step(state, jnp.int32(action)))
+
+
+@pytest.mark.parametrize("name", ["Nd2", "e5", "O-O", "Ke2", "xx", "e9", "e8=Q", ""])
+def test_algebraic_names_without_a_single_legal_move_are_refused(name):
+    """In the initial position; a pawn stands on d2 and on e2."""
+    env = make_env("chess")
+    state = jax.device_get(env.init(jax.random.key(0)))
+    legal = np.asarray(jax.jit(env.view)(state).legal)
+    with pytest.raises(NotationError):
+        san_action(notation_of(env.spec), state, legal, name)
+
+
+@pytest.mark.slow
+def test_games_of_chess_are_replayed_from_pgn():
+    """Games in algebraic notation have the actions of the same games in UCI's."""
+    env = make_env("gardner_chess")
+    replay = GameReplay(env, at_once=2)
+    (game,) = replay([RecordedGame("x", ("c2c3", "b4c3", "b1c3"), 0.5)])
+    actions = np.argmax(game.samples.policy_target, axis=1).tolist()
+    text = record_text(env, PlayedGame("a", "b", tuple(actions), 0.5))
+    (again,) = replay(read_pgn(text.splitlines(keepends=True), "x", env.spec))
+    assert np.argmax(again.samples.policy_target, axis=1).tolist() == actions

@@ -1,0 +1,147 @@
+"""What is read from files of games, and which games are left out before they are replayed."""
+
+import json
+
+import pytest
+
+from podzero.envs import make_env
+from podzero.evaluation.games import PlayedGame, game_to_tree
+from podzero.evaluation.records import record_text
+from podzero.tools.records.games import Fault, RecordedGame
+from podzero.tools.records.lines import read_lines
+from podzero.tools.records.pgn import read_pgn
+from podzero.tools.records.sgf import read_sgf
+
+GO = make_env("go_9x9").spec
+HEX = make_env("hex").spec
+FOUR = make_env("connect_four").spec
+CHESS = make_env("chess").spec
+
+
+def moves_and_points(found):
+    found = list(found)
+    assert all(isinstance(game, RecordedGame) for game in found), found
+    return [(list(game.moves), game.points) for game in found]
+
+
+def kinds(found):
+    return [found.kind for found in found if isinstance(found, Fault)]
+
+
+@pytest.mark.parametrize(("points", "given_up"), [(1.0, False), (0.0, True)])
+@pytest.mark.parametrize(("name", "moves"), [("go_9x9", [40, 81, 0]), ("othello", [19, 64]), ("hex", [12, 121, 5])])
+def test_sgf_is_read_as_it_is_written(name, moves, points, given_up):
+    env = make_env(name)
+    text = record_text(env, PlayedGame("a]b", "(c;", tuple(moves), points, given_up=given_up))
+    assert moves_and_points(read_sgf(2 * text, "x", env.spec)) == 2 * [(moves, points)]
+
+
+def test_variations_comments_and_old_forms_of_sgf_do_not_matter():
+    text = r"""(;GM[1]SZ[9:9]RE[Draw]C[a \] ;B[zz\] (];Black[aa];W[tt](;B[ba];W[](;B[ca])(;B[da]))(;B[bb]C[worse]))"""
+    assert moves_and_points(read_sgf(text, "x", GO)) == [([0, 81, 1, 81, 2], 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("(;GM[1]SZ[19];B[aa])", "foreign"),
+        ("(;GM[1];B[aa])", "foreign"),
+        ("(;GM[2]SZ[9];B[aa])", "foreign"),
+        ("(;GM[1]SZ[nine];B[aa])", "foreign"),
+        ("(;GM[1]SZ[9]HA[2]AB[cc][gg];W[aa])", "foreign"),
+        ("(;GM[1]SZ[9];W[aa])", "illegal"),
+        ("(;GM[1]SZ[9];B[aa];B[bb])", "illegal"),
+        ("(;GM[1]SZ[9];B[jj])", "illegal"),
+        ("(;GM[1]SZ[9];B[aa];W[b", "unreadable"),
+        ("(;GM[1]SZ[9]RE[B+3.5])", "unfinished"),
+        ("()", "unreadable"),
+    ],
+)
+def test_sgf_of_other_games_and_faulty_sgf_is_left_out(text, kind):
+    good = "(;GM[1]SZ[9]RE[B+R];B[aa])"
+    found = list(read_sgf(good + text, "kgs.sgf", GO))
+    assert kinds(found) == [kind]
+    assert found[0] == RecordedGame("kgs.sgf, game 1", (0,), 1.0)
+    assert found[1].where == "kgs.sgf, game 2"
+
+
+def test_a_game_without_sgf_finds_all_sgf_foreign():
+    assert kinds(read_sgf("(;GM[11];B[a1])", "x", FOUR)) == ["foreign"]
+
+
+def test_pgn_of_other_games_than_chess_is_read_as_it_is_written():
+    env = make_env("connect_four")
+    games = [PlayedGame("a", "b", moves, 0.5) for moves in ([3, 3, 0], [6])]
+    lines = "\n".join(record_text(env, game) for game in games).splitlines(keepends=True)
+    assert moves_and_points(read_pgn(lines, "x", env.spec)) == [(["d", "d", "a"], 0.5), (["g"], 0.5)]
+
+
+def test_pgn_of_chess_is_read_without_comments_variations_and_glyphs():
+    text = """[Event "rated"]
+[Result "0-1"]
+
+1. e4 {[%clk 0:03:00] a (comment} e5 $1 2.Nf3!? (2. f4 exf4 (2... d5) 3. Nf3) Nc6 ; so (far
+3. Bb5 a6?? 0-1
+
+[Event "no result"]
+
+1. d4 *
+"""
+    assert moves_and_points(read_pgn(text.splitlines(keepends=True), "x", CHESS)) == [
+        (["e4", "e5", "Nf3", "Nc6", "Bb5", "a6"], 0.0),
+        (["d4"], None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tags", "kind"),
+    [
+        ('[Variant "Chess960"]', "foreign"),
+        ('[FEN "8/8/8/8/8/8/k7/7K w - - 0 1"]', "foreign"),
+        ('[Variant "Gardner"]\n[FEN "rnbqk/ppppp/5/PPPPP/RNBQK w - - 0 1"]', "foreign"),
+    ],
+)
+def test_pgn_of_variants_and_positions_is_left_out(tags, kind):
+    text = f'{tags}\n\n1. e4 1-0\n\n[Event "x"]\n\n1. e4 1-0\n'
+    found = list(read_pgn(text.splitlines(keepends=True), "x", CHESS))
+    assert kinds(found) == [kind]
+    assert found[1].moves == ("e4",)
+
+
+def test_the_start_of_the_game_itself_is_not_another_position():
+    gardner = make_env("gardner_chess").spec
+    text = '[Variant "Gardner"]\n[SetUp "1"]\n[FEN "rnbqk/ppppp/5/PPPPP/RNBQK w - - 0 1"]\n\n1. c3 1-0\n'
+    assert moves_and_points(read_pgn(text.splitlines(keepends=True), "x", gardner)) == [(["c3"], 1.0)]
+    text = '[SetUp "1"]\n[FEN "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"]\n\n1. c3 1-0\n'
+    assert moves_and_points(read_pgn(text.splitlines(keepends=True), "x", CHESS)) == [(["c3"], 1.0)]
+
+
+def test_games_that_podzero_has_recorded_are_read():
+    games = [PlayedGame("a", "b", (3, 2), 1.0, given_up=True), PlayedGame("a", "b", (3, 2), 0.5, cut_off=True)]
+    lines = [json.dumps({"pair": 1} | game_to_tree(game)) for game in games]
+    assert moves_and_points(read_lines(lines, "x", FOUR)) == [([3, 2], 1.0), ([3, 2], None)]
+
+
+def test_lines_of_other_programs_are_read():
+    lines = ['{"moves": [3, "d"], "result": "1/2-1/2", "game": "connect_four"}', "", '{"moves": ["a"], "result": null}']
+    assert moves_and_points(read_lines(lines, "x", FOUR)) == [([3, "d"], 0.5), (["a"], None)]
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ('{"moves": [3], "game": "hex"}', "foreign"),
+        ('{"moves": [], "result": "1-0"}', "unfinished"),
+        ('{"moves": [3], "result": "2-0"}', "unreadable"),
+        ('{"moves": [3.5], "result": "1-0"}', "unreadable"),
+        ('{"moves": [true], "result": "1-0"}', "unreadable"),
+        ('{"moves": [3], "points": [0.7, 0.3]}', "unreadable"),
+        ('{"moves": 3}', "unreadable"),
+        ('{"result": "1-0"}', "unreadable"),
+        ("[3]", "unreadable"),
+        ('{"moves": [3', "unreadable"),
+    ],
+)
+def test_faulty_lines_are_left_out(line, kind):
+    (found,) = read_lines([line], "games.jsonl", FOUR)
+    assert (found.where, found.kind) == ("games.jsonl, line 1", kind)

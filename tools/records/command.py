@@ -1,0 +1,115 @@
+"""`podzero import`: reads files of games and writes their positions into a folder."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from podzero.config import EnvConfig
+from podzero.envs import make_env
+from podzero.errors import ConfigError
+from podzero.replay import PositionLayout, RecordsWriter
+from podzero.tools.records.games import Fault, FaultKind, RecordedGame
+from podzero.tools.records.lines import read_lines
+from podzero.tools.records.pgn import read_pgn
+from podzero.tools.records.positions import GameReplay, ReplayedGame
+from podzero.tools.records.sgf import read_sgf
+from podzero.types import EnvSpec
+
+SUFFIXES = (".sgf", ".pgn", ".jsonl")
+"""The kinds of files that can be read."""
+MOST_NAMED = 3
+"""Games left out that are named for each reason."""
+
+
+class Imported(NamedTuple):
+    """What was imported, and what was not."""
+
+    games: int
+    positions: int
+    left_out: dict[FaultKind, int]
+    """The number of games left out, by reason."""
+    named: list[str]
+    """Some of them: where each is, and what is wrong with it."""
+
+
+def import_games(files: Sequence[Path], game: str | EnvConfig, to: Path) -> Imported:
+    """Imports the games of files.
+
+    Args:
+      files: files that end in one of `SUFFIXES`.
+      game: the name of the game, or an experiment's section `env`.
+      to: the folder to write, which must not exist.
+
+    Raises:
+      ConfigError: a file cannot be read, no game can be used, or the folder cannot be written.
+      SimulatorError: a game on the host failed.
+    """
+    _check(files)
+    env = make_env(game)
+    discount = 1.0 if isinstance(game, str) else game.discount
+    left_out, named, games = Counter[FaultKind](), list[str](), 0
+    with RecordsWriter(to, PositionLayout(env.spec, discount)) as writer:
+        for found in _replayed(_read_all(files, env.spec), GameReplay(env, discount)):
+            if isinstance(found, ReplayedGame):
+                games += 1
+                writer.add(found.samples)
+                continue
+            left_out[found.kind] += 1
+            if left_out[found.kind] <= MOST_NAMED:
+                named.append(f"{found.kind}: {found}")
+        if not games:
+            listed = "".join(f"\n  {one}" for one in named)
+            raise ConfigError(f"no game of {env.spec.name} can be used, {left_out.total()} were read{listed}")
+        imported = Imported(games, writer.positions, dict(left_out), named)
+        writer.finish({"files": [str(file) for file in files], **imported._asdict()})
+    return imported
+
+
+def _replayed(found: Iterator[RecordedGame | Fault], replay: GameReplay) -> Iterator[ReplayedGame | Fault]:
+    """Replays the games among what was read; faults pass through."""
+    faults: list[Fault] = []
+
+    def games() -> Iterator[RecordedGame]:
+        for one in found:
+            if isinstance(one, Fault):
+                faults.append(one)
+            else:
+                yield one
+
+    for one in replay(games()):
+        yield one
+        yield from faults
+        faults.clear()
+    yield from faults
+
+
+def _check(files: Iterable[Path]) -> None:
+    """Checks that the files can be read before any of them is.
+
+    Raises:
+      ConfigError: one of them cannot.
+    """
+    for file in files:
+        if file.suffix.lower() not in SUFFIXES:
+            raise ConfigError(f"{file}: expected a file that ends in {', '.join(SUFFIXES)}")
+        if not file.is_file():
+            raise ConfigError(f"{file} is not a file; give files of games, for example runs/mine/games/*.jsonl")
+
+
+def _read_all(files: Iterable[Path], spec: EnvSpec) -> Iterator[RecordedGame | Fault]:
+    for file in files:
+        try:
+            # Names and comments may be in any encoding; moves and results are ASCII.
+            with file.open(encoding="utf-8", errors="replace") as lines:
+                match file.suffix.lower():
+                    case ".sgf":
+                        yield from read_sgf(lines.read(), str(file), spec)
+                    case ".pgn":
+                        yield from read_pgn(lines, str(file), spec)
+                    case _:
+                        yield from read_lines(lines, str(file), spec)
+        except OSError as error:
+            raise ConfigError(f"{file} cannot be read: {error.strerror}") from None

@@ -1,0 +1,54 @@
+"""Reads games in JSON lines: those that runs and tournaments record, and those of other programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from podzero.tools.records.games import RESULTS, Fault, RecordedGame, recorded_game
+from podzero.types import EnvSpec
+
+
+def read_lines(lines: Iterable[str], file: str, spec: EnvSpec) -> Iterator[RecordedGame | Fault]:
+    """The games of a file with one JSON object a line.
+
+    {"moves": [3, "d", 2], "result": "1-0", "game": "connect_four"}
+
+    `moves` are actions by number or by name. `result` is 1-0, 0-1, 1/2-1/2 or *; it may be missing where the rules
+    decide it, and so may `game`. Instead of `result` podzero's own games have `points` and `end`
+    (`podzero.evaluation.games.game_to_tree`).
+
+    Args:
+      lines: the file's lines.
+      file: the name of the file, for messages.
+      spec: the game to read.
+    """
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            where = f"{file}, line {number}"
+            try:
+                yield _game(where, json.loads(line), spec)
+            except (ValueError, LookupError, TypeError, AttributeError):
+                expected = '{"moves": [...], "result": "1-0"}'
+                yield Fault(where, "unreadable", f"expected an object such as {expected}")
+
+
+def _game(where: str, tree: dict[str, Any], spec: EnvSpec) -> RecordedGame | Fault:
+    """The game of a line.
+
+    Raises:
+      ValueError, LookupError, TypeError, AttributeError: the tree is not that of a game.
+    """
+    if (name := tree.get("game", spec.name)) != spec.name:
+        return Fault(where, "foreign", f"it is a game of {name}, not of {spec.name}")
+    moves = list(tree["moves"])
+    if not all(isinstance(move, str) or type(move) is int for move in moves):
+        raise TypeError("a move is neither a number nor a name")
+    if "points" not in tree:
+        return recorded_game(where, moves, RESULTS[tree.get("result") or "*"])
+    points = float(tree["points"][0])
+    if points not in RESULTS.values():
+        raise ValueError("invalid points")
+    # A limit on plies has ended the game, so the points say nothing about how it would have ended.
+    return recorded_game(where, moves, None if tree.get("end") == "cut off" else points)

@@ -1,0 +1,208 @@
+"""Replays recorded games under the rules, many at once, and turns them into samples as self-play does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+from numpy.typing import NDArray
+
+from podzero.actors.assembly import GameAssembler
+from podzero.config import ActorsConfig
+from podzero.envs import notation_for, simulator_errors
+from podzero.envs.boards.chess import CHESS_SIZES
+from podzero.envs.notation import NotationError
+from podzero.protocols import Env
+from podzero.samples import UNSEARCHED
+from podzero.tools.records.games import Fault, FaultKind, RecordedGame
+from podzero.tools.records.pgn import san_action
+from podzero.types import Array, EnvState, Move, Sample, View
+
+GAMES_AT_ONCE = 256
+
+
+class ReplayedGame(NamedTuple):
+    """A game and its positions."""
+
+    game: RecordedGame
+    samples: Sample
+    """`[T, ...]` on every field, in the order played, with the targets of auxiliary heads. The policy target is the
+    move played, the value target the discounted outcome for the player to move."""
+
+
+@dataclass(eq=False)
+class _Running:
+    """A game that is being replayed."""
+
+    game: RecordedGame
+    ply: int = 0
+    """Plies played so far."""
+    first: int = 0
+    """The player that moved first."""
+    score: float = 0.0
+    """That player's rewards so far."""
+    fault: tuple[FaultKind, str] | None = None
+
+
+class GameReplay:
+    """Replays games of one environment.
+
+    Where the rules end a game they give its outcome, elsewhere the record does. In Go the record always does: podzero's
+    rules count dead stones as alive, and its komi may be another.
+
+    Args:
+      env: the rules.
+      discount: the discount per move in the value targets.
+      at_once: how many games are replayed at once, B.
+    """
+
+    def __init__(self, env: Env, discount: float = 1.0, at_once: int = GAMES_AT_ONCE) -> None:
+        self._env, self._discount, self._at_once = env, discount, at_once
+        self._notation = notation_for(env)
+        self._in_algebra = env.spec.name in CHESS_SIZES
+        self._record_decides = env.spec.name.startswith("go_")
+
+    def __call__(self, games: Iterable[RecordedGame]) -> Iterator[ReplayedGame | Fault]:
+        """Replays games; each comes back once, with its positions or the reason why it cannot be used.
+
+        Raises:
+          SimulatorError: a game on the host failed.
+        """
+        waiting = iter(games)
+        slots = [self._next(waiting) for _ in range(self._at_once)]
+        assembler = GameAssembler(ActorsConfig(games=self._at_once), self._discount, auxiliary_targets=True)
+        with simulator_errors():
+            start, play = _programs(self._env, self._at_once)
+            states, view = start()
+            while any(slots):
+                before: View = jax.device_get(view)
+                action, last = self._choose(slots, states, before)
+                states, view, after = play(states, action, last)
+                move, over = self._move(slots, before, action, last, jax.device_get(after))
+                for index, game in zip(np.flatnonzero(over), assembler.add(move, UNSEARCHED), strict=True):
+                    running = slots[index]
+                    assert running is not None
+                    if running.fault is None:
+                        yield ReplayedGame(running.game, game.samples)
+                    else:
+                        yield Fault(running.game.where, *running.fault)
+                    slots[index] = self._next(waiting)
+
+    @staticmethod
+    def _next(waiting: Iterator[RecordedGame]) -> _Running | None:
+        return None if (game := next(waiting, None)) is None else _Running(game)
+
+    def _choose(
+        self, slots: Sequence[_Running | None], states: EnvState, view: View
+    ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """The next action of each slot, and whether its game ends with it: both `[B]`."""
+        # Slots without a game, and games whose move is illegal, play any legal action.
+        action = np.argmax(view.legal, axis=1).astype(np.int32)
+        last = np.zeros(len(slots), np.bool_)
+        on_host = cache(lambda: jax.device_get(states))
+        for index, running in enumerate(slots):
+            if running is None:
+                continue
+            if running.ply == 0:
+                running.first = int(np.asarray(view.player)[index])
+            move = running.game.moves[running.ply]
+            running.ply += 1
+            try:
+                action[index] = self._action(move, np.asarray(view.legal)[index], on_host, index)
+            except NotationError as error:
+                running.fault = "illegal", f"move {running.ply}: {error}"
+            last[index] = running.fault is not None or running.ply == len(running.game.moves)
+        return action, last
+
+    def _action(self, move: int | str, legal: NDArray[np.bool_], states: Callable[[], EnvState], index: int) -> int:
+        """The action of a recorded move in the game of a slot.
+
+        Raises:
+          NotationError: it is not legal, or no action has this name.
+        """
+        if isinstance(move, str):
+            state = jax.tree.map(lambda leaf: leaf[index], states())
+            action = self._named(move, state, legal)
+        else:
+            action = move
+        if not 0 <= action < len(legal) or not legal[action]:
+            raise NotationError(f"'{move}' is not legal")
+        return action
+
+    def _named(self, name: str, state: EnvState, legal: NDArray[np.bool_]) -> int:
+        try:
+            return self._notation.action(state, name)
+        except NotationError:
+            if not self._in_algebra:
+                raise
+            return san_action(self._notation, state, legal, name)
+
+    def _move(
+        self,
+        slots: Sequence[_Running | None],
+        before: View,
+        action: NDArray[np.int32],
+        last: NDArray[np.bool_],
+        after: View,
+    ) -> tuple[Move, NDArray[np.bool_]]:
+        """The ply as self-play would have played it, and whether each slot's game is over, `[B]`."""
+        playing = np.array([running is not None for running in slots])
+        over, rewards = playing & (last | after.done), np.array(after.rewards)
+        for running, own, done, truncated, ended in zip(slots, rewards, after.done, after.truncated, over, strict=True):
+            if running is not None:
+                running.score += float(own[running.first])
+                if ended and running.fault is None:
+                    self._end(running, own, bool(done), bool(truncated))
+        move = Move(
+            observation=before.observation,
+            legal=before.legal,
+            policy=np.eye(np.shape(before.legal)[1], dtype=np.float32)[action],
+            value=np.zeros(len(slots), np.float32),
+            action=action,
+            player=before.player,
+            rewards=rewards,
+            done=over,
+            truncated=np.zeros(len(slots), np.bool_),
+        )
+        return move, over
+
+    def _end(self, running: _Running, rewards: NDArray[np.float32], done: bool, truncated: bool) -> None:
+        """Sets the rewards `[2]` of a game's last move, or notes why the game cannot be used."""
+        points, left = running.game.points, len(running.game.moves) - running.ply
+        recorded = None if points is None or self._env.spec.players == 1 else 2 * points - 1
+        if left:
+            running.fault = "illegal", f"move {running.ply} ends the game, and {left} more are recorded"
+        elif truncated or (recorded is None and not done):
+            running.fault = "unfinished", f"its outcome after move {running.ply} is not known"
+        elif recorded is not None and (self._record_decides or not done):
+            rewards[:] = np.where(np.arange(2) == running.first, recorded, -recorded)
+        elif recorded is not None and np.sign(running.score) != recorded:
+            won = {1.0: "1-0", 0.0: "1/2-1/2", -1.0: "0-1"}[float(np.sign(running.score))]
+            running.fault = "wrong result", f"by the rules it ends {won}"
+
+
+def _programs(env: Env, games: int) -> tuple[Callable[[], tuple[EnvState, View]], Callable[..., Any]]:
+    """Two functions: one starts all games, the other plays an action in each and replaces those that are over."""
+    keys = jax.random.split(jax.random.key(0), games)
+
+    @jax.jit
+    def start() -> tuple[EnvState, View]:
+        states = jax.vmap(env.init)(keys)
+        return states, jax.vmap(env.view)(states)
+
+    fresh, first = start()
+
+    @jax.jit
+    def play(states: EnvState, action: Array, last: Array) -> tuple[EnvState, View, View]:
+        played = jax.vmap(env.step)(states, action)
+        after = jax.vmap(env.view)(played)
+        over = last | after.done
+        next_states, next_view = jax.vmap(optax.tree.where)(over, (fresh, first), (played, after))
+        return next_states, next_view, after
+
+    return start, play
