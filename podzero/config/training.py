@@ -115,6 +115,7 @@ class LearnerConfig(Section):
 class MuZeroConfig(Section):
     """Training of a learned model, for the networks `muzero_mlp` and `muzero_resnet` (Schrittwieser et al. 2020)."""
 
+    # K and n are those of MuZero in Atari.
     unroll_steps: PositiveInt = 5
     """K, the number of steps for which the model is unrolled from each position."""
     td_steps: PositiveInt = 10

@@ -233,7 +233,7 @@ class FixedParams:
         return Versioned(0, self._params)
 
     def poll(self) -> Versioned | None:
-        """None: there is never a newer version."""
+        """Returns None, because the version never changes."""
         return None
 
 

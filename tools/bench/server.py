@@ -59,7 +59,7 @@ POSITIONS = 8192
 PLIES = 40
 """The most random plies before a recorded position."""
 IDLE_REQUESTS = 200
-"""The number of requests over which the latency of an idle server is the median."""
+"""The number of requests to an idle server, whose latency is their median."""
 
 
 def bench_server(experiment: Experiment, seconds: float) -> dict[str, Any]:
