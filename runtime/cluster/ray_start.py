@@ -88,7 +88,7 @@ def local_cluster(cpus: float) -> Iterator[str]:
       ClusterError: Ray did not start in several attempts.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # By default Ray hides all accelerators from processes that reserve none, as a learner on one machine.
+    # By default Ray hides all accelerators from processes that reserve none, such as a learner on one machine.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     with _token_required(), _loopback_kept():
         nodes = _start_node(max(cpus, float(os.cpu_count() or 1)))
