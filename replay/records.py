@@ -112,17 +112,15 @@ class RecordsWriter:
         """Takes the folder to write.
 
         Raises:
-          ConfigError: the folder exists already, or cannot be made.
+          ConfigError: the folder exists already.
+          OSError: it cannot be written; so do `add` and `finish`.
         """
         self._folder, self._layout = folder, layout
         self._unfinished = folder.with_name(f".{folder.name}.unfinished")
         if folder.exists():
             raise ConfigError(f"{folder} exists, and is not overwritten; give another folder with --to, or remove it")
-        try:
-            shutil.rmtree(self._unfinished, ignore_errors=True)
-            self._unfinished.mkdir(parents=True)
-        except OSError as error:
-            raise ConfigError(f"{folder} cannot be written: {error.strerror}; give another folder with --to") from None
+        shutil.rmtree(self._unfinished, ignore_errors=True)
+        self._unfinished.mkdir(parents=True)
         self._file = (self._unfinished / _POSITIONS).open("wb")
         self.positions = 0
         """The number of positions written so far."""

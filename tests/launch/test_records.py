@@ -11,7 +11,7 @@ WON = '{"moves": [0, 3, 1, 4, 2], "result": "1-0"}\n'
 @pytest.fixture
 def games(tmp_path):
     file = tmp_path / "games.jsonl"
-    file.write_text(WON + '{"moves": [4, 4]}\n{"moves": [4]}\n' + 5 * "no game\n" + WON)
+    file.write_text("\ufeff" + WON + '{"moves": [4, 4]}\n{"moves": [4]}\n' + 5 * "no game\n" + WON)
     return file
 
 
@@ -55,6 +55,12 @@ def test_an_import_without_a_usable_game_is_refused_and_leaves_nothing(command, 
     assert code == 2
     assert message in err
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_folder_that_cannot_be_written_is_named(command, games):
+    code, _, err = command("import", str(games), "--game", "tic_tac_toe", "--to", str(games / "records"))
+    assert code == 2
+    assert "cannot be written" in err
 
 
 def test_a_run_on_records_of_another_game_is_refused_before_it_starts(command, tmp_path, games):

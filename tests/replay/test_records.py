@@ -119,9 +119,6 @@ def test_a_folder_is_not_overwritten_and_a_failed_import_leaves_nothing(tmp_path
     with pytest.raises(AttributeError), RecordsWriter(tmp_path / "other", PositionLayout(spec, 1.0)) as writer:
         writer.add(None)
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be written"):
-        RecordsWriter(tmp_path / "file" / "records", PositionLayout(spec, 1.0))
 
 
 def test_folders_that_cannot_be_used_are_refused(tmp_path, write, spec, experiment_on):

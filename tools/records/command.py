@@ -14,7 +14,7 @@ from podzero.replay import PositionLayout, RecordsWriter
 from podzero.tools.records.games import Fault, FaultKind, RecordedGame
 from podzero.tools.records.lines import read_lines
 from podzero.tools.records.pgn import read_pgn
-from podzero.tools.records.positions import GameReplay, ReplayedGame
+from podzero.tools.records.positions import GameReplay
 from podzero.tools.records.sgf import read_sgf
 from podzero.types import EnvSpec
 
@@ -50,40 +50,39 @@ def import_games(files: Sequence[Path], game: str | EnvConfig, to: Path) -> Impo
     _check(files)
     env = make_env(game)
     discount = 1.0 if isinstance(game, str) else game.discount
-    left_out, named, games = Counter[FaultKind](), list[str](), 0
-    with RecordsWriter(to, PositionLayout(env.spec, discount)) as writer:
-        for found in _replayed(_read_all(files, env.spec), GameReplay(env, discount)):
-            if isinstance(found, ReplayedGame):
+    games, left_out = 0, _LeftOut()
+    recorded = left_out.without_faults(_read_all(files, env.spec))
+    try:
+        with RecordsWriter(to, PositionLayout(env.spec, discount)) as writer:
+            for replayed in left_out.without_faults(GameReplay(env, discount)(recorded)):
                 games += 1
-                writer.add(found.samples)
-                continue
-            left_out[found.kind] += 1
-            if left_out[found.kind] <= MOST_NAMED:
-                named.append(f"{found.kind}: {found}")
-        if not games:
-            listed = "".join(f"\n  {one}" for one in named)
-            raise ConfigError(f"no game of {env.spec.name} can be used, {left_out.total()} were read{listed}")
-        imported = Imported(games, writer.positions, dict(left_out), named)
-        writer.finish({"files": [str(file) for file in files], **imported._asdict()})
+                writer.add(replayed.samples)
+            if not games:
+                listed = "".join(f"\n  {one}" for one in left_out.named)
+                raise ConfigError(f"no game of {env.spec.name} can be used, {left_out.kinds.total()} were read{listed}")
+            imported = Imported(games, writer.positions, dict(left_out.kinds), left_out.named)
+            writer.finish({"files": [str(file) for file in files], **imported._asdict()})
+    except OSError as error:
+        raise ConfigError(f"{to} cannot be written: {error.strerror}; give another folder with --to") from None
     return imported
 
 
-def _replayed(found: Iterator[RecordedGame | Fault], replay: GameReplay) -> Iterator[ReplayedGame | Fault]:
-    """Replays the games among what was read; faults pass through."""
-    faults: list[Fault] = []
+class _LeftOut:
+    """The games that were left out so far."""
 
-    def games() -> Iterator[RecordedGame]:
+    def __init__(self) -> None:
+        self.kinds = Counter[FaultKind]()
+        self.named: list[str] = []
+
+    def without_faults[Found](self, found: Iterable[Found | Fault]) -> Iterator[Found]:
+        """Gives what was found, and counts and names faults instead of giving them."""
         for one in found:
-            if isinstance(one, Fault):
-                faults.append(one)
-            else:
+            if not isinstance(one, Fault):
                 yield one
-
-    for one in replay(games()):
-        yield one
-        yield from faults
-        faults.clear()
-    yield from faults
+                continue
+            self.kinds[one.kind] += 1
+            if self.kinds[one.kind] <= MOST_NAMED:
+                self.named.append(f"{one.kind}: {one}")
 
 
 def _check(files: Iterable[Path]) -> None:
@@ -103,7 +102,7 @@ def _read_all(files: Iterable[Path], spec: EnvSpec) -> Iterator[RecordedGame | F
     for file in files:
         try:
             # Names and comments may be in any encoding; moves and results are ASCII.
-            with file.open(encoding="utf-8", errors="replace") as lines:
+            with file.open(encoding="utf-8-sig", errors="replace") as lines:
                 match file.suffix.lower():
                     case ".sgf":
                         yield from read_sgf(lines.read(), str(file), spec)

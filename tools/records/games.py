@@ -19,6 +19,8 @@ class RecordedGame(NamedTuple):
     """Actions by number, or by name in the notation of the game; chess also in standard algebraic notation."""
     points: float | None
     """The points of the player that moved first: 1 for a win, 0.5 for a draw, 0 for a loss; None if not recorded."""
+    opening_plies: int = 0
+    """How many of the first moves were random, so that nothing is learned from them."""
 
 
 class Fault(NamedTuple):
@@ -32,9 +34,13 @@ class Fault(NamedTuple):
         return f"{self.where}: {self.reason}"
 
 
-def recorded_game(where: str, moves: Sequence[int | str], points: float | None) -> RecordedGame | Fault:
-    """The game of a record, which must have a move."""
-    return RecordedGame(where, tuple(moves), points) if moves else Fault(where, "unfinished", "it has no moves")
+def recorded_game(
+    where: str, moves: Sequence[int | str], points: float | None, opening_plies: int = 0
+) -> RecordedGame | Fault:
+    """The game of a record, which must have a move that can be learned from."""
+    if len(moves) <= opening_plies:
+        return Fault(where, "unfinished", "it has no moves")
+    return RecordedGame(where, tuple(moves), points, opening_plies)
 
 
 RESULTS: Mapping[str, float | None] = {"1-0": 1.0, "0-1": 0.0, "1/2-1/2": 0.5, "*": None}

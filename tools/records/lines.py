@@ -16,8 +16,8 @@ def read_lines(lines: Iterable[str], file: str, spec: EnvSpec) -> Iterator[Recor
     {"moves": [3, "d", 2], "result": "1-0", "game": "connect_four"}
 
     `moves` are actions by number or by name. `result` is 1-0, 0-1, 1/2-1/2 or *; it may be missing where the rules
-    decide it, and so may `game`. Instead of `result` podzero's own games have `points` and `end`
-    (`podzero.evaluation.games.game_to_tree`).
+    decide it, and so may `game`. Of the first `opening_plies` moves, if given, nothing is learned. Instead of `result`
+    podzero's own games have `points` and `end` (`podzero.evaluation.games.game_to_tree`).
 
     Args:
       lines: the file's lines.
@@ -45,10 +45,16 @@ def _game(where: str, tree: dict[str, Any], spec: EnvSpec) -> RecordedGame | Fau
     moves = list(tree["moves"])
     if not all(isinstance(move, str) or type(move) is int for move in moves):
         raise TypeError("a move is neither a number nor a name")
+    if type(opening := tree.get("opening_plies", 0)) is not int or opening < 0:
+        raise ValueError("invalid opening_plies")
+    return recorded_game(where, moves, _points(tree), opening)
+
+
+def _points(tree: dict[str, Any]) -> float | None:
     if "points" not in tree:
-        return recorded_game(where, moves, RESULTS[tree.get("result") or "*"])
+        return RESULTS[tree.get("result") or "*"]
     points = float(tree["points"][0])
     if points not in RESULTS.values():
         raise ValueError("invalid points")
     # A limit on plies has ended the game, so the points say nothing about how it would have ended.
-    return recorded_game(where, moves, None if tree.get("end") == "cut off" else points)
+    return None if tree.get("end") == "cut off" else points

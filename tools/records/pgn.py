@@ -14,8 +14,8 @@ from podzero.types import Array, EnvSpec, EnvState
 _TAG = re.compile(r'\[\s*(\w+)\s+"((?:[^"\\]|\\.)*)"\s*\]\s*')
 _NO_MOVES = re.compile(r"\{[^}]*\}|;[^\n]*|\$\d+|(?<!\S)\d+\.+|[!?]+(?=\s|$)")
 """Comments, glyphs, move numbers and marks."""
-_CHESS = {"Variant": "Standard", "FEN": "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1", "SetUp": "1"}
-"""What these tags are without being written."""
+_CHESS = {"Variant": "Standard", "FEN": "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"}
+"""What these tags are if they are missing."""
 _VARIATION = re.compile(r"\([^()]*\)")
 
 
@@ -48,8 +48,9 @@ def _texts(lines: Iterable[str]) -> Iterator[tuple[dict[str, str], str]]:
 
 
 def _game(where: str, tags: Mapping[str, str], text: str, spec: EnvSpec) -> RecordedGame | Fault:
-    for name, expected in (_CHESS | variant_tags(spec.name)).items():
-        if (found := tags.get(name, _CHESS[name])).casefold() != expected.casefold():
+    for name, default in _CHESS.items():
+        found, expected = tags.get(name, default), variant_tags(spec.name).get(name, default)
+        if found.casefold() != expected.casefold():
             return Fault(where, "foreign", f"its {name} is '{found}', and that of {spec.name} is '{expected}'")
     text = _NO_MOVES.sub(" ", text)
     while spec.name in CHESS_SIZES and "(" in text and (shorter := _VARIATION.sub(" ", text)) != text:

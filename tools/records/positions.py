@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from numpy.typing import NDArray
 
-from podzero.actors.assembly import GameAssembler
+from podzero.actors.assembly import GameAssembler, rows_of
 from podzero.config import ActorsConfig
 from podzero.envs import notation_for, simulator_errors
 from podzero.envs.boards.chess import CHESS_SIZES
@@ -31,8 +31,8 @@ class ReplayedGame(NamedTuple):
 
     game: RecordedGame
     samples: Sample
-    """`[T, ...]` on every field, in the order played, with the targets of auxiliary heads. The policy target is the
-    move played, the value target the discounted outcome for the player to move."""
+    """`[T, ...]` on every field, the positions after the opening in the order played, with the targets of auxiliary
+    heads. The policy target is the move played, the value target the discounted outcome for the player to move."""
 
 
 @dataclass(eq=False)
@@ -88,7 +88,8 @@ class GameReplay:
                     running = slots[index]
                     assert running is not None
                     if running.fault is None:
-                        yield ReplayedGame(running.game, game.samples)
+                        learned = slice(running.game.opening_plies, None)
+                        yield ReplayedGame(running.game, rows_of(game.samples, learned))
                     else:
                         yield Fault(running.game.where, *running.fault)
                     slots[index] = self._next(waiting)

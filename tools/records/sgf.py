@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
 from podzero.evaluation.records import SGF_GAMES, board_size, sgf_point
@@ -13,7 +13,6 @@ from podzero.types import EnvSpec
 Node = Mapping[str, list[str]]
 """The values of a node's properties, by identifier."""
 _TOKEN = re.compile(r"([();])|([A-Za-z]+)|\[((?:[^\]\\]|\\.)*)\]", re.DOTALL)
-_Token = tuple[str, str, str]
 """A bracket or semicolon, an identifier, or a value."""
 _SETUP = ("AB", "AW", "AE")
 """Properties that place or remove stones."""
@@ -35,8 +34,8 @@ def read_sgf(text: str, file: str, spec: EnvSpec) -> Iterator[RecordedGame | Fau
 
 def main_lines(text: str) -> Iterator[list[Node]]:
     """The nodes on the main line of each game tree, without variations; no nodes for a tree without end."""
-    depth, ended, line = 0, False, list[_Token]()
-    for token in _TOKEN.findall(text):
+    depth, ended, line = 0, False, list[Sequence[str]]()
+    for token in (found.groups("") for found in _TOKEN.finditer(text)):
         if token[0] == "(":
             if depth == 0:
                 ended, line = False, []
@@ -52,7 +51,7 @@ def main_lines(text: str) -> Iterator[list[Node]]:
         yield []
 
 
-def _nodes(line: Iterable[_Token]) -> list[Node]:
+def _nodes(line: Iterable[Sequence[str]]) -> list[Node]:
     nodes, name = list[dict[str, list[str]]](), ""
     for semicolon, identifier, value in line:
         if semicolon:

@@ -3,6 +3,7 @@
 import re
 
 import chess
+import chess.pgn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,8 +11,6 @@ import pytest
 
 from podzero.envs import make_env
 from podzero.envs.notation import NotationError, notation_of
-from podzero.evaluation.games import PlayedGame
-from podzero.evaluation.records import record_text
 from podzero.tools.records.games import Fault, RecordedGame
 from podzero.tools.records.pgn import read_pgn, san_action
 from podzero.tools.records.positions import GameReplay
@@ -83,6 +82,13 @@ def test_games_that_the_rules_refuse_say_where(replay, moves, points, kind, reas
     assert kept.samples.value_target.tolist() == [1, -1, 1, -1, 1]
 
 
+def test_nothing_is_learned_from_a_random_opening(replay):
+    ((_, samples),) = replay((WON, None, 3))
+    np.testing.assert_array_equal(samples.policy_target, np.eye(9)[[4, 2]])
+    np.testing.assert_array_equal(samples.value_target, [-1, 1])
+    np.testing.assert_array_equal(samples.moves_left, [2, 1])
+
+
 def test_moves_may_be_names(replay):
     (numbers, _), (names, _) = replay((WON, None), (("a1", "A2", "b1", "b2", "c1"), None))
     assert numbers.moves == WON
@@ -130,12 +136,19 @@ def test_algebraic_names_without_a_single_legal_move_are_refused(name):
 
 
 @pytest.mark.slow
-def test_games_of_chess_are_replayed_from_pgn():
-    """Games in algebraic notation have the actions of the same games in UCI's."""
-    env = make_env("gardner_chess")
-    replay = GameReplay(env, at_once=2)
-    (game,) = replay([RecordedGame("x", ("c2c3", "b4c3", "b1c3"), 0.5)])
-    actions = np.argmax(game.samples.policy_target, axis=1).tolist()
-    text = record_text(env, PlayedGame("a", "b", tuple(actions), 0.5))
-    (again,) = replay(read_pgn(text.splitlines(keepends=True), "x", env.spec))
-    assert np.argmax(again.samples.policy_target, axis=1).tolist() == actions
+def test_random_games_of_python_chess_are_replayed_move_by_move():
+    env, random, texts, played = make_env("chess"), np.random.default_rng(0), [], []
+    for _ in range(8):
+        board = chess.Board()
+        while len(board.move_stack) < 120 and (moves := list(board.legal_moves)):
+            board.push(moves[random.integers(len(moves))])
+        game = chess.pgn.Game.from_board(board)
+        game.headers["Result"] = board.result() if board.is_game_over() else "0-1"
+        texts.append(f"{game}\n\n")
+        played.append([move.uci() for move in board.move_stack])
+    games = list(read_pgn("".join(texts).splitlines(keepends=True), "x", env.spec))
+    found = {one.game.where: one.samples for one in GameReplay(env, at_once=4)(games)}
+    names = [notation_of(env.spec).names(np.argmax(found[game.where].policy_target, axis=1).tolist()) for game in games]
+    assert names == played
+    for game in games:
+        assert found[game.where].value_target[:2].tolist() == [2 * game.points - 1, 1 - 2 * game.points]

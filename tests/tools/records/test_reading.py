@@ -122,6 +122,13 @@ def test_games_that_podzero_has_recorded_are_read():
     assert moves_and_points(read_lines(lines, "x", FOUR)) == [([3, 2], 1.0), ([3, 2], None)]
 
 
+def test_random_openings_are_told_apart():
+    game = PlayedGame("a", "b", (3, 2, 1), 1.0, opening_plies=2)
+    (found,) = read_lines([json.dumps(game_to_tree(game))], "x", FOUR)
+    assert (found.moves, found.opening_plies) == ((3, 2, 1), 2)
+    assert kinds(read_lines([json.dumps(game_to_tree(game._replace(opening_plies=3)))], "x", FOUR)) == ["unfinished"]
+
+
 def test_lines_of_other_programs_are_read():
     lines = ['{"moves": [3, "d"], "result": "1/2-1/2", "game": "connect_four"}', "", '{"moves": ["a"], "result": null}']
     assert moves_and_points(read_lines(lines, "x", FOUR)) == [([3, "d"], 0.5), (["a"], None)]
@@ -136,6 +143,7 @@ def test_lines_of_other_programs_are_read():
         ('{"moves": [3.5], "result": "1-0"}', "unreadable"),
         ('{"moves": [true], "result": "1-0"}', "unreadable"),
         ('{"moves": [3], "points": [0.7, 0.3]}', "unreadable"),
+        ('{"moves": [3], "opening_plies": -1}', "unreadable"),
         ('{"moves": 3}', "unreadable"),
         ('{"result": "1-0"}', "unreadable"),
         ("[3]", "unreadable"),
