@@ -249,6 +249,12 @@ def test_the_pool_has_room_for_the_cpus_of_replay():
     assert 16 * (many.workers - few.workers) >= experiment().replay.shards
 
 
+def test_without_self_play_one_machine_is_left_for_the_evaluator():
+    supervised = experiment("data.records=records", "actors.count=64", "replay.capacity=1000000000")
+    assert machines.cpu_pool(supervised, 16).workers == 1
+    assert machines.memory_gib(supervised) == 0
+
+
 def test_the_size_of_a_sample_is_asked_of_the_game(monkeypatch):
     monkeypatch.undo()
     # Observation 3 x 3 x 2 and legal moves as bytes, a policy of nine float32, value and version.

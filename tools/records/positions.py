@@ -23,7 +23,8 @@ from podzero.tools.records.games import Fault, FaultKind, RecordedGame
 from podzero.tools.records.pgn import san_action
 from podzero.types import Array, EnvState, Move, Sample, View
 
-GAMES_AT_ONCE = 256
+GAMES_AT_ONCE = 64
+"""Positions wait in memory until all games that began before them have ended: in chess 2 MB for each ply."""
 
 
 class ReplayedGame(NamedTuple):
