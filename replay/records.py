@@ -3,7 +3,8 @@
     positions.bin   one row of bytes for each position
     records.json    what the rows hold, how many there are, and which games they come from
 
-Bits are packed and a policy is the move that was played, so that a row takes a fifth to a twentieth of a row in replay.
+Bits are packed and a policy is the move that was played, so that a row takes a quarter (connect four) to a twentieth
+(chess) of one in replay.
 """
 
 from __future__ import annotations

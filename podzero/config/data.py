@@ -16,7 +16,8 @@ class DataConfig(Section):
     """Recorded games that the learner trains on, beside self-play or instead of it."""
 
     records: str | None = None
-    """A folder that `podzero import` has written, relative to the experiment's. By default none."""
+    """A folder that `podzero import` has written, by default none. A relative path begins at the folder of the
+    experiment, or else at the current one."""
     share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Fraction of recorded samples in every batch. Each learner host rounds it to whole samples, at least one recorded
     and one other. At 1 there is no self-play: the run has neither actors nor replay."""

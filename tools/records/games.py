@@ -39,7 +39,7 @@ def recorded_game(
 ) -> RecordedGame | Fault:
     """The game of a record, which must have a move that can be learned from."""
     if len(moves) <= opening_plies:
-        return Fault(where, "unfinished", "it has no moves")
+        return Fault(where, "unfinished", "it has no move to learn from")
     return RecordedGame(where, tuple(moves), points, opening_plies)
 
 

@@ -32,7 +32,7 @@ def read_sgf(text: str, file: str, spec: EnvSpec) -> Iterator[RecordedGame | Fau
         yield _game(where, nodes, spec) if nodes else Fault(where, "unreadable", "it ends in the middle of a game")
 
 
-def main_lines(text: str) -> Iterator[list[Node]]:
+def main_lines(text: str) -> Iterator[Sequence[Node]]:
     """The nodes on the main line of each game tree, without variations; no nodes for a tree without end."""
     depth, ended, line = 0, False, list[Sequence[str]]()
     for token in (found.groups("") for found in _TOKEN.finditer(text)):
@@ -51,7 +51,7 @@ def main_lines(text: str) -> Iterator[list[Node]]:
         yield []
 
 
-def _nodes(line: Iterable[Sequence[str]]) -> list[Node]:
+def _nodes(line: Iterable[Sequence[str]]) -> Sequence[Node]:
     nodes, name = list[dict[str, list[str]]](), ""
     for semicolon, identifier, value in line:
         if semicolon:
@@ -60,10 +60,10 @@ def _nodes(line: Iterable[Sequence[str]]) -> list[Node]:
             name = re.sub("[a-z]", "", identifier)  # FF[1] to FF[3] allow Black for B
         elif nodes:
             nodes[-1].setdefault(name, []).append(value)
-    return list(nodes)
+    return nodes
 
 
-def _game(where: str, nodes: list[Node], spec: EnvSpec) -> RecordedGame | Fault:
+def _game(where: str, nodes: Sequence[Node], spec: EnvSpec) -> RecordedGame | Fault:
     root, number = nodes[0], SGF_GAMES.get(spec.name)
     game, default = _number(root, "GM", _GO), 19 if number == _GO else board_size(spec)
     if game != number:
