@@ -163,7 +163,7 @@ def _models(field: _Schema) -> list[str]:
 
 
 def _default(field: _Schema) -> str:
-    if "$ref" in field:
+    if "$ref" in field or "oneOf" in field:
         return "see below"
     # pydantic leaves out empty mappings made by a factory.
     default = field.get("default", {})

@@ -12,7 +12,15 @@ from typing import Annotated, Literal
 
 import typer
 
-from podzero.config import EvaluationConfig, Experiment, GameConfig, ModelNetworkConfig, OwnNetworkConfig, schedule_note
+from podzero.config import (
+    EvaluationConfig,
+    Experiment,
+    GameConfig,
+    ModelNetworkConfig,
+    OwnNetworkConfig,
+    OwnOptimizerConfig,
+    schedule_note,
+)
 from podzero.errors import ConfigError
 from podzero.importing import import_openvino
 from podzero.launch.directories import continuation, find_start
@@ -109,9 +117,9 @@ def check_startable(experiment: Experiment, workdir: Workdir, step: int | None =
     if workdir.is_run:
         # The parameters are those of its checkpoint.
         experiment = experiment.model_copy(update={"init_from": None})
-    # Built-in games and networks need no check.
-    own = not isinstance(experiment.env, GameConfig) or isinstance(experiment.network, OwnNetworkConfig)
-    if own or experiment.init_from is not None or experiment.data.records is not None:
+    # What is built in needs no check.
+    built_in = isinstance(experiment.env, GameConfig) and not experiment.own_parts
+    if not built_in or experiment.init_from is not None or experiment.data.records is not None:
         _check_made(experiment)
 
 
@@ -171,15 +179,14 @@ def _check_solver(experiment: Experiment, joins: bool) -> None:
 
 
 def _check_made(experiment: Experiment) -> None:
-    """Makes environment and network, checks a network of the user's own, reads `init_from`, opens `data.records`."""
-    # In a separate process: a user's code may crash or hang.
-    env = experiment.env
-    if isinstance(env, GameConfig):
-        what, limit_s = f"network.name = '{experiment.network.name}'", IMPORT_TIMEOUT_S
-    else:
-        what, limit_s = env.title, IMPORT_TIMEOUT_S + env.build_timeout_s
+    """Calls `make_parts` in a process of its own: a user's code may crash or hang."""
+    env, limit_s = experiment.env, IMPORT_TIMEOUT_S
+    own = [f"{section}.name = '{part.name}'" for section, part in experiment.own_parts.items()]
+    what = " and ".join(own) or f"network.name = '{experiment.network.name}'"
+    if not isinstance(env, GameConfig):
+        what, limit_s = env.title, limit_s + env.build_timeout_s
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        made = pool.submit(_make, experiment)
+        made = pool.submit(make_parts, experiment)
         try:
             made.result(timeout=limit_s)
         except BrokenProcessPool:
@@ -190,7 +197,12 @@ def _check_made(experiment: Experiment) -> None:
             raise ConfigError(f"{what} cannot be made: its process gave no answer within {limit_s:g} s") from None
 
 
-def _make(experiment: Experiment) -> None:
+def make_parts(experiment: Experiment) -> None:
+    """Makes environment and network, checks the parts of the user's own, reads `init_from`, opens `data.records`.
+
+    Raises:
+      ConfigError: one of them fails.
+    """
     os.environ["JAX_PLATFORMS"] = "cpu"
     import jax
 
@@ -207,6 +219,13 @@ def _make(experiment: Experiment) -> None:
         if isinstance(experiment.network, OwnNetworkConfig):
             jitted = network._replace(init=jax.jit(network.init), apply=jax.jit(network.apply))
             check_network(jitted, spec, f"network.name = '{experiment.network.name}'")
+    optimizer = experiment.learner.optimizer
+    if isinstance(optimizer, OwnOptimizerConfig):
+        from podzero.learner.contract import check_optimizer
+        from podzero.learner.optimizers import own_optimizer
+
+        params = jax.jit(network.init)(jax.random.key(0))
+        check_optimizer(own_optimizer(optimizer), params, f"learner.optimizer.name = '{optimizer.name}'")
     if experiment.init_from is not None:
         from podzero.learner.warm_start import read_warm_start
 

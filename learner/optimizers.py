@@ -1,4 +1,4 @@
-"""Optimizers (optax) and the learning rate."""
+"""Optimizers (optax), those of one's own, and the learning rate."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from podzero.config import OptimizerConfig
+from podzero.config import AnyOptimizerConfig, OptimizerConfig, OwnOptimizerConfig
+from podzero.errors import ConfigError
 from podzero.learner.sharding import leaf_names
-from podzero.types import Array
+from podzero.own_code import own_code
+from podzero.types import Array, Params
 
 Rate = Callable[[Array, Array], jax.Array]
 """Maps a learner step `[]` int32 and the progress of the run `[]` float32, in [0, 1], to the learning rate."""
 
 
-def make_rate(config: OptimizerConfig) -> Rate:
+def make_rate(config: AnyOptimizerConfig) -> Rate:
     """The learning rate `learning_rate * min(1, (t + 1) / W) * shape(p)` at step t and progress p of the run.
 
     W is `warmup_steps`. With the final fraction f, `shape(p)` is `f + (1 - f) * (1 + cos(pi * p)) / 2` for `cosine`
@@ -38,7 +40,7 @@ def make_rate(config: OptimizerConfig) -> Rate:
     return rate
 
 
-def _shape(config: OptimizerConfig, progress: jax.Array) -> jax.Array:
+def _shape(config: AnyOptimizerConfig, progress: jax.Array) -> jax.Array:
     final = config.final_fraction
     match config.schedule:
         case "constant":
@@ -49,17 +51,24 @@ def _shape(config: OptimizerConfig, progress: jax.Array) -> jax.Array:
             return final + (1.0 - final) * 0.5 * (1.0 + jnp.cos(jnp.pi * progress))
 
 
-def make_optimizer(config: OptimizerConfig, frozen: Sequence[str] = ()) -> optax.GradientTransformation:
-    """The optimizer, with a learning rate of 1; the caller multiplies its updates by the learning rate.
+def make_optimizer(config: AnyOptimizerConfig, frozen: Sequence[str] = ()) -> optax.GradientTransformation:
+    """Clips the gradient to a global norm, then applies the optimizer with a learning rate of 1.
+
+    The caller multiplies its updates by the learning rate.
 
     Args:
       config: the section `learner.optimizer`.
       frozen: regular expressions; parameters whose paths match one get neither gradient nor weight decay.
+
+    Raises:
+      ConfigError: see `own_optimizer`.
     """
+    inner = own_optimizer(config) if isinstance(config, OwnOptimizerConfig) else _optimizer(config)
+    clipped = optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), inner)
     if not frozen:
-        return _optimizer(config)
+        return clipped
     hold = optax.masked(optax.set_to_zero(), partial(matching, patterns=frozen))
-    return optax.chain(hold, _optimizer(config), hold)
+    return optax.chain(hold, clipped, hold)
 
 
 def matching(params: Any, patterns: Sequence[str]) -> Any:
@@ -68,23 +77,74 @@ def matching(params: Any, patterns: Sequence[str]) -> Any:
     return jax.tree.unflatten(jax.tree.structure(params), found)
 
 
-def _optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Clips the gradient to a global norm, then applies the optimizer with a learning rate of 1.
+def own_optimizer(config: OwnOptimizerConfig) -> optax.GradientTransformation:
+    """The transformation that `config.name` names; an argument `learning_rate` is 1.
 
-    The caller multiplies its updates by the learning rate. AdamW and Lion decouple weight decay from the gradient
-    (Loshchilov & Hutter 2019, https://arxiv.org/abs/1711.05101; Chen et al. 2023, https://arxiv.org/abs/2302.06675);
-    SGD adds it to the gradient, as AlphaZero did.
+    Raises:
+      ConfigError: it cannot be imported, its file is not that of the experiment, it does not take the experiment's
+        arguments, or it returns something else. `init` and `update` raise it if the user's code fails.
+    """
+    code = own_code(config, "learner.optimizer", offered=("learning_rate",))
+    made = code.make({"learning_rate": 1.0})
+    if not isinstance(made, optax.GradientTransformation):
+        raise ConfigError(
+            f"{code.where} is a {type(made).__name__}; expected a function that returns an "
+            "optax.GradientTransformation, for example optax.chain(...)"
+        )
+
+    def init(params: Params) -> Any:
+        with code.running("its init"):
+            return made.init(params)
+
+    def update(gradients: Params, state: Any, params: Params | None = None) -> tuple[Params, Any]:
+        with code.running("its update"):
+            updates, state = made.update(gradients, state, params)
+        return updates, state
+
+    return optax.GradientTransformation(init, update)
+
+
+def _optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
+    """AdamW, Lion and Muon decouple weight decay from the gradient (Loshchilov & Hutter 2019,
+    https://arxiv.org/abs/1711.05101; Chen et al. 2023, https://arxiv.org/abs/2302.06675; Liu et al. 2025,
+    https://arxiv.org/abs/2502.16982); SGD adds it to the gradient, as AlphaZero did.
     """
     decay = config.weight_decay
-    clip = optax.clip_by_global_norm(config.max_gradient_norm)
     match config.name:
         case "adamw":
-            return optax.chain(clip, optax.adamw(1.0, weight_decay=decay, mask=decayed))
+            return optax.adamw(1.0, weight_decay=decay, mask=decayed)
         case "lion":
-            return optax.chain(clip, optax.lion(1.0, weight_decay=decay, mask=decayed))
+            return optax.lion(1.0, weight_decay=decay, mask=decayed)
         case "sgd":
-            add_decay = optax.add_decayed_weights(decay, mask=decayed)
-            return optax.chain(clip, add_decay, optax.sgd(1.0, momentum=config.momentum))
+            return optax.chain(optax.add_decayed_weights(decay, mask=decayed), optax.sgd(1.0, momentum=config.momentum))
+        case "muon":
+            return optax.contrib.muon(
+                1.0,
+                weight_decay=decay,
+                muon_weight_dimension_numbers=matrices,
+                consistent_rms=MUON_RMS,
+            )
+
+
+MUON_RMS = 0.2
+"""Root mean square of Muon's updates at a learning rate of 1: about that of AdamW's (Liu et al. 2025)."""
+
+
+def matrices(params: Params) -> Any:
+    """How Muon reads each parameter as a matrix, or as several: which dimensions are inputs, and which are outputs.
+
+    Layouts are those of Flax and Haiku: outputs come last, also in convolutions. None for vectors and scalars.
+    """
+
+    def dimensions(name: str, leaf: Array) -> optax.contrib.MuonDimensionNumbers | None:
+        if re.search(r"attention\.qkv\.kernel$", name):
+            # [width, 3, heads, width / heads]: queries, keys and values are three matrices.
+            return optax.contrib.MuonDimensionNumbers(0, (2, 3))
+        ndim = jnp.ndim(leaf)
+        return optax.contrib.MuonDimensionNumbers(tuple(range(ndim - 1)), ndim - 1) if ndim > 1 else None
+
+    leaves, structure = jax.tree.flatten(params)
+    return jax.tree.unflatten(structure, map(dimensions, leaf_names(params), leaves))
 
 
 def decayed(params: Any) -> Any:

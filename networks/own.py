@@ -7,13 +7,8 @@ logits and values. They make the module anew each time they are traced, since th
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -24,9 +19,9 @@ import numpy as np
 from flax import nnx
 
 from podzero.config import OwnNetworkConfig
-from podzero.errors import ConfigError, nearest
-from podzero.importing import import_named
+from podzero.errors import ConfigError
 from podzero.networks.layers import compute_dtype
+from podzero.own_code import Parameters, own_code, signature_of
 from podzero.types import Array, EnvSpec, Network, Params
 
 OFFERED = ("num_actions", "observation_shape", "dtype")
@@ -55,89 +50,45 @@ def own_network(config: OwnNetworkConfig, spec: EnvSpec) -> Network:
       ConfigError: it cannot be imported, its file is not that of the experiment, or it does not take the arguments of
         the experiment. `init` and `apply` raise it if the user's code fails while they are traced.
     """
-    where = f"network.name = '{config.name}'"
-    target, digest = _imported(config.name)
-    if config.sha256 not in (None, digest):
+    code = own_code(config, "network", OFFERED, _parameters)
+    takes_dtype = "dtype" in code.parameters
+    if config.compute_dtype == "bfloat16" and not takes_dtype:
         raise ConfigError(
-            f"{where}: the file is not the one that this experiment was started with: its SHA-256 is {digest}, the "
-            f"experiment has network.sha256 = {config.sha256}; restore the file, or train the changed one in a new run "
-            "(leave network.sha256 out)"
+            f"{code.where} has no argument 'dtype', so it computes in float32; give it one, or remove "
+            "network.compute_dtype"
         )
-    parameters = _parameters(target)
-    _check_arguments(config, parameters, where)
-    takes_dtype = "dtype" in parameters
 
     def dtype() -> np.dtype[np.generic]:
         return compute_dtype(config.compute_dtype if takes_dtype else "float32")
 
     def make(**more: Any) -> Any:
         offered = {"num_actions": spec.num_actions, "observation_shape": spec.observation_shape, "dtype": dtype()}
-        taken = {name: value for name, value in offered.items() if name in parameters}
-        return target(**config.arguments, **taken, **more)
+        return code.make(offered, **more)
 
-    functions = _adapt(target, make, where)
+    functions = _adapt(code.target, make, code.where)
 
     def init(key: Array) -> Params:
-        with _user_code(config.name, "its initialization"):
+        with code.running("its initialization"):
             return functions.init(jnp.asarray(key), jnp.zeros((1, *spec.observation_shape), dtype()))
 
     def apply(params: Params, observation: Array) -> tuple[jax.Array, jax.Array]:
-        with _user_code(config.name, "its evaluation"):
+        with code.running("its evaluation"):
             outputs = functions.apply(params, jnp.asarray(observation, dtype()))
         if not (isinstance(outputs, (tuple, list)) and len(outputs) == 2):
-            raise ConfigError(f"{where}: it returned {_described(outputs)}; expected policy logits and values")
+            raise ConfigError(f"{code.where}: it returned {_described(outputs)}; expected policy logits and values")
         logits, value = (jnp.asarray(output, jnp.float32) for output in outputs)
         return logits, value
 
     return Network(init, apply)
 
 
-@cache
-def _imported(name: str) -> tuple[Any, str | None]:
-    """What a path names, and the SHA-256 of its file as it was imported; None for a module."""
-    file = Path(name.rpartition(":")[0]).expanduser()
-    # Read first: a process imports a file once, and later changes of it do not matter.
-    digest = hashlib.sha256(file.read_bytes()).hexdigest() if file.suffix == ".py" and file.is_file() else None
-    return import_named(name, "network.name"), digest
-
-
-def _parameters(target: Any) -> Mapping[str, inspect.Parameter]:
-    """The parameters of a function or class by name, without those that its library passes."""
-    if not callable(target):
-        return {}
+def _parameters(target: Any) -> Parameters:
+    """The parameters of a function or class, without those that its library passes."""
+    if not (inspect.isclass(target) and issubclass(target, (nn.Module, nnx.Module, hk.Module))):
+        return signature_of(target)
     # The metaclasses of NNX and Haiku hide the signature of a class.
-    is_module = inspect.isclass(target) and issubclass(target, (nn.Module, nnx.Module, hk.Module))
-    found = dict(inspect.signature(target.__init__ if is_module else target).parameters)
-    if is_module:
-        for own in ("self", "parent", "name", "rngs"):
-            found.pop(own, None)
-    return found
-
-
-def _check_arguments(config: OwnNetworkConfig, parameters: Mapping[str, inspect.Parameter], where: str) -> None:
-    """Checks the experiment's arguments against the parameters of what the path names."""
-    given = config.arguments
-    kinds = [parameter.kind for parameter in parameters.values()]
-    own = [name for name, each in parameters.items() if each.kind not in _REST and name not in OFFERED]
-    for name in given:
-        if name in OFFERED:
-            raise ConfigError(f"network.{name}: podzero passes {name} to '{config.name}' itself; remove it")
-        if name not in own and inspect.Parameter.VAR_KEYWORD not in kinds:
-            raise ConfigError(
-                f"network.{name}: '{config.name}' has no argument '{name}'{nearest(name, own)}; its arguments: "
-                f"{', '.join(own) or 'none'}"
-            )
-    for name in own:
-        if parameters[name].default is inspect.Parameter.empty and name not in given:
-            raise ConfigError(f"network.{name}: required by '{config.name}', but missing")
-    if config.compute_dtype == "bfloat16" and "dtype" not in parameters:
-        raise ConfigError(
-            f"{where} has no argument 'dtype', so it computes in float32; give it one, or remove network.compute_dtype"
-        )
-
-
-_REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-"""The kinds of `*args` and `**kwargs`."""
+    found = signature_of(target.__init__)
+    return {name: each for name, each in found.items() if name not in ("self", "parent", "name", "rngs")}
 
 
 def _adapt(target: Any, make: Make, where: str) -> _Functions:
@@ -152,8 +103,6 @@ def _adapt(target: Any, make: Make, where: str) -> _Functions:
             return make()(observation)
 
         return _haiku(lambda: hk.transform_with_state(evaluate), where)
-    if not callable(target):
-        return _returned(lambda: target, where)
     return _returned(make, where)
 
 
@@ -235,18 +184,3 @@ def _described(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return f"a {type(value).__name__} of {len(value)}"
     return f"an array of shape {list(value.shape)}" if hasattr(value, "shape") else f"a {type(value).__name__}"
-
-
-@contextmanager
-def _user_code(name: str, what: str) -> Iterator[None]:
-    """Turns exceptions of the code that `name` names into a `ConfigError` with the innermost line of its file."""
-    try:
-        yield
-    except ConfigError:
-        raise
-    except Exception as error:
-        file = name.rpartition(":")[0]
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-        at = f" at line {lines[-1]} of {Path(file).name}" if lines else ""
-        reason = str(error).strip().partition("\n")[0]
-        raise ConfigError(f"network.name = '{name}': {what} failed{at}: {type(error).__name__}: {reason}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -44,16 +45,22 @@ def import_named(identifier: str, field: str) -> Any:
     """
     module, place, name = _module_of(identifier, field, "Name")
     if not hasattr(module, name):
-        defined = [
-            key
-            for key, value in vars(module).items()
-            if getattr(value, "__module__", None) == module.__name__ and not key.startswith("_")
-        ]
-        raise ConfigError(
-            f"{field} = '{identifier}': {place} has no '{name}'{nearest(name, defined)}; it defines: "
-            f"{', '.join(defined) or 'nothing'}"
-        )
+        public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
+        # Packages only pass on what their modules define.
+        own = [key for key, value in public.items() if getattr(value, "__module__", None) == module.__name__]
+        defines = f"; it defines: {', '.join(own)}" if own else ""
+        raise ConfigError(f"{field} = '{identifier}': {place} has no '{name}'{nearest(name, public)}{defines}")
     return getattr(module, name)
+
+
+def file_digest(place: str) -> str | None:
+    """The SHA-256 of a Python file; None for the name of a module, and for a file that cannot be read."""
+    if not place.endswith(".py"):
+        return None
+    try:
+        return hashlib.sha256(Path(place).expanduser().read_bytes()).hexdigest()
+    except OSError:
+        return None
 
 
 def _module_of(identifier: str, field: str, kind: str) -> tuple[ModuleType, str, str]:

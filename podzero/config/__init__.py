@@ -40,11 +40,14 @@ from podzero.config.running import EvaluationConfig as EvaluationConfig
 from podzero.config.running import MetricsConfig as MetricsConfig
 from podzero.config.running import RestartsConfig as RestartsConfig
 from podzero.config.running import StopConfig as StopConfig
+from podzero.config.section import OwnPart as OwnPart
 from podzero.config.serving import Int8Config as Int8Config
 from podzero.config.serving import ServerConfig as ServerConfig
+from podzero.config.training import AnyOptimizerConfig as AnyOptimizerConfig
 from podzero.config.training import LearnerConfig as LearnerConfig
 from podzero.config.training import MeshConfig as MeshConfig
 from podzero.config.training import MuZeroConfig as MuZeroConfig
 from podzero.config.training import OptimizerConfig as OptimizerConfig
+from podzero.config.training import OwnOptimizerConfig as OwnOptimizerConfig
 from podzero.config.training import SplitRule as SplitRule
 from podzero.config.training import schedule_note as schedule_note

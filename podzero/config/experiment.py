@@ -22,7 +22,7 @@ from podzero.config.running import (
     RestartsConfig,
     StopConfig,
 )
-from podzero.config.section import Section
+from podzero.config.section import OwnPart, Section
 from podzero.config.serving import Int8Config, ServerConfig, check_placement
 from podzero.config.training import LearnerConfig, MuZeroConfig, check_tower
 
@@ -105,6 +105,12 @@ class Experiment(Section):
     def actor_processes(self) -> int:
         """Actors with a process of their own."""
         return self.actors.processes if self.has_self_play else 0
+
+    @property
+    def own_parts(self) -> dict[str, OwnPart]:
+        """The sections that name code of the user's own by an import path, by their dotted names."""
+        sections = {"network": self.network, "learner.optimizer": self.learner.optimizer}
+        return {name: section for name, section in sections.items() if isinstance(section, OwnPart)}
 
     @property
     def server_processes(self) -> int:

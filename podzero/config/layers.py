@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +14,7 @@ from podzero.config.commented import to_commented_yaml
 from podzero.config.networks import ResNetConfig
 from podzero.config.training import OptimizerConfig
 from podzero.errors import ConfigError, nearest
+from podzero.importing import file_digest
 
 FOR_SLICES = "slices/"
 """Prefix of the names of the experiments for TPU slices."""
@@ -22,12 +22,14 @@ EXTENDS = "extends"
 """The key of a file that names the experiment whose settings it takes over."""
 COMMAND_LINE = "command line"
 """The origin of an override."""
-_KINDS: Mapping[str, str | None] = {
+KINDS: Mapping[str, str | None] = {
     "env": None,
     "network": ResNetConfig.model_fields["name"].default,
     "learner.optimizer": OptimizerConfig.model_fields["name"].default,
 }
 """The sections whose `name` decides which fields they have, and the name that each has by default."""
+_OWN_PARTS = ("network", "learner.optimizer")
+"""The sections whose `name` may be the import path of an `OwnPart`."""
 
 
 class Layers(NamedTuple):
@@ -102,9 +104,10 @@ def read_layers(config: str, overrides: Iterable[str] = ()) -> Layers:
         origins = kept | dict(_origins(_marked(value, COMMAND_LINE), setting))
     # `_chain` has done this for each file; overrides may name other ones.
     _make_own_files_absolute(tree, path.parent)
-    if isinstance(network := tree.get("network"), dict):
+    for own in _own_parts(tree):
         # A digest that is given wins: it is that of the file with which the run began.
-        tree["network"] = _digest(network.get("name")) | network
+        if (digest := file_digest(own["name"].rpartition(":")[0])) is not None:
+            own.setdefault("sha256", digest)
     return Layers(tuple(origin for origin, _ in chain), tree, origins)
 
 
@@ -119,8 +122,8 @@ def merge(parent: dict[str, Any], child: dict[str, Any], section: str = "") -> d
       child: likewise; its values win.
       section: the dotted name of the section that both are; empty for the whole experiment.
     """
-    if section in _KINDS:
-        unnamed = _Given(_KINDS[section], "")
+    if section in KINDS:
+        unnamed = _Given(KINDS[section], "")
         if "name" in child and _plain(child["name"]) != _plain(parent.get("name", unnamed)):
             return child
     merged = dict(parent)
@@ -264,13 +267,13 @@ def _apply(tree: dict[str, Any], override: str, setting: str, value: Any) -> Non
 
 
 def _make_own_files_absolute(tree: dict[str, Any], folder: Path) -> None:
-    """Makes the paths of Python files in `env` and `network` absolute, of the run in `init_from` and of `data.records`.
+    """Makes paths absolute: of Python files in `env` and own parts, of the run in `init_from`, of `data.records`.
 
     They then hold in any working directory. They are relative to the experiment's folder, or else to the current one.
     """
-    env, network = tree.get("env"), tree.get("network")
-    if isinstance(network, dict) and "name" in network:
-        tree["network"] = network | {"name": _absolute(network["name"], folder)}
+    for own in _own_parts(tree):
+        own["name"] = _absolute(own["name"], folder)
+    env = tree.get("env")
     if isinstance(who := tree.get("init_from"), str):
         tree["init_from"] = _absolute_run(who, folder)
     if isinstance(data := tree.get("data"), dict) and isinstance(records := data.get("records"), str):
@@ -307,12 +310,11 @@ def _absolute(value: Any, folder: Path) -> Any:
     return value if found is None else f"{found.absolute()}{named[2] or ''}"
 
 
-def _digest(name: Any) -> dict[str, str]:
-    """The field `sha256` of an own network in a file; empty for any other name, and if there is no such file."""
-    file, _, _ = str(name).rpartition(":")
-    if not file.endswith(".py"):
-        return {}
-    try:
-        return {"sha256": hashlib.sha256(Path(file).expanduser().read_bytes()).hexdigest()}
-    except OSError:
-        return {}
+def _own_parts(tree: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The sections of own parts, to be changed in place."""
+    for name in _OWN_PARTS:
+        section: Any = tree
+        for key in name.split("."):
+            section = section.get(key) if isinstance(section, dict) else None
+        if isinstance(section, dict) and isinstance(section.get("name"), str) and ":" in section["name"]:
+            yield section

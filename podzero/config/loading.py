@@ -10,7 +10,7 @@ import pydantic
 from pydantic import BaseModel
 
 from podzero.config.experiment import Experiment
-from podzero.config.layers import EXTENDS, read_layers
+from podzero.config.layers import EXTENDS, KINDS, read_layers
 from podzero.config.section import IMPORT_PATH
 from podzero.errors import ConfigError, nearest
 
@@ -122,12 +122,17 @@ def explain(error: pydantic.ValidationError, tree: dict[str, Any], inherited: Ma
       inherited: the files of settings that another file gives, by dotted name.
     """
     for fault in error.errors(include_url=False):
-        location = [str(part) for part in fault["loc"]]
-        if len(location) > 1 and location[0] in ("env", "network"):
-            location.pop(1)  # pydantic adds the tag of the union to the path
-        setting = ".".join(location)
+        setting = _without_tag([str(part) for part in fault["loc"]])
         source = f" (inherited from {inherited[setting]})" if setting in inherited else ""
         yield _line(setting, fault, tree) + source
+
+
+def _without_tag(location: list[str]) -> str:
+    """The dotted name of a setting; pydantic adds the tag of a union to the path."""
+    for section in (kind.split(".") for kind in KINDS):
+        if location[: len(section)] == section:
+            location = section + location[len(section) + 1 :]
+    return ".".join(location)
 
 
 def _line(where: str, fault: Any, tree: dict[str, Any]) -> str:
@@ -170,7 +175,11 @@ def _choices(expected: str) -> list[str]:
 
 def _names(section: str) -> list[str]:
     """The values that `name` may have in a section with several kinds."""
-    kinds = _kinds(Experiment.model_fields[section].annotation)
+    *outer, field = section.split(".")
+    model: type[BaseModel] = Experiment
+    for part in outer:
+        model = next(_kinds(model.model_fields[part].annotation))
+    kinds = _kinds(model.model_fields[field].annotation)
     return [name for kind in kinds for name in get_args(kind.model_fields["name"].annotation) or (IMPORT_PATH,)]
 
 

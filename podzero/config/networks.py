@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import pydantic
-from pydantic import ConfigDict, Discriminator, Field, PositiveInt, Tag
+from pydantic import Discriminator, Field, PositiveInt, Tag
 
-from podzero.config.section import Section, kind_by_name
+from podzero.config.section import OwnPart, Section, kind_by_name
 
 ComputeDtype = Annotated[
     Literal["auto", "float32", "bfloat16"],
@@ -134,25 +134,13 @@ class MuZeroResNetConfig(_MuZeroConfig):
     """Observations have the shape `[channels, height, width]`, for example stacked grey frames."""
 
 
-class OwnNetworkConfig(Section):
+class OwnNetworkConfig(OwnPart):
     """A network of your own, for games with known rules ([own_network.md](own_network.md)).
 
     All further fields are keyword arguments of the module or function.
     """
 
-    model_config = ConfigDict(extra="allow")
-
-    name: str
-    """Where it is: `file.py:Name`, found next to the experiment or in the current folder, or `module:Name`."""
-    sha256: str | None = None
-    """SHA-256 of the file. podzero fills it in when the experiment is read, and then refuses another file of this
-    name."""
     compute_dtype: ComputeDtype = "auto"
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The keyword arguments."""
-        return dict(self.model_extra or {})
 
 
 BoardNetworkConfig = ResNetConfig | TransformerConfig | MLPConfig | OwnNetworkConfig

@@ -18,18 +18,36 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-def kind_by_name(*kinds: type[Section], own: type[Section]) -> Callable[[Any], str]:
+class OwnPart(Section):
+    """A part of the user's own, which an import path names. All further fields are its keyword arguments."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    """Where it is: `file.py:Name`, found next to the experiment or in the current folder, or `module:Name`."""
+    sha256: str | None = None
+    """SHA-256 of the file. podzero fills it in when the experiment is read, and then refuses another file of this
+    name."""
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The keyword arguments."""
+        return dict(self.model_extra or {})
+
+
+def kind_by_name(*kinds: type[Section], own: type[Section], default: str | None = None) -> Callable[[Any], str]:
     """The discriminator of a union of sections, which `name` tells apart; tags are the names of their classes.
 
     Args:
       kinds: sections whose `name` is a `Literal`.
       own: the section whose `name` is an import path, `module:Name` or `file.py:Name`.
+      default: the name of a section that gives none.
     """
     tags = {name: kind.__name__ for kind in kinds for name in get_args(kind.model_fields["name"].annotation)}
 
     def tag(section: Any) -> str:
         # A mapping when a file is read, an object when an experiment is written.
-        name = section.get("name") if isinstance(section, dict) else getattr(section, "name", None)
+        name = section.get("name", default) if isinstance(section, dict) else getattr(section, "name", None)
         return own.__name__ if ":" in str(name) else tags.get(str(name), str(name))
 
     return tag

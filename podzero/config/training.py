@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import pydantic
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Discriminator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Tag
 
 from podzero.config.networks import ResNetConfig
-from podzero.config.section import Fraction, Section
+from podzero.config.section import Fraction, OwnPart, Section, kind_by_name
 
 if TYPE_CHECKING:
     from podzero.config.experiment import Experiment
 
 
-class OptimizerConfig(Section):
-    """The optax optimizer and its learning rate schedule."""
+class _OptimizerConfig(Section):
+    """Fields of all optimizers."""
 
-    name: Literal["adamw", "sgd", "lion"] = "adamw"
+    name: str
     """The optimizer."""
     learning_rate: PositiveFloat = 1e-3
     """Peak learning rate."""
@@ -32,12 +32,37 @@ class OptimizerConfig(Section):
     """Learner steps after the warm-up over which the rate decays, instead of over the run."""
     final_fraction: Fraction = 0.05
     """Learning rate at the end of the decay, as a fraction of `learning_rate`."""
+    max_gradient_norm: PositiveFloat = 5.0
+    """Global norm to which gradients are clipped."""
+
+
+class OptimizerConfig(_OptimizerConfig):
+    """An optimizer of optax, and its learning rate schedule."""
+
+    name: Literal["adamw", "sgd", "lion", "muon"] = "adamw"
+    """The optimizer. `muon` (Jordan et al. 2024) orthogonalizes the updates of matrices and kernels, scaled to the size
+    of AdamW's (Liu et al. 2025) so that the same learning rates suit both; Adam trains biases and scales."""
     momentum: Fraction = 0.9
     """Momentum of `sgd`."""
     weight_decay: NonNegativeFloat = 1e-4
-    """Weight decay of matrices and kernels: decoupled for `adamw` and `lion`, part of the gradient for `sgd`."""
-    max_gradient_norm: PositiveFloat = 5.0
-    """Global norm to which gradients are clipped."""
+    """Weight decay of matrices and kernels: part of the gradient for `sgd`, decoupled for the others."""
+
+
+class OwnOptimizerConfig(_OptimizerConfig, OwnPart):
+    """An optimizer of your own or of any library ([own_parts.md](own_parts.md)).
+
+    All further fields are keyword arguments of the function.
+    """
+
+    name: str
+    """Where it is: `file.py:Name`, found next to the experiment or in the current folder, or `module:Name`. A function
+    that returns an `optax.GradientTransformation`."""
+
+
+AnyOptimizerConfig = Annotated[
+    Annotated[OptimizerConfig, Tag("OptimizerConfig")] | Annotated[OwnOptimizerConfig, Tag("OwnOptimizerConfig")],
+    Discriminator(kind_by_name(OptimizerConfig, own=OwnOptimizerConfig, default="adamw")),
+]
 
 
 class SplitRule(Section):
@@ -98,7 +123,7 @@ class LearnerConfig(Section):
     cpu_convolutions: Literal["xla", "openvino"] = "xla"
     """What computes the tower of `resnet` if the learner runs on a single CPU device: `xla` in float32, or `openvino`
     in bfloat16, for CPUs with AMX or AVX-512 BF16 instructions."""
-    optimizer: OptimizerConfig = OptimizerConfig()
+    optimizer: AnyOptimizerConfig = OptimizerConfig()
     """The optimizer."""
     mesh: MeshConfig = MeshConfig()
     """The device mesh."""

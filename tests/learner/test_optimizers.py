@@ -47,7 +47,7 @@ def test_weight_decay_applies_to_matrices_and_kernels_only():
     assert decayed(params) == {"kernel": True, "matrix": True, "bias": False, "scale": False}
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd", "lion"])
+@pytest.mark.parametrize("name", ["adamw", "sgd", "lion", "muon"])
 def test_without_a_gradient_matrices_shrink_by_rate_times_decay(name):
     """The rate is 1 here; the train step multiplies by it."""
     optimizer = make_optimizer(OptimizerConfig(name=name, weight_decay=0.5))
@@ -79,7 +79,31 @@ def test_sgd_accumulates_momentum():
         np.testing.assert_allclose(params["a"], [expected], rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd", "lion"])
+def test_muon_orthogonalizes_matrices_at_the_size_of_adamw_s_updates():
+    """Updates of a [6, 4] matrix have singular values of about 0.2 * sqrt(6), whatever those of the gradient: their
+    root mean square is then 0.2. Kernels of convolutions are matrices of inputs and outputs, q, k and v three of them.
+    """
+    optimizer = make_optimizer(OptimizerConfig(name="muon", weight_decay=0.0, max_gradient_norm=1e9))
+    keys = jax.random.split(jax.random.key(0), 3)
+    params = {
+        "attention": {"qkv": {"kernel": jax.random.normal(keys[0], (6, 3, 2, 2))}},
+        "conv": {"kernel": jax.random.normal(keys[1], (3, 1, 2, 4))},
+        "dense": {"kernel": jax.random.normal(keys[2], (6, 4)), "bias": jnp.full(4, 3.0)},
+    }
+    gradients = jax.tree.map(lambda leaf: leaf * jnp.arange(1, 1 + leaf.shape[-1]), params)
+    updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+    qkv = jnp.moveaxis(updates["attention"]["qkv"]["kernel"], 1, 0).reshape(3, 6, 4)
+    for matrix in (*qkv, updates["conv"]["kernel"].reshape(6, 4), updates["dense"]["kernel"]):
+        singular = jnp.linalg.svd(matrix, compute_uv=False) / (0.2 * 6**0.5)
+        assert (singular > 0.6).all()
+        assert (singular < 1.3).all()
+    # Adam's first step has the sign of the gradient, and one size.
+    bias = updates["dense"]["bias"]
+    assert (bias < 0).all()
+    np.testing.assert_allclose(bias, bias[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "lion", "muon"])
 def test_settings_that_may_change_at_a_resumption_keep_the_structure_of_the_state(name):
     """A resumed run keeps its moments and step count; the learning rate is not one of them."""
     changed = {"learning_rate": 0.5, "momentum": 0.0, "weight_decay": 0.0, "max_gradient_norm": 1e9}

@@ -76,15 +76,16 @@ def free_port():
     [
         pytest.param("transformer", list(LAYOUTS), marks=pytest.mark.slow),
         pytest.param("resnet", list(LAYOUTS), marks=pytest.mark.slow),
+        pytest.param("muon", ["one", "fsdp 4 x model 2"], marks=pytest.mark.slow),
     ],
 )
 def test_the_layout_does_not_change_what_is_learned(tmp_path, network, layouts):
     """50 steps on the same batches give the same parameters, up to the order of float32 sums.
 
-    The transformer trains with AdamW, which amplifies differences of small gradients; the ResNet trains with SGD and
-    has a tighter tolerance. All processes of a layout write its state, which is restored onto one device.
+    The transformer trains with AdamW, which amplifies differences of small gradients, as Muon does; the ResNet trains
+    with SGD and has a tighter tolerance. All processes of a layout write its state, which is restored onto one device.
     """
-    rtol, atol = {"transformer": (1e-3, 2e-4), "resnet": (1e-4, 1e-5)}[network]
+    rtol, atol = {"transformer": (1e-3, 2e-4), "muon": (1e-3, 2e-4), "resnet": (1e-4, 1e-5)}[network]
     results = {layout: trained(layout, network, tmp_path / layout) for layout in layouts}
     one = results.pop("one")
     for layout, found in results.items():

@@ -21,9 +21,11 @@ NETWORKS = {
     "resnet": {"name": "resnet", "channels": 64, "blocks": 1, "remat": True},
     "transformer": {"name": "transformer", "width": 64, "layers": 2, "heads": 4, "remat": True},
 }
+NETWORKS["muon"] = NETWORKS["resnet"]
 OPTIMIZERS = {
     "resnet": {"name": "sgd", "learning_rate": 0.02},
     "transformer": {"name": "adamw", "learning_rate": 1e-3},
+    "muon": {"name": "muon", "learning_rate": 1e-3},
 }
 
 

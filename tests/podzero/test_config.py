@@ -144,6 +144,16 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
             "network.name = 'resnett'",
             ["did you mean 'resnet'", "transformer", "file.py:Name"],
         ),
+        (
+            {"learner": {"optimizer": {"name": "adam"}}},
+            "learner.optimizer.name = 'adam'",
+            ["did you mean 'adamw'", "file.py:Name"],
+        ),
+        (
+            {"learner": {"optimizer": {"learning_rat": 1}}},
+            "learner.optimizer.learning_rat",
+            ["did you mean 'learning_rate'"],
+        ),
         ({"network": {"name": [1]}}, "network.name = [1]", ["unknown", "transformer"]),
         ({"network": 5}, "network.name = 5", ["unknown", "transformer"]),
         (

@@ -1,0 +1,126 @@
+"""The code that an `OwnPart` names: imported, compared with its digest, and called with the experiment's arguments."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from podzero.config import OwnPart
+from podzero.errors import ConfigError, nearest
+from podzero.importing import file_digest, import_named
+
+_REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+"""The kinds of `*args` and `**kwargs`."""
+Parameters = Mapping[str, inspect.Parameter]
+"""The parameters of a function or class by name."""
+
+
+class OwnCode(NamedTuple):
+    """A function or class of the user's own."""
+
+    section: str
+    """The dotted name of its section, such as `network`."""
+    config: OwnPart
+    target: Any
+    """What the import path names."""
+    parameters: Parameters
+
+    @property
+    def where(self) -> str:
+        """The setting that names it, for messages."""
+        return f"{self.section}.name = '{self.config.name}'"
+
+    def make(self, offered: Mapping[str, Any], **more: Any) -> Any:
+        """Calls the function or class; returns an object that is neither as it is.
+
+        Args:
+          offered: arguments for those of its parameters that have their names.
+          **more: arguments that it must take.
+
+        Raises:
+          ConfigError: the call fails.
+        """
+        if not callable(self.target):
+            return self.target
+        taken = {name: value for name, value in offered.items() if name in self.parameters}
+        with self.running("the call"):
+            return self.target(**self.config.arguments, **taken, **more)
+
+    @contextmanager
+    def running(self, what: str) -> Iterator[None]:
+        """Turns exceptions of the user's code into a `ConfigError` with the innermost line of its file.
+
+        Args:
+          what: what the code does, for the message.
+        """
+        try:
+            yield
+        except ConfigError:
+            raise
+        except Exception as error:
+            file = self.config.name.rpartition(":")[0]
+            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+            at = f" at line {lines[-1]} of {Path(file).name}" if lines else ""
+            reason = str(error).strip().partition("\n")[0]
+            raise ConfigError(f"{self.where}: {what} failed{at}: {type(error).__name__}: {reason}") from error
+
+
+def signature_of(target: Any) -> Parameters:
+    """The parameters of a function or class; none of an object that is neither."""
+    return dict(inspect.signature(target).parameters) if callable(target) else {}
+
+
+def own_code(
+    config: OwnPart, section: str, offered: Sequence[str], parameters_of: Callable[[Any], Parameters] = signature_of
+) -> OwnCode:
+    """Imports what `config.name` names, and checks the experiment's arguments against its parameters.
+
+    Args:
+      config: the section.
+      section: its dotted name.
+      offered: the arguments that podzero passes to what takes them.
+      parameters_of: the parameters of what is imported.
+
+    Raises:
+      ConfigError: it cannot be imported, its file is not that of the experiment, or it does not take the arguments.
+    """
+    # Before the import: a process imports a file once, and later changes of it do not matter.
+    digest = _first_digest(config.name.rpartition(":")[0])
+    target = import_named(config.name, f"{section}.name")
+    code = OwnCode(section, config, target, parameters_of(target))
+    if config.sha256 not in (None, digest):
+        raise ConfigError(
+            f"{code.where}: the file is not the one that this experiment was started with: its SHA-256 is {digest}, "
+            f"the experiment has {section}.sha256 = {config.sha256}; restore the file, or train the changed one in a "
+            f"new run (leave {section}.sha256 out)"
+        )
+    _check_arguments(code, offered)
+    return code
+
+
+@cache
+def _first_digest(place: str) -> str | None:
+    """The digest of a file when this process first asked for it."""
+    return file_digest(place)
+
+
+def _check_arguments(code: OwnCode, offered: Sequence[str]) -> None:
+    section, name, given = code.section, code.config.name, code.config.arguments
+    kinds = [parameter.kind for parameter in code.parameters.values()]
+    own = [key for key, each in code.parameters.items() if each.kind not in _REST and key not in offered]
+    for key in given:
+        if key in offered:
+            raise ConfigError(f"{section}.{key}: podzero passes {key} to '{name}' itself; remove it")
+        if key not in own and inspect.Parameter.VAR_KEYWORD not in kinds:
+            raise ConfigError(
+                f"{section}.{key}: '{name}' has no argument '{key}'{nearest(key, own)}; its arguments: "
+                f"{', '.join(own) or 'none'}"
+            )
+    for key in own:
+        if code.parameters[key].default is inspect.Parameter.empty and key not in given:
+            raise ConfigError(f"{section}.{key}: required by '{name}', but missing")
