@@ -48,6 +48,10 @@ Who = Annotated[
         "random, solver, mcts:400, greedy, gnugo:10, stockfish:3, fairy-stockfish:3.",
     ),
 ]
+Trained = Annotated[
+    str,
+    typer.Argument(metavar="WHO", help="A trained agent: a working directory as DIR or DIR@STEP, or zoo:NAME."),
+]
 Simulations = Annotated[
     int | None, typer.Option(min=1, help="Simulations per move of trained players.", show_default="as in training")
 ]

@@ -15,7 +15,16 @@ import typer
 
 from podzero.config import builtin_configs, load
 from podzero.errors import ConfigError, PodzeroError
-from podzero.launch.options import Json, ListenHost, ListenPort, OptionalConfig, Overrides, print_json, print_result
+from podzero.launch.options import (
+    Json,
+    ListenHost,
+    ListenPort,
+    OptionalConfig,
+    Overrides,
+    Trained,
+    print_json,
+    print_result,
+)
 from podzero.launch.platforms import keep_compiled_programs
 from podzero.listen_address import ListenAddress, free_address
 from podzero.player_names import parse_player
@@ -165,8 +174,16 @@ class ReportNotWritten(PodzeroError, RuntimeError):
 
 
 def report(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The run's working directory.")],
-    output: Annotated[Path | None, typer.Option(help="The file to write.", show_default="report.html in DIR")] = None,
+    directories: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR", help="The run's working directory; of several, the curves are compared."),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="The file to write.", show_default="report.html in DIR; comparison.html in the first of several"
+        ),
+    ] = None,
     serve: Annotated[
         bool, typer.Option("--serve", help="Serve it as a page that stays up to date until Ctrl-C.")
     ] = False,
@@ -177,24 +194,29 @@ def report(
     """Write the report of a run as an HTML file: ratings, losses, throughput, settings, faults, cost.
 
     The file is self-contained.
+    Of several runs, it has their curves over one another, and what `podzero compare` prints.
     With --serve it is a live dashboard of the run, for browsers that know its address.
     """
+    first, *others = directories
     if serve:
-        if output is not None:
-            raise ConfigError("--output and --serve cannot be combined: a served report is not written to a file")
+        if output is not None or others:
+            refused = "several runs" if others else "--output"
+            raise ConfigError(f"{refused} and --serve cannot be combined: a page of one run is served, not a file")
         from podzero.tools.report.server import serve as serve_report
 
         where = free_address(host, port)
-        serve_report(Workdir(directory), where, partial(_announce, where, as_json=as_json))
+        serve_report(Workdir(first), where, partial(_announce, where, as_json=as_json))
         return
     if host is not None or port is not None:
         raise ConfigError("--host and --port need --serve: a report in a file has no address")
-    from podzero.tools.report.page import make_report
-    from podzero.tools.report.record import RunReader
+    from podzero.tools.report.page import make_comparison, make_report
+    from podzero.tools.report.record import RunReader, read_runs
 
-    workdir = Workdir(directory)
-    page = make_report(RunReader(workdir).read())
-    file = workdir.root / "report.html" if output is None else output.expanduser().absolute()
+    if others:
+        page, name = make_comparison(read_runs(list(map(str, directories)))), "comparison.html"
+    else:
+        page, name = make_report(RunReader(Workdir(first)).read()), "report.html"
+    file = Workdir(first).root / name if output is None else output.expanduser().absolute()
     try:
         write_atomically(file, page)
     except OSError as error:
@@ -216,10 +238,7 @@ def _announce(where: ListenAddress, address: str, as_json: bool) -> None:
 
 
 def export(
-    who: Annotated[
-        str,
-        typer.Argument(metavar="WHO", help="A trained agent: a working directory as DIR or DIR@STEP, or zoo:NAME."),
-    ],
+    who: Trained,
     to: Annotated[
         Path, typer.Option(metavar="FILE", help="The file to write: NAME.onnx (extra `export`) or NAME.stablehlo.")
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from podzero.config import Experiment
@@ -61,9 +61,20 @@ def differences(held: Experiment, given: Experiment, exclude: Any = None, absent
       exclude: settings to leave out, in the form of pydantic's `exclude`.
       absent: the value of a setting that an experiment lacks, such as a field of another network.
     """
-    old, new = (flatten(e.model_dump(mode="json", exclude=exclude)) for e in (held, given))
-    found = (Change(key, old.get(key, absent), new.get(key, absent)) for key in sorted({*old, *new}))
-    return [change for change in found if change.old != change.new]
+    return [Change(key, *values) for key, values in side_by_side((held, given), exclude, absent).items()]
+
+
+def side_by_side(experiments: Sequence[Experiment], exclude: Any = None, absent: Any = None) -> dict[str, list[Any]]:
+    """The settings in which experiments differ, sorted by name, with the value of each experiment.
+
+    Args:
+      experiments: at least one.
+      exclude: as in `differences`.
+      absent: as in `differences`.
+    """
+    trees = [flatten(experiment.model_dump(mode="json", exclude=exclude)) for experiment in experiments]
+    rows = {key: [tree.get(key, absent) for tree in trees] for key in sorted({key for tree in trees for key in tree})}
+    return {key: values for key, values in rows.items() if any(value != values[0] for value in values)}
 
 
 def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

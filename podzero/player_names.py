@@ -213,6 +213,19 @@ def zoo_workdir(name: str) -> Workdir:
     return Workdir(_FOLDER / name)
 
 
+def run_workdir(name: str) -> Workdir:
+    """The working directory of a run given as `DIR`, or of an agent given as `zoo:NAME`.
+
+    Raises:
+      ConfigError: there is no such agent.
+      WorkdirError: `DIR` is no working directory.
+    """
+    workdir = zoo_workdir(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else Workdir(name)
+    # Raises an error if the folder is not a run.
+    workdir.experiment()
+    return workdir
+
+
 def zoo_card(name: str) -> dict[str, Any]:
     """How an agent was trained and evaluated.
 

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -33,6 +34,18 @@ class Inheritance(NamedTuple):
     """As in `Layers`."""
     settings: Mapping[str, str]
     """The file of each inherited setting, by the setting's dotted name."""
+
+
+class LockHolder(NamedTuple):
+    """The process that holds the lock of a working directory."""
+
+    pid: int | None
+    """None if it has not been written yet."""
+    host: str
+    """The name of its machine, or of its container."""
+
+    def __str__(self) -> str:
+        return f"process {'unknown' if self.pid is None else self.pid} on {self.host or 'an unknown machine'}"
 
 
 class Workdir:
@@ -163,25 +176,43 @@ class Workdir:
             # The kernel ends this lock with its process, however that ends; the existence of a file would outlive it.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            file.seek(0)
-            holder = file.read().strip() or "unknown"
+            holder = _read_holder(file)
             file.close()
-            raise WorkdirError(f"{self.root} is in use: process {holder} works there") from None
+            raise WorkdirError(f"{self.root} is in use: {holder} works there") from None
         except OSError as error:
             file.close()
             raise WorkdirError(
                 f"cannot lock {self.root / '.lock'}: {error.strerror}; choose a --workdir on a file system with flock"
             ) from None
         file.truncate(0)
-        file.write(str(os.getpid()))
+        file.write(f"{os.getpid()} {socket.gethostname()}")
         file.flush()
         return file
+
+    def holder(self) -> LockHolder | None:
+        """The process that trains here, that is, holds the lock; None if no process does."""
+        try:
+            with (self.root / ".lock").open() as file:
+                try:
+                    # Shared, so that two readers do not take each other for the run.
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return _read_holder(file)
+        except OSError:
+            pass
+        return None
 
     def _read_changes(self) -> str:
         return self.changes_file.read_text(errors="replace") if self.changes_file.exists() else ""
 
     def _not_writable(self, error: OSError) -> WorkdirError:
         return WorkdirError(f"cannot write the working directory {self.root}: {error.strerror}")
+
+
+def _read_holder(file: IO[str]) -> LockHolder:
+    file.seek(0)
+    pid, _, host = file.read().strip().partition(" ")
+    return LockHolder(int(pid) if pid.isdigit() else None, host)
 
 
 def refuse_url(path: str | Path) -> None:

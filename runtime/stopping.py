@@ -1,4 +1,4 @@
-"""What ends a run from outside: signals to the driver, and notices that a node will be preempted or stopped.
+"""What ends a run from outside: signals to the driver, a request to stop, and notices of the end of a node.
 
 The notices come from Google Cloud's metadata server. `instance/preempted` becomes TRUE about half a minute before a
 spot node is shut down; `instance/maintenance-event` announces maintenance of the host
@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +23,11 @@ from types import FrameType, TracebackType
 from typing import Self
 from urllib.parse import urlencode
 
+from podzero.errors import PodzeroError
 from podzero.runtime.cluster.other_runs import CHIP_FILES
+from podzero.runtime.monitoring.status import PHASE_WORDS, read_status
+from podzero.waiting import Wait
+from podzero.workdir import LockHolder, Workdir, WorkdirError
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +53,8 @@ LONGEST_PAUSE_S = 30.0
 MOST_BYTES = 4096
 """Most bytes of an answer that are read."""
 NOT_FOUND = 404
+POLL_S = 0.2
+"""How often a request to stop looks whether the run has ended."""
 
 
 class StopSignals:
@@ -99,6 +107,75 @@ class StopSignals:
         second = number == signal.SIGINT and now - self._received_at >= REPEATED_AFTER_S
         if second or (first and self._interrupts):
             raise KeyboardInterrupt
+
+
+class NotStopped(PodzeroError, RuntimeError):
+    """A run that cannot be asked to end from here, or that has not ended in time."""
+
+
+def stop_run(workdir: Workdir, limit_s: float, say: Callable[[str], None]) -> bool:
+    """Ends the run in `workdir` with a last checkpoint, as the first Ctrl-C does, and waits until it has ended.
+
+    Args:
+      workdir: the run's working directory.
+      limit_s: the longest wait, in seconds; afterwards the run still goes on ending.
+      say: called with what the run is doing, whenever that changes.
+
+    Returns:
+      whether a process trained there.
+
+    Raises:
+      NotStopped: its driver cannot be reached from here, or has not ended in time; the message says what to do.
+    """
+    holder = workdir.holder()
+    if holder is None:
+        return False
+    _ask_to_end(workdir, holder)
+    wait, said = Wait(limit_s=limit_s), ""
+    while workdir.holder() == holder:
+        doing = _doing(workdir)
+        if wait.over:
+            root = shlex.quote(str(workdir.root))
+            raise NotStopped(
+                f"{holder} has been asked to end, but has not ended within {limit_s:.0f} s; it was last {doing}. "
+                f"`podzero logs {root}` shows what it waits for, and `podzero stop {root}` waits on. Without a last "
+                f"checkpoint it ends by: kill -9 {holder.pid}"
+            )
+        if doing != said:
+            say(f"waiting for {holder}, which is {doing}")
+            said = doing
+        time.sleep(POLL_S)
+    return True
+
+
+def _ask_to_end(workdir: Workdir, holder: LockHolder) -> None:
+    """Sends SIGTERM, which may be repeated; a second SIGINT would end the run without a checkpoint."""
+    here, root = socket.gethostname(), shlex.quote(str(workdir.root))
+    if holder.pid is None or holder.host != here:
+        raise NotStopped(
+            f"the run in {workdir.root} is driven by {holder}, and only a process of this machine ({here}) can "
+            f"be asked to end. Type there, or in that container: podzero stop {root}"
+        )
+    try:
+        os.kill(holder.pid, signal.SIGTERM)
+    except ProcessLookupError:
+        raise NotStopped(
+            f"the run in {workdir.root} is driven by {holder}, which is not among the processes seen from here: it may "
+            f"run in a container. Type there: podzero stop {root}"
+        ) from None
+    except PermissionError:
+        raise NotStopped(
+            f"the run in {workdir.root} is driven by {holder}, which belongs to another user. Type as that user: "
+            f"podzero stop {root}"
+        ) from None
+
+
+def _doing(workdir: Workdir) -> str:
+    """The run's phase in words."""
+    try:
+        return PHASE_WORDS[read_status(workdir).status.phase]
+    except WorkdirError:
+        return PHASE_WORDS["starting"]
 
 
 def metadata_host(devices: Path = Path("/dev")) -> str | None:

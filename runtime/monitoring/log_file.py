@@ -1,4 +1,4 @@
-"""The log file of a run: log records with tracebacks, and what libraries print to stderr."""
+"""The log file of a run: log records with tracebacks, and what libraries print to stderr; written and read."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+
+from podzero.runtime.monitoring.monitor import kind_of
 
 log = logging.getLogger(__name__)
 
@@ -18,6 +21,16 @@ FILE_BYTES = 16 * 2**20
 """Size at which the log file is rotated to `.1`, `.2`, ..."""
 OLD_FILES = 3
 """Rotated files that are kept."""
+HEAD = re.compile(r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d{3} (?P<level>[A-Z]+) (?P<text>.*)")
+"""The first line of a log record; the lines of a traceback follow it."""
+DRIVER = "driver"
+"""The name of the process whose records begin with no name."""
+FOLLOW_EVERY_S = 0.5
+"""How often a followed log file is read."""
+_SUBJECT = re.compile(r"(?P<worker>[a-z]+(-\d+)?)(?P<said>:)? ")
+"""How a record of a worker begins, `actor-0: ...`, and one of the driver about it, `actor-0 starts ...`."""
+_STDERR = "stderr"
+"""The beginning of what the driver and its libraries print to stderr."""
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _JOIN_TIMEOUT_S = 1.0
 
@@ -91,9 +104,77 @@ def _read_lines(pipe: int, handler: logging.Handler) -> None:
     with open(pipe, encoding="utf-8", errors="replace") as lines:
         for line in lines:
             # To the file alone: by way of the logger the line would also reach the view.
-            handler.handle(_record(logging.INFO, f"stderr: {line.rstrip()}"))
+            handler.handle(_record(logging.INFO, f"{_STDERR}: {line.rstrip()}"))
 
 
 def _record(level: int, text: str, error: Exception | None = None) -> logging.LogRecord:
     exc_info = (type(error), error, error.__traceback__) if error is not None else None
     return log.makeRecord(log.name, level, __file__, 0, text, (), exc_info)
+
+
+def read_log(path: Path, follow: Callable[[], bool] = lambda: False) -> Iterator[str]:
+    """The lines of a log file, after those of its rotated files.
+
+    Args:
+      path: the newest file.
+      follow: whether more may be written; while it returns True, further lines are waited for.
+
+    Raises:
+      OSError: a file cannot be read.
+    """
+    for number in range(OLD_FILES, 0, -1):
+        old = path.with_name(f"{path.name}.{number}")
+        if old.exists():
+            yield from old.read_text(encoding="utf-8", errors="replace").splitlines()
+    half, more = "", True
+    while more:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            inode, rotated = os.fstat(file.fileno()).st_ino, False
+            while more and not rotated:
+                # Both are asked before the lines are read, so that the last ones are not missed.
+                more, rotated = follow(), _inode(path) not in (inode, None)
+                for text in file:
+                    half += text
+                    if half.endswith("\n"):
+                        yield half.rstrip("\n")
+                        half = ""
+                if more and not rotated:
+                    time.sleep(FOLLOW_EVERY_S)
+    if half:
+        yield half
+
+
+def _inode(path: Path) -> int | None:
+    """None while the file is being rotated."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
+
+
+def of_process(lines: Iterable[str], process: str | None, level: int) -> Iterator[str]:
+    """The lines of a log that one process, or the processes of one kind, have logged, with their tracebacks.
+
+    What the driver says of a worker, such as that it starts or failed, belongs to the worker too.
+
+    Args:
+      lines: the lines of the log.
+      process: the name of a process or a kind, such as `actor-0`, `actor` or `driver`; None for all.
+      level: the least level, such as `logging.WARNING`.
+    """
+    shown = process is None and level <= logging.INFO
+    for line in lines:
+        if (head := HEAD.match(line)) is not None:
+            shown = _is_of(head["text"], process) and logging.getLevelNamesMapping().get(head["level"], 0) >= level
+        if shown:
+            yield line
+
+
+def _is_of(text: str, process: str | None) -> bool:
+    subject = _SUBJECT.match(text)
+    worker = subject["worker"] if subject and subject["worker"] != _STDERR else None
+    if process is None:
+        return True
+    if process == DRIVER:
+        return worker is None or subject is None or not subject["said"]
+    return worker is not None and process in (worker, kind_of(worker))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import json
 import math
 import time
@@ -195,7 +194,7 @@ def read_status(workdir: Workdir) -> StoredStatus:
     Raises:
       WorkdirError: the directory holds no run, its run never started, or `status.json` is damaged.
     """
-    alive = is_locked(workdir)
+    alive = workdir.holder() is not None
     if alive and not workdir.status_file.exists():
         # A new run locks the directory first and writes its experiment last, once all workers have started.
         name = workdir.experiment().name if workdir.is_run else workdir.root.name
@@ -216,19 +215,6 @@ def read_status(workdir: Workdir) -> StoredStatus:
         ) from None
     # On shared storage the file's time may be that of a machine whose clock is ahead.
     return StoredStatus(status, alive, max(age_s, 0.0))
-
-
-def is_locked(workdir: Workdir) -> bool:
-    """Whether a process trains in `workdir`, that is, holds its lock."""
-    try:
-        with (workdir.root / ".lock").open() as file:
-            # Shared, so that two readers do not take each other for the run.
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def duration(seconds: float) -> str:

@@ -36,6 +36,7 @@ FILLINGS = {
     "anew": "runs/tic_tac_toe/experiment.yaml seed=1 --workdir runs/tic_tac_toe-2",
     "arguments.agent": "connect_four",
     "cluster": "",
+    "directory": "runs/tic_tac_toe",
     "extra": "web",
     "f'{folder}@{present[-1]}'": "runs/tic_tac_toe@9",
     "file": "runs/tic_tac_toe/experiment.yaml",
@@ -59,6 +60,7 @@ FILLINGS = {
 }
 """What stands for the expressions that messages fill in."""
 PLACEHOLDERS = {
+    "A": "runs/tic_tac_toe", "B": "runs/connect_four",
     "CONFIG": "tic_tac_toe", "DIR": "runs/tic_tac_toe", "ELO": "50", "FILE": "agent.onnx", "GAME": "tic_tac_toe",
     "HEAD:6379": "127.0.0.1:6379", "HOST:PORT": "127.0.0.1:6379", "N": "2", "NAME": "tic_tac_toe", "S": "7",
     "SECTION": "learner", "SEED": "7", "SLICE": "v5e-16", "STAGE": "learner", "WHO": "runs/tic_tac_toe",
@@ -74,8 +76,9 @@ VARIABLES = {"SITE": " ".join(OPTIONS)}
 """Variables that an earlier line of the page sets."""
 MISSING = {
     "a": ["hex"], "b": ["chess"],
-    "config": ["tic_tac_toe"], "directory": ["runs/tic_tac_toe"], "protocol": ["--protocol", "gtp"],
-    "files": ["games.pgn"], "game": ["--game", "tic_tac_toe"], "stage": ["learner"],
+    "config": ["tic_tac_toe"], "directory": ["runs/tic_tac_toe"], "directories": ["runs/tic_tac_toe"],
+    "files": ["games.pgn"], "first": ["runs/tic_tac_toe"], "game": ["--game", "tic_tac_toe"],
+    "others": ["zoo:tic_tac_toe"], "protocol": ["--protocol", "gtp"], "stage": ["learner"],
     "target": ["queued"], "to": ["--to", "agent.onnx"], "who": ["runs/tic_tac_toe"],
 }  # fmt: skip
 """What is added where a sentence speaks of a command without its arguments."""
@@ -192,8 +195,10 @@ def check_podzero(arguments: list[str], mention: bool) -> None:
         parse_player(given["who"])
     elif who:
         game_to_play(given.get("game"), *who)
-    if isinstance(given.get("directory"), Path) and verb != "runs":
-        Workdir(given["directory"]).experiment()
+    directories = [given.get("directory"), *(given.get("directories") or ())]
+    for directory in directories if verb != "runs" else ():
+        if isinstance(directory, Path):
+            Workdir(directory).experiment()
 
 
 @cache

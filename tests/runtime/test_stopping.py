@@ -6,6 +6,7 @@ import logging
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ import pytest
 
 from podzero.runtime import stopping
 from podzero.runtime.checkpoints import checkpoints
-from podzero.runtime.stopping import StopSignals, metadata_host, watch_for_notices
+from podzero.runtime.stopping import NotStopped, StopSignals, metadata_host, stop_run, watch_for_notices
 from podzero.runtime.train import train
 from podzero.workdir import Workdir
 
@@ -192,6 +193,78 @@ def test_ctrl_c_after_the_start_ends_the_run_with_a_checkpoint(shell, tmp_path):
     shell.signal_group(signal.SIGINT)
     assert shell.process.returncode == 130
     assert list((tmp_path / "run" / "checkpoints").glob("0*"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_podzero_stop_ends_a_run_with_a_checkpoint(shell, command, tmp_path):
+    shell.wait_for(lambda: "learner: built" in shell.text)
+    code, out, _ = command("stop", str(tmp_path / "run"))
+    assert code == 0
+    assert "waiting for process" in out
+    assert f"podzero train {tmp_path / 'run'}" in out
+    assert shell.process.wait(timeout=20) == 128 + signal.SIGTERM
+    assert list((tmp_path / "run" / "checkpoints").glob("0*"))
+    code, out, _ = command("logs", str(tmp_path / "run"), "learner")
+    assert "learner: built" in out
+
+
+DRIVER = """
+import signal, sys, time
+from podzero.workdir import Workdir
+lock = Workdir(sys.argv[1]).lock()
+signal.signal(signal.SIGTERM, {handler})
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def driver(tmp_path):
+    """Starts a process that holds the lock of the directory `run` as a driver does."""
+    started = []
+
+    def start(handler):
+        process = subprocess.Popen(
+            [sys.executable, "-c", DRIVER.format(handler=handler), str(tmp_path / "run")],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_a_request_to_stop_waits_until_the_driver_has_ended(driver, tmp_path):
+    process, said = driver("lambda *_: sys.exit(143)"), []
+    assert stop_run(Workdir(tmp_path / "run"), 60.0, said.append)
+    assert process.wait(timeout=20) == 143
+    assert any(str(process.pid) in text for text in said)
+    assert not stop_run(Workdir(tmp_path / "run"), 60.0, said.append)
+
+
+def test_the_wait_for_the_end_is_bounded_and_names_who_is_waited_for(driver, tmp_path):
+    process = driver("signal.SIG_IGN")
+    with pytest.raises(NotStopped, match=rf"process {process.pid} on .* waits on"):
+        stop_run(Workdir(tmp_path / "run"), 0.5, lambda text: None)
+    assert process.poll() is None
+
+
+@pytest.mark.parametrize("holder", ["1 elsewhere", f"{2**22 + 1} {socket.gethostname()}", ""])
+def test_a_driver_that_is_not_seen_from_here_is_named_with_what_to_do(tmp_path, holder):
+    workdir = Workdir(tmp_path)
+    with workdir.lock() as held:
+        held.truncate(0)
+        held.write(holder)
+        held.flush()
+        with pytest.raises(NotStopped, match=f"podzero stop {tmp_path}"):
+            stop_run(workdir, 1.0, lambda text: None)
 
 
 PREEMPTED, MAINTENANCE = "instance/preempted", "instance/maintenance-event"

@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 
 from podzero.errors import ConfigError, nearest
-from podzero.player_names import PREFIX, zoo_workdir
+from podzero.player_names import run_workdir
 from podzero.tools.report.history import History, MetricsTail, Values
-from podzero.workdir import Workdir, WorkdirError
+from podzero.workdir import WorkdirError
 
 _OF_EACH_KIND = ("time/", "count/")
 """Prefixes of metrics that several kinds of workers have."""
@@ -37,10 +37,7 @@ def metrics(workdir: str | Path) -> Metrics:
       WorkdirError: the directory holds no run, or its metrics cannot be read.
       ConfigError: there is no such agent.
     """
-    name = str(workdir)
-    run = zoo_workdir(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else Workdir(name)
-    # Raises an error if the folder is not a run.
-    run.experiment()
+    run = run_workdir(str(workdir))
     try:
         history = MetricsTail(run.metrics_file).read()
     except OSError as error:

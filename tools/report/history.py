@@ -231,6 +231,16 @@ class Timeline:
         """Hours of training so far."""
         return float(self._hours[-1]) if len(self._hours) else 0.0
 
+    def moments(self, step: int) -> tuple[float, float] | None:
+        """The times of the first line and of the first one at `step` or later, in seconds since the epoch.
+
+        Where no line has that step, the second is the time of the last line. None without lines.
+        """
+        if not len(self._times):
+            return None
+        first = min(int(np.searchsorted(self._steps, step)), len(self._times) - 1)
+        return float(self._times[0]), float(self._times[first])
+
     def hours(self, times: FloatArray) -> FloatArray:
         """Hours of training at `times` (`[N]`, seconds since the epoch)."""
         return _interpolate(times, self._times, self._hours)

@@ -65,13 +65,13 @@ def _results(status: RunStatus) -> dict[str, str]:
 
 
 def _nodes(hardware: Mapping[str, Any]) -> list[ReportTable]:
-    rows = [row for node in _list(hardware.get("nodes")) if (row := _node_row(node))]
+    rows = [row for node in _list(hardware.get("nodes")) if (row := node_cells(node))]
     caption = "Nodes of the cluster when the run last started or resumed."
     return [ReportTable(caption, ("node", "CPUs", "memory, GiB", "accelerators"), rows)] if rows else []
 
 
-def _node_row(node: object) -> list[str] | None:
-    """The cells of a node's row; None if it is damaged."""
+def node_cells(node: object) -> list[str] | None:
+    """Host, CPUs, GiB of memory and accelerators of a node of `Workdir.hardware_file`; None if it is damaged."""
     match node:
         case {
             "host": str(host),

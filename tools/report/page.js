@@ -22,8 +22,8 @@
 
   const tick = (value) => value.toLocaleString("en", { maximumSignificantDigits: 4, notation: "compact" });
 
-  // The value at the cursor; without one, the newest.
-  const at = (values, k) => (k == null ? values.findLast((value) => value != null) : values[k]);
+  // The value at the cursor, or the newest one before it: the points of other runs are not this run's.
+  const at = (values, k) => values.slice(0, k == null ? undefined : k + 1).findLast((value) => value != null);
 
   // The columns of a stacked figure: each curve on top of those after it, so that the first is drawn first and largest.
   function stacked(curves) {
@@ -34,23 +34,27 @@
   }
 
   function plotted(figure) {
-    const positions = figure.axes[axis], columns = [positions], bands = [];
+    // The points of several runs follow one another; uPlot needs them in order.
+    const given = figure.axes[axis], order = [...given.keys()].sort((a, b) => given[a] - given[b]);
+    const inOrder = (values) => order.map((k) => values[k]);
+    const positions = inOrder(given), columns = [positions], bands = [];
     const series = [{ label: axis, value: (u, v, s, k) => readable(at(positions, k)) }];
     const sums = figure.stacked ? stacked(figure.curves) : null;
     const share = figure.unit === "share";
     figure.curves.forEach((curve, i) => {
+      const values = inOrder(curve.values);
       const stroke = curve.label === REST ? color("--muted") : curveColor(i);
-      columns.push(sums ? sums[i] : curve.values);
+      columns.push(sums ? inOrder(sums[i]) : values);
       series.push({
         label: curve.label, stroke, width: figure.stacked ? 1 : 1.75, spanGaps: true,
         fill: figure.stacked ? stroke : undefined,
         points: { show: figure.dots, size: 5 },
-        value: (u, v, s, k) => readable(at(curve.values, k), share),
+        value: (u, v, s, k) => readable(at(values, k), share),
       });
       if (curve.low) {
         const at = series.length;
-        for (const values of [curve.high, curve.low]) {
-          columns.push(values);
+        for (const edge of [curve.high, curve.low]) {
+          columns.push(inOrder(edge));
           series.push({ class: "band", width: 0, stroke: "transparent", points: { show: false }, spanGaps: true });
         }
         bands.push({ series: [at, at + 1], fill: faded(stroke) });

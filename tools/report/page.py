@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import jinja2
 
 from podzero.runtime.monitoring.status import StoredStatus
+from podzero.tools.report.comparison import compare, overlaid
 from podzero.tools.report.figures import Figure, MetricCurves, ReportCurve, ReportSection
 from podzero.tools.report.overview import faults, machines, overview, settings
 from podzero.tools.report.record import Record
@@ -26,12 +28,26 @@ def make_report(record: Record, live: Live | None = None) -> str:
       record: the content of the run's working directory.
       live: how a served page finds newer versions of itself; None for a file.
     """
-    shown = [section for section in sections(record) if not section.empty]
+    return _page(record.experiment.name, sections(record), live)
+
+
+def make_comparison(records: Mapping[str, Record]) -> str:
+    """Makes the report of several runs as a self-contained HTML page, with their curves over one another.
+
+    Args:
+      records: the content of at least two working directories, by the runs' names.
+    """
+    side_by_side = ReportSection("Side by side", tables=compare(records).tables())
+    return _page(", ".join(records), [side_by_side, *overlaid(records)], None)
+
+
+def _page(heading: str, sections: Sequence[ReportSection], live: Live | None) -> str:
+    shown = [section for section in sections if not section.empty]
     figures = [figure for section in shown for figure in section.figures]
     replays = [replay for section in shown for replay in section.replays]
     return _template().render(
-        title=f"{record.experiment.name} \N{MIDDLE DOT} podzero",
-        heading=record.experiment.name,
+        title=f"{heading} \N{MIDDLE DOT} podzero",
+        heading=heading,
         sections=shown,
         made=time.strftime("%Y-%m-%d %H:%M:%S %Z"),
         # The template finds the index of a figure or game in `data` by its identity.

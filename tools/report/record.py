@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from podzero.changes import RecordedChange
 from podzero.config import FOR_SLICES, Experiment, builtin_configs, load
 from podzero.errors import ConfigError
+from podzero.player_names import run_workdir
 from podzero.runtime.checkpoints import checkpoints
-from podzero.runtime.monitoring.log_file import OLD_FILES
+from podzero.runtime.monitoring.log_file import HEAD, OLD_FILES
 from podzero.runtime.monitoring.status import StoredStatus, read_status
 from podzero.tools.report.history import History, MetricsTail
 from podzero.workdir import Inheritance, Workdir, WorkdirError, read_json
@@ -26,7 +27,6 @@ MAX_EVENTS = 200
 """Most events in a report."""
 MAX_TEXT = 400
 """Most characters of a message in a report."""
-_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d{3} ([A-Z]+) (.*)")
 _SHOWN_LEVELS = ("WARNING", "ERROR", "CRITICAL")
 _RESTART = re.compile(r"resumed from the checkpoint|starts on node")
 _NUMBER = re.compile(r"\d[\d,.]*")
@@ -97,6 +97,22 @@ class RunReader:
             raise WorkdirError(f"cannot read {error.filename or self._workdir.root}: {error.strerror}") from None
 
 
+def read_runs(names: Sequence[str]) -> dict[str, Record]:
+    """Reads runs to be compared with one another, by their names.
+
+    Args:
+      names: working directories, or agents of the zoo as `zoo:NAME`.
+
+    Raises:
+      ConfigError: an agent does not exist, a run is named twice, or only one is named.
+      WorkdirError: a directory holds no run, or its files cannot be read.
+    """
+    workdirs = {name: run_workdir(name) for name in names}
+    if len({workdir.root for workdir in workdirs.values()}) < max(len(names), 2):
+        raise ConfigError(f"expected at least two different runs to compare, not {', '.join(names)}")
+    return {name: RunReader(workdir).read() for name, workdir in workdirs.items()}
+
+
 def _newest_games(workdir: Workdir) -> list[KeptGame]:
     if not workdir.games.is_dir():
         return []
@@ -135,10 +151,10 @@ def events(lines: Iterable[str]) -> list[Event]:
     """
     found: dict[tuple[str, str], Event] = {}
     for line in lines:
-        parts = _LINE.match(line)
-        if parts is None or not (parts[2] in _SHOWN_LEVELS or _RESTART.search(parts[3])):
+        head = HEAD.match(line)
+        if head is None or not (head["level"] in _SHOWN_LEVELS or _RESTART.search(head["text"])):
             continue
-        moment, level, text = parts[1], parts[2], parts[3][:MAX_TEXT]
+        moment, level, text = head["time"], head["level"], head["text"][:MAX_TEXT]
         key = level, _NUMBER.sub("#", text)
         # Insert again, so that the dictionary is ordered by the newest messages.
         earlier = found.pop(key, None)

@@ -12,7 +12,6 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from podzero.listen_address import AddressNotUsable, ListenAddress, RequestGuard, new_guard
-from podzero.runtime.monitoring.status import is_locked
 from podzero.tools.report.page import Live, content_policy, make_report
 from podzero.tools.report.record import RunReader
 from podzero.workdir import Workdir, WorkdirError
@@ -74,7 +73,7 @@ def fingerprint(workdir: Workdir) -> str:
         workdir.experiment_file, workdir.metrics_file, workdir.status_file, workdir.log_file, workdir.hardware_file,
         workdir.checkpoints, workdir.games,
     )  # fmt: skip
-    states: list[object] = [is_locked(workdir)]
+    states: list[object] = [workdir.holder()]
     for file in files:
         try:
             found = file.stat()

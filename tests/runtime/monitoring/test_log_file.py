@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from podzero.runtime.monitoring import log_file
-from podzero.runtime.monitoring.log_file import log_to_file
+from podzero.runtime.monitoring.log_file import log_to_file, of_process, read_log
 from podzero.runtime.monitoring.reports import LogReport, ReportBuffer, log_report
 from podzero.runtime.monitoring.terminal import PlainView
 
@@ -120,3 +120,56 @@ def test_on_a_full_disk_records_are_dropped_without_tracebacks_on_the_screen(tmp
     text = (tmp_path / "log").read_text()
     assert "before" in text
     assert "after" in text
+
+
+LOG = """\
+2026-01-01 10:00:00,001 INFO actor-0 starts on node 752fca70 at 127.0.0.1
+2026-01-01 10:00:01,001 INFO actor-1: built in 15.3 s
+2026-01-01 10:00:02,001 INFO stderr: a library speaks
+2026-01-01 10:00:03,001 ERROR actor-0: broke
+Traceback (most recent call last):
+  File "x.py", line 1
+2026-01-01 10:00:04,001 WARNING the workers could not start
+""".splitlines()
+
+
+@pytest.mark.parametrize(
+    ("process", "level", "numbers"),
+    [
+        (None, logging.INFO, [0, 1, 2, 3, 4, 5, 6]),
+        (None, logging.WARNING, [3, 4, 5, 6]),
+        ("actor-0", logging.INFO, [0, 3, 4, 5]),
+        ("actor", logging.INFO, [0, 1, 3, 4, 5]),
+        ("actor", logging.ERROR, [3, 4, 5]),
+        ("driver", logging.INFO, [0, 2, 6]),
+        ("learner", logging.INFO, []),
+    ],
+)
+def test_the_log_of_a_process_has_its_records_with_tracebacks_and_what_the_driver_says_of_it(process, level, numbers):
+    assert list(of_process(LOG, process, level)) == [LOG[number] for number in numbers]
+
+
+def test_a_log_is_read_with_its_rotated_files_and_followed_over_a_rotation(tmp_path, monkeypatch):
+    monkeypatch.setattr(log_file, "FOLLOW_EVERY_S", 0.0)
+    path = tmp_path / "train.log"
+    path.with_name("train.log.1").write_text("a\n")
+    path.write_text("b\nha")
+
+    def append(text):
+        with path.open("a") as file:
+            file.write(text)
+
+    def rotate():
+        path.replace(path.with_name("train.log.1"))
+        path.write_text("d\n")
+
+    events = [lambda: append("lf\nc\n"), lambda: None, rotate, lambda: append("e\n")]
+
+    def follow():
+        if not events:
+            return False
+        events.pop(0)()
+        return True
+
+    assert list(read_log(path, follow)) == ["a", "b", "half", "c", "d", "e"]
+    assert list(read_log(path)) == ["b", "half", "c", "d", "e"]

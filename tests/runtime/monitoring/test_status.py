@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pytest
 
 from podzero.config import load
-from podzero.runtime.monitoring.status import RunStatus, duration, is_locked, read_status, write_status
+from podzero.runtime.monitoring.status import RunStatus, duration, read_status, write_status
 from podzero.workdir import Workdir, WorkdirError
 
 STATUS = RunStatus(
@@ -42,11 +42,11 @@ def test_nan_and_infinity_become_null():
 
 def test_a_run_is_alive_while_its_directory_is_locked_and_reading_does_not_lock(workdir):
     write_status(workdir, STATUS)
-    assert not is_locked(workdir)
+    assert workdir.holder() is None
     with workdir.lock():
-        assert is_locked(workdir)
+        assert workdir.holder().pid == os.getpid()
         assert read_status(workdir).summary.startswith("running")
-    assert not is_locked(workdir)
+    assert workdir.holder() is None
     workdir.lock().close()
 
 

@@ -1,0 +1,94 @@
+"""Runs side by side: settings that differ, values after equal time of training, curves over one another."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from run_files import evaluation, line, lines_of
+
+from podzero.errors import ConfigError
+from podzero.tools.report.comparison import ABSENT, compare, overlaid
+from podzero.tools.report.page import make_comparison
+from podzero.tools.report.record import read_runs
+from podzero.workdir import WorkdirError
+
+
+def losses(seconds, *values):
+    """Losses that change by equal steps of time."""
+    return [line("learner", seconds * k / len(values) + 1, k, learner__loss=value) for k, value in enumerate(values)]
+
+
+@pytest.fixture
+def records(make_run):
+    """A run of 10 minutes with two evaluations, and one of 20 minutes with a later evaluation."""
+    short = [*lines_of(600), evaluation(310, 20, keeps_value=0.5), evaluation(510, 40, keeps_value=0.6)]
+    long = [*lines_of(1200), evaluation(410, 20, keeps_value=0.7), evaluation(1010, 90, keeps_value=0.9)]
+    runs = {"a": make_run(short, folder="a"), "b": make_run(long, folder="b", overrides=["seed=1", "stop.minutes=9"])}
+    return read_runs([str(run.root) for run in runs.values()])
+
+
+def row(comparison, what):
+    (found,) = [one for one in comparison.rows if what in one.what]
+    return found.values
+
+
+def test_runs_are_compared_at_the_end_of_the_shorter_one(records):
+    found = compare(records)
+    assert found.hours == pytest.approx(600 / 3600, abs=0.01)
+    short, long = row(found, "keep the value")
+    assert (short.value, long.value) == (0.6, 0.7)
+    assert short.low < 0.6 < short.high
+    steps = [value.value for value in row(found, "learner steps")]
+    assert steps[0] == pytest.approx(steps[1], abs=2)
+    rates = [value.value for value in row(found, "Moves and samples: moves")]
+    np.testing.assert_allclose(rates, 20.0, rtol=0.1)
+
+
+def test_only_settings_that_differ_are_listed(records):
+    assert {name: values for name, values in compare(records).settings.items() if name != "stop.minutes"} == {
+        "seed": [0, 1]
+    }
+
+
+def test_a_loss_is_that_of_the_end_of_the_common_time(make_run):
+    runs = [
+        make_run(losses(600, 9.0, 8.0, *[1.0] * 18), folder="a"),
+        make_run(losses(1200, *[2.0] * 20, *[0.0] * 20), folder="b"),
+    ]
+    (short, long) = row(compare(read_runs([str(run.root) for run in runs])), "Loss: total")
+    assert (short.value, long.value) == (1.0, 2.0)
+
+
+def test_what_only_one_run_has_is_absent_in_the_others(make_run):
+    runs = [make_run(lines_of(300), folder="a"), make_run(folder="b", config="cartpole", status=False)]
+    found = compare(read_runs([str(run.root) for run in runs]))
+    assert [value and value.value for value in row(found, "Loss: total")] == [2.0, None]
+    assert found.settings["network.channels"][1] == ABSENT
+    json.dumps(found.to_tree(), allow_nan=False)
+
+
+def test_curves_of_all_runs_are_in_one_figure_each_at_its_own_points(records):
+    figures = {figure.title: figure for section in overlaid(records) for figure in section.figures}
+    loss = figures["Loss"]
+    assert [curve.label for curve in loss.curves] == list(records)
+    first, second = (np.isfinite(curve.values) for curve in loss.curves)
+    assert not (first & second).any()
+    assert loss.axes.hours[first].max() == pytest.approx(loss.axes.hours[second].max() / 2, rel=0.1)
+    assert len(figures["Moves and samples"].curves) == 6
+    assert not any(title.startswith("Where the time goes") for title in figures)
+
+
+def test_the_page_has_the_tables_and_every_figure(records):
+    page = make_comparison(records)
+    assert re.findall(r"<h2>(.*?)</h2>", page)[:3] == ["Side by side", "Strength", "Learning"]
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
+    assert len(data["figures"]) == len(re.findall(r"<h3>", page))
+
+
+def test_runs_that_cannot_be_compared_are_refused(make_run, tmp_path):
+    run = str(make_run(lines_of(30)).root)
+    with pytest.raises(ConfigError, match="two different runs"):
+        read_runs([run, f"{run}/"])
+    with pytest.raises(WorkdirError, match="holds no experiment"):
+        read_runs([run, str(tmp_path)])

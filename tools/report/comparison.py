@@ -1,0 +1,210 @@
+"""Runs side by side: settings that differ, and what each had reached and measured after equal time of training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from podzero.changes import side_by_side
+from podzero.tools.report.figures import Figure, MetricCurves, ReportCurve, ReportSection, ReportTable
+from podzero.tools.report.history import Axes, FloatArray
+from podzero.tools.report.record import Record
+from podzero.tools.report.strength import strength
+from podzero.tools.report.training import data, games, learning, throughput
+
+ABSENT = "\N{EN DASH}"
+"""Shown where a run has no such setting or value."""
+RECENT = 0.1
+"""Losses are means over this last share of the time."""
+
+
+class Measured(NamedTuple):
+    """A value of a run, with its 95% interval if it has one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def __str__(self) -> str:
+        if self.low is None or self.high is None:
+            return _number(self.value)
+        return f"{_number(self.value)} ({_number(self.low)} to {_number(self.high)})"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+class ComparedRow(NamedTuple):
+    """A quantity of each run."""
+
+    what: str
+    values: list[Measured | None]
+    """In the order of the runs; None where a run has not measured it."""
+
+
+class Comparison(NamedTuple):
+    """Runs side by side."""
+
+    runs: list[str]
+    hours: float
+    """The time of training at which they are compared: that of the shortest run that has trained."""
+    settings: dict[str, list[Any]]
+    """The settings in which the runs differ, with the value of each run; `ABSENT` where it has no such setting."""
+    rows: list[ComparedRow]
+
+    def to_tree(self) -> dict[str, Any]:
+        """The comparison as JSON values."""
+        rows = [(row.what, [value and value._asdict() for value in row.values]) for row in self.rows]
+        return {
+            "runs": self.runs,
+            "hours": self.hours,
+            "settings": self.settings,
+            "values": [{"what": what, "values": values} for what, values in rows],
+        }
+
+    def tables(self) -> list[ReportTable]:
+        """Two tables with a column for each run."""
+        header = ("", *self.runs)
+        settings = [(name, *map(_text, values)) for name, values in self.settings.items()]
+        values = [(row.what, *(ABSENT if value is None else str(value) for value in row.values)) for row in self.rows]
+        return [
+            *([ReportTable("Settings that differ.", header, settings)] if settings else []),
+            ReportTable(
+                f"After {self.hours:,.3g} hours of training, the time of the shortest run: newest evaluations with 95% "
+                f"intervals, losses over the last {RECENT:.0%} of that time, rates over all of it.",
+                header,
+                values,
+            ),
+        ]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def compare(records: Mapping[str, Record]) -> Comparison:
+    """Puts runs side by side, at the time of training of the shortest one that has trained.
+
+    Args:
+      records: the content of at least two working directories, by the runs' names.
+    """
+    metrics = {name: MetricCurves(record.history) for name, record in records.items()}
+    hours = min(filter(None, (one.timeline.end_hours for one in metrics.values())), default=0.0)
+    columns = [_values(record, metrics[name], hours) for name, record in records.items()]
+    named = list(dict.fromkeys(what for column in columns for what in column))
+    experiments = [record.experiment for record in records.values()]
+    return Comparison(
+        list(records),
+        hours,
+        side_by_side(experiments, exclude={"name"}, absent=ABSENT),
+        [ComparedRow(what, [column.get(what) for column in columns]) for what in named],
+    )
+
+
+def _values(record: Record, metrics: MetricCurves, hours: float) -> dict[str, Measured]:
+    """What a run had reached and measured after so many hours, by name."""
+    at = metrics.timeline.at_hours(np.array([hours]))
+    samples = record.history.values("actor", "count/samples")
+    written = samples.values[metrics.timeline.hours(samples.times) <= hours].sum()
+    reached = {"learner steps": at.steps[0], "games": at.games[0], "samples written": written}
+    return {
+        **{name: Measured(float(value)) for name, value in reached.items()},
+        **_of(strength(metrics, record.experiment, record.ladder), hours, _newest),
+        **_of(learning(metrics), hours, _recent),
+        **_of(throughput(metrics, record.experiment), hours, _mean),
+    }
+
+
+_Indices = np.ndarray[Any, np.dtype[np.intp]]
+_Summary = Callable[[ReportCurve, _Indices, FloatArray], Measured]
+"""Summarizes a curve by its values at indices `[K]`, K > 0, in the order of time. `[K]`, their times, are shares of the
+time at which runs are compared."""
+
+
+def _of(section: ReportSection, hours: float, summary: _Summary) -> dict[str, Measured]:
+    """The summary of each curve of a section after so many hours, by name; shares of the time are left out."""
+    found = {}
+    for figure in section.figures:
+        for curve in () if figure.stacked else figure.curves:
+            # The bins of another run end elsewhere, so rounding decides whether the last one counts.
+            known = np.flatnonzero(np.isfinite(curve.values) & (figure.axes.hours <= hours * (1 + 1e-9)))
+            if len(known):
+                unit = f" ({figure.unit})" if figure.unit else ""
+                shares = figure.axes.hours[known] / max(hours, 1e-9)
+                found[f"{figure.title}: {curve.label}{unit}"] = summary(curve, known, shares)
+    return found
+
+
+def _newest(curve: ReportCurve, known: _Indices, shares: FloatArray) -> Measured:
+    del shares
+    low, high = (None if edge is None else _finite(edge[known[-1]]) for edge in (curve.low, curve.high))
+    return Measured(float(curve.values[known[-1]]), low, high)
+
+
+def _recent(curve: ReportCurve, known: _Indices, shares: FloatArray) -> Measured:
+    late = known[shares >= min(1 - RECENT, shares[-1])]
+    return Measured(float(curve.values[late].mean()))
+
+
+def _mean(curve: ReportCurve, known: _Indices, shares: FloatArray) -> Measured:
+    del shares
+    return Measured(float(curve.values[known].mean()))
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def overlaid(records: Mapping[str, Record]) -> list[ReportSection]:
+    """The sections of several runs with the curves of all runs in the same figures; shares of the time are left out.
+
+    Args:
+      records: as in `compare`.
+    """
+    sections: dict[str, dict[str, list[tuple[str, Figure]]]] = {}
+    for name, record in records.items():
+        for section in _curves(record):
+            figures = sections.setdefault(section.title, {})
+            for figure in section.figures:
+                if not figure.stacked:
+                    figures.setdefault(figure.title, []).append((name, figure))
+    return [
+        ReportSection(title, [_over_one_another(figures) for figures in named.values()])
+        for title, named in sections.items()
+    ]
+
+
+def _curves(record: Record) -> list[ReportSection]:
+    metrics, experiment = MetricCurves(record.history), record.experiment
+    return [
+        strength(metrics, experiment, record.ladder),
+        learning(metrics),
+        data(metrics, experiment),
+        throughput(metrics, experiment),
+        games(metrics),
+    ]
+
+
+def _over_one_another(figures: Sequence[tuple[str, Figure]]) -> Figure:
+    """One figure with the curves of several runs. Its points are those of all runs; each curve has those of its own."""
+    first = figures[0][1]
+    axes = Axes(*(np.concatenate(axis) for axis in zip(*(figure.axes for _, figure in figures), strict=True)))
+    curves, begin = [], 0
+    for name, figure in figures:
+        own = slice(begin, begin := begin + len(figure.axes.hours))
+        for curve in figure.curves:
+            label = name if len(figure.curves) == 1 else f"{name}: {curve.label}"
+            edges = [None if edge is None else _at(own, edge, len(axes.hours)) for edge in (curve.low, curve.high)]
+            curves.append(ReportCurve(label, _at(own, curve.values, len(axes.hours)), *edges))
+    return Figure(first.title, first.unit, first.caption, axes, curves, dots=all(figure.dots for _, figure in figures))
+
+
+def _at(own: slice, values: FloatArray, length: int) -> FloatArray:
+    """`values` at the places `own` of an array `[length]`, NaN elsewhere."""
+    result = np.full(length, np.nan)
+    result[own] = values
+    return result

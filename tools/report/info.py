@@ -1,0 +1,212 @@
+"""What a trained agent is and how it came about: network, steps, hours, hardware, strength, origin."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from podzero.changes import flatten
+from podzero.config import Experiment, OwnNetworkConfig
+from podzero.errors import ConfigError
+from podzero.player_names import PREFIX, TrainedPlayer, full_name, parse_player, zoo_card
+from podzero.tools.report.figures import MetricCurves
+from podzero.tools.report.overview import node_cells
+from podzero.tools.report.record import Record, RunReader
+from podzero.tools.report.strength import Evaluations
+from podzero.workdir import Workdir, step_folders
+
+_OWN = re.compile(r"(?P<file>.+\.py)(:\w+)?|[\w.]+:\w+")
+"""An import path, such as `my_net.py:MyNet`, `my_module:MyNet`, or a file that registers an environment."""
+
+
+class OwnCode(NamedTuple):
+    """Code of the user's own that an experiment names."""
+
+    path: str
+    """The import path, for example `/home/me/my_net.py:MyNet`."""
+    sha256: str | None
+    """SHA-256 of the file; None for a module, and for a file that is not there."""
+    recorded: bool
+    """Whether the run recorded the digest at its start; otherwise it is that of the file as it is now."""
+
+
+class AgentInfo(NamedTuple):
+    """What is known of a trained agent; None where nothing is recorded."""
+
+    who: str
+    """`DIR@STEP`, `DIR` without a snapshot, or `zoo:NAME`."""
+    experiment: str
+    game: str
+    network: str
+    parameters: int | None
+    """Numbers in the network's parameters; None without a snapshot."""
+    step: int
+    """The learner step of the snapshot, or of the run if the agent is the run."""
+    samples: int | None
+    """Samples that the actors had written by then."""
+    games: int | None
+    """Games, or episodes, that the actors had finished by then."""
+    hours: float | None
+    """Hours of training until then, without pauses."""
+    began: str | None
+    """When the first metrics were written, in local time."""
+    reached: str | None
+    """When the learner reached the step, in local time."""
+    state: str | None
+    """Whether the run is alive, in words."""
+    podzero: str | None
+    """The version, or the commit, of podzero that trained it last."""
+    hardware: list[str]
+    """The driver's processor and each node, when the run last started or resumed."""
+    strength: dict[str, float]
+    """What the newest evaluation up to the step measured, as in `evaluation/...` of the metrics, with its `step`."""
+    extends: str | None
+    """The experiments that its own extended."""
+    init_from: str | None
+    """The agent with whose parameters the run began."""
+    own_code: list[dict[str, Any]]
+    """Each `OwnCode` as a dictionary."""
+    command: str | None
+    """The command that trained an agent of the zoo."""
+    judged: list[str]
+    """How an agent of the zoo was judged."""
+
+
+def agent_info(who: str) -> AgentInfo:
+    """What is known of a run, a snapshot or an agent of the zoo.
+
+    Args:
+      who: a working directory as `DIR` (its newest state) or `DIR@STEP`, or `zoo:NAME`.
+
+    Raises:
+      ConfigError: there is no such agent, or it is not a trained one.
+      WorkdirError, SnapshotError: its files cannot be read.
+    """
+    player = parse_player(who)
+    if not isinstance(player, TrainedPlayer):
+        raise ConfigError(
+            f"'{who}' has not been trained, so nothing is recorded of it; expected a working directory as DIR or "
+            "DIR@STEP (`podzero runs` lists them), or zoo:NAME (`podzero zoo`)"
+        )
+    record = RunReader(player.workdir).read()
+    card = zoo_card(who.removeprefix(PREFIX)) if who.startswith(PREFIX) else {}
+    snapshots = step_folders(player.workdir.snapshots)
+    snapshot = player.step if player.step is not None else next(reversed(snapshots), None)
+    of_run = player.step is None and record.status is not None
+    step = record.status.status.step if of_run and record.status else snapshot or 0
+    metrics = MetricCurves(record.history)
+    inheritance = record.inheritance
+    return AgentInfo(
+        who=who if snapshot is None else full_name(who, player, snapshot),
+        experiment=record.experiment.name,
+        game=record.experiment.env.title,
+        network=record.experiment.network.name,
+        parameters=None if snapshot is None else _parameters(player.workdir, snapshot),
+        step=step,
+        **_progress(record, metrics, step, of_run),
+        state=record.status.summary if record.status else None,
+        podzero=_version(record.hardware, card),
+        hardware=[str(card["hardware"])] if card else _hardware(record.hardware),
+        strength=_strength(Evaluations(metrics, record.ladder), step),
+        extends=inheritance.lineage if inheritance else None,
+        init_from=record.experiment.init_from,
+        own_code=[code._asdict() for code in own_code(record.experiment)],
+        command=card.get("command"),
+        judged=card.get("judged", []),
+    )
+
+
+def own_code(experiment: Experiment) -> Iterator[OwnCode]:
+    """The code of the user's own that an experiment names in `env` and `network`."""
+    network = experiment.network
+    recorded = {network.name: network.sha256} if isinstance(network, OwnNetworkConfig) else {}
+    tree = experiment.model_dump(mode="json", include={"env", "network"})
+    named = [value for leaf in flatten(tree).values() for value in _strings(leaf)]
+    for path in dict.fromkeys(named):
+        if (found := _OWN.fullmatch(path)) is None:
+            continue
+        held = recorded.get(path)
+        yield OwnCode(path, held or _digest(found["file"]), held is not None)
+
+
+def _strings(leaf: Any) -> Iterator[str]:
+    """The strings in a setting, which may be a list of sections."""
+    match leaf:
+        case str():
+            yield leaf
+        case list():
+            for inner in leaf:
+                yield from _strings(inner)
+        case dict():
+            for inner in leaf.values():
+                yield from _strings(inner)
+
+
+def _digest(file: str | None) -> str | None:
+    try:
+        return None if file is None else hashlib.sha256(Path(file).expanduser().read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def _parameters(workdir: Workdir, step: int) -> int:
+    # Imports JAX, which takes seconds.
+    import jax
+
+    from podzero.networks.snapshots import load_snapshot
+
+    return sum(leaf.size for leaf in jax.tree.leaves(load_snapshot(workdir.snapshots, step).params))
+
+
+def _progress(record: Record, metrics: MetricCurves, step: int, of_run: bool) -> dict[str, Any]:
+    """The fields `samples`, `games`, `hours`, `began` and `reached`."""
+    moments = metrics.timeline.moments(step)
+    found: dict[str, Any] = {"samples": None, "games": None, "hours": None, "began": None, "reached": None}
+    if moments is not None:
+        began, reached = moments
+        written, at = (
+            record.history.values("actor", "count/samples"),
+            metrics.timeline.at_steps(np.array([float(step)])),
+        )
+        samples = int(written.values[written.times <= reached].sum())
+        found = {"samples": samples, "games": int(at.games[0]), "hours": round(float(at.hours[0]), 4)}
+        found |= {"began": _local(began), "reached": _local(reached)}
+    if of_run and record.status is not None:
+        status = record.status.status
+        found |= {"samples": status.samples, "games": status.games, "hours": round(status.elapsed_s / 3600, 4)}
+    return found
+
+
+def _local(time_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(time_s))
+
+
+def _version(hardware: Mapping[str, Any], card: Mapping[str, Any]) -> str | None:
+    if card:
+        return f"commit {card['commit']}"
+    driver = hardware.get("driver")
+    return driver.get("podzero") if isinstance(driver, dict) else None
+
+
+def _hardware(hardware: Mapping[str, Any]) -> list[str]:
+    driver, nodes = hardware.get("driver"), hardware.get("nodes")
+    found = [str(driver["processor"])] if isinstance(driver, dict) and "processor" in driver else []
+    cells = [cells for node in (nodes if isinstance(nodes, list) else []) if (cells := node_cells(node))]
+    return found + [
+        f"{host}: {cpus} CPUs, {memory} GiB, accelerators: {accelerators}" for host, cpus, memory, accelerators in cells
+    ]
+
+
+def _strength(rounds: Evaluations, step: int) -> dict[str, float]:
+    """The metrics of the newest evaluation up to a step."""
+    evaluated = [found for found in rounds.steps if found <= step]
+    if not evaluated:
+        return {}
+    known = {name: rounds.get(evaluated[-1], name) for name in sorted(rounds.names)}
+    return {"step": evaluated[-1]} | {name: value for name, value in known.items() if value is not None}
