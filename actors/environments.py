@@ -60,8 +60,8 @@ class EnvironmentActor:
         self._make_environments = make_environments
         # Keys and exploration are derived inside the compiled program: outside, each would be a dispatch of its own.
         self._search = jax.jit(
-            lambda params, key, step, observation, age: search(
-                params, jax.random.fold_in(key, step), observation, explore(experiment.actors, age)
+            lambda params, key, step, observation, legal, age: search(
+                params, jax.random.fold_in(key, step), observation, explore(experiment.actors, age), legal
             )
         )
         self._clients = clients
@@ -96,7 +96,7 @@ class EnvironmentActor:
                 while not self._stopping.is_set():
                     with clock("search"):
                         steps += 1
-                        result = self._search(params, self._key, steps, step.observation, age)
+                        result = self._search(params, self._key, steps, step.observation, step.legal, age)
                     # Dispatch is asynchronous: the last transition is written while the device searches.
                     self._add(transition, cutter, cuts, metrics, clock)
                     self._write(cuts, _AT_ONCE, clock)

@@ -23,9 +23,9 @@ from podzero.protocols import Env
 from podzero.search import make_model_search
 from podzero.types import Array, EnvSpec, Exploration, Params
 
-Choose = Callable[[Array, Array], Array]
-"""A policy: `(key, observations [B, *observation_shape])` to actions `[B]` int32 or `[B, D]` float32 in [-1, 1]."""
-ActAndValue = Callable[[Array, Array], tuple[Array, Array]]
+Choose = Callable[[Array, VectorStep], Array]
+"""A policy: `(key, newest step of B environments)` to actions `[B]` int32 or `[B, D]` float32 in [-1, 1]."""
+ActAndValue = Callable[[Array, VectorStep], tuple[Array, Array]]
 """A policy with values: as `Choose`, to actions and expected discounted returns `[B]` float32."""
 
 BASELINES = ("random", "greedy")
@@ -109,14 +109,13 @@ def play_episodes(
     returns, lengths = np.zeros(count), np.zeros(count, np.int64)
     played: list[tuple[float, int]] = []
     failures = 0
-    observation = vector_env.reset().observation
+    step = vector_env.reset()
     while left.any():
         if not keep_going():
             raise Interrupted
         key, choose_key = jax.random.split(key)
-        step = vector_env.step(choose(choose_key, observation))
+        step = vector_env.step(choose(choose_key, step))
         watch(step)
-        observation = step.observation
         failures += int((step.failed & (left > 0)).sum())
         # An episode starts with a step of its own, after the one that ended or failed.
         returns = np.where(step.started, 0.0, returns + step.reward)
@@ -142,27 +141,33 @@ def baseline(name: str, vector_env: VectorEnv) -> Choose:
 
 
 def random_policy(spec: EnvSpec) -> Choose:
-    """Uniformly random actions."""
+    """Uniformly random legal actions."""
 
-    def choose(key: Array, observation: Array) -> Array:
-        return _random_actions(_generator(key), spec, (len(observation),))
+    def choose(key: Array, step: VectorStep) -> Array:
+        generator = _generator(key)
+        if spec.masked:
+            chosen: Array = np.where(step.legal, generator.random(step.legal.shape), -1.0).argmax(axis=1)
+            return chosen.astype(np.int32)
+        return _random_actions(generator, spec, (len(step.observation),))
 
     return choose
 
 
 def greedy_policy(vector_env: VectorEnv) -> Choose:
-    """The action with the highest immediate reward, found by trying actions in copies of the environments.
+    """The legal action with the highest immediate reward, found by trying actions in copies of the environments.
 
     It tries all discrete actions; of continuous ones a grid, or random actions if the grid is too large. Ties are
-    broken at random. The observations must be the newest ones of `vector_env`. The policy raises `ConfigError` if the
+    broken at random. The step must be the newest of `vector_env`. The policy raises `ConfigError` if the
     environments cannot be copied (`VectorEnv.peek`).
     """
     spec = vector_env.spec
 
-    def choose(key: Array, observation: Array) -> Array:
+    def choose(key: Array, step: VectorStep) -> Array:
         generator = _generator(key)
-        tried = _tried(generator, spec, len(observation))
+        tried = _tried(generator, spec, len(step.observation))
         rewards = vector_env.peek(tried)
+        if spec.masked:
+            rewards = np.where(step.legal, rewards, -np.inf)
         best = rewards == rewards.max(axis=1, keepdims=True)
         chosen = np.where(best, generator.random(best.shape), -1.0).argmax(axis=1)
         taken: np.ndarray[Any, Any] = tried[np.arange(len(tried)), chosen]
@@ -207,8 +212,8 @@ class SearchActors:
         network = make_model_network(experiment.network, spec)
         search = make_model_search(config, network, spec, experiment.env.discount)
 
-        def decide(params: Params, key: Array, observation: Array) -> tuple[Array, Array]:
-            found = search(params, key, observation, Exploration.none(observation.shape[0]))
+        def decide(params: Params, key: Array, observation: Array, legal: Array) -> tuple[Array, Array]:
+            found = search(params, key, observation, Exploration.none(observation.shape[0]), legal)
             return found.action, found.value
 
         self._decide = jax.jit(decide)
@@ -216,13 +221,13 @@ class SearchActors:
     def actor(self, params: Params) -> Choose:
         """The policy that takes the strongest action of a search with `params`, without noise."""
         decide = self.decider(params)
-        return lambda key, observation: decide(key, observation)[0]
+        return lambda key, step: decide(key, step)[0]
 
     def decider(self, params: Params) -> ActAndValue:
         """The same with the value at the root of the search."""
         placed = jax.device_put(params)
-        return lambda key, observation: cast(
-            tuple[Array, Array], jax.device_get(self._decide(placed, key, observation))
+        return lambda key, step: cast(
+            tuple[Array, Array], jax.device_get(self._decide(placed, key, step.observation, step.legal))
         )
 
 

@@ -187,7 +187,7 @@ def _episodes(env: GymnasiumConfig, who: str, episodes: int, simulations: int | 
         env = env.model_copy(update={"vectorization": "sync"})
     name, decide = (who, None) if who in BASELINES else acting(who, env, simulations)
     with closing(make_vector_env(env, min(episodes, SIDE_BY_SIDE), seed)) as environments:
-        choose = (lambda key, seen: decide(key, seen)[0]) if decide else baseline(who, environments)
+        choose = (lambda key, step: decide(key, step)[0]) if decide else baseline(who, environments)
         result = play_episodes(environments, choose, episodes, jax.random.key(seed))
     return {"game": env.title, "player": name} | summary(result)
 

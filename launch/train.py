@@ -226,6 +226,10 @@ def make_parts(experiment: Experiment) -> None:
 
         params = jax.jit(network.init)(jax.random.key(0))
         check_optimizer(own_optimizer(optimizer), params, f"learner.optimizer.name = '{optimizer.name}'")
+    if experiment.reanalyse.share:
+        from podzero.runtime.build import make_reanalysis
+
+        make_reanalysis(experiment, seed=0)  # compiles nothing
     if experiment.init_from is not None:
         from podzero.learner.warm_start import read_warm_start
 

@@ -57,6 +57,8 @@ class EnvSpec(NamedTuple):
     """Bytes of one packed state (`podzero.envs.pack_states`); 0 if states cannot be stored."""
     max_plies: int | None = None
     """Length of the longest possible game in plies; None if unlimited."""
+    masked: bool = False
+    """Whether a gymnasium environment tells which actions are legal (`info["action_mask"]`)."""
 
     @property
     def action_shape(self) -> tuple[int, ...]:

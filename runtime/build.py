@@ -255,9 +255,18 @@ def make_reanalyser(
 
 
 def make_reanalysis(experiment: Experiment, seed: int) -> tuple[Reanalyse, Callable[[Params], Params]]:
-    """The search of stored states, and the function that turns published parameters into its own."""
+    """The search of stored states, and the function that turns published parameters into its own.
+
+    Raises:
+      ConfigError: the environment has action masks, which stored windows do not keep.
+    """
     if isinstance(experiment.network, ModelNetworkConfig):
         spec = spec_of(experiment.env)
+        if spec.masked:
+            raise ConfigError(
+                f"reanalyse.share is {experiment.reanalyse.share:g}, but {spec.name} has action masks, which replay "
+                "does not store, so that old positions cannot be searched again; set reanalyse.share=0"
+            )
         network = make_model_network(experiment.network, spec)
         return window_reanalysis(experiment, network, model_search(experiment, spec), seed), lambda params: params
     env, local, fold = local_network(experiment)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -35,8 +35,22 @@ class ModelSearchResult(NamedTuple):
     """`[B, C, D]` float32, the root's sampled actions before squashing by tanh; `[B, 0]` for discrete actions."""
 
 
-ModelSearch = Callable[[Params, Array, Array, Exploration], ModelSearchResult]
-"""`(params, key, observation [B, *observation_shape], exploration)` to the result."""
+class ModelSearch(Protocol):
+    """A batched tree search over a learned model."""
+
+    def __call__(
+        self, params: Params, key: Array, observation: Array, exploration: Exploration, legal: Array | None = None
+    ) -> ModelSearchResult:
+        """Searches B observations.
+
+        Args:
+          params: network parameters.
+          key: PRNG key, consumed.
+          observation: `[B, *observation_shape]`.
+          exploration: noise at the roots, and randomness of the choice of actions.
+          legal: `[B, A]` bool, the legal actions at the roots; None if all are. Not used for continuous actions.
+        """
+        ...
 
 
 class LatentNode(NamedTuple):
@@ -56,6 +70,8 @@ class LatentRoots(NamedTuple):
     """`[B, P]` float32, the prior."""
     value: Array
     """`[B]` float32."""
+    legal: Array
+    """`[B, P]` bool."""
 
 
 class ActionSpace(NamedTuple):
@@ -71,19 +87,22 @@ class ActionSpace(NamedTuple):
 def make_model_search(config: SearchConfig, network: ModelNetwork, spec: EnvSpec, discount: float) -> ModelSearch:
     """Builds a search of `network`: a stateless function that JAX can trace.
 
-    All actions are legal, in the tree as in the environment. With continuous actions each node has
-    `config.candidates` actions, sampled from its own policy (Hubert et al. 2021, https://arxiv.org/abs/2104.06303).
-    `discount` is per step.
+    Only roots have legal actions: below them all are, since a learned model does not know the rules (Schrittwieser et
+    al. 2020, https://arxiv.org/abs/1911.08265, appendix A). With continuous actions each node has `config.candidates`
+    actions, sampled from its own policy (Hubert et al. 2021, https://arxiv.org/abs/2104.06303). `discount` is per step.
     """
     actions = sampled_actions(config.candidates) if spec.action_shape else DISCRETE_ACTIONS
     search = make_search(config, _model(network, actions, discount))
 
-    def run(params: Params, key: Array, observation: Array, exploration: Exploration) -> ModelSearchResult:
+    def run(
+        params: Params, key: Array, observation: Array, exploration: Exploration, legal: Array | None = None
+    ) -> ModelSearchResult:
         propose_key, search_key = jax.random.split(key)
         latent = network.represent(params, observation)
         policy, value = network.predict(params, latent)
         logits, candidates = actions.propose(propose_key, policy, exploration.noise > 0)
-        roots = LatentRoots(LatentNode(latent, candidates), logits, network.decode(value))
+        allowed = jnp.ones(logits.shape, bool) if legal is None or spec.action_shape else legal
+        roots = LatentRoots(LatentNode(latent, candidates), logits, network.decode(value), allowed)
         result = search(params, search_key, roots, exploration)
         action = actions.action(result.action, candidates)
         return ModelSearchResult(action, result.policy, result.value, candidates)
@@ -112,10 +131,7 @@ def _model(network: ModelNetwork, actions: ActionSpace, discount: float) -> Mode
         )
         return output, LatentNode(latent, candidates)
 
-    def legal(roots: LatentRoots) -> jax.Array:
-        return jnp.ones(roots.logits.shape, bool)
-
-    return Model(root, recurrent, legal, bounds=None)
+    return Model(root, recurrent, legal=lambda roots: roots.legal, bounds=None)
 
 
 def _all_actions(key: Array, policy: jax.Array, explores: Array | None) -> tuple[jax.Array, jax.Array]:

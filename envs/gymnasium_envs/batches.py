@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from functools import partial
 from typing import Any, cast
@@ -20,7 +20,7 @@ from podzero.config import GymnasiumConfig
 from podzero.envs.faults import Abandoned
 from podzero.envs.gymnasium_envs.making import Factory, make_own
 from podzero.envs.gymnasium_envs.rendering import picture, rendered
-from podzero.envs.gymnasium_envs.spaces import Actions, HostArray, Observations
+from podzero.envs.gymnasium_envs.spaces import MASK, Actions, HostArray, Observations
 from podzero.errors import ConfigError
 
 FAULTS = "podzero_faults"
@@ -38,8 +38,9 @@ _NOT_A_FAULT = (KeyboardInterrupt, GeneratorExit, Abandoned)
 class GuardedEnv(gymnasium.Env[Any, Any]):
     """One environment, which is recreated whenever it raises an exception.
 
-    Observations have the shape and dtype of `Observations`; `info` contains only `FAULTS` and `ERROR`. A step that
-    fails returns the first observation of a new episode, with reward zero.
+    Observations have the shape and dtype of `Observations`; `info` contains only `FAULTS`, `ERROR` and, if the
+    environment has masks, `MASK` (`[A]` bool). A step that fails returns the first observation of a new episode, with
+    reward zero.
     """
 
     def __init__(
@@ -54,11 +55,12 @@ class GuardedEnv(gymnasium.Env[Any, Any]):
         Args:
           make: makes the environment.
           observations: converts its observations.
-          actions: provides its action space.
+          actions: provides its action space and reads its masks.
           max_faults: failures in one step or reset after which the environment is not recreated again.
         """
         self._make = make
         self._observations = observations
+        self._actions = actions
         self._max_faults = max_faults
         self._seed: int | None = None
         self._rebuilt = 0
@@ -83,8 +85,8 @@ class GuardedEnv(gymnasium.Env[Any, Any]):
             error, self._error = self._error, None
             return self._rebuild(error)
         try:
-            observation, _ = self.inner.reset(seed=seed)
-            return self._observations.convert(observation), {}
+            observation, info = self.inner.reset(seed=seed)
+            return self._observations.convert(observation), self._mask(info)
         except _NOT_A_FAULT:
             raise
         except BaseException as error:
@@ -94,8 +96,10 @@ class GuardedEnv(gymnasium.Env[Any, Any]):
         """Steps the environment; if that fails, returns the first observation of a new episode."""
         assert self.inner is not None, "reset must be called first"
         try:
-            observation, reward, terminated, truncated, _ = self.inner.step(action)
-            return self._observations.convert(observation), float(reward), bool(terminated), bool(truncated), {}
+            observation, reward, terminated, truncated, info = self.inner.step(action)
+            # No action follows the end of an episode, and many environments then have no mask, or an empty one.
+            mask = {} if terminated or truncated else self._mask(info)
+            return self._observations.convert(observation), float(reward), bool(terminated), bool(truncated), mask
         except _NOT_A_FAULT:
             raise
         except BaseException as error:
@@ -108,6 +112,9 @@ class GuardedEnv(gymnasium.Env[Any, Any]):
             with contextlib.suppress(Exception):
                 self.inner.close()
 
+    def _mask(self, info: Mapping[str, Any]) -> _Info:
+        return {MASK: self._actions.legal(info)} if self._actions.masked else {}
+
     def _rebuild(self, error: BaseException | None) -> tuple[Any, _Info]:
         """Recreates the environment until its reset succeeds.
 
@@ -119,8 +126,8 @@ class GuardedEnv(gymnasium.Env[Any, Any]):
             self.close()
             try:
                 self.inner = self._make()
-                observation, _ = self.inner.reset(seed=self._next_seed())
-                return self._observations.convert(observation), _failure_info(faults, error)
+                observation, info = self.inner.reset(seed=self._next_seed())
+                return self._observations.convert(observation), _failure_info(faults, error) | self._mask(info)
             except _NOT_A_FAULT:
                 raise
             except BaseException as again:

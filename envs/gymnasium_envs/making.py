@@ -17,7 +17,7 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode
 
 from podzero.config import GymnasiumConfig, WrapperConfig
-from podzero.envs.gymnasium_envs.spaces import Actions, Observations, mismatch
+from podzero.envs.gymnasium_envs.spaces import MASK, Actions, Observations, mismatch
 from podzero.errors import ConfigError, nearest
 from podzero.importing import how_to_install, import_class, import_place
 from podzero.types import EnvSpec
@@ -175,28 +175,27 @@ class Interface(NamedTuple):
             num_actions=self.actions.count,
             players=1,
             action_bounds=self.actions.bounds,
+            masked=self.actions.masked,
         )
 
 
-def interface_of(config: GymnasiumConfig, seed: int | None = None) -> Interface:
-    """Makes an environment, reads its spaces and closes it; given a `seed`, checks its first observation too.
+def interface_of(config: GymnasiumConfig, seed: int = 0) -> Interface:
+    """Makes an environment, reads its spaces, checks what its first reset returns, and closes it.
 
     Raises:
-      ConfigError: the environment cannot be made, its spaces are not supported, or its first observation is not in its
-        observation space.
+      ConfigError: the environment cannot be made, its spaces are not supported, or its first observation or action mask
+        does not fit them.
     """
     if config.vectorization == "own":
         with closing(make_own(config, 1)) as own:
             interface = _interface(config, own.single_observation_space, own.single_action_space)
-            if seed is not None:
-                batch = _first_observation(interface, own, seed)
-                for one in gymnasium.vector.utils.iterate(own.observation_space, batch):
-                    _check(interface, one)
+            batch, info = _first(interface, own, seed)
+            (first,) = gymnasium.vector.utils.iterate(own.observation_space, batch)
+            _check(interface, first, {MASK: info[MASK][0]} if MASK in info else {})
             return interface
     with closing(Factory(config)()) as env:
         interface = _interface(config, env.observation_space, env.action_space)
-        if seed is not None:
-            _check(interface, _first_observation(interface, env, seed))
+        _check(interface, *_first(interface, env, seed))
         return interface
 
 
@@ -205,17 +204,28 @@ def _interface(config: GymnasiumConfig, observations: Any, actions: Any) -> Inte
     return Interface(name, Observations(observations, name), Actions(actions, name))
 
 
-def _first_observation(interface: Interface, env: Any, seed: int) -> Any:
+def _first(interface: Interface, env: Any, seed: int) -> tuple[Any, Mapping[str, Any]]:
     try:
-        return env.reset(seed=seed)[0]
+        observation, info = env.reset(seed=seed)
+        return observation, info
     except Exception as error:
         raise ConfigError(f"{interface.name}: its first reset failed: {type(error).__name__}: {error}") from error
 
 
-def _check(interface: Interface, first: Any) -> None:
-    space = interface.observations.source
+def _check(interface: Interface, first: Any, info: Mapping[str, Any]) -> None:
+    """Checks the first observation, and the first action mask if there is one."""
+    space, actions = interface.observations.source, interface.actions
     if (wrong := mismatch(space, first, bounds=True)) is not None:
         raise ConfigError(
             f"{interface.name}: its first observation is not in its observation space {space}: {wrong}. "
             "Fix the environment, or convert its observations with a wrapper"
         )
+    # Masks of continuous actions have no meaning that is common to all environments.
+    actions.masked = MASK in info and actions.count > 0
+    try:
+        actions.legal(info)
+    except ValueError as error:
+        raise ConfigError(
+            f"{interface.name}: after its first reset, {error}. Fix the environment, or change info['{MASK}'] with a "
+            "wrapper"
+        ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -11,6 +12,9 @@ from gymnasium import spaces
 from podzero.errors import ConfigError
 
 HostArray = np.ndarray[Any, Any]
+
+MASK = "action_mask"
+"""Key of `info`: which actions are legal, `[A]` bool or 0 and 1, as in gymnasium's Taxi-v4."""
 
 MAX_JOINT_ACTIONS = 4096
 """Most combinations of a MultiDiscrete or MultiBinary action space."""
@@ -117,6 +121,8 @@ class Actions:
         self.bounds: tuple[tuple[float, ...], tuple[float, ...]] | None = None
         """As in `EnvSpec.action_bounds`."""
         self.source: Any = space
+        self.masked = False
+        """Whether `info` has an action mask after each reset and step; its maker sets it after the first reset."""
         if isinstance(space, spaces.Discrete):
             self.count = int(space.n)
         elif isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
@@ -140,6 +146,23 @@ class Actions:
             chosen = np.stack(np.unravel_index(chosen, self._parts), axis=-1).reshape(-1, *self.source.shape)
         discrete: HostArray = (chosen + getattr(self.source, "start", 0)).astype(self.source.dtype)
         return discrete
+
+    def legal(self, info: Mapping[str, Any]) -> HostArray:
+        """The legal actions `[A]` bool of one environment, from its `info`; all if it has no masks.
+
+        Raises:
+          ValueError: `info` has no mask, or one of another shape, or one that allows no action.
+        """
+        if not self.masked:
+            return np.ones(self.count, bool)
+        if MASK not in info:
+            raise ValueError(f"info has no '{MASK}', although the first reset returned one")
+        mask: HostArray = np.asarray(info[MASK]).astype(bool)
+        if mask.shape != (self.count,):
+            raise ValueError(f"info['{MASK}'] has the shape {list(mask.shape)} instead of [{self.count}]")
+        if not mask.any():
+            raise ValueError(f"info['{MASK}'] allows no action")
+        return mask
 
     def _joint(self, space: spaces.MultiDiscrete | spaces.MultiBinary, where: str) -> int:
         choices = space.nvec if isinstance(space, spaces.MultiDiscrete) else np.full(space.shape, 2)

@@ -18,7 +18,7 @@ from podzero.envs.faults import DeadlineThread, EnvironmentFailed, faults_of
 from podzero.envs.gymnasium_envs import batches
 from podzero.envs.gymnasium_envs.batches import ERROR, FAULTS, REBUILD
 from podzero.envs.gymnasium_envs.making import Interface, interface_of
-from podzero.envs.gymnasium_envs.spaces import HostArray
+from podzero.envs.gymnasium_envs.spaces import MASK, HostArray
 from podzero.errors import ConfigError
 from podzero.types import EnvSpec
 
@@ -148,6 +148,15 @@ class VectorStep(NamedTuple):
     """`[B]` bool, whether this observation is the first of a new episode; the action was ignored."""
     failed: HostArray
     """`[B]` bool, whether the running episode was lost and must be discarded; `started` is then true as well."""
+    legal: HostArray
+    """`[B, A]` bool, the legal actions: all, unless the environment has masks; all at the end of an episode."""
+
+
+class _Seen(NamedTuple):
+    """What B environments show; the fields are as in `VectorStep`."""
+
+    observation: HostArray
+    legal: HostArray
 
 
 class VectorEnv:
@@ -210,12 +219,12 @@ class VectorEnv:
         self._refuse_if_closed()
         self._ended = np.ones(self._count, bool)
         try:
-            observation = self._first()
+            seen = self._first()
         except EnvironmentFailed:
             raise
         except Exception as error:
-            observation = self._replace_all(error)
-        return self._all_started(observation, failed=np.zeros(self._count, bool))
+            seen = self._replace_all(error)
+        return self._all_started(seen, failed=np.zeros(self._count, bool))
 
     def step(self, actions: Any) -> VectorStep:
         """Takes one action in each environment.
@@ -237,7 +246,8 @@ class VectorEnv:
         try:
             observation, reward, terminated, truncated, info = self._batch.step(decoded)
             reward = np.array(reward, np.float32)
-            observation, failed = self._checked(observation, reward, info)
+            legal = self._legal(info, np.asarray(terminated, bool) | np.asarray(truncated, bool))
+            seen, failed = self._checked(_Seen(observation, legal), reward, info)
         except EnvironmentFailed:
             raise
         except Exception as error:
@@ -248,7 +258,8 @@ class VectorEnv:
         self._ended = terminated | truncated
         if self._faults.in_a_row and self._ended.any():
             self._faults.completed()
-        return VectorStep(observation, reward, terminated, truncated, started | failed, failed & ~started)
+        started, failed = started | failed, failed & ~started
+        return VectorStep(seen.observation, reward, terminated, truncated, started, failed, seen.legal)
 
     def peek(self, actions: Any) -> HostArray:
         """The rewards `[B, C]` float32 that each of C actions would get next, found by stepping copies.
@@ -292,15 +303,14 @@ class VectorEnv:
         self._batch.close()
         self._closed = True
 
-    def _checked(
-        self, observation: HostArray, reward: HostArray, info: Mapping[str, Any]
-    ) -> tuple[HostArray, HostArray]:
+    def _checked(self, seen: _Seen, reward: HostArray, info: Mapping[str, Any]) -> tuple[_Seen, HostArray]:
         """Recreates environments with invalid results.
 
         Returns:
-          observation: `[B, *observation_shape]`, all valid.
+          seen: valid observations, and the actions that are legal there.
           failed: `[B]` bool, the environments that failed in this step.
         """
+        observation, legal = seen
         failed = self._reported(info)
         invalid = ~(self._batch.interface.observations.valid(observation) & np.isfinite(reward))
         failed |= invalid
@@ -313,8 +323,22 @@ class VectorEnv:
             self._faults.add(what, episodes=int(invalid.sum()))
             observation, info = self._batch.rebuild(invalid)
             self._reported(info)
+            legal[invalid] = self._legal(info, ended=~invalid)[invalid]
             invalid = ~self._batch.interface.observations.valid(observation)
-        return observation, failed
+        return _Seen(observation, legal), failed
+
+    def _legal(self, info: Mapping[str, Any], ended: HostArray) -> HostArray:
+        """The legal actions `[B, A]` bool; all where an episode has `ended` (`[B]` bool) or there are no masks."""
+        legal = np.ones((self._count, self.spec.num_actions), bool)
+        if self.spec.masked and not ended.all():
+            running = np.flatnonzero(~ended)
+            if MASK not in info:
+                raise RuntimeError(f"info has no '{MASK}', although the first reset returned one")
+            legal[running] = np.asarray(info[MASK])[running]
+            # A `GuardedEnv` has already checked its own.
+            if not legal.any(axis=1).all():
+                raise RuntimeError(f"info['{MASK}'] allows no action")
+        return legal
 
     def _reported(self, info: Mapping[str, Any]) -> HostArray:
         """Counts the failures that guards report in `info`; returns which environments (`[B]` bool) failed."""
@@ -325,8 +349,8 @@ class VectorEnv:
         failed: HostArray = faults > 0
         return failed
 
-    def _replace_all(self, error: Exception) -> HostArray:
-        """Replaces all environments after `error`; returns the first observations of the new ones."""
+    def _replace_all(self, error: Exception) -> _Seen:
+        """Replaces all environments after `error`; returns what the new ones show first."""
         lost = int((~self._ended).sum())
         while True:
             self._batch.discard(error)
@@ -339,16 +363,17 @@ class VectorEnv:
             except Exception as again:
                 error, lost = again, 1
 
-    def _all_started(self, observation: HostArray, failed: HostArray) -> VectorStep:
+    def _all_started(self, seen: _Seen, failed: HostArray) -> VectorStep:
         self._ended = np.zeros(self._count, bool)
-        reward = np.zeros(self._count, np.float32)
+        reward, started = np.zeros(self._count, np.float32), np.ones(self._count, bool)
         ended = np.zeros((2, self._count), bool)
-        return VectorStep(observation, reward, ended[0], ended[1], np.ones(self._count, bool), failed)
+        return VectorStep(seen.observation, reward, ended[0], ended[1], started, failed, seen.legal)
 
-    def _first(self) -> HostArray:
-        """Starts an episode in each environment; returns the first observations."""
+    def _first(self) -> _Seen:
+        """Starts an episode in each environment; returns what they show first."""
         observation, info = self._batch.reset()
-        return self._checked(observation, np.zeros(self._count, np.float32), info)[0]
+        legal = self._legal(info, ended=np.zeros(self._count, bool))
+        return self._checked(_Seen(observation, legal), np.zeros(self._count, np.float32), info)[0]
 
     def _refuse_if_closed(self) -> None:
         if self._closed:

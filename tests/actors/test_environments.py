@@ -52,6 +52,7 @@ class Counting:
             truncated=~every,
             started=every & started,
             failed=~every,
+            legal=np.tile(np.arange(3) != 2, (ENVIRONMENTS, 1)),
         )
 
 
@@ -82,12 +83,12 @@ class Writer:
             self.stop()
 
 
-def search(params, key, observation, exploration):
-    """Always takes action 1; the value is the version of the parameters, the policy depends on the temperature."""
+def search(params, key, observation, exploration, legal):
+    """Takes the last legal action, 1; the value is the version of the parameters, the policy depends on temperature."""
     batch = observation.shape[0]
     policy = jnp.where(exploration.temperature[:, None] > 0, jnp.array([0.25, 0.5, 0.25]), jnp.array([0.0, 1.0, 0.0]))
     return ModelSearchResult(
-        action=jnp.ones(batch, jnp.int32),
+        action=jnp.sum(legal, axis=1, dtype=jnp.int32) - 1,
         policy=policy,
         value=jnp.full(batch, params),
         candidates=jnp.zeros((batch, 0)),

@@ -217,6 +217,52 @@ class OwnToys(gymnasium.vector.VectorEnv):
         return self.buffer, reward, self.over, np.zeros(self.num_envs, bool), {}
 
 
+MASKS = {
+    "good": lambda toy: np.arange(3) != toy.time % 3,
+    "none at the end": lambda toy: np.full(3, toy.time < toy.length),
+    "none": lambda toy: np.full(3, toy.time == 0),
+    "long": lambda toy: np.ones(3 + toy.time, np.int8),
+    "none at first": lambda toy: np.zeros(3, np.int8),
+}
+"""The action masks of `Masked` after so many steps."""
+
+
+class Masked(Toy):
+    """A `Toy` in which action t % 3 is illegal after t steps, or whose mask is another of `MASKS`."""
+
+    def __init__(self, mask="good", **kwargs):
+        super().__init__(**{"fault": "none"} | kwargs)
+        self.mask = MASKS.get(mask)
+
+    def reset(self, **kwargs):
+        return super().reset(**kwargs)[0], self.masks()
+
+    def step(self, action):
+        return *super().step(action)[:-1], self.masks()
+
+    def masks(self):
+        # "missing" after the first reset
+        return {} if self.mask is None and self.time else {"action_mask": (self.mask or MASKS["good"])(self)}
+
+
+class OwnMasked(OwnToys):
+    """`Masked` as a registered vector environment."""
+
+    def __init__(self, num_envs, **kwargs):
+        super().__init__(num_envs)
+        self.toys = [Masked(length=i + 2, **kwargs) for i in range(num_envs)]
+
+    def reset(self, **kwargs):
+        return super().reset(**kwargs)[0], self.masks()
+
+    def step(self, actions):
+        return *super().step(actions)[:-1], self.masks()
+
+    def masks(self):
+        found = [toy.masks() for toy in self.toys]
+        return {"action_mask": np.stack([one["action_mask"] for one in found])} if all(found) else {}
+
+
 class Doubled(gymnasium.RewardWrapper):
     """A wrapper that is not gymnasium's."""
 
@@ -231,6 +277,7 @@ class Doubled(gymnasium.RewardWrapper):
 def _register():
     here = __name__
     gymnasium.register("toys/Toy-v0", f"{here}:Toy", vector_entry_point=f"{here}:OwnToys")
+    gymnasium.register("toys/Masked-v0", f"{here}:Masked", vector_entry_point=f"{here}:OwnMasked")
     gymnasium.register("toys/Limited-v0", f"{here}:Toy", max_episode_steps=3)
     for name in ("Joint", "Parts", "Words", "Reaching", "Lacking", "Drawn", "Imported", "Homebody"):
         gymnasium.register(f"toys/{name}-v0", f"{here}:{name}")

@@ -25,6 +25,11 @@ CONTRACT = {
     "pong-preprocessed": (PREPROCESSED, (4, 84, 84), "uint8", 6),
     "pong-own": ({"id": "ALE/Pong-v5", "module": "ale_py", "vectorization": "own"}, (4, 84, 84), "uint8", 6),
     "joint": ({"id": "toys/Joint-v0", "module": "gymnasium_toys"}, (2,), "float32", 6),
+    "taxi": ({"id": "Taxi-v4"}, (500,), "float32", 6),
+    "taxi-async": ({"id": "Taxi-v4", "vectorization": "async"}, (500,), "float32", 6),
+    "masked-own": (
+        {"id": "toys/Masked-v0", "module": "gymnasium_toys", "vectorization": "own"}, (3,), "float32", 3
+    ),
     "parts": ({"id": "toys/Parts-v0", "module": "gymnasium_toys"}, (5,), "float32", ((0.0, -1.0), (4.0, 1.0))),
     "toy-own": ({"id": "toys/Toy-v0", "module": "gymnasium_toys", "vectorization": "own", "kwargs": {"fault": "none"}},
                 (3,), "float32", 3),
@@ -43,7 +48,8 @@ def random_play(vector, steps, seed=5):
     seen = [vector.reset()]
     for _ in range(steps):
         if vector.spec.num_actions:
-            actions = rng.integers(vector.spec.num_actions, size=vector.count).astype(np.int32)
+            choices = rng.random(seen[-1].legal.shape) * seen[-1].legal
+            actions = choices.argmax(axis=1).astype(np.int32)
         else:
             actions = rng.uniform(-1, 1, (vector.count, *vector.spec.action_shape)).astype(np.float32)
         seen.append(vector.step(actions))
@@ -66,7 +72,12 @@ def test_contract(make_vector, config, shape, dtype, actions):
     assert played.observation.shape == (steps + 1, COUNT, *shape)
     assert played.observation.dtype == dtype
     assert played.reward.dtype == np.float32
-    for flags in played[2:]:
+    legal = played.legal
+    assert legal.shape == (steps + 1, COUNT, spec.num_actions)
+    assert legal.dtype == bool
+    assert (legal.any(axis=-1) | bool(spec.action_bounds)).all()
+    assert spec.masked or legal.all()
+    for flags in played[2:-1]:
         assert flags.dtype == bool
         assert flags.shape == (steps + 1, COUNT)
     ended = played.terminated | played.truncated

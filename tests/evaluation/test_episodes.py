@@ -57,7 +57,12 @@ def toy(**config):
 
 
 def always(action):
-    return lambda key, observation: np.full(len(observation), action, np.int32)
+    return lambda key, step: np.full(len(step.reward), action, np.int32)
+
+
+def newest(count, legal=None):
+    """The newest step of `count` environments, as far as a baseline reads it."""
+    return SimpleNamespace(observation=np.zeros((count, 1)), legal=legal)
 
 
 def test_an_episode_without_an_end_is_cut_off(make):
@@ -117,13 +122,13 @@ def test_it_stops_when_asked_to(make):
 
 def test_random_actions_are_uniform_and_come_from_the_key():
     counted = random_policy(EnvSpec("counted", (1,), "float32", 3, players=1))
-    actions = counted(KEY, np.zeros((3000, 1)))
+    actions = counted(KEY, newest(3000))
     assert actions.dtype == np.int32
     assert np.abs(np.bincount(actions, minlength=3) - 1000).max() < 120
-    np.testing.assert_array_equal(actions, counted(KEY, np.zeros((3000, 1))))
-    assert (actions != counted(jax.random.key(1), np.zeros((3000, 1)))).any()
+    np.testing.assert_array_equal(actions, counted(KEY, newest(3000)))
+    assert (actions != counted(jax.random.key(1), newest(3000))).any()
 
-    floats = random_policy(EnvSpec("floats", (1,), "float32", 0, 1, ((0.0, 0.0), (9.0, 9.0))))(KEY, np.zeros((3000, 1)))
+    floats = random_policy(EnvSpec("floats", (1,), "float32", 0, 1, ((0.0, 0.0), (9.0, 9.0))))(KEY, newest(3000))
     assert floats.shape == (3000, 2)
     assert floats.dtype == np.float32
     assert -1 <= floats.min() < -0.99
@@ -142,9 +147,9 @@ def test_greed_takes_the_best_next_reward_and_shuns_what_breaks(make):
 def test_greed_in_floats_tries_a_grid(make):
     """Pendulum's reward is paid for where it was and for the torque: the best next one is that of none."""
     vector = make(2, id="Pendulum-v1")
-    observation = vector.reset().observation
-    vector.step(np.zeros((2, 1), np.float32))
-    np.testing.assert_array_equal(greedy_policy(vector)(KEY, observation), [[0.0], [0.0]])
+    vector.reset()
+    step = vector.step(np.zeros((2, 1), np.float32))
+    np.testing.assert_array_equal(greedy_policy(vector)(KEY, step), [[0.0], [0.0]])
 
 
 @pytest.mark.parametrize(("dimensions", "tried"), [(1, 9), (2, 81), (3, 81)])
@@ -158,7 +163,7 @@ def test_greed_tries_no_more_actions_than_it_may(dimensions, tried):
 
     bounds = ((0.0,) * dimensions, (1.0,) * dimensions)
     vector = SimpleNamespace(spec=EnvSpec("floats", (1,), "float32", 0, 1, bounds), peek=peek)
-    chosen = greedy_policy(vector)(KEY, np.zeros((5, 1)))
+    chosen = greedy_policy(vector)(KEY, newest(5))
     assert seen[0].shape == (5, tried, dimensions)
     np.testing.assert_array_equal(chosen.sum(axis=1), seen[0].sum(axis=-1).max(axis=1))
     assert dimensions == 3 or (chosen == 1).all()
@@ -168,9 +173,20 @@ def test_ties_are_broken_at_random():
     vector = SimpleNamespace(
         spec=EnvSpec("tied", (1,), "float32", 4, 1), peek=lambda actions: np.tile([1.0, 0.0, 1.0, 1.0], (3000, 1))
     )
-    counts = np.bincount(greedy_policy(vector)(KEY, np.zeros((3000, 1))), minlength=4)
+    counts = np.bincount(greedy_policy(vector)(KEY, newest(3000)), minlength=4)
     assert counts[1] == 0
     assert np.abs(counts[[0, 2, 3]] - 1000).max() < 120
+
+
+def test_baselines_keep_to_the_legal_actions():
+    """Action 0 of three is illegal, and pays most."""
+    vector = SimpleNamespace(
+        spec=EnvSpec("masked", (1,), "float32", 3, 1, masked=True),
+        peek=lambda actions: np.tile([9.0, 1.0, 2.0], (300, 1)),
+    )
+    step = newest(300, np.tile([False, True, True], (300, 1)))
+    assert np.bincount(random_policy(vector.spec)(KEY, step), minlength=3) == pytest.approx([0, 150, 150], abs=40)
+    assert (greedy_policy(vector)(KEY, step) == 2).all()
 
 
 def test_baselines_that_are_none(make):

@@ -9,6 +9,7 @@ import pytest
 
 from podzero.actors import ActorClients
 from podzero.config import ClusterConfig, load, parse
+from podzero.errors import ConfigError
 from podzero.inference.serving import Hello, ServedParams, ServerClient, encoding_of, identity_of, served_evaluation
 from podzero.learner import make_training
 from podzero.networks import make_network
@@ -325,3 +326,8 @@ def test_a_gpu_evaluates_without_int8_and_says_so(monkeypatch, caplog):
     monkeypatch.setattr(build.jax, "default_backend", lambda: "gpu")
     assert build.placed_network(experiment_with("device", INT8)).int8 is None
     assert "int8.on_tpu is for TPUs" in caplog.text
+
+
+def test_positions_with_action_masks_are_not_searched_again():
+    with pytest.raises(ConfigError, match=r"reanalyse\.share=0"):
+        build.make_reanalysis(load("taxi", ["reanalyse.share=0.5"]), seed=0)

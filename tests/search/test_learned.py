@@ -246,3 +246,14 @@ def test_equal_values_leave_the_policy_unchanged():
     search = search_for(model(uniform, lambda latent, action: (latent, jnp.zeros_like(latent))), simulations=4)
     result = search({}, jax.random.key(0), jnp.array([[0.0]]), Exploration.none(1))
     np.testing.assert_allclose(result.policy, [[0.5, 0.5]], atol=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_illegal_actions_at_the_root_are_neither_taken_nor_a_target(algorithm):
+    """Action 1 is best in both chains, but illegal in the first; below the root it is legal in both."""
+    search = search_for(model(uniform, chain), algorithm=algorithm, simulations=16)
+    legal = jnp.array([[True, False], [True, True]])
+    result = search({}, jax.random.key(0), jnp.array([[2.0], [2.0]]), Exploration.none(2), legal)
+    np.testing.assert_array_equal(result.action, [0, 1])
+    np.testing.assert_array_equal(result.policy[0], [1.0, 0.0])
+    assert result.value[0] > 0  # 0 leads to cell 0, from where three steps lead to the reward

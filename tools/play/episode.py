@@ -175,8 +175,8 @@ def number(value: float) -> str:
 KeepGoing = Callable[[int], bool]
 """Called before every step with the number of steps so far; False abandons the episode (`Interrupted`)."""
 
-ValuedPolicy = Callable[[Array, Array], tuple[Array, Array | None]]
-"""`(PRNG key, observation)` to the action and its value, as `ActAndValue`; None from policies without values."""
+ValuedPolicy = Callable[[Array, VectorStep], tuple[Array, Array | None]]
+"""`(PRNG key, newest step)` to the action and its value, as `ActAndValue`; None from policies without values."""
 
 
 class Watcher(Protocol):
@@ -259,11 +259,11 @@ class _Recording:
         self.values: list[float | None] = []
         self.rewards: list[float] = []
 
-    def choose(self, key: Array, observation: Array) -> Array:
+    def choose(self, key: Array, step: VectorStep) -> Array:
         """A `Choose`."""
-        self._newest = observation
+        self._newest = step.observation
         self._show()
-        action, value = self._decide(key, observation)
+        action, value = self._decide(key, step)
         self.values.append(None if value is None else float(value[0]))
         return action
 
@@ -290,7 +290,7 @@ class _Recording:
 
 
 def _without_values(choose: Choose) -> ValuedPolicy:
-    return lambda key, observation: (choose(key, observation), None)
+    return lambda key, step: (choose(key, step), None)
 
 
 class SimulatorWatcher:
