@@ -41,7 +41,7 @@ BENCHES = (
 SERVERS = ("server_connect_four", "server_go_9x9")
 EXPERIMENTS = (
     "tic_tac_toe", "connect_four", "connect_four_int8", "connect_four_two_hours", "open_spiel_connect_four", "own_game",
-    "plain_learning", "othello_hour", "go_9x9_hour", "cartpole", "lunar_lander", "pendulum", "minatar_breakout",
+    "plain_learning", "othello_hour", "go_9x9_hour", "cartpole", "taxi", "lunar_lander", "pendulum", "minatar_breakout",
     "atari_pong", "slice_tic_tac_toe",
 )  # fmt: skip
 PROGRAM = (
