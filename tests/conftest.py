@@ -25,6 +25,10 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# The tests start hundreds of processes, each of which would compile the modules that it imports: 1 to 2 s of CPU time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Ray's workers have the priority of the tests, which would otherwise starve them.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
@@ -36,7 +40,11 @@ from podzero.runtime.monitoring.terminal import TerminalView
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
-QUICK_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+QUICK_COMPILE = (
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+    # A program is compiled in one part instead of 32: the processes of the tests share the cores already.
+    "--xla_cpu_parallel_codegen_split_count=1"
+)
 
 TINY = (
     "network.channels=4",

@@ -20,7 +20,7 @@ LONGEST = {
     "chess": 512,
     "gardner_chess": 256,
 }
-GAMES = {"go_19x19": 20, "go_9x9": 100, "chess": 16, "gardner_chess": 200}
+GAMES = {"go_19x19": 20, "go_9x9": 24, "chess": 16, "gardner_chess": 200}
 HEAVY = ("chess", "gardner_chess", "go_19x19")
 """pgx takes minutes for these."""
 
@@ -35,7 +35,7 @@ def as_int(bits):
 def test_every_ply_is_that_of_pgx(name):
     """In random games: observations, legal actions, players, rewards and ends, also after the end."""
     ours, theirs = BOARD_GAMES[name](), PgxGame(name)
-    keys = jax.random.split(jax.random.key(0), GAMES.get(name, 2000))
+    keys = jax.random.split(jax.random.key(0), GAMES.get(name, 300))
 
     def seen(view):
         return view._replace(legal=view.legal | view.done[:, None])

@@ -27,8 +27,7 @@ CONFIGS: dict[str, NetworkConfig] = {
 }
 SPECS = {
     "connect_four": EnvSpec("connect_four", (6, 7, 2), "bool", 7),
-    "go_9x9": EnvSpec("go_9x9", (9, 9, 17), "bool", 82),
-    "chess": EnvSpec("chess", (8, 8, 119), "float32", 4672),
+    "many planes and actions": EnvSpec("large", (8, 8, 119), "float32", 1000),
 }
 
 

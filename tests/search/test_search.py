@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import mctx
@@ -32,7 +34,9 @@ def uniform(env):
     return evaluate
 
 
+@cache
 def search_for(game, algorithm, simulations=32, evaluate=None, **config):
+    """A game and its compiled search, which tests with equal arguments share."""
     env = make_env(game)
     config = SearchConfig(algorithm=algorithm, simulations=simulations, **config)
     return env, jax.jit(make_search(config, rules_model(env, evaluate or uniform(env))))
@@ -103,7 +107,7 @@ def test_root_values_by_hand():
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_threat_is_blocked(algorithm):
-    env, search = search_for("tic_tac_toe", algorithm, 128)
+    env, search = search_for("tic_tac_toe", algorithm, 64)
     result = search(None, jax.random.key(1), play(env, [MUST_BLOCK_2]), Exploration.none(1))
     assert int(result.action[0]) == 2
 
@@ -141,7 +145,7 @@ def test_rows_of_a_batch_are_independent(algorithm):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_temperature_zero_is_deterministic_and_one_explores(algorithm):
-    env, search = search_for("connect_four", algorithm, 16)
+    env, search = search_for("connect_four", algorithm, 16, max_considered_actions=4)
     roots = play(env, [[]] * 32)
     greedy = search(None, jax.random.key(1), roots, Exploration.none(32))
     exploring = search(None, jax.random.key(1), roots, full(32))
