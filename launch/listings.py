@@ -128,7 +128,8 @@ def _table(fields: Mapping[str, _Schema], required: Iterable[str]) -> Iterator[s
     yield "|---|---|---|---|"
     for name, field in fields.items():
         default = "required" if name in required else _default(field)
-        yield f"| `{name}` | {_type(field)} | {default} | {_words(field)} |"
+        types = ", ".join(dict.fromkeys(map(_type, field.get("oneOf", [field]))))
+        yield f"| `{name}` | {types} | {default} | {_words(field)} |"
 
 
 def _type(field: _Schema) -> str:
@@ -163,10 +164,10 @@ def _models(field: _Schema) -> list[str]:
 
 
 def _default(field: _Schema) -> str:
-    if "$ref" in field or "oneOf" in field:
-        return "see below"
     # pydantic leaves out empty mappings made by a factory.
     default = field.get("default", {})
+    if _models(field) and isinstance(default, dict):
+        return "see below"
     return f"`{default if isinstance(default, str) else json.dumps(default)}`"
 
 

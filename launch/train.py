@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import shlex
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -12,19 +11,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from podzero.config import (
-    EvaluationConfig,
-    Experiment,
-    GameConfig,
-    ModelNetworkConfig,
-    OwnNetworkConfig,
-    OwnOptimizerConfig,
-    schedule_note,
-)
+from podzero.config import EvaluationConfig, Experiment, GameConfig, schedule_note
 from podzero.errors import ConfigError
 from podzero.importing import import_openvino
 from podzero.launch.directories import continuation, find_start
 from podzero.launch.options import Overrides, config_names
+from podzero.launch.parts import make_parts
 from podzero.launch.platforms import keep_compiled_programs
 from podzero.player_names import ENGINES, EnginePlayer, engine_program
 from podzero.runtime.monitoring.writers import check_packages
@@ -195,46 +187,3 @@ def _check_made(experiment: Experiment) -> None:
             for process in multiprocessing.active_children():
                 process.kill()
             raise ConfigError(f"{what} cannot be made: its process gave no answer within {limit_s:g} s") from None
-
-
-def make_parts(experiment: Experiment) -> None:
-    """Makes environment and network, checks the parts of the user's own, reads `init_from`, opens `data.records`.
-
-    Raises:
-      ConfigError: one of them fails.
-    """
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    import jax
-
-    from podzero.envs import spec_of
-    from podzero.networks import check_network, make_model_network, make_network
-    from podzero.types import ModelNetwork, Network
-
-    spec = spec_of(experiment.env)
-    network: Network | ModelNetwork
-    if isinstance(experiment.network, ModelNetworkConfig):
-        network = make_model_network(experiment.network, spec)
-    else:
-        network = make_network(experiment.network, spec)
-        if isinstance(experiment.network, OwnNetworkConfig):
-            jitted = network._replace(init=jax.jit(network.init), apply=jax.jit(network.apply))
-            check_network(jitted, spec, f"network.name = '{experiment.network.name}'")
-    optimizer = experiment.learner.optimizer
-    if isinstance(optimizer, OwnOptimizerConfig):
-        from podzero.learner.contract import check_optimizer
-        from podzero.learner.optimizers import own_optimizer
-
-        params = jax.jit(network.init)(jax.random.key(0))
-        check_optimizer(own_optimizer(optimizer), params, f"learner.optimizer.name = '{optimizer.name}'")
-    if experiment.reanalyse.share:
-        from podzero.runtime.build import make_reanalysis
-
-        make_reanalysis(experiment, seed=0)  # compiles nothing
-    if experiment.init_from is not None:
-        from podzero.learner.warm_start import read_warm_start
-
-        read_warm_start(experiment.init_from, jax.eval_shape(network.init, jax.random.key(0)))
-    if experiment.data.records is not None:
-        from podzero.replay import open_positions
-
-        open_positions(experiment, spec)

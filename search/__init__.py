@@ -1,6 +1,7 @@
 """Batched tree search: `make_search` combines a model with Gumbel or PUCT search, on mctx's trees or dense ones."""
 
 from podzero.search.algorithms import make_search as make_search
+from podzero.search.contract import check_search as check_search
 from podzero.search.dense_tree import DESCENT as DESCENT
 from podzero.search.learned import ModelSearch as ModelSearch
 from podzero.search.learned import ModelSearchResult as ModelSearchResult

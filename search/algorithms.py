@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import mctx
 import numpy as np
 
-from podzero.config import SearchConfig
+from podzero.config import OwnAlgorithmConfig, SearchConfig
 from podzero.protocols import BatchedSearch
 from podzero.search.dense_tree import Tree, grow, root_edges, slots_of
 from podzero.search.models import ILLEGAL, Model
+from podzero.search.own import own_search
 from podzero.search.selection import (
     PB_C_BASE,
     Edges,
@@ -96,7 +97,11 @@ _TIE_BREAK = 1e-7
 def make_search(config: SearchConfig, model: Model, keep_nodes: bool = False) -> BatchedSearch:
     """Builds a search of `model`: a stateless function that JAX can trace.
 
-    With `keep_nodes` the result includes the trees' nodes; this always uses mctx's trees, whatever `config.tree` is.
+    With `keep_nodes` the result includes the trees' nodes; this always uses mctx's trees, whatever `config.tree` is. A
+    search of one's own returns nodes or not, as it likes.
+
+    Raises:
+      ConfigError: see `own_search`.
     """
     if keep_nodes:
         config = config.model_copy(update={"tree": "mctx", "slots": None})
@@ -105,6 +110,8 @@ def make_search(config: SearchConfig, model: Model, keep_nodes: bool = False) ->
             return _gumbel(config, model, keep_nodes)
         case "puct":
             return _puct(config, model, keep_nodes)
+        case OwnAlgorithmConfig() as algorithm:
+            return own_search(algorithm, config, model)
 
 
 def _gumbel(config: SearchConfig, model: Model, keep_nodes: bool) -> BatchedSearch:

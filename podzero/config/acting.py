@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Discriminator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Tag
 
-from podzero.config.section import Fraction, Section
+from podzero.config.section import Fraction, OwnPart, Section
+
+
+class OwnAlgorithmConfig(OwnPart):
+    """A search of your own ([own_parts.md](own_parts.md)).
+
+    All further fields are keyword arguments of the function.
+    """
+
+
+def _kind_of_algorithm(algorithm: Any) -> str:
+    return "own" if isinstance(algorithm, (dict, OwnAlgorithmConfig)) else "builtin"
+
+
+Algorithm = Annotated[
+    Annotated[Literal["gumbel", "puct"], Tag("builtin")] | Annotated[OwnAlgorithmConfig, Tag("own")],
+    Discriminator(_kind_of_algorithm),
+]
 
 
 class SearchConfig(Section):
     """Tree search in self-play. Evaluation uses the same search without exploration noise."""
 
-    algorithm: Literal["gumbel", "puct"] = "gumbel"
-    """`gumbel` is Gumbel AlphaZero/MuZero (Danihelka et al. 2022); `puct` is the search of AlphaZero and MuZero."""
+    algorithm: Algorithm = "gumbel"
+    """`gumbel` is Gumbel AlphaZero/MuZero (Danihelka et al. 2022); `puct` is the search of AlphaZero and MuZero; a
+    section names a search of your own."""
     simulations: PositiveInt = 32
     """Simulations per move."""
     max_considered_actions: PositiveInt = 16

@@ -109,7 +109,11 @@ class Experiment(Section):
     @property
     def own_parts(self) -> dict[str, OwnPart]:
         """The sections that name code of the user's own by an import path, by their dotted names."""
-        sections = {"network": self.network, "learner.optimizer": self.learner.optimizer}
+        sections = {
+            "network": self.network,
+            "search.algorithm": self.search.algorithm,
+            "learner.optimizer": self.learner.optimizer,
+        }
         return {name: section for name, section in sections.items() if isinstance(section, OwnPart)}
 
     @property

@@ -26,9 +26,10 @@ KINDS: Mapping[str, str | None] = {
     "env": None,
     "network": ResNetConfig.model_fields["name"].default,
     "learner.optimizer": OptimizerConfig.model_fields["name"].default,
+    "search.algorithm": None,
 }
 """The sections whose `name` decides which fields they have, and the name that each has by default."""
-_OWN_PARTS = ("network", "learner.optimizer")
+_OWN_PARTS = ("network", "search.algorithm", "learner.optimizer")
 """The sections whose `name` may be the import path of an `OwnPart`."""
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from podzero.config import load
-from podzero.launch.train import make_parts
+from podzero.launch.parts import make_parts
 
 from .printed import PrintedPage, run_script
 
@@ -30,6 +30,11 @@ def test_the_parts_of_the_page_fulfil_their_contracts(folder, name):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_an_experiment_of_the_page_is_trained(folder, name):
-    run_script(f"podzero train {name} {SHORT} --workdir runs/mine\npodzero evaluate runs/mine --games 4 --json")
+@pytest.mark.parametrize(
+    ("name", "inference"), [*((name, "local") for name in EXPERIMENTS), ("my_search.yaml", "device")]
+)
+def test_an_experiment_of_the_page_is_trained(folder, name, inference):
+    run_script(
+        f"podzero train {name} {SHORT} actors.inference={inference} --workdir runs/mine\n"
+        "podzero evaluate runs/mine --games 4 --json"
+    )

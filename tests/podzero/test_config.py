@@ -144,6 +144,8 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
             "network.name = 'resnett'",
             ["did you mean 'resnet'", "transformer", "file.py:Name"],
         ),
+        ({"search": {"algorithm": "puckt"}}, "search.algorithm = 'puckt'", ["did you mean 'puct'"]),
+        ({"search": {"algorithm": {"c": 1}}}, "search.algorithm.name", ["missing"]),
         (
             {"learner": {"optimizer": {"name": "adam"}}},
             "learner.optimizer.name = 'adam'",

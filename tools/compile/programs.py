@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from podzero.chips import Slice, chip_of_kind
-from podzero.config import Experiment, JaxGameConfig
+from podzero.config import Experiment, JaxGameConfig, SearchConfig
 from podzero.errors import ConfigError
 
 NAMES = ("learner", "evaluation", "selfplay", "device", "server")
@@ -18,7 +18,8 @@ NAMES = ("learner", "evaluation", "selfplay", "device", "server")
 servers."""
 DEPTH = {"gumbel": 8, "puct": 30}
 """The mean depth of new nodes assumed for the searches of `device`, by `search.algorithm`. For Gumbel search it is
-rounded up from trained networks (4 to 6 in connect four and Go), for PUCT that of an untrained network in chess."""
+rounded up from trained networks (4 to 6 in connect four and Go), for PUCT that of an untrained network in chess. A
+search of one's own counts as Gumbel search."""
 
 
 def names_of(experiment: Experiment) -> tuple[str, ...]:
@@ -259,8 +260,12 @@ def _device(experiment: Experiment, devices: list[Any], depth: float | None) -> 
         games,
         trip_count=moves,
         simulations=simulations,
-        depth=depth or DEPTH[experiment.search.algorithm],
+        depth=depth or _usual_depth(experiment.search),
     )
+
+
+def _usual_depth(search: SearchConfig) -> int:
+    return DEPTH[search.algorithm if isinstance(search.algorithm, str) else "gumbel"]
 
 
 def on_device(experiment: Experiment) -> Experiment:

@@ -1,0 +1,79 @@
+"""The contract that a search of one's own fulfils, checked on a few roots before a run starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from podzero.errors import ConfigError
+from podzero.protocols import BatchedSearch
+from podzero.search.learned import ModelSearch, ModelSearchResult
+from podzero.types import Exploration, Params, SearchResult
+
+_ROUNDING = 1e-4
+
+
+def check_search(
+    search: BatchedSearch | ModelSearch,
+    params: Params,
+    roots: Any,
+    legal: np.ndarray[Any, Any],
+    bounds: tuple[float, float] | None,
+    name: str,
+) -> None:
+    """Checks that policies are distributions over legal actions, that actions are legal, and that values are possible.
+
+    Args:
+      search: the search; it is compiled once.
+      params: parameters of the network.
+      roots: B roots, as states or observations, none of which is over.
+      legal: `[B, P]` bool, the legal actions of the roots.
+      bounds: smallest and largest value of a position; None if unknown.
+      name: what to call the search in messages.
+
+    Raises:
+      ConfigError: the search violates the contract; the message has a line for each fault.
+    """
+    rows = len(legal)
+    run, faults = jax.jit(search), []
+    for what, strength in (("without noise", 0.0), ("with noise", 1.0)):
+        exploration = Exploration(*(np.full(rows, strength, np.float32) for _ in range(2)))
+        one, two = (jax.device_get(run(params, jax.random.key(0), roots, exploration)) for _ in range(2))
+        faults += [f"{fault} ({what})" for fault in _faults(one, two, legal, bounds)]
+    if faults:
+        raise ConfigError("\n  ".join([f"{name} violates the contract of searches (docs/own_parts.md):", *faults]))
+
+
+def _faults(
+    result: SearchResult | ModelSearchResult,
+    again: SearchResult | ModelSearchResult,
+    legal: np.ndarray[Any, Any],
+    bounds: tuple[float, float] | None,
+) -> Iterator[str]:
+    policy, value, action = (np.asarray(field) for field in (result.policy, result.value, result.action))
+    low, high = bounds or (-np.inf, np.inf)
+    if not np.isfinite(policy).all():
+        yield "policy is not finite (NaN or infinity)"
+    elif (policy < 0).any() or np.abs(policy.sum(axis=1) - 1).max() > _ROUNDING:
+        sums = ", ".join(f"{total:.4g}" for total in policy.sum(axis=1))
+        yield f"policy is no distribution: its rows sum to {sums}, and its least entry is {policy.min():.3g}"
+    elif (policy[~legal] > 0).any():
+        yield f"policy gives illegal actions up to {policy[~legal].max():.3g}; mask them by model.legal(roots)"
+    if not np.isfinite(value).all():
+        yield "value is not finite (NaN or infinity)"
+    elif value.min() < low - _ROUNDING or value.max() > high + _ROUNDING:
+        yield f"value lies between {value.min():.3g} and {value.max():.3g}; expected [{low:g}, {high:g}]"
+    # Continuous actions have no legality.
+    if action.dtype.kind == "i" and not _chosen(legal, action).all():
+        yield f"action is illegal in {np.sum(~_chosen(legal, action))} of {len(legal)} roots"
+    if not all(np.array_equal(one, two, equal_nan=True) for one, two in zip(result[:3], again[:3], strict=True)):
+        yield "two calls with equal arguments differ; draw all random numbers from the key"
+
+
+def _chosen(legal: np.ndarray[Any, Any], action: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Whether each action `[B]` is legal; none outside of `[0, A)` is."""
+    inside: np.ndarray[Any, Any] = (action >= 0) & (action < legal.shape[1])
+    return np.where(inside, legal[np.arange(len(legal)), np.where(inside, action, 0)], False)

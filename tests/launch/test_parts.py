@@ -1,0 +1,26 @@
+"""Parts of a user's own are made and checked as the experiment has them."""
+
+from pathlib import Path
+
+import pytest
+
+from podzero.config import load
+from podzero.errors import ConfigError
+from podzero.launch.parts import make_parts
+
+SEARCHES = Path(__file__).parents[1] / "search" / "own_searches.py"
+
+
+def with_search(name, *more):
+    return load("cartpole", [f"search.algorithm={{name: '{SEARCHES}:{name}'}}", *more])
+
+
+def test_a_search_is_checked_with_a_learned_model():
+    with pytest.raises(ConfigError, match=r"violates the contract of searches.*\n.*sum to 2, 2"):
+        make_parts(with_search("unnormalized", "search.simulations=2"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overrides", [(), ("env.id=Pendulum-v1", "env.vectorization=sync", "search.candidates=4")])
+def test_a_search_of_a_learned_model_fulfils_the_contract(overrides):
+    make_parts(with_search("softer", *overrides))
