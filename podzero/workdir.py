@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -21,6 +22,10 @@ from podzero.errors import ConfigError, PodzeroError
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")
 """An address, such as that of object storage; `pathlib` leaves one slash of two."""
+
+
+_LOCK_ATTEMPTS, _LOCK_PAUSE_S = 6, 0.1
+"""How often a locked directory is tried, and the pause before the next attempt."""
 
 
 class WorkdirError(PodzeroError, RuntimeError):
@@ -173,8 +178,7 @@ class Workdir:
         except OSError as error:
             raise self._not_writable(error) from None
         try:
-            # The kernel ends this lock with its process, however that ends; the existence of a file would outlive it.
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_exclusively(file)
         except BlockingIOError:
             holder = _read_holder(file)
             file.close()
@@ -207,6 +211,19 @@ class Workdir:
 
     def _not_writable(self, error: OSError) -> WorkdirError:
         return WorkdirError(f"cannot write the working directory {self.root}: {error.strerror}")
+
+
+def _lock_exclusively(file: IO[str]) -> None:
+    for attempt in range(1, _LOCK_ATTEMPTS + 1):
+        try:
+            # The kernel ends this lock with its process, however that ends; the existence of a file would outlive it.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            # A reader that asks for the holder has a lock of its own for a moment.
+            if attempt == _LOCK_ATTEMPTS:
+                raise
+            time.sleep(_LOCK_PAUSE_S)
 
 
 def _read_holder(file: IO[str]) -> LockHolder:

@@ -1,7 +1,9 @@
 import errno
+import fcntl
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -92,6 +94,15 @@ def test_a_directory_is_locked_by_one_process_at_a_time(tmp_path):
         assert held.name
         assert "is in use: process" in other_process().stderr
     assert other_process().stdout == "held\n"
+
+
+def test_readers_do_not_keep_a_run_from_its_directory(tmp_path):
+    """The lock that a reader holds while it asks for the process that trains."""
+    Workdir(tmp_path).lock().close()
+    with (tmp_path / ".lock").open() as reader:
+        fcntl.flock(reader, fcntl.LOCK_SH)
+        threading.Timer(0.15, fcntl.flock, (reader, fcntl.LOCK_UN)).start()
+        Workdir(tmp_path).lock().close()
 
 
 def test_a_file_system_without_locks_is_named_as_the_cause(tmp_path, monkeypatch):
