@@ -1,7 +1,7 @@
 """Distributed AlphaZero and MuZero for TPU pods.
 
 For programs and notebooks: `load` returns an agent, which evaluates and searches positions and plays games; `board`
-draws a position; `metrics` reads what a run reported. They are imported on first use.
+draws a position; `train` starts a run; `metrics` reads what a run reported. They are imported on first use.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from podzero.tools.api.agent import load as load
     from podzero.tools.api.metrics import metrics as metrics
     from podzero.tools.api.results import board as board
+    from podzero.tools.api.training import train as train
 
 _MODULES = {
     "Agent": "podzero.tools.api.agent",
     "board": "podzero.tools.api.results",
     "load": "podzero.tools.api.agent",
     "metrics": "podzero.tools.api.metrics",
+    "train": "podzero.tools.api.training",
 }
 """The module of each name, imported on first use because most of them import JAX."""
 

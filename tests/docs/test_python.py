@@ -25,6 +25,11 @@ def code_cells():
     return [cell for cell in notebook().cells if cell.cell_type == "code"]
 
 
+def blocks():
+    """The code of the page: about agents, then about training."""
+    return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """An empty present directory, and figures that are not shown."""
@@ -45,7 +50,7 @@ def _quick_compilation():
 def test_the_code_of_the_page_plays_searches_and_reads_metrics(folder, capsys):
     write_untrained(folder / "runs" / "connect_four", "connect_four")
     (folder / "runs" / "connect_four" / "metrics.jsonl").write_bytes(b"\n".join([*lines_of(30), b""]))
-    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    code, _ = blocks()
     found = {}
     exec(code.replace("mcts:200", "mcts:4"), found)
     assert found["search"].visits.sum() == 64
@@ -70,6 +75,18 @@ def test_the_cells_of_the_notebook_run_with_an_untrained_agent(folder):
     plt.close("all")
     assert found["played"].game.over
     assert found["search"].heat_map.shape == (9, 9)
+
+
+@pytest.mark.slow
+def test_the_code_of_the_page_trains_a_run_and_uses_its_agent(folder, capsys):
+    _, code = blocks()
+    found = {}
+    exec(code, found)
+    *lines, ended, best = capsys.readouterr().out.splitlines()
+    assert int(lines[-1].split()[0]) > 0
+    assert f"games in {folder / 'runs' / 'first'}" in ended
+    assert re.fullmatch("[abc][123]", best)
+    assert found["run"].status.step >= 100
 
 
 def test_the_notebook_is_committed_with_its_outputs_and_nothing_of_a_machine():

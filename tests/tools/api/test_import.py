@@ -39,7 +39,7 @@ def test_agents_are_loaded_without_tensorflow_and_ray():
     )
 
 
-@pytest.mark.parametrize("name", ["load", "metrics", "board", "Agent", "PodzeroError"])
+@pytest.mark.parametrize("name", ["load", "metrics", "board", "train", "Agent", "PodzeroError"])
 def test_the_names_of_the_api_are_listed_and_documented(name):
     assert name in dir(podzero)
     assert getattr(podzero, name).__doc__

@@ -1,0 +1,231 @@
+"""Runs started from Python: `train` returns a handle on `podzero train` in a process of its own."""
+
+from __future__ import annotations
+
+import atexit
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, NamedTuple, Self
+
+from podzero.config import Experiment
+from podzero.errors import PodzeroError
+from podzero.launch.directories import find_start
+from podzero.runtime.monitoring.log_file import read_log
+from podzero.runtime.monitoring.status import RunStatus, read_status
+from podzero.runtime.stopping import NotStopped, stop_run
+from podzero.tools.report.history import parse_line
+from podzero.workdir import Workdir
+
+if TYPE_CHECKING:
+    from podzero.tools.api.agent import Agent
+
+PROGRAM = (sys.executable, "-c", "from podzero.launch.main import main; main()")
+"""The command line `podzero` of this Python, whatever is on the path."""
+STOP_LIMIT_S = 900.0
+"""Longest wait for the last checkpoint of a run that is to end."""
+ENDED_IN_ORDER = (0, *(128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)))
+"""Exit codes of a run that has reached a limit or was asked to end."""
+_POLL_S = 0.1
+
+
+class TrainingFailed(PodzeroError, RuntimeError):
+    """A run that could not start, or that failed; the message is that of `podzero train`."""
+
+
+class MetricsLine(NamedTuple):
+    """A line of a run's metrics."""
+
+    time_s: float
+    """Seconds since the epoch."""
+    step: int
+    """The learner step."""
+    worker: str
+    """The process that reported them, such as `learner` or `actor-0`."""
+    metrics: dict[str, float]
+    """Values by name, such as `learner/loss`; docs/operations.md lists them."""
+
+
+def train(
+    experiment: str | Path | Experiment,
+    *overrides: str,
+    workdir: str | Path | None = None,
+    address: str | None = None,
+) -> TrainingRun:
+    """Starts or resumes a run, as `podzero train` does; returns when it has been accepted, before it trains.
+
+    The run is a process of its own. It ends with a last checkpoint when this Python ends, and an interrupted cell of a
+    notebook leaves it alone.
+
+    Args:
+      experiment: the name of an experiment, a YAML file, a run to resume as `DIR` or `DIR@STEP`, or an `Experiment`.
+      overrides: settings, such as `"stop.minutes=2"`.
+      workdir: the working directory; by default one below `runs`.
+      address: `HOST:PORT` of a Ray cluster to join; by default the run starts Ray on this machine.
+
+    Raises:
+      ConfigError, WorkdirError: there is no such experiment or setting, or the directory holds another experiment.
+      TrainingFailed: `podzero train` refuses the run; the message says why.
+    """
+    with tempfile.TemporaryDirectory(prefix="podzero-") as folder:
+        if isinstance(experiment, Experiment):
+            config = str(Path(folder, "experiment.yaml"))
+            Path(config).write_text(experiment.to_yaml())
+        else:
+            config = str(experiment)
+        root = find_start(config, overrides, None if workdir is None else Path(workdir)).root
+        arguments = [config, *overrides, "--workdir", str(root), "--view", "plain"]
+        run = TrainingRun(Workdir(root), [*arguments, *(["--address", address] if address else [])])
+        run.await_accepted()
+    return run
+
+
+class TrainingRun:
+    """A run in a process of its own; made by `train`. As a context manager it stops the run at its end.
+
+    Args:
+      workdir: the run's working directory.
+      arguments: the arguments of `podzero train`.
+    """
+
+    def __init__(self, workdir: Workdir, arguments: list[str]) -> None:
+        self._workdir = workdir
+        # While the run lives, stderr goes into its log; then its last error is printed here.
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the run)
+        self._process = subprocess.Popen(
+            [*PROGRAM, "train", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self._errors,
+            # Ctrl-C in a terminal or a notebook is for this Python alone.
+            start_new_session=True,
+        )
+        atexit.register(self._end)
+
+    @property
+    def workdir(self) -> Path:
+        """The working directory, as commands such as `podzero report` take it."""
+        return self._workdir.root
+
+    @property
+    def running(self) -> bool:
+        """Whether the run's process lives."""
+        return self._process.poll() is None
+
+    @property
+    def status(self) -> RunStatus:
+        """The newest status: phase, step, games, rates, losses, ratings.
+
+        Raises:
+          WorkdirError: the run has ended before it wrote any.
+        """
+        return read_status(self._workdir).status
+
+    def metrics(self) -> Iterator[MetricsLine]:
+        """The metrics of all processes, from the run's first line on, as they come; ends with the run.
+
+        Raises:
+          TrainingFailed: the run has failed.
+        """
+        newest: dict[str, float] = {}
+        while self.running and not self._workdir.metrics_file.exists():
+            time.sleep(_POLL_S)
+        with suppress(FileNotFoundError):
+            for line in read_log(self._workdir.metrics_file, lambda: self.running):
+                if (parsed := parse_line(line.encode())) is None:
+                    continue
+                time_s, step, worker, metrics = parsed
+                # A resumption writes the file anew, with the lines before its checkpoint.
+                if time_s > newest.get(worker, 0.0):
+                    newest[worker] = time_s
+                    yield MetricsLine(time_s, int(step), worker, metrics)
+        self._check()
+
+    def stop(self, limit_s: float = STOP_LIMIT_S) -> Self:
+        """Ends the run with a last checkpoint, and waits for its end; does nothing if it has ended.
+
+        Raises:
+          NotStopped: it has not ended within `limit_s` seconds, but still goes on ending.
+          TrainingFailed: the run has failed, or its last checkpoint could not be written.
+        """
+        if self.running:
+            stop_run(self._workdir, limit_s, lambda text: None)
+        return self.wait(limit_s)
+
+    def wait(self, limit_s: float | None = None) -> Self:
+        """Waits until the run has ended by itself; returns the run.
+
+        Raises:
+          NotStopped: it has not ended within `limit_s` seconds; it goes on.
+          TrainingFailed: the run has failed, or its last checkpoint could not be written.
+        """
+        try:
+            self._process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise NotStopped(f"the run in {self.workdir} has not ended within {limit_s:g} s, and goes on") from None
+        self._check()
+        return self
+
+    def agent(self, simulations: int | None = None) -> Agent:
+        """The agent of the newest snapshot, as `podzero.load` returns it.
+
+        Raises:
+          SnapshotError: there is no snapshot yet.
+        """
+        # Imports JAX, which takes seconds.
+        from podzero.tools.api.agent import load
+
+        return load(self.workdir, simulations=simulations)
+
+    def await_accepted(self) -> None:
+        """Waits until the run's process has checked the experiment and works in its directory.
+
+        Raises:
+          TrainingFailed: it refuses the run.
+        """
+        try:
+            while self.running:
+                holder = self._workdir.holder()
+                if holder is not None and holder.pid == self._process.pid:
+                    return
+                time.sleep(_POLL_S)
+        except BaseException:
+            self._end()
+            raise
+        self._check()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<the run in {self.workdir}, {'running' if self.running else 'ended'}>"
+
+    def _end(self) -> None:
+        """Ends the process, if it lives, with a last checkpoint."""
+        if self.running:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_LIMIT_S)
+
+    def _check(self) -> None:
+        """Raises the error that ended the process, if one did."""
+        code = self._process.wait()
+        atexit.unregister(self._end)
+        if code in ENDED_IN_ORDER:
+            return
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace").strip().removeprefix("podzero: ")
+        raise TrainingFailed(
+            said or f"the process of the run in {self.workdir} died (exit code {code}); see {self._workdir.log_file}"
+        )
