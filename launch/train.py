@@ -43,7 +43,11 @@ def train(
     ] = None,
     address: Annotated[
         str | None,
-        typer.Option(help="The Ray cluster to join, as HOST:PORT.", show_default="start Ray on this machine"),
+        typer.Option(
+            envvar="RAY_ADDRESS",
+            help="The Ray cluster to join, as HOST:PORT; auto: the one that `ray start` started last on this machine.",
+            show_default="local: start Ray on this machine",
+        ),
     ] = None,
     view: Annotated[
         Literal["auto", "plain", "live"], typer.Option(help="auto: live on a terminal, plain lines otherwise.")
@@ -57,6 +61,7 @@ def train(
     A resumed run takes its experiment from DIR; only some of its settings may change. If the experiment extends
     another, --check says which file each setting comes from.
     """
+    address = None if address == "local" else address
     experiment, root, step, reason, layers = find_start(config, overrides or (), workdir)
     check_startable(experiment, Workdir(root), step, joins=address is not None)
     if (note := schedule_note(experiment)) is not None:

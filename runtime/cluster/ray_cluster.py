@@ -160,7 +160,8 @@ def connect(
     token, and is shut down with everything in it.
 
     Args:
-      address: `host:port` of a running cluster's head, or None.
+      address: `host:port` of a running cluster's head; `auto` for the one that `ray start` started last on this
+        machine; or None.
       cpus: the least CPUs of a cluster started here; if the machine has fewer, processes share them.
       namespace: Ray's namespace, which separates the actor names of runs; by default one of this process.
       install_extras: copies this checkout to the nodes of a joined cluster and installs the environment of its lock
@@ -175,7 +176,7 @@ def connect(
         if address is None:
             address = stack.enter_context(local_cluster(cpus))
         else:
-            _check_reachable(address)
+            address = _reachable(address)
             if install_extras is not None:
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="podzero-"))
                 environment = pack_environment(Path(podzero.__file__).parent, install_extras, Path(folder))
@@ -211,15 +212,30 @@ def _session(address: str, namespace: str, environment: EnvironmentSpec | None) 
         yield
 
 
-def _check_reachable(address: str) -> None:
-    """Fails within seconds at a wrong address; Ray would wait for minutes."""
+def _reachable(address: str) -> str:
+    """The address as `host:port`. Fails within seconds at a wrong one; Ray would wait for minutes."""
+    given = f"--address {address} (or RAY_ADDRESS)"
+    if address == "auto":
+        from ray._private import services
+
+        found = services.find_bootstrap_address(None)
+        if found is None:
+            raise ConfigError(
+                f"{given}: no cluster has been started on this machine; start one with `ray start --head`, give the "
+                "HOST:PORT of another machine's, or leave --address out to train on this machine alone"
+            )
+        address, given = found, f"{given}, which is {found} here"
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise ConfigError(f"--address {address}: expected host:port of a Ray cluster's head, such as 10.0.0.2:6379")
+    if not host or "//" in host or not port.isdigit():
+        raise ConfigError(
+            f"{given}: expected host:port of a Ray cluster's head, such as 10.0.0.2:6379, auto, or local for a cluster "
+            "of this run alone (addresses of Ray Client, ray://, and of the dashboard, http://, are others)"
+        )
     try:
         socket.create_connection((host, int(port)), timeout=10).close()
     except OSError as error:
         raise ConfigError(
-            f"--address {address}: nothing answers there ({error.strerror or error}); "
+            f"{given}: nothing answers there ({error.strerror or error}); "
             "start a head with `ray start --head`, or leave --address out to train on this machine"
         ) from None
+    return address

@@ -95,7 +95,8 @@ def local_cluster(cpus: float) -> Iterator[str]:
         try:
             yield str(nodes.address)
         finally:
-            nodes.shutdown()
+            with _unlisted():
+                nodes.shutdown()
 
 
 @contextmanager
@@ -136,6 +137,20 @@ def _loopback_kept() -> Iterator[None]:
         ray_constants.ENABLE_RAY_CLUSTER = before
 
 
+@contextmanager
+def _unlisted() -> Iterator[None]:
+    """In this context, Ray leaves alone its record of the machine's newest cluster, which `--address auto` means."""
+    from ray._common import utils as common
+    from ray._private import utils
+
+    write, reset = utils.write_ray_address, common.reset_ray_address
+    utils.write_ray_address = common.reset_ray_address = lambda *_: None
+    try:
+        yield
+    finally:
+        utils.write_ray_address, common.reset_ray_address = write, reset
+
+
 def _start_node(cpus: float) -> Any:
     """Starts Ray in several attempts: a raylet gives up if its agents take more than 15 s."""
     from ray.cluster_utils import Cluster as RayNodes
@@ -144,7 +159,7 @@ def _start_node(cpus: float) -> Any:
     for attempt in range(1, START_ATTEMPTS + 1):
         before = set(driver.children(recursive=True))
         try:
-            with separate_signals():
+            with separate_signals(), _unlisted():
                 return RayNodes(initialize_head=True, head_node_args=local_node(cpus) | {"node_ip_address": LOOPBACK})
         except BaseException as failure:  # Ray raises nothing more specific
             _kill(set(driver.children(recursive=True)) - before)  # Ray leaves behind what it had started

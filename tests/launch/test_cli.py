@@ -146,6 +146,28 @@ def test_a_run_that_has_ended_names_commands_that_go_on(command, tmp_path, monke
     assert (code, parse(yaml.safe_load(out), "printed").stop.steps) == (0, 10)
 
 
+@pytest.mark.parametrize(
+    ("variable", "options", "joined"),
+    [
+        ("head:6379", [], "head:6379"),
+        ("head:6379", ["--address", "other:1"], "other:1"),
+        ("head:6379", ["--address", "local"], None),
+        ("local", [], None),
+        ("", [], None),
+    ],
+)
+def test_a_run_joins_the_cluster_of_ray_address_unless_an_option_says_otherwise(
+    command, tmp_path, monkeypatch, variable, options, joined
+):
+    found = []
+    monkeypatch.setenv("RAY_ADDRESS", variable)
+    monkeypatch.setattr(
+        "podzero.runtime.train.train", lambda *given: found.append(given[2]) or End("the test is over", signal=0)
+    )
+    code, _, _ = command("train", "tic_tac_toe", "--workdir", str(tmp_path / "run"), "--view", "plain", *options)
+    assert (code, found) == (0, [joined])
+
+
 @pytest.mark.parametrize(("ended", "code"), [(0, 0), (signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_run_that_a_signal_has_ended_is_no_success(command, tmp_path, monkeypatch, ended, code):
     """Else Kubernetes would count its job as complete."""

@@ -67,7 +67,7 @@ def train(
       experiment: the name of an experiment, a YAML file, a run to resume as `DIR` or `DIR@STEP`, or an `Experiment`.
       overrides: settings, such as `"stop.minutes=2"`.
       workdir: the working directory; by default one below `runs`.
-      address: `HOST:PORT` of a Ray cluster to join; by default the run starts Ray on this machine.
+      address: the Ray cluster to join, as `podzero train --address` takes it.
 
     Raises:
       ConfigError, WorkdirError: there is no such experiment or setting, or the directory holds another experiment.

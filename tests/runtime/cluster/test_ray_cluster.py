@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
+from podzero.errors import ConfigError
 from podzero.runtime.cluster.ray_cluster import connect
 from podzero.runtime.train import train
 
@@ -23,18 +25,45 @@ except AuthenticationError:
 START = """
 import subprocess, sys
 from podzero.runtime.cluster.ray_cluster import connect
+from ray._private.services import find_bootstrap_address
 with connect(None, cpus=1) as cluster:
-    print(cluster.nodes()[0].host, flush=True)
+    print(cluster.nodes()[0].host, find_bootstrap_address(None), flush=True)
     subprocess.run([sys.executable, *sys.argv[1:], cluster.address], env={"RAY_AUTH_MODE": "disabled"}, timeout=60)
 """
 
 
+@pytest.fixture
+def short_folder():
+    """A folder for Ray's sockets, whose paths may have 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="r") as folder:
+        yield folder
+
+
 @pytest.mark.parametrize("before", [pytest.param("", marks=pytest.mark.slow), "import ray"])
-def test_a_cluster_asks_for_a_token_even_if_ray_was_imported_before(before):
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+def test_a_cluster_asks_for_a_token_even_if_ray_was_imported_before_and_is_not_listed(before, short_folder):
+    plain = {"RAY_TMPDIR": short_folder} | {
+        name: value for name, value in os.environ.items() if not name.startswith("RAY_")
+    }
     command = [sys.executable, "-c", before + START, "-c", ASK_WITHOUT_TOKEN]
     said = subprocess.run(command, env=plain, capture_output=True, text=True, timeout=240, check=True).stdout
-    assert said.split() == ["127.0.0.1", "refused"]
+    assert said.split() == ["127.0.0.1", "None", "refused"]
+
+
+@pytest.mark.parametrize(
+    ("address", "listed", "words"),
+    [
+        ("auto", None, "no cluster has been started"),
+        ("auto", "127.0.0.1:1", "127.0.0.1:1 here: nothing answers"),
+        ("ray://127.0.0.1:10001", None, "expected host:port"),
+        ("http://127.0.0.1:8265", None, "expected host:port"),
+        ("head", None, "expected host:port"),
+    ],
+)
+def test_an_address_without_a_cluster_is_refused_with_what_was_found(monkeypatch, address, listed, words):
+    monkeypatch.setattr("ray._private.services.find_bootstrap_address", lambda folder: listed)
+    with pytest.raises(ConfigError, match=words):
+        with connect(address, 0):
+            pass
 
 
 @pytest.fixture(scope="module")
