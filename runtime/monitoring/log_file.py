@@ -126,18 +126,20 @@ def read_log(path: Path, follow: Callable[[], bool] = lambda: False) -> Iterator
         old = path.with_name(f"{path.name}.{number}")
         if old.exists():
             yield from old.read_text(encoding="utf-8", errors="replace").splitlines()
-    half, more = "", True
-    while more:
+    half, ended = "", False
+    while not ended:
         with path.open(encoding="utf-8", errors="replace") as file:
             inode, rotated = os.fstat(file.fileno()).st_ino, False
-            while more and not rotated:
-                # Both are asked before the lines are read, so that the last ones are not missed.
-                more, rotated = follow(), _inode(path) not in (inode, None)
+            while not (ended or rotated):
+                # Asked before the lines are read, and in this order, so that the last ones are not missed.
+                more = follow()
+                rotated = _inode(path) not in (inode, None)
                 for text in file:
                     half += text
                     if half.endswith("\n"):
                         yield half.rstrip("\n")
                         half = ""
+                ended = not (more or rotated)
                 if more and not rotated:
                     time.sleep(FOLLOW_EVERY_S)
     if half:

@@ -19,9 +19,9 @@ _, config, *overrides, _, root, _, _ = sys.argv[1:]
 if BEHAVIOUR == "refuses":
     sys.exit("podzero: the solver is not installed")
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-workdir = Workdir(root)
+workdir, experiment = Workdir(root), load(config, overrides)
 with workdir.lock():
-    workdir.open(load(config, overrides))
+    workdir.open(experiment)
     time.sleep(0.3)  # so that nothing is there yet when the handle is given
     first = [line("learner", 1, 1, learner__loss=2.0), line("actor-0", 1, 1, count__games=3.0), b"damaged"]
     workdir.metrics_file.write_bytes(b"\n".join([*first, b""]))

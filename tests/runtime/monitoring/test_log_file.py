@@ -173,3 +173,16 @@ def test_a_log_is_read_with_its_rotated_files_and_followed_over_a_rotation(tmp_p
 
     assert list(read_log(path, follow)) == ["a", "b", "half", "c", "d", "e"]
     assert list(read_log(path)) == ["b", "half", "c", "d", "e"]
+
+
+def test_a_log_that_was_rotated_at_the_end_is_read_to_its_end(tmp_path):
+    path = tmp_path / "train.log"
+    path.write_text("a\n")
+
+    def follow():
+        if not path.with_name("train.log.1").exists():
+            path.replace(path.with_name("train.log.1"))
+            path.write_text("b\n")
+        return False
+
+    assert list(read_log(path, follow)) == ["a", "b"]
