@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from podzero.errors import ConfigError
 from podzero.launch.options import (
     GameOption,
     Json,
@@ -154,6 +155,16 @@ def engine(
             show_default="4 times the number in training; N for mcts:N",
         ),
     ] = None,
+    resign: Annotated[
+        float | None,
+        typer.Option(
+            min=-1.0,
+            max=1.0,
+            help="In GTP, resign when the value of the best move is at most this, three turns in a row. Values are "
+            "from -1, lost, to 1, won.",
+            show_default="(never)",
+        ),
+    ] = None,
     game: GameOption = None,
 ) -> None:
     """Serve a player to other programs as an engine, on standard input and output."""
@@ -161,4 +172,8 @@ def engine(
     keep_compiled_programs()
     from podzero.tools.play.engine import serve
 
-    serve(who, protocol, simulations, game)
+    if resign is not None and protocol == "uci":
+        raise ConfigError(
+            "--resign: UCI has no resignation; the program that runs the match decides when a game is lost"
+        )
+    serve(who, protocol, simulations, game, resign)

@@ -63,7 +63,8 @@ PLACEHOLDERS = {
     "A": "runs/tic_tac_toe", "B": "runs/connect_four",
     "CONFIG": "tic_tac_toe", "DIR": "runs/tic_tac_toe", "ELO": "50", "FILE": "agent.onnx", "GAME": "tic_tac_toe",
     "HEAD:6379": "127.0.0.1:6379", "HOST:PORT": "127.0.0.1:6379", "N": "2", "NAME": "tic_tac_toe", "S": "7",
-    "SECTION": "learner", "SEED": "7", "SLICE": "v5e-16", "STAGE": "learner", "WHO": "runs/tic_tac_toe",
+    "SECTION": "learner", "SEED": "7", "SLICE": "v5e-16", "STAGE": "learner", "VALUE": "-0.9",
+    "WHO": "runs/tic_tac_toe",
     "section.field=value": "seed=7",
     "/shared/NAME": "runs/shared",
 }  # fmt: skip

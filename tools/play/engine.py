@@ -21,7 +21,9 @@ from podzero.tools.play.timed_search import STEP, EngineParts, TimedSearch
 from podzero.tools.play.uci import UciServer
 
 
-def serve(who: str, protocol: str, simulations: int | None = None, game: str | None = None) -> None:
+def serve(
+    who: str, protocol: str, simulations: int | None = None, game: str | None = None, resign_at: float | None = None
+) -> None:
     """Answers the commands on standard input until the controller quits.
 
     Args:
@@ -29,6 +31,7 @@ def serve(who: str, protocol: str, simulations: int | None = None, game: str | N
       protocol: `gtp` or `uci`.
       simulations: most simulations per move; None for `STEP` times those of training.
       game: see `podzero.player_names.game_to_play`.
+      resign_at: see `GtpServer`; UCI has no resignation.
 
     Raises:
       ConfigError, WorkdirError, SnapshotError: see `podzero.evaluation.resolve.resolve`.
@@ -42,7 +45,7 @@ def serve(who: str, protocol: str, simulations: int | None = None, game: str | N
 
     title = _served_game(who, protocol, game)
     parts = in_background(lambda: make_parts(who, simulations, game))
-    server = UciServer(who, title, parts, write) if protocol == "uci" else GtpServer(who, parts, write)
+    server = UciServer(who, title, parts, write) if protocol == "uci" else GtpServer(who, parts, write, resign_at)
     server.run(standard_input())
 
 

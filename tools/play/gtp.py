@@ -71,6 +71,12 @@ def colour_of(words: list[str]) -> bool:
         raise GtpError("syntax error: expected a colour, black or white") from None
 
 
+RESIGN_TURNS = 3
+"""Turns in a row at which the engine must see its game lost before it resigns, as in KataGo."""
+_COLUMNS = "ABCDEFGHJKLMNOPQRST"
+_HANDICAP_LINES = {9: (3, 5, 7), 19: (4, 10, 16)}
+"""By the size of the board, the lines on whose intersections the stones of a fixed handicap stand."""
+_MOST_STONES = 9
 _WAITING = 1000
 """Most commands read ahead."""
 _KGS = ("none", "absolute", "byoyomi", "canadian")
@@ -83,11 +89,17 @@ class GtpServer:
       who: the player's name, for the command `name`.
       parts: the game and the player; the first command that needs them waits until they are loaded.
       write: sends a response, which may have several lines.
+      resign_at: the engine resigns when the value of its best move is at most this for `RESIGN_TURNS` turns in a row;
+        None if it never does.
     """
 
-    def __init__(self, who: str, parts: Future[EngineParts], write: Callable[[str], None]) -> None:
+    def __init__(
+        self, who: str, parts: Future[EngineParts], write: Callable[[str], None], resign_at: float | None = None
+    ) -> None:
         self._who, self._parts, self._write = who, parts, write
         self._komi = KOMI
+        self._resign_at = resign_at
+        self._lost_turns = {True: 0, False: 0}
         self._clocks = {True: GtpClock(), False: GtpClock()}
         self._incoming: Queue[str | End] = Queue()
         self._commands: dict[str, Callable[[list[str]], str]] = {
@@ -103,6 +115,10 @@ class GtpServer:
             "genmove": lambda words: self._generated(words, keep=True),
             "reg_genmove": lambda words: self._generated(words, keep=False),
             "undo": self._undo,
+            "fixed_handicap": self._fixed_handicap,
+            # The engine may choose the stones, and chooses those of a fixed handicap.
+            "place_free_handicap": self._fixed_handicap,
+            "set_free_handicap": self._set_free_handicap,
             "final_score": self._final_score,
             "showboard": self._showboard,
             "time_settings": self._time_settings,
@@ -165,7 +181,42 @@ class GtpServer:
 
     def _clear(self, _: list[str]) -> str:
         self._game.restart()
+        self._lost_turns = {True: 0, False: 0}
         return ""
+
+    def _fixed_handicap(self, words: list[str]) -> str:
+        stones, size = int(number_at(words, 0, "a number of stones")), self._go_size()
+        if not 2 <= stones <= _MOST_STONES:
+            raise GtpError(f"invalid number of stones: expected 2 to {_MOST_STONES}")
+        return self._place(handicap_points(size, stones))
+
+    def _set_free_handicap(self, words: list[str]) -> str:
+        self._go_size()
+        if len(words) < 2:
+            raise GtpError("syntax error: expected at least two points")
+        self._place(words)
+        return ""
+
+    def _go_size(self) -> int:
+        spec = self._game.env.spec
+        if not spec.name.startswith("go_"):
+            raise GtpError(f"{spec.name} has no handicap")
+        return spec.observation_shape[0]
+
+    def _place(self, points: list[str]) -> str:
+        """Places Black's stones on the empty board; White passes after each but the last."""
+        game = self._game
+        if game.moves:
+            raise GtpError("board not empty")
+        try:
+            for number, point in enumerate(points):
+                if number:
+                    game.play("pass")
+                game.play(point)
+        except NotationError as error:
+            game.restart()
+            raise GtpError(f"invalid handicap: {error}") from None
+        return " ".join(points)
 
     def _set_komi(self, words: list[str]) -> str:
         self._komi = number_at(words, 0, "a komi")
@@ -215,19 +266,26 @@ class GtpServer:
         for size in search.usual() if seconds is None else search.within_seconds(seconds - waited):
             searched = search.run(size, game.state, game.legal_mask)
         clock.spend(time.monotonic() - started)
-        action = searched.lines[0].action
-        name = game.name(action)
-        if keep:
-            game.play(action)
-        # `reg_genmove` leaves the position as it was.
+        best = searched.lines[0]
+        name = "resign" if keep and self._resigns(first, best.value) else game.name(best.action)
+        if keep and name != "resign":
+            game.play(best.action)
+        # `reg_genmove` and a resignation leave the position as it was.
         else:
             for _ in range(passes):
                 game.take_back()
         return name
 
+    def _resigns(self, first: bool, value: float) -> bool:
+        """Counts the turns in a row at which a colour's best move had a value of a lost game."""
+        lost = self._resign_at is not None and value <= self._resign_at
+        self._lost_turns[first] = self._lost_turns[first] + 1 if lost else 0
+        return self._lost_turns[first] >= RESIGN_TURNS
+
     def _undo(self, _: list[str]) -> str:
         if not self._game.take_back():
             raise GtpError("cannot undo")
+        self._lost_turns = {True: 0, False: 0}
         return ""
 
     def _final_score(self, _: list[str]) -> str:
@@ -323,6 +381,17 @@ def kata_info(searched: SearchedLines, game: PlayableGame) -> str:
         f"order {order} pv {' '.join(game.names_of(line.moves))}"
         for order, line in enumerate(_visited(searched))
     )
+
+
+def handicap_points(size: int, stones: int) -> list[str]:
+    """The points of a fixed handicap of 2 to 9 stones, in the order of the GTP specification (section 4.1.1)."""
+    low, middle, high = _HANDICAP_LINES[size]
+    corners = [(low, low), (high, high), (low, high), (high, low)]
+    sides = [(low, middle), (high, middle), (middle, low), (middle, high)]
+    # The centre is the last stone of 5, 7 and 9.
+    around = stones if stones < len(corners) else stones - stones % 2
+    points = [*(corners + sides)[:around], *[(middle, middle)] * (stones - around)]
+    return [f"{_COLUMNS[column - 1]}{row}" for column, row in points]
 
 
 def final_score(game: PlayableGame, komi: float) -> str | None:

@@ -89,6 +89,7 @@ def test_gnugo_and_podzero_play_a_whole_game():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["random", "--protocol", "uci", "--game", "chess", "--resign", "-0.9"], "UCI has no resignation"),
         (["random", "--protocol", "uci", "--game", "go_9x9"], "UCI is for chess and gardner_chess, not for go_9x9"),
         (["random", "--protocol", "gtp"], "no game given"),
         (["gnugo:1", "--protocol", "gtp", "--game", "go_9x9"], "'gnugo:1' is an engine itself"),

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from podzero.tools.play.gtp import GtpServer, parse
+from podzero.tools.play.gtp import GtpServer, handicap_points, parse
 
 
 @pytest.fixture
@@ -188,3 +188,76 @@ def test_the_winner_of_a_finished_game_is_named(talk):
     moves = [f"play {colour} {column}" for colour, column in zip("bwbwbwb", "dadadad", strict=True)]
     _, answers = talk("connect_four", *moves, "final_score", "genmove w")
     assert answers[-2:] == ["= B+", "? the game is over"]
+
+
+@pytest.mark.parametrize(
+    ("stones", "points"),
+    [
+        (2, "C3 G7"),
+        (3, "C3 G7 C7"),
+        (4, "C3 G7 C7 G3"),
+        (5, "C3 G7 C7 G3 E5"),
+        (6, "C3 G7 C7 G3 C5 G5"),
+        (7, "C3 G7 C7 G3 C5 G5 E5"),
+        (8, "C3 G7 C7 G3 C5 G5 E3 E7"),
+        (9, "C3 G7 C7 G3 C5 G5 E3 E7 E5"),
+    ],
+)
+def test_a_fixed_handicap_has_the_points_of_the_specification(stones, points):
+    assert handicap_points(9, stones) == points.split()
+    assert len(set(handicap_points(19, stones))) == stones
+    assert handicap_points(19, 2) == ["D4", "Q16"]
+
+
+def test_after_a_handicap_white_moves(talk):
+    parts, answers = talk("go_9x9", "place_free_handicap 2", "genmove w")
+    assert answers == ["= C3 G7", "= A9"]
+    assert parts.game.names == ["C3", "pass", "G7", "A9"]
+    parts, _ = talk("go_9x9", "set_free_handicap A1 B1 C1", "play w D4")
+    assert parts.game.names == ["A1", "pass", "B1", "pass", "C1", "D4"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "answer"),
+    [
+        (["play b A1", "fixed_handicap 2"], "? board not empty"),
+        (["fixed_handicap 10"], "? invalid number of stones"),
+        (["set_free_handicap A1"], "? syntax error: expected at least two points"),
+        (["set_free_handicap A1 A1"], "? invalid handicap: 'A1' is illegal in this position"),
+    ],
+)
+def test_a_wrong_handicap_is_refused_and_the_board_stays(talk, lines, answer):
+    parts, answers = talk("go_9x9", *lines)
+    assert answers[-1].startswith(answer)
+    assert len(parts.game.moves) == len(lines) - 1
+
+
+def test_a_game_that_stays_lost_is_resigned(parts_of):
+    """Each best move of the player has the value 0.5; the third turn in a row at that value is the last."""
+    written, parts = [], parts_of("go_9x9")
+    lines = [
+        "genmove b",
+        "genmove w",
+        "genmove b",
+        "undo",
+        "genmove b",
+        "genmove b",
+        "genmove b",
+        "clear_board",
+        "genmove b",
+    ]
+    GtpServer("who", parts, written.append, resign_at=0.5).run(lines)
+    assert [answer.strip() for answer in written] == [
+        "= A9",
+        "= B9",
+        "= C9",
+        "=",
+        "= C9",
+        "= D9",
+        "= resign",
+        "=",
+        "= A9",
+    ]
+    parts.result().game.restart()
+    GtpServer("who", parts, written.append, resign_at=0.4).run(["genmove b"] * 4)
+    assert written[-1].strip() != "= resign"
