@@ -330,6 +330,10 @@ class Host:
 
     def _read(self):
         for line in self.process.stdout:
+            # Gloo prints "[Gloo] Rank 0 is connected ..." there.
+            if not line.startswith("{"):
+                self.errors.append(line.rstrip())
+                continue
             with self._changed:
                 self.printed.append(json.loads(line))
                 self._changed.notify_all()
