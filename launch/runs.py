@@ -1,4 +1,4 @@
-"""The commands about runs that are there: `info`, `compare`, `logs` and `stop`."""
+"""The commands about runs that are there: `info`, `compare`, `logs`, `trace` and `stop`."""
 
 from __future__ import annotations
 
@@ -96,6 +96,23 @@ def _check_process(workdir: Workdir, process: str | None) -> None:
             f"the run in {workdir.root} has no process '{process}'{nearest(process, known)}; it has: "
             f"{', '.join([DRIVER, *(kind.name for kind in kinds)])}, numbered from 0 as in {kinds[0].name}-0"
         )
+
+
+def trace(
+    directory: Directory,
+    seconds: Annotated[float, typer.Option(min=0.1, max=60, help="The length of the traces.")] = 5.0,
+    as_json: Json = False,
+) -> None:
+    """Write profiler traces of the learner, actors, inference servers and reanalysers of a running run."""
+    from podzero.runtime.tracing import request_trace
+
+    found = request_trace(Workdir(directory), seconds)
+    if as_json:
+        print_json({"folder": str(found.folder), "processes": found.processes})
+        return
+    for process, reason in found.processes.items():
+        print(f"{process}: {'traced' if reason is None else f'not traced: {reason}'}")
+    print(f"The traces are in {found.folder}. View them with: uv run --with xprof xprof --logdir {found.folder}")
 
 
 def stop(

@@ -72,6 +72,7 @@ class Workdir:
     matches/                   games that `podzero evaluate` played, as SGF or PGN
     games/STEP.jsonl           games of the evaluator's rounds, one JSON object a line
     videos/                    episodes that `podzero play` recorded
+    traces/TIME/PROCESS/       profiler traces of running processes; trace.json asks the driver for them
     """
 
     def __init__(self, root: str | Path) -> None:
@@ -94,6 +95,8 @@ class Workdir:
         self.hardware_file = self.root / "hardware.json"
         self.writers_file = self.root / "writers.json"
         self.games = self.root / "games"
+        self.traces = self.root / "traces"
+        self.trace_file = self.root / "trace.json"
 
     @property
     def is_run(self) -> bool:

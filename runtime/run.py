@@ -24,6 +24,7 @@ from podzero.runtime.saving import Saver, SaveState
 from podzero.runtime.start import last_checkpoint_failed, start_workers, with_advice
 from podzero.runtime.stopping import StopSignals
 from podzero.runtime.supervisor import Supervisor
+from podzero.runtime.tracing import Tracer
 from podzero.runtime.workers import LearnerFailed, RunFailed, last_reports
 from podzero.workdir import Workdir
 
@@ -66,6 +67,7 @@ class Run:
         self._saver = saver
         self._writers = writers
         self._attempt_write = WriteAttempts()
+        self._tracer = Tracer(workdir)
         self._metrics: MetricsLog | None = None
         self._learner_failures = LearnerFailures(experiment.restarts)
 
@@ -113,6 +115,7 @@ class Run:
                         for name in self._supervisor.reconcile(partial(newest_checkpoint, self._workdir)):
                             self.handle([MetricsReport(time.time(), name, {"count/restarts": 1.0})])
                         self._save()
+                        self._tracer.advance(self._supervisor.traceable)
                         self._show()
                         time.sleep(TICK_S)
                 except (NodeLost, LearnerFailed) as loss:

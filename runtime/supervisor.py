@@ -17,7 +17,7 @@ from podzero.runtime.cluster.directory import start_directory
 from podzero.runtime.cluster.other_runs import RUN_VARIABLE
 from podzero.runtime.cluster.placement import MEMORY, Node
 from podzero.runtime.cluster.ray_cluster import Cluster
-from podzero.runtime.cluster.remote import STOP_TIMEOUT_S
+from podzero.runtime.cluster.remote import STOP_TIMEOUT_S, RemoteActor
 from podzero.runtime.cluster.scheduling import Bundle, PlacementGroup
 from podzero.runtime.failures import SHARD, Failures
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport
@@ -199,6 +199,11 @@ class Supervisor:
         """All workers' reports that have arrived since the last call; never waits for a worker."""
         for worker in [*self.shards.workers, *self._workers, *self._learners]:
             yield from worker.reports()
+
+    def traceable(self) -> list[RemoteActor]:
+        """The processes that play, serve, reanalyse or train."""
+        groups = (self._groups["inference"], *self._samplers)
+        return [worker.actor for worker in [*self._learners, *(w for group in groups for w in group.workers.values())]]
 
     def stop_actors(self) -> list[MetricsReport | LogReport]:
         """Asks actors and reanalysers to stop and kills those that take too long; then ends the inference servers.

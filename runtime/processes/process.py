@@ -123,6 +123,20 @@ class Host:
             self._freed_memory.give_back()
         return self.process.reports.drain()
 
+    def trace(self, folder: Path, seconds: float) -> None:
+        """Writes a profiler trace of the next `seconds` below `folder`, which xprof and TensorBoard read.
+
+        Raises:
+          RuntimeError: the process is being traced already.
+        """
+        import jax
+
+        jax.profiler.start_trace(folder)
+        try:
+            time.sleep(seconds)
+        finally:
+            jax.profiler.stop_trace()
+
 
 def hosted(process: type[Process]) -> type[Host]:
     """`Host` with the name of a process class, which `ps` and Ray show, and its public methods."""

@@ -40,6 +40,7 @@ FILLINGS = {
     "extra": "web",
     "f'{folder}@{present[-1]}'": "runs/tic_tac_toe@9",
     "file": "runs/tic_tac_toe/experiment.yaml",
+    "found.folder": "runs/tic_tac_toe/traces/1",
     "folder": "runs/tic_tac_toe",
     "continuation(experiment, root, None if ended.signal else {})": "runs/tic_tac_toe",
     "continuation(experiment, workdir.root, done)": "runs/tic_tac_toe stop.minutes=60",
@@ -104,6 +105,7 @@ NOT_CHECKED = {
     "pipx": "needs a package index",
     "ssh": "needs another machine",
     "tensorboard": "tests/docs/test_command_runs.py runs it",
+    "xprof": "is a package that podzero does not need",
 }
 """Programs whose arguments are not checked, and why."""
 PIP_OPTIONS = {"--break-system-packages", "--user"}

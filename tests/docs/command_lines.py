@@ -21,8 +21,9 @@ PROGRAMS = (
 )  # fmt: skip
 """What a command line begins with."""
 VERBS = (
-    "analyze", "bench", "compile", "configs", "diff", "doctor", "engine", "evaluate", "export", "import", "launch",
-    "new", "play", "report", "runs", "settings", "status", "tournament", "train", "zoo",
+    "analyze", "bench", "compare", "compile", "configs", "diff", "doctor", "engine", "evaluate", "export", "import",
+    "info", "launch", "logs", "new", "play", "report", "runs", "settings", "status", "stop", "tournament", "trace",
+    "train", "zoo",
 )  # fmt: skip
 """The commands of podzero, to tell `podzero train` from "podzero cannot"."""
 DOCUMENTS = [

@@ -209,6 +209,7 @@ RUNNERS: dict[str, Callable[[str, list[str]], Command]] = {
     "status": plain,
     "stop": elsewhere("tests/runtime/test_stopping.py stops runs"),
     "tournament": tournament,
+    "trace": elsewhere("tests/launch/test_runs.py traces a run"),
     "train": train,
     "zoo": plain,
 }

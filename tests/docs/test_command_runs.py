@@ -158,7 +158,11 @@ def test_what_is_not_run_says_why():
         "bench",
         "check-env",
         "compile",
+        "import",
         "launch",
+        "logs",
+        "stop",
+        "trace",
         "train",
     }
     for line in LINES:

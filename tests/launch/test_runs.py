@@ -1,9 +1,11 @@
 """`podzero logs` and `podzero stop` of runs that end, have ended or never were."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+import podzero
 from podzero.config import load
 from podzero.runtime.monitoring.status import RunStatus, write_status
 from podzero.workdir import Workdir
@@ -84,3 +86,16 @@ def test_the_report_of_several_runs_is_a_file_of_the_first(command, ended, tmp_p
     code, _, error = command("report", str(ended.root), "zoo:tic_tac_toe", "--serve")
     assert code == 2
     assert "several runs" in error
+
+
+@pytest.mark.slow
+def test_the_processes_of_a_run_are_traced(command, tmp_path):
+    with podzero.train("tic_tac_toe", "actors.inference=server", "stop.minutes=9", workdir=tmp_path / "run") as run:
+        next(line for line in run.metrics() if "learner/loss" in line.metrics)
+        code, out, _ = command("trace", str(run.workdir), "--seconds", "1", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["processes"] == {"learner": None, "inference-0": None, "actor-0": None}
+    for name in found["processes"]:
+        (file,) = Path(found["folder"], name).rglob("*.xplane.pb")
+        assert file.stat().st_size > 1000

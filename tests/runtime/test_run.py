@@ -21,7 +21,7 @@ from podzero.runtime.saving import Saver
 from podzero.runtime.start import LastCheckpointFailed
 from podzero.runtime.stopping import StopSignals
 from podzero.runtime.workers import LearnerGroup, RunFailed, Worker
-from podzero.workdir import Workdir
+from podzero.workdir import Workdir, read_json
 
 
 class FakeSupervisor:
@@ -58,6 +58,9 @@ class FakeSupervisor:
     def reconcile(self, newest):
         ended, self.ended = self.ended, []
         return ended
+
+    def traceable(self):
+        return [worker.actor for worker in self.learner.workers]
 
     def start(self, checkpoint):
         self.rounds = 3
@@ -175,6 +178,15 @@ def test_the_learner_is_told_in_every_round_how_far_the_run_has_come(make_run):
     supervisor = FakeSupervisor(reports=[MetricsReport(time.time(), "actor-0", {"count/games": 1.0})])
     make_run(supervisor, "stop.steps=1000000", "stop.games=4").until_end(StopSignals())
     assert supervisor.shares == [0.25, 0.5, 0.75]
+
+
+def test_processes_are_traced_when_a_file_asks_for_it(make_run, workdir):
+    supervisor = FakeSupervisor()
+    workdir.trace_file.write_text('{"name": "first", "seconds": 2}')
+    make_run(supervisor).until_end(StopSignals())
+    (learner,) = supervisor.traceable()
+    assert learner.last("trace").args == (workdir.traces / "first" / "learner", 2)
+    assert read_json(workdir.traces / "first" / "processes.json") == {"learner": None}
 
 
 def test_a_last_checkpoint_that_cannot_be_written_is_an_error_with_a_code_of_its_own(make_run, workdir, caplog):

@@ -46,6 +46,14 @@ def test_reanalysers_are_started_where_a_share_is_reanalysed(make_supervisor):
     assert cluster.alive("reanalyser") == []
 
 
+def test_processes_that_compute_can_be_traced(make_supervisor):
+    supervisor, _ = make_supervisor(cpu_node("home", 8), reanalyse=REANALYSE)
+    assert supervisor.traceable() == []
+    supervisor.start(None)
+    names = {process.name for process in supervisor.traceable()}
+    assert names == {"learner", "actor-0", "actor-1", "reanalyser-0", "reanalyser-1"}
+
+
 def test_only_the_learner_may_use_accelerators_and_all_processes_carry_the_run_id(make_supervisor):
     supervisor, cluster = make_supervisor(cpu_node("home", 8), actors={"cpus": 2.0}, reanalyse=REANALYSE)
     supervisor.start(None)

@@ -214,6 +214,7 @@ class TrainingRun:
     def _end(self) -> None:
         """Ends the process, if it lives, with a last checkpoint."""
         if self.running:
+            print(f"podzero: the run in {self.workdir} writes a last checkpoint and ends", file=sys.stderr)
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_LIMIT_S)

@@ -14,7 +14,7 @@ import numpy as np
 from podzero.changes import flatten
 from podzero.config import Experiment, OwnNetworkConfig
 from podzero.errors import ConfigError
-from podzero.player_names import PREFIX, TrainedPlayer, full_name, parse_player, zoo_card
+from podzero.player_names import PREFIX, TrainedPlayer, parse_player, zoo_card
 from podzero.tools.report.figures import MetricCurves
 from podzero.tools.report.overview import node_cells
 from podzero.tools.report.record import Record, RunReader
@@ -40,14 +40,17 @@ class AgentInfo(NamedTuple):
     """What is known of a trained agent; None where nothing is recorded."""
 
     who: str
-    """`DIR@STEP`, `DIR` without a snapshot, or `zoo:NAME`."""
+    """The name that was given."""
     experiment: str
     game: str
-    network: str
+    network: dict[str, Any]
+    """The network's name, and its settings other than the defaults."""
     parameters: int | None
-    """Numbers in the network's parameters; None without a snapshot."""
+    """Numbers in the parameters of the snapshot; None without one."""
+    snapshot: int | None
+    """The learner step of the snapshot, the newest one of a run."""
     step: int
-    """The learner step of the snapshot, or of the run if the agent is the run."""
+    """The learner step that the following fields are of: that of the run if `who` is a run, else of the snapshot."""
     samples: int | None
     """Samples that the actors had written by then."""
     games: int | None
@@ -101,13 +104,14 @@ def agent_info(who: str) -> AgentInfo:
     of_run = player.step is None and record.status is not None
     step = record.status.status.step if of_run and record.status else snapshot or 0
     metrics = MetricCurves(record.history)
-    inheritance = record.inheritance
+    inheritance, network = record.inheritance, record.experiment.network
     return AgentInfo(
-        who=who if snapshot is None else full_name(who, player, snapshot),
+        who=who,
         experiment=record.experiment.name,
         game=record.experiment.env.title,
-        network=record.experiment.network.name,
+        network={"name": network.name} | network.model_dump(mode="json", exclude_defaults=True),
         parameters=None if snapshot is None else _parameters(player.workdir, snapshot),
+        snapshot=snapshot,
         step=step,
         **_progress(record, metrics, step, of_run),
         state=record.status.summary if record.status else None,

@@ -31,8 +31,9 @@ def folder(tmp_path):
 
 def test_of_a_run_the_newest_state_is_told(folder):
     found = agent_info(folder)
-    assert (found.who, found.step, found.samples, found.games, found.hours) == (f"{folder}@20", 59, 9000, 700, 2.0)
-    assert (found.game, found.network, found.podzero) == ("tic_tac_toe", "resnet", "0.1.0")
+    assert (found.snapshot, found.step, found.samples, found.games, found.hours) == (20, 59, 9000, 700, 2.0)
+    assert (found.game, found.podzero) == ("tic_tac_toe", "0.1.0")
+    assert found.network == {"name": "resnet", "channels": 4, "blocks": 1, "value_hidden": 4}
     assert found.parameters > 500
     assert found.strength == {"step": 40, "elo": 400.0}
     assert found.hardware == ["a CPU", "here: 2 CPUs, 8.0 GiB, accelerators: 1 H100"]

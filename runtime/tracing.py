@@ -1,0 +1,153 @@
+"""Profiler traces of a running run: asked for by a file in its working directory, which the driver finds."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from podzero.errors import PodzeroError
+from podzero.runtime.cluster.remote import Call, RemoteActor
+from podzero.runtime.monitoring.metrics import WriteAttempts
+from podzero.runtime.workers import ANSWER_TIMEOUT_S
+from podzero.waiting import Wait
+from podzero.workdir import LockHolder, Workdir, read_json, write_atomically
+
+log = logging.getLogger(__name__)
+
+LONGEST_S = 60.0
+"""Longest trace: a second of one process takes megabytes of its memory and of the disk."""
+SLACK_S = 60.0
+"""Longest time beyond the seconds of a trace until a process has written it."""
+NOTICE_S = 60.0
+"""Longest time until the driver notices a request: it may be starting workers."""
+_RESULT = "processes.json"
+_POLL_S = 0.1
+
+
+class NotTraced(PodzeroError, RuntimeError):
+    """No process of the run could be traced; the message says why."""
+
+
+class Traces(NamedTuple):
+    """The traces of a run's processes."""
+
+    folder: Path
+    """`folder/PROCESS` holds the trace of each process that was traced."""
+    processes: dict[str, str | None]
+    """By name of the process, why it could not be traced; None if it was."""
+
+
+def request_trace(workdir: Workdir, seconds: float) -> Traces:
+    """Asks the driver of a running run for traces of its processes, and waits for them.
+
+    Args:
+      workdir: the run's working directory; its driver may be on another machine that shares it.
+      seconds: the length of the traces, at most `LONGEST_S`.
+
+    Raises:
+      NotTraced: the run is not running, its driver does not answer, or no process could be traced.
+    """
+    holder = workdir.holder()
+    if holder is None:
+        raise NotTraced(
+            f"{workdir.root} is not running, so there is nothing to trace; `podzero runs` lists those that are"
+        )
+    name = time.strftime("%Y%m%d-%H%M%S")
+    folder = workdir.traces / name
+    try:
+        write_atomically(workdir.trace_file, json.dumps({"name": name, "seconds": seconds}))
+    except OSError as error:
+        raise NotTraced(f"cannot write {workdir.trace_file}: {error.strerror}") from None
+    try:
+        _await_result(workdir, holder, folder, NOTICE_S + seconds + SLACK_S)
+    finally:
+        # A request that nobody has noticed is not one for the next run here.
+        workdir.trace_file.unlink(missing_ok=True)
+    processes = read_json(folder / _RESULT)
+    if None not in processes.values():
+        reasons = "".join(f"\n  {process}: {reason}" for process, reason in processes.items())
+        raise NotTraced(f"no process of {workdir.root} could be traced:{reasons or ' none was there'}")
+    return Traces(folder, processes)
+
+
+def _await_result(workdir: Workdir, holder: LockHolder, folder: Path, limit_s: float) -> None:
+    wait = Wait(limit_s=limit_s)
+    while not (folder / _RESULT).exists():
+        if wait.over:
+            raise NotTraced(
+                f"{holder}, the driver of {workdir.root}, has not answered within {limit_s:.0f} s; it may be starting "
+                "workers, or hang: see `podzero status` and `podzero logs` of this directory"
+            )
+        if workdir.holder() is None:
+            raise NotTraced(f"the run in {workdir.root} has ended before it was traced; see {workdir.log_file}")
+        time.sleep(_POLL_S)
+
+
+class _Pending(NamedTuple):
+    folder: Path
+    calls: Mapping[str, Call]
+    deadline: float
+
+
+class Tracer:
+    """The driver's side: lets processes write traces, and collects who has. Not thread-safe.
+
+    Args:
+      workdir: the run's working directory.
+    """
+
+    def __init__(self, workdir: Workdir) -> None:
+        self._workdir = workdir
+        self._pending: _Pending | None = None
+        self._attempt = WriteAttempts()
+
+    def advance(self, processes: Callable[[], Iterable[RemoteActor]]) -> None:
+        """Begins the traces that were asked for, or notes their end; never waits.
+
+        Args:
+          processes: the processes to trace.
+        """
+        if self._pending is None:
+            self._pending = self._begin(processes)
+        elif time.monotonic() > self._pending.deadline or all(call.done for call in self._pending.calls.values()):
+            self._finish(self._pending)
+            self._pending = None
+
+    def _begin(self, processes: Callable[[], Iterable[RemoteActor]]) -> _Pending | None:
+        match read_json(self._workdir.trace_file):
+            case {"name": str(name), "seconds": int() | float() as seconds}:
+                self._workdir.trace_file.unlink(missing_ok=True)
+            case _:
+                return None
+        folder = self._workdir.traces / Path(name).name
+        calls = {process.name: process.begin("trace", folder / process.name, seconds) for process in processes()}
+        log.info("traces of %s for %g s go into %s", ", ".join(calls), seconds, folder)
+        return _Pending(folder, calls, time.monotonic() + seconds + SLACK_S)
+
+    def _finish(self, pending: _Pending) -> None:
+        found = {name: _failure(call) for name, call in pending.calls.items()}
+        for name, failure in found.items():
+            if failure is not None:
+                log.warning("%s could not be traced: %s", name, failure)
+        self._attempt(pending.folder / _RESULT, partial(_write, pending.folder, found))
+
+
+def _failure(call: Call) -> str | None:
+    """Why a process could not be traced; None if it was."""
+    if not call.done:
+        return f"it has not answered within {SLACK_S:.0f} s after the end of the trace"
+    try:
+        call.result(ANSWER_TIMEOUT_S)
+    except Exception as failure:  # a process that has died must not end the run
+        return str(failure)
+    return None
+
+
+def _write(folder: Path, found: Mapping[str, str | None]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / _RESULT, json.dumps(found))
