@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from podzero.changes import flatten
-from podzero.config import Experiment, OwnNetworkConfig
+from podzero.config import Experiment
+from podzero.config.section import OwnPart
 from podzero.errors import ConfigError
 from podzero.player_names import PREFIX, TrainedPlayer, parse_player, zoo_card
 from podzero.tools.report.figures import MetricCurves
@@ -127,10 +128,10 @@ def agent_info(who: str) -> AgentInfo:
 
 
 def own_code(experiment: Experiment) -> Iterator[OwnCode]:
-    """The code of the user's own that an experiment names in `env` and `network`."""
-    network = experiment.network
-    recorded = {network.name: network.sha256} if isinstance(network, OwnNetworkConfig) else {}
-    tree = experiment.model_dump(mode="json", include={"env", "network"})
+    """The code of the user's own that an experiment names: its environment, network and optimizer."""
+    parts = experiment.network, experiment.learner.optimizer
+    recorded = {part.name: part.sha256 for part in parts if isinstance(part, OwnPart)}
+    tree = experiment.model_dump(mode="json", include={"env": True, "network": True, "learner": {"optimizer"}})
     named = [value for leaf in flatten(tree).values() for value in _strings(leaf)]
     for path in dict.fromkeys(named):
         if (found := _OWN.fullmatch(path)) is None:
