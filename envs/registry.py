@@ -17,6 +17,7 @@ from podzero.envs.pgx_games import PgxGame
 from podzero.envs.simulator import Simulator, check_simulator
 from podzero.errors import ConfigError, nearest
 from podzero.importing import import_class
+from podzero.own_code import check_digest
 from podzero.protocols import Env
 from podzero.types import EnvSpec
 
@@ -81,9 +82,11 @@ def make_own_game(config: OwnGameConfig) -> OwnGame:
     """Makes the game of `config` and checks its contract in random games.
 
     Raises:
-      ConfigError: the class does not exist or cannot be made, or the game violates the contract (`check_game`).
+      ConfigError: the class does not exist or cannot be made, its file has changed since the experiment was started, or
+        the game violates the contract (`check_game`).
     """
     game = _instance(config.name, config.kwargs, "env.name")
+    check_digest(config.name, config.sha256, "env")
     if missing := [name for name in ("init", "step", "view") if not callable(getattr(game, name, None))]:
         raise ConfigError(f"env.name = '{config.name}' is not a podzero.envs.JaxGame: it lacks {', '.join(missing)}")
     env = OwnGame(game, config.title)

@@ -90,17 +90,32 @@ def own_code(
       ConfigError: it cannot be imported, its file is not that of the experiment, or it does not take the arguments.
     """
     # Before the import: a process imports a file once, and later changes of it do not matter.
-    digest = _first_digest(config.name.rpartition(":")[0])
+    _first_digest(config.name.rpartition(":")[0])
     target = import_named(config.name, f"{section}.name")
     code = OwnCode(section, config, target, parameters_of(target))
-    if config.sha256 not in (None, digest):
-        raise ConfigError(
-            f"{code.where}: the file is not the one that this experiment was started with: its SHA-256 is {digest}, "
-            f"the experiment has {section}.sha256 = {config.sha256}; restore the file, or train the changed one in a "
-            f"new run (leave {section}.sha256 out)"
-        )
+    check_digest(config.name, config.sha256, section)
     _check_arguments(code, offered)
     return code
+
+
+def check_digest(name: str, expected: str | None, section: str) -> None:
+    """Checks that the file of an import path is the one with which the experiment was started.
+
+    Args:
+      name: the import path.
+      expected: the SHA-256 in the experiment; None if it has none.
+      section: the dotted name of the section.
+
+    Raises:
+      ConfigError: it is another file.
+    """
+    digest = _first_digest(name.rpartition(":")[0])
+    if expected not in (None, digest):
+        raise ConfigError(
+            f"{section}.name = '{name}': the file is not the one that this experiment was started with: its SHA-256 is "
+            f"{digest}, the experiment has {section}.sha256 = {expected}; restore the file, or train the changed one "
+            f"in a new run (leave {section}.sha256 out)"
+        )
 
 
 @cache

@@ -41,6 +41,9 @@ class OwnGameConfig(JaxGameConfig):
 
     name: str
     """The `file.py:Class` or `module:Class` of a `podzero.envs.JaxGame`. Files are found next to the experiment."""
+    sha256: str | None = None
+    """SHA-256 of the file. podzero fills it in when the experiment is read, and then refuses another file of this
+    name."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the class."""
     build_timeout_s: PositiveFloat = 120.0

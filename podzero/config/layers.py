@@ -29,8 +29,8 @@ KINDS: Mapping[str, str | None] = {
     "search.algorithm": None,
 }
 """The sections whose `name` decides which fields they have, and the name that each has by default."""
-_OWN_PARTS = ("network", "search.algorithm", "learner.optimizer")
-"""The sections whose `name` may be the import path of an `OwnPart`."""
+_OWN_PARTS = ("env", "network", "search.algorithm", "learner.optimizer")
+"""The sections whose `name` may be an import path."""
 
 
 class Layers(NamedTuple):

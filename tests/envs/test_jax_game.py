@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero.config import OwnGameConfig, parse
+from podzero.config import OwnGameConfig, load, parse
 from podzero.envs import GAMES, check_game, make_env
 from podzero.envs.jax_game import OwnGame
 from podzero.errors import ConfigError
@@ -168,3 +168,16 @@ def test_a_name_that_is_no_game_is_refused(name, message):
 def test_an_unknown_name_is_refused_with_the_known_ones():
     with pytest.raises(ConfigError, match=r"conect_four.*connect_four"):
         parse({"name": "x", "env": {"name": "conect_four"}}, "x")
+
+
+def test_a_file_that_changed_after_the_start_is_refused(tmp_path):
+    own_game = Path(FILE.rpartition(":")[0]).read_text()
+    (tmp_path / "game.py").write_text(own_game)
+    (tmp_path / "mine.yaml").write_text('env: {name: "game.py:Domineering"}\n')
+    started = load(str(tmp_path / "mine.yaml"))
+    make_env(started.env)
+    # Another file, because a process imports a file once and keeps its digest.
+    (tmp_path / "other.py").write_text(f"{own_game}\nCHANGED = True\n")
+    changed = started.env.model_copy(update={"name": f"{tmp_path / 'other.py'}:Domineering"})
+    with pytest.raises(ConfigError, match=rf"not the one .*{started.env.sha256}.*restore the file"):
+        make_env(changed)
