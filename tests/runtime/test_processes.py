@@ -93,7 +93,7 @@ def test_the_actor_of_ray_has_the_name_and_the_calls_of_its_process(process):
 def test_users_of_replay_wait_for_its_shards_as_long_as_the_driver_does(part, names):
     """Otherwise a replay that restores for longer could never be resumed from."""
     book = SimpleNamespace(await_servers=lambda *asked: asked)
-    experiment = SimpleNamespace(replay=SimpleNamespace(shards=3))
+    experiment = SimpleNamespace(replay_shards=3)
     assert replay.replay_addresses(book, experiment, *part) == (names, BUILD_TIMEOUT_S)
 
 
