@@ -66,7 +66,8 @@ def make_parts(experiment: Experiment) -> None:
 
 def _check_parts_around(experiment: Experiment, network: Network | ModelNetwork, spec: EnvSpec, params: Params) -> None:
     """Checks the parts of the user's own that work on a network with its initial `params`."""
-    from podzero.learner.contract import check_optimizer
+    from podzero.learner.contract import check_objective, check_optimizer, example_batch
+    from podzero.learner.objectives import make_objective
     from podzero.learner.optimizers import own_optimizer
 
     algorithm, optimizer = experiment.search.algorithm, experiment.learner.optimizer
@@ -74,6 +75,9 @@ def _check_parts_around(experiment: Experiment, network: Network | ModelNetwork,
         _check_search(experiment, network, spec, params, f"search.algorithm.name = '{algorithm.name}'")
     if isinstance(optimizer, OwnOptimizerConfig):
         check_optimizer(own_optimizer(optimizer), params, f"learner.optimizer.name = '{optimizer.name}'")
+    if (loss := experiment.learner.objective) is not None:
+        objective, batch = make_objective(experiment, network, spec, ()), example_batch(experiment, spec)
+        check_objective(objective, params, batch, f"learner.objective.name = '{loss.name}'")
 
 
 def _check_search(

@@ -1,4 +1,4 @@
-"""The contract that an optimizer of one's own fulfils, checked on the network's parameters before a run starts."""
+"""The contracts that an optimizer and a loss of one's own fulfil, checked on the network before a run starts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
+from podzero.config import Experiment
 from podzero.errors import ConfigError
+from podzero.learner.losses import LossOutput
+from podzero.learner.objectives import Objective
 from podzero.learner.sharding import leaf_names
-from podzero.types import Params
+from podzero.samples import sample_like, window_steps, with_axes
+from podzero.types import Array, Batch, EnvSpec, Params, Sample
 
 _STEPS = 3
 """Updates of the check."""
@@ -69,6 +74,56 @@ def _faults_of_updates(optimizer: optax.GradientTransformation, params: Params) 
             "updates point along the gradient, so the loss would rise; expected steps to be added to the parameters: "
             "end the chain with optax.scale_by_learning_rate(learning_rate)"
         )
+
+
+def check_objective(objective: Objective, params: Params, batch: Batch, name: str) -> None:
+    """Checks that loss and gradient are finite, and that the gradient is not zero.
+
+    Args:
+      objective: the objective.
+      params: the parameters of a network.
+      batch: an augmented batch `[B, ...]`, such as `example_batch`.
+      name: what to call the loss in messages.
+
+    Raises:
+      ConfigError: the loss violates the contract; the message has a line for each fault.
+    """
+
+    def loss(params: Params) -> tuple[jax.Array, LossOutput]:
+        output = objective.loss(params, batch)
+        return output.total, output
+
+    gradient, output = jax.device_get(jax.jit(jax.grad(loss, has_aux=True))(params))
+    faults = [
+        f"{where} is not finite (NaN or infinity)"
+        for where, value in {**output.metrics, "total": output.total, "errors": output.errors}.items()
+        if not np.isfinite(value).all()
+    ]
+    leaves = dict(zip(leaf_names(gradient), jax.tree.leaves(gradient), strict=True))
+    faults += [f"the gradient of {path} is not finite" for path, leaf in leaves.items() if not np.isfinite(leaf).all()]
+    if not any(leaf.any() for leaf in leaves.values()):
+        faults.append("the gradient is zero: total does not depend on the parameters")
+    if faults:
+        raise ConfigError("\n  ".join([f"{name} violates the contract of losses (docs/own_parts.md):", *faults]))
+
+
+def example_batch(experiment: Experiment, spec: EnvSpec, rows: int = 8) -> Batch:
+    """A batch of samples with random observations, in which all actions are legal and equally good."""
+    rng = np.random.default_rng(0)
+    like = with_axes(sample_like(experiment, spec), rows)
+    samples = jax.tree.map(lambda leaf: np.full(leaf.shape, leaf.dtype == bool, leaf.dtype), like)
+    observation = (rng.random(like.observation.shape) < 0.3).astype(like.observation.dtype)
+    samples = samples._replace(observation=observation)
+    if isinstance(samples, Sample):
+        value = rng.uniform(-1, 1, rows).astype(np.float32)
+        return Batch(samples._replace(policy_target=_uniform(samples.policy_target), value_target=value))
+    reward = rng.uniform(-1, 1, samples.reward.shape).astype(np.float32)
+    length = np.full(rows, window_steps(experiment), np.int32)
+    return Batch(samples._replace(policy=_uniform(samples.policy), reward=reward, length=length))
+
+
+def _uniform(policy: Array) -> Array:
+    return np.full(policy.shape, 1 / policy.shape[-1], np.float32)
 
 
 def _form(leaf: Any) -> str:

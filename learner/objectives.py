@@ -1,17 +1,20 @@
-"""AlphaZero's and MuZero's training objectives behind one signature, and the augmentation of samples."""
+"""AlphaZero's and MuZero's training objectives and those of one's own behind one signature; augmentation of samples."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podzero.config import Experiment, LearnerConfig, MuZeroConfig
+from podzero.config import Experiment, LearnerConfig, MuZeroConfig, OwnObjectiveConfig
+from podzero.errors import ConfigError
 from podzero.learner.losses import LossOutput, alphazero_loss
 from podzero.learner.muzero import muzero_loss
+from podzero.own_code import own_code
 from podzero.types import Array, Batch, EnvSpec, ModelNetwork, Network, Params, Sample, Symmetry, Window
 
 
@@ -31,11 +34,18 @@ class Objective(NamedTuple):
 def make_objective(
     experiment: Experiment, network: Network | ModelNetwork, spec: EnvSpec, symmetries: Sequence[Symmetry]
 ) -> Objective:
-    """The objective of an experiment; `network` is a `ModelNetwork` if `experiment.learns_model`."""
+    """The objective of an experiment; `network` is a `ModelNetwork` if `experiment.learns_model`.
+
+    Raises:
+      ConfigError: see `own_objective`.
+    """
     config = experiment.learner
     if isinstance(network, ModelNetwork):
-        return muzero_objective(network, experiment.muzero, config.value_weight, experiment.env.discount)
-    return alphazero_objective(network, config, make_augment(symmetries if config.augment else (), spec.num_actions))
+        objective = muzero_objective(network, experiment.muzero, config.value_weight, experiment.env.discount)
+    else:
+        augment = make_augment(symmetries if config.augment else (), spec.num_actions)
+        objective = alphazero_objective(network, config, augment)
+    return objective if config.objective is None else own_objective(config.objective, objective, network)
 
 
 def alphazero_objective(network: Network, config: LearnerConfig, augment: Augment) -> Objective:
@@ -61,6 +71,49 @@ def muzero_objective(network: ModelNetwork, config: MuZeroConfig, value_weight: 
         return network.observe(params, _windows(batch).observation[:, 0])
 
     return Objective(network.init, lambda key, batch: batch, loss, observe)
+
+
+def own_objective(config: OwnObjectiveConfig, objective: Objective, network: Network | ModelNetwork) -> Objective:
+    """`objective` with the loss that `config.name` names.
+
+    Raises:
+      ConfigError: it cannot be imported, its file is not that of the experiment, it does not take the experiment's
+        arguments, or it returns no function. The loss raises it if the user's code fails while it is traced, or returns
+        something of another form than `LossOutput`.
+    """
+    code = own_code(config, "learner.objective", offered=("objective", "network"))
+    made = code.make({"objective": objective, "network": network})
+    if not callable(made):
+        raise ConfigError(
+            f"{code.where} returned a {type(made).__name__}; expected a function loss(params, batch), see "
+            "podzero.learner.objectives.Objective"
+        )
+
+    def loss(params: Params, batch: Batch) -> LossOutput:
+        with code.running("its loss"):
+            output = made(params, batch)
+        return _of_form(output, batch, code.where)
+
+    return objective._replace(loss=loss)
+
+
+def _of_form(output: object, batch: Batch, where: str) -> LossOutput:
+    """The output in float32.
+
+    Raises:
+      ConfigError: it is no `LossOutput`, or an array has another shape.
+    """
+    if not isinstance(output, LossOutput):
+        raise ConfigError(f"{where}: its loss returned a {type(output).__name__}; expected a LossOutput")
+    shapes = {"total": (), "errors": jnp.shape(batch.samples.version)} | dict.fromkeys(output.metrics, ())
+    found = output.metrics | {"total": output.total, "errors": output.errors}
+    for name, shape in shapes.items():
+        if jnp.shape(found[name]) != shape:
+            raise ConfigError(
+                f"{where}: {name} of its LossOutput has shape {list(jnp.shape(found[name]))}; expected {list(shape)}"
+            )
+    converted: LossOutput = jax.tree.map(partial(jnp.asarray, dtype=jnp.float32), output)
+    return converted
 
 
 def _positions(batch: Batch) -> Sample:

@@ -49,6 +49,7 @@ from podzero.config.training import LearnerConfig as LearnerConfig
 from podzero.config.training import MeshConfig as MeshConfig
 from podzero.config.training import MuZeroConfig as MuZeroConfig
 from podzero.config.training import OptimizerConfig as OptimizerConfig
+from podzero.config.training import OwnObjectiveConfig as OwnObjectiveConfig
 from podzero.config.training import OwnOptimizerConfig as OwnOptimizerConfig
 from podzero.config.training import SplitRule as SplitRule
 from podzero.config.training import schedule_note as schedule_note

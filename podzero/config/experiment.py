@@ -113,6 +113,7 @@ class Experiment(Section):
             "network": self.network,
             "search.algorithm": self.search.algorithm,
             "learner.optimizer": self.learner.optimizer,
+            "learner.objective": self.learner.objective,
         }
         return {name: section for name, section in sections.items() if isinstance(section, OwnPart)}
 

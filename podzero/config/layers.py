@@ -22,14 +22,15 @@ EXTENDS = "extends"
 """The key of a file that names the experiment whose settings it takes over."""
 COMMAND_LINE = "command line"
 """The origin of an override."""
-KINDS: Mapping[str, str | None] = {
+_KINDS: Mapping[str, str | None] = {
     "env": None,
     "network": ResNetConfig.model_fields["name"].default,
     "learner.optimizer": OptimizerConfig.model_fields["name"].default,
+    "learner.objective": None,
     "search.algorithm": None,
 }
 """The sections whose `name` decides which fields they have, and the name that each has by default."""
-_OWN_PARTS = ("env", "network", "search.algorithm", "learner.optimizer")
+_OWN_PARTS = ("env", "network", "search.algorithm", "learner.optimizer", "learner.objective")
 """The sections whose `name` may be an import path."""
 
 
@@ -123,8 +124,8 @@ def merge(parent: dict[str, Any], child: dict[str, Any], section: str = "") -> d
       child: likewise; its values win.
       section: the dotted name of the section that both are; empty for the whole experiment.
     """
-    if section in KINDS:
-        unnamed = _Given(KINDS[section], "")
+    if section in _KINDS:
+        unnamed = _Given(_KINDS[section], "")
         if "name" in child and _plain(child["name"]) != _plain(parent.get("name", unnamed)):
             return child
     merged = dict(parent)

@@ -10,7 +10,7 @@ import pydantic
 from pydantic import BaseModel
 
 from podzero.config.experiment import Experiment
-from podzero.config.layers import EXTENDS, KINDS, read_layers
+from podzero.config.layers import EXTENDS, read_layers
 from podzero.config.section import IMPORT_PATH
 from podzero.errors import ConfigError, nearest
 
@@ -127,9 +127,13 @@ def explain(error: pydantic.ValidationError, tree: dict[str, Any], inherited: Ma
         yield _line(setting, fault, tree) + source
 
 
+_UNIONS = ("env", "network", "search.algorithm", "learner.optimizer")
+"""The settings that may be of several kinds."""
+
+
 def _without_tag(location: list[str]) -> str:
     """The dotted name of a setting; pydantic adds the tag of a union to the path."""
-    for section in (kind.split(".") for kind in KINDS):
+    for section in (union.split(".") for union in _UNIONS):
         if location[: len(section)] == section:
             location = section + location[len(section) + 1 :]
     return ".".join(location)

@@ -65,6 +65,13 @@ AnyOptimizerConfig = Annotated[
 ]
 
 
+class OwnObjectiveConfig(OwnPart):
+    """A loss of your own ([own_parts.md](own_parts.md)).
+
+    All further fields are keyword arguments of the function.
+    """
+
+
 class SplitRule(Section):
     """A sharding rule: which parameters are split, and along which dimension."""
 
@@ -108,6 +115,8 @@ class LearnerConfig(Section):
     """Learner steps between two publications of parameters to the actors; a multiple of `steps_per_dispatch`."""
     value_weight: NonNegativeFloat = 1.0
     """Weight of the value loss."""
+    objective: OwnObjectiveConfig | None = None
+    """A loss of your own, in place of AlphaZero's or MuZero's."""
     frozen: tuple[str, ...] = ()
     """Parameters that are not trained: regular expressions to search in their paths, for example `block_0`. For a
     network that `init_from` has given trained parts."""

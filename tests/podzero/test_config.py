@@ -146,6 +146,7 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
         ),
         ({"search": {"algorithm": "puckt"}}, "search.algorithm = 'puckt'", ["did you mean 'puct'"]),
         ({"search": {"algorithm": {"c": 1}}}, "search.algorithm.name", ["missing"]),
+        ({"learner": {"objective": {"name": 1}}}, "learner.objective.name = 1", ["a string"]),
         (
             {"learner": {"optimizer": {"name": "adam"}}},
             "learner.optimizer.name = 'adam'",
