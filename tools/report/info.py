@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from podzero.changes import flatten
-from podzero.config import Experiment
-from podzero.config.section import OwnPart
+from podzero.config import Experiment, OwnGameConfig
 from podzero.errors import ConfigError
+from podzero.importing import file_digest
 from podzero.player_names import PREFIX, TrainedPlayer, parse_player, zoo_card
 from podzero.tools.report.figures import MetricCurves
 from podzero.tools.report.overview import node_cells
@@ -26,7 +24,7 @@ _OWN = re.compile(r"(?P<file>.+\.py)(:\w+)?|[\w.]+:\w+")
 """An import path, such as `my_net.py:MyNet`, `my_module:MyNet`, or a file that registers an environment."""
 
 
-class OwnCode(NamedTuple):
+class CodeInfo(NamedTuple):
     """Code of the user's own that an experiment names."""
 
     path: str
@@ -75,7 +73,7 @@ class AgentInfo(NamedTuple):
     init_from: str | None
     """The agent with whose parameters the run began."""
     own_code: list[dict[str, Any]]
-    """Each `OwnCode` as a dictionary."""
+    """Each `CodeInfo` as a dictionary."""
     command: str | None
     """The command that trained an agent of the zoo."""
     judged: list[str]
@@ -127,17 +125,19 @@ def agent_info(who: str) -> AgentInfo:
     )
 
 
-def own_code(experiment: Experiment) -> Iterator[OwnCode]:
-    """The code of the user's own that an experiment names: its environment, network and optimizer."""
-    parts = experiment.network, experiment.learner.optimizer
-    recorded = {part.name: part.sha256 for part in parts if isinstance(part, OwnPart)}
-    tree = experiment.model_dump(mode="json", include={"env": True, "network": True, "learner": {"optimizer"}})
-    named = [value for leaf in flatten(tree).values() for value in _strings(leaf)]
+def own_code(experiment: Experiment) -> Iterator[CodeInfo]:
+    """The code of the user's own that an experiment names: its environment, and the parts that `own_parts` lists."""
+    env, parts = experiment.env, experiment.own_parts.values()
+    recorded = {part.name: part.sha256 for part in parts}
+    if isinstance(env, OwnGameConfig):
+        recorded[env.name] = env.sha256
+    tree = env.model_dump(mode="json")
+    named = [*(value for leaf in flatten(tree).values() for value in _strings(leaf)), *(part.name for part in parts)]
     for path in dict.fromkeys(named):
         if (found := _OWN.fullmatch(path)) is None:
             continue
         held = recorded.get(path)
-        yield OwnCode(path, held or _digest(found["file"]), held is not None)
+        yield CodeInfo(path, held or file_digest(found["file"] or ""), held is not None)
 
 
 def _strings(leaf: Any) -> Iterator[str]:
@@ -151,13 +151,6 @@ def _strings(leaf: Any) -> Iterator[str]:
         case dict():
             for inner in leaf.values():
                 yield from _strings(inner)
-
-
-def _digest(file: str | None) -> str | None:
-    try:
-        return None if file is None else hashlib.sha256(Path(file).expanduser().read_bytes()).hexdigest()
-    except OSError:
-        return None
 
 
 def _parameters(workdir: Workdir, step: int) -> int:

@@ -79,6 +79,22 @@ def test_own_code_has_the_digest_that_the_run_recorded_or_that_of_the_file_now(t
     assert list(own_code(load("cartpole"))) == []
 
 
+def test_every_part_of_the_users_own_is_named(tmp_path):
+    """The game in JAX, the search and the loss, which are in files; all have recorded digests."""
+    for name in ("game", "search", "loss"):
+        (tmp_path / f"{name}.py").write_text(name)
+    experiment = tmp_path / "mine.yaml"
+    experiment.write_text(
+        'env: {name: "game.py:Game"}\nsearch: {algorithm: {name: "search.py:make"}}\n'
+        'learner: {objective: {name: "loss.py:make"}}\n'
+    )
+    found = {code.path: (code.sha256, code.recorded) for code in own_code(load(str(experiment)))}
+    assert found == {
+        f"{tmp_path / name}.py:{part}": (hashlib.sha256(name.encode()).hexdigest(), True)
+        for name, part in (("game", "Game"), ("search", "make"), ("loss", "make"))
+    }
+
+
 def test_a_player_without_training_is_refused():
     with pytest.raises(ConfigError, match="trained"):
         agent_info("mcts:200")
