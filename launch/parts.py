@@ -50,10 +50,10 @@ def make_parts(experiment: Experiment) -> None:
             check_network(jitted, spec, f"network.name = '{experiment.network.name}'")
     if set(experiment.own_parts) - {"network"}:
         _check_parts_around(experiment, network, spec, jax.jit(network.init)(jax.random.key(0)))
-    if experiment.reanalyse.share:
+    if experiment.reanalyse.share and spec.masked:
         from podzero.runtime.build import make_reanalysis
 
-        make_reanalysis(experiment, seed=0)  # compiles nothing
+        make_reanalysis(experiment, seed=0)  # which refuses action masks
     if experiment.init_from is not None:
         from podzero.learner.warm_start import read_warm_start
 
