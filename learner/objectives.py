@@ -1,4 +1,4 @@
-"""AlphaZero's and MuZero's training objectives and those of one's own behind one signature; augmentation of samples."""
+"""The training objectives of AlphaZero, MuZero and the user behind one signature, and the augmentation of samples."""
 
 from __future__ import annotations
 
@@ -78,16 +78,14 @@ def own_objective(config: OwnObjectiveConfig, objective: Objective, network: Net
 
     Raises:
       ConfigError: it cannot be imported, its file is not that of the experiment, it does not take the experiment's
-        arguments, or it returns no function. The loss raises it if the user's code fails while it is traced, or returns
-        something of another form than `LossOutput`.
+        arguments, or it does not return a function. The loss raises it if the user's code fails while it is traced, or
+        returns something of another form than `LossOutput`.
     """
     code = own_code(config, "learner.objective", offered=("objective", "network"))
-    made = code.make({"objective": objective, "network": network})
-    if not callable(made):
-        raise ConfigError(
-            f"{code.where} returned a {type(made).__name__}; expected a function loss(params, batch), see "
-            "podzero.learner.objectives.Objective"
-        )
+    made = code.make_function(
+        {"objective": objective, "network": network},
+        expected="loss(params, batch), see podzero.learner.objectives.Objective",
+    )
 
     def loss(params: Params, batch: Batch) -> LossOutput:
         with code.running("its loss"):
@@ -101,7 +99,7 @@ def _of_form(output: object, batch: Batch, where: str) -> LossOutput:
     """The output in float32.
 
     Raises:
-      ConfigError: it is no `LossOutput`, or an array has another shape.
+      ConfigError: it is not a `LossOutput`, or an array has another shape.
     """
     if not isinstance(output, LossOutput):
         raise ConfigError(f"{where}: its loss returned a {type(output).__name__}; expected a LossOutput")

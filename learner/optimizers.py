@@ -1,4 +1,4 @@
-"""Optimizers (optax), those of one's own, and the learning rate."""
+"""Optimizers, of optax and of the user, and the learning rate."""
 
 from __future__ import annotations
 
@@ -105,7 +105,9 @@ def own_optimizer(config: OwnOptimizerConfig) -> optax.GradientTransformation:
 
 
 def _optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
-    """AdamW, Lion and Muon decouple weight decay from the gradient (Loshchilov & Hutter 2019,
+    """A built-in optimizer with a learning rate of 1.
+
+    AdamW, Lion and Muon decouple weight decay from the gradient (Loshchilov & Hutter 2019,
     https://arxiv.org/abs/1711.05101; Chen et al. 2023, https://arxiv.org/abs/2302.06675; Liu et al. 2025,
     https://arxiv.org/abs/2502.16982); SGD adds it to the gradient, as AlphaZero did.
     """

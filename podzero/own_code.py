@@ -51,6 +51,22 @@ class OwnCode(NamedTuple):
         with self.running("the call"):
             return self.target(**self.config.arguments, **taken, **more)
 
+    def make_function(self, offered: Mapping[str, Any], expected: str) -> Callable[..., Any]:
+        """The function that the call of `make` returns.
+
+        Args:
+          offered: as in `make`.
+          expected: the function that is expected, for the message.
+
+        Raises:
+          ConfigError: the call fails, or returns something else.
+        """
+        made = self.make(offered)
+        if not callable(made):
+            raise ConfigError(f"{self.where} returned a {type(made).__name__}; expected a function {expected}")
+        function: Callable[..., Any] = made
+        return function
+
     @contextmanager
     def running(self, what: str) -> Iterator[None]:
         """Turns exceptions of the user's code into a `ConfigError` with the innermost line of its file.

@@ -87,8 +87,8 @@ class ActionSpace(NamedTuple):
 def make_model_search(config: SearchConfig, network: ModelNetwork, spec: EnvSpec, discount: float) -> ModelSearch:
     """Builds a search of `network`: a stateless function that JAX can trace.
 
-    Only roots have legal actions: below them all are, since a learned model does not know the rules (Schrittwieser et
-    al. 2020, https://arxiv.org/abs/1911.08265, appendix A). With continuous actions each node has `config.candidates`
+    Illegal actions are masked at the roots alone, because a learned model does not know the rules (Schrittwieser et al.
+    2020, https://arxiv.org/abs/1911.08265, appendix A). With continuous actions each node has `config.candidates`
     actions, sampled from its own policy (Hubert et al. 2021, https://arxiv.org/abs/2104.06303). `discount` is per step.
     """
     actions = sampled_actions(config.candidates) if spec.action_shape else DISCRETE_ACTIONS

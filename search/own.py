@@ -20,16 +20,14 @@ def own_search(algorithm: OwnAlgorithmConfig, config: SearchConfig, model: Model
 
     Raises:
       ConfigError: it cannot be imported, its file is not that of the experiment, it does not take the experiment's
-        arguments, or it returns no function. The search raises it if the user's code fails while it is traced, or
-        returns something of another form than `SearchResult`.
+        arguments, or it does not return a function. The search raises it if the user's code fails while it is traced,
+        or returns something of another form than `SearchResult`.
     """
     code = own_code(algorithm, "search.algorithm", offered=("model", "config"))
-    made = code.make({"model": model, "config": config})
-    if not callable(made):
-        raise ConfigError(
-            f"{code.where} returned a {type(made).__name__}; expected a function search(params, key, roots, "
-            "exploration), see podzero.protocols.BatchedSearch"
-        )
+    made = code.make_function(
+        {"model": model, "config": config},
+        expected="search(params, key, roots, exploration), see podzero.protocols.BatchedSearch",
+    )
 
     def search(params: Params, key: Array, roots: EnvState, exploration: Exploration) -> SearchResult:
         with code.running("its search"):
