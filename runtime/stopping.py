@@ -142,7 +142,7 @@ def stop_run(workdir: Workdir, limit_s: float, say: Callable[[str], None]) -> bo
                 f"checkpoint it ends by: kill -9 {holder.pid}"
             )
         if doing != said:
-            say(f"waiting for {holder}, which is {doing}")
+            say(f"waiting for {holder}: {doing}")
             said = doing
         time.sleep(POLL_S)
     return True
