@@ -22,13 +22,10 @@ def make_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment, hos
     """Connects the learner's reader to replay shards; shards that do not answer are awaited when a batch is read.
 
     The rate limiter counts samples when Reverb hands them out, so prefetching is bounded: of each table, fewer than
-    `dispatch + ahead` samples are handed out and not yet returned by `__next__`, where
-
-        dispatch = steps_per_dispatch * batch_size
-        ahead = clamp(tolerance / 2 - dispatch, batch_size, (prefetch - 1) * dispatch)
-
-    over all hosts, which have equal parts; `ahead` is at least two items per shard. Fresh and reanalysed samples come
-    from two tables, recorded ones from files, each with its part of the batch size (`Experiment.batch_parts`).
+    `(steps_per_dispatch + 1) * batch_size` samples are handed out and not yet returned by `__next__`, over all hosts,
+    which have equal parts; the one batch beyond a dispatch is at least two items per shard. Fresh and reanalysed
+    samples come from two tables, recorded ones from files, each with its part of the batch size
+    (`Experiment.batch_parts`).
 
     Args:
       addresses: returns the addresses of this host's shards; none without self-play.
@@ -43,15 +40,15 @@ def make_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment, hos
     tables, steps = tables_of(experiment, spec), experiment.learner.steps_per_dispatch
     fresh, reanalysed, recorded = experiment.batch_parts
 
-    def part(table: str, samples: int, tolerance: float) -> ShardedReader:
-        ahead = _samples_ahead(experiment, samples, tolerance) // hosts
-        return ShardedReader(addresses, tables[table], experiment.replay, (steps, samples // hosts), ahead)
+    def part(table: str, samples: int) -> ShardedReader:
+        leading = (steps, samples // hosts)
+        return ShardedReader(addresses, tables[table], experiment.replay, leading, ahead=samples // hosts)
 
     parts: list[ReplayReader] = []
     if fresh:
-        parts.append(part(SAMPLES, fresh, experiment.replay_tolerance))
+        parts.append(part(SAMPLES, fresh))
     if reanalysed:
-        parts.append(part(REANALYSED, reanalysed, experiment.reanalysed_tolerance))
+        parts.append(part(REANALYSED, reanalysed))
     if recorded:
         parts.append(RecordsReader(experiment, spec, (steps, recorded // hosts)))
     return BatchReader(parts, len(addresses()))
@@ -146,11 +143,3 @@ class StateReader:
 def _concatenated(*parts: NDArray[Any]) -> NDArray[Any]:
     """Concatenates parts `[S, B_i, ...]` of a batch to `[S, B, ...]`."""
     return np.concatenate(parts, axis=1)
-
-
-def _samples_ahead(experiment: Experiment, batch: int, tolerance: float) -> int:
-    """The samples that all hosts together prefetch beyond one dispatch, from a table with `batch` samples per step."""
-    config = experiment.learner
-    dispatch = batch * config.steps_per_dispatch
-    within_tolerance = int(tolerance / 2) - dispatch
-    return max(batch, min(within_tolerance, (config.prefetch - 1) * dispatch))

@@ -25,6 +25,7 @@ GONE: dict[str, tuple[Any, str]] = {
     "learner.auxiliary": (
         {"outcome": 0.15, "moves_left": 0.15, "reply": 0.15}, "removed: each auxiliary loss has weight 0.15",
     ),
+    "learner.prefetch": (4, "removed: the learner reads one dispatch ahead"),
     "replay.importance_exponent": (1.0, "removed: importance weights correct the bias fully"),
     "search.fast_simulations": (8, "removed, with actors.full_search_share"),
     "search.first_play_reduction": (0.0, "removed"),

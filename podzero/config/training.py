@@ -124,8 +124,6 @@ class LearnerConfig(Section):
     """Decay per step of the moving average of the parameters that actors use; 0 for the parameters themselves."""
     augment: bool = True
     """Applies a random symmetry of the game to each sample."""
-    prefetch: PositiveInt = 4
-    """Dispatches read from replay in advance."""
     calibrate: bool = False
     """Times one chip alone before training, to report scaling efficiency. This compiles the step once more, and the
     chip must hold a whole train state."""

@@ -215,7 +215,7 @@ def test_a_refusal_names_field_value_and_nearest_name(sections, field, words):
 
 
 def test_all_faults_are_reported_at_once():
-    message = refusal(learner={"batch_size": -1, "prefetch": 0}, env={"name": "tic_tac"})
+    message = refusal(learner={"batch_size": -1, "ema": 2}, env={"name": "tic_tac"})
     assert message.count("\n") == 3
 
 

@@ -94,7 +94,7 @@ def test_the_explained_settings_are_yaml_of_the_same_experiment(write):
     assert text.startswith("# mine.yaml extends connect_four\n")
     (line,) = (line for line in text.splitlines() if "batch_size:" in line)
     assert line.endswith("# connect_four")
-    (line,) = (line for line in text.splitlines() if "prefetch:" in line)
+    (line,) = (line for line in text.splitlines() if "ema:" in line)
     assert "#" not in line
 
 

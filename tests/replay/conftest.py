@@ -126,7 +126,7 @@ def small_experiment(**replay: Any) -> Experiment:
     tree = {
         "name": "test",
         "env": {"name": "tic_tac_toe"},
-        "learner": {"batch_size": 4, "steps_per_dispatch": 2, "prefetch": 1},
+        "learner": {"batch_size": 4, "steps_per_dispatch": 2},
         "replay": settings | replay,
         "reanalyse": reanalyse,
     }

@@ -34,6 +34,9 @@ from podzero.types import Batch, EnvSpec
 
 log = logging.getLogger(__name__)
 
+_DISPATCHES = 7
+"""Dispatches of a round: more than the two that were read ahead while the other side ran."""
+
 
 def bench_learner(experiment: Experiment, seconds: float) -> dict[str, Any]:
     """Measures the cost of input to the learner.
@@ -42,7 +45,7 @@ def bench_learner(experiment: Experiment, seconds: float) -> dict[str, Any]:
     that stays on the device. With `learner.cpu_convolutions=openvino`, training by XLA in float32 is the third side.
 
     Args:
-      experiment: its network, batch size, steps per dispatch and prefetch are measured.
+      experiment: its network, batch size and steps per dispatch are measured.
       seconds: how long to measure after compilation, but at least one round.
 
     Returns:
@@ -81,14 +84,13 @@ def _training(experiment: Experiment) -> tuple[EnvSpec, Training]:
 def _rounds(experiment: Experiment, training: Training, first: Batch) -> Callable[[Callable[[], Batch]], float]:
     """Compiles the train step; returns a function that trains for one round on given batches and returns steps/s."""
     config = experiment.learner
-    dispatches = config.prefetch + 3  # more than what was prefetched while the other side ran
     log.info("compiling the train step")
     state, _ = _train(training, training.init(), lambda: first, 1)
 
     def steps_per_s(batch: Callable[[], Batch]) -> float:
         nonlocal state
-        state, elapsed = _train(training, state, batch, dispatches)
-        return dispatches * config.steps_per_dispatch / elapsed
+        state, elapsed = _train(training, state, batch, _DISPATCHES)
+        return _DISPATCHES * config.steps_per_dispatch / elapsed
 
     return steps_per_s
 

@@ -57,8 +57,8 @@ def bench_replay(experiment: Experiment, seconds: float) -> dict[str, Any]:
     A round of reading begins with batches that may have been prefetched, which are not counted.
 
     Args:
-      experiment: its samples, `replay.samples_per_item`, batch size, steps per dispatch and prefetch are measured, on
-        one shard whose limiter never blocks.
+      experiment: its samples, `replay.samples_per_item`, batch size and steps per dispatch are measured, on one shard
+        whose limiter never blocks.
       seconds: how long to measure, half of it writing, but at least one round of each kind.
 
     Returns:
@@ -158,7 +158,7 @@ def _reading(batches: Iterator[Any], experiment: Experiment) -> Side:
         return config.batch_size * config.steps_per_dispatch
 
     def drain() -> None:
-        for _ in range(config.prefetch + 2):
+        for _ in range(4):
             next(batches)
 
     return _round(read, prepare=drain)
