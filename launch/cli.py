@@ -18,10 +18,9 @@ from podzero.launch.experiments import diff, new
 from podzero.launch.options import Json, Version, print_json
 from podzero.launch.platforms import choose_platform
 from podzero.launch.play import analyze, engine, evaluate, play
-from podzero.launch.records import import_
 from podzero.launch.runs import compare, info, logs, stop, trace
 from podzero.launch.targets.command import launch
-from podzero.launch.tools import bench, compile_experiment, export, report
+from podzero.launch.tools import bench, compile_experiment, export, import_, report
 from podzero.launch.tournament import tournament
 from podzero.launch.train import train
 from podzero.workdir import Workdir
