@@ -87,7 +87,7 @@ class ReportTable:
 
 
 @dataclass(frozen=True)
-class GameReplay:
+class SampleGame:
     """A game as SVG boards that the reader steps through."""
 
     title: str
@@ -124,7 +124,7 @@ class ReportSection:
     """Names and values."""
     text: str = ""
     """A long text, initially collapsed."""
-    replays: Sequence[GameReplay] = ()
+    replays: Sequence[SampleGame] = ()
 
     @property
     def empty(self) -> bool:

@@ -18,7 +18,7 @@ from podzero.protocols import Env
 from podzero.tools.play.drawing import drawing_of, last_squares
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.picture import BoardPicture, Marks
-from podzero.tools.report.figures import GameReplay, ReportSection
+from podzero.tools.report.figures import ReportSection, SampleGame
 
 MOST_GAMES = 4
 """Most games in a report, each of another pair of players."""
@@ -57,7 +57,7 @@ def _env(settings: str, kind: type[EnvConfig]) -> Env:
 
 
 @lru_cache(maxsize=4 * MOST_GAMES)
-def _replay(env: Any, kept: KeptGame) -> GameReplay | None:
+def _replay(env: Any, kept: KeptGame) -> SampleGame | None:
     """The boards of a game; None if it has no board or a move is illegal."""
     game = PlayableGame(env)
     try:
@@ -78,7 +78,7 @@ def _replay(env: Any, kept: KeptGame) -> GameReplay | None:
         parts = picture.pieces(drawing, Marks(last=last_squares(game)))
         frames.append([numbers.setdefault(part, len(numbers)) for part in parts])
     title = f"{kept.origin}: {game_title(kept.game)}"
-    return GameReplay(title, extent, ground, tuple(numbers), frames, game.names, _caption(kept.game))
+    return SampleGame(title, extent, ground, tuple(numbers), frames, game.names, _caption(kept.game))
 
 
 def _caption(game: PlayedGame) -> str:
