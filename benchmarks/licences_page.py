@@ -18,6 +18,7 @@ STATED = {
     "bitbully": "AGPL-3.0",
     "colorama": "BSD-3-Clause",
     "docutils": "public domain, parts BSD-2-Clause; a tool for Emacs, which is not installed, GPL-3.0",
+    "httpx2-jsfetch": "BSD-3-Clause",
     "jax-cuda13-pjrt": "Apache-2.0",
     "jax-cuda13-plugin": "Apache-2.0",
     "libtpu": "Google's terms; the package states none",

@@ -221,7 +221,8 @@ def _check_rewards(spec: EnvSpec, played: _Played) -> None:
     # The return of each position is a difference of two sums.
     sums = np.cumsum(rewards, axis=0)
     returns = np.abs(sums[-1:] - sums).max(axis=-1)
-    _require(returns <= 1 + _RETURN_ROUNDING, played, "the rewards until the end do not lie in [-1, 1], as values do")
+    beyond = f"the rewards until the end do not lie in [-1, 1], as values do, but reach {returns.max():g}: scale them"
+    _require(returns <= 1 + _RETURN_ROUNDING, played, beyond)
 
 
 def _check_ends(played: _Played) -> None:

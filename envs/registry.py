@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
-from podzero.config import EnvConfig, Game, GameConfig, GymnasiumConfig, OwnGameConfig, SimulatorConfig
+from podzero.config import (
+    EnvConfig,
+    Game,
+    GameConfig,
+    GymnasiumConfig,
+    JumanjiConfig,
+    OwnGameConfig,
+    SimulatorConfig,
+)
 from podzero.envs.boards import BOARD_GAMES
 from podzero.envs.copied import GymnasiumSimulator, PettingZooGame
 from podzero.envs.faults import DeadlineThread
 from podzero.envs.gymnasium_envs import Rendering, VectorEnv, interface_of, rendering_of
 from podzero.envs.host import HostEnv
 from podzero.envs.jax_game import OwnGame, check_game
+from podzero.envs.jumanji_puzzles import JumanjiPuzzle
 from podzero.envs.open_spiel import OpenSpielGame
 from podzero.envs.pgx_games import PgxGame
 from podzero.envs.simulator import Simulator, check_simulator
@@ -94,6 +103,18 @@ def make_own_game(config: OwnGameConfig) -> OwnGame:
     return env
 
 
+def make_jumanji(config: JumanjiConfig) -> OwnGame:
+    """Makes the environment of `config` and checks its contract in random games.
+
+    Raises:
+      ConfigError: jumanji is not installed or does not know the environment, tree search cannot play it, or it
+        violates the contract (`check_game`).
+    """
+    env = OwnGame(JumanjiPuzzle(config.id, config.kwargs, config.reward_scale), config.title)
+    check_game(env)
+    return env
+
+
 GAMES: tuple[str, ...] = get_args(Game)
 """The supported pgx games: two players, perfect information."""
 
@@ -116,6 +137,8 @@ def make_env(env: str | EnvConfig) -> Env:
             raise ConfigError(f"unknown game '{env}'{nearest(env, GAMES)}; known: {', '.join(GAMES)}")
         case OwnGameConfig():
             return _in_time(make_own_game, env)
+        case JumanjiConfig():
+            return _in_time(make_jumanji, env)
         case SimulatorConfig():
             return _in_time(make_host_env, env)
         case GymnasiumConfig():
@@ -188,7 +211,9 @@ def rendering(config: GymnasiumConfig) -> Rendering:
     return _in_time(rendering_of, config)
 
 
-def _in_time[C: (GymnasiumConfig, SimulatorConfig, OwnGameConfig), Made](make: Callable[[C], Made], config: C) -> Made:
+def _in_time[C: (GymnasiumConfig, SimulatorConfig, OwnGameConfig, JumanjiConfig), Made](
+    make: Callable[[C], Made], config: C
+) -> Made:
     """Calls `make(config)` within `env.build_timeout_s`."""
     # It runs foreign code, which may hang.
     thread = DeadlineThread(config.title)

@@ -12,7 +12,15 @@ import jax
 import numpy as np
 import optax
 
-from podzero.config import EnvConfig, Experiment, GymnasiumConfig, ModelNetworkConfig, SearchConfig, SimulatorConfig
+from podzero.config import (
+    EnvConfig,
+    Experiment,
+    GymnasiumConfig,
+    JumanjiConfig,
+    ModelNetworkConfig,
+    SearchConfig,
+    SimulatorConfig,
+)
 from podzero.envs import VectorEnv, VectorStep, make_vector_env, spec_of
 from podzero.errors import ConfigError, nearest
 from podzero.evaluation.arena import Interrupted
@@ -285,7 +293,7 @@ class SoloRounds:
 
 def reward_scale(env: EnvConfig) -> float:
     """The factor on a game's rewards; reported returns are divided by it."""
-    return env.reward_scale if isinstance(env, SimulatorConfig) else 1.0
+    return env.reward_scale if isinstance(env, SimulatorConfig | JumanjiConfig) else 1.0
 
 
 def play_alone(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ABSENT = "absent"
 """Shown for a setting that only the other experiment has, such as a field of another network."""
 SIMULATORS = ("open_spiel", "pettingzoo")
-"""The libraries whose games `new --game` takes as LIBRARY/GAME."""
+"""The libraries with simulators whose games `new --game` takes as LIBRARY/GAME, as it takes jumanji/ID."""
 
 _Compared = Annotated[
     str,
@@ -70,7 +70,7 @@ def new(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="A game, for example hex, open_spiel/breakthrough or pettingzoo/tictactoe_v3.",
+            help="A game, for example hex, open_spiel/breakthrough, pettingzoo/tictactoe_v3 or jumanji/Maze-v0.",
             show_default=False,
         ),
     ] = None,
@@ -126,13 +126,16 @@ def _gymnasium(identifier: str) -> tuple[EnvConfig, EnvSpec, int | None]:
 
 def _game(name: str) -> tuple[EnvConfig, EnvSpec, int | None]:
     """The section `env` of a game, its spec, and its largest number of plies."""
-    from podzero.config import GameConfig, SimulatorConfig
+    from podzero.config import GameConfig, JumanjiConfig, SimulatorConfig
     from podzero.envs import make_env, spec_of
 
     library, _, game = name.partition("/")
     section: EnvConfig
     if library in SIMULATORS and game:
         section = SimulatorConfig(name=library, id=game)  # type: ignore[arg-type]  # one of SIMULATORS
+        spec = spec_of(section)
+    elif library == "jumanji" and game:
+        section = JumanjiConfig(name="jumanji", id=game)
         spec = spec_of(section)
     else:
         spec = make_env(name).spec

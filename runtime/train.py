@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from podzero.config import Experiment, JaxGameConfig, Layers
+from podzero.config import Experiment, GameConfig, Layers, OwnGameConfig
 from podzero.runtime.cluster.other_runs import lock_run
 from podzero.runtime.cluster.ray_cluster import connect
 from podzero.runtime.cluster.remote import current_node_id
@@ -120,6 +120,6 @@ def environment_extras(experiment: Experiment) -> list[str] | None:
     """The optional dependencies to install on all nodes; None if nothing is to be installed."""
     if not experiment.cluster.install_environment:
         return None
-    envs = [] if isinstance(experiment.env, JaxGameConfig) else ["envs"]
+    envs = [] if isinstance(experiment.env, GameConfig | OwnGameConfig) else ["envs"]
     openvino = ["openvino"] if experiment.uses_openvino else []
     return envs + openvino + (["tpu"] if experiment.cluster.tpu else [])

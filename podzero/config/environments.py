@@ -55,6 +55,26 @@ class OwnGameConfig(JaxGameConfig):
         return called(f"jax/{self.name.rpartition(':')[2]}", self.kwargs)
 
 
+class JumanjiConfig(JaxGameConfig):
+    """A deterministic environment of jumanji for one player, written in JAX (extra `envs`)."""
+
+    name: Literal["jumanji"]
+    """Selects this kind of environment."""
+    id: str
+    """The id that `jumanji.make` takes, for example `RubiksCube-partly-scrambled-v0`."""
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of `jumanji.make`."""
+    reward_scale: PositiveFloat = 1.0
+    """Factor applied to rewards. Choose it so that every sum of rewards lies in [-1, 1]."""
+    build_timeout_s: PositiveFloat = 120.0
+    """Time limit in seconds for making, compiling and checking the environment before a run starts."""
+
+    @property
+    def title(self) -> str:
+        """The name of the environment, in messages and as `EnvSpec.name`."""
+        return called(f"jumanji/{self.id}", self.kwargs)
+
+
 class WrapperConfig(Section):
     """A gymnasium wrapper around each environment."""
 
@@ -159,7 +179,8 @@ def called(name: str, kwargs: dict[str, Any]) -> str:
 EnvConfig = Annotated[
     Annotated[GameConfig, Tag("GameConfig")]
     | Annotated[OwnGameConfig, Tag("OwnGameConfig")]
+    | Annotated[JumanjiConfig, Tag("JumanjiConfig")]
     | Annotated[GymnasiumConfig, Tag("GymnasiumConfig")]
     | Annotated[SimulatorConfig, Tag("SimulatorConfig")],
-    Discriminator(kind_by_name(GameConfig, GymnasiumConfig, SimulatorConfig, own=OwnGameConfig)),
+    Discriminator(kind_by_name(GameConfig, JumanjiConfig, GymnasiumConfig, SimulatorConfig, own=OwnGameConfig)),
 ]
