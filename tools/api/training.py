@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -12,31 +10,21 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from podzero.config import Experiment
-from podzero.errors import PodzeroError
 from podzero.launch.directories import find_start
+from podzero.runtime.driver_process import STOP_LIMIT_S, DriverProcess
 from podzero.runtime.monitoring.log_file import read_log
 from podzero.runtime.monitoring.status import RunStatus, read_status
-from podzero.runtime.stopping import NotStopped, stop_run
+from podzero.runtime.stopping import stop_run
 from podzero.tools.report.history import parse_line
 from podzero.workdir import Workdir
 
 if TYPE_CHECKING:
     from podzero.tools.api.agent import Agent
 
-PROGRAM = (sys.executable, "-c", "from podzero.launch.main import main; main()")
-"""The command line `podzero` of this Python, whatever is on the path."""
-STOP_LIMIT_S = 900.0
-"""Longest wait for the last checkpoint of a run that is to end."""
-ENDED_IN_ORDER = (0, *(128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)))
-"""Exit codes of a run that has reached a limit or was asked to end."""
 _POLL_S = 0.1
-
-
-class TrainingFailed(PodzeroError, RuntimeError):
-    """A run that could not start, or that failed; the message is that of `podzero train`."""
 
 
 class MetricsLine(NamedTuple):
@@ -96,16 +84,7 @@ class TrainingRun:
 
     def __init__(self, workdir: Workdir, arguments: list[str]) -> None:
         self._workdir = workdir
-        # While the run lives, stderr goes into its log; then its last error is printed here.
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the run)
-        self._process = subprocess.Popen(
-            [*PROGRAM, "train", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self._errors,
-            # Ctrl-C in a terminal or a notebook is for this Python alone.
-            start_new_session=True,
-        )
+        self._process = DriverProcess(workdir, arguments)
         atexit.register(self._end)
 
     @property
@@ -116,7 +95,7 @@ class TrainingRun:
     @property
     def running(self) -> bool:
         """Whether the run's process lives."""
-        return self._process.poll() is None
+        return self._process.running
 
     @property
     def status(self) -> RunStatus:
@@ -165,11 +144,7 @@ class TrainingRun:
           NotStopped: it has not ended within `limit_s` seconds; it goes on.
           TrainingFailed: the run has failed, or its last checkpoint could not be written.
         """
-        try:
-            self._process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            raise NotStopped(f"the run in {self.workdir} has not ended within {limit_s:g} s, and goes on") from None
-        self._check()
+        self._check(limit_s)
         return self
 
     def agent(self, simulations: int | None = None) -> Agent:
@@ -215,18 +190,12 @@ class TrainingRun:
         """Ends the process, if it lives, with a last checkpoint."""
         if self.running:
             print(f"podzero: the run in {self.workdir} writes a last checkpoint and ends", file=sys.stderr)
-            self._process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_LIMIT_S)
+            self._process.end()
 
-    def _check(self) -> None:
-        """Raises the error that ended the process, if one did."""
-        code = self._process.wait()
-        atexit.unregister(self._end)
-        if code in ENDED_IN_ORDER:
-            return
-        self._errors.seek(0)
-        said = self._errors.read().decode(errors="replace").strip().removeprefix("podzero: ")
-        raise TrainingFailed(
-            said or f"the process of the run in {self.workdir} died (exit code {code}); see {self._workdir.log_file}"
-        )
+    def _check(self, limit_s: float | None = None) -> None:
+        """Waits for the end of the process; raises the error that ended it, if one did."""
+        try:
+            self._process.wait(limit_s)
+        finally:
+            if not self.running:
+                atexit.unregister(self._end)

@@ -9,9 +9,9 @@ import pytest
 import podzero
 from podzero.config import load
 from podzero.errors import ConfigError
+from podzero.runtime import driver_process
+from podzero.runtime.driver_process import TrainingFailed
 from podzero.runtime.stopping import NotStopped
-from podzero.tools.api import training
-from podzero.tools.api.training import TrainingFailed
 from podzero.workdir import Workdir, WorkdirError
 
 FAKES = Path(__file__).parents[2] / "fakes"
@@ -20,7 +20,7 @@ FAKES = Path(__file__).parents[2] / "fakes"
 @pytest.fixture
 def start(tmp_path, monkeypatch):
     """Starts a run whose process behaves in a way; see tests/fakes/fake_train.py."""
-    monkeypatch.setattr(training, "PROGRAM", (sys.executable, str(FAKES / "fake_train.py")))
+    monkeypatch.setattr(driver_process, "PROGRAM", (sys.executable, str(FAKES / "fake_train.py")))
     monkeypatch.chdir(tmp_path)
 
     def begin(behaviour, experiment="tic_tac_toe", *overrides, **options):
