@@ -19,6 +19,7 @@ from podzero.launch.options import Json, Version, print_json
 from podzero.launch.platforms import choose_platform
 from podzero.launch.play import analyze, engine, evaluate, play
 from podzero.launch.runs import compare, info, logs, stop, trace
+from podzero.launch.sweep import sweep
 from podzero.launch.targets.command import launch
 from podzero.launch.tools import bench, compile_experiment, export, import_, report
 from podzero.launch.tournament import tournament
@@ -181,7 +182,7 @@ def zoo(as_json: Json = False) -> None:
 
 app.command("compile")(compile_experiment)
 app.command("import")(import_)
-_EXPERIMENTS = (new, diff, train)
+_EXPERIMENTS = (new, diff, train, sweep)
 _RUNS = (info, compare, logs, trace, stop)
 _PLAY = (evaluate, tournament, analyze, play, engine)
 for _command in (*_EXPERIMENTS, *_RUNS, *_PLAY, bench, report, export, launch):

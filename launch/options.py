@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from podzero.config import builtin_configs
+
+if TYPE_CHECKING:
+    from podzero.tools.report.figures import ReportTable
 
 
 def config_names() -> list[str]:
@@ -39,6 +42,14 @@ OptionalConfig = Annotated[
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="SECTION.FIELD=VALUE", help="Settings that override those of CONFIG.", show_default=False),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        envvar="RAY_ADDRESS",
+        help="The Ray cluster to join, as HOST:PORT; auto: the one that `ray start` started last on this machine.",
+        show_default="local: start Ray on this machine",
+    ),
 ]
 Who = Annotated[
     str,
@@ -83,6 +94,20 @@ ListenPort = Annotated[
 def print_json(result: Mapping[str, Any]) -> None:
     """Prints one JSON object on one line."""
     print(json.dumps(result, allow_nan=False), flush=True)
+
+
+def print_tables(tables: Iterable[ReportTable]) -> None:
+    """Prints tables with their captions."""
+    from rich.console import Console
+    from rich.table import Table
+
+    for table in tables:
+        shown = Table(title=table.caption, title_justify="left", box=None, header_style="bold", pad_edge=False)
+        for column in table.header:
+            shown.add_column(column, overflow="fold")
+        for row in table.rows:
+            shown.add_row(*row)
+        Console().print(shown, "", markup=False, highlight=False)
 
 
 def print_result(result: Mapping[str, Any], as_json: bool) -> None:

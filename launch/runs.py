@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from podzero.errors import ConfigError, nearest
-from podzero.launch.options import Json, Trained, print_json, print_result
+from podzero.launch.options import Json, Trained, print_json, print_result, print_tables
 from podzero.workdir import Workdir, WorkdirError
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The run's working directory.")]
@@ -26,28 +26,21 @@ def info(who: Trained, as_json: Json = False) -> None:
 
 
 def compare(
-    first: Annotated[str, typer.Argument(metavar="A", help="A run: a working directory, or zoo:NAME.")],
-    others: Annotated[list[str], typer.Argument(metavar="B", help="The runs to compare it with.")],
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN", help="A working directory, zoo:NAME, or the folder of a sweep for all its runs."),
+    ],
     as_json: Json = False,
 ) -> None:
     """Compare runs after equal time of training: settings that differ, steps, speed, losses, strength."""
     from podzero.tools.report.comparison import compare as side_by_side
     from podzero.tools.report.record import read_runs
 
-    found = side_by_side(read_runs([first, *others]))
+    found = side_by_side(read_runs(runs))
     if as_json:
         print_json(found.to_tree())
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    for table in found.tables():
-        shown = Table(title=table.caption, title_justify="left", box=None, header_style="bold", pad_edge=False)
-        for column in table.header:
-            shown.add_column(column, overflow="fold")
-        for row in table.rows:
-            shown.add_row(*row)
-        Console().print(shown, "", markup=False, highlight=False)
+    print_tables(found.tables())
 
 
 def logs(

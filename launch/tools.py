@@ -30,7 +30,7 @@ from podzero.launch.platforms import keep_compiled_programs
 from podzero.listen_address import ListenAddress, free_address
 from podzero.player_names import game_to_play, parse_player
 from podzero.tools.bench import STAGES
-from podzero.workdir import Workdir, write_atomically
+from podzero.workdir import Workdir, sweep_runs, write_atomically
 
 _SLICE = "v5e-16"
 """The slice of experiments that set none."""
@@ -177,7 +177,10 @@ class ReportNotWritten(PodzeroError, RuntimeError):
 def report(
     directories: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR", help="The run's working directory; of several, the curves are compared."),
+        typer.Argument(
+            metavar="DIR",
+            help="The run's working directory; of several, or of the folder of a sweep, the curves are compared.",
+        ),
     ],
     output: Annotated[
         Path | None,
@@ -198,10 +201,10 @@ def report(
     Of several runs, it has their curves over one another, and what `podzero compare` prints.
     With --serve it is a live dashboard of the run, for browsers that know its address.
     """
-    first, *others = directories
+    first, several = directories[0], len(directories) > 1 or bool(sweep_runs(directories[0]))
     if serve:
-        if output is not None or others:
-            refused = "several runs" if others else "--output"
+        if output is not None or several:
+            refused = "several runs" if several else "--output"
             raise ConfigError(f"{refused} and --serve cannot be combined: a page of one run is served, not a file")
         from podzero.tools.report.server import serve as serve_report
 
@@ -213,7 +216,7 @@ def report(
     from podzero.tools.report.page import make_comparison, make_report
     from podzero.tools.report.record import RunReader, read_runs
 
-    if others:
+    if several:
         page, name = make_comparison(read_runs(list(map(str, directories)))), "comparison.html"
     else:
         page, name = make_report(RunReader(Workdir(first)).read()), "report.html"

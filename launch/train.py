@@ -15,7 +15,7 @@ from podzero.config import EvaluationConfig, Experiment, GameConfig, schedule_no
 from podzero.errors import ConfigError
 from podzero.importing import import_openvino
 from podzero.launch.directories import continuation, find_start
-from podzero.launch.options import Overrides, config_names
+from podzero.launch.options import Address, Overrides, config_names
 from podzero.launch.parts import make_parts
 from podzero.launch.platforms import keep_compiled_programs
 from podzero.player_names import ENGINES, EnginePlayer, engine_program
@@ -41,14 +41,7 @@ def train(
             show_default="runs/NAME, or runs/NAME-SETTINGS with other settings",
         ),
     ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(
-            envvar="RAY_ADDRESS",
-            help="The Ray cluster to join, as HOST:PORT; auto: the one that `ray start` started last on this machine.",
-            show_default="local: start Ray on this machine",
-        ),
-    ] = None,
+    address: Address = None,
     view: Annotated[
         Literal["auto", "plain", "live"], typer.Option(help="auto: live on a terminal, plain lines otherwise.")
     ] = "auto",

@@ -24,6 +24,9 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")
 """An address, such as that of object storage; `pathlib` leaves one slash of two."""
 
 
+SWEEP_FILE = "sweep.json"
+"""The file by which the folder of a sweep is known; the working directories of its runs are the folders beside it."""
+
 _LOCK_ATTEMPTS, _LOCK_PAUSE_S = 6, 0.1
 """How often a locked directory is tried, and the pause before the next attempt."""
 
@@ -248,6 +251,13 @@ def refuse_url(path: str | Path) -> None:
             "example --workdir /shared/NAME (NFS, Filestore; docs/tpu.md). After a run has ended, its folder may be "
             "copied to a bucket"
         )
+
+
+def sweep_runs(folder: Path) -> list[Path]:
+    """The working directories in the folder of a sweep, sorted by name; empty if it is no such folder."""
+    if not (folder / SWEEP_FILE).is_file():
+        return []
+    return sorted(file.parent for file in folder.glob("*/experiment.yaml"))
 
 
 def split_step(name: str) -> tuple[Path, int | None] | None:

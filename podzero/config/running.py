@@ -183,6 +183,11 @@ class StopConfig(Section):
     games: PositiveInt | None = None
     """Games or episodes played by the actors."""
 
+    @property
+    def unlimited(self) -> bool:
+        """Whether there is no limit."""
+        return not self.model_dump(exclude_none=True)
+
     def reached(self, minutes: float, steps: int, games: float) -> str | None:
         """The first limit that a run has reached, for example `stop.steps=1000`, or None."""
         done = {"minutes": minutes, "steps": steps, "games": games}

@@ -42,6 +42,7 @@ FILLINGS = {
     "file": "runs/tic_tac_toe/experiment.yaml",
     "found.folder": "runs/tic_tac_toe/traces/1",
     "folder": "runs/tic_tac_toe",
+    "folder.root": "runs/tic_tac_toe",
     "continuation(experiment, root, None if ended.signal else {})": "runs/tic_tac_toe",
     "continuation(experiment, workdir.root, done)": "runs/tic_tac_toe stop.minutes=60",
     "name": "runs/tic_tac_toe",
@@ -79,8 +80,8 @@ VARIABLES = {"SITE": " ".join(OPTIONS)}
 MISSING = {
     "a": ["hex"], "b": ["chess"],
     "config": ["tic_tac_toe"], "directory": ["runs/tic_tac_toe"], "directories": ["runs/tic_tac_toe"],
-    "files": ["games.pgn"], "first": ["runs/tic_tac_toe"], "game": ["--game", "tic_tac_toe"],
-    "others": ["zoo:tic_tac_toe"], "protocol": ["--protocol", "gtp"], "stage": ["learner"],
+    "files": ["games.pgn"], "game": ["--game", "tic_tac_toe"], "protocol": ["--protocol", "gtp"],
+    "runs": ["runs/tic_tac_toe", "zoo:tic_tac_toe"], "settings": ["seed=0..1"], "stage": ["learner"],
     "target": ["queued"], "to": ["--to", "agent.onnx"], "who": ["runs/tic_tac_toe"],
 }  # fmt: skip
 """What is added where a sentence speaks of a command without its arguments."""

@@ -208,6 +208,7 @@ RUNNERS: dict[str, Callable[[str, list[str]], Command]] = {
     "settings": plain,
     "status": plain,
     "stop": elsewhere("tests/runtime/test_stopping.py stops runs"),
+    "sweep": elsewhere("tests/launch/test_sweep.py runs sweeps"),
     "tournament": tournament,
     "trace": elsewhere("tests/launch/test_runs.py traces a run"),
     "train": train,

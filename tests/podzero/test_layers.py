@@ -22,7 +22,7 @@ ONLY_IN = {
     "onnxruntime": {"tools.export"},
     "openvino": {"inference"},
     "prometheus_client": {"runtime.monitoring"},
-    "ray": {"benchmarks", "runtime", "runtime.cluster", "tools.bench"},
+    "ray": {"benchmarks", "runtime", "runtime.cluster", "tools.bench", "tools.sweep"},
     "grpc": {"benchmarks", "replay", "tools.bench"},
     "reverb": set(),
     "tensorflow": set(),

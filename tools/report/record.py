@@ -15,7 +15,7 @@ from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.monitoring.log_file import HEAD, OLD_FILES
 from podzero.runtime.monitoring.status import StoredStatus, read_status
 from podzero.tools.report.history import History, MetricsTail
-from podzero.workdir import Inheritance, Workdir, WorkdirError, read_json
+from podzero.workdir import Inheritance, Workdir, WorkdirError, read_json, sweep_runs
 
 if TYPE_CHECKING:
     from podzero.evaluation.games import KeptGame
@@ -101,12 +101,13 @@ def read_runs(names: Sequence[str]) -> dict[str, Record]:
     """Reads runs to be compared with one another, by their names.
 
     Args:
-      names: working directories, or agents of the zoo as `zoo:NAME`.
+      names: working directories, folders of sweeps for all of their runs, or agents of the zoo as `zoo:NAME`.
 
     Raises:
       ConfigError: an agent does not exist, a run is named twice, or only one is named.
       WorkdirError: a directory holds no run, or its files cannot be read.
     """
+    names = [str(run) for name in names for run in sweep_runs(Path(name)) or [Path(name)]]
     workdirs = {name: run_workdir(name) for name in names}
     if len({workdir.root for workdir in workdirs.values()}) < max(len(names), 2):
         raise ConfigError(f"expected at least two different runs to compare, not {', '.join(names)}")

@@ -1,0 +1,124 @@
+"""The command `sweep`: many runs of one experiment."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from podzero.errors import ConfigError
+from podzero.importing import import_extra
+from podzero.launch.directories import RUNS
+from podzero.launch.options import Address, Config, Json, print_json, print_tables
+from podzero.launch.platforms import keep_compiled_programs
+
+if TYPE_CHECKING:
+    from podzero.tools.sweep.grid import SweepRun
+
+Metric = Literal["keeps_value", "mean_return", "rating"]
+
+
+def sweep(
+    config: Config,
+    settings: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SECTION.FIELD=VALUES",
+            help="Settings to try, as a,b,c, or whole numbers from 0 to 4 as 0..4. All combinations are run; a setting "
+            "with one value has it in all runs.",
+            show_default=False,
+        ),
+    ],
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="The folder of the sweep; the run NAME is in DIR/NAME.",
+            show_default="runs/CONFIG-sweep",
+        ),
+    ] = None,
+    parallel: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs at the same time.", show_default="as many as have CPUs"),
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Minutes of training of each run: stop.minutes.", show_default="as in CONFIG")
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(min=1, help="Random search: run only so many of the combinations, with all seeds."),
+    ] = None,
+    asha: Annotated[
+        bool,
+        typer.Option(
+            "--asha", help="Stop a run at 1/9 and at 1/3 of its limit unless it is in the best third of those so far."
+        ),
+    ] = False,
+    metric: Annotated[
+        Metric | None,
+        typer.Option(help="What the table compares.", show_default="the first of these that the runs measure"),
+    ] = None,
+    address: Address = None,
+    as_json: Json = False,
+) -> None:
+    """Train an experiment with all combinations of some settings, and print a table of what the runs reached.
+
+    Each run trains on one machine. A run that fails resumes from its checkpoint, at most twice.
+    Typed again, the command goes on where it was: finished runs are kept.
+    The table compares the means over seeds: podzero sweep CONFIG learner.optimizer.learning_rate=1e-3,3e-3 seed=0..4
+    """
+    from podzero.runtime.stopping import StopSignals
+    from podzero.tools.sweep.folder import SweepFolder, absolute_config
+    from podzero.tools.sweep.grid import plan, read_grid
+    from podzero.tools.sweep.results import read_results, summarize
+
+    address = None if address == "local" else address
+    grid = read_grid([*settings, *([] if minutes is None else [f"stop.minutes={minutes:g}"])])
+    runs = plan(config, grid, samples)
+    for run in runs:
+        _check_alone(run)
+    folder = SweepFolder(to or RUNS / f"{Path(config).stem}-sweep")
+
+    def say(text: str) -> None:
+        if not as_json:
+            print(text, flush=True)
+
+    with StopSignals() as signals, folder.lock():
+        folder.open(config, grid, runs)
+        left = [run for run in runs if folder.progress(run).state == "unfinished"]
+        say(f"{len(runs)} runs in {folder.root}, of which {len(runs) - len(left)} have ended.")
+        given_up: dict[str, str] = {}
+        if left:
+            import_extra("ray.tune", "podzero sweep", "sweep")
+            from podzero.tools.sweep.tuning import train_runs
+
+            if address is None:
+                keep_compiled_programs()
+            # ASHA needs to know what the others have reached.
+            given_up = train_runs(
+                folder, absolute_config(config), runs if asha else left, parallel, address, asha, signals, say
+            )
+        found = summarize(read_results(folder, runs, given_up), metric)
+    if as_json:
+        print_json(found.to_tree())
+    else:
+        print_tables(found.tables())
+        print(f"Their curves: podzero report {shlex.quote(str(folder.root))}")
+    if signals.number:
+        say("Go on with the same command.")
+        raise typer.Exit(128 + signals.number)
+    if given_up:
+        raise typer.Exit(1)
+
+
+def _check_alone(run: SweepRun) -> None:
+    """Refuses a run that does not end by itself, or needs several machines."""
+    if run.experiment.stop.unlimited:
+        raise ConfigError(f"the run {run.name} would never end; give --minutes or stop.steps=N")
+    if (hosts := run.experiment.cluster.learner_hosts) > 1:
+        raise ConfigError(
+            f"the run {run.name} trains on {hosts} machines (cluster.hosts or cluster.slice), but one of a sweep on "
+            "one machine; train such runs one by one with `podzero train --address`"
+        )

@@ -1,0 +1,36 @@
+"""A `podzero train` of a sweep, without Ray: what it does depends on the seed.
+
+fake_sweep_run.py train CONFIG [section.field=value ...] --workdir DIR --view plain
+
+Seed 0 ends. Seed 1 is killed the first time, and then ends. Seed 2 fails each time. Others go on until SIGTERM.
+"""
+
+import os
+import signal
+import sys
+import time
+
+from run_files import evaluation, line
+
+from podzero.config import load
+from podzero.runtime.monitoring.status import RunStatus, write_status
+from podzero.workdir import Workdir
+
+_, config, *overrides, _, root, _, _ = sys.argv[1:]
+assert "RAY_ADDRESS" not in os.environ
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+workdir, experiment = Workdir(root), load(config, overrides)
+resumed = workdir.is_run
+with workdir.lock():
+    workdir.open(experiment)
+    write_status(workdir, RunStatus("fake", "training", 60.0, step=1))
+    if experiment.seed == 1 and not resumed:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if experiment.seed == 2:
+        sys.exit("podzero: the learner failed")
+    if experiment.seed > 2:
+        time.sleep(600)
+    share = experiment.learner.optimizer.learning_rate + experiment.seed / 10
+    lines = [line("learner", 1, 1, learner__loss=2.0), evaluation(60, 2, keeps_value=share)]
+    workdir.metrics_file.write_bytes(b"\n".join([*lines, b""]))
+    write_status(workdir, RunStatus("fake", "ended", 120.0, step=2, keeps_value=share))

@@ -1,0 +1,118 @@
+"""`podzero sweep`: what it refuses, the table, and sweeps with stand-ins for the processes of `podzero train`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from run_files import evaluation, line
+
+from podzero.config import load
+from podzero.runtime.monitoring.status import RunStatus, write_status
+from podzero.workdir import Workdir
+
+FAKE = Path(__file__).parents[1] / "fakes" / "fake_sweep_run.py"
+RATES = "learner.optimizer.learning_rate=0.25,0.5"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tic_tac_toe", "search.q_scal=tree,bounds"], "q_scale"),
+        (["tic_tac_toe", "seed=0..1", "--minutes", "2", "stop.minutes=3"], "twice"),
+        (["tic_tac_toe", "seed=0..1", "stop.minutes=null"], "--minutes"),
+        (["tic_tac_to", "seed=0..1"], "tic_tac_toe"),
+        (["tic_tac_toe", "seed=0..1", "cluster.hosts=2"], "cluster.hosts"),
+        (["tic_tac_toe", "seed=0..1", "--to", "gs://bucket/sweep"], "object storage"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_ray_starts(command, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    code, _, error = command("sweep", *arguments)
+    assert code == 2
+    assert message in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_sweep_that_has_ended_prints_its_table_at_once(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for rate in ("0.25", "0.5"):
+        for seed in (0, 1):
+            run = Workdir(tmp_path / "runs" / "tic_tac_toe-sweep" / f"learning_rate{rate}-seed{seed}")
+            run.open(load("tic_tac_toe", [f"learner.optimizer.learning_rate={rate}", f"seed={seed}", "stop.minutes=2"]))
+            value = float(rate) + seed / 10
+            lines = [line("learner", 1, 1, learner__loss=2.0), evaluation(60, 2, keeps_value=value)]
+            run.metrics_file.write_bytes(b"\n".join([*lines, b""]))
+            write_status(run, RunStatus("tic_tac_toe", "ended", 120.0, step=2))
+    code, out, _ = command("sweep", "tic_tac_toe", RATES, "seed=0..1", "--minutes", "2", "--json")
+    assert code == 0
+    first, second = json.loads(out)["combinations"]
+    assert (first["mean"], second["mean"]) == pytest.approx((0.3, 0.55))
+    assert second["difference"]["mean"] == pytest.approx(0.25)
+    code, out, _ = command("sweep", "tic_tac_toe", RATES, "seed=0..1", "--minutes", "2")
+    assert code == 0
+    assert "podzero report" in out
+    # The folder stands for its runs elsewhere too.
+    assert command("compare", "runs/tic_tac_toe-sweep", "--json")[0] == 0
+    code, out, _ = command("report", "runs/tic_tac_toe-sweep", "--json")
+    assert code == 0
+    assert Path(json.loads(out)["report"]).parent.name == "tic_tac_toe-sweep"
+
+
+SWEEP = f"""
+from podzero.launch.main import main
+from podzero.tools.sweep import tuning
+tuning.PROGRAM = ({str(FAKE)!r},)
+main()
+"""
+
+
+def start(folder, *arguments):
+    """Starts `podzero sweep` in a process of its own, with stand-ins for its runs."""
+    path = os.pathsep.join([str(FAKE.parent), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        [sys.executable, "-c", SWEEP, "sweep", "tic_tac_toe", *arguments, "stop.minutes=2", "--to", str(folder)],
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_a_killed_run_is_resumed_and_one_that_always_fails_is_given_up_and_named(tmp_path):
+    process = start(tmp_path / "sweep", RATES, "seed=0..2", "--parallel", "3", "--json")
+    out, error = process.communicate(timeout=280)
+    assert process.returncode == 1, error
+    found = json.loads(out)
+    assert {run["seed"]: run["state"] for run in found["runs"]} == {
+        "0": "finished",
+        "1": "finished",
+        "2": "given up: the learner failed",
+    }
+    assert [one["values"] for one in found["combinations"]] == [[0.25, 0.35], [0.5, 0.6]]
+    assert found["combinations"][1]["difference"]["mean"] == pytest.approx(0.25)
+    # Only what has not finished is run again.
+    again = start(tmp_path / "sweep", RATES, "seed=0..2", "--parallel", "3")
+    out, _ = again.communicate(timeout=280)
+    assert "4 have ended" in out
+    assert "seed0: " not in out
+
+
+@pytest.mark.slow
+def test_a_signal_ends_all_runs_in_order(tmp_path):
+    process = start(tmp_path / "sweep", "seed=3..9", "--parallel", "2")
+    statuses = [tmp_path / "sweep" / f"seed{seed}" / "status.json" for seed in (3, 4)]
+    deadline = time.monotonic() + 200
+    while not all(status.exists() for status in statuses) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=90)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "2 runs write" in out
+    assert all(Workdir(status.parent).holder() is None for status in statuses)
+    assert not (tmp_path / "sweep" / "seed9").exists()

@@ -1,0 +1,58 @@
+"""The table of a sweep, by numbers computed by hand."""
+
+import json
+import math
+
+import pytest
+
+from podzero.tools.sweep.results import RunResult, summarize
+
+
+def result(rate, seed, value, state="finished"):
+    values = {} if value is None else {"rating": value}
+    return RunResult(f"rate{rate}-seed{seed}", {"rate": rate}, seed, state, 10.0, 100, values)
+
+
+def test_differences_are_paired_by_seed():
+    runs = [
+        *(result("1", seed, value) for seed, value in (("0", 10.0), ("1", 20.0), ("2", 30.0))),
+        *(result("2", seed, value) for seed, value in (("0", 11.0), ("1", 22.0), ("2", 33.0))),
+    ]
+    first, second = summarize(runs).combinations
+    assert (first.mean, first.spread, first.difference) == (20.0, 10.0, None)
+    assert (second.mean, second.spread) == (22.0, 11.0)
+    # Differences 1, 2, 3: their standard deviation is 1, and t for 2 degrees of freedom is 4.303.
+    assert second.difference.mean == 2.0
+    assert second.difference.high == pytest.approx(2.0 + 4.303 / math.sqrt(3), abs=1e-3)
+    assert second.difference.pairs == 3
+
+
+def test_only_finished_runs_that_have_a_partner_are_compared():
+    runs = [
+        result("1", "0", 10.0),
+        result("1", "1", 99.0, "stopped early"),
+        result("2", "0", 13.0),
+        result("2", "1", 50.0),
+        result("3", "0", 7.0, "given up: it broke"),
+        result("3", "1", None),
+    ]
+    first, second, third = summarize(runs).combinations
+    assert (first.values, second.values, third.values) == ([10.0], [13.0, 50.0], [])
+    assert second.difference == (3.0, -math.inf, math.inf, 1)
+    assert third.difference is None
+
+
+def test_tables_name_what_was_given_up_and_json_has_null_for_what_is_not_known():
+    found = summarize([result("1", "0", 10.0), result("2", "0", None, "given up: it broke")])
+    combinations, runs = found.tables()
+    assert [row[0] for row in combinations.rows] == ["rate=1", "rate=2"]
+    assert "it broke" in runs.rows[1][1]
+    tree = json.loads(json.dumps(found.to_tree(), allow_nan=False))
+    assert [one["mean"] for one in tree["combinations"]] == [10.0, None]
+
+
+def test_the_most_comparable_measure_is_taken_unless_another_is_asked_for():
+    run = RunResult("run", {}, "", "finished", 1.0, 1, {"rating": 5.0, "keeps_value": 0.9})
+    assert summarize([run]).combinations[0].mean == 0.9
+    assert summarize([run], "rating").combinations[0].mean == 5.0
+    assert summarize([run], "mean_return").combinations[0].values == []

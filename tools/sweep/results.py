@@ -1,0 +1,220 @@
+"""What the runs of a sweep reached: means over seeds, the spread between them, and differences paired by seed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from podzero.intervals import student
+from podzero.tools.report.figures import MetricCurves, ReportTable
+from podzero.tools.report.record import RunReader
+from podzero.tools.report.strength import Evaluations
+from podzero.tools.sweep.folder import METRICS, SweepFolder
+from podzero.tools.sweep.grid import SweepRun, shown
+
+_MEASURES = {
+    "keeps_value": ("keeps_value", "share of moves that keep the value"),
+    "mean_return": ("mean_return", "mean return"),
+    "rating": ("elo", "Elo rating"),
+}
+"""The evaluator's name and the words for each of `METRICS`."""
+_ABSENT = "\N{EN DASH}"
+
+
+class RunResult(NamedTuple):
+    """What a run of a sweep reached."""
+
+    name: str
+    combination: Mapping[str, str]
+    """Its values of the swept settings, without the seed."""
+    seed: str
+    """Empty if seeds are not swept."""
+    state: str
+    """As in `folder.State`, or why the run was given up."""
+    minutes: float
+    """Minutes of training."""
+    steps: int
+    """Learner steps."""
+    values: Mapping[str, float]
+    """The newest evaluation, by the names of `folder.METRICS`."""
+
+
+class Difference(NamedTuple):
+    """A mean difference of pairs of runs with the same seed, and its 95% interval (Student)."""
+
+    mean: float
+    low: float
+    """Minus infinity for a single pair."""
+    high: float
+    """Infinity for a single pair."""
+    pairs: int
+
+
+class Combination(NamedTuple):
+    """The runs that differ only in their seed."""
+
+    settings: Mapping[str, str]
+    runs: int
+    """The runs of the sweep."""
+    values: Sequence[float]
+    """The metric of those that have finished and have it."""
+    difference: Difference | None
+    """From the first combination; None for the first itself, and without pairs."""
+
+    @property
+    def mean(self) -> float:
+        """The mean of `values`; NaN without any."""
+        return statistics.fmean(self.values) if self.values else math.nan
+
+    @property
+    def spread(self) -> float:
+        """The sample standard deviation between seeds; NaN for fewer than two."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else math.nan
+
+
+class SweepResults(NamedTuple):
+    """The results of a sweep."""
+
+    metric: str
+    """One of `folder.METRICS`."""
+    combinations: Sequence[Combination]
+    runs: Sequence[RunResult]
+
+    def to_tree(self) -> dict[str, Any]:
+        """The results as JSON values; null for what is not known."""
+        return {
+            "metric": self.metric,
+            "combinations": [
+                {
+                    "settings": dict(one.settings),
+                    "runs": one.runs,
+                    "values": list(one.values),
+                    "mean": _finite(one.mean),
+                    "spread": _finite(one.spread),
+                    "difference": one.difference and {k: _finite(v) for k, v in one.difference._asdict().items()},
+                }
+                for one in self.combinations
+            ],
+            "runs": [run._asdict() for run in self.runs],
+        }
+
+    def tables(self) -> list[ReportTable]:
+        """A table of the combinations and one of the runs."""
+        rows = [
+            (
+                shown(one.settings) or "as they stand",
+                f"{len(one.values)} of {one.runs}",
+                _number(one.mean),
+                _number(one.spread),
+                _said(one.difference),
+            )
+            for one in self.combinations
+        ]
+        runs = [
+            (
+                run.name,
+                run.state,
+                f"{run.minutes:.1f}",
+                f"{run.steps:,}",
+                _number(run.values.get(self.metric, math.nan)),
+            )
+            for run in self.runs
+        ]
+        word = _MEASURES[self.metric][1]
+        return [
+            ReportTable(
+                f"The {word} in the newest evaluation of each finished run: mean and standard deviation over seeds; "
+                "mean difference from the first row, paired by seed, with its 95% interval.",
+                ("settings", "finished", "mean", "spread", "difference"),
+                rows,
+            ),
+            ReportTable("All runs.", ("run", "state", "minutes", "steps", word), runs),
+        ]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if math.isfinite(value) else _ABSENT
+
+
+def _said(difference: Difference | None) -> str:
+    if difference is None:
+        return _ABSENT
+    mean, low, high, pairs = difference
+    interval = f"{low:+.3g} to {high:+.3g}" if math.isfinite(low) else "no interval"
+    return f"{mean:+.4g} ({interval}; {pairs} pair{'s' if pairs > 1 else ''})"
+
+
+def summarize(runs: Sequence[RunResult], metric: str | None = None) -> SweepResults:
+    """The results of the runs of a sweep, which are at least one.
+
+    Args:
+      runs: the runs; the first one's combination is the one with which the others are compared.
+      metric: one of `folder.METRICS`; by default the first that a run has.
+    """
+    metric = metric or next((name for name in METRICS if any(name in run.values for run in runs)), "rating")
+    groups: dict[tuple[str, ...], list[RunResult]] = {}
+    for run in runs:
+        groups.setdefault(tuple(run.combination.values()), []).append(run)
+    by_seed = [
+        {run.seed: run.values[metric] for run in group if run.state == "finished" and metric in run.values}
+        for group in groups.values()
+    ]
+    combinations = [
+        Combination(
+            group[0].combination, len(group), list(found.values()), _paired(by_seed[0], found) if index else None
+        )
+        for index, (group, found) in enumerate(zip(groups.values(), by_seed, strict=True))
+    ]
+    return SweepResults(metric, combinations, runs)
+
+
+def _paired(first: Mapping[str, float], other: Mapping[str, float]) -> Difference | None:
+    differences = [value - first[seed] for seed, value in other.items() if seed in first]
+    if not differences:
+        return None
+    mean = statistics.fmean(differences)
+    deviation = statistics.stdev(differences) if len(differences) > 1 else math.nan
+    return Difference(mean, *student(mean, deviation, len(differences)), len(differences))
+
+
+def read_results(folder: SweepFolder, runs: Sequence[SweepRun], given_up: Mapping[str, str]) -> list[RunResult]:
+    """Reads what the runs reached.
+
+    Args:
+      folder: the sweep's folder.
+      runs: the runs.
+      given_up: the last error of each run that was given up, by name.
+
+    Raises:
+      WorkdirError: the files of a run cannot be read.
+    """
+    return [_read(folder, run, given_up.get(run.name)) for run in runs]
+
+
+def _read(folder: SweepFolder, run: SweepRun, error: str | None) -> RunResult:
+    workdir, (state, status) = folder.workdir(run), folder.progress(run)
+    return RunResult(
+        run.name,
+        run.combination,
+        run.seed,
+        state if error is None else f"given up: {error}",
+        status.elapsed_s / 60 if status else 0.0,
+        status.step if status else 0,
+        _newest_evaluation(RunReader(workdir)) if workdir.is_run else {},
+    )
+
+
+def _newest_evaluation(reader: RunReader) -> dict[str, float]:
+    record = reader.read()
+    evaluations = Evaluations(MetricCurves(record.history), record.ladder)
+    found = {name: evaluations.values(measured) for name, (measured, _) in _MEASURES.items()}
+    known = {name: values[np.isfinite(values)] for name, values in found.items()}
+    return {name: float(values[-1]) for name, values in known.items() if len(values)}

@@ -1,0 +1,90 @@
+"""A trial of Ray Tune: one run of a sweep, in a process of its own on the trial's node.
+
+The run has a local Ray of its own, and resumes from its newest checkpoint whenever it is started again. Each trial
+loads this module, which therefore imports no JAX.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+
+from podzero.config import StopConfig
+from podzero.runtime.driver_process import STOP_LIMIT_S, DriverProcess
+from podzero.runtime.monitoring.status import RunStatus
+from podzero.runtime.stopping import NotStopped, stop_run
+from podzero.tools.sweep.folder import METRICS, progress
+from podzero.workdir import Workdir
+
+POLL_S = 2.0
+"""Time between two looks at a run, in seconds; its status is written as often."""
+STRENGTH = "strength"
+"""The metric that ASHA compares."""
+STOP_FILE = ".stop"
+"""A file in the sweep's folder that asks all trials, on any node, to end their runs."""
+PROGRAM = (
+    "-c",
+    # SIGTERM, and thus a last checkpoint, when the trial's process dies: PR_SET_PDEATHSIG is 1.
+    "import ctypes, signal; ctypes.CDLL(None).prctl(1, signal.SIGTERM)\n"
+    "from podzero.launch.main import main; main()",
+)  # fmt: skip
+"""The arguments of Python for the command line of a run, which ends with its trial."""
+
+
+class RunTrial(tune.Trainable):  # type: ignore[misc]
+    """A trial: one run in a process of its own. A failure of the run is one of the trial."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Starts or resumes the run, unless it has ended before and only tells what it reached."""
+        trial = config["run"]
+        self._workdir = Workdir(trial["workdir"])
+        self._limits = StopConfig.model_validate(trial["limits"])
+        self._stop_file = Path(trial["stop_file"])
+        self._process: DriverProcess | None = None
+        # The trial before may have been killed on this node; its run then writes a last checkpoint.
+        stop_run(self._workdir, STOP_LIMIT_S, lambda _: None)
+        ended = trial["stopped_early"] or progress(self._workdir, self._limits).state == "finished"
+        if not ended and not self._stop_file.exists():
+            self._process = DriverProcess(
+                self._workdir,
+                trial["arguments"],
+                # That of this node, which may be another than the driver's.
+                [sys.executable, *trial["program"]],
+                Path(trial["folder"]),
+                run_environment(os.environ),
+            )
+
+    def step(self) -> dict[str, Any]:
+        """Waits a while; returns what the run has reached, and whether it has ended."""
+        if self._process is not None:
+            with suppress(NotStopped):
+                self._process.wait(POLL_S)
+            if self._stop_file.exists():
+                self._process.end()
+        status = progress(self._workdir, self._limits).status
+        reported = {} if status is None else reported_metrics(status)
+        return reported | {"done": self._process is None or not self._process.running}
+
+    def cleanup(self) -> None:
+        """Ends the run with a last checkpoint, if it still goes on: Tune has stopped the trial."""
+        if self._process is not None:
+            self._process.end()
+
+
+def run_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment variables of a run: those of a trial without what Ray has set for its worker."""
+    # RAY_ADDRESS would make the run join the cluster of the sweep.
+    return {key: value for key, value in environment.items() if not key.startswith("RAY_") and key != "OMP_NUM_THREADS"}
+
+
+def reported_metrics(status: RunStatus) -> dict[str, float]:
+    """What a trial reports: minutes and steps of training, and strength once there was an evaluation."""
+    found = {"minutes": status.elapsed_s / 60, "steps": float(status.step), "games": float(status.games)}
+    strength = next((value for name in METRICS if (value := getattr(status, name)) is not None), None)
+    return found if strength is None else found | {STRENGTH: strength}
