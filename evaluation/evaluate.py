@@ -1,21 +1,16 @@
-"""The commands `evaluate` and `analyze`."""
+"""The command `evaluate`: matches, judgements by a solver, and episodes."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator
 from contextlib import closing
 from datetime import date
 from itertools import chain
 from pathlib import Path
-from queue import Empty
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 
 from podzero.config import EnvConfig, GymnasiumConfig
 from podzero.envs import make_env, make_vector_env, simulator_errors
@@ -39,8 +34,6 @@ from podzero.evaluation.resolve import acting, resolve
 from podzero.evaluation.solvers import SOLVED
 from podzero.player_names import PREFIX, TrainedPlayer, game_to_play, parse_player
 from podzero.protocols import Env
-from podzero.reading import read_ahead
-from podzero.types import Array, EnvState
 
 POSITIONS = 1000
 """Positions that a solver judges by default."""
@@ -123,26 +116,6 @@ def evaluate(
     if opponent is None:
         return about | {"matches": results}
     return about | {"opponent": other.name} | results[other.name]
-
-
-def analyze(
-    who: str, lines: Iterable[str], simulations: int | None = None, game: str | None = None
-) -> Iterator[dict[str, Any]]:
-    """Searches positions given as JSON lines, by the moves that lead to them.
-
-    `{"id": 1, "moves": [3, 3, 4]}` gives `{"id": 1, "move": 2, "policy": [...], "value": 0.31, "visits": [...]}`, with
-    the value for the player to move. An invalid line gives `{"id": ..., "error": "..."}`. Answers keep the order of the
-    lines; waiting lines are answered in one batch.
-
-    Raises:
-      ConfigError, WorkdirError, SnapshotError: see `resolve`; raised before the first line is read.
-    """
-    where = game_to_play(game, who)
-    env = make_env(where)
-    player = resolve(who, env, simulations, discount_of(where))
-    if not isinstance(player, SearchPlayer):
-        raise ConfigError(f"player '{who}' does not search; analyze needs a working directory or mcts:N")
-    return Analyst(env, player).answers(lines)
 
 
 def discount_of(game: str | EnvConfig) -> float:
@@ -240,113 +213,3 @@ def _shares(result: JudgeResult | BandResult) -> dict[str, Any]:
         "exact": result.exact,
         "interval": list(result.interval),
     }
-
-
-BATCH = 64
-"""Batch size of the search: batches of several positions are padded to it, so that only two programs are compiled."""
-
-
-class _Request(NamedTuple):
-    """A parsed line: moves, or an error."""
-
-    id: Any
-    moves: list[int]
-    error: str | None
-
-
-class Analyst:
-    """Answers requests with the search of one player."""
-
-    def __init__(self, env: Env, player: SearchPlayer) -> None:
-        self._env = env
-        self._player = player
-        self._key = jax.random.key(0)
-        self._start = env.init(jax.random.key(0))
-        self._view = jax.jit(jax.vmap(env.view))
-        self._advance = jax.jit(self._play_where_legal)
-
-    def answers(self, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-        """One answer per non-empty line; see `analyze`."""
-        for batch in _as_they_come(lines):
-            yield from self._answer([_parse(line, self._env.spec.num_actions) for line in batch])
-
-    def _answer(self, requests: list[_Request]) -> Iterator[dict[str, Any]]:
-        size = 1 if len(requests) == 1 else BATCH
-        padding = [_Request(None, [], None)] * (size - len(requests))
-        self._key, key = jax.random.split(self._key)
-        with simulator_errors():
-            roots, errors = self._replay([*requests, *padding])
-            result = jax.device_get(self._player.search(key, roots))
-        for i, request in enumerate(requests):
-            error = request.error or errors[i]
-            if error:
-                yield {"id": request.id, "error": error}
-            else:
-                yield {
-                    "id": request.id,
-                    "move": int(result.action[i]),
-                    "policy": [round(float(p), 6) for p in result.policy[i]],
-                    "value": round(float(result.value[i]), 6),
-                    "visits": result.visits[i].tolist(),
-                }
-
-    def _replay(self, requests: list[_Request]) -> tuple[EnvState, list[str | None]]:
-        """Roots of the search, and errors in the moves; the root is the initial state where there is an error."""
-        fresh = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(requests), *leaf.shape)), self._start)
-        states = fresh
-        errors: list[str | None] = [None] * len(requests)
-        for ply in range(max(len(request.moves) for request in requests)):
-            actions = [r.moves[ply] if ply < len(r.moves) else -1 for r in requests]
-            states, refused = self._advance(states, np.array(actions, np.int32))
-            for i in np.flatnonzero(refused):
-                errors[i] = errors[i] or f"move {ply + 1} ({actions[i]}) is illegal in that position"
-        over = np.asarray(self._view(states).done)
-        for i in np.flatnonzero(over):
-            errors[i] = errors[i] or f"the game is over after these {len(requests[i].moves)} moves"
-        return jax.vmap(optax.tree.where)(over, fresh, states), errors
-
-    def _play_where_legal(self, states: EnvState, actions: Array) -> tuple[EnvState, Array]:
-        """Plays the legal actions; -1 is none. Returns the states and a mask of illegal actions."""
-        view = jax.vmap(self._env.view)(states)
-        legal = jnp.take_along_axis(view.legal, jnp.maximum(actions, 0)[:, None], axis=1)[:, 0] & ~view.done
-        goes_on = (actions >= 0) & legal
-        played = jax.vmap(self._env.step)(states, jnp.where(goes_on, actions, jnp.argmax(view.legal, axis=1)))
-        return jax.vmap(optax.tree.where)(goes_on, played, states), (actions >= 0) & ~legal
-
-
-def _parse(line: str, num_actions: int) -> _Request:
-    try:
-        tree = json.loads(line)
-        # The answer repeats the id; NaN is not JSON.
-        json.dumps(tree, allow_nan=False)
-    except (ValueError, RecursionError) as error:
-        return _Request(None, [], f"invalid JSON: {error}")
-    if not isinstance(tree, dict):
-        return _Request(None, [], 'expected an object, for example {"id": 1, "moves": [3, 3, 4]}')
-    moves = tree.get("moves")
-    # Not `isinstance`, for which `true` is an integer.
-    if not isinstance(moves, list) or not all(type(move) is int and 0 <= move < num_actions for move in moves):
-        return _Request(tree.get("id"), [], f'expected "moves" to be a list of actions from 0 to {num_actions - 1}')
-    return _Request(tree.get("id"), moves, None)
-
-
-def _as_they_come(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Batches of the lines that have arrived, at most `BATCH`; never waits to fill a batch."""
-    waiting = read_ahead(lines, 4 * BATCH)
-    batch: list[str] = []
-    while True:
-        try:
-            item = waiting.get(block=not batch)
-        except Empty:
-            yield batch
-            batch = []
-            continue
-        if isinstance(item, str):
-            batch.append(item)
-        if batch and (len(batch) == BATCH or not isinstance(item, str)):
-            yield batch
-            batch = []
-        if isinstance(item, Exception):
-            raise item
-        if item is None:
-            return

@@ -129,15 +129,16 @@ def evaluate(
 def analyze(who: Who, simulations: Simulations = None, game: GameOption = None) -> None:
     """Search the positions on standard input.
 
-    Each line is a JSON object with the moves of a game, such as
-    {"id": 1, "moves": [3, 3, 4]}
+    Each line is a JSON object with the moves of a game, as actions or names, such as
+    {"id": 1, "moves": [3, 3, 4]} or {"id": 1, "moves": ["d", "d", "e"], "maxVisits": 8}
 
     Each answer is a line of JSON with the move, the policy, the visit counts,
-    and the value for the player to move.
+    and the value for the player to move. It names moves if the question does,
+    or has "names": true.
     """
     game_to_play(game, who)
     keep_compiled_programs()
-    from podzero.evaluation.evaluate import analyze as run
+    from podzero.evaluation.analysis import analyze as run
 
     for answer in run(who, standard_input(), simulations, game):
         print_json(answer)

@@ -1,14 +1,9 @@
 import json
-import queue
-from types import SimpleNamespace
 
 import pytest
-from failing_callback import fail_in_callback
 
-from podzero.envs import SimulatorError, make_env
 from podzero.errors import ConfigError
-from podzero.evaluation.evaluate import BATCH, Analyst, analyze, evaluate, records_file
-from podzero.evaluation.resolve import resolve
+from podzero.evaluation.evaluate import evaluate, records_file
 
 
 def test_a_match_as_plain_values():
@@ -84,96 +79,6 @@ def test_without_opponent_and_solver_a_match_is_played_against_search_and_one_ag
 def test_positions_without_a_solver_that_judges_them_are_refused(who, arguments, words):
     with pytest.raises(ConfigError, match=words):
         evaluate(who, positions=30, **arguments)
-
-
-@pytest.fixture(scope="module")
-def analyst(workdir):
-    env = make_env("tic_tac_toe")
-    return Analyst(env, resolve(str(workdir.root), env))
-
-
-def answers(analyst, *requests):
-    return list(analyst.answers([r if isinstance(r, str) else json.dumps(r) for r in requests]))
-
-
-def test_analyze_answers_with_the_newest_snapshot(workdir):
-    (answer,) = analyze(str(workdir.root), ['{"id": 1, "moves": [4]}'], simulations=3)
-    assert answer["id"] == 1
-    assert sum(answer["visits"]) == 3
-
-
-def test_bad_lines_are_answered_with_what_is_wrong_and_the_rest_as_well(analyst):
-    requests = [
-        {"id": 1, "moves": []},
-        "{no json",
-        {"id": 3, "moves": [4, 4]},
-        "[1]",
-        {"id": 5, "moves": [9]},
-        {"id": 6},
-        "   ",
-        {"id": 7, "moves": [0, 3, 1, 4, 2]},
-        {"id": 8, "moves": [0, 3, 1, 4, 2, 5]},
-        {"id": 9, "moves": [True]},
-        {"id": 10, "moves": [4]},
-    ]
-    got = answers(analyst, *requests)
-    assert [answer["id"] for answer in got] == [1, None, 3, None, 5, 6, 7, 8, 9, 10]
-    assert set(got[0]) == {"id", "move", "policy", "value", "visits"}
-    assert sum(got[0]["visits"]) == 8
-    assert sum(got[0]["policy"]) == pytest.approx(1, abs=1e-5)
-    assert got[9]["policy"][4] == 0
-    errors = [answer.get("error") for answer in got]
-    assert errors[0] is errors[9] is None
-    for error, words in zip(
-        errors[1:9],
-        ["invalid JSON", "move 2 (4) is illegal", "expected an object", "actions from 0 to 8", "actions from 0 to 8",
-         "the game is over", "move 6 (5) is illegal", "actions from 0 to 8"],
-        strict=True,
-    ):  # fmt: skip
-        assert words in error
-
-
-def test_many_lines_are_answered_in_their_order_and_as_each_alone(analyst):
-    count = BATCH + 10
-    requests = [{"id": i, "moves": [i % 9]} for i in range(count)]
-    got = answers(analyst, *requests)
-    assert [answer["id"] for answer in got] == list(range(count))
-    (alone,) = answers(analyst, requests[5])
-    assert alone["move"] == got[5]["move"] == got[5 + 9]["move"]
-    assert alone["policy"] == pytest.approx(got[5]["policy"], abs=1e-4)
-
-
-def test_a_single_line_is_answered_while_the_next_is_not_there_yet(analyst):
-    """A program that sends a position and waits for the answer must not wait for a full batch."""
-    lines = queue.Queue()
-    stream = analyst.answers(iter(lambda: lines.get(timeout=60), "end"))
-    for i in range(2):
-        lines.put(json.dumps({"id": i, "moves": []}))
-        assert next(stream)["id"] == i
-    lines.put("end")
-    assert list(stream) == []
-
-
-def test_a_reader_that_fails_is_heard(analyst):
-    def broken():
-        yield '{"id": 1, "moves": []}'
-        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
-
-    stream = analyst.answers(broken())
-    assert next(stream)["id"] == 1
-    with pytest.raises(UnicodeDecodeError):
-        next(stream)
-
-
-def test_a_game_that_fails_in_analysis_is_named():
-    player = SimpleNamespace(search=lambda key, roots: fail_in_callback("mine: the game raised KeyError"))
-    with pytest.raises(SimulatorError, match="mine: the game raised KeyError"):
-        answers(Analyst(make_env("tic_tac_toe"), player), {"id": 1, "moves": []})
-
-
-def test_who_does_not_search_cannot_analyze():
-    with pytest.raises(ConfigError, match="does not search"):
-        analyze("random", [], game="tic_tac_toe")
 
 
 def test_matches_of_an_agent_that_comes_with_podzero_leave_its_folder_alone():

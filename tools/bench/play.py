@@ -24,8 +24,8 @@ from podzero.clock import REPORT_EVERY_S
 from podzero.config import Experiment, GameConfig, GymnasiumConfig, ResNetConfig, SimulatorConfig, parse
 from podzero.envs import make_env
 from podzero.errors import ConfigError
+from podzero.evaluation.analysis import BATCH, Analyst
 from podzero.evaluation.arena import Arena
-from podzero.evaluation.evaluate import BATCH, Analyst
 from podzero.evaluation.players import NetworkPlayers, RandomPlayer
 from podzero.inference import BackgroundSource, has_int8_instructions
 from podzero.networks import make_inference, make_network
@@ -464,7 +464,8 @@ def bench_analyze(experiment: Experiment, seconds: float) -> dict[str, Any]:
     env = make_env(experiment.env)
     params = make_network(experiment.network, env.spec).init(jax.random.key(experiment.seed))
     players = NetworkPlayers(env, experiment.network, experiment.search, experiment.env.discount)
-    analyst, lines = Analyst(env, players.player("untrained", params)), _lines(env)
+    player, usual = players.player("untrained", params), experiment.search.simulations
+    analyst, lines = Analyst(env, lambda _: player, usual), _lines(env)
     evaluations = POSITIONS * (experiment.search.simulations + 1)
 
     def analyze(_seconds: float) -> float:

@@ -1,0 +1,236 @@
+"""The command `analyze`: searches of positions that arrive as lines of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from queue import Empty
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from podzero.envs import make_env, notation_for, simulator_errors
+from podzero.envs.boards.go import KOMI
+from podzero.envs.notation import NotationError
+from podzero.errors import ConfigError
+from podzero.evaluation.evaluate import discount_of
+from podzero.evaluation.players import SearchPlayer
+from podzero.evaluation.resolve import resolve
+from podzero.player_names import BuiltinPlayer, TrainedPlayer, game_to_play, parse_player
+from podzero.protocols import Env
+from podzero.reading import read_ahead
+from podzero.types import Array, EnvState, SearchResult
+
+BATCH = 64
+"""Batch size of the search: batches of several positions are padded to it, so that only two programs are compiled."""
+FRACTIONS = (1, 4, 16, 64)
+"""What the usual number of simulations is divided by for the sizes that `maxVisits` chooses from."""
+
+
+def analyze(
+    who: str, lines: Iterable[str], simulations: int | None = None, game: str | None = None
+) -> Iterator[dict[str, Any]]:
+    """Searches positions given as JSON lines, by the moves that lead to them.
+
+    `{"id": 1, "moves": [3, 3, 4]}` gives `{"id": 1, "move": 2, "policy": [...], "value": 0.31, "visits": [...]}`, with
+    the value for the player to move. Moves may be names, as `"d"`; then, or with `"names": true`, the answer names its
+    move, and `policy` and `visits` are objects with the moves that have any. With `"maxVisits": N` the search is the
+    largest of the usual one, a quarter, a 16th and a 64th of it that has at most N simulations. An invalid line gives
+    `{"id": ..., "error": "..."}`. Answers keep the order of the lines; waiting lines are answered in one batch.
+
+    Raises:
+      ConfigError, WorkdirError, SnapshotError: see `resolve`; raised before the first line is read.
+    """
+    where, player = game_to_play(game, who), parse_player(who)
+    env = make_env(where)
+    if isinstance(player, TrainedPlayer):
+        usual = simulations or player.workdir.experiment().search.simulations
+    elif isinstance(player, BuiltinPlayer) and player.kind == "mcts":
+        usual = player.simulations
+    else:
+        raise ConfigError(f"player '{who}' does not search; analyze needs a working directory or mcts:N")
+
+    def searcher(size: int) -> SearchPlayer:
+        name = who if isinstance(player, TrainedPlayer) else f"mcts:{size}"
+        found = resolve(name, env, size, discount_of(where))
+        assert isinstance(found, SearchPlayer), found
+        return found
+
+    analyst = Analyst(env, searcher, usual)
+    return analyst.answers(lines)
+
+
+class Request(NamedTuple):
+    """A parsed line."""
+
+    id: Any = None
+    moves: Sequence[int | str] = ()
+    """Actions, or their names."""
+    named: bool = False
+    """Whether the answer names moves."""
+    size: int | None = None
+    """The number of simulations; None for the usual one."""
+    error: str | None = None
+
+
+class Analyst:
+    """Answers requests with the searches of one player."""
+
+    def __init__(self, env: Env, searcher: Callable[[int], SearchPlayer], usual: int) -> None:
+        """Makes the usual search; smaller ones are made when they are asked for.
+
+        Args:
+          env: the game.
+          searcher: makes the player with a number of simulations.
+          usual: the usual number of simulations, which is the largest.
+        """
+        self._env = env
+        self._sizes = sorted({max(usual // part, 1) for part in FRACTIONS})
+        self._searcher = cache(searcher)
+        self._searcher(usual)
+        self._notation = notation_for(env)
+        self._key = jax.random.key(0)
+        self._start = env.init(jax.random.key(0))
+        self._view = jax.jit(jax.vmap(env.view))
+        self._advance = jax.jit(self._play_where_legal)
+
+    def answers(self, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+        """One answer per non-empty line; see `analyze`."""
+        for batch in _as_they_come(lines):
+            requests = [self.request(line) for line in batch]
+            answers: dict[int, dict[str, Any]] = {}
+            for size in {request.size for request in requests}:
+                places = [place for place, request in enumerate(requests) if request.size == size]
+                found = self._answer([requests[place] for place in places], size or self._sizes[-1])
+                answers |= zip(places, found, strict=True)
+            yield from (answers[place] for place in range(len(requests)))
+
+    def request(self, line: str) -> Request:
+        """Parses a line; what is wrong with it is its `error`."""
+        try:
+            tree = json.loads(line)
+            # The answer repeats the id; NaN is not JSON.
+            json.dumps(tree, allow_nan=False)
+        except (ValueError, RecursionError) as error:
+            return Request(error=f"invalid JSON: {error}")
+        if not isinstance(tree, dict):
+            return Request(error='expected an object, for example {"id": 1, "moves": [3, 3, 4]}')
+        request, moves, most = Request(tree.get("id")), tree.get("moves"), tree.get("maxVisits")
+        if not isinstance(moves, list) or not all(self._is_move(move) for move in moves):
+            last = self._env.spec.num_actions - 1
+            return request._replace(error=f'expected "moves" to be a list of names, or of actions from 0 to {last}')
+        if most is not None and not (type(most) is int and most > 0):
+            return request._replace(error=f'expected "maxVisits" to be a positive integer, found {most}')
+        if self._env.spec.name.startswith("go_") and tree.get("komi", KOMI) != KOMI:
+            return request._replace(error=f"komi {tree['komi']}: the search knows only {KOMI}")
+        named = bool(tree.get("names")) or any(isinstance(move, str) for move in moves)
+        return request._replace(moves=moves, named=named, size=self._size(most))
+
+    def _is_move(self, move: Any) -> bool:
+        # Not `isinstance`, for which `true` is an integer.
+        return type(move) is str or (type(move) is int and 0 <= move < self._env.spec.num_actions)
+
+    def _size(self, most: int | None) -> int | None:
+        if most is None or most >= self._sizes[-1]:
+            return None
+        return max((size for size in self._sizes if size <= most), default=self._sizes[0])
+
+    def _answer(self, requests: list[Request], simulations: int) -> Iterator[dict[str, Any]]:
+        """The answers to at most `BATCH` requests."""
+        padding = [Request()] * ((1 if len(requests) == 1 else BATCH) - len(requests))
+        self._key, key = jax.random.split(self._key)
+        with simulator_errors():
+            roots, errors = self._replay([*requests, *padding])
+            result = jax.device_get(self._searcher(simulations).search(key, roots))
+        for i, request in enumerate(requests):
+            if error := request.error or errors[i]:
+                yield {"id": request.id, "error": error}
+            else:
+                row = jax.tree.map(lambda leaf, i=i: leaf[i], result)
+                yield {"id": request.id, **(self._with_names(roots, i, row) if request.named else _with_numbers(row))}
+
+    def _with_names(self, roots: EnvState, i: int, result: SearchResult) -> dict[str, Any]:
+        root = jax.tree.map(lambda leaf: leaf[i], roots)
+        policy = np.round(np.asarray(result.policy, np.float64), 6)
+        names = {int(a): self._notation.name(root, int(a)) for a in np.flatnonzero((policy > 0) | (result.visits > 0))}
+        return {
+            "move": names[int(result.action)],
+            "policy": {name: float(policy[action]) for action, name in names.items()},
+            "value": round(float(result.value), 6),
+            "visits": {name: int(result.visits[action]) for action, name in names.items()},
+        }
+
+    def _replay(self, requests: list[Request]) -> tuple[EnvState, list[str | None]]:
+        """Roots of the search, and errors in the moves; the root is the initial state where there is an error."""
+        fresh = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(requests), *leaf.shape)), self._start)
+        states = fresh
+        errors: list[str | None] = [None] * len(requests)
+        for ply in range(max(len(request.moves) for request in requests)):
+            actions = [-1] * len(requests)
+            for i, request in enumerate(requests):
+                if ply < len(request.moves) and errors[i] is None:
+                    actions[i], errors[i] = self._action(states, i, request.moves[ply], ply)
+            states, refused = self._advance(states, np.array(actions, np.int32))
+            for i in np.flatnonzero(refused).tolist():
+                errors[i] = _illegal(ply, requests[i].moves[ply])
+        over = np.asarray(self._view(states).done)
+        for i in np.flatnonzero(over).tolist():
+            errors[i] = errors[i] or f"the game is over after these {len(requests[i].moves)} moves"
+        failed = over | np.array([error is not None for error in errors])
+        return jax.vmap(optax.tree.where)(failed, fresh, states), errors
+
+    def _action(self, states: EnvState, i: int, move: int | str, ply: int) -> tuple[int, str | None]:
+        """The action of a move of request `i`, and the error if its name means none; the action is then -1."""
+        if not isinstance(move, str):
+            return move, None
+        try:
+            return self._notation.action(jax.tree.map(lambda leaf: leaf[i], states), move), None
+        except NotationError as error:
+            return -1, f"move {ply + 1}: {error}"
+
+    def _play_where_legal(self, states: EnvState, actions: Array) -> tuple[EnvState, Array]:
+        """Plays the legal actions; -1 is none. Returns the states and a mask of illegal actions."""
+        view = jax.vmap(self._env.view)(states)
+        legal = jnp.take_along_axis(view.legal, jnp.maximum(actions, 0)[:, None], axis=1)[:, 0] & ~view.done
+        goes_on = (actions >= 0) & legal
+        played = jax.vmap(self._env.step)(states, jnp.where(goes_on, actions, jnp.argmax(view.legal, axis=1)))
+        return jax.vmap(optax.tree.where)(goes_on, played, states), (actions >= 0) & ~legal
+
+
+def _illegal(ply: int, move: int | str) -> str:
+    return f"move {ply + 1} ({move}) is illegal in that position"
+
+
+def _with_numbers(result: SearchResult) -> dict[str, Any]:
+    return {
+        "move": int(result.action),
+        "policy": [round(float(p), 6) for p in result.policy],
+        "value": round(float(result.value), 6),
+        "visits": result.visits.tolist(),
+    }
+
+
+def _as_they_come(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Batches of the lines that have arrived, at most `BATCH`; never waits to fill a batch."""
+    waiting = read_ahead(lines, 4 * BATCH)
+    batch: list[str] = []
+    while True:
+        try:
+            item = waiting.get(block=not batch)
+        except Empty:
+            yield batch
+            batch = []
+            continue
+        if isinstance(item, str):
+            batch.append(item)
+        if batch and (len(batch) == BATCH or not isinstance(item, str)):
+            yield batch
+            batch = []
+        if isinstance(item, Exception):
+            raise item
+        if item is None:
+            return
