@@ -28,7 +28,8 @@ _SIMULATIONS = 16
 
 
 def make_parts(experiment: Experiment) -> None:
-    """Makes environment and network, checks the parts of the user's own, reads `init_from`, opens `data.records`.
+    """Makes environment and network, checks the parts of the user's own, reads `init_from` and `teacher`, opens
+    `data.records`.
 
     Raises:
       ConfigError: one of them fails.
@@ -58,6 +59,10 @@ def make_parts(experiment: Experiment) -> None:
         from podzero.learner.warm_start import read_warm_start
 
         read_warm_start(experiment.init_from, jax.eval_shape(network.init, jax.random.key(0)))
+    if experiment.teacher is not None:
+        from podzero.learner.teacher import read_teacher
+
+        read_teacher(experiment, spec)
     if experiment.data.records is not None:
         from podzero.replay import open_positions
 

@@ -20,6 +20,7 @@ from podzero.launch.parts import make_parts
 from podzero.launch.platforms import keep_compiled_programs
 from podzero.player_names import ENGINES, EnginePlayer, engine_program
 from podzero.runtime.monitoring.writers import check_packages
+from podzero.runtime.teacher import with_own_teacher
 from podzero.workdir import Workdir
 
 
@@ -94,6 +95,7 @@ def check_startable(experiment: Experiment, workdir: Workdir, step: int | None =
     Raises:
       ConfigError: a stop limit is already reached, an optional package or an opponent of the evaluation is missing, or
         the environment or the network cannot be made, or a network of the user's own violates the contract.
+      WorkdirError: the copy of the teacher of a resumed run is missing.
     """
     _check_not_ended(experiment, workdir, step)
     _check_engines(experiment, joins)
@@ -106,10 +108,10 @@ def check_startable(experiment: Experiment, workdir: Workdir, step: int | None =
         import_openvino()
     if workdir.is_run:
         # The parameters are those of its checkpoint.
-        experiment = experiment.model_copy(update={"init_from": None})
+        experiment = with_own_teacher(experiment, workdir).model_copy(update={"init_from": None})
     # What is built in needs no check.
     built_in = isinstance(experiment.env, GameConfig) and not experiment.own_parts
-    if not built_in or experiment.init_from is not None or experiment.data.records is not None:
+    if not built_in or any((experiment.init_from, experiment.teacher, experiment.data.records)):
         _check_made(experiment)
 
 

@@ -29,7 +29,7 @@ DISPATCHES = 5
 
 
 def training_flops(objective: Objective, like: Sample | Window, batch_size: int) -> float:
-    """FLOPs per sample of one step, forward and backward.
+    """FLOPs per sample of one step, forward and backward; of a teacher's network only forward.
 
     Args:
       objective: the objective, of which the loss is counted.
@@ -39,11 +39,12 @@ def training_flops(objective: Objective, like: Sample | Window, batch_size: int)
 
     # Forward mode has as many FLOPs as reverse mode, which transposes each product into one of equal size; but it does
     # not rematerialize activations, whose FLOPs must not count.
-    def derivative(params: Params, direction: Params, batch: Batch) -> Any:
-        return jax.jvp(lambda p: objective.loss(p, batch).total, (params,), (direction,))
+    def derivative(params: Params, direction: Params, teacher: Params | None, batch: Batch) -> Any:
+        step = np.zeros((), np.int32)
+        return jax.jvp(lambda p: objective.taught_loss(p, teacher, step, batch).total, (params,), (direction,))
 
     params = jax.eval_shape(objective.init, jax.random.key(0))
-    traced = jax.make_jaxpr(derivative)(params, params, Batch(with_axes(like, batch_size)))
+    traced = jax.make_jaxpr(derivative)(params, params, objective.teacher, Batch(with_axes(like, batch_size)))
     return flops_of(traced) / batch_size
 
 

@@ -9,6 +9,7 @@ import errno
 import math
 import re
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,13 +59,13 @@ class LearnerCheckpoints:
         self._fingerprints = jax.jit(partial(jax.tree.map, fingerprint), out_shardings=replicated(mesh))
 
     def save(self, step_dir: Path, state: TrainState) -> Future[None]:
-        """Starts to write `state` into `step_dir/learner`; the future resolves when the files are complete.
+        """Starts to write `state`, without its teacher, into `step_dir/learner`; the future resolves when that is done.
 
         Waits for a save in progress first. The state may be donated as soon as this returns.
         """
         if self._last is not None:
             wait([self._last], SAVE_TIMEOUT_S)
-        leaves = self._copy(_leaves(state))
+        leaves = self._copy(_leaves(replace(state, teacher=None)))
         # A program that spans hosts must run on all of them, so it comes before anything that may fail on one.
         fingerprints = self._fingerprints(leaves)
         folder = step_dir.absolute() / LEARNER_FOLDER
@@ -76,7 +77,7 @@ class LearnerCheckpoints:
         return self._last
 
     def restore(self, step_dir: Path, like: TrainState) -> TrainState:
-        """The state saved in `step_dir`.
+        """The state saved in `step_dir`, without a teacher.
 
         Args:
           step_dir: the folder that was given to `save`.
@@ -88,6 +89,7 @@ class LearnerCheckpoints:
           StorageError: this host cannot read the files, which may be intact.
           DoesNotFit: a device has too little memory for the state.
         """
+        like = replace(like, teacher=None)
         folder = step_dir.absolute() / LEARNER_FOLDER
         manifest = _read_manifest(folder)
         targets = {name: _stored_shape(leaf) for name, leaf in _named(like).items()}

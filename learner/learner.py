@@ -76,8 +76,9 @@ class Learner:
           local_sink: receives the acting parameters as device arrays, on every host.
 
         Raises:
-          ConfigError: the devices or the batch do not fit the mesh, or nothing of `init_from` fits the network.
-          SnapshotError: the snapshot that `init_from` names is missing or damaged.
+          ConfigError: the devices or the batch do not fit the mesh, nothing of `init_from` fits the network, or the
+            teacher cannot play the game.
+          SnapshotError: the snapshot that `init_from` or `teacher` names is missing or damaged.
           CheckpointMismatch, CheckpointDamaged: `restore_from` cannot be used.
         """
         config = experiment.learner
@@ -91,7 +92,7 @@ class Learner:
         self.state: TrainState = (
             self._started(experiment.init_from)
             if restore_from is None
-            else self._checkpoints.restore(restore_from, self._training.like)
+            else self._training.with_teacher(self._checkpoints.restore(restore_from, self._training.like))
         )
         """The train state on the devices, which `run` replaces with every dispatch."""
         self._step = int(self.state.step)

@@ -10,7 +10,7 @@ import optax
 from jax.scipy.special import xlogy
 
 from podzero.config import LearnerConfig
-from podzero.types import Array, Network, Params, Prediction, Sample
+from podzero.types import Array, Network, Params, Prediction, Sample, SoftTargets
 
 ILLEGAL_LOGIT = -1e9
 """Replaces minus infinity: the softmax is still zero in float32, and gradients stay finite."""
@@ -37,11 +37,13 @@ def alphazero_loss(
     params: Params,
     batch: Sample,
     weight: Array | None = None,
+    soft_targets: SoftTargets | None = None,
 ) -> LossOutput:
     """`mean(w * (-sum_a pi(a) log p(a) + value_weight * (z - v)^2))` over a batch of B samples.
 
     pi is the search policy, p the network's policy over the legal actions, z the value target, v the network's value,
-    and w the importance `weight` `[B]`, relative to the largest (1 if None). Losses of auxiliary heads are added. The
+    and w the importance `weight` `[B]`, relative to the largest (1 if None). Losses of auxiliary heads are added, and
+    with a teacher the same loss with its policy and value in place of pi and z, times `soft_targets.weight`. The
     paper's L2 penalty is the optimizer's weight decay.
 
     Returns:
@@ -50,6 +52,8 @@ def alphazero_loss(
         `policy_kl`: `KL(search policy || policy)`, zero for a perfect fit.
         `value_loss`: squared error of the value.
         `outcome_loss`, `moves_left_loss`, `reply_loss`: losses of auxiliary heads, if the network has them.
+        `teacher_policy_loss`, `teacher_value_loss`: cross-entropy with the teacher's policy and squared error against
+          its value, before their weights.
     """
     if network.apply_all is None:
         logits, value = network.apply(params, batch.observation)
@@ -61,7 +65,8 @@ def alphazero_loss(
     # A missing axis would broadcast to [B, B] and still train, badly.
     assert logits.shape == target.shape == batch.legal.shape
     assert value.shape == batch.value_target.shape == target.shape[:1]
-    cross_entropy = optax.safe_softmax_cross_entropy(jnp.where(batch.legal, logits, ILLEGAL_LOGIT), target)
+    legal_logits = jnp.where(batch.legal, logits, ILLEGAL_LOGIT)
+    cross_entropy = optax.safe_softmax_cross_entropy(legal_logits, target)
     # The entropy of the target has no gradient; subtracted from the cross-entropy it gives the KL divergence.
     negative_entropy = jnp.sum(xlogy(target, target), axis=-1)
     error = jnp.asarray(batch.value_target) - value
@@ -74,6 +79,14 @@ def alphazero_loss(
         "policy_kl": _mean(cross_entropy + negative_entropy, weight),
         "value_loss": value_loss,
     } | {f"{name}_loss": loss for name, loss in auxiliary.items()}
+    if soft_targets is not None:
+        teacher_policy, teacher_value = jnp.asarray(soft_targets.policy), jnp.asarray(soft_targets.value)
+        assert teacher_policy.shape == logits.shape
+        assert teacher_value.shape == value.shape
+        policy_loss = _mean(optax.safe_softmax_cross_entropy(legal_logits, teacher_policy), weight)
+        value_loss = _mean((teacher_value - value) ** 2, weight)
+        total += soft_targets.weight * (policy_loss + config.value_weight * value_loss)
+        metrics |= {"loss": total, "teacher_policy_loss": policy_loss, "teacher_value_loss": value_loss}
     return LossOutput(total, metrics, jnp.abs(error))
 
 

@@ -14,6 +14,7 @@ from podzero.config import Experiment, LearnerConfig, MuZeroConfig, OwnObjective
 from podzero.errors import ConfigError
 from podzero.learner.losses import LossOutput, alphazero_loss
 from podzero.learner.muzero import muzero_loss
+from podzero.learner.teacher import Teach, add_nothing, read_teacher, soft_targets_of
 from podzero.own_code import own_code
 from podzero.types import Array, Batch, EnvSpec, ModelNetwork, Network, Params, Sample, Symmetry, Window
 
@@ -29,6 +30,14 @@ class Objective(NamedTuple):
     """The loss of an augmented batch `[B, ...]`."""
     observe: Callable[[Params, Batch], Params]
     """Updates the parameters' running statistics of observations from a batch."""
+    teacher: Params | None = None
+    """The teacher's parameters, host arrays; None without a teacher."""
+    teach: Teach = add_nothing
+    """Adds the teacher's soft targets."""
+
+    def taught_loss(self, params: Params, teacher: Params | None, step: Array, batch: Batch) -> LossOutput:
+        """The loss of an augmented batch at a learner step, with the soft targets of the `teacher` parameters."""
+        return self.loss(params, self.teach(teacher, step, batch))
 
 
 def make_objective(
@@ -37,7 +46,8 @@ def make_objective(
     """The objective of an experiment; `network` is a `ModelNetwork` if `experiment.learns_model`.
 
     Raises:
-      ConfigError: see `own_objective`.
+      ConfigError: see `own_objective` and `read_teacher`.
+      SnapshotError: see `read_teacher`.
     """
     config = experiment.learner
     if isinstance(network, ModelNetwork):
@@ -45,6 +55,8 @@ def make_objective(
     else:
         augment = make_augment(symmetries if config.augment else (), spec.num_actions)
         objective = alphazero_objective(network, config, augment)
+        if (teacher := read_teacher(experiment, spec)) is not None:
+            objective = objective._replace(teacher=teacher.params, teach=soft_targets_of(teacher.network, config))
     return objective if config.objective is None else own_objective(config.objective, objective, network)
 
 
@@ -55,7 +67,7 @@ def alphazero_objective(network: Network, config: LearnerConfig, augment: Augmen
         return batch._replace(samples=augment(key, _positions(batch)))
 
     def loss(params: Params, batch: Batch) -> LossOutput:
-        return alphazero_loss(network, config, params, _positions(batch), batch.weight)
+        return alphazero_loss(network, config, params, _positions(batch), batch.weight, batch.soft_targets)
 
     return Objective(network.init, augment_batch, loss, observe=lambda params, batch: params)
 

@@ -160,6 +160,11 @@ def placed(shapes: Any, shardings: Any) -> Any:
     return jax.tree.map(lambda leaf, sharding: struct(leaf.shape, leaf.dtype, sharding=sharding), shapes, shardings)
 
 
+def put_parameter(value: np.ndarray[Any, Any], sharding: Sharding) -> jax.Array:
+    """A host array on the devices; with several hosts, each has the whole array and passes its own shards."""
+    return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
+
+
 def put_batch(batch: Any, sharding: Sharding) -> Any:
     """Starts the transfer of a host batch `[K, B, ...]` to the devices and returns at once.
 

@@ -29,6 +29,7 @@ from podzero.learner.sharding import (
     make_mesh,
     placed,
     put_batch,
+    put_parameter,
     replicated,
     state_shardings,
 )
@@ -53,6 +54,8 @@ class TrainState:
     """The state of the optax optimizer."""
     key: Array
     """`[]` typed PRNG key, for augmentation."""
+    teacher: Params | None = None
+    """The teacher's parameters, which stay as they are and are in no checkpoint; None without a teacher."""
 
 
 def init_state(init: Callable[[Array], Params], optimizer: optax.GradientTransformation, key: Array) -> TrainState:
@@ -194,7 +197,7 @@ def _step(spec: TrainStepSpec, shardings: Params, unroll: int, carry: _Carry, ba
     """One optimizer step on a batch `[B, ...]`; gradients get the parameters' `shardings`."""
     state, sums = carry
     key, augment_key = jax.random.split(state.key)
-    gradients, loss = _gradients(spec, unroll, state.params, spec.objective.augment(augment_key, batch))
+    gradients, loss = _gradients(spec, unroll, state, spec.objective.augment(augment_key, batch))
     assert loss.errors.shape == batch.samples.version.shape
     # Sharded as the parameters, so that XLA may reduce-scatter the gradients instead of all-reducing them.
     constrain: Any = jax.lax.with_sharding_constraint
@@ -218,15 +221,15 @@ def _step(spec: TrainStepSpec, shardings: Params, unroll: int, carry: _Carry, ba
     return (optax.tree.where(finite, updated, skipped), sums), loss.errors
 
 
-def _gradients(spec: TrainStepSpec, unroll: int, params: Params, batch: Batch) -> tuple[Params, LossOutput]:
+def _gradients(spec: TrainStepSpec, unroll: int, state: TrainState, batch: Batch) -> tuple[Params, LossOutput]:
     """The gradients and loss of a batch `[B, ...]`, accumulated over microbatches; both are means over the batch."""
 
     def objective(params: Params, microbatch: Batch) -> tuple[jax.Array, LossOutput]:
-        loss = spec.objective.loss(params, microbatch)
+        loss = spec.objective.taught_loss(params, state.teacher, state.step, microbatch)
         return loss.total, loss
 
     gradient: Callable[[Params, Batch], tuple[Params, LossOutput]] = jax.grad(objective, has_aux=True)
-    count = spec.microbatches
+    params, count = state.params, spec.microbatches
     if count == 1:
         return gradient(params, batch)
     # A microbatch takes every `count`-th sample, so that it is spread over the devices like the batch.
@@ -252,7 +255,9 @@ class Training(NamedTuple):
     """The functions that train one experiment on a mesh."""
 
     init: Callable[[], TrainState]
-    """Creates the sharded state before the first step, from the experiment's seed."""
+    """Creates the sharded state before the first step, from the experiment's seed, with the teacher."""
+    with_teacher: Callable[[TrainState], TrainState]
+    """Adds the teacher's parameters to a state from a checkpoint."""
     like: TrainState
     """Shape, dtype and sharding of each leaf of a state."""
     mesh: Mesh
@@ -275,7 +280,9 @@ def make_training(
     """Builds the functions that train an experiment on `devices`, by default on all that JAX finds.
 
     Raises:
-      ConfigError: the devices or the batch do not fit the mesh, or `learner.frozen` matches no parameter.
+      ConfigError: the devices or the batch do not fit the mesh, `learner.frozen` matches no parameter, or the teacher
+        is refused (`read_teacher`).
+      SnapshotError: see `read_teacher`.
     """
     config = experiment.learner
     mesh = make_mesh(config.mesh, devices)
@@ -284,13 +291,19 @@ def make_training(
     objective = make_objective(experiment, network, spec, symmetries)
     init = partial(init_state, objective.init, optimizer, jax.random.key(experiment.seed))
     # Shapes of the state and names of the metrics are traced, so that nothing is computed or allocated here.
-    shapes = jax.eval_shape(init)
+    shapes = replace(jax.eval_shape(init), teacher=jax.eval_shape(lambda: objective.teacher))
     _check_frozen(config.frozen, shapes.params)
     one = Batch(with_axes(sample_like(experiment, spec), 1))
-    metric_names = tuple(jax.eval_shape(objective.loss, shapes.params, one).metrics)
+    metric_names = tuple(jax.eval_shape(objective.taught_loss, shapes.params, shapes.teacher, shapes.step, one).metrics)
     shardings, batches = state_shardings(mesh, shapes, config.mesh), batch_sharding(mesh)
+    jitted_init = jax.jit(init, out_shardings=replace(shardings, teacher=None))
+
+    def with_teacher(state: TrainState) -> TrainState:
+        return replace(state, teacher=jax.tree.map(put_parameter, objective.teacher, shardings.teacher))
+
     return Training(
-        init=jax.jit(init, out_shardings=shardings),
+        init=lambda: with_teacher(jitted_init()),
+        with_teacher=with_teacher,
         like=placed(shapes, shardings),
         mesh=mesh,
         batch_sharding=batches,

@@ -10,10 +10,10 @@ import jax
 import numpy as np
 
 from podzero.errors import ConfigError
-from podzero.learner.sharding import leaf_names
+from podzero.learner.sharding import leaf_names, put_parameter
 from podzero.learner.step import TrainState
 from podzero.networks.snapshots import load_snapshot
-from podzero.player_names import TrainedPlayer, full_name, parse_player
+from podzero.player_names import full_name, trained_player
 from podzero.types import Params
 
 
@@ -47,7 +47,7 @@ def read_warm_start(who: str, params: Params) -> WarmStart:
       ConfigError: `who` is not a trained agent, or none of its parameters fits.
       SnapshotError: the snapshot is missing or damaged.
     """
-    player = trained_player(who)
+    player = trained_player("init_from", who)
     snapshot = load_snapshot(player.workdir.snapshots, player.step)
     trained = dict(zip(leaf_names(snapshot.params), jax.tree.leaves(snapshot.params), strict=True))
     own = dict(zip(leaf_names(params), jax.tree.leaves(params), strict=True))
@@ -67,18 +67,6 @@ def read_warm_start(who: str, params: Params) -> WarmStart:
     return WarmStart(origin, taken, fresh, sum(int(np.prod(leaf.shape)) for leaf in own.values()))
 
 
-def trained_player(who: str) -> TrainedPlayer:
-    """The agent that `init_from` names.
-
-    Raises:
-      ConfigError: there is no such player, or it has no parameters.
-    """
-    player = parse_player(who)
-    if not isinstance(player, TrainedPlayer):
-        raise ConfigError(f"init_from = '{who}' has no parameters; expected a run (DIR or DIR@STEP) or zoo:NAME")
-    return player
-
-
 def _form(leaf: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
     return None if leaf is None else (tuple(leaf.shape), np.dtype(leaf.dtype))
 
@@ -89,12 +77,8 @@ def warm_started(state: TrainState, start: WarmStart) -> TrainState:
     def overlaid(params: Params) -> Params:
         leaves, structure = jax.tree.flatten(params)
         pairs = zip(leaf_names(params), leaves, strict=True)
-        found = [_placed(start.taken[name], leaf) if name in start.taken else leaf for name, leaf in pairs]
+        taken = start.taken
+        found = [put_parameter(taken[name], leaf.sharding) if name in taken else leaf for name, leaf in pairs]
         return jax.tree.unflatten(structure, found)
 
     return replace(state, params=overlaid(state.params), ema=overlaid(state.ema))
-
-
-def _placed(value: np.ndarray[Any, Any], like: jax.Array) -> jax.Array:
-    """`value` with the sharding of `like`."""
-    return jax.make_array_from_callback(like.shape, like.sharding, lambda index: value[index])

@@ -72,6 +72,19 @@ class TrainedPlayer(NamedTuple):
     step: int | None
     """The learner step of the snapshot; None for the newest."""
 
+    def at_newest(self) -> TrainedPlayer:
+        """With the step of the newest snapshot in place of None.
+
+        Raises:
+          ConfigError: there is no snapshot yet.
+        """
+        if self.step is not None:
+            return self
+        steps = step_folders(self.workdir.snapshots)
+        if not steps:
+            raise ConfigError(f"{self.workdir.snapshots} holds no snapshot; has the run trained long enough for one?")
+        return self._replace(step=steps[-1])
+
 
 def parse_player(name: str) -> BuiltinPlayer | EnginePlayer | TrainedPlayer:
     """The player with this name.
@@ -93,6 +106,21 @@ def parse_player(name: str) -> BuiltinPlayer | EnginePlayer | TrainedPlayer:
             raise ConfigError(f"player '{name}': '{kind}' takes no number")
         return BuiltinPlayer(kind)
     return _trained_player(name)
+
+
+def trained_player(setting: str, who: str) -> TrainedPlayer:
+    """The agent that a setting such as `init_from` names.
+
+    Raises:
+      ConfigError: there is no such player, or it has no parameters.
+    """
+    try:
+        player = parse_player(who)
+    except ConfigError as error:
+        raise ConfigError(f"{setting}: {error}") from None
+    if not isinstance(player, TrainedPlayer):
+        raise ConfigError(f"{setting} = '{who}' has no parameters; expected a run (DIR or DIR@STEP) or zoo:NAME")
+    return player
 
 
 def engine_program(name: str, player: EnginePlayer, game: str) -> str:

@@ -162,6 +162,17 @@ class StoredState(NamedTuple):
     """`[]` int32, learner step of the parameters that searched this position in self-play."""
 
 
+class SoftTargets(NamedTuple):
+    """What a teacher's network predicts for a batch (Hinton et al. 2015, https://arxiv.org/abs/1503.02531)."""
+
+    policy: Array
+    """`[B, A]` float32, sums to one over the legal actions."""
+    value: Array
+    """`[B]` float32 in [-1, 1], for the player to move."""
+    weight: Array
+    """`[]` float32, the weight of their loss."""
+
+
 class Keys(NamedTuple):
     """The replay items of samples from a prioritized table; host arrays."""
 
@@ -182,6 +193,8 @@ class Batch(NamedTuple):
     train step divides them by the largest of the batch."""
     keys: Keys | None = None
     """The items whose priorities the learner updates after the step; None from a uniform table."""
+    soft_targets: SoftTargets | None = None
+    """The teacher's predictions, which the train step adds; None without a teacher."""
 
 
 class ModelNetwork(NamedTuple):

@@ -65,6 +65,7 @@ class Workdir:
     inherited.json             which experiments the run's own extended at its start, and the settings taken from each
     checkpoints/STEP/          checkpoints: learner/ (Orbax), replay/shard-K/ (Reverb), run.json
     snapshots/STEP/            acting parameters, for players and ratings
+    teacher/                   a copy of the agent that the run learns from: experiment.yaml and one snapshot
     .../lost-STEP/             checkpoints and snapshots after the step from which the run was resumed
     metrics.jsonl              the metrics of every worker, one JSON object a line
     tensorboard/               the same metrics for TensorBoard
@@ -91,6 +92,7 @@ class Workdir:
         self.inherited_file = self.root / "inherited.json"
         self.checkpoints = self.root / "checkpoints"
         self.snapshots = self.root / "snapshots"
+        self.teacher = self.root / "teacher"
         self.metrics_file = self.root / "metrics.jsonl"
         self.tensorboard = self.root / "tensorboard"
         self.status_file = self.root / "status.json"

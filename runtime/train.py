@@ -25,6 +25,7 @@ from podzero.runtime.saving import Saver
 from podzero.runtime.start import start_workers
 from podzero.runtime.stopping import StopSignals
 from podzero.runtime.supervisor import Supervisor
+from podzero.runtime.teacher import keep_teacher
 from podzero.workdir import Workdir
 
 
@@ -102,6 +103,7 @@ def _start(
     stack.callback(lambda: lock)
     from podzero.runtime.params import start_param_store
 
+    keep_teacher(experiment, workdir)
     home = current_node_id()
     supervisor = Supervisor(cluster, experiment, workdir, start_param_store(home), signals.event, home)
     stack.callback(supervisor.kill)

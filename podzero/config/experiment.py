@@ -55,6 +55,10 @@ class Experiment(Section):
     """A trained agent whose parameters the network starts with: a run (`DIR` or `DIR@STEP`) or `zoo:NAME`. Parameters
     that match by name and shape are taken, also from another network or board size; the log lists the others, which
     start at random. Optimizer and schedule start anew."""
+    teacher: str | None = None
+    """A trained agent of the same game that the network learns from: a run (`DIR` or `DIR@STEP`) or `zoo:NAME`. The
+    learner adds the loss of the policy and value that the agent's network gives each sample (distillation, Hinton et
+    al. 2015); see `learner.teacher_weight`. The run keeps a copy of the agent."""
     search: SearchConfig = SearchConfig()
     """Tree search in self-play."""
     actors: ActorsConfig = ActorsConfig()
@@ -184,6 +188,11 @@ class Experiment(Section):
             raise ValueError(
                 f"'{self.network.name}' learns a model, but the rules of '{self.env.name}' are known; set network.name "
                 "to resnet, transformer or mlp"
+            )
+        if self.learns_model and self.teacher is not None:
+            raise ValueError(
+                f"teacher: '{self.network.name}' also predicts positions that no observation shows, for which a "
+                "teacher's network has no policy; a teacher is only for networks of games with known rules: remove it"
             )
         if self.learns_model and self.replay.samples_per_item != 1:
             raise ValueError(

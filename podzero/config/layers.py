@@ -269,15 +269,16 @@ def _apply(tree: dict[str, Any], override: str, setting: str, value: Any) -> Non
 
 
 def _make_own_files_absolute(tree: dict[str, Any], folder: Path) -> None:
-    """Makes paths absolute: of Python files in `env` and own parts, of the run in `init_from`, of `data.records`.
+    """Makes paths absolute: of Python files in `env` and own parts, of `init_from`, `teacher` and `data.records`.
 
     They then hold in any working directory. They are relative to the experiment's folder, or else to the current one.
     """
     for own in _own_parts(tree):
         own["name"] = _absolute(own["name"], folder)
     env = tree.get("env")
-    if isinstance(who := tree.get("init_from"), str):
-        tree["init_from"] = _absolute_run(who, folder)
+    for setting in ("init_from", "teacher"):
+        if isinstance(who := tree.get(setting), str):
+            tree[setting] = _absolute_run(who, folder)
     if isinstance(data := tree.get("data"), dict) and isinstance(records := data.get("records"), str):
         tree["data"] = data | {"records": _absolute_run(records, folder)}
     if not isinstance(env, dict):

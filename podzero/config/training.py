@@ -115,6 +115,10 @@ class LearnerConfig(Section):
     """Learner steps between two publications of parameters to the actors; a multiple of `steps_per_dispatch`."""
     value_weight: NonNegativeFloat = 1.0
     """Weight of the value loss."""
+    teacher_weight: NonNegativeFloat = 1.0
+    """Weight of the loss of the `teacher`'s policy and value, beside that of the search's policy and the outcome."""
+    teacher_steps: PositiveInt | None = None
+    """Learner steps over which `teacher_weight` falls to zero, linearly; by default it stays."""
     objective: OwnObjectiveConfig | None = None
     """A loss of your own, in place of AlphaZero's or MuZero's."""
     frozen: tuple[str, ...] = ()

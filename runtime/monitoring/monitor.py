@@ -133,6 +133,8 @@ class Monitor:
             loss=learner.get("learner/loss"),
             policy_loss=learner.get("learner/policy_loss"),
             value_loss=learner.get("learner/value_loss"),
+            teacher_policy_loss=learner.get("learner/teacher_policy_loss"),
+            teacher_value_loss=learner.get("learner/teacher_value_loss"),
             rating=evaluator.get("evaluation/elo"),
             rating_error=evaluator.get("evaluation/elo_error"),
             rated_step=int(evaluator["evaluation/step"]) if "evaluation/step" in evaluator else None,

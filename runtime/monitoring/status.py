@@ -76,6 +76,10 @@ class RunStatus:
     """Policy term of the loss."""
     value_loss: float | None = None
     """Value term of the loss."""
+    teacher_policy_loss: float | None = None
+    """Cross-entropy with the teacher's policy; None without a teacher."""
+    teacher_value_loss: float | None = None
+    """Squared error against the teacher's value; None without a teacher."""
     rating: float | None = None
     """Elo rating of the parameters evaluated last; random play has 0."""
     rating_error: float | None = None

@@ -111,6 +111,8 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
             _known("loss {:.3f}", status.loss),
             _known("policy {:.3f}", status.policy_loss),
             _known("value {:.3f}", status.value_loss),
+            _known("teacher's policy {:.3f}", status.teacher_policy_loss),
+            _known("teacher's value {:.3f}", status.teacher_value_loss),
         ),
     )
     label, games, moves = _GAMES if status.acting_return is None else _EPISODES

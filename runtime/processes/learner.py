@@ -47,12 +47,13 @@ class LearnerProcess(Process):
         from podzero.replay import make_reader
         from podzero.runtime.build import learner_parts
         from podzero.runtime.params import LocalParams, RayParamSink
+        from podzero.runtime.teacher import with_own_teacher
 
         network, spec, symmetries = learner_parts(experiment)
         book = AddressBook(partial(ask, context.directory))
         local = LocalParams() if experiment.uses_learner_devices else None
         self.learner = Learner(
-            experiment,
+            with_own_teacher(experiment, context.workdir),
             network,
             spec,
             symmetries,

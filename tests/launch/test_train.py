@@ -10,8 +10,9 @@ from podzero.errors import ConfigError
 from podzero.evaluation.solvers import make_solver
 from podzero.launch import train
 from podzero.launch.train import check_startable
+from podzero.runtime.teacher import keep_teacher
 from podzero.storage import sealed
-from podzero.workdir import Workdir, step_folder
+from podzero.workdir import Workdir, WorkdirError, step_folder
 
 
 @pytest.fixture
@@ -70,6 +71,22 @@ def test_an_agent_whose_parameters_cannot_be_taken_is_refused(tmp_path, who, mes
 
 def test_a_resumed_run_needs_no_agent_to_start_from(ended):
     check_startable(load("tic_tac_toe", ["stop.minutes=3", "init_from=nowhere"]), ended)
+
+
+def test_a_teacher_that_cannot_play_the_game_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="teacher = 'zoo:tic_tac_toe' plays tic_tac_toe"):
+        check_startable(load("connect_four", ["teacher=zoo:tic_tac_toe"]), Workdir(tmp_path / "run"))
+
+
+def test_a_resumed_run_needs_its_copy_of_the_teacher_and_no_other(tmp_path):
+    taught, workdir = load("tic_tac_toe", ["teacher=zoo:tic_tac_toe"]), Workdir(tmp_path / "run")
+    keep_teacher(taught, workdir)
+    moved = taught.model_copy(update={"teacher": "moved"})
+    workdir.open(moved)
+    check_startable(moved, workdir)
+    workdir.teacher.rename(tmp_path / "lost")
+    with pytest.raises(WorkdirError, match="teacher is missing"):
+        check_startable(moved, workdir)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 
 from podzero.config import LearnerConfig
 from podzero.learner.losses import AUXILIARY_WEIGHT, alphazero_loss, auxiliary_losses
-from podzero.types import Network, Prediction, Sample
+from podzero.types import Network, Prediction, Sample, SoftTargets
 
 
 def constant_network(logits, value):
@@ -15,7 +15,7 @@ def constant_network(logits, value):
     )
 
 
-def loss_of(logits, value, legal, target, outcome, *, value_weight=1.0):
+def loss_of(logits, value, legal, target, outcome, *, value_weight=1.0, soft_targets=None):
     network = constant_network(logits, value)
     batch = Sample(
         observation=jnp.zeros((len(value), 1)),
@@ -26,7 +26,8 @@ def loss_of(logits, value, legal, target, outcome, *, value_weight=1.0):
     )
 
     def objective(params):
-        loss = alphazero_loss(network, LearnerConfig(value_weight=value_weight), params, batch)
+        config = LearnerConfig(value_weight=value_weight)
+        loss = alphazero_loss(network, config, params, batch, soft_targets=soft_targets)
         return loss.total, loss
 
     return jax.value_and_grad(objective, has_aux=True)(network.init(jax.random.key(0)))
@@ -72,6 +73,24 @@ def test_loss_is_the_mean_over_the_batch():
     )
     np.testing.assert_allclose(loss.metrics["value_loss"], (1.0 + 0.25) / 2, rtol=1e-6)
     np.testing.assert_allclose(loss.metrics["policy_kl"], np.log(2.0) / 2, rtol=1e-6)
+
+
+def test_distillation_adds_the_weighted_loss_against_the_teacher_s_policy_and_value():
+    # The policy (3/4, 1/4) against the teacher's (1/3, 2/3): (-ln(3/4) - 2 ln(1/4)) / 3 = 1.0200903; against the
+    # search's (1/2, 1/2): 0.8369882. The value -0.5 against the teacher's 0.5 gives 1, against the outcome 1 it gives
+    # 2.25.
+    soft_targets = SoftTargets(jnp.array([[1 / 3, 2 / 3, 0.0]]), jnp.array([0.5]), jnp.float32(0.1))
+    logits, legal = [[np.log(3.0), 0.0, 50.0]], [[True, True, False]]
+    (total, loss), gradient = loss_of(
+        logits, [-0.5], legal, [[0.5, 0.5, 0.0]], [1.0], value_weight=2.0, soft_targets=soft_targets
+    )
+    np.testing.assert_allclose(loss.metrics["teacher_policy_loss"], 1.0200903, rtol=1e-6)
+    np.testing.assert_allclose(loss.metrics["teacher_value_loss"], 1.0, rtol=1e-6)
+    np.testing.assert_allclose(total, 0.8369882 + 2 * 2.25 + 0.1 * (1.0200903 + 2 * 1.0), rtol=1e-6)
+    np.testing.assert_allclose(loss.metrics["loss"], total)
+    # Policy minus target, of both targets; the illegal action has no gradient.
+    expected = 0.25 + 0.1 * (0.75 - 1 / 3)
+    np.testing.assert_allclose(gradient["logits"], [[expected, -expected, 0.0]], atol=1e-6)
 
 
 def future(outcome, moves_left, reply):

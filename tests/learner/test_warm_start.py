@@ -7,8 +7,9 @@ import pytest
 
 from podzero.errors import ConfigError
 from podzero.learner.optimizers import make_optimizer
-from podzero.learner.warm_start import read_warm_start, trained_player
+from podzero.learner.warm_start import read_warm_start
 from podzero.networks.snapshots import SnapshotError, save_snapshot
+from podzero.player_names import trained_player
 from podzero.workdir import Workdir
 
 
@@ -49,7 +50,7 @@ def test_an_agent_of_which_nothing_fits_is_refused(network, trained, tmp_path):
 @pytest.mark.parametrize("who", ["random", "mcts:8", "nowhere", "zoo:nothing"])
 def test_a_name_without_parameters_is_refused(who):
     with pytest.raises(ConfigError, match=who.rpartition(":")[2]):
-        trained_player(who)
+        trained_player("init_from", who)
 
 
 def test_a_run_without_snapshots_is_refused(network, tmp_path):

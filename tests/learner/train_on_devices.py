@@ -21,12 +21,14 @@ NETWORKS = {
     "resnet": {"name": "resnet", "channels": 64, "blocks": 1, "remat": True},
     "transformer": {"name": "transformer", "width": 64, "layers": 2, "heads": 4, "remat": True},
 }
-NETWORKS["muon"] = NETWORKS["resnet"]
+NETWORKS |= dict.fromkeys(("muon", "taught"), NETWORKS["resnet"])
 OPTIMIZERS = {
     "resnet": {"name": "sgd", "learning_rate": 0.02},
     "transformer": {"name": "adamw", "learning_rate": 1e-3},
     "muon": {"name": "muon", "learning_rate": 1e-3},
 }
+OPTIMIZERS["taught"] = OPTIMIZERS["resnet"]
+TEACHERS = {"taught": "zoo:tic_tac_toe"}
 
 
 def experiment_of(network, learner, hosts=1):
@@ -34,6 +36,7 @@ def experiment_of(network, learner, hosts=1):
         "name": "layout",
         "env": {"name": "tic_tac_toe"},
         "network": NETWORKS[network],
+        "teacher": TEACHERS.get(network),
         "replay": {"min_size": 1024, "shards": hosts},
         "cluster": {"hosts": hosts, "join_minutes": 2},
         "learner": {

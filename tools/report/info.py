@@ -72,6 +72,8 @@ class AgentInfo(NamedTuple):
     """The experiments that its own extended."""
     init_from: str | None
     """The agent with whose parameters the run began."""
+    teacher: str | None
+    """The agent that the run learns from."""
     own_code: list[dict[str, Any]]
     """Each `CodeInfo` as a dictionary."""
     command: str | None
@@ -119,6 +121,7 @@ def agent_info(who: str) -> AgentInfo:
         strength=_strength(Evaluations(metrics, record.ladder), step),
         extends=inheritance.lineage if inheritance else None,
         init_from=record.experiment.init_from,
+        teacher=record.experiment.teacher,
         own_code=[code._asdict() for code in own_code(record.experiment)],
         command=card.get("command"),
         judged=card.get("judged", []),

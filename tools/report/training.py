@@ -8,7 +8,10 @@ from podzero.config import Experiment
 from podzero.tools.report.figures import Figure, MetricCurves, ReportCurve, ReportSection
 from podzero.tools.report.history import Values
 
-_LOSSES = ("policy_loss", "value_loss", "reward_loss", "outcome_loss", "moves_left_loss", "reply_loss")
+_LOSSES = (
+    "policy_loss", "value_loss", "reward_loss", "outcome_loss", "moves_left_loss", "reply_loss", "teacher_policy_loss",
+    "teacher_value_loss",
+)  # fmt: skip
 
 
 def learning(metrics: MetricCurves) -> ReportSection:
