@@ -43,6 +43,8 @@ _SETTINGS = {
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
     # Before its first evaluation a run reports no strength.
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    # By default trials have a lower priority than their driver, and runs would start with it.
+    "RAY_worker_niceness": "0",
     # With one run for each node, waiting for room is normal.
     "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "1e9",
 }
@@ -163,7 +165,7 @@ def train_runs(
     cpus = max(sum(kind.count * kind.cpus for kind in program(run.experiment)) for run in runs)
     if address is None and parallel is None:
         parallel = max(1, int((os.cpu_count() or 1) // cpus))
-    with connect(address, cpus * (parallel or 1)) as cluster, _tune_files(folder.root) as files:
+    with _tune_files(folder.root) as files, connect(address, cpus * (parallel or 1)) as cluster:
         signals.install()  # Ray has replaced the handlers
         watcher = _Watcher(folder, runs, signals, say)
         tuner = tune.Tuner(
