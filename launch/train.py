@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import shlex
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -43,6 +44,14 @@ def train(
         ),
     ] = None,
     address: Address = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="An environment variable of this machine that the processes on all nodes get, such as a key; may be "
+            "repeated. Its value is written nowhere, so give it again when you resume.",
+        ),
+    ] = None,
     view: Annotated[
         Literal["auto", "plain", "live"], typer.Option(help="auto: live on a terminal, plain lines otherwise.")
     ] = "auto",
@@ -57,6 +66,7 @@ def train(
     """
     address = None if address == "local" else address
     experiment, root, step, reason, layers = find_start(config, overrides or (), workdir)
+    secrets = _read_secrets(env) if env else {}
     check_startable(experiment, Workdir(root), step, joins=address is not None)
     if (note := schedule_note(experiment)) is not None:
         typer.echo(note, err=True)
@@ -70,13 +80,20 @@ def train(
     from podzero.runtime.monitoring.terminal import make_view
     from podzero.runtime.train import train as run
 
-    ended = run(experiment, root, address, make_view(view), step, layers)
+    ended = run(experiment, root, address, make_view(view), step, layers, secrets)
     cluster = "" if address is None else f" --address {address}"
     print(f"The run has ended: {ended.reason}. Its files are in {root}.")
     print(f"Evaluate it with: podzero evaluate {shlex.quote(str(root))}")
     print(f"Continue it with: podzero train {continuation(experiment, root, None if ended.signal else {})}{cluster}")
     if ended.signal:
         raise typer.Exit(128 + ended.signal)
+
+
+def _read_secrets(names: list[str]) -> dict[str, str]:
+    # Imports JAX, which takes seconds.
+    from podzero.runtime.secrets import read_secrets
+
+    return read_secrets(names, os.environ)
 
 
 IMPORT_TIMEOUT_S = 300.0

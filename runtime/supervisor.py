@@ -7,8 +7,9 @@ import threading
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from podzero.config import Experiment
@@ -44,6 +45,7 @@ class Supervisor:
       store: the handle of the parameter store.
       stopping: set when the run must end; it also ends a wait for nodes.
       home: the id of the driver's node.
+      secrets: environment variables that all processes get, by name.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Supervisor:
         store: Any,
         stopping: threading.Event,
         home: str,
+        secrets: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.learner: LearnerGroup | None = None
         self.shards = ReplayShards(self._spawn_shard)
@@ -65,7 +68,7 @@ class Supervisor:
         self._stopping = stopping
         self._nodes = RunNodes(cluster, experiment, home, CPU_ONLY)
         self._home = home
-        self._context = RunContext(experiment, workdir, run="", store=store, directory=None)
+        self._context = RunContext(experiment, workdir, run="", store=store, directory=None, secrets=dict(secrets))
         self._program = {kind.name: kind for kind in program(experiment)}
         self._failures = Failures(experiment.restarts, self._program.values(), self._nodes.describe)
         # Shards and learner start on nodes chosen beforehand; all others one by one, wherever there is room.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from podzero.config import Experiment, GameConfig, Layers, OwnGameConfig
@@ -44,6 +46,7 @@ def train(
     view: TerminalView,
     step: int | None = None,
     layers: Layers | None = None,
+    secrets: Mapping[str, str] = MappingProxyType({}),
 ) -> End:
     """Runs an experiment until one of its limits is reached, a signal arrives, or it fails.
 
@@ -56,6 +59,7 @@ def train(
       view: shows the status.
       step: the step of the checkpoint to resume from; None takes the newest usable one.
       layers: the files that the experiment was read from; the working directory records what it inherits.
+      secrets: environment variables that all processes get, by name.
 
     Raises:
       WorkdirError, ConfigError, ClusterError, RunFailed: the run cannot start or continue; the message says why.
@@ -70,7 +74,7 @@ def train(
         stack.enter_context(view)
         try:
             with signals.interrupting():
-                run = _start(experiment, workdir, address, view, signals, stack, step, layers)
+                run = _start(experiment, workdir, address, view, signals, stack, step, layers, secrets)
         except KeyboardInterrupt:
             return End(STOPPED, signals.number)
         reason = run.until_end(signals)
@@ -86,6 +90,7 @@ def _start(
     stack: ExitStack,
     step: int | None,
     layers: Layers | None,
+    secrets: Mapping[str, str],
 ) -> Run:
     """Starts Ray and the workers; `stack` ends them. The experiment is written last: a failed start leaves no trace."""
     if address is None and experiment.has_self_play:
@@ -105,7 +110,7 @@ def _start(
 
     keep_teacher(experiment, workdir)
     home = current_node_id()
-    supervisor = Supervisor(cluster, experiment, workdir, start_param_store(home), signals.event, home)
+    supervisor = Supervisor(cluster, experiment, workdir, start_param_store(home), signals.event, home, secrets)
     stack.callback(supervisor.kill)
     checkpoint = first_start(lambda: start_workers(supervisor, workdir, step), signals.event)
     workdir.open(experiment, checkpoint.step if checkpoint else 0, layers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -40,6 +41,7 @@ class RunContext:
       restore_from: the folder of the checkpoint that the learner continues; None starts from nothing.
       coordinator: the address at which learner host 0 coordinates the others; empty for one host on this machine.
       ladder: the rating ladder that the evaluator continues.
+      secrets: environment variables of the driver that each process gets, by name.
     """
 
     experiment: Experiment
@@ -50,6 +52,7 @@ class RunContext:
     restore_from: Path | None = None
     coordinator: str = ""
     ladder: Mapping[str, Any] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(eq=False)
@@ -91,6 +94,7 @@ class Host:
 
     def __init__(self, name: str, process: Process) -> None:
         self.process = process
+        os.environ.update(process.context.secrets)
         process.reports = ReportBuffer(name)
         logger = logging.getLogger("podzero")
         logger.setLevel(logging.INFO)
