@@ -118,7 +118,9 @@ def _error(trial: Any) -> str:
     # `trial.get_error` reads a copy of this file, which Tune makes later.
     error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
     cause = getattr(error, "cause", None) or error
-    return str(cause).strip() or type(cause).__name__
+    text = str(cause).strip() or type(cause).__name__
+    # An error that nobody foresaw: its traceback is in the run's log too.
+    return text.splitlines()[-1] if text.startswith("Traceback") else text
 
 
 class _UntilEnded(tune.Stopper):  # type: ignore[misc]
