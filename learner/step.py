@@ -225,6 +225,7 @@ def _gradients(spec: TrainStepSpec, unroll: int, state: TrainState, batch: Batch
     """The gradients and loss of a batch `[B, ...]`, accumulated over microbatches; both are means over the batch."""
 
     def objective(params: Params, microbatch: Batch) -> tuple[jax.Array, LossOutput]:
+        # The teacher evaluates one microbatch at a time, which bounds its activations like those of the network.
         loss = spec.objective.taught_loss(params, state.teacher, state.step, microbatch)
         return loss.total, loss
 
