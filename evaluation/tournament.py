@@ -251,7 +251,7 @@ class Tournament:
 
     @property
     def folder(self) -> Path:
-        """The folder of its files."""
+        """The folder with the files of the tournament."""
         return self._files.folder
 
     @property

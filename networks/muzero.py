@@ -64,7 +64,11 @@ def model_network(
 ) -> ModelNetwork:
     """Turns Haiku modules, which `build` makes while tracing, into the pure functions of a network.
 
-    `observe` is that of `ModelNetwork`; None if the parameters hold no statistics.
+    Args:
+      build: makes the modules.
+      config: the section `network`.
+      spec: the environment.
+      observe: updates statistics that are part of the parameters, as `ModelNetwork.observe`; None if there are none.
     """
 
     def modules() -> tuple[Callable[[Array, Array], Any], _AllParts]:

@@ -38,7 +38,10 @@ def residual_start(blocks: int) -> float:
 
 
 class Conv(nn.Module):
-    """A 3x3 convolution with standardized weights; `folded` if `fold` has standardized its kernel already."""
+    """A 3x3 convolution with standardized weights.
+
+    If `folded`, the parameter `kernel` is standardized already, by `fold`, and there is no gain.
+    """
 
     features: int
     folded: bool

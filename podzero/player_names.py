@@ -230,10 +230,10 @@ def zoo_names() -> list[str]:
 
 
 def zoo_workdir(name: str) -> Workdir:
-    """The working directory of an agent.
+    """The working directory of an agent of the zoo.
 
     Raises:
-      ConfigError: there is no agent of this name.
+      ConfigError: the zoo has no agent of this name.
     """
     names = zoo_names()
     if name not in names:

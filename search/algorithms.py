@@ -32,7 +32,7 @@ from podzero.types import Array, EnvState, Exploration, Params, SearchedNodes, S
 
 
 def qtransform(transform: Transform) -> mctx.QTransform:
-    """Adapts a transform of Q-values to mctx: `(tree of one search, node)` to `[A]`."""
+    """A transform of Q-values as mctx calls it: with the tree of one search and a node, to return `[A]`."""
 
     def call(tree: mctx.Tree, node: Array) -> Array:
         return transform(_edges(tree, node), -1)

@@ -216,7 +216,7 @@ def chosen(slots: jax.Array, choice: jax.Array) -> jax.Array:
 
 
 def pick(rows: jax.Array, here: jax.Array) -> jax.Array:
-    """Selects one node of each game, marked in the mask `here` `[N, B]`, from `[..., N, B]`; returns `[..., B]`."""
+    """The values `[..., B]` of the node of each game that the mask `here` `[N, B]` marks, from `rows` `[..., N, B]`."""
     if rows.dtype == bool:
         return jnp.any(rows & here, axis=-2)
     return jnp.sum(jnp.where(here, rows, jnp.zeros((), rows.dtype)), axis=-2, dtype=rows.dtype)

@@ -26,7 +26,8 @@ class ChessNames:
     """Names on a board of `size` files and ranks.
 
     Actions are numbered from the side of the player to move, and a pawn's move to the last rank promotes to a queen, so
-    names depend on whose turn it is and on the pawns: a set of bits `8 * file + rank`, as the first player sees them.
+    names depend on whose turn it is and on where pawns stand: bits `8 * file + rank`, as the
+    first player sees them.
     """
 
     def __init__(self, game: str, size: int) -> None:

@@ -128,12 +128,12 @@ class ActorsConfig(Section):
 
     @property
     def processes(self) -> int:
-        """Actors with a process of their own."""
+        """The number of actor processes: 0 if the learner's processes play."""
         return 0 if self.beside_learner else self.count
 
     @property
     def first_processes(self) -> int:
-        """Actors with a process of their own that must fit into the cluster before a run starts."""
+        """The number of actor processes that must fit into the cluster before a run starts."""
         return self.processes and (self.min_count or self.count)
 
     @pydantic.model_validator(mode="after")

@@ -31,7 +31,7 @@ class OwnPart(Section):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The keyword arguments."""
+        """The keyword arguments of the user's function or class: the fields that podzero does not know."""
         return dict(self.model_extra or {})
 
 

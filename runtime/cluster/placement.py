@@ -182,7 +182,7 @@ def shard_nodes(nodes: Sequence[Node], replay: Reservation) -> tuple[Node, ...]:
 
 
 def without_learner(nodes: Sequence[Node], hosts: Sequence[Node], resources: Mapping[str, float]) -> list[Node]:
-    """The nodes without the CPUs and other `resources` that the learner reserves on each of its hosts."""
+    """The nodes with what the learner leaves of them: on each of its `hosts` it reserves `resources`, CPUs included."""
     ids = {node.id for node in hosts}
 
     def left(node: Node) -> Node:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class ActorProcess(Process):
-    """An actor, which plays games or acts in environments; each `attempt` plays other games."""
+    """An actor, which plays games or acts in environments. After a restart its random numbers are others."""
 
     def build(self) -> None:
         """Waits for the replay shards, then builds the actor."""

@@ -37,7 +37,7 @@ class MetricsLine(NamedTuple):
     worker: str
     """The process that reported them, such as `learner` or `actor-0`."""
     metrics: dict[str, float]
-    """Values by name, such as `learner/loss`; docs/operations.md lists them."""
+    """Values by name, such as `learner/loss`; docs/operations.md explains the main ones."""
 
 
 def train(
