@@ -2,7 +2,8 @@
 
 fake_sweep_run.py train CONFIG [section.field=value ...] --workdir DIR --view plain
 
-Seed 0 ends. Seed 1 is killed the first time, and then ends. Seed 2 fails each time. Others go on until SIGTERM.
+Seed 0 ends. Seed 1 is killed the first time, and then ends. Seed 2 fails each time. Seed 3 is evaluated while it
+trains. Others go on until SIGTERM.
 """
 
 import os
@@ -28,9 +29,10 @@ with workdir.lock():
         os.kill(os.getpid(), signal.SIGKILL)
     if experiment.seed == 2:
         sys.exit("podzero: the learner failed")
-    if experiment.seed > 2:
-        time.sleep(600)
     share = experiment.learner.optimizer.learning_rate + experiment.seed / 10
+    for second in range(600 if experiment.seed > 3 else 8 if experiment.seed == 3 else 0):
+        write_status(workdir, RunStatus("fake", "training", 10.0 * second, step=1, keeps_value=share))
+        time.sleep(1)
     lines = [line("learner", 1, 1, learner__loss=2.0), evaluation(60, 2, keeps_value=share)]
     workdir.metrics_file.write_bytes(b"\n".join([*lines, b""]))
     write_status(workdir, RunStatus("fake", "ended", 120.0, step=2, keeps_value=share))

@@ -104,9 +104,19 @@ def test_a_killed_run_is_resumed_and_one_that_always_fails_is_given_up_and_named
 
 
 @pytest.mark.slow
+def test_runs_that_are_worse_than_others_are_stopped_early_and_not_resumed(tmp_path):
+    arguments = ("learner.optimizer.learning_rate=0.5,0.25", "seed=3", "--parallel", "1", "--asha")
+    out, error = start(tmp_path / "sweep", *arguments, "--json").communicate(timeout=280)
+    assert [run["state"] for run in json.loads(out)["runs"]] == ["finished", "stopped early"], error
+    assert json.loads(out)["combinations"][1]["values"] == []
+    out, _ = start(tmp_path / "sweep", *arguments).communicate(timeout=100)
+    assert "2 have ended" in out
+
+
+@pytest.mark.slow
 def test_a_signal_ends_all_runs_in_order(tmp_path):
-    process = start(tmp_path / "sweep", "seed=3..9", "--parallel", "2")
-    statuses = [tmp_path / "sweep" / f"seed{seed}" / "status.json" for seed in (3, 4)]
+    process = start(tmp_path / "sweep", "seed=4..9", "--parallel", "2")
+    statuses = [tmp_path / "sweep" / f"seed{seed}" / "status.json" for seed in (4, 5)]
     deadline = time.monotonic() + 200
     while not all(status.exists() for status in statuses) and time.monotonic() < deadline:
         time.sleep(0.5)

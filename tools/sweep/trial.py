@@ -26,6 +26,8 @@ POLL_S = 2.0
 """Time between two looks at a run, in seconds; its status is written as often."""
 STRENGTH = "strength"
 """The metric that ASHA compares."""
+ENDED = "ended"
+"""The metric that tells whether the run has ended by itself."""
 STOP_FILE = ".stop"
 """A file in the sweep's folder that asks all trials, on any node, to end their runs."""
 PROGRAM = (
@@ -69,7 +71,9 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]
                 self._process.end()
         status = progress(self._workdir, self._limits).status
         reported = {} if status is None else reported_metrics(status)
-        return reported | {"done": self._process is None or not self._process.running}
+        ended = self._process is None or not self._process.running
+        # Tune sets `done` too when it stops a trial.
+        return reported | {"done": ended, ENDED: ended}
 
     def cleanup(self) -> None:
         """Ends the run with a last checkpoint, if it still goes on: Tune has stopped the trial."""

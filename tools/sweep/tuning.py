@@ -23,7 +23,7 @@ from podzero.runtime.program import program
 from podzero.runtime.stopping import StopSignals
 from podzero.tools.sweep.folder import SweepFolder
 from podzero.tools.sweep.grid import SweepRun
-from podzero.tools.sweep.trial import PROGRAM, STOP_FILE, STRENGTH, RunTrial
+from podzero.tools.sweep.trial import ENDED, PROGRAM, STOP_FILE, STRENGTH, RunTrial
 
 RETRIES = 2
 """How often a run that fails is started again."""
@@ -92,7 +92,7 @@ class _Watcher(tune.Callback):  # type: ignore[misc]
         if name not in self._training:
             return
         self._training.discard(name)
-        if not trial.last_result.get("done") and not self._signals.event.is_set():
+        if not trial.last_result.get(ENDED) and not self._signals.event.is_set():
             self._folder.mark_stopped(self._runs[name])
             self._say(f"{name}: stopped early, since others are better")
         else:
