@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import scipy.stats
+from scipy import special
 
 from podzero.benchmarks.inner_nodes import VALUE_WRONG
 from podzero.markdown import Row, table
@@ -101,7 +101,7 @@ def _spread_of_seeds(runs: Iterable[Json]) -> tuple[float, int]:
 
 def _quantile(freedom: int) -> float:
     """The quantile of Student's t for a two-sided interval of 95%."""
-    return float(scipy.stats.t.ppf(0.975, freedom)) if freedom else math.nan
+    return float(special.stdtrit(freedom, 0.975)) if freedom else math.nan
 
 
 def _kept(run: Json) -> float:

@@ -23,7 +23,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 from podzero.evaluation.bradley_terry import (
     ELO_PER_NAT,
@@ -190,6 +190,8 @@ def fisher(results: PairResults, anchors: Floats) -> Estimates:
 
 def drawn_again(results: PairResults, anchors: Floats, method: str) -> Estimates:
     """Intervals by `scipy.stats.bootstrap`: units are drawn again, and rated by Firth's likelihood."""
+    from scipy import stats  # here: it takes a second to import
+
     fixed, players = anchors / ELO_PER_NAT, len(anchors)
     units = np.repeat(np.arange(len(results.count)), results.count.astype(int))
     _, leverages = firth(results.points_of(players, results.count), fixed)

@@ -14,10 +14,6 @@ from podzero.envs.packing import packed_bytes
 from podzero.envs.symmetries import symmetries_of
 from podzero.types import Array, EnvSpec, EnvState, Symmetry, View
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    import pgx
-
 _MAX_PLIES = {"tic_tac_toe": 9, "animal_shogi": 256, "shogi": 512}
 """The number of plies after which pgx ends a game."""
 
@@ -28,6 +24,8 @@ class PgxGame:
     def __init__(self, name: str) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # pgx warns about every game that has a newer version
+            import pgx  # here: it takes half a second, and most games do without it
+
             self._game: Any = pgx.make(cast(Any, name))
         self._name = name
 

@@ -17,7 +17,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 from jax.sharding import Mesh
 
 from podzero.errors import PodzeroError
@@ -52,7 +51,10 @@ class LearnerCheckpoints:
     """
 
     def __init__(self, mesh: Mesh) -> None:
-        self._orbax = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
+        # Orbax takes half a second to import; of all processes only learners need it.
+        import orbax.checkpoint as ocp
+
+        self._orbax, self._args = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler()), ocp.args
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="learner-checkpoint")
         self._last: Future[None] | None = None
         self._copy = jax.jit(lambda leaves: jax.tree.map(jnp.copy, leaves))
@@ -72,7 +74,7 @@ class LearnerCheckpoints:
         folder.mkdir(parents=True, exist_ok=True)
         # Orbax synchronizes the hosts by a transfer to the devices.
         with jax.transfer_guard_host_to_device("allow"):
-            self._orbax.save(folder / _ARRAYS, args=ocp.args.StandardSave(leaves), force=True)
+            self._orbax.save(folder / _ARRAYS, args=self._args.StandardSave(leaves), force=True)
         self._last = self._writer.submit(self._finish, folder, leaves, fingerprints)
         return self._last
 
@@ -95,7 +97,7 @@ class LearnerCheckpoints:
         targets = {name: _stored_shape(leaf) for name, leaf in _named(like).items()}
         _check_match(folder, manifest, targets)
         try:
-            leaves = self._orbax.restore(folder / _ARRAYS, args=ocp.args.StandardRestore(targets))
+            leaves = self._orbax.restore(folder / _ARRAYS, args=self._args.StandardRestore(targets))
         except (MemoryError, jax.errors.JaxRuntimeError) as error:
             # Memory, a device or another host failed, not the checkpoint.
             raise explained(error) from error
