@@ -44,6 +44,8 @@ class Arena:
         self._step = jax.jit(jax.vmap(env.step))
         self._view = jax.jit(jax.vmap(env.view))
         self._where = jax.jit(jax.vmap(optax.tree.where))
+        self._random = jax.jit(random_actions)
+        self._take = jax.jit(lambda states, rows: jax.tree.map(lambda leaf: leaf[rows], states))
 
     def pairs(
         self,
@@ -95,7 +97,7 @@ class Arena:
         opener = np.asarray(self._view(states).player)
         moves = np.zeros((candidates, plies), np.int32)
         for ply, ply_key in enumerate(jax.random.split(play_key, plies)):
-            moves[:, ply] = random_actions(ply_key, self._view(states).legal)
+            moves[:, ply] = self._random(ply_key, self._view(states).legal)
             states = self._step(states, moves[:, ply])
         view = jax.device_get(self._view(states))
         open_ = np.flatnonzero(~view.done)
@@ -112,7 +114,7 @@ class Arena:
             digests = _digests(view.observation)
             open_ = np.array([row for row in open_ if digests[row] not in known], np.intp)
         chosen = np.resize(open_, count) if repeat else open_[:count]
-        return Openings(jax.tree.map(lambda leaf: leaf[chosen], states), moves[chosen], opener[chosen])
+        return Openings(self._take(states, chosen), moves[chosen], opener[chosen])
 
     def _play_out(
         self,

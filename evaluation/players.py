@@ -103,12 +103,14 @@ class SolverPlayer:
     def __init__(self, env: Env, solver: Solver) -> None:
         self._solver = solver
         self._observe = jax.jit(lambda states: jax.vmap(env.view)(states).observation)
+        self._choose = jax.jit(random_actions)
 
     def choose(self, key: Array, states: EnvState) -> Array:
         """See `Player`."""
         scores = self._solver.scores(np.asarray(self._observe(states)))
         best = scores == np.nanmax(scores, axis=-1, keepdims=True)
-        return random_actions(key, jnp.asarray(best))
+        actions: Array = self._choose(key, best)
+        return actions
 
 
 class SearchPlayer:

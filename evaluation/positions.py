@@ -9,7 +9,6 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 from zipfile import BadZipFile
@@ -103,10 +102,10 @@ def all_positions(env: Env, max_ply: int) -> JudgedPositions:
     Raises:
       ConfigError: the game has no solver.
     """
-    solver, found = make_solver(env.spec.name), []
+    solver, look, found = make_solver(env.spec.name), jax.jit(jax.vmap(env.view)), []
     moves = np.full((1, max_ply), -1, np.int32)
     for ply in range(max_ply + 1):
-        view = jax.device_get(jax.vmap(env.view)(replay(env, moves)))
+        view = jax.device_get(look(replay(env, moves)))
         _, distinct = np.unique(view.observation.reshape(len(moves), -1), axis=0, return_index=True)
         open_ = distinct[~view.done[distinct]]
         if not len(open_):
@@ -209,15 +208,18 @@ def _ordered(positions: JudgedPositions, rng: np.random.Generator) -> JudgedPosi
 def replay(env: Env, moves: np.ndarray[Any, Any]) -> EnvState:
     """The states after `moves` (`[N, T]` int32, padded with -1), all from the same initial state."""
 
-    def ply(t: Array, states: EnvState) -> EnvState:
-        goes_on = actions[:, t] >= 0
-        any_legal = jnp.argmax(jax.vmap(env.view)(states).legal, axis=1)
-        played = jax.vmap(env.step)(states, jnp.where(goes_on, actions[:, t], any_legal))
-        return jax.vmap(optax.tree.where)(goes_on, played, states)
+    @jax.jit
+    def played(actions: Array) -> EnvState:
+        def ply(t: Array, states: EnvState) -> EnvState:
+            goes_on = actions[:, t] >= 0
+            any_legal = jnp.argmax(jax.vmap(env.view)(states).legal, axis=1)
+            after = jax.vmap(env.step)(states, jnp.where(goes_on, actions[:, t], any_legal))
+            return jax.vmap(optax.tree.where)(goes_on, after, states)
 
-    actions = jnp.asarray(moves)
-    starts = jax.vmap(env.init)(jnp.broadcast_to(jax.random.key(0), actions.shape[:1]))
-    return jax.jit(partial(jax.lax.fori_loop, 0, actions.shape[1], ply))(starts)
+        starts = jax.vmap(env.init)(jnp.broadcast_to(jax.random.key(0), actions.shape[:1]))
+        return jax.lax.fori_loop(0, actions.shape[1], ply, starts)
+
+    return played(moves)
 
 
 class RandomGames(NamedTuple):
