@@ -130,10 +130,10 @@ def of_experiment(text: str, where: str) -> Iterator[CommandLine]:
 
 def of_source(text: str, where: str) -> Iterator[CommandLine]:
     """The command lines in the strings of a program; what it fills in stands there as `⟦expression⟧`."""
-    tree = ast.parse(text)
-    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
-    for node in ast.walk(tree):
+    inside: set[int] = set()
+    for node in ast.walk(ast.parse(text)):  # a node comes before its parts
         if isinstance(node, ast.JoinedStr):
+            inside.update(id(part) for part in ast.walk(node))
             string = "".join(
                 part.value if isinstance(part, ast.Constant) else f"⟦{ast.unparse(part.value)}⟧" for part in node.values
             )

@@ -4,9 +4,7 @@ import re
 from pathlib import Path
 
 import jax
-import nbformat
 import pytest
-from nbclient import NotebookClient
 from run_files import lines_of
 from untrained_agents import write_untrained
 
@@ -18,6 +16,8 @@ TRAINED = 'podzero.load("zoo:go_9x9")'
 
 
 def notebook():
+    import nbformat  # here: it brings Jupyter with it
+
     return nbformat.read(NOTEBOOK, as_version=4)
 
 
@@ -105,6 +105,8 @@ def test_the_notebook_is_committed_with_its_outputs_and_nothing_of_a_machine():
 @pytest.mark.slow
 def test_the_notebook_runs_as_it_is(folder, monkeypatch):
     monkeypatch.delenv("MPLBACKEND")
+    from nbclient import NotebookClient
+
     executed = notebook()
     NotebookClient(executed, timeout=600, kernel_name="python3").execute()
     printed = "".join(output.text for cell in executed.cells for output in cell.get("outputs", []) if "text" in output)

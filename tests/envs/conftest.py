@@ -78,9 +78,14 @@ def play_trace(name, env, followers, plies):
         return actions, jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), look(starts), looks)
 
     keys = jax.random.split(jax.random.key(7), LEADERS)
-    leaders = jax.jit(jax.vmap(env.init))(keys)
-    starts = jax.tree.map(lambda leaf: leaf[leader_of], leaders)
-    starts = transformed_set_up(name, np.stack(identity + [f.symmetry.actions for f in followers]), starts)
+    symmetries = np.stack(identity + [follower.symmetry.actions for follower in followers])
+
+    @jax.jit
+    def begin(keys):
+        starts = jax.tree.map(lambda leaf: leaf[leader_of], jax.vmap(env.init)(keys))
+        return transformed_set_up(name, symmetries, starts)
+
+    starts = begin(keys)
     actions, (views, reference_observation) = jax.device_get(play(starts, jax.random.key(8)))
     again, _ = jax.device_get(play(starts, jax.random.key(8)))
     return {

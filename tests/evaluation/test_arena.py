@@ -24,11 +24,11 @@ class FirstLegal:
     deterministic = True
 
     def __init__(self, env):
-        self.env = env
+        self.view = jax.jit(jax.vmap(env.view))
         self.seen = []
 
     def choose(self, key, states):
-        view = jax.vmap(self.env.view)(states)
+        view = self.view(states)
         self.seen.append(jax.device_get(view))
         return jnp.argmax(view.legal, axis=-1).astype(jnp.int32)
 
@@ -78,7 +78,7 @@ def test_a_player_sees_only_open_games_where_it_is_to_move(env):
 
 def test_each_opening_is_played_from_both_sides(env):
     starts = Arena(env).openings(6, 2, jax.random.key(5)).states
-    boards = np.asarray(jax.vmap(env.view)(starts).observation).reshape(6, -1)
+    boards = np.asarray(jax.jit(jax.vmap(env.view))(starts).observation).reshape(6, -1)
     assert len(np.unique(boards, axis=0)) == 6
     result = play_match(env, FirstLegal(env), FirstLegal(env), 40, jax.random.key(5))
     assert result.wins == result.losses

@@ -56,10 +56,10 @@ def test_the_network_and_its_gradients_are_those_of_the_float32_network_up_to_ro
     network, plain = host_resnet(CONFIG, SPEC), make_network(CONFIG, SPEC)
     rng = np.random.default_rng(0)
     params = jax.tree.map(
-        lambda leaf: leaf + 0.1 * rng.normal(size=leaf.shape).astype(np.float32), plain.init(jax.random.key(0))
+        lambda leaf: leaf + 0.1 * rng.normal(size=leaf.shape).astype(np.float32), jax.jit(plain.init)(jax.random.key(0))
     )
     observation = jax.random.bernoulli(jax.random.key(1), 0.3, (BATCH, *SPEC.observation_shape))
-    assert jax.tree.structure(network.init(jax.random.key(0))) == jax.tree.structure(params)
+    assert jax.tree.structure(jax.jit(network.init)(jax.random.key(0))) == jax.tree.structure(params)
 
     def loss(apply, params):
         logits, value = apply(params, observation)
@@ -77,7 +77,7 @@ def test_the_network_and_its_gradients_are_those_of_the_float32_network_up_to_ro
 def test_auxiliary_heads_are_those_of_the_float32_network_up_to_rounding():
     config = CONFIG.model_copy(update={"auxiliary": True})
     network, plain = host_resnet(config, SPEC), make_network(config, SPEC)
-    params = plain.init(jax.random.key(0))
+    params = jax.jit(plain.init)(jax.random.key(0))
     observation = jax.random.bernoulli(jax.random.key(1), 0.3, (BATCH, *SPEC.observation_shape))
     found, expected = (jax.jit(one.apply_all)(params, observation) for one in (network, plain))
     for output, reference in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
@@ -86,7 +86,7 @@ def test_auxiliary_heads_are_those_of_the_float32_network_up_to_rounding():
 
 def test_where_jax_has_an_accelerator_xla_computes_the_whole_network(monkeypatch):
     network, plain = host_resnet(CONFIG, SPEC), make_network(CONFIG, SPEC)
-    params, observation = plain.init(jax.random.key(0)), jnp.ones((2, *SPEC.observation_shape), bool)
+    params, observation = jax.jit(plain.init)(jax.random.key(0)), jnp.ones((2, *SPEC.observation_shape), bool)
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     for found, expected in zip(network.apply(params, observation), plain.apply(params, observation), strict=True):
         np.testing.assert_array_equal(found, expected)

@@ -24,7 +24,7 @@ def side_by_side(evaluation):
 @pytest.fixture(scope="session")
 def published(config, env):
     """Parameters as the learner publishes them."""
-    return make_network(config, env.spec).init(jax.random.key(1))
+    return jax.jit(make_network(config, env.spec).init)(jax.random.key(1))
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_the_float_evaluation_is_that_of_the_network(actions, dtype, global_pool
     spec, draw = EnvSpec("go_9x9", (9, 9, 17), "bool", actions), np.random.default_rng(0)
     config = ResNetConfig(channels=16, blocks=2, global_pooling=global_pooling, compute_dtype=dtype)
     fold, network = make_inference(config, spec)
-    start = make_network(config, spec).init(jax.random.key(0))
+    start = jax.jit(make_network(config, spec).init)(jax.random.key(0))
     params = jax.tree.map(lambda leaf: leaf + 0.1 * draw.standard_normal(leaf.shape).astype(np.float32), fold(start))
     boards = draw.random((32, 9, 9, 17)) < 0.3
     expected = side_by_side(network.apply(params, boards))
@@ -99,7 +99,7 @@ def test_products_are_those_of_rounded_kernels_and_inputs():
     spec, draw = EnvSpec("test", (3, 3, 2), "bool", 9), np.random.default_rng(1)
     config = ResNetConfig(channels=4, blocks=1, compute_dtype="float32")
     fold, network = make_inference(config, spec)
-    params = jax.device_get(fold(make_network(config, spec).init(jax.random.key(0))))
+    params = jax.device_get(jax.jit(fold)(jax.jit(make_network(config, spec).init)(jax.random.key(0))))
     kernel = params["block_0"]["conv_0"]["kernel"]
     scale = np.abs(kernel).max(axis=(0, 1, 2)) / 127
     largest = {"block_0/conv_0": jnp.float32(2.0), "block_0/conv_1": jnp.float32(1.0)}

@@ -29,8 +29,8 @@ def side_by_side(logits, value):
 
 def after_random_moves(env):
     """States of connect four after six random moves."""
-    states = jax.vmap(env.init)(jax.random.split(jax.random.key(0), BATCH))
-    step, view = jax.jit(jax.vmap(env.step)), jax.vmap(env.view)
+    states = jax.jit(jax.vmap(env.init))(jax.random.split(jax.random.key(0), BATCH))
+    step, view = jax.jit(jax.vmap(env.step)), jax.jit(jax.vmap(env.view))
     for ply in range(6):
         logits = np.where(view(states).legal, 0.0, -np.inf)
         states = step(states, jax.random.categorical(jax.random.key(ply), logits).astype(np.int32))
@@ -63,7 +63,7 @@ def test_global_pooling_agrees_with_float32(actions):
     spec = EnvSpec("go_9x9", (9, 9, 17), "bool", actions)
     config, draw = ResNetConfig(channels=16, blocks=2, global_pooling=True), np.random.default_rng(0)
     fold, network = make_inference(config, spec)
-    start = make_network(config, spec).init(jax.random.key(0))
+    start = jax.jit(make_network(config, spec).init)(jax.random.key(0))
     params = jax.tree.map(lambda leaf: leaf + 0.1 * draw.standard_normal(leaf.shape).astype(np.float32), fold(start))
     boards = draw.random((BATCH, 9, 9, 17)) < 0.3
     played = CalibrationPositions(boards, np.ones((BATCH, actions), bool))
@@ -132,7 +132,7 @@ def two_versions(env):
     """Folded parameters of two networks, of which the second has other preferences."""
     config = ResNetConfig(channels=8, blocks=1)
     fold, _ = make_inference(config, env.spec)
-    first = fold(make_network(config, env.spec).init(jax.random.key(0)))
+    first = jax.jit(fold)(jax.jit(make_network(config, env.spec).init)(jax.random.key(0)))
     second = jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(jax.random.key(leaf.size), leaf.shape), first)
     return first, second
 
@@ -181,7 +181,7 @@ def test_a_board_of_real_numbers_is_quantized_as_well(played, positions):
     spec = make_env("connect_four").spec._replace(observation_dtype="float32")
     config = ResNetConfig(channels=8, blocks=1)
     fold, inference = make_inference(config, spec)
-    params = fold(make_network(config, spec).init(jax.random.key(0)))
+    params = jax.jit(fold)(jax.jit(make_network(config, spec).init)(jax.random.key(0)))
     boards = positions.astype(np.float32) - 0.5
     network = QuantizedNetwork(spec, Int8Config(), 1, 16, CalibrationPositions(boards, played.legal))
     found = evaluate_all(network, network.load(params), boards)

@@ -30,7 +30,7 @@ def loss_of(logits, value, legal, target, outcome, *, value_weight=1.0, soft_tar
         loss = alphazero_loss(network, config, params, batch, soft_targets=soft_targets)
         return loss.total, loss
 
-    return jax.value_and_grad(objective, has_aux=True)(network.init(jax.random.key(0)))
+    return jax.jit(jax.value_and_grad(objective, has_aux=True))(jax.jit(network.init)(jax.random.key(0)))
 
 
 def test_loss_is_cross_entropy_plus_weighted_squared_error():

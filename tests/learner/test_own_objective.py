@@ -23,13 +23,13 @@ def own(make_experiment):
 
 
 def check(experiment, network, spec):
-    params = network.init(jax.random.key(0))
+    params = jax.jit(network.init)(jax.random.key(0))
     check_objective(make_objective(experiment, network, spec, ()), params, example_batch(experiment, spec), "mine")
 
 
 def test_the_loss_is_made_of_the_objective_and_its_arguments(own, network, spec, make_dispatch, make_experiment):
     check(own("soft"), network, spec)
-    params, batch = network.init(jax.random.key(0)), jax.tree.map(lambda leaf: leaf[0], make_dispatch(1, 8))
+    params, batch = jax.jit(network.init)(jax.random.key(0)), jax.tree.map(lambda leaf: leaf[0], make_dispatch(1, 8))
     plain, same, flat = (
         make_objective(experiment, network, spec, ()).loss(params, batch)
         for experiment in (make_experiment(), own("soft", temperature=1.0), own("soft", temperature=3.0))

@@ -16,7 +16,7 @@ from podzero.workdir import Workdir
 @pytest.fixture
 def trained(network, make_experiment, tmp_path):
     """A run with a snapshot of step 7; its parameters."""
-    params = jax.tree.map(lambda leaf: np.asarray(leaf) + 1.0, network.init(jax.random.key(5)))
+    params = jax.tree.map(lambda leaf: np.asarray(leaf) + 1.0, jax.jit(network.init)(jax.random.key(5)))
     save_snapshot(Workdir(tmp_path).snapshots, 7, params, make_experiment())
     return params
 

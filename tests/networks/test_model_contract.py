@@ -229,7 +229,8 @@ VECTOR = EnvSpec("vectors", (3,), "float32", 2, players=1)
 @pytest.fixture(scope="module")
 def vectors():
     network = make_model_network(CONFIGS["mlp"], VECTOR)
-    return network, anything(network)
+    compiled = network._replace(represent=jax.jit(network.represent), observe=jax.jit(network.observe))
+    return compiled, anything(network)
 
 
 def statistics(params):

@@ -32,7 +32,7 @@ def made(config):
 def test_each_kind_takes_its_arguments_and_fulfils_the_contract(kind):
     network = made(own(kind, width=5))
     check_network(network, SPEC, kind)
-    assert {5} <= {size for leaf in jax.tree.leaves(network.init(jax.random.key(0))) for size in leaf.shape}
+    assert {5} <= {size for leaf in jax.tree.leaves(jax.jit(network.init)(jax.random.key(0))) for size in leaf.shape}
 
 
 def test_functions_that_take_no_arguments_are_used_as_they_are():
@@ -47,7 +47,7 @@ def test_a_module_is_found_by_its_name(monkeypatch):
 @pytest.mark.parametrize("kind", KINDS)
 def test_parameters_survive_a_snapshot(tmp_path, kind):
     network = made(own(kind))
-    params = network.init(jax.random.key(0))
+    params = jax.jit(network.init)(jax.random.key(0))
     save_snapshot(tmp_path, 1, params, load("connect_four", [f"network={{name: '{FILE}:{kind}'}}"]))
     read = load_snapshot(tmp_path).params
     check_matches(read, network, "the snapshot")

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 
 from podzero.search import make_search
+from podzero.types import SearchResult
 
 
 def softer(model, config, temperature=2.0):
@@ -18,13 +19,19 @@ def softer(model, config, temperature=2.0):
 
 
 def faulty(change):
-    """A kind of search whose result is changed by a function of it and of the legal actions."""
+    """A kind of search that expands no node: all legal actions are equally good, and the first one is taken.
+
+    A function of its result and of the legal actions changes the result.
+    """
 
     def make(model, config):
-        search = softer(model, config)
-        return lambda params, key, roots, exploration: change(
-            search(params, key, roots, exploration), jnp.asarray(model.legal(roots))
-        )
+        def search(params, key, roots, exploration):
+            legal = jnp.asarray(model.legal(roots))
+            action, policy = jnp.argmax(legal, axis=1), legal / jnp.sum(legal, axis=1, keepdims=True)
+            value, qvalues = jnp.zeros(len(legal)), jnp.zeros(legal.shape)
+            return change(SearchResult(action, policy, value, legal.astype(jnp.int32), qvalues=qvalues), legal)
+
+        return search
 
     return make
 

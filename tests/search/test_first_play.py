@@ -75,7 +75,7 @@ def wide_model():
     return Model(root, recurrent, lambda states: jnp.ones((len(states), ACTIONS), bool), (-1.0, 1.0))
 
 
-def searched(states=(0, 0, 0, 0), noise=0.0, **settings):
+def searched(states=(0, 0), noise=0.0, **settings):
     config = SearchConfig(algorithm="puct", simulations=200, **settings)
     search = jax.jit(make_search(config, wide_model()))
     exploration = Exploration.none(len(states))._replace(noise=jnp.full(len(states), noise))
@@ -105,13 +105,11 @@ def test_concentrated_noise_moves_its_fraction_of_the_prior_to_one_action(fracti
     """
     settings = {"first_play_urgency": "parent", "dirichlet_fraction": fraction, "dirichlet_concentration": 0.01}
     # No action wins in the state 1.
-    found = searched((1, 1, 1, 1), noise=1.0, **settings)
+    found = searched((1, 1), noise=1.0, **settings)
     np.testing.assert_allclose(found.visits.max(axis=1), visits, atol=1)
 
 
 def test_noise_of_a_large_concentration_is_even():
-    found = searched(
-        (1, 1, 1, 1), 1.0, first_play_urgency="parent", dirichlet_concentration=1e6, dirichlet_fraction=1.0
-    )
+    found = searched((1, 1), 1.0, first_play_urgency="parent", dirichlet_concentration=1e6, dirichlet_fraction=1.0)
     assert found.visits.min() >= 2
     assert found.visits.max() <= 3

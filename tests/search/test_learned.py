@@ -1,5 +1,7 @@
 """Search over models in closed form, with results computed by hand."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +15,7 @@ from podzero.types import EnvSpec, Exploration, ModelNetwork
 
 ALGORITHMS = ("gumbel", "puct")
 DISCRETE = EnvSpec("chain", (1,), "float32", 2, players=1)
+ROWS = 32
 ONE_D = EnvSpec("bandit", (1,), "float32", 0, players=1, action_bounds=((-5.0,), (5.0,)))
 
 
@@ -44,7 +47,9 @@ def chain(latent, action):
     return jnp.where(paid > 0, -1.0, after)[:, None], paid[:, None]
 
 
+@cache
 def search_for(network, spec=DISCRETE, discount=0.5, **config):
+    """A compiled search, which tests with equal arguments share."""
     return jax.jit(make_model_search(SearchConfig(**config), network, spec, discount))
 
 
@@ -92,37 +97,41 @@ def test_golden_values_of_a_tree_with_one_action():
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("spec", [DISCRETE, ONE_D], ids=["discrete", "continuous"])
 def test_shapes_and_laws(algorithm, spec):
-    network = model(gaussian if spec.action_shape else uniform, bandit if spec.action_shape else chain)
-    search = search_for(network, spec, algorithm=algorithm, simulations=8, candidates=6)
-    result = search({}, jax.random.key(0), jnp.zeros((3, 1)), explorations([0, 1, 1], [0, 1, 1]))
+    search = search_for(model_of(spec), spec, algorithm=algorithm, simulations=8, candidates=6)
+    result = search({}, jax.random.key(0), jnp.zeros((ROWS, 1)), explorations(np.arange(ROWS) % 2, np.arange(ROWS) % 2))
     wide = 6 if spec.action_shape else 2
-    assert result.policy.shape == (3, wide)
+    assert result.policy.shape == (ROWS, wide)
     np.testing.assert_allclose(result.policy.sum(-1), 1.0, rtol=1e-5)
-    assert result.value.shape == (3,)
+    assert result.value.shape == (ROWS,)
     if spec.action_shape:
-        assert result.candidates.shape == (3, 6, 1)
+        assert result.candidates.shape == (ROWS, 6, 1)
         assert result.action.dtype == jnp.float32
-        assert result.action.shape == (3, 1)
+        assert result.action.shape == (ROWS, 1)
         distances = np.abs(np.tanh(result.candidates) - np.asarray(result.action)[:, None])
         np.testing.assert_allclose(distances.min(axis=1), 0.0, atol=1e-6)
         assert np.abs(result.action).max() <= 1.0
     else:
-        assert result.candidates.shape == (3, 0)
-        assert result.action.shape == (3,)
+        assert result.candidates.shape == (ROWS, 0)
+        assert result.action.shape == (ROWS,)
         assert result.action.dtype == jnp.int32
 
 
 @pytest.mark.parametrize("spec", [DISCRETE, ONE_D], ids=["discrete", "continuous"])
 def test_equal_keys_give_equal_results_and_other_keys_give_others(spec):
-    network = model(gaussian if spec.action_shape else uniform, bandit if spec.action_shape else chain)
-    search = search_for(network, spec, simulations=4, candidates=4)
-    one, two, other = (search({}, jax.random.key(key), jnp.zeros((32, 1)), full(32)) for key in (0, 0, 1))
+    search = search_for(model_of(spec), spec, algorithm="gumbel", simulations=8, candidates=6)
+    one, two, other = (search({}, jax.random.key(key), jnp.zeros((ROWS, 1)), full(ROWS)) for key in (0, 0, 1))
     for a, b in zip(one, two, strict=True):
         np.testing.assert_array_equal(a, b)
     assert np.any(np.asarray(one.action) != np.asarray(other.action))
 
 
 # Continuous actions.
+
+
+@cache
+def model_of(spec):
+    """A model of discrete or of continuous actions."""
+    return model(gaussian, bandit) if spec.action_shape else model(uniform, chain)
 
 
 def gaussian(latent):

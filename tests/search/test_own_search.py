@@ -37,14 +37,15 @@ def model():
 def roots():
     """Games after two plies: seven actions are legal."""
     env = make_env("tic_tac_toe")
-    states = jax.vmap(env.init)(jax.random.split(jax.random.key(0), BATCH))
+    step = jax.jit(jax.vmap(env.step))
+    states = jax.jit(jax.vmap(env.init))(jax.random.split(jax.random.key(0), BATCH))
     for action in (0, 4):
-        states = jax.jit(jax.vmap(env.step))(states, np.full(BATCH, action, np.int32))
+        states = step(states, np.full(BATCH, action, np.int32))
     return states
 
 
 def check(config, model, roots):
-    search, legal = make_search(config, model), np.asarray(model.legal(roots))
+    search, legal = make_search(config, model), np.asarray(jax.jit(model.legal)(roots))
     check_search(search, None, roots, legal, model.bounds, "mine")
 
 

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import mctx
 import numpy as np
-import optax
 import pytest
 from explorations import explorations, full
 
@@ -42,23 +41,23 @@ def search_for(game, algorithm, simulations=32, evaluate=None, **config):
     return env, jax.jit(make_search(config, rules_model(env, evaluate or uniform(env))))
 
 
+@cache
+def compiled(name):
+    """The functions of a game that begin it and play a move, for one game."""
+    env = make_env(name)
+    return jax.jit(env.init), jax.jit(env.step)
+
+
 def play(env, games):
     """States reached by lists of actions, batched."""
-    longest = max(map(len, games))
-    actions = np.full((longest, len(games)), -1, np.int32)
-    for column, game in enumerate(games):
-        actions[: len(game), column] = game
-
-    def ply(states, action):
-        played = jax.vmap(env.step)(states, jnp.maximum(action, 0))
-        return jax.vmap(optax.tree.where)(action >= 0, played, states), None
-
-    @jax.jit
-    def run(actions):
-        start = jax.vmap(env.init)(jnp.stack([jax.random.key(0)] * len(games)))
-        return jax.lax.scan(ply, start, actions)[0]
-
-    return run(actions)
+    init, step = compiled(env.spec.name)
+    reached = []
+    for game in games:
+        state = init(jax.random.key(0))
+        for action in game:
+            state = step(state, np.int32(action))
+        reached.append(jax.device_get(state))
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *reached)
 
 
 WIN_AT_2 = [0, 3, 1, 4]
@@ -90,21 +89,6 @@ def test_the_value_of_a_position_won_in_one_tends_to_one(root_value):
     assert search(None, jax.random.key(1), play(env, position), Exploration.none(1)).value[0] < 0.6
 
 
-def test_root_values_by_hand():
-    """One simulation visits action 0, whose value is -0.5; the root's own is 0.5, and the other actions have a prior of
-    about zero. The completed value of unvisited actions matters to none.
-    """
-
-    def first_action(params, key, states):
-        batch = batch_of(states)
-        return jnp.tile(jnp.array([40.0] + 8 * [0.0]), (batch, 1)), jnp.full(batch, 0.5)
-
-    for root_value, expected in (("mean", 0.0), ("action", -0.5), ("policy", -0.5), ("network", 0.5)):
-        env, search = search_for("tic_tac_toe", "gumbel", 1, first_action, root_value=root_value)
-        result = search(None, jax.random.key(0), play(env, [[]]), Exploration.none(1))
-        np.testing.assert_allclose(result.value[0], expected, atol=1e-6)
-
-
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_threat_is_blocked(algorithm):
     env, search = search_for("tic_tac_toe", algorithm, 64)
@@ -119,8 +103,8 @@ def test_a_threat_is_blocked(algorithm):
 )
 def test_policy_is_a_distribution_over_legal_actions(algorithm, game):
     env, search = search_for(game, algorithm, 8)
-    roots = jax.vmap(env.init)(jax.random.split(jax.random.key(0), 3))
-    legal = np.asarray(jax.vmap(env.view)(roots).legal)
+    roots = play(env, [[]] * 3)
+    legal = np.asarray(jax.jit(jax.vmap(env.view))(roots).legal)
     result = search(None, jax.random.key(1), roots, full(3))
     np.testing.assert_allclose(result.policy.sum(-1), 1.0, rtol=1e-5)
     assert np.all(np.asarray(result.policy)[~legal] == 0.0)
@@ -271,7 +255,7 @@ def test_kept_nodes_are_the_tree_of_the_search(algorithm):
     search = jax.jit(make_search(config, rules_model(env, uniform(env)), keep_nodes=True))
     roots = play(env, [[0, 4], [0, 1, 3, 4]])
     result = search(None, jax.random.key(0), roots, Exploration.none(2))
-    legal = np.asarray(jax.vmap(env.view)(roots).legal)
+    legal = np.asarray(jax.jit(jax.vmap(env.view))(roots).legal)
     for game in range(2):
         parent, action, visits, value, prior = (np.asarray(leaf[game]) for leaf in result.nodes)
         children = np.flatnonzero(parent == 0)

@@ -61,7 +61,7 @@ def test_where_all_moves_are_about_equally_good_the_policy_stays_that_of_the_net
         corner = seen[:, 0, 0].max(axis=-1)
         return jnp.zeros((len(corner), 9)), 0.5 + 0.001 * corner
 
-    roots = jax.vmap(env.init)(jax.random.split(jax.random.key(0), 1))
+    roots = jax.jit(jax.vmap(env.init))(jax.random.split(jax.random.key(0), 1))
     policies = []
     for settings in ({"min_value_range": 1e-8}, {}):
         search = make_search(SearchConfig(simulations=9, **settings), rules_model(env, evaluate))
@@ -70,17 +70,19 @@ def test_where_all_moves_are_about_equally_good_the_policy_stays_that_of_the_net
     np.testing.assert_allclose(policies[1], 1 / 9, atol=0.004)
 
 
-HALVED = edges([1.0, 0.0, 0.0], [7, 7, 2], 1.0)
-"""What 16 simulations of sequential halving over three actions visit. One action wins, and the network knows it."""
+HALVED = edges([1.0, 0.0, 0.0], [7, 7, 2], 0.75)
+"""What 16 simulations of sequential halving over three actions visit. One action wins, and the network expects it."""
 
 
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
         ({}, 0.9934),  # the policy: 1 / (1 + 2 * exp(-0.1 * (50 + 7)))
-        ({"root_value": "mean"}, 8 / 17),
-        ({"algorithm": "puct"}, 8 / 17),
+        ({"root_value": "mean"}, 7.75 / 17),
+        ({"algorithm": "puct"}, 7.75 / 17),
         ({"algorithm": "puct", "root_value": "policy"}, 0.9934),
+        ({"root_value": "action"}, 1.0),
+        ({"root_value": "network"}, 0.75),
     ],
 )
 def test_the_value_of_a_root_under_sequential_halving_is_not_that_of_its_forced_visits(settings, expected):

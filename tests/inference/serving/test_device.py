@@ -20,7 +20,7 @@ SIZES = (4, 16)
 def parts():
     env, config = make_env("tic_tac_toe"), ResNetConfig(channels=4, blocks=1)
     fold, network = make_inference(config, env.spec)
-    params = [fold(make_network(config, env.spec).init(jax.random.key(seed))) for seed in range(2)]
+    params = [jax.jit(fold)(jax.jit(make_network(config, env.spec).init)(jax.random.key(seed))) for seed in range(2)]
     return env, encoding_of(env), network, params
 
 

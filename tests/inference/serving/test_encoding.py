@@ -15,11 +15,15 @@ EXPECTED = {"tic_tac_toe": ("bits", 3), "connect_four": ("bits", 11), "othello":
 
 def positions(env, count=64, plies=6):
     """Positions after a few random plies."""
-    states = jax.vmap(env.init)(jax.random.split(jax.random.key(0), count))
-    for ply in range(plies):
+
+    @jax.jit
+    def after(states, key):
         legal = jax.vmap(env.view)(states).legal
-        action = jax.random.categorical(jax.random.key(ply), jnp.where(legal, 0.0, -jnp.inf))
-        states = jax.vmap(env.step)(states, action)
+        return jax.vmap(env.step)(states, jax.random.categorical(key, jnp.where(legal, 0.0, -jnp.inf)))
+
+    states = jax.jit(jax.vmap(env.init))(jax.random.split(jax.random.key(0), count))
+    for ply in range(plies):
+        states = after(states, jax.random.key(ply))
     return states
 
 
@@ -30,7 +34,7 @@ def test_the_server_sees_the_observations_of_the_actor(game):
     rows = jax.jit(encoding.encode)(states)
     assert rows.shape == (64, encoding.row_bytes)
     assert rows.dtype == np.uint8
-    seen = jax.vmap(env.view)(states).observation
+    seen = jax.jit(jax.vmap(env.view))(states).observation
     decoded = jax.jit(encoding.decode)(np.asarray(rows))
     assert decoded.shape == seen.shape
     np.testing.assert_array_equal(np.asarray(decoded, seen.dtype), seen)
@@ -52,7 +56,7 @@ def test_legal_actions_travel_where_they_are_asked_for(game, row_bytes):
     """A bit for each action; the packed state of chess tells them by itself."""
     env = make_env(game)
     encoding, states = encoding_of(env, with_legal=True), positions(env)
-    rows, view = np.asarray(jax.jit(encoding.encode)(states)), jax.vmap(env.view)(states)
+    rows, view = np.asarray(jax.jit(encoding.encode)(states)), jax.jit(jax.vmap(env.view))(states)
     assert rows.shape == (64, encoding.row_bytes) == (64, row_bytes)
     np.testing.assert_array_equal(jax.jit(encoding.legal)(rows), view.legal)
     np.testing.assert_array_equal(jax.jit(encoding.decode)(rows), view.observation)

@@ -1,15 +1,26 @@
 """Searches for people: one position at a time, and their trees."""
 
 import numpy as np
+import pytest
 
 from podzero.envs import make_env
 from podzero.evaluation.players import RandomPlayer, mcts_player
 from podzero.tools.play.game import PlayableGame
-from podzero.tools.play.page import tree_of, value_chart
 from podzero.tools.play.searching import PositionSearch, branches, most_visited
 from podzero.types import SearchedNodes
 
-ENV = make_env("tic_tac_toe")
+
+@pytest.fixture(scope="module")
+def env():
+    return make_env("tic_tac_toe")
+
+
+@pytest.fixture(scope="module")
+def page():
+    """The module of the page; NiceGUI takes a second to import."""
+    from podzero.tools.play import page
+
+    return page
 
 
 def test_branches_are_sorted_by_visits_and_end_with_the_game():
@@ -43,24 +54,24 @@ def test_the_principal_variation_follows_the_most_visited_children():
     assert most_visited(nodes, 6) == (6,)  # not in the tree
 
 
-def test_the_tree_of_a_search_has_the_names_and_visits_of_its_moves():
-    game = PlayableGame(ENV)
+def test_the_tree_of_a_search_has_the_names_and_visits_of_its_moves(env, page):
+    game = PlayableGame(env)
     game.restart(game.read("b2 a1 a2"))  # the second player must play c2
-    search = PositionSearch(lambda simulations: mcts_player(ENV, simulations, keep_nodes=True))
+    search = PositionSearch(lambda simulations: mcts_player(env, simulations, keep_nodes=True))
     found = search(game.state, 256)
     assert game.name(found.action) == "c2"
-    tree = tree_of(game, found.nodes)
+    tree = page.tree_of(game, found.nodes)
     assert tree[0]["label"].startswith(f"c2  visits {found.visits[found.action]}  value ")
     assert tree[0]["children"][0]["id"].startswith(f"{found.action}/")
 
 
-def test_a_player_that_does_not_search_gives_a_move_alone():
-    game = PlayableGame(ENV)
-    found = PositionSearch(lambda simulations: RandomPlayer(ENV))(game.state, 8)
+def test_a_player_that_does_not_search_gives_a_move_alone(env):
+    game = PlayableGame(env)
+    found = PositionSearch(lambda simulations: RandomPlayer(env))(game.state, 8)
     assert found.action in game.legal
     assert found.policy is None
     assert found.nodes is None
 
 
-def test_the_chart_has_a_point_for_each_searched_position():
-    assert value_chart([(0, 0.1), (2, -0.3)])["series"][0]["data"] == [[0, 0.1], [2, -0.3]]
+def test_the_chart_has_a_point_for_each_searched_position(page):
+    assert page.value_chart([(0, 0.1), (2, -0.3)])["series"][0]["data"] == [[0, 0.1], [2, -0.3]]

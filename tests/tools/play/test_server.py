@@ -8,13 +8,24 @@ from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
 from podzero.listen_address import RequestGuard
-from podzero.tools.play.server import COOKIE, MAX_BODY_BYTES, GuardedApp
 
 TOKEN = "secret-token"
 
 
-def guard(hosts):
-    return RequestGuard(TOKEN, hosts, "podzero play --web", MAX_BODY_BYTES)
+@pytest.fixture(scope="module")
+def server():
+    """The module of the server; NiceGUI takes a second to import."""
+    from podzero.tools.play import server
+
+    return server
+
+
+def guarded(server, hosts, *routes):
+    """An application behind the guard."""
+    app = Starlette(routes=routes)
+    guard = RequestGuard(TOKEN, hosts, "podzero play --web", server.MAX_BODY_BYTES)
+    app.add_middleware(server.GuardedApp, guard=guard)
+    return app
 
 
 async def page(request):
@@ -28,21 +39,22 @@ async def echo(websocket):
 
 
 @pytest.fixture
-def browser():
+def browser(server):
     """Makes a browser with an address; each has cookies of its own."""
-    app = Starlette(routes=[Route("/", page, methods=["GET", "POST"]), WebSocketRoute("/ws", echo)])
-    app.add_middleware(GuardedApp, guard=guard(("127.0.0.1:8000", "localhost:8000")))
+    routes = Route("/", page, methods=["GET", "POST"]), WebSocketRoute("/ws", echo)
+    app = guarded(server, ("127.0.0.1:8000", "localhost:8000"), *routes)
     return lambda host="127.0.0.1:8000": TestClient(app, base_url=f"http://{host}")
 
 
-def test_the_token_of_the_address_opens_the_page_and_becomes_a_cookie(browser):
+def test_the_token_of_the_address_opens_the_page_and_becomes_a_cookie(browser, server):
     client = browser()
     first = client.get("/", params={"token": TOKEN})
     assert first.text == "the page"
     assert "HttpOnly" in first.headers["set-cookie"]
     assert "SameSite=Strict" in first.headers["set-cookie"]
     assert client.get("/").text == "the page"
-    with client.websocket_connect("/ws", headers={"host": "127.0.0.1:8000", "cookie": f"{COOKIE}={TOKEN}"}) as socket:
+    cookie = f"{server.COOKIE}={TOKEN}"
+    with client.websocket_connect("/ws", headers={"host": "127.0.0.1:8000", "cookie": cookie}) as socket:
         assert socket.receive_text() == "connected"
 
 
@@ -76,21 +88,21 @@ def test_a_socket_without_the_token_is_closed(browser):
 @pytest.mark.parametrize(
     "header",
     [
-        {"content-length": str(MAX_BODY_BYTES + 1)},
+        {"content-length": "limit + 1"},
         {"content-length": "many"},
         {"content-length": "9" * 5000},
         {"transfer-encoding": "chunked"},
     ],
 )
-def test_large_bodies_and_those_of_unknown_length_are_refused(browser, header):
+def test_large_bodies_and_those_of_unknown_length_are_refused(browser, server, header):
+    if header.get("content-length") == "limit + 1":
+        header = {"content-length": str(server.MAX_BODY_BYTES + 1)}
     client = browser()
     client.get("/", params={"token": TOKEN})
     assert client.post("/", content=b"x", headers=header).status_code == 413
 
 
-def test_beyond_this_machine_any_name_is_answered_to_those_with_the_token():
-    app = Starlette(routes=[Route("/", page)])
-    app.add_middleware(GuardedApp, guard=guard(None))
-    client = TestClient(app, base_url="http://elsewhere.example:8000")
+def test_beyond_this_machine_any_name_is_answered_to_those_with_the_token(server):
+    client = TestClient(guarded(server, None, Route("/", page)), base_url="http://elsewhere.example:8000")
     assert client.get("/").status_code == 403
     assert client.get("/", params={"token": TOKEN}).text == "the page"

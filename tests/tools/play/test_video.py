@@ -9,7 +9,6 @@ from PIL import Image
 
 from podzero.errors import ConfigError
 from podzero.tools.play.episode import Episode, FrameLog, WatchedAgent, described, number
-from podzero.tools.play.episode_page import chart_of, cursor_at
 from podzero.tools.play.video import WIDTH, check_file, pictures, write_video
 
 SUBJECT = WatchedAgent("runs/x@7", "gymnasium/Toy-v0", 0.5, 10.0)
@@ -116,6 +115,8 @@ def test_a_missing_encoder_is_named(episode, tmp_path, monkeypatch):
 
 
 def test_a_step_in_words_and_as_a_chart(episode):
+    from podzero.tools.play.episode_page import chart_of, cursor_at  # here: NiceGUI takes a second to import
+
     one = episode()
     assert described(one, 0) == "step 0 of 3, value 1.50, return 0.00"
     assert described(one, 2) == "step 2 of 3, value 0.25, reward -4.00, return -3.00"
