@@ -162,6 +162,7 @@ def test_what_is_not_run_says_why():
         "launch",
         "logs",
         "stop",
+        "sweep",
         "trace",
         "train",
     }

@@ -10,7 +10,7 @@ from fake_cluster import PENDING, FakeRemoteActor
 
 from podzero.runtime import tracing
 from podzero.runtime.cluster.remote import WorkerDied
-from podzero.runtime.processes.process import Host, Process
+from podzero.runtime.processes.process import Host, Process, RunContext
 from podzero.runtime.tracing import NotTraced, Tracer, request_trace
 from podzero.workdir import Workdir
 
@@ -94,7 +94,8 @@ class Nothing(Process):
 
 
 def test_the_trace_of_a_process_has_what_its_threads_do(tmp_path):
-    process = Nothing("actor-0", context=None)
+    context = RunContext(experiment=None, workdir=None, run="", store=None, directory=None)
+    process = Nothing("actor-0", context)
     host, done = Host("actor-0", process), threading.Event()
 
     def work():
