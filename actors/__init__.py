@@ -11,6 +11,7 @@ from podzero.actors.core import StartPool as StartPool
 from podzero.actors.core import explore as explore
 from podzero.actors.device_actor import DeviceActor as DeviceActor
 from podzero.actors.environments import EnvironmentActor as EnvironmentActor
+from podzero.actors.opponents import Opponent as Opponent
 from podzero.actors.reanalysis import Reanalyse as Reanalyse
 from podzero.actors.reanalysis import ReanalysisActor as ReanalysisActor
 from podzero.actors.reanalysis import position_reanalysis as position_reanalysis

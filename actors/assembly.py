@@ -20,14 +20,12 @@ class Game(NamedTuple):
     """A finished game."""
 
     samples: Sample
-    """`[T, ...]` on every field, in the order played. T is the number of searched moves."""
-    states: StoredState | None = None
+    """`[T, ...]` on every field, in the order played. T is the number of searched moves, without those of an opponent.
+    """
+    states: StoredState | None
     """`[T, ...]`, the same positions as stored for reanalysis; None if the moves have no states."""
-
-    @property
-    def plies(self) -> int:
-        """T."""
-        return len(self.samples.version)
+    plies: int
+    """The number of all moves after the opening."""
 
 
 class GameAssembler:
@@ -86,7 +84,10 @@ class GameAssembler:
         if last.state is not None:
             cut = np.full(len(moves), truncated)
             states = StoredState(column("state"), outcome, returns, cut, samples.version)
-        return Game(samples, states)
+        if last.own is not None:
+            # Only now, because targets depend on the opponent's moves as well.
+            samples, states = rows_of((samples, states), column("own").astype(bool))
+        return Game(samples, states, len(moves))
 
 
 def auxiliary_targets(
@@ -218,8 +219,8 @@ def _length[Samples](game: Samples) -> int:
     return len(jax.tree.leaves(game)[0])
 
 
-def rows_of[Samples](game: Samples, index: npt.NDArray[np.int64] | slice) -> Samples:
-    """The samples at `index`, in that order."""
+def rows_of[Samples](game: Samples, index: npt.NDArray[np.generic] | slice) -> Samples:
+    """The samples at `index`, in that order, or those where a mask is true."""
     rows: Samples = jax.tree.map(lambda field: field[index], game)
     return rows
 

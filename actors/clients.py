@@ -65,7 +65,7 @@ class SelfPlayMetrics:
         self._start()
 
     def _start(self) -> None:
-        self._moves = self._evaluations = self._samples = self._games = 0
+        self._moves = self._evaluations = self._samples = self._plies = self._games = 0
         self._dropped: int | None = None
 
     def add(
@@ -74,6 +74,7 @@ class SelfPlayMetrics:
         moves: int,
         evaluations: int,
         samples: int,
+        plies: int,
         games: int,
         abs_root_value: float,
         version: int,
@@ -85,7 +86,8 @@ class SelfPlayMetrics:
         Args:
           moves: moves per game.
           evaluations: network evaluations per game.
-          samples: samples of the games that ended, one per searched ply.
+          samples: samples of the games that ended, one per searched ply that no opponent played.
+          plies: plies of those games after their openings.
           games: number of games that ended.
           abs_root_value: mean absolute root value of the last move.
           version: the parameters' version.
@@ -95,6 +97,7 @@ class SelfPlayMetrics:
         self._moves += moves
         self._evaluations += evaluations
         self._samples += samples
+        self._plies += plies
         self._games += games
         if dropped is not None:
             self._dropped = (self._dropped or 0) + dropped
@@ -122,7 +125,7 @@ class SelfPlayMetrics:
             "selfplay/version": float(self._version),
         }
         if self._games:
-            metrics["selfplay/plies_per_game"] = self._samples / self._games
+            metrics["selfplay/plies_per_game"] = self._plies / self._games
         if self._dropped is not None:
             metrics["count/dropped_actions"] = float(self._dropped)
         if self._depth is not None:

@@ -11,7 +11,7 @@ import optax
 from podzero.config import ActorsConfig
 from podzero.envs import pack_states
 from podzero.protocols import BatchedSearch, Env
-from podzero.types import Array, EnvState, Exploration, Move, Params
+from podzero.types import Array, EnvState, Exploration, Move, Params, SearchResult
 
 
 class StartPool(NamedTuple):
@@ -37,8 +37,37 @@ class SelfPlayState(NamedTuple):
     starts: StartPool
 
 
+class MoveKeys(NamedTuple):
+    """The PRNG keys of one move."""
+
+    next: Array
+    """Key of the state after the move."""
+    search: Array
+    pool: Array
+    """Starts new games."""
+    replies: Array
+    """For opponents."""
+
+
+def keys_of(state: SelfPlayState) -> MoveKeys:
+    """The keys of the next move."""
+    return MoveKeys(*jax.random.split(state.key, len(MoveKeys._fields)))
+
+
+class Replies(NamedTuple):
+    """What opponents would play in B games."""
+
+    action: Array
+    """`[B]` int32; arbitrary in games without an opponent."""
+    side: Array
+    """`[B]` int32, the player whose moves the search chooses; -1 if it chooses those of both."""
+
+
 class SelfPlayCore:
-    """Searches, moves and auto-resets B games; `init` and `move` are pure functions that can be jitted."""
+    """Searches, moves and auto-resets B games. Its public methods are pure functions that can be jitted.
+
+    `move` is `search` and then `play`.
+    """
 
     def __init__(self, env: Env, search: BatchedSearch, config: ActorsConfig, keep_states: bool = False) -> None:
         """With `keep_states`, moves include the packed states before them, which reanalysis needs."""
@@ -55,19 +84,39 @@ class SelfPlayCore:
 
     def move(self, params: Params, state: SelfPlayState) -> tuple[SelfPlayState, Move]:
         """Plays one searched move in every game and replaces finished games by new ones."""
-        batch = self._config.games
-        key, search_key, pool_key = jax.random.split(state.key, 3)
+        return self.play(state, self.search(params, state))
 
+    def search(self, params: Params, state: SelfPlayState) -> SearchResult:
+        """Searches the positions of all games."""
+        result = self._search(params, keys_of(state).search, state.games, explore(self._config, state.plies))
+        assert result.action.shape == result.value.shape == (self._config.games,)
+        return result
+
+    def play(
+        self, state: SelfPlayState, result: SearchResult, replies: Replies | None = None
+    ) -> tuple[SelfPlayState, Move]:
+        """Plays the searched move in every game, or the reply of its opponent, and replaces finished games.
+
+        Args:
+          state: the games.
+          result: what `search` found in them.
+          replies: the opponents' actions; None without opponents.
+        """
+        batch = self._config.games
+        keys = keys_of(state)
         before = jax.vmap(self._env.view)(state.games)
-        result = self._search(params, search_key, state.games, explore(self._config, state.plies))
-        assert result.action.shape == result.value.shape == (batch,)
         assert result.policy.shape == before.legal.shape == (batch, self._env.spec.num_actions)
-        played = jax.vmap(self._env.step)(state.games, result.action)
+        own, action = None, result.action
+        if replies is not None:
+            assert replies.action.shape == replies.side.shape == (batch,)
+            own = (replies.side < 0) | (replies.side == before.player)
+            action = jnp.where(own, result.action, replies.action)
+        played = jax.vmap(self._env.step)(state.games, action)
         after = jax.vmap(self._env.view)(played)
         assert after.rewards.shape == (batch, 2)
 
         # Replace finished games at once, so that every slot of the next search is in use.
-        fresh, fresh_plies, starts = self._take(pool_key, state.starts, after.done)
+        fresh, fresh_plies, starts = self._take(keys.pool, state.starts, after.done)
         games = jax.vmap(optax.tree.where)(after.done, fresh, played)
         plies = jnp.where(after.done, fresh_plies, state.plies + 1)
         move = Move(
@@ -75,7 +124,7 @@ class SelfPlayCore:
             legal=before.legal,
             policy=result.policy,
             value=result.value,
-            action=result.action,
+            action=action,
             player=before.player,
             rewards=after.rewards,
             done=after.done,
@@ -83,8 +132,9 @@ class SelfPlayCore:
             state=pack_states(state.games) if self._keep_states else None,
             dropped=result.dropped,
             depth=result.depth,
+            own=own,
         )
-        return SelfPlayState(key, games, plies, starts), move
+        return SelfPlayState(keys.next, games, plies, starts), move
 
     def _take(self, key: Array, pool: StartPool, needed: Array) -> tuple[EnvState, jax.Array, StartPool]:
         """Takes new games from the pool for the slots `needed` `[B]`; returns states, plies and the pool."""

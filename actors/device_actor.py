@@ -205,11 +205,12 @@ class DeviceActor:
         self._pool = pool
 
     def _count(self, metrics: SelfPlayMetrics, played: Played, version: int) -> None:
-        moves = self._experiment.actors.moves_per_dispatch
+        moves, samples = self._experiment.actors.moves_per_dispatch, int(np.sum(played.samples))
         metrics.add(
             moves=moves,
             evaluations=moves * (1 + self._experiment.search.simulations),
-            samples=int(np.sum(played.samples)),
+            samples=samples,
+            plies=samples,
             games=int(np.sum(played.games)),
             abs_root_value=float(np.mean(played.abs_root_value)),
             version=version,

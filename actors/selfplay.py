@@ -12,6 +12,7 @@ import numpy as np
 from podzero.actors.assembly import Game, GameAssembler, SampleShuffler
 from podzero.actors.clients import ActorClients, Positions, SelfPlayMetrics
 from podzero.actors.core import SelfPlayCore, SelfPlayState
+from podzero.actors.opponents import Opponent, OpposedGames
 from podzero.clock import StageClock
 from podzero.config import Experiment
 from podzero.envs import SimulatorError, faults_of, simulator_errors
@@ -34,6 +35,7 @@ class SelfPlayActor:
       core: plays one move of all games.
       fold: converts published parameters for the search, once per version.
       clients: the actor's connections.
+      opponents: the players that have one side of some games.
     """
 
     def __init__(
@@ -45,13 +47,15 @@ class SelfPlayActor:
         core: SelfPlayCore,
         fold: Callable[[Params], Params],
         clients: ActorClients,
+        opponents: Sequence[Opponent] = (),
     ) -> None:
         self._experiment = experiment
         self._name = name
         self._seed = seed
         self._key = jax.random.key(seed)
         self._init = jax.jit(core.init)
-        self._move = jax.jit(core.move, donate_argnums=1)
+        self._opposed = OpposedGames(core, experiment.actors.games, opponents) if opponents else None
+        self._move = self._opposed.move if self._opposed else jax.jit(core.move, donate_argnums=1)
         self._fold = fold
         self._clients = clients
         self._faults = faults_of(experiment.env)
@@ -75,7 +79,8 @@ class SelfPlayActor:
         shuffler: SampleShuffler[Positions] = SampleShuffler(experiment.replay.samples_per_item, [self._seed, 1])
 
         def report() -> None:
-            self._clients.report(self._name, metrics.flush(self._faults.total) | clock.flush())
+            scores = self._opposed.flush() if self._opposed else {}
+            self._clients.report(self._name, metrics.flush(self._faults.total) | clock.flush() | scores)
 
         try:
             state = self._start_games()
@@ -129,10 +134,13 @@ class SelfPlayActor:
                 return state, jax.device_get(move)
 
     def _count(self, metrics: SelfPlayMetrics, move: Move, games: list[Game], version: int) -> None:
+        if self._opposed:
+            self._opposed.count(move)
         metrics.add(
             moves=1,
             evaluations=1 + self._experiment.search.simulations,
-            samples=sum(game.plies for game in games),
+            samples=sum(len(game.samples.version) for game in games),
+            plies=sum(game.plies for game in games),
             games=len(games),
             abs_root_value=float(np.mean(np.abs(move.value))),
             version=version,

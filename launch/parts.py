@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from podzero.config import (
@@ -28,8 +29,8 @@ _SIMULATIONS = 16
 
 
 def make_parts(experiment: Experiment) -> None:
-    """Makes environment and network, checks the parts of the user's own, reads `init_from` and `teacher`, opens
-    `data.records`.
+    """Makes environment, network and opponents, checks the parts of the user's own, reads `init_from` and `teacher`,
+    opens `data.records`.
 
     Raises:
       ConfigError: one of them fails.
@@ -63,6 +64,10 @@ def make_parts(experiment: Experiment) -> None:
         from podzero.learner.teacher import read_teacher
 
         read_teacher(experiment, spec)
+    if experiment.actors.opponents:
+        from podzero.evaluation.opponents import make_opponents
+
+        make_opponents(experiment, Path(), seed=0)
     if experiment.data.records is not None:
         from podzero.replay import open_positions
 

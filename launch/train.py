@@ -128,7 +128,8 @@ def check_startable(experiment: Experiment, workdir: Workdir, step: int | None =
         experiment = with_own_teacher(experiment, workdir).model_copy(update={"init_from": None})
     # What is built in needs no check.
     built_in = isinstance(experiment.env, GameConfig) and not experiment.own_parts
-    if not built_in or any((experiment.init_from, experiment.teacher, experiment.data.records)):
+    read = (experiment.init_from, experiment.teacher, experiment.data.records, experiment.actors.opponents)
+    if not built_in or any(read):
         _check_made(experiment)
 
 

@@ -310,6 +310,8 @@ class Move(NamedTuple):
     """`[B]` int32, the number of legal actions that the search left out; None without `search.slots`."""
     depth: Array | None = None
     """`[]` float32, as in `SearchResult`."""
+    own: Array | None = None
+    """`[B]` bool, whether the search chose the action; otherwise an opponent did. None without opponents."""
 
 
 class Versioned(NamedTuple):

@@ -15,6 +15,7 @@ from podzero.actors import (
     ActorGroups,
     DeviceActor,
     EnvironmentActor,
+    Opponent,
     Reanalyse,
     ReanalysisActor,
     RolloutCore,
@@ -110,8 +111,9 @@ def make_actor(
     name: str,
     seed: int,
     clients: ActorClients,
+    opponents: Sequence[Opponent] = (),
 ) -> SelfPlayActor | EnvironmentActor:
-    """The actor of a CPU host: self-play for games, acting for Gymnasium environments."""
+    """The actor of a CPU host: self-play for games, in some against `opponents`; acting for Gymnasium environments."""
     if isinstance(experiment.env, GymnasiumConfig):
         spec = spec_of(experiment.env)
         return EnvironmentActor(
@@ -129,7 +131,9 @@ def make_actor(
         source = BackgroundSource(clients.source, fold)
         clients = clients._replace(source=source, report=with_metrics(clients.report, quantized))
         fold = _unchanged
-    return SelfPlayActor(experiment=experiment, name=name, seed=seed, core=core, fold=fold, clients=clients)
+    return SelfPlayActor(
+        experiment=experiment, name=name, seed=seed, core=core, fold=fold, clients=clients, opponents=opponents
+    )
 
 
 def _unchanged(params: Params) -> Params:

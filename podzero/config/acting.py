@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -78,6 +79,15 @@ class SearchConfig(Section):
         return self
 
 
+class OpponentConfig(Section):
+    """One entry of `actors.opponents`."""
+
+    who: str
+    """`self`, `earlier`, `random`, `solver`, `mcts:N`, a run (`DIR` or `DIR@STEP`) or `zoo:NAME`."""
+    share: Annotated[float, Field(gt=0.0, le=1.0)]
+    """Fraction of the games."""
+
+
 class ActorsConfig(Section):
     """Self-play: processes, batch size, exploration, and value targets."""
 
@@ -110,6 +120,11 @@ class ActorsConfig(Section):
     temperature_plies: NonNegativeInt | None = None
     """Plies of each game, or steps of each episode, played at `temperature`; later ones are played at 0. By default
     all."""
+    opponents: tuple[OpponentConfig, ...] = ()
+    """Games of two players: whom self-play plays, as a list of `{who: NAME, share: FRACTION}` whose shares add up to 1;
+    by default `self`. `earlier` is a snapshot of this run, drawn anew from all that are kept every 128 moves; other
+    players are those of the command line. Each side is played equally often, and only the moves of the learner's side
+    become samples. Opponents search in the actor, so `inference` must be `local` or `int8`."""
     opening_fraction: Fraction = 0.0
     """Fraction of games that start with uniformly random plies."""
     opening_plies: NonNegativeInt = 0
@@ -143,6 +158,24 @@ class ActorsConfig(Section):
                 f"resources are accelerators of actors that play on them: set inference=device as well (with inference="
                 f"{self.inference} actors use CPUs only)"
             )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _opponents_share_the_games(self) -> ActorsConfig:
+        if not self.opponents:
+            return self
+        names, total = [entry.who for entry in self.opponents], sum(entry.share for entry in self.opponents)
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"opponents: '{twice}' is listed twice; give each player one share")
+        if not math.isclose(total, 1.0, abs_tol=1e-6):
+            raise ValueError(f"opponents: the shares add up to {total:g}, not to 1; give self the rest")
+        if self.inference not in ("local", "int8") and set(names) != {"self"}:
+            raise ValueError(
+                f"opponents search in the actor's process, and with inference={self.inference} the games are evaluated "
+                "elsewhere; set inference=local or int8"
+            )
+        if self.games < 2 * len(names):
+            raise ValueError(f"games {self.games} is too small for {len(names)} opponents, each of which needs 2 games")
         return self
 
     @pydantic.model_validator(mode="after")

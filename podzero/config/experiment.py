@@ -26,7 +26,7 @@ from podzero.config.section import OwnPart, Section
 from podzero.config.serving import Int8Config, ServerConfig, check_placement
 from podzero.config.training import LearnerConfig, MuZeroConfig, check_tower
 
-_SELF_PLAY_OF_GAMES = ("opening_fraction", "opening_plies", "root_value_weight", "td_lambda")
+_SELF_PLAY_OF_GAMES = ("opponents", "opening_fraction", "opening_plies", "root_value_weight", "td_lambda")
 """Settings of section `actors` that MuZero's actors do not have."""
 _SIZE = re.compile(r"_\d+x\d+$")
 """The size of the board in the name of a game."""

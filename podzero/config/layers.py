@@ -269,7 +269,7 @@ def _apply(tree: dict[str, Any], override: str, setting: str, value: Any) -> Non
 
 
 def _make_own_files_absolute(tree: dict[str, Any], folder: Path) -> None:
-    """Makes paths absolute: of Python files in `env` and own parts, of `init_from`, `teacher` and `data.records`.
+    """Makes paths absolute: of Python files in `env` and own parts, of `data.records`, and of runs that play or teach.
 
     They then hold in any working directory. They are relative to the experiment's folder, or else to the current one.
     """
@@ -279,6 +279,8 @@ def _make_own_files_absolute(tree: dict[str, Any], folder: Path) -> None:
     for setting in ("init_from", "teacher"):
         if isinstance(who := tree.get(setting), str):
             tree[setting] = _absolute_run(who, folder)
+    if isinstance(actors := tree.get("actors"), dict) and isinstance(opponents := actors.get("opponents"), list):
+        tree["actors"] = actors | {"opponents": [_absolute_opponent(opponent, folder) for opponent in opponents]}
     if isinstance(data := tree.get("data"), dict) and isinstance(records := data.get("records"), str):
         tree["data"] = data | {"records": _absolute_run(records, folder)}
     if not isinstance(env, dict):
@@ -292,6 +294,13 @@ def _make_own_files_absolute(tree: dict[str, Any], folder: Path) -> None:
             for wrapper in wrappers
         ]
     tree["env"] = env | found
+
+
+def _absolute_opponent(opponent: Any, folder: Path) -> Any:
+    match opponent:
+        case {"who": str(who)}:
+            return opponent | {"who": _absolute_run(who, folder)}
+    return opponent
 
 
 def _absolute_run(who: str, folder: Path) -> str:

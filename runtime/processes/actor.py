@@ -37,6 +37,7 @@ class ActorProcess(Process):
     def _make(
         self, clients: Sequence[ActorClients], book: AddressBook
     ) -> SelfPlayActor | EnvironmentActor | DeviceActor | ActorGroups:
+        from podzero.evaluation.opponents import make_opponents
         from podzero.runtime.build import make_actor, make_device_actor, make_served_actor
 
         experiment, actors = self.context.experiment, self.context.experiment.actors
@@ -49,7 +50,8 @@ class ActorProcess(Process):
                 servers, first = partial(book.present, "inference"), self.index * len(clients)
                 return make_served_actor(experiment, self.name, seed, clients, self.context.run, servers, first)
             case _:
-                return make_actor(experiment, self.name, seed, clients[0])
+                opponents = make_opponents(experiment, self.context.workdir.snapshots, seed)
+                return make_actor(experiment, self.name, seed, clients[0], opponents)
 
     def run(self) -> None:
         """Plays games, or acts in environments, until stopped."""

@@ -63,6 +63,21 @@ def test_the_weight_of_the_outcome_falls_with_the_plies_that_follow():
     np.testing.assert_allclose(targets[-1], 1.0, rtol=1e-6)
 
 
+def test_an_opponents_moves_are_no_samples_but_count_in_the_targets():
+    """Player 0 wins with the third move. The opponent's second move, player 1's, is left out; with lambda 1/2 its root
+    value 0.5 still enters the first target, 0.5 * -0.5 + 0.5 * G, where G is -(0.5 * -0.5 + 0.5) = -0.25 for player 1
+    and 0.25 for player 0."""
+    assembler = GameAssembler(ActorsConfig(games=1, td_lambda=0.5))
+    games = []
+    for ply, (player, own) in enumerate([(0, True), (1, False), (0, True)]):
+        made = move([ply == 2], tag=ply, player=player, rewards=[[ply == 2, -(ply == 2)]])
+        games += assembler.add(made._replace(own=np.array([own])), version=0)
+    (game,) = games
+    assert game.plies == 3
+    np.testing.assert_array_equal(game.samples.observation[:, 0], [0, 2])
+    np.testing.assert_allclose(game.samples.value_target, [0.5 * -0.5 + 0.5 * (0.5 * 0.5 + 0.5 * 1.0), 1.0])
+
+
 def test_later_rewards_are_discounted_per_move():
     """A discount of 1/2 gives 1/4 for the winner's first move and -1/2 for the loser's; and for a single player with a
     reward of 1/4 per move 1/4 (1 + 1/2 + 1/4), 1/4 (1 + 1/2), 1/4."""

@@ -110,7 +110,7 @@ def test_games_that_always_fail_end_the_actor():
 
 
 MOVE = {
-    "moves": 1, "evaluations": 9, "samples": 14, "games": 2, "abs_root_value": 0.5, "version": 3,
+    "moves": 1, "evaluations": 9, "samples": 10, "plies": 14, "games": 2, "abs_root_value": 0.5, "version": 3,
 }  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def test_counts_are_of_all_games_and_start_anew_after_a_report():
         metrics.add(**MOVE)
     report = metrics.flush()
     assert (report["count/moves"], report["count/evaluations"]) == (8.0, 72.0)
-    assert (report["count/samples"], report["count/games"]) == (28.0, 4.0)
+    assert (report["count/samples"], report["count/games"]) == (20.0, 4.0)
     assert report["selfplay/plies_per_game"] == 7.0
     assert "count/dropped_actions" not in report
     assert metrics.flush()["count/moves"] == 0.0

@@ -20,6 +20,12 @@ def test_a_search_is_checked_with_a_learned_model():
         make_parts(with_search("unnormalized", "search.simulations=2"))
 
 
+def test_opponents_are_made_before_the_start():
+    who = "{who: runs/nowhere, share: 0.5}"
+    with pytest.raises(ConfigError, match=r"actors\.opponents.*runs/nowhere"):
+        make_parts(load("tic_tac_toe", [f"actors.opponents=[{{who: self, share: 0.5}}, {who}]"]))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("overrides", [(), ("env.id=Pendulum-v1", "env.vectorization=sync", "search.candidates=4")])
 def test_a_search_of_a_learned_model_fulfils_the_contract(overrides):

@@ -104,6 +104,22 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
         ({"learner": {"batch_size": 0}}, "learner.batch_size = 0", ["greater than 0"]),
         ({"learner": {"batch_size": "many"}}, "learner.batch_size = 'many'", ["integer"]),
         ({"actors": {"count": 2, "min_count": 3}}, "actors", ["min_count 3 is larger than count 2"]),
+        (
+            {"actors": {"opponents": [{"who": "earlier", "share": 0.3}]}},
+            "actors",
+            ["add up to 0.3", "self"],
+        ),
+        (
+            {"actors": {"opponents": [{"who": "random", "share": 0.5}, {"who": "random", "share": 0.5}]}},
+            "actors",
+            ["'random' is listed twice"],
+        ),
+        (
+            {"actors": {"inference": "device", "opponents": [{"who": "random", "share": 1}]}},
+            "actors",
+            ["inference=device", "set inference=local or int8"],
+        ),
+        ({"actors": {"games": 1, "opponents": [{"who": "random", "share": 1}]}}, "actors", ["games 1 is too small"]),
         ({"network": {"name": "haiku_resnet", "auxiliary": True}}, "network", ["needs the network 'resnet'"]),
         (
             {"network": {"name": "haiku_resnet", "global_pooling": True}},
@@ -589,3 +605,11 @@ def test_the_folder_of_records_is_found_beside_the_experiment(tmp_path):
     (tmp_path / "games").mkdir()
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(SMALL | {"data": RECORDS}))
     assert load(str(tmp_path / "mine.yaml")).data.records == str(tmp_path / "games")
+
+
+def test_runs_that_oppose_are_found_beside_the_experiment(tmp_path):
+    (tmp_path / "run").mkdir()
+    opponents = "[{who: self, share: 0.5}, {who: run@3, share: 0.5}]"
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"extends: tic_tac_toe\nactors: {{opponents: {opponents}}}\n")
+    assert [entry.who for entry in load(str(file)).actors.opponents] == ["self", str(tmp_path / "run@3")]

@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from podzero.runtime import saving
 from podzero.runtime.train import train
 from podzero.workdir import Workdir
 
@@ -85,3 +86,14 @@ def test_a_run_plays_on_the_devices_of_its_learner(tmp_path, tiny, watch, runnin
     assert watcher.statuses[-1].games > 0
     assert newest(workdir, "actor-0", "selfplay/depth") >= 1
     assert running("ray::") == []
+
+
+def test_a_run_plays_against_earlier_snapshots_and_others(tmp_path, tiny, watch, monkeypatch):
+    monkeypatch.setattr(saving, "FIRST_SNAPSHOT_S", 1.0)
+    opponents = "[{who: self, share: 0.5}, {who: earlier, share: 0.25}, {who: random, share: 0.25}]"
+    settings = (f"actors.opponents={opponents}", "evaluation.every_minutes=0.05", "stop.steps=600", "stop.minutes=12")
+    workdir, watcher = Workdir(tmp_path / "run"), watch()
+    reason, _ = train(tiny(*settings), workdir.root, None, watcher)
+    assert "steps" in reason
+    for name in ("random", "earlier"):
+        assert 0 <= newest(workdir, "actor-0", f"selfplay/score_{name}") <= 1
