@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, get_args
 
 from podzero.config import (
@@ -70,21 +70,23 @@ def make_simulator(config: SimulatorConfig) -> Simulator:
 
 
 def _own_game(config: SimulatorConfig) -> Simulator:
-    simulator: Simulator = _instance(config.id, config.kwargs, "env.id")
+    simulator: Simulator = _instance(config, "env.id")
     expected = (name for name in vars(Simulator) if not name.startswith("_"))
     if missing := sorted(name for name in expected if not hasattr(simulator, name)):
         raise ConfigError(f"env.id = '{config.id}' is not a podzero.envs.Simulator: it lacks {', '.join(missing)}")
     return simulator
 
 
-def _instance(identifier: str, kwargs: Mapping[str, Any], field: str) -> Any:
-    """An object of the user's class with this path; `field` is the setting that names it."""
-    kind = import_class(identifier, field)
+def _instance(config: OwnGameConfig | SimulatorConfig, field: str) -> Any:
+    """An object of the user's class; `field` is the setting that names it."""
+    kind = import_class(config.place, field)
     try:
-        return kind(**kwargs)
+        made = kind(**config.kwargs)
     except Exception as error:
-        found = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{field} = '{identifier}': {kind.__name__}(**{kwargs}) raised {found}") from error
+        call, found = f"{kind.__name__}(**{config.kwargs})", f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{field} = '{config.import_path}': {call} raised {found}") from error
+    check_digest(config, field)
+    return made
 
 
 def make_own_game(config: OwnGameConfig) -> OwnGame:
@@ -94,8 +96,7 @@ def make_own_game(config: OwnGameConfig) -> OwnGame:
       ConfigError: the class does not exist or cannot be made, its file has changed since the experiment was started, or
         the game violates the contract (`check_game`).
     """
-    game = _instance(config.name, config.kwargs, "env.name")
-    check_digest(config.name, config.sha256, "env")
+    game = _instance(config, "env.name")
     if missing := [name for name in ("init", "step", "view") if not callable(getattr(game, name, None))]:
         raise ConfigError(f"env.name = '{config.name}' is not a podzero.envs.JaxGame: it lacks {', '.join(missing)}")
     env = OwnGame(game, config.title)

@@ -125,7 +125,8 @@ def check_startable(experiment: Experiment, workdir: Workdir, step: int | None =
         import_openvino()
     if workdir.is_run:
         # The parameters are those of its checkpoint.
-        experiment = with_own_teacher(experiment, workdir).model_copy(update={"init_from": None})
+        experiment = with_own_teacher(workdir.with_kept_code(experiment), workdir)
+        experiment = experiment.model_copy(update={"init_from": None})
     # What is built in needs no check.
     built_in = isinstance(experiment.env, GameConfig) and not experiment.own_parts
     read = (experiment.init_from, experiment.teacher, experiment.data.records, experiment.actors.opponents)

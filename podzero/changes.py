@@ -61,7 +61,9 @@ def differences(held: Experiment, given: Experiment, exclude: Any = None, absent
       exclude: settings to leave out, in the form of pydantic's `exclude`.
       absent: the value of a setting that an experiment lacks, such as a field of another network.
     """
-    return [Change(key, *values) for key, values in side_by_side((held, given), exclude, absent).items()]
+    changes = [Change(key, *values) for key, values in side_by_side((held, given), exclude, absent).items()]
+    # Runs from before the digest of a file was recorded hold None.
+    return [change for change in changes if not (change.setting.endswith(".sha256") and change.old is None)]
 
 
 def side_by_side(experiments: Sequence[Experiment], exclude: Any = None, absent: Any = None) -> dict[str, list[Any]]:

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from podzero.config import OwnPart
+from podzero.config import OwnFile, OwnPart
 from podzero.errors import ConfigError, nearest
 from podzero.importing import file_digest, import_named
 
@@ -79,7 +79,7 @@ class OwnCode(NamedTuple):
         except ConfigError:
             raise
         except Exception as error:
-            file = self.config.name.rpartition(":")[0]
+            file = self.config.place.rpartition(":")[0]
             lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
             at = f" at line {lines[-1]} of {Path(file).name}" if lines else ""
             reason = str(error).strip().partition("\n")[0]
@@ -106,31 +106,30 @@ def own_code(
       ConfigError: it cannot be imported, its file is not that of the experiment, or it does not take the arguments.
     """
     # Before the import: a process imports a file once, and later changes of it do not matter.
-    _first_digest(config.name.rpartition(":")[0])
-    target = import_named(config.name, f"{section}.name")
+    _first_digest(config.place.rpartition(":")[0])
+    target = import_named(config.place, f"{section}.name")
     code = OwnCode(section, config, target, parameters_of(target))
-    check_digest(config.name, config.sha256, section)
+    check_digest(config, f"{section}.name")
     _check_arguments(code, offered)
     return code
 
 
-def check_digest(name: str, expected: str | None, section: str) -> None:
+def check_digest(config: OwnFile, setting: str) -> None:
     """Checks that the file of an import path is the one with which the experiment was started.
 
     Args:
-      name: the import path.
-      expected: the SHA-256 in the experiment; None if it has none.
-      section: the dotted name of the section.
+      config: the section that names it.
+      setting: the dotted name of the setting that names it.
 
     Raises:
       ConfigError: it is another file.
     """
-    digest = _first_digest(name.rpartition(":")[0])
-    if expected not in (None, digest):
+    digest, section = _first_digest(config.place.rpartition(":")[0]), setting.rpartition(".")[0]
+    if config.sha256 not in (None, digest):
         raise ConfigError(
-            f"{section}.name = '{name}': the file is not the one that this experiment was started with: its SHA-256 is "
-            f"{digest}, the experiment has {section}.sha256 = {expected}; restore the file, or train the changed one "
-            f"in a new run (leave {section}.sha256 out)"
+            f"{setting} = '{config.import_path}': the file is not the one that this experiment was started with: its "
+            f"SHA-256 is {digest}, the experiment has {section}.sha256 = {config.sha256}; restore the file, or train "
+            f"the changed one in a new run (leave {section}.sha256 out)"
         )
 
 

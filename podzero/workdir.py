@@ -8,17 +8,19 @@ import json
 import os
 import re
 import shlex
+import shutil
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import yaml
 
 from podzero.changes import CHANGEABLE, RecordedChange, differences, record_lines, recorded_changes
-from podzero.config import Experiment, Layers, parse
+from podzero.config import Experiment, Layers, OwnFile, parse
 from podzero.errors import ConfigError, PodzeroError
+from podzero.importing import file_digest
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")
 """An address, such as that of object storage; `pathlib` leaves one slash of two."""
@@ -65,6 +67,7 @@ class Workdir:
     inherited.json             which experiments the run's own extended at its start, and the settings taken from each
     checkpoints/STEP/          checkpoints: learner/ (Orbax), replay/shard-K/ (Reverb), run.json
     snapshots/STEP/            acting parameters, for players and ratings
+    code/DIGEST/NAME.py        copies of the files of the user's own that the experiment names
     teacher/                   a copy of the agent that the run learns from: experiment.yaml and one snapshot
     .../lost-STEP/             checkpoints and snapshots after the step from which the run was resumed
     metrics.jsonl              the metrics of every worker, one JSON object a line
@@ -92,6 +95,7 @@ class Workdir:
         self.inherited_file = self.root / "inherited.json"
         self.checkpoints = self.root / "checkpoints"
         self.snapshots = self.root / "snapshots"
+        self.code = self.root / "code"
         self.teacher = self.root / "teacher"
         self.metrics_file = self.root / "metrics.jsonl"
         self.tensorboard = self.root / "tensorboard"
@@ -117,9 +121,49 @@ class Workdir:
         if not self.is_run:
             raise WorkdirError(f"{self.root} is not a working directory: it holds no experiment.yaml")
         try:
-            return parse(yaml.safe_load(self.experiment_file.read_text()), str(self.experiment_file))
+            experiment = parse(yaml.safe_load(self.experiment_file.read_text()), str(self.experiment_file))
+            return self.with_kept_code(experiment)
         except (OSError, yaml.YAMLError, ConfigError) as error:
             raise WorkdirError(f"{self.experiment_file} cannot be read: {error}") from None
+
+    def with_kept_code(self, experiment: Experiment) -> Experiment:
+        """The experiment with this directory's copies of the files that it names, as far as there are any."""
+        copies = {section: own.kept_at(copy) for section, own, copy in self._copies(experiment) if copy.is_file()}
+        return experiment.with_sections(copies)
+
+    def keep_code(self, experiment: Experiment) -> Experiment:
+        """Copies the files that the experiment names into this directory, unless they are there.
+
+        The run and its players thus have the files with which it was started, on all nodes and whatever becomes of the
+        originals.
+
+        Returns:
+          The experiment with the copies.
+
+        Raises:
+          WorkdirError: a file has changed since the experiment was read, or cannot be copied.
+        """
+        for section, own, copy in self._copies(experiment):
+            if copy.is_file():
+                continue
+            assert own.file is not None
+            partial = copy.with_name(f".{os.getpid()}-{copy.name}")
+            try:
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(own.file, partial)
+            except OSError as error:
+                raise WorkdirError(f"{section}: cannot copy {own.file} to {copy}: {error.strerror}") from None
+            if not str(file_digest(str(partial))).startswith(copy.parent.name):
+                partial.unlink()
+                raise WorkdirError(f"{section}: {own.file} has changed since the experiment was read; start it again")
+            os.replace(partial, copy)
+        return self.with_kept_code(experiment)
+
+    def _copies(self, experiment: Experiment) -> Iterator[tuple[str, OwnFile, Path]]:
+        """The dotted names and sections that name a file of known digest, and where this directory keeps its copy."""
+        for section, own in experiment.own_files.items():
+            if own.file is not None and own.sha256 is not None:
+                yield section, own, self.code / own.sha256[:12] / own.file.name
 
     def check(self, experiment: Experiment) -> None:
         """Checks that `experiment` can run in this directory, which may be new.

@@ -28,6 +28,8 @@ def keep_teacher(experiment: Experiment, workdir: Workdir) -> None:
         # One that a failed start has left may be of another agent.
         shutil.rmtree(copy.root, ignore_errors=True)
         shutil.copytree(step_folder(teacher.workdir.snapshots, teacher.step), step_folder(copy.snapshots, teacher.step))
+        if teacher.workdir.code.is_dir():
+            shutil.copytree(teacher.workdir.code, copy.code)
         shutil.copyfile(teacher.workdir.experiment_file, copy.experiment_file)
         sync_tree(copy.root)
     except OSError as error:

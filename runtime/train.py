@@ -109,6 +109,7 @@ def _start(
     from podzero.runtime.params import start_param_store
 
     keep_teacher(experiment, workdir)
+    experiment = workdir.keep_code(experiment)
     home = current_node_id()
     supervisor = Supervisor(cluster, experiment, workdir, start_param_store(home), signals.event, home, secrets)
     stack.callback(supervisor.kill)

@@ -144,8 +144,22 @@ def workdir_of(experiment: Experiment, site: Site) -> str:
 
 
 def run_files(experiment: Experiment) -> dict[str, str]:
-    """The files for the head: the resolved experiment and the script that runs it."""
-    return {"experiment.yaml": experiment.to_yaml(), "run.sh": template("run.sh")}
+    """The files for the head: the resolved experiment, the Python files that it names, and the script that runs it.
+
+    Raises:
+      ConfigError: a Python file cannot be read.
+    """
+    own, moved = {}, {}
+    for section, part in experiment.own_files.items():
+        assert part.file is not None
+        # The digest tells apart files of the same name; ConfigMaps and shells take few characters.
+        name = f"{str(part.sha256)[:12]}_{re.sub(r'[^A-Za-z0-9._-]', '_', part.file.name)}"
+        try:
+            own[name] = part.file.read_text()
+        except OSError as error:
+            raise ConfigError(f"{section}: cannot read {part.file}: {error.strerror}") from None
+        moved[section] = part.moved_to(name)
+    return {"experiment.yaml": experiment.with_sections(moved).to_yaml(), "run.sh": template("run.sh"), **own}
 
 
 def template(name: str) -> str:

@@ -35,10 +35,10 @@ def plan(experiment: Experiment, site: Site) -> Plan:
     _check_room(experiment, hosts)
     cluster = experiment.cluster.model_copy(update={"actors_on_tpu_hosts": True})
     resolved = experiment.model_copy(update={"cluster": cluster})
-    workdir = workdir_of(experiment, site)
+    workdir, copied = workdir_of(experiment, site), run_files(resolved)
+    settings = _environment(experiment, site, hosts, " ".join(copied))
     return Plan(
-        files={"queued.env": _environment(experiment, site, hosts), "queued.sh": template("queued.sh")}
-        | run_files(resolved),
+        files={"queued.env": settings, "queued.sh": template("queued.sh")} | copied,
         machines=(hosts.words,),
         up=(
             TOKEN,
@@ -71,7 +71,7 @@ def _step(*verb: str, why: str, failure: str = "") -> LaunchStep:
     return LaunchStep(("bash", "queued.sh", *verb), why, failure)
 
 
-def _environment(experiment: Experiment, site: Site, hosts: TpuHosts) -> str:
+def _environment(experiment: Experiment, site: Site, hosts: TpuHosts, files: str) -> str:
     values = {
         "NAME": name_of(experiment),
         "PROJECT": site.project,
@@ -81,6 +81,7 @@ def _environment(experiment: Experiment, site: Site, hosts: TpuHosts) -> str:
         "HOSTS": hosts.number,
         "IMAGE": site.image,
         "REGISTRY": site.registry,
+        "FILES": files,
         "SHARE": site.share,
         "MOUNT": MOUNT,
         "NETWORK": site.network,

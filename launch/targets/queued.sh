@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 # shellcheck source=/dev/null
 source ./queued.env
 : "${NAME:?}" "${PROJECT:?}" "${ZONE:?}" "${ACCELERATOR:?}" "${RUNTIME:?}" "${HOSTS:?}" "${NO_RUN:?}" "${STOP:?}"
-: "${IMAGE:?}" "${REGISTRY?}" "${SHARE:?}" "${MOUNT:?}" "${NETWORK:?}" "${SUBNET:?}" "${ACCOUNT:?}" "${SPOT?}"
+: "${FILES:?}" "${IMAGE:?}" "${REGISTRY?}" "${SHARE:?}" "${MOUNT:?}" "${NETWORK:?}" "${SUBNET:?}" "${ACCOUNT:?}" "${SPOT?}"
 
 queue=(gcloud compute tpus queued-resources)
 where=(--project "$PROJECT" --zone "$ZONE")
@@ -72,8 +72,10 @@ check() {
 }
 
 prepare() {
+  local files
+  read -ra files <<<"$FILES"
   on all "mkdir -p -m 700 podzero"
-  "${queue[@]}" scp experiment.yaml run.sh token "$NAME:podzero/" "${where[@]}" --tunnel-through-iap --quiet --worker all
+  "${queue[@]}" scp "${files[@]}" token "$NAME:podzero/" "${where[@]}" --tunnel-through-iap --quiet --worker all
   on all "sudo apt-get -o DPkg::Lock::Timeout=300 update -q && \
     sudo apt-get -o DPkg::Lock::Timeout=300 install -q -y nfs-common && \
     sudo mkdir -p $MOUNT && (mountpoint -q $MOUNT || sudo mount -o hard,nolock $SHARE $MOUNT)"

@@ -42,6 +42,7 @@ from podzero.config.running import EvaluationConfig as EvaluationConfig
 from podzero.config.running import MetricsConfig as MetricsConfig
 from podzero.config.running import RestartsConfig as RestartsConfig
 from podzero.config.running import StopConfig as StopConfig
+from podzero.config.section import OwnFile as OwnFile
 from podzero.config.section import OwnPart as OwnPart
 from podzero.config.serving import Int8Config as Int8Config
 from podzero.config.serving import ServerConfig as ServerConfig

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag
 
-from podzero.config.section import Fraction, Section, kind_by_name
+from podzero.config.section import Fraction, OwnFile, Section, kind_by_name
 
 Game = Literal[
     "animal_shogi", "chess", "connect_four", "gardner_chess", "go_9x9", "go_19x19",
@@ -36,7 +36,7 @@ class GameConfig(JaxGameConfig):
         return self.name
 
 
-class OwnGameConfig(JaxGameConfig):
+class OwnGameConfig(JaxGameConfig, OwnFile):
     """A game of your own, written in JAX."""
 
     name: str
@@ -126,7 +126,7 @@ class GymnasiumConfig(Section):
         return self
 
 
-class SimulatorConfig(Section):
+class SimulatorConfig(OwnFile):
     """A game or environment on the host whose clones the search steps through JAX callbacks."""
 
     name: Literal["simulator", "open_spiel", "pettingzoo", "gymnasium_simulator"]
@@ -134,6 +134,9 @@ class SimulatorConfig(Section):
     id: str
     """For `simulator`, the `module:Class` or `file.py:Class` of a `podzero.envs.Simulator`. Otherwise the name of an
     OpenSpiel game, a module of `pettingzoo.classic` (for example `tictactoe_v3`), or a gymnasium id."""
+    sha256: str | None = None
+    """For `simulator`: SHA-256 of the file. podzero fills it in when the experiment is read, and then refuses another
+    file of this name."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the game or environment."""
     module: str | None = None
@@ -162,6 +165,13 @@ class SimulatorConfig(Section):
         if self.module is not None and self.name != "gymnasium_simulator":
             raise ValueError(f"module is only for gymnasium_simulator, not for '{self.name}'; remove it")
         return self
+
+    path_field: ClassVar[str] = "id"
+
+    @property
+    def import_path(self) -> str:
+        """`id` of a game of the user's own; empty for those of a library."""
+        return self.id if self.name == "simulator" else ""
 
     @property
     def title(self) -> str:

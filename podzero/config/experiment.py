@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
 import pydantic
@@ -22,7 +23,7 @@ from podzero.config.running import (
     RestartsConfig,
     StopConfig,
 )
-from podzero.config.section import OwnPart, Section
+from podzero.config.section import OwnFile, OwnPart, Section
 from podzero.config.serving import Int8Config, ServerConfig, check_placement
 from podzero.config.training import LearnerConfig, MuZeroConfig, check_tower
 
@@ -120,6 +121,23 @@ class Experiment(Section):
             "learner.objective": self.learner.objective,
         }
         return {name: section for name, section in sections.items() if isinstance(section, OwnPart)}
+
+    @property
+    def own_files(self) -> dict[str, OwnFile]:
+        """The sections whose code of the user's own is a file, by their dotted names."""
+        sections = self.own_parts | ({"env": self.env} if isinstance(self.env, OwnFile) else {})
+        return {name: section for name, section in sections.items() if section.file is not None}
+
+    def with_sections(self, sections: Mapping[str, Section]) -> Experiment:
+        """The experiment with some of its sections, given by their dotted names, in place of its own."""
+        experiment = self
+        for name, section in sections.items():
+            outer, _, inner = name.rpartition(".")
+            changed = (
+                {outer: getattr(experiment, outer).model_copy(update={inner: section})} if outer else {name: section}
+            )
+            experiment = experiment.model_copy(update=changed)
+        return experiment
 
     @property
     def server_processes(self) -> int:

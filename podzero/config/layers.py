@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 import yaml
 
 from podzero.config.commented import to_commented_yaml
+from podzero.config.environments import SimulatorConfig
 from podzero.config.networks import ResNetConfig
+from podzero.config.section import OwnFile
 from podzero.config.training import OptimizerConfig
 from podzero.errors import ConfigError, nearest
 from podzero.importing import file_digest
@@ -106,9 +108,9 @@ def read_layers(config: str, overrides: Iterable[str] = ()) -> Layers:
         origins = kept | dict(_origins(_marked(value, COMMAND_LINE), setting))
     # `_chain` has done this for each file; overrides may name other ones.
     _make_own_files_absolute(tree, path.parent)
-    for own in _own_parts(tree):
+    for own, field in _own_parts(tree):
         # A digest that is given wins: it is that of the file with which the run began.
-        if (digest := file_digest(own["name"].rpartition(":")[0])) is not None:
+        if (digest := file_digest(own[field].rpartition(":")[0])) is not None:
             own.setdefault("sha256", digest)
     return Layers(tuple(origin for origin, _ in chain), tree, origins)
 
@@ -273,8 +275,8 @@ def _make_own_files_absolute(tree: dict[str, Any], folder: Path) -> None:
 
     They then hold in any working directory. They are relative to the experiment's folder, or else to the current one.
     """
-    for own in _own_parts(tree):
-        own["name"] = _absolute(own["name"], folder)
+    for own, field in _own_parts(tree):
+        own[field] = _absolute(own[field], folder)
     env = tree.get("env")
     for setting in ("init_from", "teacher"):
         if isinstance(who := tree.get(setting), str):
@@ -322,11 +324,14 @@ def _absolute(value: Any, folder: Path) -> Any:
     return value if found is None else f"{found.absolute()}{named[2] or ''}"
 
 
-def _own_parts(tree: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The sections of own parts, to be changed in place."""
+def _own_parts(tree: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """The sections that name code by an import path, to be changed in place, and the field that holds it."""
     for name in _OWN_PARTS:
         section: Any = tree
         for key in name.split("."):
             section = section.get(key) if isinstance(section, dict) else None
-        if isinstance(section, dict) and isinstance(section.get("name"), str) and ":" in section["name"]:
-            yield section
+        if not isinstance(section, dict):
+            continue
+        field = SimulatorConfig.path_field if section.get("name") == "simulator" else OwnFile.path_field
+        if isinstance(section.get(field), str) and ":" in section[field]:
+            yield section, field

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 IMPORT_PATH = "file.py:Name"
@@ -18,7 +19,45 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class OwnPart(Section):
+class OwnFile(Section):
+    """A section that names code of the user's own by an import path; a run keeps a copy of the file."""
+
+    if TYPE_CHECKING:
+        # Each kind declares it after its name: fields of a base come first in files that are written.
+        sha256: str | None
+    path_field: ClassVar[str] = "name"
+    """The field that holds the import path."""
+    _kept: Path | None = PrivateAttr(default=None)
+
+    @property
+    def import_path(self) -> str:
+        """The import path as it is given: `file.py:Name` or `module:Name`."""
+        path: str = getattr(self, self.path_field)
+        return path
+
+    @property
+    def file(self) -> Path | None:
+        """The file as it is given; None for the name of a module."""
+        place = self.import_path.rpartition(":")[0]
+        return Path(place).expanduser() if place.endswith(".py") else None
+
+    @property
+    def place(self) -> str:
+        """The import path of the code to run: that of the run's copy, if there is one."""
+        return self.import_path if self._kept is None else f"{self._kept}:{self.import_path.rpartition(':')[2]}"
+
+    def kept_at(self, copy: Path) -> Self:
+        """The same section, whose code is imported from a copy of its file."""
+        section = self.model_copy()
+        section._kept = copy
+        return section
+
+    def moved_to(self, file: str) -> Self:
+        """The same section, which names the code in another place."""
+        return self.model_copy(update={self.path_field: f"{file}:{self.import_path.rpartition(':')[2]}"})
+
+
+class OwnPart(OwnFile):
     """A part of the user's own, which an import path names. All further fields are its keyword arguments."""
 
     model_config = ConfigDict(extra="allow")

@@ -15,7 +15,7 @@ from podzero.runtime.processes.process import Process, own_devices
 from podzero.runtime.processes.replay import replay_addresses
 
 if TYPE_CHECKING:
-    from podzero.actors import ActorClients, ActorGroups, DeviceActor, EnvironmentActor, SelfPlayActor
+    from podzero.actors import ActorClients, ActorGroups, DeviceActor, EnvironmentActor, Opponent, SelfPlayActor
 
 
 @dataclass(eq=False)
@@ -37,7 +37,6 @@ class ActorProcess(Process):
     def _make(
         self, clients: Sequence[ActorClients], book: AddressBook
     ) -> SelfPlayActor | EnvironmentActor | DeviceActor | ActorGroups:
-        from podzero.evaluation.opponents import make_opponents
         from podzero.runtime.build import make_actor, make_device_actor, make_served_actor
 
         experiment, actors = self.context.experiment, self.context.experiment.actors
@@ -50,8 +49,14 @@ class ActorProcess(Process):
                 servers, first = partial(book.present, "inference"), self.index * len(clients)
                 return make_served_actor(experiment, self.name, seed, clients, self.context.run, servers, first)
             case _:
-                opponents = make_opponents(experiment, self.context.workdir.snapshots, seed)
-                return make_actor(experiment, self.name, seed, clients[0], opponents)
+                return make_actor(experiment, self.name, seed, clients[0], self._opponents(seed))
+
+    def _opponents(self, seed: int) -> Sequence[Opponent]:
+        if not self.context.experiment.actors.opponents:
+            return ()
+        from podzero.evaluation.opponents import make_opponents
+
+        return make_opponents(self.context.experiment, self.context.workdir.snapshots, seed)
 
     def run(self) -> None:
         """Plays games, or acts in environments, until stopped."""

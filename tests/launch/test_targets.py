@@ -3,6 +3,7 @@
 import copy
 import math
 import re
+import shutil
 from pathlib import Path
 
 import jsonschema
@@ -224,6 +225,29 @@ def test_the_experiment_travels_complete(target):
     arrived = parse(yaml.safe_load(data["experiment.yaml"]), "experiment.yaml")
     assert arrived.model_dump(exclude={"cluster"}) == config.model_dump(exclude={"cluster"})
     assert plan.name_of(config) == "podzero-some-experiment"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_files_that_an_experiment_names_travel_with_it(target, tmp_path):
+    for folder in ("nets", "losses"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "my part.py").write_text(f"def make(): return '{folder}'\n")
+    config = experiment(
+        f"network={{name: '{tmp_path}/nets/my part.py:make'}}",
+        f"learner.objective={{name: '{tmp_path}/losses/my part.py:make'}}",
+    )
+    launch = TARGETS[target].plan(config, SITE)
+    data = launch.files if target != "gke" else gke_file(config)["ConfigMap"]["data"]
+    if target == "queued":
+        assert set(settings(config)["FILES"].split()) == set(data) - {"queued.env", "queued.sh"}
+    head = tmp_path / "head"
+    head.mkdir()
+    for name, text in data.items():
+        (head / name).write_text(text)
+    shutil.rmtree(tmp_path / "nets")
+    arrived = load(str(head / "experiment.yaml"))
+    for part, folder in ((arrived.network, "nets"), (arrived.learner.objective, "losses")):
+        assert Path(part.place.rpartition(":")[0]).read_text() == f"def make(): return '{folder}'\n"
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -1,6 +1,8 @@
 import errno
 import fcntl
 import os
+import pickle
+import shutil
 import subprocess
 import sys
 import threading
@@ -9,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from podzero.config import load
+from podzero.envs import make_env
+from podzero.own_code import own_code
 from podzero.workdir import (
     Workdir,
     WorkdirError,
@@ -225,3 +229,78 @@ def test_a_folder_that_is_kept_under_another_name_replaces_none(tmp_path):
         keep_as(tmp_path / "7", "lost")
     kept = {path.name: (path / "x").read_text() for path in tmp_path.iterdir()}
     assert kept == {"lost-7": "first", "lost-7-2": "second", "lost-7-3": "third"}
+
+
+SCALE = "import optax\n\n\ndef make(factor):\n    return optax.scale(-factor)\n"
+
+
+@pytest.fixture
+def own(tmp_path):
+    """The file of an optimizer, and a loader of an experiment that names it."""
+    file = tmp_path / "my_optimizer.py"
+    file.write_text(SCALE)
+    setting = f"learner.optimizer={{name: '{file}:make', factor: 0.5}}"
+    return file, lambda: load("tic_tac_toe", [setting])
+
+
+def test_a_run_keeps_the_files_that_its_experiment_names(tmp_path, own):
+    file, read = own
+    workdir = Workdir(tmp_path / "run")
+    kept = workdir.keep_code(read())
+    workdir.open(kept)
+    file.write_text("raise SystemExit")
+    moved = Workdir((tmp_path / "run").rename(tmp_path / "moved"))
+    for experiment in (moved.experiment(), pickle.loads(pickle.dumps(moved.experiment()))):
+        optimizer = experiment.learner.optimizer
+        place = Path(optimizer.place.rpartition(":")[0])
+        assert (optimizer.name, place.name, place.read_text()) == (f"{file}:make", file.name, SCALE)
+        assert place.is_relative_to(moved.code)
+        code = own_code(optimizer, "learner.optimizer", offered=())
+        assert callable(code.make({}).update)
+
+
+def test_a_copy_is_made_once_and_the_same_experiment_resumes(tmp_path, own):
+    _, read = own
+    workdir = Workdir(tmp_path / "run")
+    workdir.open(workdir.keep_code(read()))
+    before = [(file, file.stat().st_mtime_ns) for file in workdir.code.rglob("*.py")]
+    workdir.check(read())
+    workdir.keep_code(read())
+    assert [(file, file.stat().st_mtime_ns) for file in workdir.code.rglob("*") if file.is_file()] == before
+    assert workdir.changes() == []
+
+
+def test_a_file_that_changes_before_the_start_is_refused(tmp_path, own):
+    file, read = own
+    experiment = read()
+    file.write_text(SCALE + "# later\n")
+    with pytest.raises(WorkdirError, match=r"learner\.optimizer.*has changed"):
+        Workdir(tmp_path / "run").keep_code(experiment)
+    file.unlink()
+    with pytest.raises(WorkdirError, match="cannot copy"):
+        Workdir(tmp_path / "run").keep_code(experiment)
+
+
+def test_a_simulator_is_kept_too(tmp_path):
+    file = shutil.copy(Path(__file__).parents[2] / "configs" / "own_game.py", tmp_path)
+    experiment = load("own_game", [f"env.id={file}:Domineering"])
+    workdir = Workdir(tmp_path / "run")
+    workdir.open(workdir.keep_code(experiment))
+    Path(file).unlink()
+    assert make_env(workdir.experiment().env).spec.num_actions == 25
+
+
+def test_a_run_from_before_digests_were_recorded_is_resumed(tmp_path):
+    experiment = load("own_game")
+    assert experiment.env.sha256 is not None
+    workdir = Workdir(tmp_path / "run")
+    older = experiment.with_sections({"env": experiment.env.model_copy(update={"sha256": None})})
+    workdir.open(older)
+    workdir.check(experiment)
+
+
+def test_libraries_have_no_files_to_keep(tmp_path):
+    experiment = load("tic_tac_toe", ["learner.optimizer={name: 'optax:adamax'}"])
+    workdir = Workdir(tmp_path / "run")
+    assert workdir.keep_code(experiment) == experiment
+    assert not workdir.code.exists()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from podzero.changes import flatten
-from podzero.config import Experiment, OwnGameConfig
+from podzero.config import Experiment
 from podzero.errors import ConfigError
 from podzero.importing import file_digest
 from podzero.player_names import PREFIX, TrainedPlayer, parse_player, zoo_card
@@ -131,9 +131,7 @@ def agent_info(who: str) -> AgentInfo:
 def own_code(experiment: Experiment) -> Iterator[CodeInfo]:
     """The code of the user's own that an experiment names: its environment, and the parts that `own_parts` lists."""
     env, parts = experiment.env, experiment.own_parts.values()
-    recorded = {part.name: part.sha256 for part in parts}
-    if isinstance(env, OwnGameConfig):
-        recorded[env.name] = env.sha256
+    recorded = {part.import_path: part.sha256 for part in experiment.own_files.values()}
     tree = env.model_dump(mode="json")
     named = [*(value for leaf in flatten(tree).values() for value in _strings(leaf)), *(part.name for part in parts)]
     for path in dict.fromkeys(named):

@@ -68,13 +68,15 @@ def test_own_code_has_the_digest_that_the_run_recorded_or_that_of_the_file_now(t
     optimizer = 'learner: {optimizer: {name: "optax.contrib:muon"}}\n'
     network.write_text("1")
     game.write_text("2")
-    experiment.write_text("env: {name: simulator, id: game.py:Game}\nnetwork: {name: net.py:Net}\n" + optimizer)
+    experiment.write_text(
+        "env: {name: gymnasium_simulator, id: Own-v0, module: game.py}\nnetwork: {name: net.py:Net}\n" + optimizer
+    )
     mine = load(str(experiment))
     network.write_text("changed")
     found = {code.path: code for code in own_code(mine)}
     digests = [hashlib.sha256(text).hexdigest() for text in (b"1", b"2")]
     assert found[f"{network}:Net"][1:] == (digests[0], True)
-    assert found[f"{game}:Game"][1:] == (digests[1], False)
+    assert found[str(game)][1:] == (digests[1], False)
     assert found["optax.contrib:muon"][1:] == (None, False)
     assert list(own_code(load("cartpole"))) == []
 
