@@ -24,6 +24,7 @@ from podzero.launch.targets.command import launch
 from podzero.launch.tools import bench, compile_experiment, export, import_, report
 from podzero.launch.tournament import tournament
 from podzero.launch.train import train
+from podzero.launch.trust import ask_before_imports
 from podzero.workdir import Workdir
 
 EXIT_CODES = (
@@ -61,8 +62,17 @@ def main() -> None:
 @app.callback()
 def podzero(
     _version: Version = False,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust",
+            envvar="PODZERO_TRUST",
+            help="Import the Python files that experiments name without asking; otherwise once for each folder.",
+        ),
+    ] = False,
 ) -> None:
     """Options of the program itself; `app` has its help text."""
+    ask_before_imports(os.environ, trust)
 
 
 @app.command()

@@ -13,6 +13,7 @@ from podzero.importing import import_extra
 from podzero.launch.directories import RUNS
 from podzero.launch.options import Address, Config, Json, print_json, print_tables
 from podzero.launch.platforms import keep_compiled_programs
+from podzero.launch.trust import approve_files
 
 if TYPE_CHECKING:
     from podzero.tools.sweep.grid import SweepRun
@@ -79,6 +80,7 @@ def sweep(
     runs = plan(config, grid, samples)
     for run in runs:
         _check_alone(run)
+        approve_files(run.experiment)
     folder = SweepFolder(to or RUNS / f"{Path(config).stem}-sweep")
 
     def say(text: str) -> None:

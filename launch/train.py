@@ -19,6 +19,7 @@ from podzero.launch.directories import continuation, find_start
 from podzero.launch.options import Address, Overrides, config_names
 from podzero.launch.parts import make_parts
 from podzero.launch.platforms import keep_compiled_programs
+from podzero.launch.trust import approve_files
 from podzero.player_names import ENGINES, EnginePlayer, engine_program
 from podzero.runtime.monitoring.writers import check_packages
 from podzero.runtime.teacher import with_own_teacher
@@ -114,6 +115,7 @@ def check_startable(experiment: Experiment, workdir: Workdir, step: int | None =
         the environment or the network cannot be made, or a network of the user's own violates the contract.
       WorkdirError: the copy of the teacher of a resumed run is missing.
     """
+    approve_files(workdir.with_kept_code(experiment))
     _check_not_ended(experiment, workdir, step)
     _check_engines(experiment, joins)
     _check_solver(experiment, joins)

@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -80,6 +81,8 @@ def import_place(place: str, wanted_by: str) -> ModuleType:
     """
     try:
         return _import_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    except ConfigError:
+        raise
     # A user's module may raise anything when it is imported.
     except Exception as error:
         raise ConfigError(f"{wanted_by}: {place} cannot be imported: {type(error).__name__}: {error}") from error
@@ -108,6 +111,24 @@ def import_openvino() -> Any:
     return import_extra("openvino", "actors.inference = int8 or learner.cpu_convolutions = openvino", "openvino")
 
 
+_approve: list[Callable[[Path], None]] = []
+
+
+def ask_before_import(approve: Callable[[Path], None]) -> None:
+    """Makes this process call `approve` with each Python file before it is imported; it raises to refuse one."""
+    _approve[:] = [approve]
+
+
+def approve(file: Path) -> None:
+    """Asks for a Python file, as its import would; whatever `ask_before_import` was given decides.
+
+    Raises:
+      ConfigError: the file is refused.
+    """
+    for ask in _approve:
+        ask(file)
+
+
 def _import_file(path: Path) -> ModuleType:
     """Imports a file as a module, once per process."""
     file = path.expanduser().absolute()
@@ -115,6 +136,7 @@ def _import_file(path: Path) -> ModuleType:
     name = f"podzero_file_{zlib.crc32(file.as_posix().encode()):08x}_{file.stem}"
     if name in sys.modules:
         return sys.modules[name]
+    approve(file)
     spec = importlib.util.spec_from_file_location(name, file)
     if not file.is_file() or spec is None or spec.loader is None:
         raise FileNotFoundError(f"there is no such file (looked for {file})")

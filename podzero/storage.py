@@ -109,3 +109,8 @@ def user_cache(environment: Mapping[str, str] = os.environ) -> Path:
     """`$XDG_CACHE_HOME/podzero`, else `~/.cache/podzero`; it may not exist yet."""
     # `or`, because by the XDG specification an empty value counts as unset.
     return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "podzero"
+
+
+def user_config(environment: Mapping[str, str] = os.environ) -> Path:
+    """`$XDG_CONFIG_HOME/podzero`, else `~/.config/podzero`; it may not exist yet."""
+    return Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "podzero"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -55,7 +56,8 @@ class DriverProcess:
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
             cwd=folder,
-            env=environment,
+            # Whoever starts it has imported the experiment's code already, or was asked for it.
+            env={**(os.environ if environment is None else environment), "PODZERO_TRUST": "1"},
             # Ctrl-C in a terminal or a notebook is for the other process alone.
             start_new_session=True,
         )

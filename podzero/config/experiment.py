@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import pydantic
@@ -13,7 +14,7 @@ from pydantic import Field, NonNegativeInt
 
 from podzero.config.acting import ActorsConfig, ReanalyseConfig, ReplayConfig, SearchConfig
 from podzero.config.data import DataConfig, check_data
-from podzero.config.environments import EnvConfig, GymnasiumConfig
+from podzero.config.environments import EnvConfig, GymnasiumConfig, SimulatorConfig
 from podzero.config.networks import LEARN_MODELS, ModelNetworkConfig, NetworkConfig, ResNetConfig
 from podzero.config.running import (
     CheckpointConfig,
@@ -127,6 +128,15 @@ class Experiment(Section):
         """The sections whose code of the user's own is a file, by their dotted names."""
         sections = self.own_parts | ({"env": self.env} if isinstance(self.env, OwnFile) else {})
         return {name: section for name, section in sections.items() if section.file is not None}
+
+    @property
+    def code_files(self) -> list[Path]:
+        """The Python files that processes of a run import: those of `own_files` as they are kept, and of gymnasium."""
+        own = (section.place.rpartition(":")[0] for section in self.own_files.values())
+        env = self.env
+        modules = [env.module] if isinstance(env, GymnasiumConfig | SimulatorConfig) else []
+        wrappers = [wrapper.name.rpartition(":")[0] for wrapper in getattr(env, "wrappers", ())]
+        return [Path(place).expanduser() for place in (*own, *modules, *wrappers) if place and place.endswith(".py")]
 
     def with_sections(self, sections: Mapping[str, Section]) -> Experiment:
         """The experiment with some of its sections, given by their dotted names, in place of its own."""
