@@ -65,7 +65,7 @@ def make_parts(experiment: Experiment) -> None:
 
         read_teacher(experiment, spec)
     if experiment.actors.opponents:
-        from podzero.evaluation.opponents import make_opponents
+        from podzero.evaluation.resolve import make_opponents
 
         make_opponents(experiment, Path(), seed=0)
     if experiment.data.records is not None:

@@ -54,7 +54,7 @@ class ActorProcess(Process):
     def _opponents(self, seed: int) -> Sequence[Opponent]:
         if not self.context.experiment.actors.opponents:
             return ()
-        from podzero.evaluation.opponents import make_opponents
+        from podzero.evaluation.resolve import make_opponents
 
         return make_opponents(self.context.experiment, self.context.workdir.snapshots, seed)
 

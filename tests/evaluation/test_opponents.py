@@ -7,8 +7,8 @@ import pytest
 from podzero.config import parse
 from podzero.envs import make_env
 from podzero.errors import ConfigError
-from podzero.evaluation import opponents
-from podzero.evaluation.opponents import make_opponents
+from podzero.evaluation import resolve
+from podzero.evaluation.resolve import make_opponents
 from podzero.workdir import Workdir
 
 
@@ -37,7 +37,7 @@ def test_players_have_the_names_of_the_command_line(experiment, workdir, states)
 def test_earlier_waits_for_a_snapshot_and_then_draws_among_all(
     experiment, snapshots, states, tmp_path, monkeypatch, caplog
 ):
-    monkeypatch.setattr(opponents, "MOVES_PER_DRAW", 1)
+    monkeypatch.setattr(resolve, "MOVES_PER_DRAW", 1)
     workdir = Workdir(tmp_path / "run")
     (earlier,) = make_opponents(with_opponents(experiment, "self", "earlier"), workdir.snapshots, seed=0)
     assert earlier.choose(jax.random.key(0), states) is None
@@ -68,7 +68,7 @@ def test_engines_are_too_slow(experiment, tmp_path, monkeypatch):
         def choose_after(self, turns):
             return [0]
 
-    monkeypatch.setattr(opponents, "resolve", lambda *arguments, **options: Engine())
+    monkeypatch.setattr(resolve, "resolve", lambda *arguments, **options: Engine())
     with pytest.raises(ConfigError, match="one game at a time"):
         make_opponents(with_opponents(experiment, "self", "gnugo:1"), tmp_path, seed=0)
 
