@@ -86,6 +86,10 @@ def data(metrics: MetricCurves, experiment: Experiment) -> ReportSection:
     return ReportSection("Replay and policy age", figures)
 
 
+SCORE = "selfplay/score_"
+"""Prefix of the metrics of games against opponents."""
+
+
 def games(metrics: MetricCurves) -> ReportSection:
     """The section on the actors' games: length, values and depth of the search."""
     figures: list[Figure] = [
@@ -112,6 +116,16 @@ def games(metrics: MetricCurves) -> ReportSection:
             "plies",
             "Mean depth of the nodes that simulations add, for the game of the batch where it is largest.",
             [metrics.gauge("actor", "selfplay/depth", "depth")],
+        ),
+        *metrics.figure(
+            "Points against opponents",
+            "points per game",
+            "Mean points of the search against each of actors.opponents: 1 won, 0.5 drew, 0 lost.",
+            [
+                metrics.gauge("actor", name, name.removeprefix(SCORE))
+                for name in sorted(metrics.history.names("actor"))
+                if name.startswith(SCORE)
+            ],
         ),
     ]
     return ReportSection("Games of the actors", figures)

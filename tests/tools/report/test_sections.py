@@ -85,6 +85,14 @@ def test_quantities_of_several_actors_have_a_band_over_all_of_them(metrics):
     assert (plies.least, plies.greatest) == (20.0, 21.0)
 
 
+def test_each_opponent_of_self_play_has_a_curve():
+    history = History()
+    for t in range(20):
+        history.add_line(line("actor-0", 2 * t, t, selfplay__score_earlier=0.5, selfplay__score_random=1.0))
+    found = curves(games(MetricCurves(history)), "Points against opponents")
+    assert {name: curve.known.mean() for name, curve in found.items()} == {"earlier": 0.5, "random": 1.0}
+
+
 def test_replay_and_policy_age(metrics):
     section = data(metrics, load("connect_four"))
     np.testing.assert_allclose(curves(section, "Replay ratio")["replay ratio"].known, 4.0)
