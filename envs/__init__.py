@@ -1,5 +1,6 @@
 """Environments: `make_env` and `make_vector_env` create them. This package imports neither Ray nor Reverb."""
 
+from podzero.envs.contract import check_game as check_game
 from podzero.envs.faults import EnvironmentFailed as EnvironmentFailed
 from podzero.envs.faults import SimulatorError as SimulatorError
 from podzero.envs.faults import faults_of as faults_of
@@ -9,8 +10,10 @@ from podzero.envs.gymnasium_envs import VectorEnv as VectorEnv
 from podzero.envs.gymnasium_envs import VectorStep as VectorStep
 from podzero.envs.gymnasium_envs import observed_picture as observed_picture
 from podzero.envs.host import HostEnv as HostEnv
+from podzero.envs.jax_game import ChanceGame as ChanceGame
+from podzero.envs.jax_game import DrawnState as DrawnState
+from podzero.envs.jax_game import GameOfChance as GameOfChance
 from podzero.envs.jax_game import JaxGame as JaxGame
-from podzero.envs.jax_game import check_game as check_game
 from podzero.envs.notation.registry import notation_for as notation_for
 from podzero.envs.packing import pack_states as pack_states
 from podzero.envs.packing import unpack_states as unpack_states

@@ -1,18 +1,16 @@
-"""Games of your own in JAX: their protocol, the `Env` of one, and a check of the contract of any `Env`."""
+"""Games of your own in JAX: their protocols, without and with chance, and the `Env` of each."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+import optax
 
 from podzero.envs.packing import packed_bytes
-from podzero.errors import ConfigError
-from podzero.protocols import Env
 from podzero.types import Array, EnvSpec, EnvState, Symmetry, View
 
 
@@ -36,6 +34,26 @@ class JaxGame(Protocol):
         ...
 
 
+class ChanceGame(JaxGame, Protocol):
+    """A `JaxGame` in which chance decides after some of the players' actions.
+
+    `step` leads to a state in which a player decides, or to an afterstate, in which chance does (Antonoglou et al.
+    2022, https://openreview.net/forum?id=X6D9bAHhBQ1). In an afterstate the game is not over, and its reward is not
+    read: the reward for an action comes with the outcome. `init` draws what chance decides before the first move.
+    """
+
+    outcomes: int
+    """C, the largest number of outcomes of one event."""
+
+    def chance(self, state: EnvState) -> Array:
+        """The probability of each outcome, `[C]` float32; all zero where chance decides nothing."""
+        ...
+
+    def resolve(self, state: EnvState, outcome: Array) -> EnvState:
+        """The state after an afterstate's `outcome` (`[]` int32), in which a player decides or the game is over."""
+        ...
+
+
 class OwnGame:
     """The `Env` of a `JaxGame`."""
 
@@ -48,17 +66,7 @@ class OwnGame:
     @cached_property
     def spec(self) -> EnvSpec:
         """Shapes and dtypes of what `view` returns, and the size of a state."""
-        state = jax.eval_shape(self.init, jax.random.key(0))
-        view = jax.eval_shape(self.view, state)
-        return EnvSpec(
-            self._name,
-            tuple(view.observation.shape),
-            str(view.observation.dtype),
-            num_actions=int(view.legal.shape[-1]),
-            players=int(getattr(self._game, "players", 2)),
-            state_bytes=packed_bytes(state),
-            max_plies=getattr(self._game, "max_plies", None),
-        )
+        return _spec_of(self._game, self._name, self.init, self.view)
 
     @property
     def symmetries(self) -> Sequence[Symmetry]:
@@ -66,190 +74,90 @@ class OwnGame:
         return getattr(self._game, "symmetries", ())
 
 
-_RETURN_ROUNDING = 1e-5
-"""By how much a sum of rewards may exceed 1."""
+class DrawnState(NamedTuple):
+    """A state of a game of chance, with the key of what chance will draw."""
+
+    game: EnvState
+    key: Array
+    """`[2]` uint32, the data of a PRNG key."""
 
 
-class _Violation(Exception):
-    pass
+class GameOfChance:
+    """The `Env` of a `ChanceGame`: `step` also draws the outcome, from a key that the state holds.
 
-
-def check_game(env: Env, games: int = 8, max_plies: int = 64, seed: int = 0) -> None:
-    """Plays random games and checks the contract of `Env` in every position.
-
-    Shapes and dtypes must be those of the spec and never change, each position must have a legal action, rewards must
-    sum to zero (two players) and returns must lie in [-1, 1], a game that is over must stay as it is, and symmetries
-    must be permutations.
-
-    Args:
-      env: the game.
-      games: number of games, which are played together.
-      max_plies: number of plies of each.
-      seed: seed of the games and of the random moves.
-
-    Raises:
-      ConfigError: the contract is violated; the message says how, and after which moves.
+    The same key and moves therefore always give the same game. A search must not foresee what is drawn: it redraws the
+    key of its root, and steps by `afterstate` and `resolve`.
     """
-    name = _name_of(env)
-    try:
-        _check_forms(env)
-        _check_symmetries(env)
-        played = _played(env, games, max_plies, seed)
-        _check_positions(env.spec, played)
-        _check_ends(played)
-        _check_rewards(env.spec, played)
-    except _Violation as violation:
-        raise ConfigError(f"{name} violates the contract of podzero.envs.JaxGame: {violation}") from None
-    except Exception as error:
-        raise ConfigError(f"{name} cannot be played: {type(error).__name__}: {error}") from error
+
+    def __init__(self, game: ChanceGame, name: str) -> None:
+        self._game = game
+        self._name = name
+
+    @cached_property
+    def spec(self) -> EnvSpec:
+        """Shapes and dtypes of what `view` returns, and the size of a state."""
+        return _spec_of(self._game, self._name, self.init, self.view)
+
+    @property
+    def symmetries(self) -> Sequence[Symmetry]:
+        """The symmetries other than the identity; empty if the game names none."""
+        return getattr(self._game, "symmetries", ())
+
+    @property
+    def outcomes(self) -> int:
+        """C, the largest number of outcomes of one event."""
+        return int(self._game.outcomes)
+
+    def init(self, key: Array) -> DrawnState:
+        """Starts a game."""
+        start, drawn = jax.random.split(jnp.asarray(key))
+        return DrawnState(self._game.init(start), jax.random.key_data(drawn))
+
+    def step(self, state: DrawnState, action: Array) -> DrawnState:
+        """Plays a legal `action`, and draws an outcome where chance decides next."""
+        after = self.afterstate(state, action)
+        now, later = jax.random.split(jax.random.wrap_key_data(jnp.asarray(after.key)))
+        probabilities = self.chance(after)
+        outcome = jax.random.categorical(now, jnp.log(probabilities))
+        resolved = DrawnState(self._game.resolve(after.game, outcome.astype(jnp.int32)), jax.random.key_data(later))
+        drawn: DrawnState = optax.tree.where(jnp.any(probabilities > 0), resolved, after)
+        return drawn
+
+    def view(self, state: DrawnState) -> View:
+        """The visible part of `state`."""
+        return self._game.view(state.game)
+
+    def redrawn(self, state: DrawnState, key: Array) -> DrawnState:
+        """The state with other draws to come."""
+        return state._replace(key=jax.random.key_data(key))
+
+    def afterstate(self, state: DrawnState, action: Array) -> DrawnState:
+        """The state after a legal `action`, before chance decides."""
+        return state._replace(game=self._game.step(state.game, action))
+
+    def chance(self, state: DrawnState) -> jax.Array:
+        """The probability of each outcome, `[C]` float32; all zero where chance decides nothing."""
+        probabilities = jnp.asarray(self._game.chance(state.game))
+        found, expected = probabilities.shape, (self.outcomes,)
+        assert found == expected, f"chance() has the shape {list(found)}; expected {list(expected)}"
+        return probabilities
+
+    def resolve(self, state: DrawnState, outcome: Array) -> DrawnState:
+        """The state after an `outcome`; what is drawn later depends on the outcome."""
+        key = jax.random.fold_in(jax.random.wrap_key_data(jnp.asarray(state.key)), outcome)
+        return DrawnState(self._game.resolve(state.game, outcome), jax.random.key_data(key))
 
 
-def _name_of(env: Env) -> str:
-    try:
-        return env.spec.name
-    except Exception as error:
-        raise ConfigError(f"a game cannot be played: {type(error).__name__}: {error}") from error
-
-
-class _Played(NamedTuple):
-    """Random games: T plies of B games."""
-
-    views: Any
-    """A `View` of NumPy arrays, `[T + 1, B, ...]`."""
-    actions: np.ndarray[Any, Any]
-    """`[T, B]`."""
-    changed: np.ndarray[Any, Any]
-    """`[T, B]` bool, whether the ply changed the state."""
-
-
-def _check_forms(env: Env) -> None:
-    """Checks shapes and dtypes; nothing is computed."""
-    spec = env.spec
-    if spec.players not in (1, 2):
-        raise _Violation(f"players = {spec.players!r}: expected 1 or 2")
-    if np.dtype(spec.observation_dtype).kind not in "biuf":
-        raise _Violation(f"the observation is of {spec.observation_dtype}; expected bool, integers or floats")
-    state = jax.eval_shape(env.init, jax.random.key(0))
-    after = jax.eval_shape(env.step, state, np.zeros((), np.int32))
-    _require_same_form("step() returns a state that differs from that of init()", state, after)
-    expected = View(
-        observation=np.zeros(spec.observation_shape, spec.observation_dtype),
-        legal=np.zeros(spec.num_actions, bool),
-        player=np.zeros((), np.int32),
-        rewards=np.zeros(2, np.float32),
-        done=np.zeros((), bool),
-        truncated=np.zeros((), bool),
+def _spec_of(game: JaxGame, name: str, init: Callable[[Array], EnvState], view: Callable[[EnvState], View]) -> EnvSpec:
+    """The spec of a game whose `Env` has these functions; nothing is computed."""
+    state = jax.eval_shape(init, jax.random.key(0))
+    seen = jax.eval_shape(view, state)
+    return EnvSpec(
+        name,
+        tuple(seen.observation.shape),
+        str(seen.observation.dtype),
+        num_actions=int(seen.legal.shape[-1]),
+        players=int(getattr(game, "players", 2)),
+        state_bytes=packed_bytes(state),
+        max_plies=getattr(game, "max_plies", None),
     )
-    _require_same_form("view()", expected, jax.eval_shape(env.view, state))
-
-
-def _require_same_form(what: str, expected: Any, found: Any) -> None:
-    structures = [str(jax.tree.structure(tree)) for tree in (found, expected)]
-    if structures[0] != structures[1]:
-        raise _Violation(f"{what}: found {structures[0]}; expected {structures[1]}")
-    leaves = zip(jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(found), strict=True)
-    for (path, right), leaf in leaves:
-        if (right.shape, right.dtype) != (leaf.shape, leaf.dtype):
-            raise _Violation(
-                f"{what}: {jax.tree_util.keystr(path) or 'the state'} is {leaf.dtype} of shape {list(leaf.shape)}; "
-                f"expected {right.dtype} of shape {list(right.shape)}"
-            )
-
-
-def _check_symmetries(env: Env) -> None:
-    spec = env.spec
-    observation = np.zeros(spec.observation_shape, spec.observation_dtype)
-    for number, symmetry in enumerate(env.symmetries):
-        if sorted(np.asarray(symmetry.actions).tolist()) != list(range(spec.num_actions)):
-            raise _Violation(f"symmetries[{number}].actions: expected a permutation of {spec.num_actions} actions")
-        turned = jax.eval_shape(symmetry.observation, observation)
-        _require_same_form(f"symmetries[{number}].observation()", observation, turned)
-
-
-def _played(env: Env, games: int, plies: int, seed: int) -> _Played:
-    view, step = jax.vmap(env.view), jax.vmap(env.step)
-
-    def ply(states: EnvState, key: Array) -> tuple[EnvState, Any]:
-        legal = view(states).legal
-        actions = jax.random.categorical(key, jnp.where(legal, 0.0, -jnp.inf), axis=-1).astype(jnp.int32)
-        after = step(states, actions)
-        return after, (view(after), actions, _differ(states, after))
-
-    @jax.jit
-    def play(key: Array) -> _Played:
-        start_key, ply_key = jax.random.split(key)
-        starts = jax.vmap(env.init)(jax.random.split(start_key, games))
-        _, (views, actions, changed) = jax.lax.scan(ply, starts, jax.random.split(ply_key, plies))
-        first = jax.tree.map(lambda start, rest: jnp.concatenate([start[None], rest]), view(starts), views)
-        return _Played(first, actions, changed)
-
-    played: _Played = jax.device_get(play(jax.random.key(seed)))
-    return played
-
-
-def _differ(before: EnvState, after: EnvState) -> Array:
-    """`[B]` bool, whether states differ."""
-
-    def one(left: Array, right: Array) -> Array:
-        if jnp.issubdtype(left.dtype, jax.dtypes.prng_key):
-            left, right = jax.random.key_data(left), jax.random.key_data(right)
-        return jnp.any((left != right).reshape(left.shape[0], -1), axis=1)
-
-    return jnp.stack(jax.tree.leaves(jax.tree.map(one, before, after))).any(axis=0)
-
-
-def _check_positions(spec: EnvSpec, played: _Played) -> None:
-    views = played.views
-    if spec.observation_dtype.startswith("float"):
-        _require(np.isfinite(_flat(views.observation)).all(axis=-1), played, "the observation is not finite")
-    _require(~views.done[:1], played, "the game is over before the first move")
-    _require(views.legal.any(axis=-1) | views.done, played, "no action is legal, but the game is not over")
-    _require(views.legal.all(axis=-1) | ~views.done, played, "some action is illegal, but the game is over")
-    _require(~views.truncated | views.done, played, "truncated is true, but done is false")
-    allowed = (views.player >= 0) & (views.player < spec.players)
-    _require(allowed, played, f"player is not below {spec.players}")
-
-
-def _check_rewards(spec: EnvSpec, played: _Played) -> None:
-    rewards = played.views.rewards
-    _require(np.isfinite(rewards).all(axis=-1), played, "a reward is not finite")
-    if spec.players == 2:
-        _require(np.abs(rewards.sum(axis=-1)) < 1e-6, played, "the rewards of two players do not sum to zero")
-    else:
-        _require(rewards[..., 1] == 0, played, "the second reward of a game for one player is not zero")
-    _require((rewards[:1] == 0).all(axis=-1), played, "there is a reward before the first move")
-    # The return of each position is a difference of two sums.
-    sums = np.cumsum(rewards, axis=0)
-    returns = np.abs(sums[-1:] - sums).max(axis=-1)
-    beyond = f"the rewards until the end do not lie in [-1, 1], as values do, but reach {returns.max():g}: scale them"
-    _require(returns <= 1 + _RETURN_ROUNDING, played, beyond)
-
-
-def _check_ends(played: _Played) -> None:
-    views = played.views
-    over = views.done[:-1]
-    _require(views.done[1:] | ~over, played, "the game was over and then went on", after=1)
-    silent = (views.rewards[1:] == 0).all(axis=-1)
-    _require(silent | ~over, played, "there is a reward after the end of the game", after=1)
-    for field in ("observation", "player"):
-        seen = getattr(views, field)
-        same = (_flat(seen[1:]) == _flat(seen[:-1])).all(axis=-1)
-        _require(same | ~over, played, f"the {field} changes after the end of the game", after=1)
-    ended_before = np.concatenate([np.zeros_like(over[:1]), over[:-1]])
-    # The first ply after the end clears the reward; from then on the state is the same.
-    _require(~(played.changed & ended_before), played, "the state changes although the game is over", after=1)
-
-
-def _flat(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """`[T, B, ...]` as `[T, B, n]`."""
-    return rows.reshape(*rows.shape[:2], -1)
-
-
-def _require(holds: np.ndarray[Any, Any], played: _Played, violation: str, after: int = 0) -> None:
-    """Refuses the first position of `holds` `[T, B]` that is false; row 0 is the position after `after` plies."""
-    if holds.all():
-        return
-    ply, game = (int(index[0]) for index in np.nonzero(~holds))
-    ply += after
-    moves = played.actions[:ply, game].tolist()
-    raise _Violation(f"{violation} (game {game}, after the moves {moves})")

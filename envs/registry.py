@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 from podzero.config import (
+    ChanceGameConfig,
     EnvConfig,
     Game,
     GameConfig,
@@ -14,12 +15,13 @@ from podzero.config import (
     OwnGameConfig,
     SimulatorConfig,
 )
-from podzero.envs.boards import BOARD_GAMES
+from podzero.envs.boards import BOARD_GAMES, CHANCE_GAMES
+from podzero.envs.contract import check_game
 from podzero.envs.copied import GymnasiumSimulator, PettingZooGame
 from podzero.envs.faults import DeadlineThread
 from podzero.envs.gymnasium_envs import Rendering, VectorEnv, interface_of, rendering_of
 from podzero.envs.host import HostEnv
-from podzero.envs.jax_game import OwnGame, check_game
+from podzero.envs.jax_game import GameOfChance, OwnGame
 from podzero.envs.jumanji_puzzles import JumanjiPuzzle
 from podzero.envs.open_spiel import OpenSpielGame
 from podzero.envs.pgx_games import PgxGame
@@ -89,8 +91,8 @@ def _instance(config: OwnGameConfig | SimulatorConfig, field: str) -> Any:
     return made
 
 
-def make_own_game(config: OwnGameConfig) -> OwnGame:
-    """Makes the game of `config` and checks its contract in random games.
+def make_own_game(config: OwnGameConfig) -> OwnGame | GameOfChance:
+    """Makes the game of `config`, a `JaxGame` or `ChanceGame`, and checks its contract in random games.
 
     Raises:
       ConfigError: the class does not exist or cannot be made, its file has changed since the experiment was started, or
@@ -99,7 +101,8 @@ def make_own_game(config: OwnGameConfig) -> OwnGame:
     game = _instance(config, "env.name")
     if missing := [name for name in ("init", "step", "view") if not callable(getattr(game, name, None))]:
         raise ConfigError(f"env.name = '{config.name}' is not a podzero.envs.JaxGame: it lacks {', '.join(missing)}")
-    env = OwnGame(game, config.title)
+    kind = GameOfChance if hasattr(game, "chance") else OwnGame
+    env = kind(game, config.title)
     check_game(env)
     return env
 
@@ -130,12 +133,12 @@ def make_env(env: str | EnvConfig) -> Env:
     match env:
         case GameConfig(name=name):
             return make_env(name)
-        case str() if env in BOARD_GAMES:
-            return BOARD_GAMES[env]()
         case str() if env in GAMES:
-            return PgxGame(env)
+            return BOARD_GAMES[env]() if env in BOARD_GAMES else PgxGame(env)
         case str():
             raise ConfigError(f"unknown game '{env}'{nearest(env, GAMES)}; known: {', '.join(GAMES)}")
+        case ChanceGameConfig():
+            return GameOfChance(CHANCE_GAMES[env.name](env.scale), env.title)
         case OwnGameConfig():
             return _in_time(make_own_game, env)
         case JumanjiConfig():

@@ -13,6 +13,7 @@ import numpy as np
 import optax
 
 from podzero.config import (
+    ChanceGameConfig,
     EnvConfig,
     Experiment,
     GymnasiumConfig,
@@ -293,6 +294,8 @@ class SoloRounds:
 
 def reward_scale(env: EnvConfig) -> float:
     """The factor on a game's rewards; reported returns are divided by it."""
+    if isinstance(env, ChanceGameConfig):
+        return env.scale
     return env.reward_scale if isinstance(env, SimulatorConfig | JumanjiConfig) else 1.0
 
 

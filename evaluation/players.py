@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.config import NetworkConfig, SearchConfig
+from podzero.envs import GameOfChance
 from podzero.errors import ConfigError
 from podzero.evaluation.solvers import Solver
 from podzero.networks import make_inference
@@ -196,7 +197,11 @@ class NetworkPlayers:
 def make_decide(
     env: Env, config: SearchConfig, evaluate: Evaluate, discount: float = 1.0, keep_nodes: bool = False
 ) -> Decide:
-    """Compiles a search without exploration; `keep_nodes` keeps the nodes of the trees in its results."""
+    """Compiles a search without exploration; `keep_nodes` keeps the nodes of the trees in its results.
+
+    Trees of a game of chance are not kept: some of their edges are outcomes, which have no names.
+    """
+    keep_nodes = keep_nodes and not isinstance(env, GameOfChance)
     search = make_search(config, rules_model(env, evaluate, discount), keep_nodes)
 
     def decide(params: Params, key: Array, roots: EnvState) -> SearchResult:

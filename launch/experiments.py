@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -70,7 +70,7 @@ def new(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="A game, for example hex, open_spiel/breakthrough, pettingzoo/tictactoe_v3 or jumanji/Maze-v0.",
+            help="A game, for example hex, backgammon, open_spiel/breakthrough or jumanji/Maze-v0.",
             show_default=False,
         ),
     ] = None,
@@ -126,7 +126,7 @@ def _gymnasium(identifier: str) -> tuple[EnvConfig, EnvSpec, int | None]:
 
 def _game(name: str) -> tuple[EnvConfig, EnvSpec, int | None]:
     """The section `env` of a game, its spec, and its largest number of plies."""
-    from podzero.config import GameConfig, JumanjiConfig, SimulatorConfig
+    from podzero.config import ChanceGame, ChanceGameConfig, GameConfig, JumanjiConfig, SimulatorConfig
     from podzero.envs import make_env, spec_of
 
     library, _, game = name.partition("/")
@@ -136,6 +136,9 @@ def _game(name: str) -> tuple[EnvConfig, EnvSpec, int | None]:
         spec = spec_of(section)
     elif library == "jumanji" and game:
         section = JumanjiConfig(name="jumanji", id=game)
+        spec = spec_of(section)
+    elif name in get_args(ChanceGame):
+        section = ChanceGameConfig(name=name)  # type: ignore[arg-type]
         spec = spec_of(section)
     else:
         spec = make_env(name).spec

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from podzero.config import EnvConfig, GymnasiumConfig
+from podzero.config import ChanceGameConfig, EnvConfig, GymnasiumConfig
 from podzero.config.commented import to_commented_yaml
 from podzero.types import EnvSpec
 
@@ -23,6 +23,11 @@ LONG_GAME = 60
 """Plies above which a game is long: its outcome says little about its first moves."""
 MANY_ACTIONS = 100
 """Actions above which a game needs more simulations, and counts as long if its length is unknown."""
+_OF_CHANCE = {
+    "2048": (1e-4, 0.997, "the next 333 moves count, which earn up to 10,000 points", 0.01),
+    "backgammon": (0.333, 1.0, "the length of a game does not matter", 0.05),
+}
+"""Scale of rewards, discount and why, and the range of values below which one move is hardly preferred to another."""
 _LATENT_SIDE = 8
 """Largest side of a latent image: the search computes one for each simulation."""
 
@@ -53,7 +58,7 @@ def starting_experiment(env: EnvConfig, spec: EnvSpec, length: int | None) -> St
     """
     tree: dict[str, Any] = {"env": env.model_dump(mode="json", exclude_defaults=True)}
     reasons: dict[str, str] = {}
-    for name, value, reason in _muzero(spec, length) if isinstance(env, GymnasiumConfig) else _alphazero(spec, length):
+    for name, value, reason in _settings(env, spec, length):
         *sections, field = name.split(".")
         section = tree
         for part in sections:
@@ -62,6 +67,33 @@ def starting_experiment(env: EnvConfig, spec: EnvSpec, length: int | None) -> St
         if reason:
             reasons[name] = reason
     return StartingExperiment(tree, reasons)
+
+
+def _settings(env: EnvConfig, spec: EnvSpec, length: int | None) -> Iterator[Choice]:
+    match env:
+        case GymnasiumConfig():
+            yield from _muzero(spec, length)
+        case ChanceGameConfig():
+            # Later settings replace earlier ones.
+            yield from _alphazero(spec, length)
+            yield from _chance(env, spec)
+        case _:
+            yield from _alphazero(spec, length)
+
+
+def _chance(env: ChanceGameConfig, spec: EnvSpec) -> Iterator[Choice]:
+    """What differs in a game of chance."""
+    scale, discount, why, least = _OF_CHANCE[env.name]
+    yield "env.reward_scale", scale, "discounted sums of rewards then lie in [-1, 1]"
+    yield "env.discount", discount, why
+    yield "search.simulations", 16, "games are long: more of them teach more than deeper searches"
+    yield "search.min_value_range", least, f"{round(least / scale, 2):g} points: moves differ by little"
+    yield "actors.temperature_plies", None, "chance varies the games"
+    yield "actors.td_lambda", 0.9, "late luck says little about early moves"
+    yield "evaluation.simulations", 16, "as in self-play"
+    if spec.players == 2:
+        yield "evaluation.opponents", ["random", "earlier"], "a search without a network rolls out long games"
+    yield from _end(20)
 
 
 def _alphazero(spec: EnvSpec, length: int | None) -> Iterator[Choice]:

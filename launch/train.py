@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from podzero.config import EvaluationConfig, Experiment, GameConfig, schedule_note
+from podzero.config import ChanceGameConfig, EvaluationConfig, Experiment, GameConfig, schedule_note
 from podzero.errors import ConfigError
 from podzero.importing import import_openvino
 from podzero.launch.directories import continuation, find_start
@@ -130,7 +130,7 @@ def check_startable(experiment: Experiment, workdir: Workdir, step: int | None =
         experiment = with_own_teacher(workdir.with_kept_code(experiment), workdir)
         experiment = experiment.model_copy(update={"init_from": None})
     # What is built in needs no check.
-    built_in = isinstance(experiment.env, GameConfig) and not experiment.own_parts
+    built_in = isinstance(experiment.env, GameConfig | ChanceGameConfig) and not experiment.own_parts
     read = (experiment.init_from, experiment.teacher, experiment.data.records, experiment.actors.opponents)
     if not built_in or any(read):
         _check_made(experiment)
@@ -196,7 +196,7 @@ def _check_made(experiment: Experiment) -> None:
     env, limit_s = experiment.env, IMPORT_TIMEOUT_S
     own = [f"{section}.name = '{part.name}'" for section, part in experiment.own_parts.items()]
     what = " and ".join(own) or f"network.name = '{experiment.network.name}'"
-    if not isinstance(env, GameConfig):
+    if not isinstance(env, GameConfig | ChanceGameConfig):
         what, limit_s = env.title, limit_s + env.build_timeout_s
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         made = pool.submit(make_parts, experiment)

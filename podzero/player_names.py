@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, get_args
 
 import yaml
 
-from podzero.config import EnvConfig, Game, load
+from podzero.config import ChanceGame, ChanceGameConfig, EnvConfig, Game, load
 from podzero.errors import ConfigError, nearest
 from podzero.workdir import Workdir, split_step, step_folders
 
@@ -165,7 +165,7 @@ def game_to_play(game: str | None, *players: str | None) -> str | EnvConfig:
     games: dict[str, str | EnvConfig] = {}
     # First, because its arguments take precedence over those of the players' experiments.
     if game is not None:
-        games["--game"] = game if game in get_args(Game) else load(game).env
+        games["--game"] = _game_called(game)
     names = [name for name in players if name is not None]
     parsed = ((name, parse_player(name)) for name in names)
     experiments = {name: player.workdir.experiment() for name, player in parsed if isinstance(player, TrainedPlayer)}
@@ -177,6 +177,13 @@ def game_to_play(game: str | None, *players: str | None) -> str | EnvConfig:
         listed = ", ".join(f"{name} plays {_title(found)}" for name, found in games.items())
         raise ConfigError(f"these play different games: {listed}")
     return chosen
+
+
+def _game_called(name: str) -> str | EnvConfig:
+    """The game of a name, or of an experiment."""
+    if name in get_args(Game):
+        return name
+    return ChanceGameConfig(name=name) if name in get_args(ChanceGame) else load(name).env  # type: ignore[arg-type]
 
 
 def _title(game: str | EnvConfig) -> str:

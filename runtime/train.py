@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from podzero.config import Experiment, GameConfig, Layers, OwnGameConfig
+from podzero.config import ChanceGameConfig, Experiment, GameConfig, Layers, OwnGameConfig
 from podzero.runtime.cluster.other_runs import lock_run
 from podzero.runtime.cluster.ray_cluster import connect
 from podzero.runtime.cluster.remote import current_node_id
@@ -128,6 +128,6 @@ def environment_extras(experiment: Experiment) -> list[str] | None:
     """The optional dependencies to install on all nodes; None if nothing is to be installed."""
     if not experiment.cluster.install_environment:
         return None
-    envs = [] if isinstance(experiment.env, GameConfig | OwnGameConfig) else ["envs"]
+    envs = [] if isinstance(experiment.env, GameConfig | ChanceGameConfig | OwnGameConfig) else ["envs"]
     openvino = ["openvino"] if experiment.uses_openvino else []
     return envs + openvino + (["tpu"] if experiment.cluster.tpu else [])

@@ -23,6 +23,7 @@ from podzero.search.selection import (
     Transform,
     gumbel_selection,
     gumbel_transform,
+    outcome_scores,
     puct_selection,
     puct_transform,
     root_value,
@@ -59,6 +60,21 @@ def edges_of_roots(tree: mctx.Tree) -> Edges:
     """The edges `[B, A]` of the roots of B searches."""
     edges: Edges = jax.vmap(_edges, in_axes=(0, None))(tree, mctx.Tree.ROOT_INDEX)
     return edges
+
+
+def _with_chance(select: mctx.InteriorActionSelectionFn, model: Model) -> mctx.InteriorActionSelectionFn:
+    """Selects outcomes in afterstates, and in other nodes what `select` selects."""
+    is_afterstate = model.chance
+    if is_afterstate is None:
+        return select
+
+    def selected(key: Array, tree: mctx.Tree, node: Array, depth: Array) -> jax.Array:
+        state = jax.tree.map(lambda leaf: leaf[node][None], tree.embeddings)
+        outcome = jnp.argmax(outcome_scores(_edges(tree, node)))
+        chosen: jax.Array = jnp.where(is_afterstate(state)[0], outcome, select(key, tree, node, depth))
+        return chosen.astype(jnp.int32)
+
+    return selected
 
 
 def nodes_of(tree: mctx.Tree) -> SearchedNodes:
@@ -102,10 +118,16 @@ def make_search(config: SearchConfig, model: Model, keep_nodes: bool = False) ->
     search of one's own returns nodes or not, as it likes.
 
     Raises:
-      ConfigError: see `own_search`.
+      ConfigError: the model has chance, which neither `slots` nor a search of one's own supports; see also
+        `own_search`.
     """
     if keep_nodes:
         config = config.model_copy(update={"tree": "mctx", "slots": None})
+    if model.chance is not None and (config.slots is not None or isinstance(config.algorithm, OwnAlgorithmConfig)):
+        setting = (
+            "search.algorithm: a search of your own" if config.slots is None else "search.slots: a limit of actions"
+        )
+        raise ConfigError(f"{setting} is not supported in games of chance; remove it")
     match config.algorithm:
         case "gumbel":
             return _gumbel(config, model, keep_nodes)
@@ -137,7 +159,7 @@ def _gumbel(config: SearchConfig, model: Model, keep_nodes: bool) -> BatchedSear
         scores = improved + exploration.temperature[:, None] * noise
         action = jnp.argmax(jnp.where(finalist, scores, -jnp.inf), axis=1)
         policy = jax.nn.softmax(jnp.where(legal, improved, ILLEGAL))
-        return _result(config, tree, policy, action)
+        return _result(config, model, tree, policy, action)
 
     return search
 
@@ -148,7 +170,7 @@ def _gumbel_transform(config: SearchConfig, model: Model, some_actions: bool = F
 
 def _gumbel_in_mctx(config: SearchConfig, model: Model, keep_nodes: bool) -> _Grow:
     transform = qtransform(_gumbel_transform(config, model))
-    inner = partial(mctx.gumbel_muzero_interior_action_selection, qtransform=transform)
+    inner = _with_chance(partial(mctx.gumbel_muzero_interior_action_selection, qtransform=transform), model)
 
     def grown(params: Params, key: Array, root: mctx.RootFnOutput, noise: jax.Array) -> _Grown:
         tree = mctx.search(
@@ -204,7 +226,7 @@ def _puct(config: SearchConfig, model: Model, keep_nodes: bool) -> BatchedSearch
         temperature = jnp.maximum(exploration.temperature, 1e-6)[:, None]
         drawn = jax.random.categorical(choice_key, jnp.log(policy) / temperature)
         action = jnp.where(exploration.temperature > 0, drawn, jnp.argmax(edges.visits, axis=1))
-        return _result(config, tree, policy, action)
+        return _result(config, model, tree, policy, action)
 
     return search
 
@@ -225,7 +247,7 @@ def _puct_in_mctx(config: SearchConfig, model: Model, keep_nodes: bool) -> _Grow
             root=root,
             recurrent_fn=model.recurrent,
             root_action_selection_fn=partial(select, depth=0),
-            interior_action_selection_fn=select,
+            interior_action_selection_fn=_with_chance(select, model),
             num_simulations=config.simulations,
             invalid_actions=root.prior_logits == ILLEGAL,
         )
@@ -287,18 +309,18 @@ def with_noise(key: Array, logits: Array, legal: Array, config: SearchConfig, we
     return jnp.log(jnp.maximum(mixed, np.finfo(np.float32).tiny))
 
 
-def _result(config: SearchConfig, tree: _Grown, policy: Array, action: Array) -> SearchResult:
+def _result(config: SearchConfig, model: Model, tree: _Grown, policy: Array, action: Array) -> SearchResult:
     assert policy.shape == tree.roots.visits.shape
     assert action.shape == policy.shape[:1]
     return SearchResult(
         action=action.astype(jnp.int32),
-        policy=policy.astype(jnp.float32),
+        policy=policy[:, : model.actions].astype(jnp.float32),
         value=root_value(config, tree.roots, policy, action).astype(jnp.float32),
-        visits=tree.roots.visits.astype(jnp.int32),
+        visits=tree.roots.visits[:, : model.actions].astype(jnp.int32),
         dropped=tree.dropped,
         depth=tree.depth,
         nodes=tree.nodes,
-        qvalues=tree.roots.qvalues.astype(jnp.float32),
+        qvalues=tree.roots.qvalues[:, : model.actions].astype(jnp.float32),
     )
 
 

@@ -18,7 +18,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 
 from podzero.config import SearchConfig
 from podzero.search.models import ILLEGAL, Model
-from podzero.search.selection import Edges, Selection, tree_range
+from podzero.search.selection import Edges, Selection, outcome_scores, tree_range
 from podzero.types import Array, EnvState, Params
 
 UNVISITED = -1
@@ -74,6 +74,8 @@ class Tree(NamedTuple):
     """`[B]` int32, the number of legal actions without a slot, summed over all nodes."""
     depth: jax.Array
     """`[]` int32, the steps of all descents; a descent takes as many as its deepest path in the batch."""
+    chance: jax.Array | None = None
+    """`[N, B]` bool, whether the node is an afterstate, whose edges are outcomes; None in a model without chance."""
 
 
 def edges_of(tree: Tree) -> Edges:
@@ -139,7 +141,7 @@ def root_edges(tree: Tree, logits: jax.Array) -> Edges:
     )
 
 
-def first_tree(root: mctx.RootFnOutput, slots: Slots, simulations: int) -> Tree:
+def first_tree(model: Model, root: mctx.RootFnOutput, slots: Slots, simulations: int) -> Tree:
     """Trees of a single node, the root."""
     number = next(kind for kind in (jnp.int8, jnp.int16, jnp.int32) if simulations <= np.iinfo(kind).max)
     value = root.value.astype(jnp.float32)
@@ -158,6 +160,7 @@ def first_tree(root: mctx.RootFnOutput, slots: Slots, simulations: int) -> Tree:
         states=jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), root.embedding),
         dropped=slots.dropped,
         depth=jnp.zeros((), jnp.int32),
+        chance=None if model.chance is None else jnp.asarray(model.chance(root.embedding)),
     )
     return _by_node(node, lambda leaf: leaf[..., None, :])
 
@@ -178,7 +181,9 @@ def _by_node(tree: Tree, change: Callable[[jax.Array], jax.Array]) -> Tree:
     return changed._replace(dropped=tree.dropped, depth=tree.depth)
 
 
-def with_node(tree: Tree, node: Array, slots: Slots, output: mctx.RecurrentFnOutput, children: EnvState) -> Tree:
+def with_node(
+    tree: Tree, model: Model, node: Array, slots: Slots, output: mctx.RecurrentFnOutput, children: EnvState
+) -> Tree:
     """Writes a new node, still without visits and without a parent, at index `node`."""
 
     def put(rows: jax.Array, row: Array | None) -> jax.Array:
@@ -197,6 +202,7 @@ def with_node(tree: Tree, node: Array, slots: Slots, output: mctx.RecurrentFnOut
         discount=put(tree.discount, output.discount),
         states=jax.tree.map(lambda rows, row: put(rows, jnp.moveaxis(row, 0, -1)), tree.states, children),
         dropped=tree.dropped + slots.dropped,
+        chance=None if tree.chance is None or model.chance is None else put(tree.chance, model.chance(children)),
     )
 
 
@@ -258,20 +264,21 @@ def grow(
         # Select an action in every node of every tree at once; the descent then only follows the choices.
         edges = edges_of(tree)
         at_root = jnp.argmax(selection.root(jax.tree.map(lambda leaf: leaf[:, 0], edges), simulation), axis=0)
-        choice = jnp.where(node_numbers(tree) == 0, at_root, jnp.argmax(selection.inner(edges), axis=0)).astype(
-            jnp.int32
-        )
+        below = jnp.argmax(selection.inner(edges), axis=0)
+        if tree.chance is not None:
+            below = jnp.where(tree.chance, jnp.argmax(outcome_scores(edges), axis=0), below)
+        choice = jnp.where(node_numbers(tree) == 0, at_root, below).astype(jnp.int32)
         # Expand: the path ends in the node `here`, whose chosen action leads to the new node.
         path = _descend(tree, choice)
         here = node_numbers(tree) == path.last
         action = pick(choice if tree.action is None else chosen(tree.action, choice), here)
         states = jax.tree.map(lambda leaf: jnp.moveaxis(pick(leaf, here), -1, 0), tree.states)
         output, children = model.recurrent(_as_given(params, simulation), expand_key, action, states)
-        tree = with_node(tree, simulation + 1, slots_of(output.prior_logits, config.slots), output, children)
+        tree = with_node(tree, model, simulation + 1, slots_of(output.prior_logits, config.slots), output, children)
         return key, _update(tree, path, here, choice, output, simulation + 1)
 
     # A loop cannot change shapes, so each stage runs a loop of its own over larger arrays.
-    carry, done = (key, first_tree(root, slots, config.simulations)), 0
+    carry, done = (key, first_tree(model, root, slots, config.simulations)), 0
     for simulations in _stages(config.simulations):
         key, tree = carry
         carry = jax.lax.fori_loop(done, simulations, simulate, (key, with_room(tree, simulations + 1)))

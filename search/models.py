@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import mctx
 import numpy as np
+import optax
 
+from podzero.envs import DrawnState, GameOfChance
 from podzero.protocols import Env
-from podzero.types import Array, EnvState, Params
+from podzero.types import Array, EnvState, Params, View
 
 ILLEGAL = np.finfo(np.float32).min
 """The logit of an illegal action. It is finite because all actions are illegal once a game is over."""
@@ -41,6 +43,11 @@ class Model(NamedTuple):
     """Smallest and largest value of a position; None if unknown."""
     min_value_range: float = MIN_VALUE_RANGE
     """The default of `search.min_value_range`."""
+    actions: int | None = None
+    """Number of actions where nodes have more edges than that, for outcomes of chance; None if they have not."""
+    chance: Callable[[EnvState], Array] | None = None
+    """Whether B nodes are afterstates, `[B]` bool, whose edges are outcomes with their probabilities as prior; None in
+    a model without chance."""
 
 
 def network_evaluation(env: Env, apply: Callable[[Params, Array], tuple[jax.Array, jax.Array]]) -> Evaluate:
@@ -55,6 +62,8 @@ def network_evaluation(env: Env, apply: Callable[[Params, Array], tuple[jax.Arra
 
 def rules_model(env: Env, evaluate: Evaluate, discount: float = 1.0) -> Model:
     """The rules as a model: nodes are states of `env`, evaluated by `evaluate`. Values are for the player to move."""
+    if isinstance(env, GameOfChance):
+        return _model_of_chance(env, evaluate, discount)
     view = jax.vmap(env.view)
     step = jax.vmap(env.step)
 
@@ -74,10 +83,9 @@ def rules_model(env: Env, evaluate: Evaluate, discount: float = 1.0) -> Model:
         # nothing changes and values are not discounted.
         signed_discount = jnp.where(seen.player == mover, discount, -discount)
         signed_discount = jnp.where(before.done, 1.0, signed_discount)
-        # A decided game is worth its reward alone. A truncated one has no outcome: its last position is evaluated.
-        decided = seen.done & ~seen.truncated
+        decided = _decided(seen)
         output = mctx.RecurrentFnOutput(
-            reward=jnp.take_along_axis(seen.rewards, mover[:, None], axis=1)[:, 0],
+            reward=_reward_of(mover, seen),
             discount=jnp.where(decided, 0.0, signed_discount),
             prior_logits=jnp.where(seen.legal, logits, ILLEGAL),
             value=jnp.where(decided, 0.0, value),
@@ -87,5 +95,93 @@ def rules_model(env: Env, evaluate: Evaluate, discount: float = 1.0) -> Model:
     def legal(states: EnvState) -> Array:
         return view(states).legal
 
-    least = MIN_OUTCOME_RANGE if env.spec.players == 2 else MIN_VALUE_RANGE
-    return Model(root, recurrent, legal, bounds=(-1.0, 1.0), min_value_range=least)
+    return Model(root, recurrent, legal, bounds=(-1.0, 1.0), min_value_range=_least_range(env))
+
+
+def _decided(seen: View) -> Array:
+    """Whether games have ended with an outcome: they are worth their reward alone.
+
+    A truncated game has no outcome, so its last position is evaluated.
+    """
+    return seen.done & ~seen.truncated
+
+
+def _reward_of(player: Array, seen: View) -> jax.Array:
+    """The reward of `player` `[B]`."""
+    return jnp.take_along_axis(jnp.asarray(seen.rewards), player[:, None], axis=1)[:, 0]
+
+
+def _least_range(env: Env) -> float:
+    return MIN_OUTCOME_RANGE if env.spec.players == 2 else MIN_VALUE_RANGE
+
+
+_TIE_BREAK = 1e-3
+"""Scale of the noise on the log-probabilities of outcomes, so that equally likely ones are not tried in their order."""
+
+
+def _model_of_chance(env: GameOfChance, evaluate: Evaluate, discount: float) -> Model:
+    """The rules of a game of chance: nodes are states or afterstates (Antonoglou et al. 2022).
+
+    The edges of an afterstate are its outcomes. A network evaluates only positions in which a player moves, so a new
+    afterstate has the value of one outcome, drawn by its probability.
+    """
+    actions, outcomes = env.spec.num_actions, env.outcomes
+    view, chance, resolve = jax.vmap(env.view), jax.vmap(env.chance), jax.vmap(env.resolve)
+
+    def edges(of_some: Array, fill: Any) -> jax.Array:
+        """Numbers of actions or outcomes as those of all edges, `[B, max(A, C)]`."""
+        missing = max(actions, outcomes) - of_some.shape[1]
+        return jnp.pad(jnp.asarray(of_some), ((0, 0), (0, missing)), constant_values=fill)
+
+    def root(params: Params, key: Array, states: DrawnState) -> mctx.RootFnOutput:
+        redraw_key, evaluate_key = jax.random.split(key)
+        logits, value = evaluate(params, evaluate_key, states)
+        # The search must not see what will be drawn in the game.
+        redrawn = jax.vmap(env.redrawn)(states, jax.random.split(redraw_key, value.shape[0]))
+        return mctx.RootFnOutput(prior_logits=edges(logits, ILLEGAL), value=value, embedding=redrawn)
+
+    def recurrent(
+        params: Params, key: Array, edge: Array, states: DrawnState
+    ) -> tuple[mctx.RecurrentFnOutput, DrawnState]:
+        outcome_key, tie_key, evaluate_key = jax.random.split(key, 3)
+        before, drawn = view(states), jnp.any(chance(states) > 0, axis=1)
+        decided_on = jax.vmap(env.afterstate)(states, jnp.minimum(edge, actions - 1))
+        children = jax.vmap(optax.tree.where)(drawn, resolve(states, jnp.minimum(edge, outcomes - 1)), decided_on)
+        probabilities = chance(children)
+        waits, log_probabilities = jnp.any(probabilities > 0, axis=1), jnp.log(probabilities)
+        # The position that is evaluated: the child, or after an outcome of it.
+        outcome = jax.random.categorical(outcome_key, log_probabilities).astype(jnp.int32)
+        positions = jax.vmap(optax.tree.where)(waits, resolve(children, outcome), children)
+        logits, value = evaluate(params, evaluate_key, positions)
+        seen, child = view(positions), view(children)
+        value = jnp.where(_decided(seen), 0.0, value)
+        after_outcome = _reward_of(child.player, seen) + jnp.where(seen.player == child.player, value, -value)
+        ties = _TIE_BREAK * jax.random.uniform(tie_key, probabilities.shape)
+        of_outcomes = jnp.where(probabilities > 0, log_probabilities + ties, ILLEGAL)
+        # Only a player's action is discounted, and what it earns comes with the outcome.
+        factor = jnp.where(drawn, 1.0, discount)
+        signed_discount = jnp.where(before.done, 1.0, jnp.where(child.player == before.player, factor, -factor))
+        output = mctx.RecurrentFnOutput(
+            reward=jnp.where(waits, 0.0, _reward_of(before.player, child)),
+            discount=jnp.where(_decided(child) & ~waits, 0.0, signed_discount),
+            prior_logits=jnp.where(
+                waits[:, None],
+                edges(of_outcomes, ILLEGAL),
+                edges(jnp.where(seen.legal, logits, ILLEGAL), ILLEGAL),
+            ),
+            value=jnp.where(waits, after_outcome, value),
+        )
+        return output, children
+
+    def legal(states: DrawnState) -> Array:
+        return edges(view(states).legal, False)
+
+    return Model(
+        root,
+        recurrent,
+        legal,
+        bounds=(-1.0, 1.0),
+        min_value_range=_least_range(env),
+        actions=actions,
+        chance=lambda states: jnp.any(chance(states) > 0, axis=1),
+    )

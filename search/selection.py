@@ -164,6 +164,11 @@ def root_value(config: SearchConfig, root: Edges, policy: Array, action: Array) 
             return root.raw_value[:, 0]
 
 
+def outcome_scores(edges: Edges) -> jax.Array:
+    """Scores of an afterstate's outcomes, by which their visits follow the probabilities (Antonoglou et al. 2022)."""
+    return edges.prior / (edges.visits + 1)
+
+
 PB_C_BASE = 19652.0
 """Constant `c2` of PUCT's exploration term (Schrittwieser et al. 2020, appendix B)."""
 _LOW = -1e9

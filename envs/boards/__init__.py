@@ -6,11 +6,13 @@ Each game agrees with that of pgx (Koyamada et al. 2023, https://arxiv.org/abs/2
 from collections.abc import Callable
 from functools import partial
 
+from podzero.envs.boards.backgammon import Backgammon
 from podzero.envs.boards.chess import CHESS_SIZES, Chess
 from podzero.envs.boards.connect_four import ConnectFour
 from podzero.envs.boards.go import Go
 from podzero.envs.boards.hex import Hex
 from podzero.envs.boards.othello import Othello
+from podzero.envs.boards.play_2048 import Play2048
 from podzero.envs.boards.rules import BoardGame as BoardGame
 
 BOARD_GAMES: dict[str, Callable[[], BoardGame]] = {
@@ -21,4 +23,7 @@ BOARD_GAMES: dict[str, Callable[[], BoardGame]] = {
     "go_9x9": partial(Go, 9),
     "go_19x19": partial(Go, 19),
 }
-"""The games of this package."""
+"""The games without chance."""
+
+CHANCE_GAMES: dict[str, Callable[[float], Play2048 | Backgammon]] = {"2048": Play2048, "backgammon": Backgammon}
+"""The games of chance, made with a factor on their rewards."""

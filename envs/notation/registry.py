@@ -88,6 +88,17 @@ def _vertices(size: int) -> list[str]:
     return [*(f"{_GO_LETTERS[column]}{size - row}" for row in range(size) for column in range(size)), "pass"]
 
 
+def _backgammon() -> list[str]:
+    """Points are numbered from 24 down to 1 in the direction of play; a turn without a move ends by any pass."""
+    names = ["pass", *(f"pass{number}" for number in range(2, 7))]
+    for place in range(25, 0, -1):
+        origin = "bar" if place == 25 else str(place)
+        names += [f"{origin}/{place - die}" for die in range(1, min(place, 7))]
+        # A checker may be borne off by more than its distance.
+        names += [f"{origin}/off" if die == place else f"{origin}/off({die})" for die in range(place, 7)]
+    return names
+
+
 _NOTATIONS: dict[str, Callable[[], LineNotation]] = {
     **{name: partial(ChessNames, name, size) for name, size in CHESS_SIZES.items()},
     **{name: partial(ShogiNames, name) for name in SHOGI_GAMES},
@@ -97,6 +108,8 @@ _NOTATIONS: dict[str, Callable[[], LineNotation]] = {
     "othello": partial(FixedNames, "othello", [*_squares(8), "pass"]),
     "hex": partial(FixedNames, "hex", [*_squares(11), "swap"]),
     "tic_tac_toe": partial(FixedNames, "tic_tac_toe", _squares(3)),
+    "2048": partial(FixedNames, "2048", ["left", "up", "right", "down"]),
+    "backgammon": partial(FixedNames, "backgammon", _backgammon()),
 }
 
 
@@ -106,7 +119,8 @@ def notation_of(spec: EnvSpec) -> LineNotation:
 
     Go: vertices of GTP, as D4 and pass. Chess: moves of UCI, as e2e4. Shogi: moves of USI, as 7g7f, 8h2b+ and P*5e.
     Connect four: the column, a to g (1 to 7 are understood). Othello, Hex and tic-tac-toe: column and row, from a1 at
-    the top left; pass, and swap in Hex. Actions of other games have their number, as a17.
+    the top left; pass, and swap in Hex. Backgammon: a checker's points, as 13/8, bar/20 and 3/off, or 3/off(5) by a
+    larger die. 2048: left, up, right and down. Actions of other games have their number, as a17.
     """
     if spec.name in _NOTATIONS:
         return _NOTATIONS[spec.name]()

@@ -11,6 +11,8 @@ from podzero.config.acting import ReanalyseConfig as ReanalyseConfig
 from podzero.config.acting import ReplayConfig as ReplayConfig
 from podzero.config.acting import SearchConfig as SearchConfig
 from podzero.config.data import DataConfig as DataConfig
+from podzero.config.environments import ChanceGame as ChanceGame
+from podzero.config.environments import ChanceGameConfig as ChanceGameConfig
 from podzero.config.environments import EnvConfig as EnvConfig
 from podzero.config.environments import Game as Game
 from podzero.config.environments import GameConfig as GameConfig

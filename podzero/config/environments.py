@@ -16,15 +16,17 @@ Game = Literal[
 
 
 class JaxGameConfig(Section):
-    """What games written in JAX have in common: they are played on any device."""
+    """A game written in JAX, which is played on any device."""
 
+
+class _Undiscounted(JaxGameConfig):
     @property
     def discount(self) -> float:
         """Discount per move: 1, because the length of a game does not matter."""
         return 1.0
 
 
-class GameConfig(JaxGameConfig):
+class GameConfig(_Undiscounted):
     """A two-player game written in JAX."""
 
     name: Game
@@ -36,7 +38,32 @@ class GameConfig(JaxGameConfig):
         return self.name
 
 
-class OwnGameConfig(JaxGameConfig, OwnFile):
+ChanceGame = Literal["2048", "backgammon"]
+
+
+class ChanceGameConfig(JaxGameConfig):
+    """A game of chance written in JAX, for one (2048) or two players (backgammon)."""
+
+    name: ChanceGame
+    """The game."""
+    reward_scale: PositiveFloat | None = None
+    """Factor applied to rewards, which are the sum of merged tiles in 2048, and 1 to 3 points in backgammon. Discounted
+    sums of rewards above 1 count as 1. By default 1/50,000 in 2048 and 1/3 in backgammon."""
+    discount: Fraction = 1.0
+    """Discount per move."""
+
+    @property
+    def scale(self) -> float:
+        """`reward_scale`, or its default."""
+        return self.reward_scale or {"2048": 1 / 50_000, "backgammon": 1 / 3}[self.name]
+
+    @property
+    def title(self) -> str:
+        """The name of the game, in messages and as `EnvSpec.name`."""
+        return self.name
+
+
+class OwnGameConfig(_Undiscounted, OwnFile):
     """A game of your own, written in JAX."""
 
     name: str
@@ -55,7 +82,7 @@ class OwnGameConfig(JaxGameConfig, OwnFile):
         return called(f"jax/{self.name.rpartition(':')[2]}", self.kwargs)
 
 
-class JumanjiConfig(JaxGameConfig):
+class JumanjiConfig(_Undiscounted):
     """A deterministic environment of jumanji for one player, written in JAX (extra `envs`)."""
 
     name: Literal["jumanji"]
@@ -188,9 +215,12 @@ def called(name: str, kwargs: dict[str, Any]) -> str:
 
 EnvConfig = Annotated[
     Annotated[GameConfig, Tag("GameConfig")]
+    | Annotated[ChanceGameConfig, Tag("ChanceGameConfig")]
     | Annotated[OwnGameConfig, Tag("OwnGameConfig")]
     | Annotated[JumanjiConfig, Tag("JumanjiConfig")]
     | Annotated[GymnasiumConfig, Tag("GymnasiumConfig")]
     | Annotated[SimulatorConfig, Tag("SimulatorConfig")],
-    Discriminator(kind_by_name(GameConfig, JumanjiConfig, GymnasiumConfig, SimulatorConfig, own=OwnGameConfig)),
+    Discriminator(
+        kind_by_name(GameConfig, ChanceGameConfig, JumanjiConfig, GymnasiumConfig, SimulatorConfig, own=OwnGameConfig)
+    ),
 ]

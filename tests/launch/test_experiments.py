@@ -62,6 +62,8 @@ def test_what_cannot_be_compared_is_refused(command, tmp_path):
         ("--env", "ALE/Pong-v5", {"module": "ale_py"}, {"name": "muzero_resnet", "channels_first": True}),
         ("--game", "tic_tac_toe", {}, {"name": "resnet", "blocks": 2}),
         ("--game", "go_9x9", {}, {"name": "resnet", "channels": 64}),
+        ("--game", "backgammon", {"name": "backgammon"}, {"name": "mlp"}),
+        ("--game", "2048", {"name": "2048"}, {"name": "resnet"}),
         ("--game", "open_spiel/breakthrough", {"id": "breakthrough"}, {"name": "resnet"}),
     ],
 )
