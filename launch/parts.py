@@ -12,6 +12,7 @@ from podzero.config import (
     GymnasiumConfig,
     ModelNetworkConfig,
     OwnAlgorithmConfig,
+    OwnModelConfig,
     OwnNetworkConfig,
     OwnOptimizerConfig,
 )
@@ -39,12 +40,14 @@ def make_parts(experiment: Experiment) -> None:
     import jax
 
     from podzero.envs import spec_of
-    from podzero.networks import check_network, make_model_network, make_network
+    from podzero.networks import check_model, check_network, make_model_network, make_network
 
     spec = spec_of(experiment.env)
     network: Network | ModelNetwork
     if isinstance(experiment.network, ModelNetworkConfig):
         network = make_model_network(experiment.network, spec)
+        if isinstance(experiment.network, OwnModelConfig):
+            check_model(network, spec, f"network.name = '{experiment.network.name}'")
     else:
         network = make_network(experiment.network, spec)
         if isinstance(experiment.network, OwnNetworkConfig):

@@ -1,6 +1,6 @@
 """Neural networks in Flax and Haiku: `make_network`, `make_inference` and `make_model_network` build them.
 
-`check_network` is the contract of networks for games with known rules.
+`check_network` and `check_model` are the contracts of networks of one's own.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,13 @@ from podzero.config import (
     MuZeroMLPConfig,
     MuZeroResNetConfig,
     NetworkConfig,
+    OwnModelConfig,
     OwnNetworkConfig,
     ResNetConfig,
     TransformerConfig,
 )
 from podzero.errors import ConfigError
+from podzero.networks.contract import check_model as check_model
 from podzero.networks.contract import check_network as check_network
 from podzero.networks.mlp import mlp
 from podzero.networks.resnet import fold_resnet, folded_resnet, resnet
@@ -47,7 +49,7 @@ def make_network(config: NetworkConfig, spec: EnvSpec) -> Network:
             from podzero.networks.own import own_network
 
             return own_network(config, spec)
-        case MuZeroMLPConfig() | MuZeroResNetConfig():
+        case MuZeroMLPConfig() | MuZeroResNetConfig() | OwnModelConfig():
             raise ConfigError(
                 f"network.name = '{config.name}' learns the rules of '{spec.name}', but they are known; set "
                 "network.name to resnet, transformer or mlp"
@@ -77,7 +79,8 @@ def make_model_network(config: ModelNetworkConfig, spec: EnvSpec) -> ModelNetwor
     """The network that learns a model of an environment.
 
     Raises:
-      ConfigError: it does not support such observations.
+      ConfigError: it does not support such observations, or a user's own network cannot be imported or does not take
+        its arguments.
     """
     from podzero.networks.muzero import muzero_mlp, muzero_resnet
 
@@ -86,3 +89,7 @@ def make_model_network(config: ModelNetworkConfig, spec: EnvSpec) -> ModelNetwor
             return muzero_mlp(config, spec)
         case MuZeroResNetConfig():
             return muzero_resnet(config, spec)
+        case OwnModelConfig():
+            from podzero.networks.own import own_model
+
+            return own_model(config, spec)

@@ -1,4 +1,4 @@
-"""The contract that every network for AlphaZero fulfils, checked on a few observations."""
+"""The contracts that networks of one's own fulfil, checked on a few observations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from podzero.errors import ConfigError
-from podzero.types import EnvSpec, Network, Params
+from podzero.types import EnvSpec, ModelNetwork, Network, Params
 
 ROWS = 6
 """Observations per evaluation of the check."""
@@ -34,6 +34,10 @@ def check_network(network: Network, spec: EnvSpec, name: str, params: Params | N
     faults = [*_faults_of_params(made, again)] or [
         *_faults_of_outputs(network, made if params is None else params, spec)
     ]
+    _refuse(faults, name)
+
+
+def _refuse(faults: list[str], name: str) -> None:
     if faults:
         raise ConfigError("\n  ".join([f"{name} violates the contract of networks (docs/own_network.md):", *faults]))
 
@@ -79,4 +83,56 @@ def _faults_of_outputs(network: Network, params: Params, spec: EnvSpec) -> Itera
         elif not np.array_equal(one, two):
             yield f"{output} of equal parameters and observations differ between two calls; expected a pure function"
         elif np.abs(one[2] - three[2]).max() > _TOLERANCE * max(np.abs(one).max(), 1e-3):
+            yield f"{output} of an observation depend on the other observations of the batch"
+
+
+def check_model(network: ModelNetwork, spec: EnvSpec, name: str) -> None:
+    """Checks a network that learns a model: parameters, shapes, ranges, determinism, and independent rows.
+
+    Args:
+      network: the network.
+      spec: the environment whose observations it reads.
+      name: what to call it in messages.
+
+    Raises:
+      ConfigError: the network violates the contract; the message has a line for each fault.
+    """
+    key, init = jax.random.key(0), jax.jit(network.init)
+    made, again = init(key), init(key)
+    faults = [*_faults_of_params(made, again)] or [*_faults_of_model(network, made, spec)]
+    _refuse(faults, name)
+
+
+def _faults_of_model(network: ModelNetwork, params: Params, spec: EnvSpec) -> Iterator[str]:
+    bins = network.encode(np.zeros(1, np.float32)).shape[-1]
+    policy = (ROWS, 2, *spec.action_shape) if spec.action_shape else (ROWS, spec.num_actions)
+    action = np.zeros((ROWS, *spec.action_shape), np.float32 if spec.action_shape else np.int32)
+
+    @jax.jit
+    def run(params: Params, observation: Any) -> dict[str, jax.Array]:
+        latent = network.represent(params, observation)
+        after, reward = network.dynamics(params, latent, action)
+        policy, value = network.predict(params, after)
+        found = latent, after, policy, value, reward
+        return dict(zip(("latent states", "next latent states", "policies", "values", "rewards"), found, strict=True))
+
+    mine, mixed = observations(spec), observations(spec, seed=1)
+    mixed[2] = mine[2]
+    one, two, other = (jax.device_get(run(params, each)) for each in (mine, mine, mixed))
+    latent = one["latent states"].shape
+    expected = {
+        "latent states": (ROWS, *latent[1:]),
+        "next latent states": (ROWS, *latent[1:]),
+        "policies": policy,
+        "values": (ROWS, bins),
+        "rewards": (ROWS, bins),
+    }
+    for output, shape in expected.items():
+        if one[output].shape != shape:
+            yield f"{output} of {ROWS} observations have shape {list(one[output].shape)}; expected {list(shape)}"
+        elif not np.isfinite(one[output]).all():
+            yield f"{output} are not finite after init (NaN or infinity)"
+        elif not np.array_equal(one[output], two[output]):
+            yield f"{output} of equal parameters and observations differ between two calls; expected a pure function"
+        elif np.abs(one[output][2] - other[output][2]).max() > _TOLERANCE * max(np.abs(one[output]).max(), 1e-3):
             yield f"{output} of an observation depend on the other observations of the batch"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -18,11 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from podzero.config import OwnNetworkConfig
+from podzero.config import OwnModelConfig, OwnNetworkConfig
 from podzero.errors import ConfigError
 from podzero.networks.layers import compute_dtype
-from podzero.own_code import Parameters, own_code, signature_of
-from podzero.types import Array, EnvSpec, Network, Params
+from podzero.networks.muzero import LOG_STD_BOUNDS, MEAN_BOUND, Projection, action_features, decode, encode, unit_range
+from podzero.own_code import OwnCode, Parameters, own_code, signature_of
+from podzero.types import Array, EnvSpec, ModelNetwork, Network, Params
 
 OFFERED = ("num_actions", "observation_shape", "dtype")
 """The arguments that podzero passes to what takes them: A, the shape of one observation, the dtype to compute in."""
@@ -51,20 +53,7 @@ def own_network(config: OwnNetworkConfig, spec: EnvSpec) -> Network:
         the experiment. `init` and `apply` raise it if the user's code fails while they are traced.
     """
     code = own_code(config, "network", OFFERED, _parameters)
-    takes_dtype = "dtype" in code.parameters
-    if config.compute_dtype == "bfloat16" and not takes_dtype:
-        raise ConfigError(
-            f"{code.where} has no argument 'dtype', so it computes in float32; give it one, or remove "
-            "network.compute_dtype"
-        )
-
-    def dtype() -> np.dtype[np.generic]:
-        return compute_dtype(config.compute_dtype if takes_dtype else "float32")
-
-    def make(**more: Any) -> Any:
-        offered = {"num_actions": spec.num_actions, "observation_shape": spec.observation_shape, "dtype": dtype()}
-        return code.make(offered, **more)
-
+    dtype, make = _making(code, config, {"num_actions": spec.num_actions, "observation_shape": spec.observation_shape})
     functions = _adapt(code.target, make, code.where)
 
     def init(key: Array) -> Params:
@@ -80,6 +69,30 @@ def own_network(config: OwnNetworkConfig, spec: EnvSpec) -> Network:
         return logits, value
 
     return Network(init, apply)
+
+
+def _making(
+    code: OwnCode, config: OwnNetworkConfig | OwnModelConfig, offered: Mapping[str, Any]
+) -> tuple[Callable[[], np.dtype[np.generic]], Make]:
+    """The dtype to compute in, known only while tracing, and what makes the network with the arguments `offered`.
+
+    Raises:
+      ConfigError: bfloat16 is asked for, and the network takes no dtype.
+    """
+    takes_dtype = "dtype" in code.parameters
+    if config.compute_dtype == "bfloat16" and not takes_dtype:
+        raise ConfigError(
+            f"{code.where} has no argument 'dtype', so it computes in float32; give it one, or remove "
+            "network.compute_dtype"
+        )
+
+    def dtype() -> np.dtype[np.generic]:
+        return compute_dtype(config.compute_dtype if takes_dtype else "float32")
+
+    def make(**more: Any) -> Any:
+        return code.make({**offered, "dtype": dtype()}, **more)
+
+    return dtype, make
 
 
 def _parameters(target: Any) -> Parameters:
@@ -122,12 +135,13 @@ def _nnx(make: Make, where: str) -> _Functions:
         _refuse_state(sorted({type(each).__name__ for _, each in nnx.to_flat_state(rest[0])}), where)
         return _named(nnx.to_pure_dict(params))
 
-    def apply(params: Params, observation: jax.Array) -> Any:
-        graph, state = nnx.split(nnx.eval_shape(lambda: make(rngs=nnx.Rngs(0))))
-        nnx.replace_by_pure_dict(state, _renamed(params, nnx.to_pure_dict(state)))
-        return nnx.merge(graph, state)(observation)
+    return _Functions(init, lambda params, observation: _nnx_module(make, params)(observation))
 
-    return _Functions(init, apply)
+
+def _nnx_module(make: Make, params: Params) -> Any:
+    graph, state = nnx.split(nnx.eval_shape(lambda: make(rngs=nnx.Rngs(0))))
+    nnx.replace_by_pure_dict(state, _renamed(params, nnx.to_pure_dict(state)))
+    return nnx.merge(graph, state)
 
 
 def _named(tree: Any) -> Any:
@@ -184,3 +198,160 @@ def _described(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return f"a {type(value).__name__} of {len(value)}"
     return f"an array of shape {list(value.shape)}" if hasattr(value, "shape") else f"a {type(value).__name__}"
+
+
+MODEL_OFFERED = (*OFFERED, "action_shape", "bins")
+"""The arguments offered to networks that learn a model: also the shape of one action (empty for discrete actions), and
+the number of logits of a value or a reward."""
+METHODS = ("represent", "predict", "dynamics")
+"""The methods of a module that learns a model."""
+
+
+class _Methods(NamedTuple):
+    """A network that learns a model before its inputs and outputs are converted."""
+
+    init: Callable[[jax.Array, jax.Array, jax.Array], Params]
+    """Maps a key, observations and actions, each with a batch of one, to nested dicts."""
+    call: Callable[..., Any]
+    """Maps parameters, the name of a method and its arguments to what the user's code returns."""
+
+
+def own_model(config: OwnModelConfig, spec: EnvSpec) -> ModelNetwork:
+    """The network that `config.name` names, for an environment of which it learns a model.
+
+    podzero adds the projection of the consistency loss, encodes actions as `[B, A]` or `[B, D]` float32, rescales
+    latent states to [0, 1], and bounds the policies of continuous actions.
+
+    Raises:
+      ConfigError: see `own_network`.
+    """
+    code = own_code(config, "network", MODEL_OFFERED, _parameters)
+    known = {"num_actions": spec.num_actions, "observation_shape": spec.observation_shape}
+    dtype, make = _making(code, config, {**known, "action_shape": spec.action_shape, "bins": config.bins})
+    model = _OwnModel(code, spec, dtype, _adapt_model(code.target, make, code.where), config.projection)
+    return ModelNetwork(
+        init=model.init,
+        represent=model.represent,
+        predict=model.predict,
+        dynamics=model.dynamics,
+        project=model.project,
+        encode=partial(encode, support=config.support),
+        decode=partial(decode, support=config.support),
+        observe=lambda params, observations: params,
+    )
+
+
+class _OwnModel:
+    """The functions of a `ModelNetwork`, which call the user's methods."""
+
+    def __init__(
+        self, code: OwnCode, spec: EnvSpec, dtype: Callable[[], np.dtype[np.generic]], methods: _Methods, width: int
+    ) -> None:
+        """`width` is that of the projection."""
+        self._code, self._spec, self._dtype, self._methods = code, spec, dtype, methods
+
+        def projected(latent: jax.Array, predicted: bool) -> jax.Array:
+            return Projection(width)(latent, predicted)
+
+        self._projection = hk.transform(projected)
+
+    def init(self, key: Array) -> Params:
+        spec = self._spec
+        own_key, projection_key = jax.random.split(jnp.asarray(key))
+        observation = jnp.zeros((1, *spec.observation_shape), self._dtype())
+        action = self._features(jnp.zeros((1, *spec.action_shape), jnp.float32 if spec.action_shape else jnp.int32))
+        with self._code.running("its initialization"):
+            params = {"network": self._methods.init(own_key, observation, action)}
+        latent = self.represent(params, observation)
+        return params | {"projection": self._projection.init(projection_key, latent, True)}
+
+    def represent(self, params: Params, observation: Array) -> jax.Array:
+        return unit_range(jnp.asarray(self._run(params, "represent", jnp.asarray(observation, self._dtype()))))
+
+    def predict(self, params: Params, latent: jax.Array) -> tuple[jax.Array, jax.Array]:
+        found = self._run(params, "predict", latent.astype(self._dtype()), outputs=2)
+        policy, value = (jnp.asarray(output, jnp.float32) for output in found)
+        return _bounded(policy) if self._spec.action_shape else policy, value
+
+    def dynamics(self, params: Params, latent: jax.Array, action: Array) -> tuple[jax.Array, jax.Array]:
+        found = self._run(params, "dynamics", latent.astype(self._dtype()), self._features(action), outputs=2)
+        after, reward = (jnp.asarray(output, jnp.float32) for output in found)
+        if after.shape != latent.shape:
+            shapes = f"{list(after.shape)}; expected {list(latent.shape)}"
+            raise ConfigError(f"{self._code.where}: dynamics() returned latent states of shape {shapes}")
+        return unit_range(after), reward
+
+    def project(self, params: Params, latent: jax.Array, predicted: bool) -> jax.Array:
+        projected: jax.Array = self._projection.apply(params["projection"], None, latent, predicted)
+        return projected
+
+    def _features(self, action: Array) -> jax.Array:
+        return action_features(action, self._spec).astype(self._dtype())
+
+    def _run(self, params: Params, method: str, *inputs: jax.Array, outputs: int = 1) -> Any:
+        with self._code.running(f"{method}()"):
+            found = self._methods.call(params["network"], method, *inputs)
+        if outputs != (len(found) if isinstance(found, (tuple, list)) else 1):
+            where = self._code.where
+            raise ConfigError(f"{where}: {method}() returned {_described(found)}; expected {outputs} array(s)")
+        return found
+
+
+def _bounded(policy: jax.Array) -> jax.Array:
+    """Bounds means and log standard deviations `[B, 2, D]` as those of the built-in networks."""
+    mean = MEAN_BOUND * jnp.tanh(policy[:, 0] / MEAN_BOUND)
+    return jnp.stack([mean, jnp.clip(policy[:, 1], *LOG_STD_BOUNDS)], axis=1)
+
+
+def _each_method(module: Any, observation: jax.Array, action: jax.Array) -> Any:
+    """Calls all methods, so that each creates its parameters."""
+    latent = module.represent(observation)
+    return module.predict(latent), module.dynamics(latent, action)
+
+
+def _adapt_model(target: Any, make: Make, where: str) -> _Methods:
+    """The methods of what a path names."""
+    kinds = (nn.Module, nnx.Module, hk.Module)
+    if not (inspect.isclass(target) and issubclass(target, kinds) and all(hasattr(target, name) for name in METHODS)):
+        raise ConfigError(
+            f"{where} is no Flax or Haiku module class with the methods {', '.join(METHODS)}, which a network that "
+            "learns a model needs"
+        )
+    if issubclass(target, nn.Module):
+        return _linen_methods(make, where)
+    return _nnx_methods(make, where) if issubclass(target, nnx.Module) else _haiku_methods(make, where)
+
+
+def _linen_methods(make: Make, where: str) -> _Methods:
+    def init(key: jax.Array, observation: jax.Array, action: jax.Array) -> Params:
+        variables = make().init(key, observation, action, method=_each_method)
+        _refuse_state([name for name in variables if name != "params"], where)
+        return variables.get("params", {})
+
+    def call(params: Params, method: str, *inputs: jax.Array) -> Any:
+        return make().apply({"params": params}, *inputs, method=method)
+
+    return _Methods(init, call)
+
+
+def _nnx_methods(make: Make, where: str) -> _Methods:
+    def init(key: jax.Array, observation: jax.Array, action: jax.Array) -> Params:
+        del action
+        return _nnx(make, where).init(key, observation)
+
+    return _Methods(init, lambda params, method, *inputs: getattr(_nnx_module(make, params), method)(*inputs))
+
+
+def _haiku_methods(make: Make, where: str) -> _Methods:
+    def functions() -> tuple[Callable[..., Any], dict[str, Callable[..., Any]]]:
+        module = make()
+        return partial(_each_method, module), {name: getattr(module, name) for name in METHODS}
+
+    transformed = hk.multi_transform_with_state(functions)
+
+    def init(key: jax.Array, observation: jax.Array, action: jax.Array) -> Params:
+        params, state = transformed.init(key, observation, action)
+        _refuse_state(list(state), where)
+        return params
+
+    return _Methods(init, lambda params, method, *inputs: transformed.apply[method](params, {}, None, *inputs)[0])

@@ -35,6 +35,7 @@ from podzero.config.networks import ModelNetworkConfig as ModelNetworkConfig
 from podzero.config.networks import MuZeroMLPConfig as MuZeroMLPConfig
 from podzero.config.networks import MuZeroResNetConfig as MuZeroResNetConfig
 from podzero.config.networks import NetworkConfig as NetworkConfig
+from podzero.config.networks import OwnModelConfig as OwnModelConfig
 from podzero.config.networks import OwnNetworkConfig as OwnNetworkConfig
 from podzero.config.networks import ResNetConfig as ResNetConfig
 from podzero.config.networks import TransformerConfig as TransformerConfig

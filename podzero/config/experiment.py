@@ -15,7 +15,7 @@ from pydantic import Field, NonNegativeInt
 from podzero.config.acting import ActorsConfig, ReanalyseConfig, ReplayConfig, SearchConfig
 from podzero.config.data import DataConfig, check_data
 from podzero.config.environments import EnvConfig, GymnasiumConfig, SimulatorConfig
-from podzero.config.networks import LEARN_MODELS, ModelNetworkConfig, NetworkConfig, ResNetConfig
+from podzero.config.networks import ModelNetworkConfig, NetworkConfig, OwnNetworkConfig, ResNetConfig, learns_model
 from podzero.config.running import (
     CheckpointConfig,
     ClusterConfig,
@@ -187,8 +187,7 @@ class Experiment(Section):
         network, replay = tree.get("network"), tree.get("replay", {})
         if not isinstance(network, dict) or not isinstance(replay, dict):
             return tree
-        learns_model = str(network.get("name")) in LEARN_MODELS
-        return tree | {"replay": {"samples_per_item": 1} | replay} if learns_model else tree
+        return tree | {"replay": {"samples_per_item": 1} | replay} if learns_model(network) else tree
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -203,10 +202,11 @@ class Experiment(Section):
     def _network_suits_environment(self) -> Experiment:
         if isinstance(self.env, GymnasiumConfig):
             if not self.learns_model:
+                own = "network.learns_model=true if it does, "
                 raise ValueError(
                     f"{self.env.title} needs a network that learns a model, and '{self.network.name}' does not; set "
-                    "network.name to muzero_mlp or muzero_resnet, or env.name to gymnasium_simulator if the "
-                    "environment can be copied"
+                    f"{own if isinstance(self.network, OwnNetworkConfig) else ''}network.name to muzero_mlp or "
+                    "muzero_resnet, or env.name to gymnasium_simulator if the environment can be copied"
                 )
             if self.evaluation.opponents:
                 raise ValueError(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from functools import partial
+from typing import Annotated, Any, Literal
 
 import pydantic
 from pydantic import Discriminator, Field, PositiveInt, Tag
@@ -143,14 +144,36 @@ class OwnNetworkConfig(OwnPart):
     compute_dtype: ComputeDtype = "auto"
 
 
+class OwnModelConfig(_MuZeroConfig, OwnPart):
+    """A network of your own that learns a model ([own_network.md](own_network.md#a-network-that-learns-a-model)).
+
+    All further fields are keyword arguments of the module or function.
+    """
+
+    learns_model: Literal[True]
+    """Distinguishes it from a network for games with known rules."""
+
+
 BoardNetworkConfig = ResNetConfig | TransformerConfig | MLPConfig | OwnNetworkConfig
 """Networks for AlphaZero, which knows the rules."""
-ModelNetworkConfig = MuZeroMLPConfig | MuZeroResNetConfig
+ModelNetworkConfig = MuZeroMLPConfig | MuZeroResNetConfig | OwnModelConfig
 """Networks for MuZero, which learns a model."""
-LEARN_MODELS: tuple[str, ...] = tuple(
-    name for kind in get_args(ModelNetworkConfig) for name in get_args(kind.model_fields["name"].annotation)
+
+
+def learns_model(section: Any) -> bool:
+    """Whether a section `network`, as a mapping or an object, is of a network that learns a model."""
+    get = section.get if isinstance(section, dict) else partial(getattr, section)
+    return get("name", None) in ("muzero_mlp", "muzero_resnet") or bool(get("learns_model", False))
+
+
+_BY_NAME = kind_by_name(
+    ResNetConfig, TransformerConfig, MLPConfig, MuZeroMLPConfig, MuZeroResNetConfig, own=OwnNetworkConfig
 )
-"""The names of the networks that learn a model."""
+
+
+def _kind(section: Any) -> str:
+    kind = _BY_NAME(section)
+    return OwnModelConfig.__name__ if kind == OwnNetworkConfig.__name__ and learns_model(section) else kind
 
 
 NetworkConfig = Annotated[
@@ -159,10 +182,7 @@ NetworkConfig = Annotated[
     | Annotated[MLPConfig, Tag("MLPConfig")]
     | Annotated[MuZeroMLPConfig, Tag("MuZeroMLPConfig")]
     | Annotated[MuZeroResNetConfig, Tag("MuZeroResNetConfig")]
-    | Annotated[OwnNetworkConfig, Tag("OwnNetworkConfig")],
-    Discriminator(
-        kind_by_name(
-            ResNetConfig, TransformerConfig, MLPConfig, MuZeroMLPConfig, MuZeroResNetConfig, own=OwnNetworkConfig
-        )
-    ),
+    | Annotated[OwnNetworkConfig, Tag("OwnNetworkConfig")]
+    | Annotated[OwnModelConfig, Tag("OwnModelConfig")],
+    Discriminator(_kind),
 ]

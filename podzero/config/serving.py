@@ -8,7 +8,7 @@ import pydantic
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from podzero.config.environments import JaxGameConfig
-from podzero.config.networks import LEARN_MODELS, ResNetConfig
+from podzero.config.networks import ResNetConfig
 from podzero.config.section import Section
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def check_placement(experiment: Experiment) -> None:
             f"int8.on_tpu supports the networks resnet and haiku_resnet, not '{network.name}'; "
             "set int8.on_tpu=false or network.name=resnet"
         )
-    if inference == "server" and network.name in LEARN_MODELS:
+    if inference == "server" and experiment.learns_model:
         raise ValueError(
             f"actors.inference = server evaluates positions, and '{network.name}' learns a model; "
             "set actors.inference=local"

@@ -6,7 +6,7 @@ import pytest
 from podzero.config import OwnNetworkConfig, load
 from podzero.envs import spec_of
 from podzero.errors import ConfigError
-from podzero.networks import check_network, make_network
+from podzero.networks import check_model, check_network, make_model_network, make_network
 
 from .printed import SHORT, PrintedPage, run_script
 
@@ -45,6 +45,13 @@ def test_the_error_of_the_page_is_raised(folder):
     with pytest.raises(ConfigError) as refusal:
         check_network(jitted, spec, "network.name = 'my_net.py:MyNet'")
     assert str(refusal.value) == PAGE.blocks("text")[0].strip()
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_model_of_the_page_fulfils_its_contract():
+    experiment = load("my_model.yaml")
+    spec = spec_of(experiment.env)
+    check_model(make_model_network(experiment.network, spec), spec, "my model")
 
 
 @pytest.mark.slow

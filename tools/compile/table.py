@@ -22,6 +22,7 @@ from podzero.chips import find_slice
 from podzero.config import (
     FOR_SLICES,
     MuZeroResNetConfig,
+    OwnModelConfig,
     OwnNetworkConfig,
     ResNetConfig,
     builtin_configs,
@@ -136,7 +137,7 @@ def _size(config: str) -> int:
         case ResNetConfig(blocks=layers, channels=width) | MuZeroResNetConfig(blocks=layers, channels=width):
             return layers * width**2
         case net:
-            assert not isinstance(net, OwnNetworkConfig), "no built-in experiment has one"
+            assert not isinstance(net, OwnNetworkConfig | OwnModelConfig), "no built-in experiment has one"
             return net.layers * net.width**2
 
 
