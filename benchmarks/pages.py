@@ -253,7 +253,7 @@ def _chips_that_play(evaluations_per_s: float, config: str, compiled: Mapping[st
 
 def _server_rows(bench: Json) -> list[Row]:
     (experiment,) = re.findall(r"--config (\S+)", bench["command"])
-    return [
+    rows: list[Row] = [
         (
             f"`{experiment}`",
             actors,
@@ -264,6 +264,8 @@ def _server_rows(bench: Json) -> list[Row]:
         )
         for actors, found in bench["result"]["actors"].items()
     ]
+    # The fewest and the most actors; those in between do not differ.
+    return rows[:1] + rows[1:][-1:]
 
 
 def _placements(runs: Mapping[str, Json]) -> list[str]:

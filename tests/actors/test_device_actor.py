@@ -81,6 +81,7 @@ def test_samples_of_an_item_come_from_several_programs():
     assert np.median(np.ptp(items, axis=1)) > 3
 
 
+@pytest.mark.slow
 def test_each_chip_plays_as_one_alone():
     """Two chips play what two runs of one chip with the same keys play; in a process with two devices."""
     if jax.device_count() == 1:
@@ -88,7 +89,7 @@ def test_each_chip_plays_as_one_alone():
             "JAX_PLATFORMS": "cpu",
             "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2",
         }
-        command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-k", "each_chip_plays", __file__]
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "slow", "-k", "each_chip_plays", __file__]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
         assert done.returncode == 0, done.stdout[-2000:]
         return

@@ -52,8 +52,10 @@ def sorted_rows(trees):
 
 @pytest.mark.parametrize(
     "actors",
-    [{}, {"td_lambda": 0.7, "root_value_weight": 0.3}],
-    ids=["outcomes", "mixed"],
+    [
+        pytest.param({}, id="outcomes", marks=pytest.mark.slow),
+        pytest.param({"td_lambda": 0.7, "root_value_weight": 0.3}, id="mixed"),
+    ],
 )
 def test_a_program_of_many_moves_gives_the_samples_of_the_host(actors):
     experiment, env = experiment_with(**actors), make_env("tic_tac_toe")

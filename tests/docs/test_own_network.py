@@ -1,5 +1,7 @@
 """The code and the commands of docs/own_network.md work."""
 
+import shutil
+
 import jax
 import pytest
 
@@ -8,7 +10,7 @@ from podzero.envs import spec_of
 from podzero.errors import ConfigError
 from podzero.networks import check_model, check_network, make_model_network, make_network
 
-from .printed import SHORT, PrintedPage, run_script
+from .printed import ROOT, SHORT, PrintedPage, run_script
 
 PAGE = PrintedPage("own_network.md")
 
@@ -47,8 +49,8 @@ def test_the_error_of_the_page_is_raised(folder):
     assert str(refusal.value) == PAGE.blocks("text")[0].strip()
 
 
-@pytest.mark.usefixtures("folder")
-def test_the_model_of_the_page_fulfils_its_contract():
+def test_the_model_of_the_page_fulfils_its_contract(folder):
+    shutil.copy(ROOT / "configs" / "own_model.py", folder)
     experiment = load("my_model.yaml")
     spec = spec_of(experiment.env)
     check_model(make_model_network(experiment.network, spec), spec, "my model")

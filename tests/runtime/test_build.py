@@ -308,6 +308,7 @@ def test_a_server_in_int8_reports_the_agreement_and_chooses_mostly_the_same_move
     assert 0 < metrics["int8/policy_kl"] < 1e-3
 
 
+@pytest.mark.slow
 def test_an_actor_on_devices_in_int8_reports_the_agreement_and_notes_what_it_writes(params, monkeypatch):
     experiment, reports, noted = experiment_with("device", INT8), [], []
     monkeypatch.setattr(build.Int8Network, "note", lambda self, batch: noted.append(batch))

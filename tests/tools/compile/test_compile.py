@@ -16,6 +16,9 @@ from podzero.tools.compile.programs import DEPTH
 
 pytestmark = pytest.mark.timeout(600)
 
+SIMULATIONS = 8
+EVALUATIONS = SIMULATIONS + 1
+
 
 def compiled(*arguments):
     """The object that `podzero compile ... --json` prints, and the exit code; other work may slow it down a lot."""
@@ -29,7 +32,8 @@ def compiled(*arguments):
 @pytest.fixture(scope="module")
 def report():
     """With a setting for CPUs, which a TPU ignores."""
-    settings = ("network.channels=8", "network.blocks=1", "learner.cpu_convolutions=openvino")
+    small = ("network.channels=8", "network.blocks=1", f"search.simulations={SIMULATIONS}")
+    settings = (*small, "learner.cpu_convolutions=openvino")
     found, code = compiled("tic_tac_toe", *settings, "actors.moves_per_dispatch=3", "--topology", "v5e:2x2")
     assert code == 0
     return {program["name"]: program for program in found["programs"]} | {"self-play": found}
@@ -41,24 +45,24 @@ def playing(report):
 
 
 def test_self_play_on_a_chip_is_compared_with_the_bare_network(report, playing):
-    """Evaluations are those of 3 moves of 128 games, of 33 each."""
+    """Evaluations are those of 3 moves of 128 games, each of the root and of the simulations."""
     device, evaluation = report["device"], report["evaluation"]
-    evaluations = 3 * 128 * 33 / device["estimated_seconds"]
+    evaluations = 3 * 128 * EVALUATIONS / device["estimated_seconds"]
     assert playing["evaluations_per_s"] == pytest.approx(evaluations)
-    assert playing["moves_per_s"] == pytest.approx(evaluations / 33)
+    assert playing["moves_per_s"] == pytest.approx(evaluations / EVALUATIONS)
     assert playing["ratio"] == pytest.approx(evaluations / (128 / evaluation["estimated_seconds"]))
     assert 0 < playing["ratio"] < 1
     assert playing["depth"] == DEPTH["gumbel"]
-    assert playing["bytes_per_simulation"] == pytest.approx(device["traffic"]["hbm"] / (3 * 128 * 32))
+    assert playing["bytes_per_simulation"] == pytest.approx(device["traffic"]["hbm"] / (3 * 128 * SIMULATIONS))
     assert device["collectives"] == []
 
 
 def test_what_the_learner_asks_for_follows_from_the_rates_of_the_programs(report, playing):
-    """A step on 512 samples, each learned from four times; a move is 33 evaluations."""
+    """A step on 512 samples, each learned from four times; a move is as many evaluations as in self-play."""
     asked, learner, server = playing["feeding"], report["learner"], report["server"]
     seconds = learner["estimated_seconds"] + learner["seconds"]["links"]
     assert asked["moves_per_s"] == pytest.approx(learner["trip_count"] * learner["batch"] / seconds / 4)
-    assert asked["evaluations_per_s"] == pytest.approx(33 * asked["moves_per_s"])
+    assert asked["evaluations_per_s"] == pytest.approx(EVALUATIONS * asked["moves_per_s"])
     assert asked["device_chips"] == math.ceil(asked["evaluations_per_s"] / playing["evaluations_per_s"])
     served = server["batch"] / server["estimated_seconds"]
     assert asked["server_chips"] == math.ceil(asked["evaluations_per_s"] / served)
@@ -88,7 +92,7 @@ def test_the_learner_communicates_gradients_and_nothing_else(report):
 
 def test_what_one_chip_runs_alone_does_not_communicate(report):
     assert report["evaluation"]["collectives"] == report["selfplay"]["collectives"] == []
-    assert report["selfplay"]["flops_per_chip"] > 32 * report["evaluation"]["flops_per_chip"]
+    assert report["selfplay"]["flops_per_chip"] > SIMULATIONS * report["evaluation"]["flops_per_chip"]
 
 
 def test_the_compiler_estimates_more_than_the_peaks_allow(report):
