@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from podzero.envs import make_env, notation_for, simulator_errors
+from podzero.envs import GameOfChance, make_env, notation_for, simulator_errors
 from podzero.envs.boards.go import KOMI
 from podzero.envs.notation import NotationError
 from podzero.errors import ConfigError
@@ -47,6 +47,8 @@ def analyze(
     """
     where, player = game_to_play(game, who), parse_player(who)
     env = make_env(where)
+    if isinstance(env, GameOfChance):
+        raise ConfigError(f"{env.spec.name} is a game of chance: its moves alone do not lead to a position")
     if isinstance(player, TrainedPlayer):
         usual = simulations or player.workdir.experiment().search.simulations
     elif isinstance(player, BuiltinPlayer) and player.kind == "mcts":

@@ -98,6 +98,11 @@ def test_a_game_that_fails_in_analysis_is_named():
         answers(Analyst(make_env("tic_tac_toe"), lambda size: player, 8), {"id": 1, "moves": []})
 
 
+def test_a_game_of_chance_cannot_be_analyzed():
+    with pytest.raises(ConfigError, match="backgammon"):
+        analyze("mcts:2", [], game="backgammon")
+
+
 def test_who_does_not_search_cannot_analyze():
     with pytest.raises(ConfigError, match="does not search"):
         analyze("random", [], game="tic_tac_toe")

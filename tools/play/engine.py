@@ -7,8 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Thread
 
-from podzero.config import GymnasiumConfig
-from podzero.envs import make_env
+from podzero.config import ChanceGameConfig, GymnasiumConfig
+from podzero.envs import GameOfChance, make_env
 from podzero.errors import ConfigError
 from podzero.evaluation.engines import UCI_VARIANTS
 from podzero.evaluation.evaluate import discount_of
@@ -55,6 +55,8 @@ def _served_game(who: str, protocol: str, game: str | None) -> str:
     title = where if isinstance(where, str) else where.title
     if isinstance(where, GymnasiumConfig):
         raise ConfigError(f"{title} is a single-agent environment: engines play board games")
+    if isinstance(where, ChanceGameConfig):
+        raise _no_dice(title)
     if isinstance(parse_player(who), EnginePlayer):
         raise ConfigError(f"player '{who}' is an engine itself: other programs can use it without podzero")
     if protocol == "uci" and title not in UCI_VARIANTS:
@@ -62,11 +64,17 @@ def _served_game(who: str, protocol: str, game: str | None) -> str:
     return title
 
 
+def _no_dice(game: str) -> ConfigError:
+    return ConfigError(f"{game} is a game of chance, and neither protocol has dice")
+
+
 def make_parts(who: str, simulations: int | None, game: str | None) -> EngineParts:
     """Makes the game and the player of `serve`, and compiles the player's searches."""
     where = game_to_play(game, who)
     assert not isinstance(where, GymnasiumConfig)
     env = make_env(where)
+    if isinstance(env, GameOfChance):
+        raise _no_dice(env.spec.name)
     parsed, discount = parse_player(who), discount_of(where)
     usual = usual_simulations(parsed)
     if isinstance(parsed, TrainedPlayer):

@@ -94,6 +94,7 @@ def test_gnugo_and_podzero_play_a_whole_game():
         (["random", "--protocol", "gtp"], "no game given"),
         (["gnugo:1", "--protocol", "gtp", "--game", "go_9x9"], "'gnugo:1' is an engine itself"),
         (["random", "--protocol", "gtp", "--game", "cartpole"], "engines play board games"),
+        (["random", "--protocol", "gtp", "--game", "backgammon"], "dice"),
         (["nobody", "--protocol", "gtp"], "unknown player 'nobody'"),
     ],
 )
