@@ -68,6 +68,8 @@ def drawing_of(game: PlayableGame) -> Drawing | None:
         return chess_drawing(game)
     if spec.name in SHOGI_GAMES:
         return shogi_drawing(game)
+    if spec.name == "2048":
+        return tiles_drawing(game)
     observation = np.asarray(game.position.view.observation)
     if observation.ndim != 3:
         return None
@@ -145,6 +147,14 @@ def _labels(spec: EnvSpec, height: int, width: int) -> tuple[tuple[str, ...], tu
 
 _PIECES = dict(zip("KQRBNPkqrbnp", "♔♕♖♗♘♙♚♛♜♝♞♟", strict=True))
 _SQUARE_NAME = re.compile(r"([a-h])([0-9])")
+
+
+def tiles_drawing(game: PlayableGame) -> Drawing:
+    """The tiles of 2048 with their numbers; its actions have no squares."""
+    levels = np.asarray(game.position.state.game.board)
+    text = tuple(tuple(str(2**level) if level else "" for level in row) for row in levels.tolist())
+    nothing = ("",) * len(levels)
+    return Drawing(np.where(levels > 0, 0, -1).astype(np.int8), text, nothing, nothing, {})
 
 
 def chess_drawing(game: PlayableGame) -> Drawing:
@@ -315,6 +325,20 @@ def _constant(plane: Planes) -> bool:
     return bool(plane.all()) or not plane.any()
 
 
+def checkers(game: PlayableGame) -> str:
+    """Where the checkers of backgammon are, by the points' numbers for the player to move, and the dice."""
+    position = game.position.state.game
+    board, dice = np.asarray(position.board), np.asarray(position.dice)
+    lines = []
+    for number, sign in ((game.turn, 1), (1 - game.turn, -1)):
+        counts = np.maximum(sign * board, 0)
+        points = " ".join(f"{24 - place}:{count}" for place, count in enumerate(counts[:24].tolist()) if count)
+        bar, off = (int(counts[first + (sign < 0)]) for first in (24, 26))
+        lines.append(f"{_STONES[number]}  {points}  bar:{bar} off:{off}")
+    rolled = " ".join(str(die + 1) for die in np.repeat(np.arange(6), dice))
+    return "\n".join([*lines, f"{_STONES[game.turn]} to move, dice {rolled}"])
+
+
 _COLOURS = ("bold red", "bold cyan")
 _STONES = "XO"
 
@@ -323,7 +347,7 @@ def board_text(game: PlayableGame) -> Text:
     """The board with its labels, X for stones of the player who began and O for the other; moves if it has no board."""
     drawing = drawing_of(game)
     if drawing is None:
-        return Text(" ".join(game.names))
+        return Text(checkers(game) if game.env.spec.name == "backgammon" else " ".join(game.names))
     width = max(map(len, (*drawing.rows, "")))
     cell = max(len(written) for row in (drawing.columns, *drawing.text) for written in (*row, "."))
     text = Text()

@@ -6,9 +6,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from podzero.config import SimulatorConfig
+from podzero.config import ChanceGameConfig, SimulatorConfig
 from podzero.envs import GAMES, make_env
-from podzero.tools.play.drawing import drawing_of
+from podzero.tools.play.drawing import checkers, drawing_of
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.picture import BoardPicture, Marks, heat_of
 
@@ -201,3 +201,20 @@ def test_a_point_of_the_picture_lies_in_the_square_that_is_drawn_there(name):
             assert picture.square_at(x, y) == (row, column)
     assert picture.square_at(3, 3) is None
     assert picture.square_at(*picture.extent) is None
+
+
+def test_tiles_of_2048_have_their_numbers():
+    game = PlayableGame(make_env(ChanceGameConfig(name="2048")))
+    drawn = drawing_of(game)
+    tiles = [text for row in drawn.text for text in row if text]
+    assert len(tiles) == (drawn.owner == 0).sum() == 2
+    assert set(tiles) <= {"2", "4"}
+
+
+def test_checkers_of_backgammon_stand_on_the_points_of_the_player_to_move():
+    game = PlayableGame(make_env(ChanceGameConfig(name="backgammon")))
+    mover, other, dice = checkers(game).splitlines()
+    # Both see the own rear checkers on 24; the opponent's 24 is the player's 1.
+    assert mover.split() == ["X", "24:2", "13:5", "8:3", "6:5", "bar:0", "off:0"]
+    assert other.split() == ["O", "19:5", "17:3", "12:5", "1:2", "bar:0", "off:0"]
+    assert len(dice.partition("dice")[2].split()) == 2
