@@ -135,9 +135,9 @@ def _model_of_chance(env: GameOfChance, evaluate: Evaluate, discount: float) -> 
 
     def root(params: Params, key: Array, states: DrawnState) -> mctx.RootFnOutput:
         redraw_key, evaluate_key = jax.random.split(key)
-        logits, value = evaluate(params, evaluate_key, states)
-        # The search must not see what will be drawn in the game.
-        redrawn = jax.vmap(env.redrawn)(states, jax.random.split(redraw_key, value.shape[0]))
+        # The search, rollouts included, must not see what will be drawn in the game.
+        redrawn = jax.vmap(env.redrawn)(states, jax.random.split(redraw_key, states.key.shape[0]))
+        logits, value = evaluate(params, evaluate_key, redrawn)
         return mctx.RootFnOutput(prior_logits=edges(logits, ILLEGAL), value=value, embedding=redrawn)
 
     def recurrent(

@@ -124,6 +124,23 @@ def test_a_dense_tree_finds_what_mctx_finds(name, algorithm):
     np.testing.assert_allclose(found[0].value, found[1].value, atol=1e-5)
 
 
+def test_an_evaluation_that_plays_on_does_not_foresee_either():
+    """As rollouts do: the value is what the player would draw from the second urn."""
+    env = GameOfChance(Draw(1), "jax/Draw")
+
+    def evaluate(params, key, states):
+        after = jax.vmap(env.view)(jax.vmap(env.step)(states, jnp.ones(len(states.key), jnp.int32)))
+        return jnp.zeros((len(states.key), 2)), after.rewards[:, 0]
+
+    drawn = jax.vmap(env.redrawn)(starts(env, 32), jax.random.split(jax.random.key(5), 32))
+    values = [
+        searched(env, evaluate, roots, algorithm="gumbel", simulations=2, root_value="network").value
+        for roots in (starts(env, 32), drawn)
+    ]
+    assert len(set(values[0].tolist())) > 1
+    np.testing.assert_array_equal(*values)
+
+
 def test_a_limit_of_actions_and_an_own_search_are_refused():
     env = make_env(ChanceGameConfig(name="backgammon"))
     model = rules_model(env, rough(env))
