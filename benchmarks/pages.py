@@ -203,14 +203,16 @@ def serving(benches: Mapping[str, Json], transports: Json, placements: Mapping[s
 
     The arguments are the results of `podzero bench server`, `benchmarks/transports.py` and `benchmarks/placements.py`.
     """
-    header = ("experiment", "actors", "positions/s", "of the chip", "of the bare transport", "measured")
+    header = ("experiment", "actors", "positions/s", "of the chip", "of the bare transport")
+    days = sorted({f"{machine(bench)}, {bench['date']}" for bench in benches.values()})
     ways = transports["result"]["ways"].items()
     carried = ", ".join(f"{way.replace('_', ' ')} {found['gb_per_s']:.2f}" for way, found in ways)
     return [
         *table(header, [row for bench in benches.values() for row in _server_rows(bench)]),
         "",
-        f"An idle server adds {max(bench['result']['added_latency_ms'] for bench in benches.values()):.1f} ms. GB/s "
-        f"between two processes: {carried} (`benchmarks/transports.py`; {machine(transports)}, {transports['date']}).",
+        f"An idle server adds {max(bench['result']['added_latency_ms'] for bench in benches.values()):.1f} ms "
+        f"({'; '.join(days)}). GB/s between two processes: {carried} (`benchmarks/transports.py`; "
+        f"{machine(transports)}, {transports['date']}).",
         "",
         *_placements(placements),
     ]
@@ -253,19 +255,16 @@ def _chips_that_play(evaluations_per_s: float, config: str, compiled: Mapping[st
 
 def _server_rows(bench: Json) -> list[Row]:
     (experiment,) = re.findall(r"--config (\S+)", bench["command"])
-    rows: list[Row] = [
+    return [
         (
             f"`{experiment}`",
             actors,
             f"{found['positions_per_s']:,.0f}",
             f"{found['share_of_device']:.2f}",
             f"{found['share_of_transport']:.2f}",
-            f"{machine(bench)}, {bench['date']}",
         )
         for actors, found in bench["result"]["actors"].items()
     ]
-    # The fewest and the most actors; those in between do not differ.
-    return rows[:1] + rows[1:][-1:]
 
 
 def _placements(runs: Mapping[str, Json]) -> list[str]:
