@@ -54,7 +54,35 @@ class ChanceGame(JaxGame, Protocol):
         ...
 
 
-class OwnGame:
+class _Described[Game: JaxGame]:
+    """What the `Env`s of both kinds of games say of them."""
+
+    init: Callable[[Array], EnvState]
+    _game: Game
+    _name: str
+
+    @cached_property
+    def spec(self) -> EnvSpec:
+        """Shapes and dtypes of what `view` returns, and the size of a state; nothing is computed."""
+        key, game = jax.random.key(0), self._game
+        view = jax.eval_shape(lambda key: game.view(game.init(key)), key)
+        return EnvSpec(
+            self._name,
+            tuple(view.observation.shape),
+            str(view.observation.dtype),
+            num_actions=int(view.legal.shape[-1]),
+            players=int(getattr(game, "players", 2)),
+            state_bytes=packed_bytes(jax.eval_shape(self.init, key)),
+            max_plies=getattr(game, "max_plies", None),
+        )
+
+    @property
+    def symmetries(self) -> Sequence[Symmetry]:
+        """The symmetries other than the identity; empty if the game names none."""
+        return getattr(self._game, "symmetries", ())
+
+
+class OwnGame(_Described[JaxGame]):
     """The `Env` of a `JaxGame`."""
 
     def __init__(self, game: JaxGame, name: str) -> None:
@@ -62,16 +90,6 @@ class OwnGame:
         self._name = name
         # The functions themselves, so that nothing stands between them and what traces them.
         self.init, self.step, self.view = game.init, game.step, game.view
-
-    @cached_property
-    def spec(self) -> EnvSpec:
-        """Shapes and dtypes of what `view` returns, and the size of a state."""
-        return _spec_of(self._game, self._name, self.init, self.view)
-
-    @property
-    def symmetries(self) -> Sequence[Symmetry]:
-        """The symmetries other than the identity; empty if the game names none."""
-        return getattr(self._game, "symmetries", ())
 
 
 class DrawnState(NamedTuple):
@@ -82,7 +100,7 @@ class DrawnState(NamedTuple):
     """`[2]` uint32, the data of a PRNG key."""
 
 
-class GameOfChance:
+class GameOfChance(_Described[ChanceGame]):
     """The `Env` of a `ChanceGame`: `step` also draws the outcome, from a key that the state holds.
 
     The same key and moves therefore always give the same game. A search must not foresee what is drawn: it redraws the
@@ -92,16 +110,6 @@ class GameOfChance:
     def __init__(self, game: ChanceGame, name: str) -> None:
         self._game = game
         self._name = name
-
-    @cached_property
-    def spec(self) -> EnvSpec:
-        """Shapes and dtypes of what `view` returns, and the size of a state."""
-        return _spec_of(self._game, self._name, self.init, self.view)
-
-    @property
-    def symmetries(self) -> Sequence[Symmetry]:
-        """The symmetries other than the identity; empty if the game names none."""
-        return getattr(self._game, "symmetries", ())
 
     @property
     def outcomes(self) -> int:
@@ -146,18 +154,3 @@ class GameOfChance:
         """The state after an `outcome`; what is drawn later depends on the outcome."""
         key = jax.random.fold_in(jax.random.wrap_key_data(jnp.asarray(state.key)), outcome)
         return DrawnState(self._game.resolve(state.game, outcome), jax.random.key_data(key))
-
-
-def _spec_of(game: JaxGame, name: str, init: Callable[[Array], EnvState], view: Callable[[EnvState], View]) -> EnvSpec:
-    """The spec of a game whose `Env` has these functions; nothing is computed."""
-    state = jax.eval_shape(init, jax.random.key(0))
-    seen = jax.eval_shape(view, state)
-    return EnvSpec(
-        name,
-        tuple(seen.observation.shape),
-        str(seen.observation.dtype),
-        num_actions=int(seen.legal.shape[-1]),
-        players=int(getattr(game, "players", 2)),
-        state_bytes=packed_bytes(state),
-        max_plies=getattr(game, "max_plies", None),
-    )

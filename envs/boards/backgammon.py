@@ -16,7 +16,6 @@ _BAR, _OFF = 24, 26
 _HOME = slice(18, 24)
 _NOTHING, _FROM_BAR, _FROM_POINT = 0, 1, 2
 """The sources of actions: none, the bar, and the 24 points from here on."""
-_SOURCES = _FROM_POINT + _POINTS
 _START = np.array([2, 0, 0, 0, 0, -5, 0, -3, 0, 0, 0, 5, -5, 0, 0, 0, 3, 0, 5, 0, 0, 0, 0, -2, 0, 0, 0, 0], np.int8)
 _ROLLS = np.array([(one, two) for one in range(_DICE) for two in range(one, _DICE)], np.int8)
 """The 21 rolls of two dice."""

@@ -1,6 +1,8 @@
 """Games of chance: the rules of pgx, and draws that depend on nothing but the key and the moves."""
 
+import sys
 import warnings
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -265,7 +267,7 @@ class Coins:
 
 def test_an_own_game_of_chance_is_found_by_its_method(tmp_path, monkeypatch):
     (tmp_path / "coins.py").write_text("from tests_of_chance import Coins\n")
-    monkeypatch.setitem(__import__("sys").modules, "tests_of_chance", __import__("types").SimpleNamespace(Coins=Coins))
+    monkeypatch.setitem(sys.modules, "tests_of_chance", SimpleNamespace(Coins=Coins))
     monkeypatch.chdir(tmp_path)
     env = make_env(OwnGameConfig(name=f"{tmp_path}/coins.py:Coins"))
     assert isinstance(env, GameOfChance)

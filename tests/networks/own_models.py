@@ -30,40 +30,34 @@ class Linen(nn.Module):
         return latent + self.change(both), self.reward(both)
 
 
-class Nnx(nnx.Module):
+class Methods:
+    """What modules with layers of these names share; Linen calls `setup` only for methods of its own."""
+
+    def represent(self, observation):
+        return self.encoder(observation)
+
+    def predict(self, latent):
+        return self.policy(latent), self.value(latent)
+
+    def dynamics(self, latent, action):
+        both = joined(latent, action)
+        return latent + self.change(both), self.reward(both)
+
+
+class Nnx(Methods, nnx.Module):
     def __init__(self, num_actions, observation_shape, bins, rngs, width=8):
         self.encoder = nnx.Linear(observation_shape[0], width, rngs=rngs)
         self.change = nnx.Linear(width + num_actions, width, rngs=rngs)
         self.policy, self.value = nnx.Linear(width, num_actions, rngs=rngs), nnx.Linear(width, bins, rngs=rngs)
         self.reward = nnx.Linear(width + num_actions, bins, rngs=rngs)
 
-    def represent(self, observation):
-        return self.encoder(observation)
 
-    def predict(self, latent):
-        return self.policy(latent), self.value(latent)
-
-    def dynamics(self, latent, action):
-        both = joined(latent, action)
-        return latent + self.change(both), self.reward(both)
-
-
-class Haiku(hk.Module):
+class Haiku(Methods, hk.Module):
     def __init__(self, num_actions, bins, width=8):
         super().__init__()
         self.encoder, self.change = hk.Linear(width, name="encoder"), hk.Linear(width, name="change")
         self.policy, self.value = hk.Linear(num_actions, name="policy"), hk.Linear(bins, name="value")
         self.reward = hk.Linear(bins, name="reward")
-
-    def represent(self, observation):
-        return self.encoder(observation)
-
-    def predict(self, latent):
-        return self.policy(latent), self.value(latent)
-
-    def dynamics(self, latent, action):
-        both = joined(latent, action)
-        return latent + self.change(both), self.reward(both)
 
 
 class Gaussian(Linen):
