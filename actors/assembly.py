@@ -31,9 +31,12 @@ class Game(NamedTuple):
 class GameAssembler:
     """Collects the moves of B running games until the games end."""
 
-    def __init__(self, config: ActorsConfig, discount: float = 1.0, auxiliary_targets: bool = False) -> None:
-        """With `auxiliary_targets`, samples include the targets of auxiliary heads."""
+    def __init__(
+        self, config: ActorsConfig, discount: float = 1.0, auxiliary_targets: bool = False, values: int = 1
+    ) -> None:
+        """With `auxiliary_targets`, samples include the targets of auxiliary heads; `values` is `EnvSpec.values`."""
         self._config = config
+        self._values = values
         self._auxiliary_targets = auxiliary_targets
         self._discount = discount
         self._moves: deque[tuple[Move, int]] = deque()
@@ -61,9 +64,20 @@ class GameAssembler:
         def column(name: str) -> npt.NDArray[np.generic]:
             return np.stack([getattr(move, name)[slot] for move in moves])
 
+        def samples_with(value_target: Floats) -> Sample:
+            return Sample(
+                observation=column("observation"),
+                legal=column("legal"),
+                policy_target=column("policy"),
+                value_target=value_target,
+                version=np.array([version for _, version in stored], np.int32),
+            )
+
         last = moves[-1]
         truncated = bool(last.truncated[slot])
         rewards, players = column("rewards").astype(np.float32), column("player")
+        if self._values > 1:
+            return Game(samples_with(outcomes_of_all(rewards, players, self._discount)), None, len(moves))
         if truncated:
             # The game has no outcome: the root value of its last position replaces the rewards that would follow.
             value = last.value[slot]
@@ -71,13 +85,7 @@ class GameAssembler:
         config, values = self._config, column("value").astype(np.float32)
         returns = lambda_returns(rewards, players, values, config.td_lambda, self._discount)
         outcome = outcomes(rewards, players, self._discount)
-        samples = Sample(
-            observation=column("observation"),
-            legal=column("legal"),
-            policy_target=column("policy"),
-            value_target=value_targets(returns, values, config.root_value_weight),
-            version=np.array([version for _, version in stored], np.int32),
-        )
+        samples = samples_with(value_targets(returns, values, config.root_value_weight))
         if self._auxiliary_targets:
             samples = samples._replace(**auxiliary_targets(rewards, players, column("action"), truncated))
         states = None
@@ -125,6 +133,13 @@ def outcomes(rewards: Floats, players: npt.NDArray[np.generic], discount: float 
     return lambda_returns(rewards, players, np.zeros(len(rewards), np.float32), 1.0, discount)
 
 
+def outcomes_of_all(rewards: Floats, players: npt.NDArray[np.generic], discount: float = 1.0) -> Floats:
+    """The outcome of each position for every player, `[T, P]`, beginning with the player to move; see `outcomes`."""
+    returns = returns_of_all(rewards, np.zeros_like(rewards), 1.0, discount)
+    place = (players.astype(np.int64)[:, None] + np.arange(rewards.shape[1])) % rewards.shape[1]
+    return np.clip(np.take_along_axis(returns, place, axis=1), -1.0, 1.0)
+
+
 def lambda_returns(
     rewards: Floats, players: npt.NDArray[np.generic], root_values: Floats, td_lambda: float, discount: float = 1.0
 ) -> Floats:
@@ -140,14 +155,27 @@ def lambda_returns(
       td_lambda: l, in [0, 1].
       discount: d, the discount per move.
     """
-    # The recursion keeps both players' returns, since either of them may move next.
     values = np.where(np.arange(2) == players[:, None], root_values[:, None], -root_values[:, None])
-    returns, later = np.empty_like(rewards), np.zeros(2, np.float32)
+    returns = returns_of_all(rewards, values, td_lambda, discount)
+    own: Floats = np.take_along_axis(returns, players.astype(np.int64)[:, None], axis=1)[:, 0]
+    return own
+
+
+def returns_of_all(rewards: Floats, values: Floats, td_lambda: float, discount: float) -> Floats:
+    """The lambda-return of each position for every player, `[T, P]`, by the players' numbers.
+
+    Args:
+      rewards: `[T, P]`, each player's reward for each move.
+      values: `[T, P]`, each player's value of each position.
+      td_lambda: see `lambda_returns`.
+      discount: the discount per move.
+    """
+    # The recursion keeps the returns of all players, since any of them may move next.
+    returns, later = np.empty_like(rewards), np.zeros(rewards.shape[1], np.float32)
     for t in reversed(range(len(rewards))):
         returns[t] = rewards[t] + np.float32(discount) * later
         later = np.float32(1.0 - td_lambda) * values[t] + np.float32(td_lambda) * returns[t]
-    own: Floats = np.take_along_axis(returns, players.astype(np.int64)[:, None], axis=1)[:, 0]
-    return own
+    return returns
 
 
 def value_targets(returns: Floats, root_values: npt.NDArray[np.generic], root_value_weight: float) -> Floats:

@@ -76,6 +76,11 @@ class SelfPlayCore:
         self._config = config
         self._keep_states = keep_states
 
+    @property
+    def values(self) -> int:
+        """`EnvSpec.values` of the game."""
+        return self._env.spec.values
+
     def init(self, key: Array) -> SelfPlayState:
         """Starts B games."""
         key, start_key, pool_key = jax.random.split(key, 3)
@@ -113,7 +118,7 @@ class SelfPlayCore:
             action = jnp.where(own, result.action, replies.action)
         played = jax.vmap(self._env.step)(state.games, action)
         after = jax.vmap(self._env.view)(played)
-        assert after.rewards.shape == (batch, 2)
+        assert after.rewards.shape == (batch, max(2, self._env.spec.players))
 
         # Replace finished games at once, so that every slot of the next search is in use.
         fresh, fresh_plies, starts = self._take(keys.pool, state.starts, after.done)

@@ -39,7 +39,7 @@ class Plies(NamedTuple):
     player: jax.Array
     """`[B]` int32, the player that moved."""
     rewards: jax.Array
-    """`[2, B]` float32, each player's reward for the ply."""
+    """`[P, B]` float32, each player's reward for the ply."""
     done: jax.Array
     """`[B]` bool, whether the ply ended the game."""
     truncated: jax.Array
@@ -52,7 +52,7 @@ class HistoryTargets(NamedTuple):
     """The targets of all positions of a history; undefined in unfinished games."""
 
     value: jax.Array
-    """`[H, B]` float32, the value target."""
+    """`[H, B]` float32, the value target; or `[H, EnvSpec.values, B]`."""
     outcome: jax.Array
     """`[H, B]` float32, the discounted sum of the rewards that the player to move still gets."""
     lambda_return: jax.Array
@@ -65,17 +65,24 @@ class HistoryTargets(NamedTuple):
     """`[H, B]` int32, as in `Sample`."""
 
 
-def targets_of(plies: Plies, config: ActorsConfig, discount: float) -> HistoryTargets:
-    """The targets of all positions, as `lambda_returns` and `value_targets` of `podzero.actors.assembly` define them.
+def targets_of(plies: Plies, config: ActorsConfig, discount: float, values: int = 1) -> HistoryTargets:
+    """The targets of all positions, as `podzero.actors.assembly` defines them.
 
     Args:
       plies: `[H, ...]`.
       config: `td_lambda` and `root_value_weight`.
       discount: discount per move.
+      values: `EnvSpec.values`.
     """
     rows, batch = plies.done.shape
     assert plies.value.shape == plies.player.shape == (rows, batch)
-    assert plies.rewards.shape == (rows, 2, batch)
+    assert plies.rewards.shape == (rows, max(2, values), batch)
+    truncated = in_game(jnp.logical_or, plies.done & plies.truncated, plies.done)
+    if values > 1:
+        each = _outcomes_of_all(plies, discount)
+        return HistoryTargets(
+            jnp.clip(each, -1.0, 1.0), each[:, 0], each[:, 0], truncated, _moves_left(plies), _replies(plies)
+        )  # fmt: skip
     mine = jnp.arange(2)[:, None] == plies.player[:, None]
     value = jnp.where(mine, plies.value[:, None], -plies.value[:, None])
     cut = (plies.done & plies.truncated)[:, None]
@@ -95,10 +102,24 @@ def targets_of(plies: Plies, config: ActorsConfig, discount: float) -> HistoryTa
 
     outcome, lambda_return = returns(1.0), returns(config.td_lambda)
     mixed = config.root_value_weight * plies.value + (1.0 - config.root_value_weight) * lambda_return
-    truncated = in_game(jnp.logical_or, plies.done & plies.truncated, plies.done)
     return HistoryTargets(
         jnp.clip(mixed, -1.0, 1.0), outcome, lambda_return, truncated, _moves_left(plies), _replies(plies)
     )  # fmt: skip
+
+
+def _outcomes_of_all(plies: Plies, discount: float) -> jax.Array:
+    """`outcomes_of_all` of `podzero.actors.assembly`, `[H, P, B]`."""
+    count = plies.rewards.shape[1]
+
+    def step(later: jax.Array, ply: tuple[jax.Array, ...]) -> _Pair:
+        reward, done, place = ply
+        now = reward + discount * jnp.where(done, 0.0, later)
+        return now, jnp.take_along_axis(now, place, axis=0)
+
+    place = (plies.player[:, None] + jnp.arange(count)[:, None]) % count
+    start, xs = jnp.zeros_like(plies.rewards[0]), (plies.rewards, plies.done, place)
+    each: jax.Array = jax.lax.scan(step, start, xs, reverse=True)[1]
+    return each
 
 
 def ends(done: jax.Array) -> jax.Array:
@@ -211,7 +232,7 @@ class RolloutCore:
         # Empty rows are `done`, so that they belong to no running game.
         empty = Plies(
             state=games, policy=jnp.zeros((actions, size)), value=zeros, action=number, player=number,
-            rewards=jnp.zeros((2, size)), done=~no, truncated=no, version=number,
+            rewards=jnp.zeros((max(2, self._env.spec.players), size)), done=~no, truncated=no, version=number,
         )  # fmt: skip
         history = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self._rows, *leaf.shape)), empty)
         return RolloutState(state, history)
@@ -233,7 +254,7 @@ class RolloutCore:
         assert new.done.shape == (self._moves, self._config.games)
         history = jax.tree.map(lambda old, new: jnp.concatenate([old[self._moves :], new]), state.history, new)
         assert history.done.shape == (self._rows, self._config.games)
-        targets = targets_of(history, self._config, self._discount)
+        targets = targets_of(history, self._config, self._discount, self._env.spec.values)
         # Only the games that end in the newest T rows: the program before has given out those that ended earlier.
         end = ends(history.done)
         over = (end >= self._rows - self._moves) & (end < self._rows)

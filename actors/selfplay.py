@@ -53,6 +53,7 @@ class SelfPlayActor:
         self._name = name
         self._seed = seed
         self._key = jax.random.key(seed)
+        self._values = core.values
         self._init = jax.jit(core.init)
         self._opposed = OpposedGames(core, experiment.actors.games, opponents) if opponents else None
         self._move = self._opposed.move if self._opposed else jax.jit(core.move, donate_argnums=1)
@@ -154,6 +155,7 @@ class SelfPlayActor:
             experiment.actors,
             experiment.env.discount,
             auxiliary_targets=experiment.has_auxiliary_heads,
+            values=self._values,
         )
 
     def _start_games(self, error: SimulatorError | None = None) -> SelfPlayState:

@@ -27,8 +27,9 @@ def check_game(env: Env, games: int = 8, max_plies: int = 64, seed: int = 0) -> 
     """Plays random games and checks the contract of `Env` in every position.
 
     Shapes and dtypes must be those of the spec and never change, each position must have a legal action, rewards must
-    sum to zero (two players) and returns must lie in [-1, 1], a game that is over must stay as it is, symmetries must
-    be permutations, and in a game of chance the probabilities of outcomes must sum to one.
+    sum to zero (zero-sum games) and returns must lie in [-1, 1], a game that is over must stay as it is, symmetries
+    must be permutations, and in a game of chance the probabilities of outcomes must sum to one. Games with a value for
+    each player have no chance and are never truncated.
 
     Args:
       env: the game.
@@ -78,8 +79,13 @@ class _Played(NamedTuple):
 def _check_forms(env: Env) -> None:
     """Checks shapes and dtypes; nothing is computed."""
     spec = env.spec
-    if spec.players not in (1, 2):
-        raise _Violation(f"players = {spec.players!r}: expected 1 or 2")
+    if spec.players < 1:
+        raise _Violation(f"players = {spec.players!r}: expected at least 1")
+    if spec.values > 1 and isinstance(env, GameOfChance):
+        raise _Violation(
+            "chance is supported only with one player, or with two whose rewards sum to zero; here "
+            f"players = {spec.players}"
+        )
     if np.dtype(spec.observation_dtype).kind not in "biuf":
         raise _Violation(f"the observation is of {spec.observation_dtype}; expected bool, integers or floats")
     state = jax.eval_shape(env.init, jax.random.key(0))
@@ -89,7 +95,7 @@ def _check_forms(env: Env) -> None:
         observation=np.zeros(spec.observation_shape, spec.observation_dtype),
         legal=np.zeros(spec.num_actions, bool),
         player=np.zeros((), np.int32),
-        rewards=np.zeros(2, np.float32),
+        rewards=np.zeros(max(spec.players, 2), np.float32),
         done=np.zeros((), bool),
         truncated=np.zeros((), bool),
     )
@@ -170,6 +176,9 @@ def _check_positions(spec: EnvSpec, played: _Played) -> None:
     _require(views.legal.any(axis=-1) | views.done, played, "no action is legal, but the game is not over")
     _require(views.legal.all(axis=-1) | ~views.done, played, "some action is illegal, but the game is over")
     _require(~views.truncated | views.done, played, "truncated is true, but done is false")
+    if spec.values > 1:
+        unknown = "truncated is true, but each player's value needs an outcome: give rewards at the limit instead"
+        _require(~views.truncated, played, unknown)
     allowed = (views.player >= 0) & (views.player < spec.players)
     _require(allowed, played, f"player is not below {spec.players}")
 
@@ -177,9 +186,10 @@ def _check_positions(spec: EnvSpec, played: _Played) -> None:
 def _check_rewards(spec: EnvSpec, played: _Played) -> None:
     rewards = played.views.rewards
     _require(np.isfinite(rewards).all(axis=-1), played, "a reward is not finite")
-    if spec.players == 2:
-        _require(np.abs(rewards.sum(axis=-1)) < 1e-6, played, "the rewards of two players do not sum to zero")
-    else:
+    if spec.players == 2 and spec.values == 1:
+        advice = "the rewards of two players do not sum to zero; if that is meant, set zero_sum = False"
+        _require(np.abs(rewards.sum(axis=-1)) < 1e-6, played, advice)
+    elif spec.players == 1:
         _require(rewards[..., 1] == 0, played, "the second reward of a game for one player is not zero")
     _require((rewards[:1] == 0).all(axis=-1), played, "there is a reward before the first move")
     # The return of each position is a difference of two sums.

@@ -15,10 +15,11 @@ from podzero.types import Array, EnvSpec, EnvState, Symmetry, View
 
 
 class JaxGame(Protocol):
-    """A game for one or two players as pure functions of a state, any pytree of arrays; they are traced and batched.
+    """A game as pure functions of a state, any pytree of arrays; they are traced and batched.
 
-    Three class attributes are optional: `players` (1 or 2, by default 2), `max_plies` (the length of the longest
-    possible game, by default unlimited), and `symmetries` (a sequence of `podzero.types.Symmetry`, by default none).
+    Four class attributes are optional: `players` (by default 2), `zero_sum` (whether the rewards of two players sum to
+    zero, by default true), `max_plies` (the length of the longest possible game, by default unlimited), and
+    `symmetries` (a sequence of `podzero.types.Symmetry`, by default none).
     """
 
     def init(self, key: Array) -> EnvState:
@@ -66,12 +67,15 @@ class _Described[Game: JaxGame]:
         """Shapes and dtypes of what `view` returns, and the size of a state; nothing is computed."""
         key, game = jax.random.key(0), self._game
         view = jax.eval_shape(lambda key: game.view(game.init(key)), key)
+        players = int(getattr(game, "players", 2))
+        single = players == 1 or (players == 2 and getattr(game, "zero_sum", True))
         return EnvSpec(
             self._name,
             tuple(view.observation.shape),
             str(view.observation.dtype),
             num_actions=int(view.legal.shape[-1]),
-            players=int(getattr(game, "players", 2)),
+            players=players,
+            values=1 if single else players,
             state_bytes=packed_bytes(jax.eval_shape(self.init, key)),
             max_plies=getattr(game, "max_plies", None),
         )

@@ -1,4 +1,8 @@
-"""Matches, whose games run in one batch; each player moves first in half of them."""
+"""Matches, whose games run in one batch; each player moves first in half of them.
+
+In a game for more than two, the player that moves first has that seat alone, and its opponent has all others. The one
+with the larger mean return per seat wins.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +61,7 @@ class Arena:
         keep_going: Callable[[], bool] = lambda: True,
         known: Collection[str] = (),
     ) -> list[PlayedPair]:
-        """Plays each of `openings` openings twice, with the sides swapped.
+        """Plays each of `openings` openings twice, with the seats swapped.
 
         Deterministic players never repeat an opening, so a game with few openings yields fewer pairs. Players always
         see batches of `openings` positions, so that nothing is recompiled during a match.
@@ -125,7 +129,7 @@ class Arena:
     ) -> list[PlayedPair]:
         """The two games of each opening."""
         view = jax.device_get(self._view(starts.states))
-        halves = [_Half(starts, view, side) for side in (starts.opener, 1 - starts.opener)]
+        halves = [_Half(starts, view, opens) for opens in (True, False)]
         while not all(half.over.all() for half in halves):
             if not keep_going():
                 raise Interrupted
@@ -151,19 +155,25 @@ class Arena:
 class _Half:
     """The B games of a match in which the same player moves first."""
 
-    def __init__(self, starts: Openings, view: View, side: np.ndarray[Any, Any]) -> None:
+    def __init__(self, starts: Openings, view: View, opens: bool) -> None:
+        """`opens`: whether that is the first player of the match."""
+        count = len(starts.opener)
         self.states = starts.states
         self.view = view
         """View of the states, on the host."""
-        self.side = side
-        """`[B]`, the environment's index of the first player of the match."""
         self.moves = starts.moves.tolist()
-        self.over = np.zeros(len(side), bool)
-        self.given_up = np.zeros(len(side), bool)
+        self.over = np.zeros(count, bool)
+        self.given_up = np.zeros(count, bool)
+        self._opens = opens
         self._opener = starts.opener
         self._plies = starts.moves.shape[1]
-        self._returns = np.zeros((len(side), 2), np.float32)
-        self._cut_off = np.zeros(len(side), bool)
+        self._returns = np.zeros((count, view.rewards.shape[1]), np.float32)
+        self._cut_off = np.zeros(count, bool)
+
+    def turn_of_first(self) -> np.ndarray[Any, Any]:
+        """Whether the first player of the match is to move, `[B]` bool."""
+        is_opener = np.asarray(self.view.player == self._opener)
+        return is_opener if self._opens else ~is_opener
 
     def advance(
         self, actions: np.ndarray[Any, Any], gives_up: np.ndarray[Any, Any], states: EnvState, view: View
@@ -172,7 +182,7 @@ class _Half:
         goes_on = ~self.over & ~gives_up
         for row in np.flatnonzero(goes_on):
             self.moves[row].append(int(actions[row]))
-        lost = np.eye(2, dtype=np.float32)[self.view.player]
+        lost = np.eye(self._returns.shape[1], dtype=np.float32)[self.view.player]
         self._returns += np.where(goes_on[:, None], view.rewards, 0) + np.where(gives_up[:, None], 1 - 2 * lost, 0)
         self._cut_off |= np.asarray(view.truncated) & goes_on
         self.given_up |= gives_up
@@ -181,8 +191,10 @@ class _Half:
 
     def games(self, names: tuple[str, str], digests: list[str]) -> list[PlayedGame]:
         """The finished games; `names` begins with the player that moved first."""
-        returns = np.take_along_axis(self._returns, self._opener[:, None], axis=1)[:, 0]
-        points = (0.5 + 0.5 * np.sign(returns)).tolist()
+        own = np.take_along_axis(self._returns, self._opener[:, None], axis=1)[:, 0]
+        others = (self._returns.sum(axis=1) - own) / (self._returns.shape[1] - 1)
+        # Rounding must not turn a draw into a win.
+        points = (0.5 + 0.5 * np.sign(np.round(own - others, 6))).tolist()
         rows = zip(self.moves, points, digests, self.given_up.tolist(), self._cut_off.tolist(), strict=True)
         return [
             PlayedGame(*names, tuple(moves), scored, self._plies, digest, given_up, cut_off)
@@ -196,7 +208,7 @@ def _choose(shown: EnvState, half: _Half, players: tuple[Contestant, Contestant]
     A `Player` sees the whole batch, as `shown`, if it is to move in any running game; its actions in other games are
     ignored. A `MovesPlayer` sees only the games in which it is to move.
     """
-    firsts = half.view.player == half.side
+    firsts = half.turn_of_first()
     actions = np.zeros(len(firsts), np.int32)
     for player, turn in zip(players, (firsts, ~firsts), strict=True):
         mine = np.flatnonzero(turn & ~half.over)

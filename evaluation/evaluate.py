@@ -34,6 +34,7 @@ from podzero.evaluation.resolve import acting, resolve
 from podzero.evaluation.solvers import SOLVED
 from podzero.player_names import PREFIX, TrainedPlayer, game_to_play, parse_player
 from podzero.protocols import Env
+from podzero.types import EnvSpec
 
 POSITIONS = 1000
 """Positions that a solver judges by default."""
@@ -108,10 +109,12 @@ def evaluate(
     about = {"game": env.spec.name, "player": player.name}
     if judged:
         return about | _judgement(env, _by_states(player), positions, seed)
+    if records is not None and env.spec.players > 2:
+        raise ConfigError(f"--records {records}: SGF and PGN record two players, not {env.spec.players}; remove it")
     results = {}
     for name in DEFAULT_OPPONENTS if opponent is None else (opponent,):
         other = resolve(name, env, simulations, discount)
-        file = records or records_file(who, player.name, other.name, env.spec.name)
+        file = records or records_file(who, player.name, other.name, env.spec)
         results[other.name] = _match(env, player, other, games, seed, file)
     if opponent is None:
         return about | {"matches": results}
@@ -135,13 +138,15 @@ def _refuse_positions(name: str, positions: int | None) -> None:
         )
 
 
-def records_file(who: str, name: str, opponent: str, game: str) -> Path | None:
-    """The default file for match records of `who`, whose full name is `name`; None unless it is a working directory."""
+def records_file(who: str, name: str, opponent: str, spec: EnvSpec) -> Path | None:
+    """The default file for match records of `who`, whose full name is `name`; None unless it is a working directory, or
+    if the game is for more than two players.
+    """
     player = parse_player(who)
-    if not isinstance(player, TrainedPlayer) or who.startswith(PREFIX):
+    if not isinstance(player, TrainedPlayer) or who.startswith(PREFIX) or spec.players > 2:
         return None
     step, other = name.rpartition("@")[2], re.sub(r"[^\w@.-]", "-", opponent.rpartition("/")[2])
-    return player.workdir.root / "matches" / f"{step}_against_{other}{record_suffix(game)}"
+    return player.workdir.root / "matches" / f"{step}_against_{other}{record_suffix(spec.name)}"
 
 
 def _by_states(player: Contestant) -> Player:

@@ -199,9 +199,10 @@ def make_decide(
 ) -> Decide:
     """Compiles a search without exploration; `keep_nodes` keeps the nodes of the trees in its results.
 
-    Trees of a game of chance are not kept: some of their edges are outcomes, which have no names.
+    Trees of a game of chance are not kept: some of their edges are outcomes, which have no names. Neither are those
+    with a value for each player.
     """
-    keep_nodes = keep_nodes and not isinstance(env, GameOfChance)
+    keep_nodes = keep_nodes and not isinstance(env, GameOfChance) and env.spec.values == 1
     search = make_search(config, rules_model(env, evaluate, discount), keep_nodes)
 
     def decide(params: Params, key: Array, roots: EnvState) -> SearchResult:
@@ -215,7 +216,8 @@ def make_decide(
 def _policy_and_value(env: Env, evaluate: Evaluate) -> PolicyAndValue:
     def policy_and_value(params: Params, states: EnvState) -> tuple[jax.Array, jax.Array]:
         # Only rollouts use the key.
-        logits, value = evaluate(params, jax.random.key(0), states)
+        logits, values = evaluate(params, jax.random.key(0), states)
+        value = values if env.spec.values == 1 else values[:, 0]
         return jax.nn.softmax(jnp.where(jax.vmap(env.view)(states).legal, logits, -jnp.inf), axis=-1), value
 
     compiled: PolicyAndValue = jax.jit(policy_and_value)
@@ -230,13 +232,15 @@ def rollout_evaluation(env: Env, discount: float) -> Evaluate:
         mover = jax.vmap(env.view)(states).player
         returns = random_game_returns(env, key, states, discount)
         logits = jnp.zeros((mover.shape[0], env.spec.num_actions), jnp.float32)
-        return logits, jnp.take_along_axis(returns, mover[:, None], axis=1)[:, 0]
+        in_turn = (mover[:, None] + jnp.arange(env.spec.values)) % returns.shape[1]
+        values = jnp.take_along_axis(returns, in_turn, axis=1)
+        return logits, values.reshape(mover.shape[0], *env.spec.value_shape)
 
     return evaluate
 
 
 def random_game_returns(env: Env, key: Array, states: EnvState, discount: float) -> jax.Array:
-    """Discounted returns, `[B, 2]` float32, of both players in random rollouts from B states."""
+    """Discounted returns, `[B, P]` float32, of all players in random rollouts from B states."""
 
     def running(carry: tuple[Any, EnvState, jax.Array, jax.Array]) -> jax.Array:
         return ~jnp.all(jax.vmap(env.view)(carry[1]).done)
@@ -249,7 +253,7 @@ def random_game_returns(env: Env, key: Array, states: EnvState, discount: float)
         return key, states, returns + weight * jax.vmap(env.view)(states).rewards, discount * weight
 
     batch = jax.tree.leaves(states)[0].shape[0]
-    start = key, states, jnp.zeros((batch, 2), jnp.float32), jnp.float32(1)
+    start = key, states, jnp.zeros((batch, max(2, env.spec.players))), jnp.float32(1)
     returns: jax.Array = jax.lax.while_loop(running, ply, start)[2]
     return returns
 

@@ -132,7 +132,7 @@ def make_opponents(experiment: Experiment, snapshots: Path, seed: int) -> list[O
       seed: seed of the draws.
 
     Raises:
-      ConfigError: the game has one player, or an opponent does not exist or cannot play it in self-play.
+      ConfigError: the game does not have two players, or an opponent does not exist or cannot play it in self-play.
       WorkdirError: an opponent's experiment cannot be read.
       SnapshotError: an opponent's snapshot is missing or damaged.
     """
@@ -141,7 +141,9 @@ def make_opponents(experiment: Experiment, snapshots: Path, seed: int) -> list[O
         return []
     env, discount = make_env(experiment.env), experiment.env.discount
     if env.spec.players != 2:
-        raise ConfigError(f"actors.opponents: {env.spec.name} has one player, so there are no opponents; remove them")
+        raise ConfigError(
+            f"actors.opponents: only in games for two; {env.spec.name} has {env.spec.players} player(s): remove them"
+        )
     made = []
     for entry in listed:
         if entry.who == "earlier":

@@ -184,7 +184,7 @@ def host_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
     Raises:
       ConfigError: OpenVINO is not installed, or the observations are not boards.
     """
-    network, heads = make_network(config, spec), Heads(spec.num_actions, config.value_hidden)
+    network, heads = make_network(config, spec), Heads(spec.num_actions, config.value_hidden, values=spec.values)
     tower = make_tower(threads=len(os.sched_getaffinity(0)))
 
     def evaluate(params: Params, observation: Array, auxiliary: bool) -> HeadOutputs:

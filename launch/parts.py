@@ -41,8 +41,10 @@ def make_parts(experiment: Experiment) -> None:
 
     from podzero.envs import spec_of
     from podzero.networks import check_model, check_network, make_model_network, make_network
+    from podzero.runtime.build import check_values
 
     spec = spec_of(experiment.env)
+    check_values(experiment, spec)
     network: Network | ModelNetwork
     if isinstance(experiment.network, ModelNetworkConfig):
         network = make_model_network(experiment.network, spec)

@@ -115,7 +115,7 @@ def example_batch(experiment: Experiment, spec: EnvSpec, rows: int = 8) -> Batch
     observation = (rng.random(like.observation.shape) < 0.3).astype(like.observation.dtype)
     samples = samples._replace(observation=observation)
     if isinstance(samples, Sample):
-        value = rng.uniform(-1, 1, rows).astype(np.float32)
+        value = rng.uniform(-1, 1, samples.value_target.shape).astype(np.float32)
         return Batch(samples._replace(policy_target=_uniform(samples.policy_target), value_target=value))
     reward = rng.uniform(-1, 1, samples.reward.shape).astype(np.float32)
     length = np.full(rows, window_steps(experiment), np.int32)

@@ -42,7 +42,8 @@ def alphazero_loss(
     """`mean(w * (-sum_a pi(a) log p(a) + value_weight * (z - v)^2))` over a batch of B samples.
 
     pi is the search policy, p the network's policy over the legal actions, z the value target, v the network's value,
-    and w the importance `weight` `[B]`, relative to the largest (1 if None). Losses of auxiliary heads are added, and
+    and w the importance `weight` `[B]`, relative to the largest (1 if None). Where each player has a value, the squared
+    error is the mean over them. Losses of auxiliary heads are added, and
     with a teacher the same loss with its policy and value in place of pi and z, times `soft_targets.weight`. The
     paper's L2 penalty is the optimizer's weight decay.
 
@@ -64,13 +65,14 @@ def alphazero_loss(
     target = jnp.asarray(batch.policy_target)
     # A missing axis would broadcast to [B, B] and still train, badly.
     assert logits.shape == target.shape == batch.legal.shape
-    assert value.shape == batch.value_target.shape == target.shape[:1]
+    assert value.shape == batch.value_target.shape
+    assert value.shape[:1] == target.shape[:1]
     legal_logits = jnp.where(batch.legal, logits, ILLEGAL_LOGIT)
     cross_entropy = optax.safe_softmax_cross_entropy(legal_logits, target)
     # The entropy of the target has no gradient; subtracted from the cross-entropy it gives the KL divergence.
     negative_entropy = jnp.sum(xlogy(target, target), axis=-1)
     error = jnp.asarray(batch.value_target) - value
-    policy_loss, value_loss = _mean(cross_entropy, weight), _mean(error**2, weight)
+    policy_loss, value_loss = _mean(cross_entropy, weight), _mean(_of_samples(error**2), weight)
     total = policy_loss + config.value_weight * value_loss
     total += AUXILIARY_WEIGHT * sum(auxiliary.values())
     metrics = {
@@ -84,10 +86,10 @@ def alphazero_loss(
         assert teacher_policy.shape == logits.shape
         assert teacher_value.shape == value.shape
         policy_loss = _mean(optax.safe_softmax_cross_entropy(legal_logits, teacher_policy), weight)
-        value_loss = _mean((teacher_value - value) ** 2, weight)
+        value_loss = _mean(_of_samples((teacher_value - value) ** 2), weight)
         total += soft_targets.weight * (policy_loss + config.value_weight * value_loss)
         metrics |= {"loss": total, "teacher_policy_loss": policy_loss, "teacher_value_loss": value_loss}
-    return LossOutput(total, metrics, jnp.abs(error))
+    return LossOutput(total, metrics, _of_samples(jnp.abs(error)))
 
 
 def auxiliary_losses(prediction: Prediction, batch: Sample) -> dict[str, jax.Array]:
@@ -110,6 +112,11 @@ def _cross_entropy(logits: jax.Array, label: Array) -> jax.Array:
     labels = jnp.maximum(jnp.asarray(label), 0)
     losses: jax.Array = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     return losses
+
+
+def _of_samples(of_values: jax.Array) -> jax.Array:
+    """The mean over the values of each sample: `[B]` from `[B]` or `[B, V]`."""
+    return of_values if of_values.ndim == 1 else jnp.mean(of_values, axis=1)
 
 
 def _mean(values: jax.Array, weight: Array | None) -> jax.Array:

@@ -70,7 +70,7 @@ def _faults_of_outputs(network: Network, params: Params, spec: EnvSpec) -> Itera
     mine, mixed = observations(spec), observations(spec, seed=1)
     mixed[2] = mine[2]
     first, second, other = (jax.device_get(network.apply(params, each)) for each in (mine, mine, mixed))
-    expected = {"policy logits": (ROWS, spec.num_actions), "values": (ROWS,)}
+    expected = {"policy logits": (ROWS, spec.num_actions), "values": (ROWS, *spec.value_shape)}
     for (output, shape), one, two, three in zip(expected.items(), first, second, other, strict=True):
         if one.shape != shape:
             yield f"{output} of {ROWS} observations have shape {list(one.shape)}; expected {list(shape)}"

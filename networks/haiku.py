@@ -21,6 +21,7 @@ from podzero.networks.layers import (
     convolve,
     fold,
     standardize,
+    values_of,
 )
 from podzero.networks.resnet import residual_start
 from podzero.types import Array, EnvSpec, Network, Params
@@ -113,10 +114,11 @@ class HaikuHeads(hk.Module):
 
     num_actions: int
     value_hidden: int
+    values: int
     name: str = "heads"
 
     def __call__(self, features: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Maps `[B, S, C]` to float32 logits `[B, A]` and values `[B]` in [-1, 1]."""
+        """Maps `[B, S, C]` to float32 logits `[B, A]` and values in [-1, 1], see `values_of`."""
         batch = features.shape[0]
         planes = jax.nn.relu(Dense(POLICY_PLANES, 2.0, "policy_planes")(features))
         # The last layers compute in float32, whatever the tower's dtype.
@@ -125,8 +127,7 @@ class HaikuHeads(hk.Module):
 
         planes = jax.nn.relu(Dense(VALUE_PLANES, 2.0, "value_planes")(features))
         planes = jax.nn.relu(Dense(self.value_hidden, 2.0, "value_hidden")(planes.reshape(batch, -1)))
-        value = Dense(1, LAST_LAYER_SCALE, "value")(planes.astype(jnp.float32))
-        return logits, jnp.tanh(value[:, 0])
+        return logits, values_of(Dense(self.values, LAST_LAYER_SCALE, "value")(planes.astype(jnp.float32)))
 
 
 @dataclass
@@ -135,11 +136,12 @@ class HaikuResNet(hk.Module):
 
     config: ResNetConfig
     num_actions: int
+    values: int
     folded: bool
     name: str = "resnet"
 
     def __call__(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Maps `[B, H, W, C]` of any real dtype or bool to float32 logits `[B, A]` and values `[B]` in [-1, 1]."""
+        """Maps `[B, H, W, C]` of any real dtype or bool to the outputs of `HaikuHeads`."""
         config = self.config
         x = jnp.asarray(observation, compute_dtype(config.compute_dtype))
         x = HaikuConv(config.channels, self.folded, "stem")(x)
@@ -149,7 +151,7 @@ class HaikuResNet(hk.Module):
             x = hk.remat(block)(x) if config.remat else block(x)
         assert x.shape == (*observation.shape[:3], config.channels), x.shape
         features = jax.nn.relu(x).reshape(x.shape[0], -1, config.channels)
-        return HaikuHeads(self.num_actions, config.value_hidden)(features)
+        return HaikuHeads(self.num_actions, config.value_hidden, self.values)(features)
 
 
 def haiku_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
@@ -175,6 +177,6 @@ def folded_haiku_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
 
 def _transform(config: ResNetConfig, spec: EnvSpec, *, folded: bool) -> hk.Transformed:
     def forward(observation: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return HaikuResNet(config, spec.num_actions, folded)(observation)
+        return HaikuResNet(config, spec.num_actions, spec.values, folded)(observation)
 
     return hk.without_apply_rng(hk.transform(forward))

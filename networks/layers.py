@@ -198,10 +198,12 @@ class Heads(nn.Module):
     value_hidden: int
     pooled: bool = False
     """Requires `actions_are_squares`."""
+    values: int = 1
+    """See `EnvSpec.values`."""
 
     @nn.compact
     def __call__(self, features: jax.Array, auxiliary: bool = False) -> HeadOutputs:
-        """Maps features `[B, S, C]` of S squares to float32 logits `[B, A]` and values `[B]` in [-1, 1].
+        """Maps features `[B, S, C]` of S squares to float32 logits `[B, A]` and values in [-1, 1], see `values_of`.
 
         With `auxiliary` it returns a `Prediction` as well.
         """
@@ -214,7 +216,7 @@ class Heads(nn.Module):
         hidden = nn.relu(nn.Dense(self.value_hidden, dtype=board.dtype, kernel_init=HIDDEN, name="value_hidden")(board))
         # The last layers compute in float32, whatever the tower's dtype.
         hidden = hidden.astype(jnp.float32)
-        value = jnp.tanh(nn.Dense(1, kernel_init=LAST, name="value")(hidden)[:, 0])
+        value = values_of(nn.Dense(self.values, kernel_init=LAST, name="value")(hidden))
         assert logits.shape == (features.shape[0], self.num_actions), logits.shape
         if not auxiliary:
             return logits, value
@@ -243,6 +245,11 @@ class Heads(nn.Module):
             return logits
         other = nn.Dense(1, kernel_init=LAST, name=f"{name}_other")(board)
         return jnp.concatenate([logits, other], axis=-1)
+
+
+def values_of(outputs: jax.Array) -> jax.Array:
+    """The last layer's outputs `[B, V]` as values in [-1, 1]: `[B]` if V is 1, else `[B, V]`."""
+    return jnp.tanh(outputs[:, 0] if outputs.shape[1] == 1 else outputs)
 
 
 def without_auxiliary(params: Params) -> Params:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from podzero.config import MLPConfig
-from podzero.networks.layers import LAST_LAYER_SCALE, compute_dtype, flax_network
+from podzero.networks.layers import LAST_LAYER_SCALE, compute_dtype, flax_network, values_of
 from podzero.types import EnvSpec, Network
 
 
@@ -16,10 +16,12 @@ class MLP(nn.Module):
 
     config: MLPConfig
     num_actions: int
+    values: int = 1
+    """See `EnvSpec.values`."""
 
     @nn.compact
     def __call__(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Maps `[B, ...]` of any real dtype or bool to float32 logits `[B, A]` and values `[B]` in [-1, 1]."""
+        """Maps `[B, ...]` of any real dtype or bool to float32 logits `[B, A]` and values, see `values_of`."""
         dtype = compute_dtype(self.config.compute_dtype)
         x = jnp.asarray(observation, dtype).reshape(observation.shape[0], -1)
         for index in range(self.config.layers):
@@ -32,10 +34,9 @@ class MLP(nn.Module):
         # The heads compute in float32, whatever the dtype of the layers.
         features = x.astype(jnp.float32)
         logits = nn.Dense(self.num_actions, kernel_init=last, name="policy_logits")(features)
-        value = nn.Dense(1, kernel_init=last, name="value")(features)
-        return logits, jnp.tanh(value[:, 0])
+        return logits, values_of(nn.Dense(self.values, kernel_init=last, name="value")(features))
 
 
 def mlp(config: MLPConfig, spec: EnvSpec) -> Network:
     """The network for observations of any shape, which it flattens."""
-    return flax_network(MLP(config, spec.num_actions), spec)
+    return flax_network(MLP(config, spec.num_actions, spec.values), spec)

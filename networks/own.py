@@ -28,6 +28,8 @@ from podzero.types import Array, EnvSpec, ModelNetwork, Network, Params
 
 OFFERED = ("num_actions", "observation_shape", "dtype")
 """The arguments that podzero passes to what takes them: A, the shape of one observation, the dtype to compute in."""
+NETWORK_OFFERED = (*OFFERED, "num_values")
+"""The arguments offered to networks of games: also the number of values of a position, `EnvSpec.values`."""
 
 Make = Callable[..., Any]
 """Calls what the path names with its keyword arguments."""
@@ -52,8 +54,9 @@ def own_network(config: OwnNetworkConfig, spec: EnvSpec) -> Network:
       ConfigError: it cannot be imported, its file is not that of the experiment, or it does not take the arguments of
         the experiment. `init` and `apply` raise it if the user's code fails while they are traced.
     """
-    code = own_code(config, "network", OFFERED, _parameters)
-    dtype, make = _making(code, config, {"num_actions": spec.num_actions, "observation_shape": spec.observation_shape})
+    code = own_code(config, "network", NETWORK_OFFERED, _parameters)
+    known = {"num_actions": spec.num_actions, "observation_shape": spec.observation_shape, "num_values": spec.values}
+    dtype, make = _making(code, config, known)
     functions = _adapt(code.target, make, code.where)
 
     def init(key: Array) -> Params:

@@ -92,6 +92,8 @@ class ResNet(nn.Module):
     num_actions: int
     pooled_heads: bool = False
     folded: bool = False
+    values: int = 1
+    """See `EnvSpec.values`."""
 
     @nn.compact
     def __call__(self, observation: jax.Array, auxiliary: bool = False) -> HeadOutputs:
@@ -105,7 +107,7 @@ class ResNet(nn.Module):
             x = block(self.folded, start, pooling, name=f"block_{index}")(x)
         assert x.shape == (*observation.shape[:3], self.config.channels), x.shape
         features = nn.relu(x).reshape(x.shape[0], -1, self.config.channels)
-        heads = Heads(self.num_actions, self.config.value_hidden, self.pooled_heads, name="heads")
+        heads = Heads(self.num_actions, self.config.value_hidden, self.pooled_heads, self.values, name="heads")
         outputs: HeadOutputs = heads(features, auxiliary)
         return outputs
 
@@ -138,7 +140,7 @@ def fold_resnet(params: Params) -> Params:
 
 def _module(config: ResNetConfig, spec: EnvSpec, folded: bool = False) -> ResNet:
     pooled_heads = config.global_pooling and actions_are_squares(spec)
-    return ResNet(config, spec.num_actions, pooled_heads, folded)
+    return ResNet(config, spec.num_actions, pooled_heads, folded, spec.values)
 
 
 class Layer(NamedTuple):

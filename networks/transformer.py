@@ -68,10 +68,12 @@ class Transformer(nn.Module):
 
     config: TransformerConfig
     num_actions: int
+    values: int = 1
+    """See `EnvSpec.values`."""
 
     @nn.compact
     def __call__(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Maps `[B, H, W, C]` of any real dtype or bool to float32 logits `[B, A]` and values `[B]` in [-1, 1]."""
+        """Maps `[B, H, W, C]` of any real dtype or bool to the outputs of `Heads`."""
         config = self.config
         batch, height, width, planes = observation.shape
         dtype = compute_dtype(config.compute_dtype)
@@ -84,7 +86,7 @@ class Transformer(nn.Module):
             x = layer(config, name=f"layer_{index}")(x)
         assert x.shape == (*tokens.shape[:2], config.width), x.shape
         x = nn.LayerNorm(dtype=dtype, name="norm")(x)
-        logits, value, *_ = Heads(self.num_actions, config.value_hidden, name="heads")(x)
+        logits, value, *_ = Heads(self.num_actions, config.value_hidden, values=self.values, name="heads")(x)
         return logits, value
 
 
@@ -95,4 +97,4 @@ def transformer(config: TransformerConfig, spec: EnvSpec) -> Network:
       ConfigError: the observations are not boards.
     """
     check_boards(spec, config.name)
-    return flax_network(Transformer(config, spec.num_actions), spec)
+    return flax_network(Transformer(config, spec.num_actions, spec.values), spec)

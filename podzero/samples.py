@@ -43,7 +43,7 @@ def position_like(spec: EnvSpec, auxiliary: bool = False) -> Sample:
         observation=_struct(spec.observation_shape, np.dtype(spec.observation_dtype)),
         legal=_struct((spec.num_actions,), np.dtype(np.bool_)),
         policy_target=_struct((spec.num_actions,), np.dtype(np.float32)),
-        value_target=_struct((), np.dtype(np.float32)),
+        value_target=_struct(spec.value_shape, np.dtype(np.float32)),
         version=number,
         **(dict.fromkeys(("outcome", "moves_left", "reply"), number) if auxiliary else {}),
     )

@@ -1,6 +1,7 @@
 """The structures that packages exchange, with shapes and dtypes.
 
-Shape letters: B batch (games or samples), T time (moves of one game), A actions, D dimensions of a continuous action.
+Shape letters: B batch (games or samples), T time (moves of one game), A actions, D dimensions of a continuous action,
+P players, but at least 2.
 """
 
 from __future__ import annotations
@@ -51,6 +52,10 @@ class EnvSpec(NamedTuple):
     num_actions: int
     """Number of discrete actions; 0 for continuous actions."""
     players: int = 2
+    values: int = 1
+    """Number of values of a position. 1 is the value for the player to move, which is all that a game for one player or
+    a zero-sum game for two needs. Other games have one for each player: first that of the player to move, then those of
+    the players after it, in the order of their numbers."""
     action_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     """Lowest and highest value of each dimension of a continuous action; None for discrete actions."""
     state_bytes: int = 0
@@ -65,6 +70,16 @@ class EnvSpec(NamedTuple):
         """The shape of one action: `()` if discrete, `(D,)` if continuous."""
         return () if self.action_bounds is None else (len(self.action_bounds[0]),)
 
+    @property
+    def value_shape(self) -> tuple[int, ...]:
+        """The shape of a position's values: `()` for a single one, or `(values,)`."""
+        return () if self.values == 1 else (self.values,)
+
+    @property
+    def outputs(self) -> int:
+        """Numbers of an evaluation: a logit for each action, then the values."""
+        return self.num_actions + self.values
+
 
 class View(NamedTuple):
     """The visible part of a state, without a batch axis; `vmap` adds it."""
@@ -74,10 +89,10 @@ class View(NamedTuple):
     legal: Array
     """`[A]` bool, the legal actions of the player to move; all true once the game is over."""
     player: Array
-    """`[]` int32, the player to move: 0 or 1."""
+    """`[]` int32, the player to move, counted from 0."""
     rewards: Array
-    """`[2]` float32, each player's reward for the transition that led here: zero-sum for two players; with one player,
-    the second entry is zero."""
+    """`[P]` float32, each player's reward for the transition that led here; with one player, the second entry is zero.
+    """
     done: Array
     """`[]` bool, whether the game is over."""
     truncated: Array
@@ -103,7 +118,7 @@ class Sample(NamedTuple):
     policy_target: Array
     """`[A]` float32, sums to one over the legal actions."""
     value_target: Array
-    """`[]` float32 in [-1, 1], for the player to move."""
+    """`[]` float32 in [-1, 1], for the player to move; or `EnvSpec.values` of them."""
     version: Array
     """`[]` int32, learner step of the parameters that searched this position; -1 in recorded games."""
     outcome: Array | None = None
@@ -168,7 +183,7 @@ class SoftTargets(NamedTuple):
     policy: Array
     """`[B, A]` float32, sums to one over the legal actions."""
     value: Array
-    """`[B]` float32 in [-1, 1], for the player to move."""
+    """`[B]` float32 in [-1, 1], for the player to move; or `[B, EnvSpec.values]`."""
     weight: Array
     """`[]` float32, the weight of their loss."""
 
@@ -242,7 +257,7 @@ class Network(NamedTuple):
     """Takes a PRNG key, returns float32 parameters."""
     apply: Callable[[Params, Array], tuple[jax.Array, jax.Array]]
     """Takes `(params, observation [B, *observation_shape])`, returns float32 policy logits `[B, A]`
-    (illegal actions not yet masked) and values `[B]` in [-1, 1] for the player to move."""
+    (illegal actions not yet masked) and values `[B]` in [-1, 1] for the player to move, or `[B, EnvSpec.values]`."""
     apply_all: Callable[[Params, Array], tuple[jax.Array, jax.Array, Prediction]] | None = None
     """Like `apply`, and returns the auxiliary heads' predictions too; None if the network has no such heads."""
 
@@ -299,7 +314,7 @@ class Move(NamedTuple):
     player: Array
     """`[B]` int32, the player that moved."""
     rewards: Array
-    """`[B, 2]` float32, each player's reward for the move."""
+    """`[B, P]` float32, each player's reward for the move."""
     done: Array
     """`[B]` bool, whether the move ended the game."""
     truncated: Array

@@ -88,7 +88,34 @@ def learner_parts(experiment: Experiment) -> tuple[Network | ModelNetwork, EnvSp
         spec = spec_of(experiment.env)
         return make_model_network(experiment.network, spec), spec, ()
     env = make_env(experiment.env)
+    check_values(experiment, env.spec)
     return _trained_network(experiment, env.spec), env.spec, env.symmetries
+
+
+def check_values(experiment: Experiment, spec: EnvSpec) -> None:
+    """Refuses settings that need a single value per position, in a game in which each player has one.
+
+    Raises:
+      ConfigError: a setting is not supported.
+    """
+    if spec.values == 1:
+        return
+    actors = experiment.actors
+    refused = {
+        "actors.root_value_weight": actors.root_value_weight > 0,
+        "actors.td_lambda": actors.td_lambda < 1,
+        "actors.opponents": bool(actors.opponents),
+        "actors.inference=int8": actors.inference == "int8",
+        "int8.on_tpu": experiment.int8.on_tpu,
+        "network.auxiliary": experiment.has_auxiliary_heads,
+        "reanalyse.share": experiment.reanalyse.share > 0,
+        "data.records": experiment.data.records is not None,
+    }
+    if found := [name for name, is_set in refused.items() if is_set]:
+        raise ConfigError(
+            f"{', '.join(found)}: supported only in games for one player and zero-sum games for two; in {spec.name} "
+            f"each of {spec.players} players has a value of its own. Remove these settings"
+        )
 
 
 def _trained_network(experiment: Experiment, spec: EnvSpec) -> Network:
@@ -368,7 +395,7 @@ def make_served_actor(
         hello = Hello(f"{name}, group {number}", games, _identity(experiment, env.spec, encoding, run))
         connection = ServerClient(hello, servers, config, preferred + number)
         connections.append(connection)
-        core = selfplay_core(group, env, served_evaluation(encoding, env.spec.num_actions + 1, connection))
+        core = selfplay_core(group, env, served_evaluation(encoding, env.spec, connection))
         actors.append(
             SelfPlayActor(
                 experiment=group,
@@ -435,4 +462,4 @@ def make_server(
 
 
 def _identity(experiment: Experiment, spec: EnvSpec, encoding: Encoding, run: str) -> Identity:
-    return identity_of(experiment, run, encoding.row_bytes, spec.num_actions + 1)
+    return identity_of(experiment, run, encoding.row_bytes, spec.outputs)

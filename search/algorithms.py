@@ -115,11 +115,12 @@ def make_search(config: SearchConfig, model: Model, keep_nodes: bool = False) ->
     """Builds a search of `model`: a stateless function that JAX can trace.
 
     With `keep_nodes` the result includes the trees' nodes; this always uses mctx's trees, whatever `config.tree` is. A
-    search of one's own returns nodes or not, as it likes.
+    search of one's own returns nodes or not, as it likes. A model with values for each player needs dense trees, and
+    always uses them.
 
     Raises:
-      ConfigError: the model has chance, which neither `slots` nor a search of one's own supports; see also
-        `own_search`.
+      ConfigError: the model has chance, which neither `slots` nor a search of one's own supports, or values for each
+        player, which a search of one's own does not support; see also `own_search`.
     """
     if keep_nodes:
         config = config.model_copy(update={"tree": "mctx", "slots": None})
@@ -128,6 +129,14 @@ def make_search(config: SearchConfig, model: Model, keep_nodes: bool = False) ->
             "search.algorithm: a search of your own" if config.slots is None else "search.slots: a limit of actions"
         )
         raise ConfigError(f"{setting} is not supported in games of chance; remove it")
+    if model.turn is not None:
+        assert not keep_nodes, "mctx's trees have one value per node"
+        config = config.model_copy(update={"tree": "dense"})
+        if isinstance(config.algorithm, OwnAlgorithmConfig):
+            raise ConfigError(
+                "search.algorithm: a search of your own is supported only in games for one player and zero-sum games "
+                "for two; remove it"
+            )
     match config.algorithm:
         case "gumbel":
             return _gumbel(config, model, keep_nodes)

@@ -65,7 +65,7 @@ class Tree(NamedTuple):
     samples: jax.Array
     """`[N, B]` int32, the number of those values: how often a simulation reached the node."""
     reward: jax.Array
-    """`[N, B]` float32, the reward for the action that leads to the node."""
+    """`[N, B]` float32, the reward for the action that leads to the node; or `[P, N, B]`, that of each player."""
     discount: jax.Array
     """`[N, B]` float32, the factor on the node's value in its parent's value."""
     states: EnvState
@@ -76,6 +76,8 @@ class Tree(NamedTuple):
     """`[]` int32, the steps of all descents; a descent takes as many as its deepest path in the batch."""
     chance: jax.Array | None = None
     """`[N, B]` bool, whether the node is an afterstate, whose edges are outcomes; None in a model without chance."""
+    turn: jax.Array | None = None
+    """`[P, N, B]` bool, the player to move, whose values and Q-values the node has; None in a model without `turn`."""
 
 
 def edges_of(tree: Tree) -> Edges:
@@ -146,6 +148,7 @@ def first_tree(model: Model, root: mctx.RootFnOutput, slots: Slots, simulations:
     number = next(kind for kind in (jnp.int8, jnp.int16, jnp.int32) if simulations <= np.iinfo(kind).max)
     value = root.value.astype(jnp.float32)
     unvisited, zero = jnp.zeros_like(slots.logits), jnp.zeros_like(value)
+    turn = None if model.turn is None else jnp.transpose(model.turn(root.embedding))
     node = Tree(
         logits=slots.logits,
         visits=unvisited.astype(number),
@@ -155,12 +158,13 @@ def first_tree(model: Model, root: mctx.RootFnOutput, slots: Slots, simulations:
         raw_value=value,
         value=value,
         samples=jnp.ones(value.shape, jnp.int32),
-        reward=zero,
+        reward=zero if turn is None else jnp.zeros(turn.shape, jnp.float32),
         discount=zero,
         states=jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), root.embedding),
         dropped=slots.dropped,
         depth=jnp.zeros((), jnp.int32),
         chance=None if model.chance is None else jnp.asarray(model.chance(root.embedding)),
+        turn=turn,
     )
     return _by_node(node, lambda leaf: leaf[..., None, :])
 
@@ -192,17 +196,20 @@ def with_node(
         )
         return updated
 
+    turn = None if model.turn is None else jnp.transpose(model.turn(children))
+    value = output.value if turn is None else jnp.sum(jnp.where(turn, output.value.T, 0.0), axis=0)
     return tree._replace(
         logits=put(tree.logits, slots.logits),
         action=None if tree.action is None else put(tree.action, slots.action),
-        raw_value=put(tree.raw_value, output.value),
-        value=put(tree.value, output.value),
+        raw_value=put(tree.raw_value, value),
+        value=put(tree.value, value),
         samples=put(tree.samples, jnp.ones_like(tree.samples[0])),
-        reward=put(tree.reward, output.reward),
+        reward=put(tree.reward, output.reward.T),
         discount=put(tree.discount, output.discount),
         states=jax.tree.map(lambda rows, row: put(rows, jnp.moveaxis(row, 0, -1)), tree.states, children),
         dropped=tree.dropped + slots.dropped,
         chance=None if tree.chance is None or model.chance is None else put(tree.chance, model.chance(children)),
+        turn=None if tree.turn is None else put(tree.turn, turn),
     )
 
 
@@ -342,7 +349,8 @@ def _descend(tree: Tree, choice: jax.Array) -> _Path:
         moves = path.following != UNVISITED
         there = node_numbers(tree) == path.following
         reward, discount = jnp.where(moves, pick(tree.reward, there), 0.0), pick(tree.discount, there)
-        path = _followed(path, (node_numbers(tree) == path.last) & moves, reward, jnp.where(moves, discount, 1.0))
+        here = (node_numbers(tree) == path.last) & moves
+        path = _followed(path, here, _of_movers(tree, reward), jnp.where(moves, discount, 1.0))
         following = jnp.where(moves, pick(target, there), UNVISITED)
         last = jnp.where(moves, path.following, path.last)
         return path._replace(last=last, following=following, depth=path.depth + 1)
@@ -351,8 +359,16 @@ def _descend(tree: Tree, choice: jax.Array) -> _Path:
         return jax.lax.while_loop(lambda path: jnp.any(path.following != UNVISITED), step, start)
 
 
+def _of_movers(tree: Tree, each: jax.Array) -> jax.Array:
+    """Rewards or values `[P, B]` of each player as those of the player to move in each node, `[N, B]`.
+
+    In a model without `turn` there is one of them, `[B]`, whose sign the discounts turn.
+    """
+    return each if tree.turn is None else jnp.sum(jnp.where(tree.turn, each[:, None], 0.0), axis=0)
+
+
 def _followed(path: _Path, here: jax.Array, reward: Array, discount: Array) -> _Path:
-    """Extends the path by a step from the node `here` `[N, B]` with its reward and discount `[B]`."""
+    """Extends the path by a step from the node `here` `[N, B]`, with reward `[B]` or `[N, B]`, and discount `[B]`."""
     return path._replace(
         passed=path.passed | here,
         reward=jnp.where(here, reward, path.reward + path.discount * reward),
@@ -364,8 +380,8 @@ def _update(
     tree: Tree, path: _Path, here: jax.Array, choice: jax.Array, output: mctx.RecurrentFnOutput, node: Array
 ) -> Tree:
     """Backs up the value of the new node, a child of `here`, along the path."""
-    path = _followed(path, here, output.reward, output.discount)
-    returns = path.reward + path.discount * output.value
+    path = _followed(path, here, _of_movers(tree, output.reward.T), output.discount)
+    returns = path.reward + path.discount * _of_movers(tree, output.value.T)
     taken = path.passed & (slot_numbers(tree.child) == choice)
     # A Q-value averages the returns over the action's visits, a node's value over the node's samples.
     return tree._replace(

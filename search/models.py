@@ -27,16 +27,18 @@ MIN_VALUE_RANGE, MIN_OUTCOME_RANGE = 0.01, 0.2
 """
 
 Evaluate = Callable[[Params, Array, EnvState], tuple[jax.Array, jax.Array]]
-"""Evaluates B states: `(params, key, states)` to logits `[B, A]` and values `[B]` for the player to move."""
+"""Evaluates B states: `(params, key, states)` to logits `[B, A]` and values `[B]` for the player to move, or
+`[B, EnvSpec.values]`."""
 
 
 class Model(NamedTuple):
     """The model of a game or environment, as a search uses it."""
 
     root: Callable[[Params, Array, EnvState], mctx.RootFnOutput]
-    """Evaluates B root states: `(params, key, states)`."""
+    """Evaluates B root states: `(params, key, states)`. Values are for the player to move."""
     recurrent: mctx.RecurrentFn
-    """Takes one action in each of B nodes and evaluates the resulting nodes."""
+    """Takes one action in each of B nodes and evaluates the resulting nodes. Rewards are for the player who acts,
+    values for the player to move, and discounts negative where these are opponents; see also `turn`."""
     legal: Callable[[EnvState], Array]
     """Legal actions of B states: `[B, A]` bool."""
     bounds: tuple[float, float] | None
@@ -48,6 +50,9 @@ class Model(NamedTuple):
     chance: Callable[[EnvState], Array] | None = None
     """Whether B nodes are afterstates, `[B]` bool, whose edges are outcomes with their probabilities as prior; None in
     a model without chance."""
+    turn: Callable[[EnvState], Array] | None = None
+    """Which player is to move in B nodes, `[B, P]` bool, where rewards and values of `recurrent` are those of each
+    player, `[B, P]`, and discounts have no sign; None in other models."""
 
 
 def network_evaluation(env: Env, apply: Callable[[Params, Array], tuple[jax.Array, jax.Array]]) -> Evaluate:
@@ -61,9 +66,11 @@ def network_evaluation(env: Env, apply: Callable[[Params, Array], tuple[jax.Arra
 
 
 def rules_model(env: Env, evaluate: Evaluate, discount: float = 1.0) -> Model:
-    """The rules as a model: nodes are states of `env`, evaluated by `evaluate`. Values are for the player to move."""
+    """The rules as a model: nodes are states of `env`, evaluated by `evaluate`."""
     if isinstance(env, GameOfChance):
         return _model_of_chance(env, evaluate, discount)
+    if env.spec.values > 1:
+        return _model_of_players(env, evaluate, discount)
     view = jax.vmap(env.view)
     step = jax.vmap(env.step)
 
@@ -96,6 +103,43 @@ def rules_model(env: Env, evaluate: Evaluate, discount: float = 1.0) -> Model:
         return view(states).legal
 
     return Model(root, recurrent, legal, bounds=(-1.0, 1.0), min_value_range=_least_range(env))
+
+
+def _model_of_players(env: Env, evaluate: Evaluate, discount: float) -> Model:
+    """The rules of a game in which each player has a value of its own (max-n, Luckhardt and Irani 1986)."""
+    view, step, players = jax.vmap(env.view), jax.vmap(env.step), env.spec.players
+
+    def root(params: Params, key: Array, states: EnvState) -> mctx.RootFnOutput:
+        logits, values = evaluate(params, key, states)
+        return mctx.RootFnOutput(prior_logits=logits, value=values[:, 0], embedding=states)
+
+    def recurrent(
+        params: Params, key: Array, action: Array, states: EnvState
+    ) -> tuple[mctx.RecurrentFnOutput, EnvState]:
+        over = view(states).done
+        children = step(states, action)
+        seen = view(children)
+        logits, values = evaluate(params, key, children)
+        assert values.shape == (action.shape[0], players)
+        # Evaluations begin with the player to move.
+        place = (jnp.arange(players) - seen.player[:, None]) % players
+        by_number = jnp.take_along_axis(values, place, axis=1)
+        decided = _decided(seen)
+        output = mctx.RecurrentFnOutput(
+            reward=jnp.asarray(seen.rewards),
+            discount=jnp.where(decided, 0.0, jnp.where(over, 1.0, discount)),
+            prior_logits=jnp.where(seen.legal, logits, ILLEGAL),
+            value=jnp.where(decided[:, None], 0.0, by_number),
+        )
+        return output, children
+
+    def legal(states: EnvState) -> Array:
+        return view(states).legal
+
+    def turn(states: EnvState) -> Array:
+        return view(states).player[:, None] == jnp.arange(players)
+
+    return Model(root, recurrent, legal, bounds=(-1.0, 1.0), min_value_range=MIN_OUTCOME_RANGE, turn=turn)
 
 
 def _decided(seen: View) -> Array:

@@ -34,7 +34,7 @@ from podzero.inference.serving.messages import (
     request_frames,
 )
 from podzero.search import Evaluate
-from podzero.types import Array, EnvState, Params, Versioned
+from podzero.types import Array, EnvSpec, EnvState, Params, Versioned
 from podzero.waiting import Wait
 
 log = logging.getLogger(__name__)
@@ -278,7 +278,7 @@ class ServedParams:
         return Versioned(version, np.int32(version))
 
 
-def served_evaluation(encoding: Encoding, outputs: int, client: ServerClient) -> Evaluate:
+def served_evaluation(encoding: Encoding, spec: EnvSpec, client: ServerClient) -> Evaluate:
     """The evaluation by a server, for searches with the parameters of `ServedParams`."""
 
     def on_host(version: Any, rows: Any) -> Rows:
@@ -287,8 +287,9 @@ def served_evaluation(encoding: Encoding, outputs: int, client: ServerClient) ->
     def evaluate(params: Params, key: Array, states: EnvState) -> tuple[jax.Array, jax.Array]:
         del key
         rows = encoding.encode(states)
-        like = np.zeros((rows.shape[0], outputs), np.float32)
+        like = np.zeros((rows.shape[0], spec.outputs), np.float32)
         evaluations = jax.pure_callback(on_host, like, params, rows)
-        return evaluations[:, :-1], evaluations[:, -1]
+        logits, values = evaluations[:, : spec.num_actions], evaluations[:, spec.num_actions :]
+        return logits, values.reshape(rows.shape[0], *spec.value_shape)
 
     return evaluate

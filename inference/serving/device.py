@@ -28,11 +28,11 @@ _Apply = Callable[[Params, Array], tuple[jax.Array, jax.Array]]
 
 
 def evaluation_of(encoding: Encoding, apply: _Apply) -> Callable[[Params, Array], jax.Array]:
-    """A server's program: parameters and rows `[B, S]` to logits and value, `[B, A + 1]` float32."""
+    """A server's program: parameters and rows `[B, S]` to logits and values, `[B, outputs]` float32."""
 
     def evaluate(params: Params, rows: Array) -> jax.Array:
         logits, value = apply(params, encoding.decode(rows))
-        return jnp.concatenate([logits, value[:, None]], axis=1).astype(jnp.float32)
+        return jnp.concatenate([logits, value.reshape(logits.shape[0], -1)], axis=1).astype(jnp.float32)
 
     return evaluate
 

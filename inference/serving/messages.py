@@ -49,7 +49,7 @@ class Identity(NamedTuple):
     row_bytes: int
     """Bytes per position."""
     outputs: int
-    """Numbers per evaluation: a logit for each action, and the value."""
+    """Numbers per evaluation, `EnvSpec.outputs`."""
 
     def differences(self, other: Identity) -> list[str]:
         """Differing fields, for example `game 'hex' instead of 'othello'`."""
@@ -84,7 +84,7 @@ class Answer(NamedTuple):
     version: int
     """Learner step of the oldest parameters that evaluated any of its positions."""
     evaluations: np.ndarray[Any, Any]
-    """`[B, outputs]` float32: logits, then the value."""
+    """`[B, outputs]` float32: logits, then the values."""
 
 
 def copies(frames: Sequence[Any]) -> bool:

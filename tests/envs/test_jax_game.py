@@ -84,7 +84,8 @@ def look(**changes):
 VIOLATIONS = {
     "another state": ({"step": lambda self, state, action: state._replace(left=state.reward)}, "left.*float32.*int32"),
     "another structure": ({"step": lambda self, state, action: tuple(state)}, "structure|PyTreeDef"),
-    "players": ({"players": 3}, "players = 3"),
+    "players": ({"players": 0}, "players = 0"),
+    "two rewards for three": ({"players": 3}, r"rewards .*\[2\].*\[3\]"),
     "player's dtype": ({"view": look(player=lambda state: state.player.astype(jnp.int8))}, "player is int8"),
     "one reward": ({"view": look(rewards=lambda state: state.reward[None])}, r"rewards .*\[1\].*\[2\]"),
     "no legal action": ({"legal": lambda self, state: jnp.arange(2) < state.left - 1}, "no action is legal"),
@@ -103,6 +104,36 @@ VIOLATIONS = {
     ),
     "a Python branch": ({"step": lambda self, state, action: state if action else None}, "TracerBool"),
 }  # fmt: skip
+
+
+class Each(Countdown):
+    """Each of three players gets a reward of its own: the last one to move 1, the next one -0.25."""
+
+    players = 3
+
+    def step(self, state, action):
+        after = super().step(state, action)
+        return after._replace(player=jnp.where(state.left == 0, state.player, (state.player + 1) % 3))
+
+    def view(self, state):
+        last = (jnp.arange(3) == (state.player + 2) % 3) - 0.25 * (jnp.arange(3) == state.player)
+        return super().view(state)._replace(rewards=jnp.abs(state.reward) * last.astype(jnp.float32))
+
+
+def test_a_game_with_a_value_for_each_player_passes():
+    assert own(Each()).spec.values == 3
+    check_game(own(Each()))
+
+
+def test_two_players_have_one_value_unless_their_game_is_not_zero_sum():
+    assert own(Countdown()).spec.values == 1
+    assert own(type("Shared", (Countdown,), {"zero_sum": False})()).spec.values == 2
+
+
+def test_a_game_with_a_value_for_each_player_is_never_truncated():
+    cut = type("Cut", (Each,), {"view": lambda self, state: Each.view(self, state)._replace(truncated=state.left == 0)})
+    with pytest.raises(ConfigError, match="truncated"):
+        check_game(own(cut()))
 
 
 @pytest.mark.parametrize(("changes", "message"), VIOLATIONS.values(), ids=VIOLATIONS)

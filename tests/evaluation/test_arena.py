@@ -1,10 +1,12 @@
 import copy
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from podzero.config import OwnGameConfig
 from podzero.envs import HostEnv, make_env
 from podzero.evaluation.arena import Arena, Interrupted
 from podzero.evaluation.games import MatchResult, match_result
@@ -33,6 +35,16 @@ class FirstLegal:
         return jnp.argmax(view.legal, axis=-1).astype(jnp.int32)
 
 
+class LastLegal(FirstLegal):
+    """Plays the last legal action."""
+
+    name = "last"
+
+    def choose(self, key, states):
+        legal = self.view(states).legal
+        return (legal.shape[1] - 1 - jnp.argmax(legal[:, ::-1], axis=-1)).astype(jnp.int32)
+
+
 @pytest.fixture(scope="module")
 def env():
     return make_env("tic_tac_toe")
@@ -52,6 +64,20 @@ def test_perfect_play_never_loses_to_random(env, perfect):
     assert result.losses == 0
     assert result.score > 0.85
     assert result.games == 200
+
+
+def test_of_three_players_the_first_has_one_seat_and_its_opponent_the_others():
+    file = Path(__file__).resolve().parents[2] / "configs" / "own_three_players.py"
+    env = make_env(OwnGameConfig(name=f"{file}:ThreeInARow"))
+    pairs = Arena(env).pairs(FirstLegal(env), LastLegal(env), 3, jax.random.key(0), 0)
+    games = [game for pair in pairs for game in pair]
+    assert {(game.first, game.second) for game in games} == {("first", "last"), ("last", "first")}
+    # Alone, `first` takes 0, 1 and 2. Its opponents share 24 to 21, so that none of them has three in a row.
+    assert {game.moves for game in games if game.first == "first"} == {(0, 24, 23, 1, 22, 21, 2)}
+    assert {game.points for game in games if game.first == "first"} == {1.0}
+    # Alone, `last` takes 24, 23 and 22.
+    assert {game.moves for game in games if game.first == "last"} == {(24, 0, 1, 23, 2, 3, 22)}
+    assert {game.points for game in games if game.first == "last"} == {1.0}
 
 
 def test_swapping_the_players_swaps_wins_and_losses(env):

@@ -1,9 +1,13 @@
 import json
+from pathlib import Path
 
 import pytest
 
+from podzero.envs import make_env
 from podzero.errors import ConfigError
 from podzero.evaluation.evaluate import evaluate, records_file
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
 def test_a_match_as_plain_values():
@@ -82,4 +86,14 @@ def test_positions_without_a_solver_that_judges_them_are_refused(who, arguments,
 
 
 def test_matches_of_an_agent_that_comes_with_podzero_leave_its_folder_alone():
-    assert records_file("zoo:go_9x9", "zoo:go_9x9@2932", "random", "go_9x9") is None
+    assert records_file("zoo:go_9x9", "zoo:go_9x9@2932", "random", make_env("go_9x9").spec) is None
+
+
+def test_games_of_three_players_have_no_records(tmp_path):
+    file = tmp_path / "three.yaml"
+    file.write_text(f"env: {{name: '{CONFIGS / 'own_three_players.py'}:ThreeInARow'}}\n")
+    result = evaluate("random", "random", games=10, game=str(file))
+    assert result["games"] == 10
+    assert result["records"] is None
+    with pytest.raises(ConfigError, match="records"):
+        evaluate("random", "random", games=2, game=str(file), records=tmp_path / "games.pgn")

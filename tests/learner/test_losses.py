@@ -75,6 +75,16 @@ def test_loss_is_the_mean_over_the_batch():
     np.testing.assert_allclose(loss.metrics["policy_kl"], np.log(2.0) / 2, rtol=1e-6)
 
 
+def test_with_a_value_for_each_player_the_squared_error_is_their_mean():
+    # Errors 1 - 0.5, -0.5 - 0 and -0.5 - (-1): squares 0.25 each in the first row; 0, 0.09 and 0 in the second.
+    values, outcomes = [[0.5, 0.0, -1.0], [0.0, 0.3, 0.0]], [[1.0, -0.5, -0.5], [0.0, 0.0, 0.0]]
+    logits, legal, policy = [[0.0, 0.0]] * 2, [[True, True]] * 2, [[0.5, 0.5]] * 2
+    (_, loss), gradient = loss_of(logits, values, legal, policy, outcomes)
+    np.testing.assert_allclose(loss.metrics["value_loss"], (0.25 + 0.03) / 2, rtol=1e-6)
+    np.testing.assert_allclose(loss.errors, [0.5, 0.1], rtol=1e-6)
+    np.testing.assert_allclose(gradient["value"][0], np.array([-0.5, 0.5, -0.5]) * 2 / 3 / 2, rtol=1e-6)
+
+
 def test_distillation_adds_the_weighted_loss_against_the_teacher_s_policy_and_value():
     # The policy (3/4, 1/4) against the teacher's (1/3, 2/3): (-ln(3/4) - 2 ln(1/4)) / 3 = 1.0200903; against the
     # search's (1/2, 1/2): 0.8369882. The value -0.5 against the teacher's 0.5 gives 1, against the outcome 1 it gives

@@ -16,6 +16,7 @@ CALLS = count()
 
 class Linen(nn.Module):
     num_actions: int
+    num_values: int
     width: int = 8
     dtype: Any = jnp.float32
 
@@ -24,22 +25,24 @@ class Linen(nn.Module):
         x = observation.reshape(observation.shape[0], -1)
         x = nn.relu(nn.Dense(self.width, dtype=self.dtype, name="hidden")(x)).astype(jnp.float32)
         logits = nn.Dense(self.num_actions, kernel_init=SMALL, name="logits")(x)
-        return logits, jnp.tanh(nn.Dense(1, kernel_init=SMALL, name="value")(x)[:, 0])
+        values = jnp.tanh(nn.Dense(self.num_values, kernel_init=SMALL, name="value")(x))
+        return logits, values if self.num_values > 1 else values[:, 0]
 
 
 class Nnx(nnx.Module):
-    def __init__(self, num_actions, observation_shape, width=8, *, dtype=jnp.float32, rngs):
+    def __init__(self, num_actions, num_values, observation_shape, width=8, *, dtype=jnp.float32, rngs):
         size = math.prod(observation_shape)
         self.layers = nnx.List([nnx.Linear(size, width, dtype=dtype, rngs=rngs)])
         self.logits = nnx.Linear(width, num_actions, kernel_init=SMALL, rngs=rngs)
-        self.value = nnx.Linear(width, 1, kernel_init=SMALL, rngs=rngs)
+        self.value = nnx.Linear(width, num_values, kernel_init=SMALL, rngs=rngs)
 
     def __call__(self, observation):
         x = observation.reshape(observation.shape[0], -1)
         for layer in self.layers:
             x = nnx.relu(layer(x))
         x = x.astype(jnp.float32)
-        return self.logits(x), jnp.tanh(self.value(x)[:, 0])
+        values = jnp.tanh(self.value(x))
+        return self.logits(x), values if values.shape[1] > 1 else values[:, 0]
 
 
 class Haiku(hk.Module):

@@ -65,6 +65,16 @@ def test_the_contract_holds_at_init_and_for_trained_parameters(network, trained,
     check_network(network, spec, "it", trained)
 
 
+@pytest.mark.parametrize("config", [each for name, each in CONFIGS.items() if "auxiliary" not in name])
+def test_a_game_may_have_a_value_for_each_player(config):
+    spec = SPECS["connect_four"]._replace(players=3, values=3)
+    network = make_network(config, spec)
+    check_network(network._replace(init=jax.jit(network.init), apply=jax.jit(network.apply)), spec, "it")
+    fold, inference = make_inference(config, spec)
+    values = inference.apply(fold(network.init(jax.random.key(0))), boards(spec))[1]
+    assert values.shape == (BATCH, 3)
+
+
 def test_auxiliary_heads_leave_policy_and_value_as_they_are(config, network, trained, spec):
     if network.apply_all is None:
         assert not getattr(config, "auxiliary", False)

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -9,12 +10,14 @@ import pytest
 
 from podzero.actors import ActorClients
 from podzero.config import ClusterConfig, load, parse
+from podzero.envs import make_env
 from podzero.errors import ConfigError
 from podzero.inference.serving import Hello, ServedParams, ServerClient, encoding_of, identity_of, served_evaluation
 from podzero.learner import make_training
 from podzero.networks import make_network
 from podzero.runtime import build
 from podzero.runtime.build import (
+    check_values,
     learner_parts,
     local_network,
     local_parts,
@@ -25,7 +28,7 @@ from podzero.runtime.build import (
 )
 from podzero.search import network_evaluation
 from podzero.tools.bench.measuring import random_samples
-from podzero.types import Batch, Versioned
+from podzero.types import Batch, EnvSpec, Versioned
 
 
 class Source:
@@ -244,20 +247,24 @@ def moves_by_mctx(params):
     return moves_of(parts.core, parts.fold(params))
 
 
+def moves_by_server(experiment, params):
+    """What an actor of an experiment chooses whose network a server evaluates."""
+    env = make_env(experiment.env)
+    with Serving(experiment, params) as servers:
+        encoding = encoding_of(env)
+        hello = Hello("actor-0", GAMES, identity_of(experiment, "run", encoding.row_bytes, env.spec.outputs))
+        client = ServerClient(hello, servers, experiment.server)
+        version = ServedParams(client).wait(60.0)
+        assert version.version == 7
+        core = selfplay_core(experiment, env, served_evaluation(encoding, env.spec, client))
+        return moves_of(core, version.params)
+
+
 def test_all_placements_choose_the_same_moves(params, moves_by_mctx):
     """`local` in trees of mctx, as `device` in dense trees, and as `server` over a connection."""
     env, network, fold = local_network(experiment_with("local"))
     core = selfplay_core(experiment_with("device"), env, network_evaluation(env, network.apply))
-    placements = {"device": moves_of(core, fold(params))}
-    experiment = experiment_with("server")
-    with Serving(experiment, params) as servers:
-        encoding, outputs = encoding_of(env), env.spec.num_actions + 1
-        hello = Hello("actor-0", GAMES, identity_of(experiment, "run", encoding.row_bytes, outputs))
-        client = ServerClient(hello, servers, experiment.server)
-        version = ServedParams(client).wait(60.0)
-        assert version.version == 7
-        core = selfplay_core(experiment, env, served_evaluation(encoding, outputs, client))
-        placements["server"] = moves_of(core, version.params)
+    placements = {"device": moves_of(core, fold(params)), "server": moves_by_server(experiment_with("server"), params)}
     for name, made in placements.items():
         np.testing.assert_array_equal(made[0], moves_by_mctx[0], err_msg=name)
         for values, wanted in zip(made[1:], moves_by_mctx[1:], strict=True):
@@ -294,11 +301,11 @@ def test_a_server_in_int8_reports_the_agreement_and_chooses_mostly_the_same_move
     serving = Serving(experiment, params, lambda *made: reports.append(made))
     with serving as servers:
         env, _, _ = local_network(experiment)
-        encoding, outputs = encoding_of(env, with_legal=True), env.spec.num_actions + 1
+        encoding, outputs = encoding_of(env, with_legal=True), env.spec.outputs
         hello = Hello("actor-0", GAMES, identity_of(experiment, "run", encoding.row_bytes, outputs))
         client = ServerClient(hello, servers, experiment.server)
         version = ServedParams(client).wait(60.0)
-        core = selfplay_core(experiment, env, served_evaluation(encoding, outputs, client))
+        core = selfplay_core(experiment, env, served_evaluation(encoding, env.spec, client))
         made = moves_of(core, version.params)
     assert np.mean(made[0][0] == moves_by_mctx[0][0]) >= 0.75  # of the first move: later ones are of other positions
     assert 0 < np.abs(made[2] - moves_by_mctx[2]).max() < 0.2
@@ -334,3 +341,36 @@ def test_a_gpu_evaluates_without_int8_and_says_so(monkeypatch, caplog):
 def test_positions_with_action_masks_are_not_searched_again():
     with pytest.raises(ConfigError, match=r"reanalyse\.share=0"):
         build.make_reanalysis(load("taxi", ["reanalyse.share=0.5"]), seed=0)
+
+
+THREE = {"name": f"{Path(__file__).resolve().parents[2] / 'configs' / 'own_three_players.py'}:ThreeInARow"}
+
+
+def test_a_server_evaluates_a_value_for_each_player():
+    tree = experiment_with("server").model_dump(mode="json") | {"env": THREE}
+    served = parse(tree, "test")
+    local = parse(tree | {"actors": {"inference": "local", "games": GAMES}}, "test")
+    params = jax.jit(learner_parts(local)[0].init)(jax.random.key(3))
+    parts = local_parts(local)
+    for expected, found in zip(moves_of(parts.core, parts.fold(params)), moves_by_server(served, params), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"actors": {"td_lambda": 0.9}},
+        {"actors": {"root_value_weight": 0.2}},
+        {"actors": {"opponents": [{"who": "self", "share": 0.5}, {"who": "random", "share": 0.5}]}},
+        {"actors": {"inference": "int8"}},
+        {"network": {"name": "resnet", "auxiliary": True}},
+        {"reanalyse": {"share": 0.25}},
+        {"data": {"records": "games", "share": 0.5}},
+    ],
+    ids=str,
+)
+def test_what_needs_one_value_per_position_is_refused_where_each_player_has_one(changes):
+    experiment = parse({"name": "test", "env": THREE} | changes, "test")
+    ((section, settings),) = changes.items()
+    with pytest.raises(ConfigError, match=rf"{section}\.({'|'.join(settings)})"):
+        check_values(experiment, EnvSpec("three", (5, 5, 3), "bool", 25, players=3, values=3))

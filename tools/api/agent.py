@@ -143,9 +143,11 @@ class Agent:
           second: whether the opponent plays first.
 
         Raises:
-          ConfigError: the opponent or the position is of another game.
+          ConfigError: the opponent or the position is of another game, or the game has more than two players.
           NotationError: see `new_game`.
         """
+        if self._env.spec.players > 2:
+            raise ConfigError(f"{self.plays} has {self._env.spec.players} players: match agents with `evaluate`")
         game, other = self._copy(position), opponent or self
         if opponent is not None and self._env.spec.players == 1:
             raise ConfigError(f"{self.plays} has a single agent: play it without an opponent")

@@ -130,7 +130,7 @@ def recorded(experiment: Experiment) -> tuple[np.ndarray[Any, Any], Identity]:
         return encoding.encode(jax.lax.fori_loop(0, PLIES, ply, start))
 
     rows = np.asarray(jax.jit(play)())
-    return rows, identity_of(experiment, "bench", encoding.row_bytes, env.spec.num_actions + 1)
+    return rows, identity_of(experiment, "bench", encoding.row_bytes, env.spec.outputs)
 
 
 def device_seconds(experiment: Experiment) -> dict[int, float]:

@@ -96,6 +96,11 @@ def play(
     if not web:
         _refuse("the terminal", "has no page", page.options, "or add --web")
     env = make_env(where)
+    if env.spec.players > 2:
+        raise ConfigError(
+            f"{env.spec.name} has {env.spec.players} players, and `podzero play` shows games for one or two; "
+            "see `podzero evaluate` and `podzero tournament`"
+        )
     _refuse(env.spec.name, "is played against a person, not recorded", video.options)
     players = {name: _search(name, env, where) for name in (who, *page.others)}
     simulations = simulations or USUAL_SIMULATIONS

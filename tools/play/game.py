@@ -22,7 +22,7 @@ class ShownPosition(NamedTuple):
     state: EnvState
     view: View
     returns: np.ndarray[Any, Any]
-    """`[2]` float32, the sum of each player's rewards so far."""
+    """`[P]` float32, the sum of each player's rewards so far."""
 
 
 class PlayableGame:
@@ -31,7 +31,7 @@ class PlayableGame:
     All properties and methods refer to the position shown. Playing a move shows the position after it.
 
     Args:
-      env: a game for one or two players.
+      env: the game.
       seed: the seed of the initial state, which in some games decides who moves first.
     """
 
@@ -43,7 +43,7 @@ class PlayableGame:
         self.ply = 0
         """Number of moves before the position shown."""
         self._step, self._view = _programs(cast(Hashable, env))
-        self._beginning = self._position(env.init(jax.random.key(seed)), np.zeros(2, np.float32))
+        self._beginning = self._position(env.init(jax.random.key(seed)))
         self._positions = [self._beginning]
 
     def restart(self, moves: Iterable[int] = (), state: EnvState | None = None) -> None:
@@ -56,7 +56,7 @@ class PlayableGame:
         Raises:
           NotationError: a move is illegal; the moves before it have been played.
         """
-        start = self._beginning if state is None else self._position(state, np.zeros(2, np.float32))
+        start = self._beginning if state is None else self._position(state)
         self.moves, self._positions, self.ply = [], [start], 0
         for number, move in enumerate(moves):
             try:
@@ -137,6 +137,8 @@ class PlayableGame:
             return f"over, return {points:g}"
         if not view.done:
             return "no legal move"
+        if self.env.spec.values > 1:
+            return f"over, returns {', '.join(f'{each:g}' for each in self.position.returns)}"
         return "draw" if points == 0 else f"{'first' if points > 0 else 'second'} player wins"
 
     @property
@@ -238,9 +240,9 @@ class PlayableGame:
         # Not always player 0: pgx draws the player who begins.
         return int(self._positions[0].view.player)
 
-    def _position(self, state: EnvState, returns: np.ndarray[Any, Any]) -> ShownPosition:
+    def _position(self, state: EnvState, returns: np.ndarray[Any, Any] | float = 0.0) -> ShownPosition:
         state, view = jax.device_get((state, self._view(state)))
-        return ShownPosition(state, view, returns + view.rewards)
+        return ShownPosition(state, view, view.rewards + returns)
 
 
 @lru_cache(maxsize=16)

@@ -49,6 +49,10 @@ def import_games(files: Sequence[Path], game: str | EnvConfig, to: Path) -> Impo
     """
     _check(files)
     env = make_env(game)
+    if env.spec.values > 1:
+        raise ConfigError(
+            f"{env.spec.name}: recorded games are read only of games for one player and of zero-sum games for two"
+        )
     discount = 1.0 if isinstance(game, str) else game.discount
     games, left_out = 0, _LeftOut()
     recorded = left_out.without_faults(_read_all(files, env.spec))

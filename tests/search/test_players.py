@@ -1,0 +1,117 @@
+"""Search in games in which each player has a value: every player maximizes its own (max-n)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podzero.config import OwnAlgorithmConfig, SearchConfig
+from podzero.envs import make_env
+from podzero.envs.jax_game import OwnGame
+from podzero.errors import ConfigError
+from podzero.search import make_search, network_evaluation, rules_model
+from podzero.types import Exploration, View
+
+ALGORITHMS = ("gumbel", "puct")
+
+
+class Choices:
+    """Three players choose 0 or 1 in turn; the table `[2, 2, 2, 3]` gives each player's reward at the end."""
+
+    players = 3
+    max_plies = 3
+
+    def __init__(self, table):
+        self.table = table
+
+    def init(self, key):
+        return jnp.zeros(5, jnp.int32)  # three choices, plies, whether the game was over before
+
+    def step(self, state, action):
+        over = state[3] >= 3
+        played = state.at[jnp.minimum(state[3], 2)].set(action).at[3].add(1)
+        return jnp.where(over, state.at[4].set(1), played)
+
+    def view(self, state):
+        done, first = state[3] >= 3, (state[3] == 3) & (state[4] == 0)
+        return View(
+            observation=state[:4].astype(jnp.float32),
+            legal=jnp.ones(2, bool),
+            player=jnp.minimum(state[3], 2),
+            rewards=jnp.where(first, jnp.asarray(self.table)[state[0], state[1], state[2]], 0),
+            done=done,
+            truncated=jnp.array(False),
+        )
+
+
+# After 0, player 2 chooses its 0.9 in both cases, so that player 1 has -0.6 or 0.8 and chooses 1, which leaves 0.8 to
+# player 0. After 1, player 0 has 0.3 in any case; it would choose that if the others only harmed it (-1 after 0).
+TABLE = np.array(
+    [
+        [[[0.9, -1.0, -1.0], [0.2, -0.6, 0.9]], [[0.8, 0.8, 0.9], [-1.0, 0.9, -0.9]]],
+        [[[0.3, 0.9, -0.9], [0.3, -0.9, 0.9]], [[0.3, -0.9, -0.9], [0.3, 0.9, 0.9]]],
+    ],
+    np.float32,
+)
+
+
+def uniform(env):
+    """Knows nothing: uniform logits, and zero for each player."""
+
+    def evaluate(params, key, states):
+        batch = jax.tree.leaves(states)[0].shape[0]
+        return jnp.zeros((batch, env.spec.num_actions)), jnp.zeros((batch, *env.spec.value_shape))
+
+    return evaluate
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_each_player_maximizes_its_own_value(algorithm):
+    env = OwnGame(Choices(TABLE), "jax/Choices")
+    config = SearchConfig(algorithm=algorithm, simulations=400, root_value="action", max_considered_actions=2)
+    search = jax.jit(make_search(config, rules_model(env, uniform(env))))
+    start = env.init(jax.random.key(0))
+    roots = [start, env.step(start, 0), env.step(env.step(start, 0), 1)]
+    result = search(None, jax.random.key(1), jnp.stack(roots), Exploration.none(3))
+    np.testing.assert_array_equal(result.action, [0, 1, 0])
+    # Of players 0, 1 and 2, who move there.
+    np.testing.assert_allclose(result.value, [0.8, 0.8, 0.9], atol=0.1)
+
+
+class Both:
+    """A zero-sum game for two in which each player has a value."""
+
+    def __init__(self, env):
+        self.init, self.step, self.view = env.init, env.step, env.view
+        self.spec = env.spec._replace(values=2)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_zero_sum_game_for_two_is_searched_as_with_a_single_value(algorithm):
+    env, key = make_env("tic_tac_toe"), jax.random.key(5)
+    weights = 0.3 * jax.random.normal(key, (int(np.prod(env.spec.observation_shape)), 10))
+    roots = jax.vmap(env.init)(jax.random.split(key, 4))
+    for action in ([4, 0, 8, 2], [0, 1, 2, 3], [8, 4, 1, 5]):
+        roots = jax.vmap(env.step)(roots, jnp.array(action))
+    config = SearchConfig(algorithm=algorithm, simulations=40, tree="dense")
+
+    def searched(env):
+        def apply(params, observation):
+            outputs = observation.reshape(observation.shape[0], -1).astype(jnp.float32) @ params
+            value = jnp.tanh(outputs[:, 9])
+            return outputs[:, :9], value if env.spec.values == 1 else jnp.stack([value, -value], axis=1)
+
+        search = jax.jit(make_search(config, rules_model(env, network_evaluation(env, apply))))
+        return search(weights, jax.random.key(2), roots, Exploration.none(4))
+
+    single, both = searched(env), searched(Both(env))
+    np.testing.assert_array_equal(single.visits, both.visits)
+    np.testing.assert_allclose(single.value, both.value, atol=1e-5)
+    np.testing.assert_allclose(single.policy, both.policy, atol=1e-4)
+
+
+def test_a_search_of_ones_own_is_refused():
+    env = OwnGame(Choices(TABLE), "jax/Choices")
+    config = SearchConfig(algorithm=OwnAlgorithmConfig(name="mine.py:search"))
+    with pytest.raises(ConfigError, match=r"search\.algorithm"):
+        make_search(config, rules_model(env, uniform(env)))
