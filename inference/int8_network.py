@@ -64,7 +64,7 @@ def float_evaluation(
     """Evaluates in float and measures the ranges for `quantize`.
 
     Args:
-      config: the network `resnet` or `haiku_resnet`.
+      config: the network `resnet`.
       spec: the game's shapes.
       params: parameters from the `fold` of `podzero.networks.make_inference`.
       observation: `[B, H, W, P]`.
@@ -162,7 +162,7 @@ class Int8Network:
     `apply` are recompiled.
 
     Args:
-      config: the network `resnet` or `haiku_resnet`.
+      config: the network `resnet`.
       spec: the game's shapes.
       limits: limits of the errors.
       positions: makes the first calibration positions; called by the first `fold`.

@@ -33,11 +33,6 @@ def make_network(config: NetworkConfig, spec: EnvSpec) -> Network:
         be imported or does not take its arguments.
     """
     match config:
-        case ResNetConfig(name="haiku_resnet"):
-            # Networks in Haiku are imported where they are used: each process would spend 0.3 s on Haiku.
-            from podzero.networks.haiku import haiku_resnet
-
-            return haiku_resnet(config, spec)
         case ResNetConfig():
             return resnet(config, spec)
         case TransformerConfig():
@@ -45,7 +40,7 @@ def make_network(config: NetworkConfig, spec: EnvSpec) -> Network:
         case MLPConfig():
             return mlp(config, spec)
         case OwnNetworkConfig():
-            # It imports all of NNX, which the others do not need.
+            # It imports Haiku and all of NNX, which the others do not need.
             from podzero.networks.own import own_network
 
             return own_network(config, spec)
@@ -65,13 +60,8 @@ def make_inference(config: NetworkConfig, spec: EnvSpec) -> tuple[Callable[[Para
     Raises:
       ConfigError: the network does not support such observations, or learns a model.
     """
-    match config:
-        case ResNetConfig(name="haiku_resnet"):
-            from podzero.networks.haiku import folded_haiku_resnet
-
-            return fold_resnet, folded_haiku_resnet(config, spec)
-        case ResNetConfig():
-            return fold_resnet, folded_resnet(config, spec)
+    if isinstance(config, ResNetConfig):
+        return fold_resnet, folded_resnet(config, spec)
     return lambda params: params, make_network(config, spec)
 
 
@@ -82,6 +72,7 @@ def make_model_network(config: ModelNetworkConfig, spec: EnvSpec) -> ModelNetwor
       ConfigError: it does not support such observations, or a user's own network cannot be imported or does not take
         its arguments.
     """
+    # Each process would spend 0.3 s on Haiku.
     from podzero.networks.muzero import muzero_mlp, muzero_resnet
 
     match config:

@@ -4,8 +4,8 @@ Scaled weight standardization normalizes weights instead of activations. Batch s
 and layer normalization cannot be folded away. A convolution whose kernel is standardized (Brock, De and Smith 2021,
 "Characterizing signal propagation to close the performance gap in unnormalized ResNets") needs neither: the normalized
 kernel is a function of the parameters alone. `fold` computes it once, and inference runs a plain convolution with bias.
-The Flax and the Haiku networks share these functions. Their convolutions have the parameters `kernel [h, w, in, out]`,
-`gain [out]` and `bias [out]`.
+The networks in Flax and those in Haiku share these functions. Their convolutions have the parameters
+`kernel [h, w, in, out]`, `gain [out]` and `bias [out]`.
 """
 
 from __future__ import annotations

@@ -350,7 +350,7 @@ class LatentTower(hk.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps `[B, h, w, C]` to the same shape."""
         for index in range(self.blocks):
-            x = HaikuBlock(False, residual_start(self.blocks), f"block_{index}")(x)
+            x = HaikuBlock(residual_start(self.blocks), f"block_{index}")(x)
         return jax.nn.relu(x)
 
 
@@ -372,15 +372,15 @@ class ImageRepresentation(hk.Module):
             x = jnp.moveaxis(x, 1, -1)
         halvings = config.downsample.bit_length() - 1
         if halvings == 0:
-            x = HaikuConv(config.channels, False, "stem")(x)
+            x = HaikuConv(config.channels, "stem")(x)
         for stage in range(halvings):
             if stage < STRIDED_STAGES:
                 narrow = stage == 0 and halvings > 1
                 channels = max(1, config.channels // 2) if narrow else config.channels
-                x = HaikuConv(channels, False, f"halving_{stage}", stride=2)(x)
+                x = HaikuConv(channels, f"halving_{stage}", stride=2)(x)
             else:
                 x = nn.avg_pool(x, (3, 3), (2, 2), "SAME")  # type: ignore[no-untyped-call]
-            x = HaikuBlock(False, 1.0, f"stage_{stage}")(x)
+            x = HaikuBlock(1.0, f"stage_{stage}")(x)
         return unit_range(LatentTower(config.blocks)(x))
 
 
@@ -399,7 +399,7 @@ class ImageDynamics(hk.Module):
         planes = jnp.broadcast_to(features[:, None, None, :], (*latent.shape[:3], features.shape[-1]))
         x = jnp.concatenate([latent, planes], axis=-1).astype(compute_dtype(config.compute_dtype))
         # Like `VectorDynamics`, it predicts the change of the latent state.
-        x = latent.astype(x.dtype) + HaikuConv(config.channels, False, "stem")(x)
+        x = latent.astype(x.dtype) + HaikuConv(config.channels, "stem")(x)
         x = LatentTower(config.blocks)(x)
         assert x.shape == latent.shape, (x.shape, latent.shape)
         return unit_range(x), bins_layer(config.bins, "reward")(_head(x, VALUE_PLANES, config.hidden, "reward"))

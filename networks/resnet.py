@@ -153,10 +153,9 @@ class Layer(NamedTuple):
 
 
 def layers_of(params: Params) -> dict[str, Layer]:
-    """The layers of a folded Flax or Haiku ResNet, by names such as `stem`, `block_0/conv_1`, `heads/policy_logits`."""
+    """The layers of a folded ResNet, by names such as `stem`, `block_0/conv_1`, `heads/policy_logits`."""
     leaves: dict[str, dict[str, Any]] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         *modules, kind = (str(entry.key) for entry in path)
-        # Haiku puts the name of the outermost module first.
-        leaves.setdefault("/".join(modules).removeprefix("resnet/"), {})[kind] = leaf
+        leaves.setdefault("/".join(modules), {})[kind] = leaf
     return {name: Layer(**layer) for name, layer in leaves.items()}

@@ -52,10 +52,6 @@ class EnvSpec(NamedTuple):
     num_actions: int
     """Number of discrete actions; 0 for continuous actions."""
     players: int = 2
-    values: int = 1
-    """Number of values of a position. 1 is the value for the player to move, which is all that a game for one player or
-    a zero-sum game for two needs. Other games have one for each player: first that of the player to move, then those of
-    the players after it, in the order of their numbers."""
     action_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     """Lowest and highest value of each dimension of a continuous action; None for discrete actions."""
     state_bytes: int = 0
@@ -64,6 +60,10 @@ class EnvSpec(NamedTuple):
     """Length of the longest possible game in plies; None if unlimited."""
     masked: bool = False
     """Whether a gymnasium environment tells which actions are legal (`info["action_mask"]`)."""
+    values: int = 1
+    """Number of values of a position. 1 is the value for the player to move, which is all that a game for one player or
+    a zero-sum game for two needs. Other games have one for each player: first that of the player to move, then those of
+    the players after it, in the order of their numbers."""
 
     @property
     def action_shape(self) -> tuple[int, ...]:

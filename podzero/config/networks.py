@@ -22,8 +22,8 @@ ComputeDtype = Annotated[
 class ResNetConfig(Section):
     """A residual tower (He et al. 2016) with policy and value heads."""
 
-    name: Literal["resnet", "haiku_resnet"] = "resnet"
-    """`resnet` is written in Flax; `haiku_resnet` is the same network in Haiku."""
+    name: Literal["resnet"] = "resnet"
+    """Selects this architecture."""
     channels: PositiveInt = 64
     """Channels of each convolution."""
     blocks: PositiveInt = 5
@@ -35,18 +35,11 @@ class ResNetConfig(Section):
     """Rematerialization: the backward pass recomputes the activations inside each block instead of storing them."""
     auxiliary: bool = False
     """Trains auxiliary heads to improve the features (Wu 2020, KataGo): they predict the outcome, the moves left, and
-    the opponent's reply. Each of their losses has weight 0.15, the policy loss 1. Only for `resnet`."""
+    the opponent's reply. Each of their losses has weight 0.15, the policy loss 1."""
     global_pooling: bool = False
     """Global pooling (Wu 2020, KataGo): every second block adds a bias computed from the means and maxima of its
     channels over the board. So do the heads if the actions are the squares and at most one more, as in Go; the
-    parameters then fit boards of any size. Only for `resnet`."""
-
-    @pydantic.model_validator(mode="after")
-    def _only_flax_has_more_than_the_tower(self) -> ResNetConfig:
-        for option in ("auxiliary", "global_pooling"):
-            if getattr(self, option) and self.name != "resnet":
-                raise ValueError(f"{option} needs the network 'resnet'; '{self.name}' does not have it")
-        return self
+    parameters then fit boards of any size."""
 
 
 class TransformerConfig(Section):

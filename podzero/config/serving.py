@@ -24,7 +24,7 @@ class Int8Config(Section):
     """
 
     on_tpu: bool = False
-    """With `actors.inference=server` or `device`: computes the tower of `resnet` or `haiku_resnet` in int8 on TPUs.
+    """With `actors.inference=server` or `device`: computes the tower of `resnet` in int8 on TPUs.
     Only wide towers gain by it (docs/compile.md)."""
     positions: Annotated[int, Field(ge=4)] = 512
     """Positions for calibration (three quarters) and comparison (one quarter): from random play at first, then those
@@ -96,7 +96,7 @@ def check_placement(experiment: Experiment) -> None:
         )
     if inference == "int8" and not isinstance(network, ResNetConfig):
         raise ValueError(
-            f"actors.inference = int8 supports the networks resnet and haiku_resnet, not '{network.name}'; "
+            f"actors.inference = int8 supports the network resnet, not '{network.name}'; "
             "set actors.inference=local or network.name=resnet"
         )
     if experiment.int8.on_tpu and inference not in ("server", "device"):
@@ -106,7 +106,7 @@ def check_placement(experiment: Experiment) -> None:
         )
     if experiment.int8.on_tpu and not isinstance(network, ResNetConfig):
         raise ValueError(
-            f"int8.on_tpu supports the networks resnet and haiku_resnet, not '{network.name}'; "
+            f"int8.on_tpu supports the network resnet, not '{network.name}'; "
             "set int8.on_tpu=false or network.name=resnet"
         )
     if inference == "server" and experiment.learns_model:

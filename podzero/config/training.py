@@ -188,7 +188,7 @@ def check_tower(experiment: Experiment) -> None:
     network = experiment.network
     if experiment.learner.cpu_convolutions != "openvino":
         return
-    if not isinstance(network, ResNetConfig) or network.name != "resnet":
+    if not isinstance(network, ResNetConfig):
         raise ValueError(
             f"learner.cpu_convolutions = openvino supports the network resnet, not '{network.name}'; "
             "set learner.cpu_convolutions=xla or network.name=resnet"

@@ -34,9 +34,9 @@ def positions(played):
     return played.observation
 
 
-@pytest.fixture(scope="session", params=["resnet", "haiku_resnet"])
-def config(request):
-    return ResNetConfig(name=request.param, channels=16, blocks=2)
+@pytest.fixture(scope="session")
+def config():
+    return ResNetConfig(channels=16, blocks=2)
 
 
 @pytest.fixture(scope="session")

@@ -186,10 +186,9 @@ def test_every_tensor_parallel_rule_matches_a_parameter():
     spec = EnvSpec("tic_tac_toe", (3, 3, 2), "bool", 9)
     networks = [
         ResNetConfig(channels=4, blocks=1),
-        ResNetConfig(name="haiku_resnet", channels=4, blocks=1),
         TransformerConfig(name="transformer", width=8, heads=2, layers=1),
     ]
     names = [leaf_names(jax.eval_shape(make_network(config, spec).init, jax.random.key(0))) for config in networks]
     for rule in TENSOR_PARALLEL:
         assert any(re.search(rule.match, name) for tree in names for name in tree), rule.match
-    assert all(any(re.search("conv_1", name) for name in tree) for tree in names[:2])
+    assert any(re.search("conv_1", name) for name in names[0])

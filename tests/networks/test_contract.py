@@ -19,7 +19,6 @@ CONFIGS: dict[str, NetworkConfig] = {
     "resnet with auxiliary heads and global pooling": ResNetConfig(
         channels=8, blocks=2, value_hidden=8, auxiliary=True, global_pooling=True
     ),
-    "haiku_resnet": ResNetConfig(name="haiku_resnet", channels=8, blocks=1, value_hidden=8),
     "transformer": TransformerConfig(name="transformer", width=16, layers=1, heads=2, mlp_ratio=2, value_hidden=8),
     "mlp": MLPConfig(name="mlp", width=32, layers=2),
     "own Flax Linen module": OwnNetworkConfig(name=f"{OWN}:Linen", width=16),

@@ -120,12 +120,6 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
             ["inference=device", "set inference=local or int8"],
         ),
         ({"actors": {"games": 1, "opponents": [{"who": "random", "share": 1}]}}, "actors", ["games 1 is too small"]),
-        ({"network": {"name": "haiku_resnet", "auxiliary": True}}, "network", ["needs the network 'resnet'"]),
-        (
-            {"network": {"name": "haiku_resnet", "global_pooling": True}},
-            "network",
-            ["global_pooling needs"],
-        ),
         (
             {"env": {"name": "open_spiel", "id": "connect_four"}, "actors": {"inference": "device"}},
             "",
@@ -178,7 +172,7 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
         (
             {"network": {"name": "mine.py:Net"}, "actors": {"inference": "int8"}},
             "",
-            ["supports the networks resnet and haiku_resnet, not 'mine.py:Net'", "set actors.inference=local"],
+            ["supports the network resnet, not 'mine.py:Net'", "set actors.inference=local"],
         ),
         ({"network": {"channels": 8}}, "network.name", ["missing", "transformer"]),
         ({"network": {"name": "resnet", "chanels": 8}}, "network.chanels", ["did you mean 'channels'"]),
@@ -186,12 +180,12 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
         (
             {"network": {"name": "transformer"}, "actors": {"inference": "int8"}},
             "",
-            ["supports the networks resnet and haiku_resnet, not 'transformer'", "set actors.inference=local"],
+            ["supports the network resnet, not 'transformer'", "set actors.inference=local"],
         ),
         (
-            {"network": {"name": "haiku_resnet"}, "learner": {"cpu_convolutions": "openvino"}},
+            {"network": {"name": "mlp"}, "learner": {"cpu_convolutions": "openvino"}},
             "",
-            ["supports the network resnet, not 'haiku_resnet'", "set learner.cpu_convolutions=xla"],
+            ["supports the network resnet, not 'mlp'", "set learner.cpu_convolutions=xla"],
         ),
         (
             {"network": {"name": "resnet", "global_pooling": True}, "learner": {"cpu_convolutions": "openvino"}},
@@ -209,7 +203,7 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
         (
             {"network": {"name": "transformer"}, "actors": {"inference": "server"}, "int8": {"on_tpu": True}},
             "",
-            ["int8.on_tpu supports the networks resnet and haiku_resnet, not 'transformer'"],
+            ["int8.on_tpu supports the network resnet, not 'transformer'"],
         ),
         ({"int8": {"max_policy_kl": 0}}, "int8.max_policy_kl = 0", ["greater than 0"]),
         ({"search": "fast"}, "search = 'fast'", ["must be a section"]),

@@ -32,7 +32,6 @@ CASES = {
     "resnet with all heads": (
         ResNetConfig(channels=4, blocks=2, value_hidden=4, auxiliary=True, global_pooling=True), GO,
     ),
-    "haiku_resnet": (ResNetConfig(name="haiku_resnet", channels=4, blocks=1, value_hidden=4), GO),
     "transformer": (TransformerConfig(name="transformer", width=8, layers=1, heads=2, value_hidden=4), GO),
     "mlp": (MLPConfig(name="mlp", width=8, layers=1), VECTOR),
     "muzero_mlp": (MuZeroMLPConfig(name="muzero_mlp", latent=4, width=8, layers=1, **SMALL_MODEL), VECTOR),
