@@ -10,6 +10,7 @@ from typing import Any
 from scipy import special
 
 from podzero.benchmarks.inner_nodes import VALUE_WRONG
+from podzero.config.loading import GONE
 from podzero.markdown import Row, table
 
 Json = Mapping[str, Any]
@@ -35,7 +36,7 @@ def ablations_page(results: Mapping[str, Json]) -> str:
         "",
         "Each row compares one choice with the default on the day of the run. Points are percentage points of moves "
         "that keep the game's value in connect four, as a perfect solver judges them. A choice whose interval contains "
-        "zero has no measured effect. Some of these settings have been removed since, because they gained nothing.",
+        "zero has no measured effect. Settings that gained nothing and were removed are in the results alone.",
         "",
         *table(("choice", "what it changed", "difference (95% interval)", "on what"), rows),
         "",
@@ -69,6 +70,8 @@ def _variants(group: Mapping[str, Sequence[Json]], spread: float, freedom: int) 
     rows = []
     for name in sorted(differences, key=lambda name: -differences[name]):
         runs = group[name]
+        if any(word.partition("=")[0] in GONE for word in _setting(runs[0]).split()):
+            continue
         half = _quantile(freedom) * spread * math.sqrt(1 / len(runs) + 1 / len(baseline))
         rows.append(_row(name, _setting(runs[0]), 100 * differences[name], 100 * half, "points", _limit(runs[0])))
     return rows

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from podzero.config import builtin_configs, load
+from podzero.config import GymnasiumConfig, builtin_configs, load
 from podzero.errors import ConfigError, PodzeroError
 from podzero.launch.options import (
     Json,
@@ -269,16 +269,21 @@ def export(
 
 
 def import_(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE ...", help="Games as .sgf, .pgn or .jsonl.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE ...", help="Games as .sgf, .pgn or .jsonl; episodes as .npz or .jsonl."),
+    ],
     game: Annotated[str, typer.Option(help="The game, or an experiment whose environment is played.")],
     to: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write.")],
     as_json: Json = False,
 ) -> None:
-    """Import recorded games as positions that `data.records` trains on.
+    """Import recorded games or episodes that `data.records` trains on.
 
     SGF is read for Go, Othello and Hex, PGN for chess and for what podzero writes itself.
     A line of .jsonl is a game with the numbers or names of its moves, such as
     {"moves": [3, 3, "e"], "result": "1-0"}
+    An episode of gymnasium is a line or an .npz file with the arrays observations [T + 1, ...], actions [T],
+    rewards [T] and terminated.
 
     Games that are illegal, unfinished or of another game are counted and left out.
     """
@@ -291,7 +296,8 @@ def import_(
     if as_json:
         print_json({"records": str(to), **found._asdict()})
         return
-    print(f"{found.positions:,} positions of {found.games:,} games are in {to}")
+    kind = "episodes" if isinstance(section, GymnasiumConfig) else "games"
+    print(f"{found.positions:,} positions of {found.games:,} {kind} are in {to}")
     if found.left_out:
         print("Left out: " + ", ".join(f"{count:,} {kind}" for kind, count in found.left_out.items()))
         print("\n".join(f"  {one}" for one in found.named))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from podzero.config import Experiment, ReplayConfig
 from podzero.protocols import ReplayReader
+from podzero.replay.episodes import EpisodesReader
 from podzero.replay.errors import ReplayTimeout
 from podzero.replay.priorities import PriorityWriter
 from podzero.replay.records import RecordsReader
@@ -62,7 +63,8 @@ def make_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment, hos
     if reanalysed:
         parts.append(part(REANALYSED, reanalysed))
     if recorded:
-        parts.append(RecordsReader(experiment, spec, (steps, recorded // hosts)))
+        kind = EpisodesReader if experiment.learns_model else RecordsReader
+        parts.append(kind(experiment, spec, (steps, recorded // hosts)))
     return BatchReader(parts, len(addresses()))
 
 

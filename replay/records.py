@@ -16,7 +16,7 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import jax
 import numpy as np
@@ -30,6 +30,17 @@ from podzero.workdir import read_json, sync_tree, write_atomically
 
 _POSITIONS = "positions.bin"
 _RECORDS = "records.json"
+
+
+class Layout[Content](Protocol):
+    """How contents, such as the positions of a game, become rows; `text` and `row` are as in `PositionLayout`."""
+
+    text: str
+    row: np.dtype[Any]
+
+    def pack(self, content: Content) -> NDArray[Any]:
+        """The rows of a content."""
+        ...
 
 
 class PositionLayout:
@@ -106,10 +117,10 @@ def _unpacked(packed: NDArray[np.uint8], bits: int) -> NDArray[np.bool_]:
     return np.unpackbits(packed, axis=1, count=bits).astype(np.bool_)
 
 
-class RecordsWriter:
+class RecordsWriter[Content]:
     """Writes a folder of records as a whole: leaving the context by an exception leaves nothing behind."""
 
-    def __init__(self, folder: Path, layout: PositionLayout) -> None:
+    def __init__(self, folder: Path, layout: Layout[Content]) -> None:
         """Takes the folder to write.
 
         Raises:
@@ -133,9 +144,9 @@ class RecordsWriter:
         self._file.close()
         shutil.rmtree(self._unfinished, ignore_errors=True)
 
-    def add(self, samples: Sample) -> None:
-        """Adds the positions `[T, ...]` of one game, as `PositionLayout.pack` takes them."""
-        rows = self._layout.pack(samples)
+    def add(self, content: Content) -> None:
+        """Adds the positions of one game or episode, as the layout packs them."""
+        rows = self._layout.pack(content)
         self._file.write(rows.tobytes())
         self.positions += len(rows)
 
@@ -152,9 +163,19 @@ def open_positions(experiment: Experiment, spec: EnvSpec) -> tuple[PositionLayou
     """The layout and the rows `[N]` of `data.records`, mapped into memory.
 
     Raises:
-      ConfigError: there are none, they are damaged, or they are of another game.
+      ConfigError: see `open_rows`.
     """
-    layout, folder = PositionLayout(spec, experiment.env.discount), Path(experiment.data.records or "")
+    layout = PositionLayout(spec, experiment.env.discount)
+    return layout, open_rows(experiment.data.records, layout)
+
+
+def open_rows(records: str | None, layout: Layout[Any]) -> NDArray[Any]:
+    """The rows `[N]` in the folder `records`, mapped into memory.
+
+    Raises:
+      ConfigError: there are none, they are damaged, or they are of another game or environment.
+    """
+    folder = Path(records or "")
     what, tree = f"data.records = '{folder}'", read_json(folder / _RECORDS)
     if not tree:
         raise ConfigError(
@@ -169,7 +190,7 @@ def open_positions(experiment: Experiment, spec: EnvSpec) -> tuple[PositionLayou
         raise ConfigError(
             f"{what} is damaged: {file} has {size:,} bytes instead of {expected:,}; import the games again"
         )
-    return layout, np.memmap(file, layout.row, "r")
+    return np.memmap(file, layout.row, "r")
 
 
 class RecordsReader:

@@ -1,4 +1,4 @@
-"""The section `data`: recorded games that the learner trains on."""
+"""The section `data`: recorded games and episodes that the learner trains on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class DataConfig(Section):
-    """Recorded games that the learner trains on, beside self-play or instead of it."""
+    """Recorded games or episodes that the learner trains on, beside self-play or instead of it."""
 
     records: str | None = None
     """A folder that `podzero import` has written, by default none. A relative path begins at the folder of the
@@ -22,8 +22,8 @@ class DataConfig(Section):
     """Fraction of recorded samples in every batch. Each learner host rounds it to whole samples, at least one recorded
     and one other. At 1 there is no self-play: the run has neither actors nor replay."""
     smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Weight of the uniform distribution over all legal moves in the policy targets of recorded samples; the rest is
-    that of the move that was played."""
+    """Weight of the uniform distribution over all legal actions in the policy targets of recorded samples; the rest is
+    that of the action that was taken."""
 
 
 def check_data(experiment: Experiment) -> None:
@@ -37,8 +37,6 @@ def check_data(experiment: Experiment) -> None:
         if data != DataConfig():
             raise ValueError("section data is only for recorded games; set data.records to their folder")
         return
-    if experiment.learns_model:
-        raise ValueError(f"data.records holds positions of games, and '{experiment.network.name}' learns from episodes")
     if not experiment.has_self_play:
         if experiment.stop.games is not None:
             raise ValueError("stop.games: no games are played at data.share 1; set stop.steps or stop.minutes")

@@ -119,3 +119,8 @@ def test_sentences_take_their_figures_from_the_results(results):
     assert "0.55 to 0.60" in page
     assert "2 hours: 90.0% with 2,048" in page
     assert "1 of 3 errors" in page
+
+
+def test_variants_of_settings_that_were_removed_are_left_out(results):
+    results["ablations"]["a"] = trained("resignation", 0, 0.87, setting="actors.resignation=true")
+    assert "resignation" not in ablations_page(results)

@@ -551,10 +551,6 @@ RECORDS = {"records": "games"}
             "replay.sampler=uniform",
         ),
         ({"data": RECORDS | {"share": 0.5}, "learner": {"batch_size": 1}}, "learner.batch_size=2"),
-        (
-            {"data": RECORDS, "env": {"name": "gymnasium", "id": "CartPole-v1"}, "network": {"name": "muzero_mlp"}},
-            "muzero_mlp",
-        ),
     ],
 )
 def test_records_that_an_experiment_cannot_train_on_are_refused(sections, setting):

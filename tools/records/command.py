@@ -1,16 +1,17 @@
-"""`podzero import`: reads files of games and writes their positions into a folder."""
+"""`podzero import`: reads files of games or episodes and writes their positions into a folder."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from podzero.config import EnvConfig
-from podzero.envs import make_env
+from podzero.config import EnvConfig, GymnasiumConfig
+from podzero.envs import make_env, spec_of
 from podzero.errors import ConfigError
-from podzero.replay import PositionLayout, RecordsWriter
+from podzero.replay import EpisodeLayout, Layout, PositionLayout, RecordsWriter
+from podzero.tools.records.episodes import read_episodes
 from podzero.tools.records.games import Fault, FaultKind, RecordedGame
 from podzero.tools.records.lines import read_lines
 from podzero.tools.records.pgn import read_pgn
@@ -19,7 +20,9 @@ from podzero.tools.records.sgf import read_sgf
 from podzero.types import EnvSpec
 
 SUFFIXES = (".sgf", ".pgn", ".jsonl")
-"""The kinds of files that can be read."""
+"""The kinds of files of games."""
+EPISODE_SUFFIXES = (".npz", ".jsonl")
+"""The kinds of files of episodes."""
 MOST_NAMED = 3
 """Games left out that are named for each reason."""
 
@@ -36,10 +39,10 @@ class Imported(NamedTuple):
 
 
 def import_games(files: Sequence[Path], game: str | EnvConfig, to: Path) -> Imported:
-    """Imports the games of files.
+    """Imports the games of files, or the episodes of an environment of gymnasium.
 
     Args:
-      files: files that end in one of `SUFFIXES`.
+      files: files that end in one of `SUFFIXES`, or `EPISODE_SUFFIXES`.
       game: the name of the game, or an experiment's section `env`.
       to: the folder to write, which must not exist.
 
@@ -47,28 +50,41 @@ def import_games(files: Sequence[Path], game: str | EnvConfig, to: Path) -> Impo
       ConfigError: a file cannot be read, no game can be used, or the folder cannot be written.
       SimulatorError: a game on the host failed.
     """
-    _check(files)
-    env = make_env(game)
-    if env.spec.values > 1:
-        raise ConfigError(
-            f"{env.spec.name}: recorded games are read only of games for one player and of zero-sum games for two"
-        )
-    discount = 1.0 if isinstance(game, str) else game.discount
     games, left_out = 0, _LeftOut()
-    recorded = left_out.without_faults(_read_all(files, env.spec))
+    spec, layout, contents = _recorded(files, game, left_out)
     try:
-        with RecordsWriter(to, PositionLayout(env.spec, discount)) as writer:
-            for replayed in left_out.without_faults(GameReplay(env, discount)(recorded)):
+        with RecordsWriter(to, layout) as writer:
+            for content in contents:
                 games += 1
-                writer.add(replayed.samples)
+                writer.add(content)
             if not games:
                 listed = "".join(f"\n  {one}" for one in left_out.named)
-                raise ConfigError(f"no game of {env.spec.name} can be used, {left_out.kinds.total()} were read{listed}")
+                raise ConfigError(f"no game of {spec.name} can be used, {left_out.kinds.total()} were read{listed}")
             imported = Imported(games, writer.positions, dict(left_out.kinds), left_out.named)
             writer.finish({"files": [str(file) for file in files], **imported._asdict()})
     except OSError as error:
         raise ConfigError(f"{to} cannot be written: {error.strerror}; give another folder with --to") from None
     return imported
+
+
+def _recorded(
+    files: Sequence[Path], game: str | EnvConfig, left_out: _LeftOut
+) -> tuple[EnvSpec, Layout[Any], Iterator[Any]]:
+    """The specification of a game or environment, the layout of its records, and the contents of files for it."""
+    if isinstance(game, GymnasiumConfig):
+        _check(files, EPISODE_SUFFIXES)
+        spec = spec_of(game)
+        layout = EpisodeLayout(spec, game.discount)
+        return spec, layout, left_out.without_faults(one for file in files for one in read_episodes(file, spec))
+    _check(files, SUFFIXES)
+    env, discount = make_env(game), 1.0 if isinstance(game, str) else game.discount
+    if env.spec.values > 1:
+        raise ConfigError(
+            f"{env.spec.name}: recorded games are read only of games for one player and of zero-sum games for two"
+        )
+    games = left_out.without_faults(_read_all(files, env.spec))
+    replayed = left_out.without_faults(GameReplay(env, discount)(games))
+    return env.spec, PositionLayout(env.spec, discount), (one.samples for one in replayed)
 
 
 class _LeftOut:
@@ -89,15 +105,15 @@ class _LeftOut:
                 self.named.append(f"{one.kind}: {one}")
 
 
-def _check(files: Iterable[Path]) -> None:
+def _check(files: Iterable[Path], suffixes: Sequence[str]) -> None:
     """Checks that the files can be read before any of them is.
 
     Raises:
       ConfigError: one of them cannot.
     """
     for file in files:
-        if file.suffix.lower() not in SUFFIXES:
-            raise ConfigError(f"{file}: expected a file that ends in {', '.join(SUFFIXES)}")
+        if file.suffix.lower() not in suffixes:
+            raise ConfigError(f"{file}: expected a file that ends in {', '.join(suffixes)}")
         if not file.is_file():
             raise ConfigError(f"{file} is not a file; give files of games, for example runs/mine/games/*.jsonl")
 
