@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, get_args
 
@@ -169,7 +170,13 @@ def _line(where: str, fault: Any, tree: dict[str, Any]) -> str:
     return line
 
 
+GONE_NAMES = {"haiku_resnet": "removed: give the import path of a network in Haiku, such as configs/own_haiku_net.py"}
+"""Names of earlier commits that were removed, and what to write instead."""
+
+
 def _unknown(where: str, value: Any, known: list[str]) -> str:
+    if (advice := GONE_NAMES.get(str(value))) is not None:
+        return f"{where} = {value!r}: {advice}"
     return f"{where} = {value!r}: unknown{nearest(str(value), known)}; known: {', '.join(known)}"
 
 
@@ -185,7 +192,9 @@ def _names(section: str) -> list[str]:
     for part in outer:
         model = next(_kinds(model.model_fields[part].annotation))
     kinds = _kinds(model.model_fields[field].annotation)
-    return [name for kind in kinds for name in get_args(kind.model_fields["name"].annotation) or (IMPORT_PATH,)]
+    names = (get_args(kind.model_fields["name"].annotation) or (IMPORT_PATH,) for kind in kinds)
+    # Networks that learn a model and those that do not have import paths alike.
+    return list(dict.fromkeys(chain.from_iterable(names)))
 
 
 def _fields(section: str, tree: Any) -> list[str]:

@@ -169,6 +169,7 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
         ),
         ({"network": {"name": [1]}}, "network.name = [1]", ["unknown", "transformer"]),
         ({"network": 5}, "network.name = 5", ["unknown", "transformer"]),
+        ({"network": {"name": "haiku_resnet"}}, "network.name = 'haiku_resnet'", ["removed", "own_haiku_net.py"]),
         (
             {"network": {"name": "mine.py:Net"}, "actors": {"inference": "int8"}},
             "",
