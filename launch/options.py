@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -51,6 +52,14 @@ Address = Annotated[
         show_default="local: start Ray on this machine",
     ),
 ]
+Env = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="An environment variable of this machine that the processes on all nodes get, such as a key; may be "
+        "repeated. Its value is written nowhere, so give it again when you resume.",
+    ),
+]
 Who = Annotated[
     str,
     typer.Argument(
@@ -89,6 +98,20 @@ ListenPort = Annotated[
     int | None,
     typer.Option("--port", min=1, max=65535, help="The port to serve the page on.", show_default="a free one"),
 ]
+
+
+def read_env(names: Iterable[str] | None) -> dict[str, str]:
+    """Reads the variables that `--env` names.
+
+    Raises:
+      ConfigError: as `read_secrets`.
+    """
+    if not names:
+        return {}
+    # Imports JAX, which takes seconds.
+    from podzero.runtime.secrets import read_secrets
+
+    return read_secrets(names, os.environ)
 
 
 def print_json(result: Mapping[str, Any]) -> None:

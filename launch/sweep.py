@@ -11,7 +11,7 @@ import typer
 from podzero.errors import ConfigError
 from podzero.importing import import_extra
 from podzero.launch.directories import RUNS
-from podzero.launch.options import Address, Config, Json, print_json, print_tables
+from podzero.launch.options import Address, Config, Env, Json, print_json, print_tables, read_env
 from podzero.launch.platforms import keep_compiled_programs
 from podzero.launch.trust import approve_files
 
@@ -62,6 +62,7 @@ def sweep(
         typer.Option(help="What the table compares.", show_default="the first of these that the runs measure"),
     ] = None,
     address: Address = None,
+    env: Env = None,
     as_json: Json = False,
 ) -> None:
     """Train an experiment with all combinations of some settings, and print a table of what the runs reached.
@@ -76,6 +77,7 @@ def sweep(
     from podzero.tools.sweep.results import read_results, summarize
 
     address = None if address == "local" else address
+    secrets = read_env(env)
     grid = read_grid([*settings, *([] if minutes is None else [f"stop.minutes={minutes:g}"])])
     runs = plan(config, grid, samples)
     for run in runs:
@@ -100,7 +102,7 @@ def sweep(
                 keep_compiled_programs()
             # ASHA needs to know what the others have reached.
             given_up = train_runs(
-                folder, absolute_config(config), runs if asha else left, parallel, address, asha, signals, say
+                folder, absolute_config(config), runs if asha else left, parallel, address, asha, signals, say, secrets
             )
         found = summarize(read_results(folder, runs, given_up), metric)
     if as_json:

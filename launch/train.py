@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import shlex
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -16,7 +15,7 @@ from podzero.config import ChanceGameConfig, EvaluationConfig, Experiment, GameC
 from podzero.errors import ConfigError
 from podzero.importing import import_openvino
 from podzero.launch.directories import continuation, find_start
-from podzero.launch.options import Address, Overrides, config_names
+from podzero.launch.options import Address, Env, Overrides, config_names, read_env
 from podzero.launch.parts import make_parts
 from podzero.launch.platforms import keep_compiled_programs
 from podzero.launch.trust import approve_files
@@ -45,14 +44,7 @@ def train(
         ),
     ] = None,
     address: Address = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="An environment variable of this machine that the processes on all nodes get, such as a key; may be "
-            "repeated. Its value is written nowhere, so give it again when you resume.",
-        ),
-    ] = None,
+    env: Env = None,
     view: Annotated[
         Literal["auto", "plain", "live"], typer.Option(help="auto: live on a terminal, plain lines otherwise.")
     ] = "auto",
@@ -67,7 +59,7 @@ def train(
     """
     address = None if address == "local" else address
     experiment, root, step, reason, layers = find_start(config, overrides or (), workdir)
-    secrets = _read_secrets(env) if env else {}
+    secrets = read_env(env)
     check_startable(experiment, Workdir(root), step, joins=address is not None)
     if (note := schedule_note(experiment)) is not None:
         typer.echo(note, err=True)
@@ -88,13 +80,6 @@ def train(
     print(f"Continue it with: podzero train {continuation(experiment, root, None if ended.signal else {})}{cluster}")
     if ended.signal:
         raise typer.Exit(128 + ended.signal)
-
-
-def _read_secrets(names: list[str]) -> dict[str, str]:
-    # Imports JAX, which takes seconds.
-    from podzero.runtime.secrets import read_secrets
-
-    return read_secrets(names, os.environ)
 
 
 IMPORT_TIMEOUT_S = 300.0

@@ -1,9 +1,9 @@
 """A `podzero train` of a sweep, without Ray: what it does depends on the seed.
 
-fake_sweep_run.py train CONFIG [section.field=value ...] --workdir DIR --view plain
+fake_sweep_run.py train CONFIG [section.field=value ...] [--env=NAME ...] --workdir DIR --view plain
 
 Seed 0 ends. Seed 1 is killed the first time, and then ends. Seed 2 fails each time. Seed 3 is evaluated while it
-trains. Others go on until SIGTERM.
+trains. Others go on until SIGTERM. It writes the values of the variables to the file `variables`, each backwards.
 """
 
 import os
@@ -20,10 +20,12 @@ from podzero.workdir import Workdir
 _, config, *overrides, _, root, _, _ = sys.argv[1:]
 assert "RAY_ADDRESS" not in os.environ
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-workdir, experiment = Workdir(root), load(config, overrides)
+names = [override.removeprefix("--env=") for override in overrides if override.startswith("--env=")]
+workdir, experiment = Workdir(root), load(config, [one for one in overrides if not one.startswith("--env=")])
 resumed = workdir.is_run
 with workdir.lock():
     workdir.open(experiment)
+    (workdir.root / "variables").write_text(" ".join(os.environ[name][::-1] for name in names))
     write_status(workdir, RunStatus("fake", "training", 60.0, step=1))
     if experiment.seed == 1 and not resumed:
         os.kill(os.getpid(), signal.SIGKILL)

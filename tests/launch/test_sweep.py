@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
+from ray.cluster_utils import Cluster
+from ray_nodes import add_node
 from run_files import evaluation, line
 
 from podzero.config import load
@@ -28,6 +30,7 @@ RATES = "learner.optimizer.learning_rate=0.25,0.5"
         (["tic_tac_to", "seed=0..1"], "tic_tac_toe"),
         (["tic_tac_toe", "seed=0..1", "cluster.hosts=2"], "cluster.hosts"),
         (["tic_tac_toe", "seed=0..1", "--to", "gs://bucket/sweep"], "object storage"),
+        (["tic_tac_toe", "seed=0..1", "--env", "NO_SUCH_KEY"], "NO_SUCH_KEY"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_ray_starts(command, tmp_path, monkeypatch, arguments, message):
@@ -71,12 +74,15 @@ main()
 """
 
 
-def start(folder, *arguments):
+PATH = os.pathsep.join([str(FAKE.parent), os.environ.get("PYTHONPATH", "")])
+"""The value of PYTHONPATH with which the stand-ins find their modules."""
+
+
+def start(folder, *arguments, program=SWEEP, **variables):
     """Starts `podzero sweep` in a process of its own, with stand-ins for its runs."""
-    path = os.pathsep.join([str(FAKE.parent), os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(
-        [sys.executable, "-c", SWEEP, "sweep", "tic_tac_toe", *arguments, "stop.minutes=2", "--to", str(folder)],
-        env=os.environ | {"PYTHONPATH": path},
+        [sys.executable, "-c", program, "sweep", "tic_tac_toe", *arguments, "stop.minutes=2", "--to", str(folder)],
+        env=os.environ | {"PYTHONPATH": PATH, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -126,3 +132,34 @@ def test_a_signal_ends_all_runs_in_order(tmp_path):
     assert "2 runs write" in out
     assert all(Workdir(status.parent).holder() is None for status in statuses)
     assert not (tmp_path / "sweep" / "seed9").exists()
+
+
+KEPT = "import shutil; shutil.rmtree = lambda *_, **__: None\n"
+"""Keeps the files of Ray Tune, which a sweep removes at its end."""
+
+
+@pytest.fixture
+def other_nodes(monkeypatch):
+    """A Ray cluster whose nodes have the stand-ins, and none of the variables that a test sets later."""
+    monkeypatch.setenv("PYTHONPATH", PATH)
+    nodes = Cluster()
+    try:
+        yield add_node(nodes, 8)
+    finally:
+        nodes.shutdown()
+
+
+@pytest.mark.slow
+def test_runs_on_other_nodes_have_a_variable_of_the_driver_whose_value_is_in_no_file(tmp_path, other_nodes):
+    value, folder = "s3cret-value", tmp_path / "sweep"
+    arguments = ("seed=0..1", "--env", "API_KEY", "--address", other_nodes.address)
+    process = start(folder, *arguments, program=KEPT + SWEEP, API_KEY=value)
+    out, error = process.communicate(timeout=280)
+    assert process.returncode == 0, error
+    assert value not in out + error
+    assert "seed1: failed, and is tried again" in out
+    assert [file.read_text() for file in folder.glob("*/variables")] == [value[::-1]] * 2
+    files = [*folder.rglob("*"), *Path(other_nodes.get_session_dir_path()).rglob("*")]
+    written = [file for file in files if file.is_file()]
+    assert any(".tune" in file.parts for file in written)
+    assert not [file for file in written if value.encode() in file.read_bytes()]

@@ -16,6 +16,7 @@ from typing import Any
 from ray import tune
 
 from podzero.config import StopConfig
+from podzero.runtime.cluster.remote import RemoteActor
 from podzero.runtime.driver_process import STOP_LIMIT_S, DriverProcess
 from podzero.runtime.monitoring.status import RunStatus
 from podzero.runtime.stopping import NotStopped, stop_run
@@ -39,11 +40,31 @@ PROGRAM = (
 """The arguments of Python for the command line of a run, which ends with its trial."""
 
 
+class SecretsKeeper:
+    """A process beside the sweep's driver that tells trials the environment variables of their runs.
+
+    The values stay in memory: Tune writes the settings of a trial to files, and Ray may write its objects to a disk.
+    """
+
+    def __init__(self, name: str, secrets: Mapping[str, str]) -> None:
+        del name
+        self._secrets = dict(secrets)
+
+    def secrets(self) -> dict[str, str]:
+        """The values by name."""
+        return self._secrets
+
+
 class RunTrial(tune.Trainable):  # type: ignore[misc]
     """A trial: one run in a process of its own. A failure of the run is one of the trial."""
 
-    def setup(self, config: dict[str, Any]) -> None:
-        """Starts or resumes the run, unless it has ended before and only tells what it reached."""
+    def setup(self, config: dict[str, Any], keeper: RemoteActor | None = None) -> None:
+        """Starts or resumes the run, unless it has ended before and only tells what it reached.
+
+        Args:
+          config: the settings of the trial.
+          keeper: a `SecretsKeeper`, if runs get environment variables of the sweep's driver.
+        """
         trial = config["run"]
         self._workdir = Workdir(trial["workdir"])
         self._limits = StopConfig.model_validate(trial["limits"])
@@ -59,7 +80,7 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]
                 # That of this node, which may be another than the driver's.
                 [sys.executable, *trial["program"]],
                 Path(trial["folder"]),
-                run_environment(os.environ),
+                run_environment(os.environ) | ({} if keeper is None else keeper.ask("secrets")),
             )
 
     def step(self) -> dict[str, Any]:

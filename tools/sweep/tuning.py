@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ray import cloudpickle, tune
@@ -19,11 +20,12 @@ from ray.tune.schedulers import ASHAScheduler
 from podzero.config import Experiment
 from podzero.errors import ClusterError
 from podzero.runtime.cluster.ray_cluster import Cluster, connect
+from podzero.runtime.cluster.remote import current_node_id
 from podzero.runtime.program import program
 from podzero.runtime.stopping import StopSignals
 from podzero.tools.sweep.folder import SweepFolder
 from podzero.tools.sweep.grid import SweepRun
-from podzero.tools.sweep.trial import ENDED, PROGRAM, STOP_FILE, STRENGTH, RunTrial
+from podzero.tools.sweep.trial import ENDED, PROGRAM, STOP_FILE, STRENGTH, RunTrial, SecretsKeeper
 
 RETRIES = 2
 """How often a run that fails is started again."""
@@ -145,6 +147,7 @@ def train_runs(
     asha: bool,
     signals: StopSignals,
     say: Callable[[str], None],
+    secrets: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
     """Trains the runs; returns when all have ended, or when a signal has ended them with a last checkpoint.
 
@@ -157,6 +160,7 @@ def train_runs(
       asha: whether runs are stopped early.
       signals: what ends the sweep.
       say: called with what happens.
+      secrets: environment variables that all processes of the runs get, by name.
 
     Returns:
       the last error of each run that was given up, by name.
@@ -171,8 +175,8 @@ def train_runs(
         signals.install()  # Ray has replaced the handlers
         watcher = _Watcher(folder, runs, signals, say)
         tuner = tune.Tuner(
-            tune.with_resources(RunTrial, _resources(cluster, cpus)),
-            param_space={"run": tune.grid_search([_trial(folder, config, run) for run in runs])},
+            tune.with_resources(_trainable(cluster, secrets), _resources(cluster, cpus)),
+            param_space={"run": tune.grid_search([_trial(folder, config, run, secrets) for run in runs])},
             tune_config=tune.TuneConfig(
                 max_concurrent_trials=parallel,
                 scheduler=_asha([run.experiment for run in runs]) if asha else None,
@@ -211,13 +215,24 @@ def _tune_files(root: Path) -> Iterator[Path]:
         (root / STOP_FILE).unlink(missing_ok=True)
 
 
-def _trial(folder: SweepFolder, config: str, run: SweepRun) -> dict[str, Any]:
+def _trainable(cluster: Cluster, secrets: Mapping[str, str]) -> Any:
+    """The class of the trials, which ask a process on this node for the values of `secrets`, if there are any."""
+    if not secrets:
+        return RunTrial
+    home = next(node for node in cluster.nodes() if node.id == current_node_id())
+    keeper = cluster.spawn(SecretsKeeper, "keeper of secrets", secrets, cpus=0, environment={}, node=home)
+    return tune.with_parameters(RunTrial, keeper=keeper)
+
+
+def _trial(folder: SweepFolder, config: str, run: SweepRun, names: Iterable[str]) -> dict[str, Any]:
+    """The settings of a trial, which Tune writes to files: of the environment variables, they have `names` alone."""
     workdir = folder.workdir(run)
+    options = [f"--env={name}" for name in names]
     return {
         "name": run.name,
         "workdir": str(workdir.root),
         "program": list(PROGRAM),
-        "arguments": [config, *run.overrides, "--workdir", str(workdir.root), "--view", "plain"],
+        "arguments": [config, *run.overrides, *options, "--workdir", str(workdir.root), "--view", "plain"],
         "stopped_early": folder.progress(run).state == "stopped early",
         "limits": run.experiment.stop.model_dump(),
         "stop_file": str(folder.root / STOP_FILE),
