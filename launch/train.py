@@ -16,6 +16,7 @@ from podzero.errors import ConfigError
 from podzero.importing import import_openvino
 from podzero.launch.directories import continuation, find_start
 from podzero.launch.options import Address, Env, Overrides, config_names, read_env
+from podzero.launch.packages import own_packages
 from podzero.launch.parts import make_parts
 from podzero.launch.platforms import keep_compiled_programs
 from podzero.launch.trust import approve_files
@@ -45,6 +46,15 @@ def train(
     ] = None,
     address: Address = None,
     env: Env = None,
+    with_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="REQUIREMENT",
+            help="A package that your code imports, such as pettingzoo==1.25, for cluster.install_environment: the "
+            "nodes get this machine's version; may be repeated. Give it again when you resume.",
+        ),
+    ] = None,
     view: Annotated[
         Literal["auto", "plain", "live"], typer.Option(help="auto: live on a terminal, plain lines otherwise.")
     ] = "auto",
@@ -60,6 +70,7 @@ def train(
     address = None if address == "local" else address
     experiment, root, step, reason, layers = find_start(config, overrides or (), workdir)
     secrets = read_env(env)
+    packages = own_packages(with_ or (), address is not None, experiment.cluster.install_environment)
     check_startable(experiment, Workdir(root), step, joins=address is not None)
     if (note := schedule_note(experiment)) is not None:
         typer.echo(note, err=True)
@@ -73,7 +84,7 @@ def train(
     from podzero.runtime.monitoring.terminal import make_view
     from podzero.runtime.train import train as run
 
-    ended = run(experiment, root, address, make_view(view), step, layers, secrets)
+    ended = run(experiment, root, address, make_view(view), step, layers, secrets, packages)
     cluster = "" if address is None else f" --address {address}"
     print(f"The run has ended: {ended.reason}. Its files are in {root}.")
     print(f"Evaluate it with: podzero evaluate {shlex.quote(str(root))}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -47,6 +47,7 @@ def train(
     step: int | None = None,
     layers: Layers | None = None,
     secrets: Mapping[str, str] = MappingProxyType({}),
+    packages: Sequence[str] = (),
 ) -> End:
     """Runs an experiment until one of its limits is reached, a signal arrives, or it fails.
 
@@ -60,6 +61,7 @@ def train(
       step: the step of the checkpoint to resume from; None takes the newest usable one.
       layers: the files that the experiment was read from; the working directory records what it inherits.
       secrets: environment variables that all processes get, by name.
+      packages: requirements to install on nodes, beside those of the lock file, with `cluster.install_environment`.
 
     Raises:
       WorkdirError, ConfigError, ClusterError, RunFailed: the run cannot start or continue; the message says why.
@@ -74,7 +76,7 @@ def train(
         stack.enter_context(view)
         try:
             with signals.interrupting():
-                run = _start(experiment, workdir, address, view, signals, stack, step, layers, secrets)
+                run = _start(experiment, workdir, address, view, signals, stack, step, layers, secrets, packages)
         except KeyboardInterrupt:
             return End(STOPPED, signals.number)
         reason = run.until_end(signals)
@@ -91,6 +93,7 @@ def _start(
     step: int | None,
     layers: Layers | None,
     secrets: Mapping[str, str],
+    packages: Sequence[str],
 ) -> Run:
     """Starts Ray and the workers; `stack` ends them. The experiment is written last: a failed start leaves no trace."""
     if address is None and experiment.has_self_play:
@@ -101,7 +104,8 @@ def _start(
     for writer in writers:
         stack.callback(writer.close)
     cpus = sum(kind.count * kind.cpus for kind in program(experiment))
-    cluster = stack.enter_context(connect(address, cpus, f"podzero:{workdir.root}", environment_extras(experiment)))
+    extras = environment_extras(experiment)
+    cluster = stack.enter_context(connect(address, cpus, f"podzero:{workdir.root}", extras, packages))
     signals.install()  # Ray has replaced the handlers
     lock = lock_run(f"process {os.getpid()} at {socket.gethostname()} trains {workdir.root}")
     # The lock lasts as long as its handle, which the stack holds.

@@ -1,10 +1,10 @@
 """Installs the driver's code and the environment of its lock file on all nodes (`cluster.install_environment`).
 
 Ray copies an archive of the code to each node and puts it first on the path of the run's processes. The environment is
-installed before any of them starts, by one `uv sync` on each node. A process that installed its own packages would take
+installed before any of them starts, by `uv sync` on each node. A process that installed its own packages would take
 too long to start: Ray gives it up after a minute and starts it again, without end. Environments are kept below
 `~/.cache/podzero/environments` of the user who runs Ray, for later runs: one for each lock file, version of Python and
-choice of extras.
+choice of extras and of packages beside those of the lock file.
 
 The Python that runs Ray on a node imports this module too. It has Ray and little else, so this module may import only
 the standard library and modules of podzero that need no more.
@@ -46,7 +46,7 @@ ENVIRONMENTS = ".cache/podzero/environments"
 NODE_PYTHON = {"py_executable": ""}
 """The runtime environment of a process that uses the Python that runs Ray on its node."""
 INSTALL_TIMEOUT_S = 1800.0
-"""Longest time for `uv sync`, which may have to download all packages."""
+"""Longest time for uv, which may have to download all packages."""
 ANSWER_TIMEOUT_S = 180.0
 """Additional time for the installing process to start and answer."""
 RETRY_S = 60.0
@@ -65,6 +65,8 @@ class EnvironmentSpec(NamedTuple):
     python: str
     """The exact version of Python."""
     extras: tuple[str, ...]
+    packages: tuple[str, ...] = ()
+    """Requirements beside those of the lock file."""
 
     @property
     def runtime_env(self) -> dict[str, Any]:
@@ -83,13 +85,14 @@ class EnvironmentInstaller:
     def __init__(self, name: str) -> None:
         del name
 
-    def install(self, environment: str, python: str, extras: Sequence[str]) -> str:
+    def install(self, environment: str, python: str, extras: Sequence[str], packages: Sequence[str] = ()) -> str:
         """Installs the environment, or completes one that was interrupted; returns the error, empty on success.
 
         Args:
           environment: the name of its folder.
           python: the version of Python, which uv downloads if it is missing.
           extras: optional dependencies.
+          packages: requirements beside those of the lock file.
         """
         uv = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
         if uv is None:
@@ -103,28 +106,42 @@ class EnvironmentInstaller:
         command = [uv, "sync", "--locked", "--no-dev", "--no-install-project", "--no-progress", "--python", python]
         command += [f"--extra={extra}" for extra in extras]
         folder = Path.home() / ENVIRONMENTS / environment
-        try:
-            done = subprocess.run(
-                command,
-                env=os.environ | {"UV_PROJECT_ENVIRONMENT": str(folder)},
-                capture_output=True,
-                text=True,
-                timeout=INSTALL_TIMEOUT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return f"uv did not install the environment within {INSTALL_TIMEOUT_S:.0f} s"
-        error = done.stderr.strip()[-MAX_ERROR_CHARS:]
-        return f"uv cannot install the environment: {error}" if done.returncode else ""
+        end = time.monotonic() + INSTALL_TIMEOUT_S
+        if not packages:
+            return _run_uv(command, folder, end, "the environment")
+        # Otherwise `uv sync` would remove the packages, which another run may be using.
+        error = _run_uv([*command, "--inexact"], folder, end, "the environment")
+        command = [uv, "pip", "install", "--no-progress", "--python", str(folder / "bin" / "python"), *packages]
+        return error or _run_uv(command, folder, end, f"--with {' --with '.join(packages)}")
 
 
-def pack_environment(package: Path, extras: Sequence[str], folder: Path) -> EnvironmentSpec:
+def _run_uv(command: Sequence[str], folder: Path, end: float, what: str) -> str:
+    """Runs uv for the environment in `folder` until the monotonic time `end`; returns the error, empty on success."""
+    try:
+        done = subprocess.run(
+            command,
+            env=os.environ | {"UV_PROJECT_ENVIRONMENT": str(folder)},
+            capture_output=True,
+            text=True,
+            timeout=end - time.monotonic(),
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"uv did not install {what} within {INSTALL_TIMEOUT_S:.0f} s"
+    error = done.stderr.strip()[-MAX_ERROR_CHARS:]
+    return f"uv cannot install {what}: {error}" if done.returncode else ""
+
+
+def pack_environment(
+    package: Path, extras: Sequence[str], folder: Path, packages: Sequence[str] = ()
+) -> EnvironmentSpec:
     """Writes the archive of the code (the same bytes for the same code) and names the environment.
 
     Args:
       package: the folder of the package `podzero` in a checkout.
       extras: optional dependencies of the environment.
       folder: the folder of the archive.
+      packages: requirements beside those of the lock file.
 
     Raises:
       ConfigError: podzero does not run from a checkout.
@@ -142,8 +159,10 @@ def pack_environment(package: Path, extras: Sequence[str], folder: Path) -> Envi
             # `ZipInfo` has a fixed date: Ray names an archive after its bytes, and sends one that it knows only once.
             zipped.writestr(zipfile.ZipInfo(name), file.read_bytes(), zipfile.ZIP_DEFLATED)
     python = platform.python_version()
-    inputs = [(checkout / "uv.lock").read_text(), python, *extras]
-    return EnvironmentSpec(archive, hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16], python, tuple(extras))
+    own = [f"--with {package}" for package in sorted(packages)]
+    inputs = [(checkout / "uv.lock").read_text(), python, *extras, *own]
+    name = hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]
+    return EnvironmentSpec(archive, name, python, tuple(extras), tuple(packages))
 
 
 def archived_files(package: Path) -> dict[str, Path]:
@@ -211,7 +230,8 @@ class NodeEnvironments:
             node=node,
             use_node_python=True,
         )
-        call = installer.begin("install", self._spec.environment, self._spec.python, self._spec.extras)
+        spec = self._spec
+        call = installer.begin("install", spec.environment, spec.python, spec.extras, spec.packages)
         self._pending[node.id] = installer, call
 
     def _finish(self, node: Node) -> str:

@@ -152,7 +152,11 @@ class Cluster:
 
 @contextmanager
 def connect(
-    address: str | None, cpus: float, namespace: str | None = None, install_extras: Sequence[str] | None = None
+    address: str | None,
+    cpus: float,
+    namespace: str | None = None,
+    install_extras: Sequence[str] | None = None,
+    packages: Sequence[str] = (),
 ) -> Iterator[Cluster]:
     """Joins the Ray cluster at `address`, or starts one on this machine, for as long as the context lasts.
 
@@ -166,6 +170,7 @@ def connect(
       namespace: Ray's namespace, which separates the actor names of runs; by default one of this process.
       install_extras: copies this checkout to the nodes of a joined cluster and installs the environment of its lock
         file there, with these optional dependencies; by default the nodes must have the environment already.
+      packages: requirements to install there too.
 
     Raises:
       ConfigError: nothing answers at `address`, or podzero does not run from a checkout that could be copied.
@@ -179,7 +184,7 @@ def connect(
             address = _reachable(address)
             if install_extras is not None:
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="podzero-"))
-                environment = pack_environment(Path(podzero.__file__).parent, install_extras, Path(folder))
+                environment = pack_environment(Path(podzero.__file__).parent, install_extras, Path(folder), packages)
         stack.enter_context(_session(address, namespace or f"podzero-{os.getpid()}", environment))
         cluster = Cluster(address, joined)
         if environment is not None:

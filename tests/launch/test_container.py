@@ -2,9 +2,11 @@
 
 import fnmatch
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 
 from podzero.launch.targets.plan import HERE
@@ -58,7 +60,7 @@ def test_the_image_holds_every_package_and_nothing_else():
 def test_it_installs_what_the_lock_file_says_with_the_extras_that_exist():
     syncs = [line for line in instructions("RUN") if "uv sync" in line and "replay-server" not in line]
     project = (ROOT / "pyproject.toml").read_text()
-    (extras,) = [line.removeprefix("EXTRAS=").strip('"').split() for line in instructions("ARG")]
+    (extras,) = [line.removeprefix("EXTRAS=").strip('"').split() for line in instructions("ARG") if "EXTRAS" in line]
     assert syncs
     assert all("--locked" in line and "$EXTRAS" in line for line in syncs)
     assert "tpu" in extras
@@ -89,3 +91,19 @@ def test_the_cloud_build_builds_that_file():
     arguments = step["args"]
     assert ROOT / arguments[arguments.index("--file") + 1] == ROOT / "launch/targets/Dockerfile"
     assert build["images"] == [arguments[arguments.index("--tag") + 1]]
+    assert arguments[arguments.index("--build-arg") + 1] == "PACKAGES=$_PACKAGES"
+    assert build["substitutions"] == {"_PACKAGES": ""}
+
+
+@pytest.mark.parametrize(
+    ("packages", "installed"), [("", []), ("a>=1 b[c]==2", ["--python", "/usr/local/bin/python", "a>=1", "b[c]==2"])]
+)
+def test_packages_of_ones_own_come_after_those_of_the_lock_file(tmp_path, packages, installed):
+    *_, last = runs = [line for line in instructions("RUN") if "uv " in line]
+    assert "uv pip install" in last
+    assert "uv pip" not in "".join(runs[:-1])
+    (tmp_path / "uv").write_text('#!/bin/sh\nshift 2; printf "%s\\n" "$@"\n')
+    (tmp_path / "uv").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PACKAGES": packages}
+    done = subprocess.run(["sh", "-c", last], env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == installed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -34,7 +35,7 @@ PACKAGES = (
     "actors", "configs", "envs", "evaluation", "inference", "launch", "learner", "networks", "replay", "runtime",
     "search", "tools",
 )  # fmt: skip
-SPEC = EnvironmentSpec(Path("podzero.zip"), "0123", "3.11.7", ())
+SPEC = EnvironmentSpec(Path("podzero.zip"), "0123", "3.11.7", (), ("a==1",))
 
 
 @pytest.fixture
@@ -94,7 +95,9 @@ def test_the_name_of_the_environment_depends_on_lock_file_python_and_extras(chec
     names.append(pack_environment(checkout, (), tmp_path).environment)
     monkeypatch.setattr(node_environment.platform, "python_version", lambda: "3.11.99")
     names.append(pack_environment(checkout, (), tmp_path).environment)
-    assert len(set(names)) == 4
+    names += [pack_environment(checkout, (), tmp_path, own).environment for own in (("tpu",), ("tpu", "a==1"))]
+    assert len(set(names)) == 6
+    assert pack_environment(checkout, (), tmp_path, ("a==1", "tpu")).environment == names[-1]
 
 
 def test_the_archive_of_this_checkout_is_complete_small_and_without_tests():
@@ -170,6 +173,23 @@ def test_the_installer_returns_the_error_of_uv(fake_uv, monkeypatch):
     assert "within 0 s" in EnvironmentInstaller("installer").install("0123", "3.11.7", ())
 
 
+def test_packages_of_ones_own_come_after_those_of_the_lock_file_and_stay_when_it_is_repeated(fake_uv, tmp_path):
+    fake_uv('echo "$@" >> "$HOME/commands"')
+    assert EnvironmentInstaller("installer").install("0123", "3.11.7", (), ("a==1", "b[x]==2")) == ""
+    sync, install = (words.split() for words in (tmp_path / "commands").read_text().splitlines())
+    assert sync[0] == "sync"
+    assert "--inexact" in sync
+    assert install[:2] == ["pip", "install"]
+    assert install[install.index("--python") + 1] == str(tmp_path / ".cache/podzero/environments/0123/bin/python")
+    assert install[-2:] == ["a==1", "b[x]==2"]
+
+
+@pytest.mark.parametrize(("failing", "message"), [("sync", "the environment: no"), ("pip", "--with a==1: no")])
+def test_the_installer_says_what_uv_could_not_install(fake_uv, failing, message):
+    fake_uv(f"[ $1 = {failing} ] || exit 0; echo 'no network' >&2; exit 1")
+    assert message in EnvironmentInstaller("installer").install("0123", "3.11.7", (), ("a==1",))
+
+
 class FakeInstallers:
     """Starts installers whose answers are given by node id; None means that the answer is pending."""
 
@@ -190,7 +210,7 @@ class _FakeInstaller:
         self._installers, self._node = installers, node
 
     def begin(self, method, *args):
-        assert (method, *args) == ("install", "0123", "3.11.7", ())
+        assert (method, *args) == ("install", "0123", "3.11.7", (), ("a==1",))
         return self
 
     @property
@@ -253,18 +273,40 @@ def test_a_failed_installation_on_a_late_node_is_repeated_after_a_pause(monkeypa
 
 
 @pytest.fixture(scope="module")
-def empty_nodes(tmp_path_factory, ray_nodes):
-    """A cluster of two nodes whose user has another home, without environments in it."""
+def uv_cache():
+    """Keeps what uv has downloaded before where the home is another."""
     uv = shutil.which("uv")
     if uv is None:
         pytest.skip("uv is not installed")
     cache = subprocess.run([uv, "cache", "dir"], capture_output=True, text=True, check=True, timeout=60).stdout.strip()
-    home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("UV_CACHE_DIR", cache)
+        yield
+
+
+@pytest.fixture(scope="module")
+def empty_nodes(uv_cache, tmp_path_factory, ray_nodes):
+    """A cluster of two nodes whose user has another home, without environments in it."""
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(home))
         with ray_nodes(2, 2) as nodes:
             yield nodes, home
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_uv_adds_a_package_to_the_locked_environment(uv_cache, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(PACKAGE.parent)
+    for packages in (("chess>=1.11",), ()):
+        environment = f"with-{len(packages)}"
+        installer = EnvironmentInstaller("installer")
+        assert installer.install(environment, platform.python_version(), (), packages) == ""
+        python = tmp_path / node_environment.ENVIRONMENTS / environment / "bin" / "python"
+        script = "from importlib.util import find_spec as f; print(f('jax') is not None, f('chess') is not None)"
+        told = subprocess.run([python, "-I", "-c", script], capture_output=True, text=True, check=True, timeout=60)
+        assert told.stdout.split() == ["True", str(bool(packages))]
 
 
 @pytest.mark.slow
