@@ -26,7 +26,7 @@ def own_packages(requirements: Iterable[str], joins: bool, installs: bool) -> tu
 
 
 def _pinned(text: str, joins: bool, installs: bool) -> str:
-    by_hand = " ".join(["uv pip install", shlex.quote(text)])
+    by_hand = f"`uv pip install {shlex.quote(text)}`"
     if not joins:
         raise ConfigError(
             f"--with {text}: this run has one machine, and uses the packages that are installed here. Install it with "

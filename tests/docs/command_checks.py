@@ -56,6 +56,7 @@ FILLINGS = {
     "self.root": "runs/tic_tac_toe",
     "setting": "wandb",
     "stage": "learner",
+    "text": "pettingzoo==1.25",
     "to": "runs/tic_tac_toe/experiment.yaml",
     "where": "runs/tic_tac_toe@9",
     "workdir.root": "runs/tic_tac_toe",
@@ -308,6 +309,8 @@ def check_uv(arguments: list[str], mention: bool) -> None:
     if not arguments:
         assert mention
         return
+    if arguments[0] == "pip":
+        return check_pip(arguments[1:], mention)
     if arguments[0] != "run":
         assert arguments[0] in {"sync", "lock"} or arguments[:2] == ["python", "install"], arguments
         return  # tests/docs/test_command_runs.py runs them
