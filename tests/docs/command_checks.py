@@ -310,7 +310,8 @@ def check_uv(arguments: list[str], mention: bool) -> None:
         assert mention
         return
     if arguments[0] == "pip":
-        return check_pip(arguments[1:], mention)
+        check_pip(arguments[1:], mention)
+        return
     if arguments[0] != "run":
         assert arguments[0] in {"sync", "lock"} or arguments[:2] == ["python", "install"], arguments
         return  # tests/docs/test_command_runs.py runs them
