@@ -77,5 +77,5 @@ def test_a_game_of_one_player_has_no_opponents(experiment, tmp_path):
     car = {"name": "gymnasium_simulator", "id": "MountainCar-v0", "max_plies": 300, "reward_scale": 1 / 300}
     others = {"env": car, "network": {"name": "mlp"}, "evaluation": {"opponents": []}}
     alone = with_opponents(experiment, "self", "random", **others)
-    with pytest.raises(ConfigError, match="one player"):
+    with pytest.raises(ConfigError, match="MountainCar-v0 has 1"):
         make_opponents(alone, tmp_path, seed=0)
