@@ -142,7 +142,7 @@ def make_opponents(experiment: Experiment, snapshots: Path, seed: int) -> list[O
     env, discount = make_env(experiment.env), experiment.env.discount
     if env.spec.players != 2:
         raise ConfigError(
-            f"actors.opponents: they are for games of two players, and {env.spec.name} has {env.spec.players}; remove them"
+            f"actors.opponents: only for games of two players; {env.spec.name} has {env.spec.players}: remove them"
         )
     made = []
     for entry in listed:
