@@ -11,7 +11,7 @@ import typer
 
 from podzero.config import FOR_SLICES, Experiment, load
 from podzero.errors import ConfigError
-from podzero.launch.options import Config, Overrides
+from podzero.launch.options import Config, Env, Overrides, read_env
 from podzero.launch.targets.perform import perform, script, take_down
 from podzero.launch.targets.plan import MOUNT, Plan, Site, check, name_of
 from podzero.tools.compile.waiting import rates
@@ -77,6 +77,7 @@ def launch(
     spot: _Spot = _DEFAULT.spot,
     worker_cpus: _WorkerCpus = _DEFAULT.worker_cpus,
     cluster: _Cluster = _DEFAULT.cluster,
+    env: Env = None,
     folder: _Folder = None,
     dry_run: _DryRun = False,
     yes: _Yes = False,
@@ -89,7 +90,9 @@ def launch(
     for directory in (workdir, folder):
         if directory is not None:
             refuse_url(directory)
-    site = Site(project, zone, image, share, workdir, network, subnet, spot, worker_cpus, cluster)
+    # A teardown needs no values.
+    names = () if down else tuple(read_env(env))
+    site = Site(project, zone, image, share, workdir, network, subnet, spot, worker_cpus, cluster, names)
     experiment = load(config, overrides or ())
     check(site, target)
     plan: Plan = import_module(f"podzero.launch.targets.{target}").plan(experiment, site)

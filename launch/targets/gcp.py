@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from podzero.config import Experiment
@@ -14,6 +15,7 @@ from podzero.launch.targets.plan import (
     NOT_TRAINING,
     RUN_FILES,
     TOKEN,
+    VARIABLES,
     LaunchStep,
     Plan,
     Site,
@@ -21,6 +23,7 @@ from podzero.launch.targets.plan import (
     only_if_found,
     run_files,
     run_on_head,
+    send_variables,
     stop_on_host,
     to_yaml,
     workdir_of,
@@ -32,6 +35,8 @@ WORKER_MACHINES = (2, 4, 8, 16, 32, 48, 64, 80, 96, 128)
 _FIRST_AUTOSCALER = ("RAY_UP_enable_autoscaler_v2=0",)
 """Selects version 1 of Ray 2.60's autoscaler. Version 2 counts the hosts of a slice against `max_workers`, which is a
 number of slices, and deletes hosts of healthy slices."""
+HOST_COPIES = "/tmp/ray_tmp_mount"
+"""The folder of a machine through which Ray's launcher copies files to the container."""
 DISK_GB = 100
 OS_IMAGE = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2204-lts"
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
@@ -51,8 +56,8 @@ def plan(experiment: Experiment, site: Site) -> Plan:
     config = cluster(experiment, site, pool, hosts)
     workdir = workdir_of(experiment, site)
 
-    def head(verb: str) -> tuple[str, ...]:
-        return ("ray", "exec", "cluster.yaml", run_on_head(verb, workdir))
+    def head(verb: str, *names: str) -> tuple[str, ...]:
+        return ("ray", "exec", "cluster.yaml", run_on_head(verb, workdir, *names))
 
     def if_head_runs(command: str) -> tuple[str, ...]:
         on_host = ("ray", "exec", "--run-env", "host", "cluster.yaml", command)
@@ -70,8 +75,9 @@ def plan(experiment: Experiment, site: Site) -> Plan:
                 ("env", *_FIRST_AUTOSCALER, "ray", "up", "--yes", "cluster.yaml"),
                 "create the head, which creates the other machines",
             ),
+            *send_variables(site.env, _send(config["cluster_name"])),
             LaunchStep(
-                head("start"),
+                head("start", *site.env),
                 "start the run, which waits for the other machines, and wait until it trains, for at most half an hour",
                 NOT_TRAINING,
             ),
@@ -91,6 +97,14 @@ def plan(experiment: Experiment, site: Site) -> Plan:
         tools=("gcloud", "ray", "ssh", "rsync", "openssl"),
         modules=("googleapiclient",),
     )
+
+
+def _send(name: str) -> str:
+    """A command that copies the file of variables into the head's container."""
+    # Ray's launcher first copies it to the machine, and leaves it there.
+    copy = f"{HOST_COPIES}/{name}{VARIABLES}"
+    remove = shlex.join(["ray", "exec", "--run-env", "host", "cluster.yaml", f"rm -f {copy}"])
+    return f'sent=0; ray rsync-up cluster.yaml "$podzero_file" {VARIABLES} || sent=$?; {remove}; exit "$sent"'
 
 
 def cluster(experiment: Experiment, site: Site, pool: Pool, hosts: TpuHosts) -> dict[str, Any]:

@@ -5,6 +5,7 @@ This needs an Autopilot cluster with the Ray operator. Autopilot creates the nod
 
 from __future__ import annotations
 
+import shlex
 from importlib.metadata import version
 from typing import Any
 
@@ -21,6 +22,7 @@ from podzero.launch.targets.plan import (
     only_if_found,
     run_files,
     run_on_head,
+    send_variables,
     to_yaml,
     workdir_of,
 )  # fmt: skip
@@ -54,9 +56,9 @@ def plan(experiment: Experiment, site: Site) -> Plan:
     kubectl = ("kubectl", "--context", f"gke_{site.project}_{site.region}_{site.cluster}")
     pods = (*kubectl, "get", "pods", "--selector", f"ray.io/cluster={name}")
 
-    def head(verb: str) -> tuple[str, ...]:
-        on_head = (*kubectl, "exec", f"service/{name}-head-svc", "--container", "ray-head", "--")
-        return (*on_head, *run_on_head(verb, workdir).split())
+    def head(verb: str, *arguments: str, options: tuple[str, ...] = ()) -> tuple[str, ...]:
+        on_head = (*kubectl, "exec", *options, f"service/{name}-head-svc", "--container", "ray-head", "--")
+        return (*on_head, *run_on_head(verb, workdir, *arguments).split())
 
     running_head = (*pods[:-1], f"{pods[-1]},ray.io/node-type=head", *_RUNNING)
     stop = only_if_found(running_head, head("stop"), "no head is running, so no run is under way")
@@ -79,7 +81,12 @@ def plan(experiment: Experiment, site: Site) -> Plan:
                 (*kubectl, "wait", "--for=condition=RayClusterProvisioned", f"raycluster/{name}", "--timeout=3600s"),
                 "wait until all pods are ready",
             ),
-            LaunchStep(head("start"), "start the run and wait until it trains, for at most half an hour", NOT_TRAINING),
+            *send_variables(site.env, f'{shlex.join(head("receive", options=("--stdin",)))} <"$podzero_file"'),
+            LaunchStep(
+                head("start", *site.env),
+                "start the run and wait until it trains, for at most half an hour",
+                NOT_TRAINING,
+            ),
         ),
         watch=(
             LaunchStep(head("status"), "show the state of the run"),

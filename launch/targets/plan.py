@@ -16,6 +16,8 @@ from podzero.errors import ConfigError
 
 MOUNT = "/mnt/podzero"
 """Where every machine of a cluster mounts the shared storage."""
+VARIABLES = "/dev/shm/podzero-variables"
+"""The file in the head's container, in memory, from which `run.sh` reads the variables of `--env`."""
 RUN_FILES = "/srv/podzero"
 """The folder with the experiment and `run.sh` in every container."""
 HERE = Path(__file__).parent
@@ -45,6 +47,8 @@ class Site:
     """CPUs of each machine for actors and replay (targets `gcp` and `gke`)."""
     cluster: str = "podzero"
     """The GKE cluster (target `gke`)."""
+    env: tuple[str, ...] = ()
+    """Names of environment variables of this machine whose values the run gets."""
 
     @property
     def region(self) -> str:
@@ -172,9 +176,27 @@ def to_yaml(*trees: Any) -> str:
     return yaml.dump_all(trees, Dumper=_ReadableDumper, sort_keys=False, width=120)
 
 
-def run_on_head(verb: str, workdir: str = "") -> str:
+def run_on_head(verb: str, *arguments: str) -> str:
     """The command in the head's container that runs a verb of `run.sh`."""
-    return f"bash {RUN_FILES}/run.sh {verb} {workdir}".rstrip()
+    return " ".join(["bash", f"{RUN_FILES}/run.sh", verb, *arguments])
+
+
+def send_variables(names: Sequence[str], send: str) -> tuple[LaunchStep, ...]:
+    """The step that sends environment variables to the head; none without `names`.
+
+    Args:
+      names: the names of the variables. The step finds their values in its own environment.
+      send: a shell command that sends the file "$podzero_file", which holds the values until the step ends.
+    """
+    if not names:
+        return ()
+    script = (
+        "set -euo pipefail; podzero_file=$(mktemp); trap 'rm -f \"$podzero_file\"' EXIT; "
+        f"for podzero_name in {' '.join(names)}; do "
+        'printf "export %s=%q\\n" "$podzero_name" "${!podzero_name?is not set here}"; done >"$podzero_file"; ' + send
+    )
+    why = "send the variables of --env to the head, which holds them in memory until the run has read them"
+    return (LaunchStep(("bash", "-c", script), why),)
 
 
 def only_if_found(query: Sequence[str], command: Sequence[str], otherwise: str) -> tuple[str, ...]:

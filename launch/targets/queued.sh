@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A TPU slice through Cloud TPU's queued resources: requests it, starts a Ray cluster on its hosts, and deletes it.
 # queued.env beside this file holds the settings. Every command can be repeated after an interruption.
-# usage: queued.sh create|await|check|prepare|join|run VERB WORKDIR|stop|delete
+# usage: queued.sh create|await|check|prepare|join|send FILE|run VERB WORKDIR [NAME ...]|stop|delete
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 # shellcheck source=/dev/null
@@ -105,6 +105,13 @@ join() {
   fi
 }
 
+# Sends a file of variables to the head's container, and leaves no copy on the host.
+send() {
+  "${queue[@]}" scp "$1" "$NAME:podzero/variables" "${where[@]}" --tunnel-through-iap --quiet --worker 0
+  on 0 "sudo docker exec -i podzero bash /srv/podzero/run.sh receive <podzero/variables; sent=\$?; \
+    rm -f podzero/variables; exit \$sent"
+}
+
 run() {
   on 0 "sudo docker exec podzero bash /srv/podzero/run.sh $*"
 }
@@ -124,6 +131,6 @@ delete() {
 }
 
 case ${1:-} in
-  create | await | check | prepare | join | run | stop | delete) "$@" ;;
-  *) echo "queued.sh: expected create, await, check, prepare, join, run, stop or delete, found '${1:-nothing}'" >&2; exit 2 ;;
+  create | await | check | prepare | join | send | run | stop | delete) "$@" ;;
+  *) echo "queued.sh: expected create, await, check, prepare, join, send, run, stop or delete, found '${1:-nothing}'" >&2; exit 2 ;;
 esac

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # On the head of a cluster: starts the training run and waits until it trains, says how it is doing, or ends it.
-# usage: run.sh start|status|log|stop WORKDIR, or run.sh running
+# usage: run.sh start WORKDIR [NAME ...], run.sh status|log|stop WORKDIR, run.sh running, or run.sh receive <VARIABLES
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 log=${LOGFILE:-/tmp/podzero.log}
 pidfile=${PIDFILE:-/tmp/podzero.pid}
+variables=${VARIABLES:-/dev/shm/podzero-variables} # those of `podzero launch --env`, in memory until the run reads them
 codefile=$pidfile.code # the exit code of the newest run, once it has ended
 start_timeout=${START_TIMEOUT:-1800} # seconds; nodes join, environments are checked, programs compile, replay fills
 stop_timeout=${STOP_TIMEOUT:-3600} # seconds; a checkpoint of a large replay takes minutes on slow storage
@@ -18,12 +19,19 @@ running() {
   is_running && echo "a run is under way, as process $(cat "$pidfile")"
 }
 
+receive() {
+  umask 077
+  cat >"$variables"
+}
+
 start() {
-  if ! running; then
+  if running; then
+    rm -f "$variables" # it has others, or none
+  else
     : >"$log"
     rm -f "$codefile"
     # Detached, so that the run outlives the connection that started it. On a used working directory it resumes.
-    nohup bash "$here/run.sh" train "$workdir" >"$log" 2>&1 </dev/null &
+    nohup bash "$here/run.sh" train "$workdir" "${names[@]}" >"$log" 2>&1 </dev/null &
     local starter=$!
     while ! is_running && kill -0 "$starter" 2>/dev/null; do sleep 0.1; done
   fi
@@ -56,8 +64,10 @@ newest() {
 
 # Waits for the process: unless somebody does, it stays as a zombie when it ends, and `kill -0` finds it alive.
 train() {
-  # `podzero launch` has sent the experiment's code along.
-  PODZERO_TRUST=1 podzero train "$here/experiment.yaml" --address 127.0.0.1:6379 --workdir "$workdir" --view plain &
+  # A shell of its own, so that no variable is one of this script. `podzero launch` has sent the experiment's code along.
+  # shellcheck disable=SC2016
+  PODZERO_TRUST=1 bash -c 'if [[ -e $0 ]]; then source "$0"; rm -f "$0"; fi; exec podzero "$@"' "$variables" \
+    train "$here/experiment.yaml" --address 127.0.0.1:6379 --workdir "$workdir" --view plain "${names[@]/#/--env=}" &
   echo $! >"$pidfile"
   local code=0
   wait $! || code=$?
@@ -102,13 +112,14 @@ not_saved() {
   return 1
 }
 
-verb=${1:?start, running, status, log or stop}
+verb=${1:?start, running, receive, status, log or stop}
 workdir=${2:-}
-[[ $verb == running ]] || : "${workdir:?the working directory}"
+names=("${@:3}") # of variables for the run
+[[ $verb == running || $verb == receive ]] || : "${workdir:?the working directory}"
 case $verb in
-  start | running | stop) "$verb" ;;
+  start | running | receive | stop) "$verb" ;;
   train) train ;; # by start alone
   status) podzero status "$workdir" ;;
   log) tail -n 50 -F "$log" ;;
-  *) echo "run.sh: expected start, running, status, log or stop, found '$verb'" >&2; exit 2 ;;
+  *) echo "run.sh: expected start, running, receive, status, log or stop, found '$verb'" >&2; exit 2 ;;
 esac

@@ -8,12 +8,14 @@ SITE = plan.Site(
 )  # fmt: skip
 OPTIONS = ["--project", SITE.project, "--zone", SITE.zone, "--image", SITE.image, "--share", SITE.share]
 
-_AT_HEAD = 'if [[ ${HEAD:-} && $* == *run.sh* ]]; then bash -c "${command//$RUN_FILES/$HEAD}"; fi'
-"""Runs `command` as the head would, where the variable HEAD names a folder that plays the head."""
+_AT_HEAD = 'if [[ ${HEAD:-} && $* == *run.sh* ]]; then env -u API_KEY bash -c "${command//$RUN_FILES/$HEAD}"; fi'
+"""Runs `command` as the head would, where the variable HEAD names a folder that plays it. API_KEY is not set there."""
 BODIES = {
     "ssh": "",
     "rsync": "",
-    "ray": f"command=${{@: -1}}; {_AT_HEAD}",
+    "ray": f"""
+if [[ ${{HEAD:-}} && $1 == rsync-up ]]; then cp "$3" "$VARIABLES"; fi
+command=${{@: -1}}; {_AT_HEAD}""",
     "kubectl": f"""
 all="$*"; command=${{all#*-- }}
 case " $* " in *" get pods "*) if [[ ${{HEAD:-}} ]]; then echo pod/head; fi ;; *" exec "*) {_AT_HEAD} ;; esac""",
@@ -30,6 +32,7 @@ case "$*" in
       *) echo "$state" ;;
     esac ;;
   *"tpu-vm describe"*) echo 10.0.0.9 ;;
+  *" scp "*:podzero/variables*) mkdir -p podzero && cp "$5" podzero/variables ;;
   *" ssh "*) {_AT_HEAD} ;;
 esac""",
 }

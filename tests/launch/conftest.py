@@ -9,6 +9,8 @@ from cloud_tools import BODIES, TRAIN, stand_in
 from podzero.config import load
 from podzero.launch.targets import machines, plan
 
+_DOCKER = '[[ $1 == exec && -d ${HEAD:-} ]] || exit 1; [[ $2 != -i ]] || shift; shift 2; "$@"'
+
 
 @pytest.fixture
 def tools(tmp_path, monkeypatch):
@@ -17,7 +19,7 @@ def tools(tmp_path, monkeypatch):
     folder.mkdir()
     for tool, body in BODIES.items():
         stand_in(folder, tool, body)
-    for tool, body in {"sudo": '"$@"', "docker": '[[ $1 == exec && -d ${HEAD:-} ]] && shift 2 && "$@"'}.items():
+    for tool, body in {"sudo": '"$@"', "docker": _DOCKER}.items():
         (folder / tool).write_text(f"#!/usr/bin/env bash\n{body}\n")
         (folder / tool).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
@@ -55,16 +57,16 @@ def head(tools, tmp_path, monkeypatch):
     stand_in(tools, "podzero", TRAIN)
     for name, text in plan.run_files(load("connect_four")).items():
         (folder / name).write_text(text)
-    for name in ("LOGFILE", "PIDFILE", "SAVED"):
+    for name in ("LOGFILE", "PIDFILE", "SAVED", "VARIABLES"):
         monkeypatch.setenv(name, str(folder / name))
     (folder / "SAVED").touch()
     monkeypatch.setenv("START_TIMEOUT", "30")
     monkeypatch.setenv("HEAD", str(folder))
 
-    def run(verb):
+    def run(verb, *names, given=""):
         return subprocess.run(
-            ["bash", str(folder / "run.sh"), verb, "/mnt/podzero/x"],
-            capture_output=True, text=True, timeout=60, check=False,
+            ["bash", str(folder / "run.sh"), verb, "/mnt/podzero/x", *names],
+            input=given, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
 
     run.folder = folder

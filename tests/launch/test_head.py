@@ -36,6 +36,21 @@ def test_a_run_starts_once_and_ends_with_its_checkpoint(head, tmp_path):
     assert head("stop").returncode == 0
 
 
+def test_a_run_gets_the_variables_that_were_sent_and_the_head_keeps_none(head, tools, tmp_path):
+    stand_in(tools, "podzero", 'echo "${API_KEY:-none} ${workdir:-none}" >>"$HEAD/told"\n' + TRAIN)
+    sent = head.folder / "VARIABLES"
+    assert head("receive", given="export API_KEY=$'two\\nlines'\nexport workdir=mine\n").returncode == 0
+    assert sent.stat().st_mode & 0o077 == 0
+    assert head("start", "API_KEY", "workdir").returncode == 0
+    assert not sent.exists()
+    assert (head.folder / "told").read_text() == "two\nlines mine\n"
+    assert calls(tmp_path)[-1].endswith("--workdir /mnt/podzero/x --view plain --env=API_KEY --env=workdir")
+    # Those for a run that is under way already are not kept for another one.
+    assert head("receive", given="export API_KEY=late\n").returncode == 0
+    assert head("start", "API_KEY").returncode == 0
+    assert not sent.exists()
+
+
 def test_a_stop_that_takes_too_long_leaves_the_run_to_its_checkpoint(head, monkeypatch):
     (head.folder / "SAVED").unlink()
     monkeypatch.setenv("STOP_TIMEOUT", "1")

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cloud_tools import BODIES, OPTIONS, calls, stand_in, words
+from cloud_tools import BODIES, OPTIONS, TRAIN, calls, stand_in, words
 
 from podzero.launch.targets import perform, plan
 
@@ -87,6 +87,63 @@ def test_a_launch_whose_run_does_not_train_fails_and_says_how_to_look(podzero, t
     assert "nothing to train" in out
     assert "Training has not begun" in err
     assert "run.sh status" in err or "queued.sh run status" in err
+
+
+SECRET = "s3cret value's"
+
+
+@pytest.fixture
+def secret(monkeypatch, tmp_path):
+    """A variable for the run, and a folder of its own for temporary files."""
+    monkeypatch.setenv("API_KEY", SECRET)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+
+
+def left_behind(folder):
+    """The files below a folder that hold the secret."""
+    return [file for file in folder.rglob("*") if file.is_file() and b"s3cret" in file.read_bytes()]
+
+
+@pytest.mark.parametrize("target", ["gcp", "gke", "queued"])
+def test_a_run_gets_variables_of_this_machine_that_nothing_shows_or_keeps(
+    podzero, tools, tmp_path, states, head, secret, target
+):
+    states("ACTIVE")
+    stand_in(tools, "podzero", 'if [[ $1 == train ]]; then rev <<<"$API_KEY" >"$HEAD/told"; fi\n' + TRAIN)
+    code, printed, _ = podzero(*words(target, "--env", "API_KEY", "--dry-run"))
+    assert code == 0
+    code, out, err = podzero(*words(target, "--env", "API_KEY"))
+    assert code == 0, err
+    assert (head.folder / "told").read_text().strip() == SECRET[::-1]
+    everything = calls(tmp_path)
+    assert any("--env=API_KEY" in call for call in everything)
+    assert "s3cret" not in printed + out + err + "\n".join(everything)
+    assert left_behind(tmp_path) == []
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+@pytest.mark.parametrize("target", ["gcp", "gke", "queued"])
+def test_variables_that_do_not_arrive_end_the_launch_and_are_kept_nowhere(
+    podzero, tools, tmp_path, states, head, secret, target
+):
+    states("ACTIVE")
+    tool, sending = {"gcp": ("ray", "rsync-up"), "gke": ("kubectl", "receive"), "queued": ("gcloud", "receive")}[target]
+    stand_in(tools, tool, f"if [[ $* == *{sending}* ]]; then exit 7; fi\n{BODIES[tool]}")
+    code, _, err = podzero(*words(target, "--env", "API_KEY"))
+    assert code == 2
+    assert "ended with code 7" in err
+    assert head("running").returncode == 1
+    assert "s3cret" not in err
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_a_variable_that_is_not_set_is_refused_before_anything_is_run(podzero, tools, tmp_path):
+    code, _, err = podzero(*words("gke", "--env", "NO_SUCH_KEY"))
+    assert code == 2
+    assert "NO_SUCH_KEY" in err
+    assert calls(tmp_path) == []
+    assert podzero(*words("gke", "--env", "NO_SUCH_KEY", "--down"))[0] == 0
 
 
 RESTARTS = {"gcp": "ray up ", "queued": "ray start "}
