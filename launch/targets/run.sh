@@ -95,7 +95,7 @@ stop() {
     ((waited % 30)) || echo "waiting for the run to end, which writes a checkpoint first ($waited of $stop_timeout s)"
     sleep 1
   done
-  for _ in {1..20}; do [[ -e $codefile ]] || sleep 1; done # `train` writes it after the end of the process
+  for _ in {1..20}; do [[ -s $codefile ]] || sleep 1; done # `train` writes it after the end of the process
   case $(exit_code) in
     0 | 129 | 130 | 143) ;; # the end of training, or a signal: both with a checkpoint
     *) not_saved ;;
