@@ -15,7 +15,14 @@ from podzero.errors import ConfigError
 from podzero.evaluation.solvers import Solver
 from podzero.networks import make_inference
 from podzero.protocols import Env
-from podzero.search import Evaluate, make_search, network_evaluation, rules_model
+from podzero.search import (
+    Evaluate,
+    GrowingSearch,
+    make_growing_search,
+    make_search,
+    network_evaluation,
+    rules_model,
+)
 from podzero.types import Array, EnvState, Exploration, Params, SearchResult
 
 Decide = Callable[[Params, Array, EnvState], SearchResult]
@@ -118,13 +125,21 @@ class SearchPlayer:
     """Plays the strongest move of a search."""
 
     def __init__(
-        self, name: str, decide: Decide, params: Params, *, deterministic: bool, network: PolicyAndValue | None = None
+        self,
+        name: str,
+        decide: Decide,
+        params: Params,
+        *,
+        deterministic: bool,
+        network: PolicyAndValue | None = None,
+        growing: GrowingSearch | None = None,
     ) -> None:
         self._name = name
         self._decide = decide
         self._params = params
         self._deterministic = deterministic
         self._network = network
+        self._growing = growing
 
     @property
     def name(self) -> str:
@@ -145,6 +160,13 @@ class SearchPlayer:
         return self._decide(self._params, key, states)
 
     @property
+    def tree(self) -> PlayerTree | None:
+        """A new tree for one game, with room for the simulations of `search`; None unless the player keeps nodes and
+        its search can go on (`podzero.search.make_growing_search`).
+        """
+        return None if self._growing is None else PlayerTree(self._growing, self._params)
+
+    @property
     def has_network(self) -> bool:
         """Whether `evaluate` works; search with rollouts has no network."""
         return self._network is not None
@@ -163,6 +185,32 @@ class SearchPlayer:
         return self._network(self._params, states)
 
 
+class PlayerTree:
+    """The tree of a player in one game: it grows in steps, and the part below the moves played is kept."""
+
+    def __init__(self, search: GrowingSearch, params: Params) -> None:
+        self._search = search
+        self._params = params
+        self._tree: Any = None
+        self.simulations = 0
+        """The number of simulations in the tree."""
+
+    def turn_to(self, key: Array, states: EnvState) -> None:
+        """Makes a non-terminal state, with a batch axis of 1, the root; starts anew if the tree does not have it.
+
+        States are compared, not moves, so no history of a game can lead to a wrong tree.
+        """
+        tree, found = (None, False) if self._tree is None else self._search.follow(self._tree, states)
+        self._tree = tree if found else self._search.begin(self._params, key, states)
+        self.simulations = int(self._tree.node_visits[0, 0]) - 1
+
+    def grow(self, key: Array, simulations: int) -> SearchResult:
+        """The result after more simulations, as that of `SearchPlayer.search`; the tree must have room for them."""
+        self._tree, result = self._search.grow(self._params, key, self._tree, np.asarray(simulations, np.int32))
+        self.simulations += simulations
+        return result
+
+
 def mcts_player(env: Env, simulations: int, discount: float = 1.0, keep_nodes: bool = False) -> SearchPlayer:
     """Monte Carlo tree search without a network: PUCT with a uniform prior and one random rollout per leaf.
 
@@ -170,8 +218,10 @@ def mcts_player(env: Env, simulations: int, discount: float = 1.0, keep_nodes: b
     """
     # An unvisited action takes the value of its node. If it counted as a loss, most of many actions would stay untried.
     config = SearchConfig(algorithm="puct", simulations=simulations, first_play_urgency="parent")
-    decide = make_decide(env, config, rollout_evaluation(env, discount), discount, keep_nodes)
-    return SearchPlayer(f"mcts:{simulations}", decide, None, deterministic=False)
+    evaluate = rollout_evaluation(env, discount)
+    decide = make_decide(env, config, evaluate, discount, keep_nodes)
+    growing = _make_growing(env, config, evaluate, discount) if keep_nodes else None
+    return SearchPlayer(f"mcts:{simulations}", decide, None, deterministic=False, growing=growing)
 
 
 class NetworkPlayers:
@@ -187,11 +237,19 @@ class NetworkPlayers:
         self._fold = jax.jit(fold)
         evaluate = network_evaluation(env, inference.apply)
         self._decide = make_decide(env, config, evaluate, discount, keep_nodes)
+        self._growing = _make_growing(env, config, evaluate, discount) if keep_nodes else None
         self._network = _policy_and_value(env, evaluate)
 
     def player(self, name: str, params: Params) -> SearchPlayer:
         """The player with parameters `params`."""
-        return SearchPlayer(name, self._decide, self._fold(params), deterministic=True, network=self._network)
+        return SearchPlayer(
+            name,
+            self._decide,
+            self._fold(params),
+            deterministic=True,
+            network=self._network,
+            growing=self._growing,
+        )
 
 
 def make_decide(
@@ -211,6 +269,16 @@ def make_decide(
 
     compiled: Decide = jax.jit(decide)
     return compiled
+
+
+def _make_growing(env: Env, config: SearchConfig, evaluate: Evaluate, discount: float) -> GrowingSearch | None:
+    """Compiles a search that goes on where it stopped; trees are consumed."""
+    search = make_growing_search(config, rules_model(env, evaluate, discount))
+    if search is None:
+        return None
+    return GrowingSearch(
+        jax.jit(search.begin), jax.jit(search.grow, donate_argnums=2), jax.jit(search.follow, donate_argnums=0)
+    )
 
 
 def _policy_and_value(env: Env, evaluate: Evaluate) -> PolicyAndValue:

@@ -36,12 +36,12 @@ def qtransform(transform: Transform) -> mctx.QTransform:
     """A transform of Q-values as mctx calls it: with the tree of one search and a node, to return `[A]`."""
 
     def call(tree: mctx.Tree, node: Array) -> Array:
-        return transform(_edges(tree, node), -1)
+        return transform(edges_at(tree, node), -1)
 
     return call
 
 
-def _edges(tree: mctx.Tree, node: Array) -> Edges:
+def edges_at(tree: mctx.Tree, node: Array) -> Edges:
     """The edges `[A]` of one node of one search."""
     visits = tree.children_visits[node]
     return Edges(
@@ -58,7 +58,7 @@ def _edges(tree: mctx.Tree, node: Array) -> Edges:
 
 def edges_of_roots(tree: mctx.Tree) -> Edges:
     """The edges `[B, A]` of the roots of B searches."""
-    edges: Edges = jax.vmap(_edges, in_axes=(0, None))(tree, mctx.Tree.ROOT_INDEX)
+    edges: Edges = jax.vmap(edges_at, in_axes=(0, None))(tree, mctx.Tree.ROOT_INDEX)
     return edges
 
 
@@ -70,11 +70,24 @@ def _with_chance(select: mctx.InteriorActionSelectionFn, model: Model) -> mctx.I
 
     def selected(key: Array, tree: mctx.Tree, node: Array, depth: Array) -> jax.Array:
         state = jax.tree.map(lambda leaf: leaf[node][None], tree.embeddings)
-        outcome = jnp.argmax(outcome_scores(_edges(tree, node)))
+        outcome = jnp.argmax(outcome_scores(edges_at(tree, node)))
         chosen: jax.Array = jnp.where(is_afterstate(state)[0], outcome, select(key, tree, node, depth))
         return chosen.astype(jnp.int32)
 
     return selected
+
+
+def inner_selection(config: SearchConfig, model: Model) -> mctx.InteriorActionSelectionFn:
+    """The algorithm's rule for nodes below the root in mctx's trees."""
+    if config.algorithm == "gumbel":
+        transform = qtransform(gumbel_values(config, model))
+        return partial(mctx.gumbel_muzero_interior_action_selection, qtransform=transform)
+    return partial(
+        mctx.muzero_action_selection,
+        pb_c_init=config.pb_c_init,
+        pb_c_base=PB_C_BASE,
+        qtransform=qtransform(puct_transform(config, model.bounds)),
+    )
 
 
 def nodes_of(tree: mctx.Tree) -> SearchedNodes:
@@ -150,14 +163,14 @@ def _gumbel(config: SearchConfig, model: Model, keep_nodes: bool) -> BatchedSear
     """Gumbel AlphaZero (Danihelka et al. 2022): sequential halving at the root; completed Q-values give the policy
     target.
     """
-    transform = _gumbel_transform(config, model)
+    transform = gumbel_values(config, model)
     in_mctx = config.tree == "mctx"
     grown = _gumbel_in_mctx(config, model, keep_nodes) if in_mctx else _gumbel_in_dense(config, model)
 
     def search(params: Params, key: Array, roots: EnvState, exploration: Exploration) -> SearchResult:
         root_key, search_key = jax.random.split(key)
         search_key, noise_key = jax.random.split(search_key)
-        root, legal = _evaluated(model, params, root_key, roots)
+        root, legal = evaluated(model, params, root_key, roots)
         noise = jnp.asarray(exploration.noise)[:, None] * jax.random.gumbel(noise_key, legal.shape)
         tree = grown(params, search_key, root, noise)
         edges = tree.roots
@@ -173,14 +186,12 @@ def _gumbel(config: SearchConfig, model: Model, keep_nodes: bool) -> BatchedSear
     return search
 
 
-def _gumbel_transform(config: SearchConfig, model: Model, some_actions: bool = False) -> Transform:
+def gumbel_values(config: SearchConfig, model: Model, some_actions: bool = False) -> Transform:
+    """The transform of Q-values in Gumbel search of a model."""
     return gumbel_transform(config, model.bounds, config.min_value_range or model.min_value_range, some_actions)
 
 
 def _gumbel_in_mctx(config: SearchConfig, model: Model, keep_nodes: bool) -> _Grow:
-    transform = qtransform(_gumbel_transform(config, model))
-    inner = _with_chance(partial(mctx.gumbel_muzero_interior_action_selection, qtransform=transform), model)
-
     def grown(params: Params, key: Array, root: mctx.RootFnOutput, noise: jax.Array) -> _Grown:
         tree = mctx.search(
             params,
@@ -191,9 +202,9 @@ def _gumbel_in_mctx(config: SearchConfig, model: Model, keep_nodes: bool) -> _Gr
                 mctx.gumbel_muzero_root_action_selection,
                 num_simulations=config.simulations,
                 max_num_considered_actions=config.max_considered_actions,
-                qtransform=transform,
+                qtransform=qtransform(gumbel_values(config, model)),
             ),
-            interior_action_selection_fn=inner,
+            interior_action_selection_fn=_with_chance(inner_selection(config, model), model),
             num_simulations=config.simulations,
             invalid_actions=root.prior_logits == ILLEGAL,
             extra_data=mctx.GumbelMuZeroExtraData(root_gumbel=noise),
@@ -206,7 +217,7 @@ def _gumbel_in_mctx(config: SearchConfig, model: Model, keep_nodes: bool) -> _Gr
 def _gumbel_in_dense(config: SearchConfig, model: Model) -> _Grow:
     def grown(params: Params, key: Array, root: mctx.RootFnOutput, noise: jax.Array) -> _Grown:
         slots = slots_of(root.prior_logits, config.slots, preference=root.prior_logits + noise)
-        transform = _gumbel_transform(config, model, some_actions=slots.action is not None)
+        transform = gumbel_values(config, model, some_actions=slots.action is not None)
         selection = gumbel_selection(config, transform, slots.of(noise), slots.legal)
         tree = grow(model, selection, params, key, root, slots, config)
         return _grown(config, tree, root)
@@ -224,7 +235,7 @@ def _puct(config: SearchConfig, model: Model, keep_nodes: bool) -> BatchedSearch
     def search(params: Params, key: Array, roots: EnvState, exploration: Exploration) -> SearchResult:
         root_key, noise_key, search_key = jax.random.split(key, 3)
         choice_key, tie_key, search_key = jax.random.split(search_key, 3)
-        root, legal = _evaluated(model, params, root_key, roots)
+        root, legal = evaluated(model, params, root_key, roots)
         weight = config.dirichlet_fraction * exploration.noise
         noisy = jnp.where(legal, with_noise(noise_key, root.prior_logits, legal, config, weight), ILLEGAL)
         ties = _TIE_BREAK * jax.random.uniform(tie_key, legal.shape)
@@ -241,12 +252,7 @@ def _puct(config: SearchConfig, model: Model, keep_nodes: bool) -> BatchedSearch
 
 
 def _puct_in_mctx(config: SearchConfig, model: Model, keep_nodes: bool) -> _Grow:
-    select = partial(
-        mctx.muzero_action_selection,
-        pb_c_init=config.pb_c_init,
-        pb_c_base=PB_C_BASE,
-        qtransform=qtransform(puct_transform(config, model.bounds)),
-    )
+    select = inner_selection(config, model)
 
     def grown(params: Params, key: Array, root: mctx.RootFnOutput, noise: jax.Array) -> _Grown:
         del noise  # mctx breaks ties with noise of its own
@@ -281,7 +287,7 @@ def _grown(config: SearchConfig, tree: Tree, root: mctx.RootFnOutput) -> _Grown:
     return _Grown(root_edges(tree, root.prior_logits), dropped, 1 + tree.depth / config.simulations)
 
 
-def _evaluated(model: Model, params: Params, key: Array, roots: EnvState) -> tuple[mctx.RootFnOutput, jax.Array]:
+def evaluated(model: Model, params: Params, key: Array, roots: EnvState) -> tuple[mctx.RootFnOutput, jax.Array]:
     """Evaluates B roots, with the largest logit 0 and `ILLEGAL` for illegal actions; also returns legal `[B, A]`."""
     legal, root = jnp.asarray(model.legal(roots)), model.root(params, key, roots)
     assert root.prior_logits.shape == legal.shape
@@ -316,6 +322,22 @@ def with_noise(key: Array, logits: Array, legal: Array, config: SearchConfig, we
     prior = jax.nn.softmax(jnp.where(legal, logits, -jnp.inf))
     mixed = (1.0 - weight[:, None]) * prior + weight[:, None] * noise
     return jnp.log(jnp.maximum(mixed, np.finfo(np.float32).tiny))
+
+
+def result_of(config: SearchConfig, model: Model, tree: mctx.Tree, earlier: Array) -> SearchResult:
+    """The result, with nodes, of B trees of at least one simulation that were grown without exploration.
+
+    `earlier` (`[B, A]` int32) is the visits from before the nodes were roots. In Gumbel search they do not decide which
+    actions are the most visited, since they come from another rule.
+    """
+    grown = _Grown(edges_of_roots(tree), nodes=nodes_of(tree))
+    edges = grown.roots
+    if config.algorithm == "gumbel":
+        improved, new = edges.logits + gumbel_values(config, model)(edges, 1), edges.visits - earlier
+        finalist = (edges.visits > 0) & (new == jnp.max(new, axis=1, keepdims=True))
+        policy = jax.nn.softmax(jnp.where(edges.logits != ILLEGAL, improved, ILLEGAL))
+        return _result(config, model, grown, policy, jnp.argmax(jnp.where(finalist, improved, -jnp.inf), axis=1))
+    return _result(config, model, grown, edges.visits / edges.total_visits, jnp.argmax(edges.visits, axis=1))
 
 
 def _result(config: SearchConfig, model: Model, tree: _Grown, policy: Array, action: Array) -> SearchResult:

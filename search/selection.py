@@ -171,7 +171,7 @@ def outcome_scores(edges: Edges) -> jax.Array:
 
 PB_C_BASE = 19652.0
 """Constant `c2` of PUCT's exploration term (Schrittwieser et al. 2020, appendix B)."""
-_LOW = -1e9
+LOW = -1e9
 """The lowest score of an action that sequential halving considers."""
 _SAFE = 80.0
 """If a transform adds at most this much to log-priors, their exponentials need no shift by the maximum: exp(-80) is a
@@ -207,7 +207,7 @@ def gumbel_selection(config: SearchConfig, transform: Transform, noise: jax.Arra
     def root(edges: Edges, simulation: jax.Array) -> jax.Array:
         now = jax.lax.dynamic_index_in_dim(jnp.asarray(schedule), simulation, axis=1, keepdims=True)
         visits = jnp.sum(jnp.where(mine, now, 0), axis=0)
-        scores = jnp.maximum(_LOW, noise + edges.logits + transform(edges, 0))
+        scores = jnp.maximum(LOW, noise + edges.logits + transform(edges, 0))
         return jnp.where(legal & (edges.visits == visits), scores, -jnp.inf)
 
     def inner(edges: Edges) -> jax.Array:

@@ -16,8 +16,9 @@ from podzero.player_names import BuiltinPlayer, EnginePlayer, TrainedPlayer, gam
 from podzero.reading import standard_input
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.gtp import GtpServer
+from podzero.tools.play.search_steps import STEP
 from podzero.tools.play.searching import make_player, usual_simulations, with_simulations
-from podzero.tools.play.timed_search import STEP, EngineParts, TimedSearch
+from podzero.tools.play.timed_search import EngineParts, TimedSearch
 from podzero.tools.play.uci import UciServer
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from importlib.metadata import version
 from queue import Queue
@@ -17,7 +18,8 @@ from podzero.evaluation.engines import GTP_COLOURS, GtpAnswer
 from podzero.reading import End, read_ahead
 from podzero.tools.play.drawing import board_text
 from podzero.tools.play.game import PlayableGame
-from podzero.tools.play.timed_search import EngineParts, GtpClock, Line, SearchedLines
+from podzero.tools.play.search_steps import Line, SearchedLines
+from podzero.tools.play.timed_search import EngineParts, GtpClock
 
 _GREATEST = 1e6
 """Largest absolute value of a numeric argument: an `int` of infinity would fail, and more is a controller's mistake."""
@@ -261,10 +263,8 @@ class GtpServer:
         clock = self._clocks[first]
         seconds = clock.seconds()
         started = time.monotonic()
-        # The clock runs while a search that an analysis gave up is still ending.
-        waited = search.settle()
-        for size in search.usual() if seconds is None else search.within_seconds(seconds - waited):
-            searched = search.run(size, game.state, game.legal_mask)
+        simulations = search.usual if seconds is None else search.most
+        *_, searched = search.results(game.state, game.legal_mask, simulations, seconds)
         clock.spend(time.monotonic() - started)
         best = searched.lines[0]
         name = "resign" if keep and self._resigns(first, best.value) else game.name(best.action)
@@ -317,7 +317,7 @@ class GtpServer:
         return ""
 
     def _analyze(self, command: GtpCommand) -> None:
-        """Writes the results of searches of growing sizes until another command arrives."""
+        """Writes a search's result so far in each interval, until another command arrives."""
         try:
             first, interval = self._analysis_arguments(command.arguments)
             game, search = self._parts.result()
@@ -328,18 +328,15 @@ class GtpServer:
             self._write(str(GtpAnswer(command.number, str(error), failed=True)))
             return
         self._write(f"={command.number}")
-        line, sizes = "", search.sizes
-        # One line per interval or search, whichever takes longer; after the largest search, its line is repeated.
-        while not self._interrupted():
-            started = time.monotonic()
-            if sizes:
-                searched = search.run_unless(self._interrupted, sizes.pop(0), game.state, game.legal_mask)
-                if searched is None:
-                    break
-                line = self._analyses[command.name](searched, game)
-            self._write(line)
-            while not self._interrupted() and time.monotonic() < started + interval:
-                time.sleep(0.01)
+        written = -math.inf
+        results = search.results(game.state, game.legal_mask, search.most, math.inf, self._interrupted)
+        # After the last result, it is repeated.
+        for searched in _repeating_last(results):
+            if time.monotonic() >= written + interval:
+                written = time.monotonic()
+                self._write(self._analyses[command.name](searched, game))
+            if self._interrupted():
+                break
         for _ in range(passes):
             game.take_back()
         self._write("")
@@ -357,6 +354,15 @@ class GtpServer:
             rest.pop(0)
         hundredths = number_at(rest, 0, "an interval") if rest else 100.0
         return first, max(hundredths, 1.0) / 100
+
+
+def _repeating_last(results: Iterable[SearchedLines]) -> Iterator[SearchedLines]:
+    """The results, then the last one again and again, with pauses."""
+    for searched in results:
+        yield searched
+    while True:
+        time.sleep(0.01)
+        yield searched
 
 
 def _visited(searched: SearchedLines) -> list[Line]:

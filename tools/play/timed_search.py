@@ -1,4 +1,4 @@
-"""Search within a time limit: a few numbers of simulations, timed beforehand, and the clocks of UCI and GTP."""
+"""Search within limits of simulations and time, and the clocks of UCI and GTP."""
 
 from __future__ import annotations
 
@@ -8,171 +8,84 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-from podzero.evaluation.players import Player, SearchPlayer
+from podzero.evaluation.players import Player
 from podzero.tools.play.game import PlayableGame
-from podzero.tools.play.searching import batch_of_one, most_visited
-from podzero.types import EnvState, SearchResult
+from podzero.tools.play.search_steps import SearchedLines, Steps, steps_of
+from podzero.types import EnvState
 
-STEP = 4
-"""Ratio between successive sizes (numbers of simulations)."""
-COUNT = 4
-"""Number of sizes, without the usual one."""
-MARGIN = 1.2
-"""A search is assumed to take this multiple of the time measured before."""
 _POLL_S = 0.01
 """Interval in seconds at which a search checks whether it is given up."""
 
 
-class Line(NamedTuple):
-    """A move that a search considered, with its principal variation."""
-
-    action: int
-    value: float
-    """The value for the player to move, in [-1, 1]."""
-    probability: float
-    """The improved policy's probability of the action."""
-    visits: int
-    moves: tuple[int, ...]
-    """The principal variation, from the action on; may extend beyond the end of the game."""
-
-
-class SearchedLines(NamedTuple):
-    """The result of a search."""
-
-    lines: list[Line]
-    """The selected move, then the others by visits, descending."""
-    simulations: int
-    seconds: float
-
-
 class TimedSearch:
-    """A player that searches with a choice of sizes (numbers of simulations); `prepare` must be called first.
+    """A player that searches in steps; `prepare` must be called first.
 
     Args:
       make: makes the player for a number of simulations per move.
-      usual: the size without a time limit.
-      most: the largest size.
+      usual: the simulations without a time limit.
+      most: the most simulations.
     """
 
     def __init__(self, make: Callable[[int], Player], usual: int, most: int) -> None:
         self._make, self._usual, self._most = make, usual, most
-        self._players: dict[int, Player] = {}
-        self._seconds: dict[int, float] = {}
-        self._key = jax.random.key(0)
-        # One thread: a search that was given up delays the next one instead of competing with it.
+        self._steps: Steps | None = None
+        # One thread: a step that was given up delays the next search instead of competing with it.
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="search")
 
     @property
     def most(self) -> int:
-        """The largest size."""
+        """The most simulations."""
         return self._most
 
     @property
-    def sizes(self) -> list[int]:
-        """All sizes, ascending."""
-        return sorted({max(self._most // STEP**step, 1) for step in range(COUNT)} | {min(self._usual, self._most)})
+    def usual(self) -> int:
+        """The simulations without a time limit."""
+        return min(self._usual, self._most)
 
     def limit(self, most: int) -> None:
-        """Makes `most` the usual and the largest size; the new sizes must be prepared."""
-        self._usual, self._most = most, most
+        """Makes `most` the usual and the most simulations; `prepare` must be called again."""
+        self._usual, self._most, self._steps = most, most, None
 
     def prepare(self, state: EnvState) -> None:
-        """Compiles and times the search of `state` for each size that has not been prepared yet."""
-        self._worker.submit(self._prepare, state).result()
+        """Compiles and times the search of `state`, unless that has been done."""
+        if self._steps is None:
+            steps = steps_of(self._make, self._usual, self._most)
+            self._worker.submit(steps.prepare, state).result()
+            self._steps = steps
 
-    def settle(self) -> float:
-        """Waits until a search that was given up has ended; returns the seconds waited."""
-        start = time.perf_counter()
-        self._worker.submit(lambda: None).result()
-        return time.perf_counter() - start
-
-    def _prepare(self, state: EnvState) -> None:
-        for size in self.sizes:
-            if size not in self._players:
-                self._players[size] = self._make(size)
-                # The first search compiles, the second is timed.
-                self._search(size, state)
-                self._seconds[size] = self._search(size, state).seconds
-
-    # For each kind of limit, the sizes to search with, one after another. An endless search takes all `sizes`.
-
-    def usual(self) -> list[int]:
-        """Sizes without a limit."""
-        return [min(self._usual, self._most)]
-
-    def within_simulations(self, simulations: int) -> list[int]:
-        """Sizes for a limit of simulations."""
-        return [max((size for size in self.sizes if size <= simulations), default=self.sizes[0])]
-
-    def within_seconds(self, seconds: float) -> list[int]:
-        """Sizes for a limit of seconds: those that fit one after another, at least the smallest."""
-        chosen: list[int] = []
-        spent = 0.0
-        for size in self.sizes:
-            spent += MARGIN * self._seconds[size]
-            if chosen and spent > seconds:
-                break
-            chosen.append(size)
-        return chosen
-
-    def run(self, size: int, state: EnvState, legal: np.ndarray[Any, Any]) -> SearchedLines:
-        """Searches a non-terminal state with one of `sizes`.
+    def results(
+        self,
+        state: EnvState,
+        legal: np.ndarray[Any, Any],
+        simulations: int,
+        seconds: float | None = None,
+        given_up: Callable[[], bool] = lambda: False,
+    ) -> Iterator[SearchedLines]:
+        """Searches a non-terminal state; each result is better than the one before.
 
         Args:
-          size: number of simulations.
           state: the state, without a batch axis.
           legal: `[A]` bool, the actions to return lines for.
+          simulations: the most simulations; at most `most` are made.
+          seconds: a limit of seconds, infinity for results without one; None if only the last result is used.
+          given_up: ends the search when true, but not before the first result.
         """
-        searched = self.run_unless(lambda: False, size, state, legal)
-        assert searched is not None
-        return searched
-
-    def run_unless(
-        self, given_up: Callable[[], bool], size: int, state: EnvState, legal: np.ndarray[Any, Any]
-    ) -> SearchedLines | None:
-        """As `run`, but returns None as soon as `given_up()` is true."""
-        search = self._worker.submit(self._measured, size, state)
-        while not wait([search], timeout=_POLL_S).done:
+        assert self._steps is not None
+        # Taken here, so that the time counts which a step that was given up still takes.
+        end = None if seconds is None else time.monotonic() + seconds
+        left = None if end is None else lambda: end - time.monotonic()
+        for number, step in enumerate(self._steps.search(state, legal, simulations, left)):
+            running = self._worker.submit(step)
+            while not wait([running], timeout=_POLL_S).done:
+                if number and given_up():
+                    # This stops it only before it has started; a running program continues in the background.
+                    running.cancel()
+                    return
+            yield running.result()
             if given_up():
-                # This stops it only before it has started; a running program continues in the background (`settle`).
-                search.cancel()
-                return None
-        searched = search.result()
-        return searched._replace(lines=[line for line in searched.lines if legal[line.action]])
-
-    def _measured(self, size: int, state: EnvState) -> SearchedLines:
-        searched = self._search(size, state)
-        self._seconds[size] = (self._seconds[size] + searched.seconds) / 2
-        return searched
-
-    def _search(self, size: int, state: EnvState) -> SearchedLines:
-        start = time.perf_counter()
-        self._key, key = jax.random.split(self._key)
-        roots = batch_of_one(state)
-        player = self._players[size]
-        if isinstance(player, SearchPlayer):
-            lines = list(_lines(jax.tree.map(lambda leaf: np.asarray(leaf)[0], player.search(key, roots))))
-        else:
-            action = int(np.asarray(player.choose(key, roots))[0])
-            lines = [Line(action, 0.0, 1.0, 1, (action,))]
-        return SearchedLines(lines, size, time.perf_counter() - start)
-
-
-def _lines(result: SearchResult) -> Iterator[Line]:
-    """A line for each action of one search."""
-    policy, visits = np.asarray(result.policy), np.asarray(result.visits)
-    # The last key is the first criterion.
-    order = np.lexsort((-policy, -visits, np.arange(len(policy)) != int(result.action)))
-    nodes, qvalues = result.nodes, result.qvalues
-    assert qvalues is not None
-    for one in map(int, order):
-        # Unvisited actions have no Q-value and take the root's value.
-        mean = qvalues[one] if visits[one] else result.value
-        moves = (one,) if nodes is None or not visits[one] else most_visited(nodes, one)
-        yield Line(one, float(np.clip(mean, -1, 1)), float(policy[one]), int(visits[one]), moves)
+                return
 
 
 OVERHEAD_S = 0.05

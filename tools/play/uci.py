@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from threading import Event, Lock, Thread
 
@@ -13,7 +13,8 @@ from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.notation import NotationError, fen_of, state_of, white_to_move
 from podzero.evaluation.engines import UCI_VARIANTS, UciOption, UciPosition
 from podzero.tools.play.game import PlayableGame
-from podzero.tools.play.timed_search import EngineParts, GoLimits, Line, SearchedLines, parse_go
+from podzero.tools.play.search_steps import Line, SearchedLines
+from podzero.tools.play.timed_search import EngineParts, GoLimits, parse_go
 
 _MOST_LINES = 218
 """Most legal moves of a chess position."""
@@ -168,29 +169,28 @@ class UciServer:
         self._say(f"bestmove {best}")
 
     def _best(self, parts: EngineParts, limits: GoLimits) -> str:
-        game, best = parts.game, _NOTHING
         legal = self._allowed(parts, limits.searchmoves)
-        for depth, size in enumerate(self._sizes(parts, limits) if legal.any() else [], start=1):
-            # The first search is never given up, so there is always a move to answer.
-            enough = self._stop.is_set if depth > 1 else lambda: False
-            searched = parts.search.run_unless(enough, size, game.state, legal)
-            if searched is None:
-                break
-            for line in self._infos(parts, searched, depth):
-                self._say(line)
-            best = game.name(searched.lines[0].action)
-            if self._stop.is_set():
-                break
-        return best
+        if not legal.any():
+            return _NOTHING
+        depth, shown = 0, 0
+        for searched in self._results(parts, limits, legal):
+            # Not every result, since a controller has to read them all.
+            if searched.simulations >= 2 * shown:
+                depth, shown = depth + 1, searched.simulations
+                self._show(parts, searched, depth)
+        if searched.simulations > shown:
+            self._show(parts, searched, depth + 1)
+        return parts.game.name(searched.lines[0].action)
 
-    def _sizes(self, parts: EngineParts, limits: GoLimits) -> list[int]:
-        search, seconds = parts.search, limits.seconds(white=white_to_move(parts.game.state))
-        waited = search.settle()
-        if limits.infinite:
-            return search.sizes
-        if limits.nodes is not None:
-            return search.within_simulations(limits.nodes)
-        return search.usual() if seconds is None else search.within_seconds(seconds - waited)
+    def _results(
+        self, parts: EngineParts, limits: GoLimits, legal: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    ) -> Iterator[SearchedLines]:
+        search, state = parts.search, parts.game.state
+        seconds = math.inf if limits.infinite else limits.seconds(white=white_to_move(state))
+        simulations = search.usual if seconds is None else search.most
+        if limits.nodes is not None and not limits.infinite:
+            simulations = limits.nodes
+        return search.results(state, legal, simulations, seconds, self._stop.is_set)
 
     def _allowed(self, parts: EngineParts, names: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """`[A]` bool, the legal actions, restricted to those in `names` if any of these is legal."""
@@ -202,10 +202,11 @@ class UciServer:
                 self._say(f"info string searchmoves: {error}")
         return named if named.any() else legal
 
-    def _infos(self, parts: EngineParts, searched: SearchedLines, depth: int) -> Iterable[str]:
-        speed = f"nodes {searched.simulations} nps {round(searched.simulations / max(searched.seconds, 1e-6))}"
+    def _show(self, parts: EngineParts, searched: SearchedLines, depth: int) -> None:
+        new = searched.simulations - searched.kept
+        speed = f"nodes {searched.simulations} nps {round(new / max(searched.seconds, 1e-6))}"
         for number, line in enumerate(searched.lines[: self._lines], start=1):
-            yield (
+            self._say(
                 f"info depth {depth} multipv {number} score cp {centipawns(line)} {speed} "
                 f"time {round(1000 * searched.seconds)} pv {' '.join(parts.game.names_of(line.moves))}"
             )

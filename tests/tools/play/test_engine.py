@@ -115,14 +115,62 @@ def test_players_without_a_search_are_engines_too():
     game, search = make_parts("solver", None, "tic_tac_toe")
     for name in ("a1", "b1", "a2", "b2"):
         game.play(game.action(name))
-    searched = search.run(1, game.state, game.legal_mask)
+    *_, searched = search.results(game.state, game.legal_mask, 1)
     assert game.name(searched.lines[0].action) == "a3"
     assert np.isfinite(searched.seconds)
 
 
-def test_a_trained_player_searches_growing_numbers_of_simulations(untrained):
-    game, search = make_parts(untrained("tic_tac_toe"), None, None)
-    assert (search.sizes, search.usual()) == ([1, 2, 8, 32], [8])
-    searched = search.run(32, game.state, game.legal_mask)
-    assert sum(line.visits for line in searched.lines) == 32
-    assert len(searched.lines) == 9
+def best(parts, simulations=10**6, seconds=None):
+    """The last result of a search of the position shown."""
+    *_, searched = parts.search.results(parts.game.state, parts.game.legal_mask, simulations, seconds)
+    return searched
+
+
+@pytest.fixture(scope="module")
+def tic_tac_toe(untrained):
+    return make_parts(untrained("tic_tac_toe"), None, None)
+
+
+def test_a_trained_player_searches_up_to_a_number_of_simulations(tic_tac_toe):
+    game, search = tic_tac_toe
+    game.restart([0])
+    assert (search.usual, search.most) == (8, 32)
+    for simulations, made in ((search.usual, 8), (13, 13), (4, 13), (100, 32), (100, 32)):
+        searched = best(tic_tac_toe, simulations)
+        assert (searched.simulations, sum(line.visits for line in searched.lines)) == (made, made)
+        assert len(searched.lines) == 8
+    assert searched.kept == 32
+    game.restart([1])
+    assert best(tic_tac_toe, seconds=0.0).simulations >= 1
+
+
+def test_an_engine_keeps_the_part_of_its_tree_that_was_played(untrained):
+    parts = make_parts(untrained("tic_tac_toe"), 150, None)
+    game, kept = parts.game, []
+    game.restart([4])
+    while not game.over:
+        searched = best(parts)
+        kept.append(searched.kept)
+        assert searched.simulations == 150
+        chosen = searched.lines[0]
+        assert chosen.action in game.legal
+        assert chosen.moves[0] == chosen.action
+        # The opponent answers by a move that the tree knows.
+        game.play(chosen.action)
+        reply = chosen.moves[1] if len(chosen.moves) > 1 else None
+        if not game.over:
+            game.play(reply if reply in game.legal else game.legal[0])
+    assert kept[0] == 0
+    assert kept[1] > 0
+
+
+def test_an_engine_drops_its_tree_where_the_game_is_another(tic_tac_toe):
+    game = tic_tac_toe.game
+    game.restart([4, 0])
+    best(tic_tac_toe)
+    game.play(game.legal[-1])
+    assert best(tic_tac_toe).kept > 0
+    game.take_back()
+    assert best(tic_tac_toe).kept == 0
+    game.restart([2, 4, 0, 1])
+    assert best(tic_tac_toe).kept == 0

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from podzero.envs.notation import white_to_move
-from podzero.tools.play.timed_search import Line
+from podzero.tools.play.search_steps import Line
 from podzero.tools.play.uci import UciServer, centipawns
 
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
@@ -126,7 +126,7 @@ def test_a_search_that_fails_is_told_and_ends_the_engine(parts_of, monkeypatch):
     def fail(*arguments):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(parts.result().search, "_search", fail)
+    monkeypatch.setattr(parts.result().search, "results", fail)
     with pytest.raises(RuntimeError, match="out of memory"):
         UciServer("who", "gardner_chess", parts, written.append).run(["go"])
     assert written == ["info string the search failed: RuntimeError: out of memory", "bestmove (none)"]
