@@ -26,7 +26,7 @@ from podzero.types import (
 
 
 class Env(Protocol):
-    """A game with one or two players as pure JAX functions of one state; `vmap` batches them."""
+    """A game as pure JAX functions of one state; `vmap` batches them."""
 
     @property
     def spec(self) -> EnvSpec:

@@ -22,6 +22,7 @@ from podzero.replay.reader import make_reader as make_reader
 from podzero.replay.reader import make_state_reader as make_state_reader
 from podzero.replay.records import Layout as Layout
 from podzero.replay.records import PositionLayout as PositionLayout
+from podzero.replay.records import RecordedPositions as RecordedPositions
 from podzero.replay.records import RecordsReader as RecordsReader
 from podzero.replay.records import RecordsWriter as RecordsWriter
 from podzero.replay.records import open_positions as open_positions

@@ -5,12 +5,8 @@ The folder is that of `podzero.replay.records`; a row is one position of an epis
 
 from __future__ import annotations
 
-import math
-import threading
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,7 +14,7 @@ from podzero.config import Experiment
 from podzero.errors import ConfigError
 from podzero.replay.records import open_rows
 from podzero.samples import UNSEARCHED, observations_kept, window_steps
-from podzero.types import Batch, EnvSpec, Keys, Window
+from podzero.types import EnvSpec, Window
 
 
 class Episode(NamedTuple):
@@ -91,17 +87,15 @@ def open_episodes(experiment: Experiment, spec: EnvSpec) -> NDArray[Any]:
     return open_rows(experiment.data.records, EpisodeLayout(spec, experiment.env.discount))
 
 
-class EpisodesReader:
-    """An endless iterator over batches of windows, which begin at uniformly drawn steps; a `ReplayReader`.
+class RecordedEpisodes:
+    """The episodes of `data.records`, of which windows are drawn, which begin at any step.
 
     The policy target is the action that was taken, the value of a position its return. Neither is the result of a
     search, so what is learned is the recorded behaviour; a search with the learned model improves on it.
     """
 
-    def __init__(
-        self, experiment: Experiment, spec: EnvSpec, leading: tuple[int, ...], seed: int | None = None
-    ) -> None:
-        """Opens `data.records`; see `RecordsReader`.
+    def __init__(self, experiment: Experiment, spec: EnvSpec) -> None:
+        """Opens the folder.
 
         Raises:
           ConfigError: see `open_episodes`.
@@ -110,26 +104,13 @@ class EpisodesReader:
         self._starts = np.flatnonzero(self._rows["left"] > 0)
         self._unroll, self._steps = experiment.muzero.unroll_steps, window_steps(experiment)
         self._kept, self._smoothing = observations_kept(experiment), experiment.data.smoothing
-        self._actions, self._leading = spec.num_actions, leading
-        self._random = np.random.default_rng(seed)
-        self._closed = threading.Event()
+        self._actions = spec.num_actions
 
-    def __iter__(self) -> Iterator[Batch]:
-        return self
+    def draw(self, random: np.random.Generator, count: int) -> Window:
+        """See `podzero.replay.records.Records`."""
+        return self._windows(self._starts[random.integers(len(self._starts), size=count)], random)
 
-    def __next__(self) -> Batch:
-        """The next batch, `[*leading, ...]` on every field.
-
-        Raises:
-          StopIteration: the reader was closed.
-        """
-        if self._closed.is_set():
-            raise StopIteration
-        starts = self._starts[self._random.integers(len(self._starts), size=math.prod(self._leading))]
-        windows = self._windows(starts)
-        return Batch(jax.tree.map(lambda field: field.reshape(*self._leading, *field.shape[1:]), windows))
-
-    def _windows(self, starts: NDArray[np.intp]) -> Window:
+    def _windows(self, starts: NDArray[np.intp], random: np.random.Generator) -> Window:
         """The windows `[N, ...]` whose first positions are the rows `starts`."""
         left = self._rows["left"][starts]
         ahead = np.arange(self._steps + 1)
@@ -145,7 +126,7 @@ class EpisodesReader:
         action = gathered("action", self._unroll, step_exists)
         # As in `WindowCutter`: no action leaves the absorbing state after the end.
         missing = ~step_exists[:, : self._unroll]
-        action[missing] = self._random.integers(self._actions, size=int(missing.sum()))
+        action[missing] = random.integers(self._actions, size=int(missing.sum()))
         taken = np.eye(self._actions, dtype=np.float32)[gathered("action", self._unroll + 1, step_exists)]
         policy = (1 - self._smoothing) * taken + self._smoothing / self._actions
         policy[~step_exists[:, : self._unroll + 1]] = 0
@@ -160,10 +141,3 @@ class EpisodesReader:
             terminated=self._rows["terminated"][starts] & (left <= self._steps),
             version=np.full(len(starts), UNSEARCHED, np.int32),
         )
-
-    def update_priorities(self, keys: Keys, errors: NDArray[Any]) -> None:
-        """Does nothing: recorded steps have no priorities."""
-
-    def close(self) -> None:
-        """Ends the iterator; thread-safe."""
-        self._closed.set()

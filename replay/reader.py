@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from podzero.config import Experiment, ReplayConfig
 from podzero.protocols import ReplayReader
-from podzero.replay.episodes import EpisodesReader
+from podzero.replay.episodes import RecordedEpisodes
 from podzero.replay.errors import ReplayTimeout
 from podzero.replay.priorities import PriorityWriter
-from podzero.replay.records import RecordsReader
+from podzero.replay.records import RecordedPositions, RecordsReader
 from podzero.replay.shard import Address, Addresses, Shard
 from podzero.replay.stream import PRIORITY_FIELDS, ShardStream
 from podzero.replay.tables import REANALYSED, SAMPLES, STATES, Table, tables_of
@@ -63,8 +63,8 @@ def make_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment, hos
     if reanalysed:
         parts.append(part(REANALYSED, reanalysed))
     if recorded:
-        kind = EpisodesReader if experiment.learns_model else RecordsReader
-        parts.append(kind(experiment, spec, (steps, recorded // hosts)))
+        records = (RecordedEpisodes if experiment.learns_model else RecordedPositions)(experiment, spec)
+        parts.append(RecordsReader(records, (steps, recorded // hosts)))
     return BatchReader(parts, len(addresses()))
 
 

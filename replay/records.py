@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from podzero.config import Experiment
 from podzero.errors import ConfigError
 from podzero.samples import UNSEARCHED
-from podzero.types import Batch, EnvSpec, Keys, Sample
+from podzero.types import Batch, EnvSpec, Keys, Sample, Window
 from podzero.workdir import read_json, sync_tree, write_atomically
 
 _POSITIONS = "positions.bin"
@@ -193,26 +193,44 @@ def open_rows(records: str | None, layout: Layout[Any]) -> NDArray[Any]:
     return np.memmap(file, layout.row, "r")
 
 
-class RecordsReader:
-    """An endless iterator over batches of recorded positions, drawn uniformly with replacement; a `ReplayReader`."""
+class Records(Protocol):
+    """The contents of a folder, of which samples are drawn."""
 
-    def __init__(
-        self, experiment: Experiment, spec: EnvSpec, leading: tuple[int, ...], seed: int | None = None
-    ) -> None:
-        """Opens `data.records`.
+    def draw(self, random: np.random.Generator, count: int) -> Sample | Window:
+        """Samples `[count, ...]`, drawn uniformly with replacement."""
+        ...
 
-        Args:
-          experiment: the experiment.
-          spec: the environment's specification.
-          leading: the leading axes of a batch.
-          seed: the seed of the draws; by default they differ from process to process.
+
+class RecordedPositions:
+    """The positions of `data.records`."""
+
+    def __init__(self, experiment: Experiment, spec: EnvSpec) -> None:
+        """Opens the folder.
 
         Raises:
           ConfigError: see `open_positions`.
         """
         self._layout, self._rows = open_positions(experiment, spec)
         self._smoothing, self._auxiliary = experiment.data.smoothing, experiment.has_auxiliary_heads
-        self._leading = leading
+
+    def draw(self, random: np.random.Generator, count: int) -> Sample:
+        """See `Records`."""
+        rows = self._rows[random.integers(len(self._rows), size=count)]
+        return self._layout.unpack(rows, self._smoothing, self._auxiliary)
+
+
+class RecordsReader:
+    """An endless iterator over batches of recorded samples; a `ReplayReader`."""
+
+    def __init__(self, records: Records, leading: tuple[int, ...], seed: int | None = None) -> None:
+        """Takes the records.
+
+        Args:
+          records: what samples are drawn of.
+          leading: the leading axes of a batch.
+          seed: the seed of the draws; by default they differ from process to process.
+        """
+        self._records, self._leading = records, leading
         self._random = np.random.default_rng(seed)
         self._closed = threading.Event()
 
@@ -227,12 +245,11 @@ class RecordsReader:
         """
         if self._closed.is_set():
             raise StopIteration
-        rows = self._rows[self._random.integers(len(self._rows), size=math.prod(self._leading))]
-        samples = self._layout.unpack(rows, self._smoothing, self._auxiliary)
+        samples = self._records.draw(self._random, math.prod(self._leading))
         return Batch(jax.tree.map(lambda field: field.reshape(*self._leading, *field.shape[1:]), samples))
 
     def update_priorities(self, keys: Keys, errors: NDArray[Any]) -> None:
-        """Does nothing: recorded positions have no priorities."""
+        """Does nothing: recorded samples have no priorities."""
 
     def close(self) -> None:
         """Ends the iterator; thread-safe."""

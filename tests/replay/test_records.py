@@ -7,7 +7,15 @@ import pytest
 
 from podzero.config import parse
 from podzero.errors import ConfigError
-from podzero.replay import PositionLayout, RecordsReader, RecordsWriter, make_reader, make_writer, open_positions
+from podzero.replay import (
+    PositionLayout,
+    RecordedPositions,
+    RecordsReader,
+    RecordsWriter,
+    make_reader,
+    make_writer,
+    open_positions,
+)
 from podzero.types import EnvSpec, Sample
 
 BITS = EnvSpec("bits", (3, 5), "bool", 11)
@@ -93,7 +101,7 @@ def test_without_self_play_batches_come_from_the_folder_alone(write, spec, exper
 
 def test_draws_are_uniform(write, spec, experiment_on):
     samples = positions(spec, 4)._replace(value_target=np.arange(4, dtype=np.float32) / 4)
-    reader = RecordsReader(experiment_on(write(samples)), spec, (4000,), seed=7)
+    reader = RecordsReader(RecordedPositions(experiment_on(write(samples)), spec), (4000,), seed=7)
     counts = np.bincount((4 * next(reader).samples.value_target).astype(int), minlength=4)
     assert abs(counts - 1000).max() < 5 * 27, "five standard deviations"
 
