@@ -188,6 +188,14 @@ def command(monkeypatch, capfd):
     return run
 
 
+@pytest.fixture
+def three_players(tmp_path):
+    """An experiment with a game for three players."""
+    game, file = Path(__file__).parents[1] / "configs" / "own_three_players.py", tmp_path / "three.yaml"
+    file.write_text(f"env: {{name: '{game.resolve()}:ThreeInARow'}}\n")
+    return file
+
+
 @pytest.fixture(scope="session")
 def watch():
     """Makes views that keep what they are shown."""

@@ -60,7 +60,7 @@ class SearchConfig(Section):
     tree: Literal["mctx", "dense"] = "mctx"
     """How trees are stored and updated: `mctx` follows the path of each game, which suits CPUs; `dense` updates all
     nodes of all games in each operation, which suits TPUs and GPUs. Results are the same up to rounding. With
-    `actors.inference=device` the default is `dense`."""
+    `actors.inference=device` the default is `dense`. Games with a value for each player always have dense trees."""
     slots: PositiveInt | None = None
     """With `tree=dense`: the largest number of actions that a node stores; if more are legal, it stores those with the
     largest prior. By default all actions, of which chess has 4,672."""

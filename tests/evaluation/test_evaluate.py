@@ -1,13 +1,10 @@
 import json
-from pathlib import Path
 
 import pytest
 
 from podzero.envs import make_env
 from podzero.errors import ConfigError
 from podzero.evaluation.evaluate import evaluate, records_file
-
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
 def test_a_match_as_plain_values():
@@ -89,11 +86,9 @@ def test_matches_of_an_agent_that_comes_with_podzero_leave_its_folder_alone():
     assert records_file("zoo:go_9x9", "zoo:go_9x9@2932", "random", make_env("go_9x9").spec) is None
 
 
-def test_games_of_three_players_have_no_records(tmp_path):
-    file = tmp_path / "three.yaml"
-    file.write_text(f"env: {{name: '{CONFIGS / 'own_three_players.py'}:ThreeInARow'}}\n")
-    result = evaluate("random", "random", games=10, game=str(file))
+def test_games_of_three_players_have_no_records(three_players, tmp_path):
+    result = evaluate("random", "random", games=10, game=str(three_players))
     assert result["games"] == 10
     assert result["records"] is None
     with pytest.raises(ConfigError, match="records"):
-        evaluate("random", "random", games=2, game=str(file), records=tmp_path / "games.pgn")
+        evaluate("random", "random", games=2, game=str(three_players), records=tmp_path / "games.pgn")

@@ -178,3 +178,8 @@ def test_two_agents_of_the_same_game_compare(tmp_path, agent):
     other = podzero.load(write_untrained(tmp_path / "other", "tic_tac_toe", 9))
     assert other.evaluate().policy.tolist() != agent.evaluate().policy.tolist()
     assert agent.play(other).game.over
+
+
+def test_a_game_for_three_is_not_played(three_players):
+    with pytest.raises(ConfigError, match="3 players"):
+        podzero.load("random", game=str(three_players)).play()

@@ -7,16 +7,12 @@ from pathlib import Path
 
 import pytest
 
-import podzero
-from podzero.config import SimulatorConfig, load
-from podzero.envs import make_env, rendering
-from podzero.errors import ConfigError
+from podzero.config import SimulatorConfig
+from podzero.envs import rendering
 from podzero.evaluation.evaluate import evaluate
 from podzero.launch import cli
 from podzero.tools.play import episode as watching
 from podzero.tools.play.command import Video, is_watched
-from podzero.tools.play.game import PlayableGame
-from podzero.tools.records.command import import_games
 
 
 @pytest.fixture
@@ -106,35 +102,7 @@ def test_people_watch_environments_and_play_games():
     assert not is_watched("tic_tac_toe", Video(seed=1))
 
 
-@pytest.fixture
-def three_players(tmp_path):
-    """An experiment with a game for three players."""
-    game = Path(__file__).resolve().parents[3] / "configs" / "own_three_players.py"
-    file = tmp_path / "three.yaml"
-    file.write_text(f"env: {{name: '{game}:ThreeInARow'}}\n")
-    return file
-
-
 def test_a_game_for_three_is_not_shown(play, three_players):
     code, _, err = play("random", "--game", three_players)
     assert code
     assert re.search("3 players.*podzero evaluate", err)
-
-
-def test_the_returns_of_three_players_are_the_result_of_their_game(three_players):
-    game = PlayableGame(make_env(load(str(three_players)).env))
-    game.restart([0, 24, 23, 1, 22, 21, 2])
-    assert game.over
-    assert game.result == "over, returns 1, -0.5, -0.5"
-
-
-def test_agents_do_not_play_games_for_three_in_python(three_players):
-    with pytest.raises(ConfigError, match="3 players"):
-        podzero.load("random", game=str(three_players)).play()
-
-
-def test_games_of_three_players_are_not_imported(three_players, tmp_path):
-    games = tmp_path / "games.jsonl"
-    games.write_text('{"moves": [0], "result": "1-0"}\n')
-    with pytest.raises(ConfigError, match="zero-sum"):
-        import_games([games], load(str(three_players)).env, tmp_path / "records")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from podzero.config import SimulatorConfig
+from podzero.config import SimulatorConfig, load
 from podzero.envs import HostEnv, SimulatorError, make_env
 from podzero.envs.notation import NotationError, names_in_text
 from podzero.envs.open_spiel import OpenSpielGame
@@ -157,3 +157,10 @@ def test_a_simulator_whose_names_fail_is_named(monkeypatch):
 )
 def test_commas_in_parentheses_belong_to_a_name(text, names):
     assert names_in_text(text) == names
+
+
+def test_the_returns_of_three_players_are_the_result_of_their_game(three_players):
+    game = PlayableGame(make_env(load(str(three_players)).env))
+    game.restart([0, 24, 23, 1, 22, 21, 2])
+    assert game.over
+    assert game.result == "over, returns 1, -0.5, -0.5"

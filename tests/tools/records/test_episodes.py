@@ -63,3 +63,10 @@ def test_episodes_are_imported_and_the_others_counted(tmp_path):
 def test_files_of_games_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"\.npz"):
         import_games([tmp_path / "game.sgf"], load("cartpole").env, tmp_path / "records")
+
+
+def test_games_of_three_players_are_refused(three_players, tmp_path):
+    games = tmp_path / "games.jsonl"
+    games.write_text('{"moves": [0], "result": "1-0"}\n')
+    with pytest.raises(ConfigError, match="zero-sum"):
+        import_games([games], load(str(three_players)).env, tmp_path / "records")
