@@ -14,6 +14,7 @@ Three games have none:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -77,8 +78,7 @@ _SYMMETRIES: dict[str, Callable[[], list[Symmetry]]] = {
     "tic_tac_toe": lambda: _square(3, extra_actions=0),
     # Half of these swap the colours of Othello's initial set-up. All preserve the rules and so the value of a position.
     "othello": lambda: _square(8, extra_actions=1),
-    "go_9x9": lambda: _square(9, extra_actions=1),
-    "go_19x19": lambda: _square(19, extra_actions=1),
+    **{f"go_{size}x{size}": partial(_square, size, extra_actions=1) for size in (7, 9, 19)},
     # A symmetry of Hex must preserve each player's pair of edges and the six neighbours of a cell: only the half turn
     # does. Transposing the board would also swap the players, but the swap rule applies to only one of them.
     "hex": lambda: [Symmetry(_half_turn, _cell_actions(_half_turn, 11, extra_actions=1))],

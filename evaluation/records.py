@@ -137,7 +137,7 @@ def _distinction(origin: str, rivals: set[str]) -> str:
     return origin[1] if all(rival[1] != origin[1] for rival in rivals) else origin
 
 
-SGF_GAMES = {"go_9x9": 1, "go_19x19": 1, "othello": 2, "hex": 11}
+SGF_GAMES = {"go_7x7": 1, "go_9x9": 1, "go_19x19": 1, "othello": 2, "hex": 11}
 """SGF's game number (property GM) of each game recorded in it."""
 _GO = f"KM[{KOMI}]RU[Tromp-Taylor]"
 

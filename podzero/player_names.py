@@ -38,7 +38,7 @@ class EngineKind(NamedTuple):
 
 
 ENGINES = {
-    "gnugo": EngineKind(range(1, 11), ("go_9x9", "go_19x19")),
+    "gnugo": EngineKind(range(1, 11), ("go_7x7", "go_9x9", "go_19x19")),
     "stockfish": EngineKind(range(21), ("chess",)),
     "fairy-stockfish": EngineKind(range(21), ("chess", "gardner_chess")),
 }

@@ -9,7 +9,7 @@ from functools import partial
 from podzero.envs.boards.backgammon import Backgammon
 from podzero.envs.boards.chess import CHESS_SIZES, Chess
 from podzero.envs.boards.connect_four import ConnectFour
-from podzero.envs.boards.go import Go
+from podzero.envs.boards.go import GO_SIZES, Go
 from podzero.envs.boards.hex import Hex
 from podzero.envs.boards.othello import Othello
 from podzero.envs.boards.play_2048 import Play2048
@@ -20,8 +20,7 @@ BOARD_GAMES: dict[str, Callable[[], BoardGame]] = {
     "othello": Othello,
     "hex": Hex,
     **{name: partial(Chess, size) for name, size in CHESS_SIZES.items()},
-    "go_9x9": partial(Go, 9),
-    "go_19x19": partial(Go, 19),
+    **{f"go_{size}x{size}": partial(Go, size) for size in GO_SIZES},
 }
 """The games without chance."""
 

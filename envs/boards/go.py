@@ -1,4 +1,4 @@
-"""Go with area scoring and positional superko, on boards of 9 x 9 and 19 x 19."""
+"""Go with area scoring and positional superko, on boards of 7 x 7, 9 x 9 and 19 x 19."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from podzero.envs.boards.rules import BoardGame, PlyResult, beside, chains_besid
 from podzero.types import Array
 
 _NEIGHBOURS = ((-1, 0), (1, 0), (0, -1), (0, 1))
+GO_SIZES = (7, 9, 19)
+"""The rows of the boards that have a name."""
 _HISTORY = 8
 """Positions that an observation shows."""
 KOMI = 7.5

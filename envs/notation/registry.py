@@ -103,6 +103,7 @@ _NOTATIONS: dict[str, Callable[[], LineNotation]] = {
     **{name: partial(ChessNames, name, size) for name, size in CHESS_SIZES.items()},
     **{name: partial(ShogiNames, name) for name in SHOGI_GAMES},
     "connect_four": partial(FixedNames, "connect_four", _LETTERS[:7], _COLUMNS),
+    "go_7x7": partial(FixedNames, "go_7x7", _vertices(7)),
     "go_9x9": partial(FixedNames, "go_9x9", _vertices(9)),
     "go_19x19": partial(FixedNames, "go_19x19", _vertices(19)),
     "othello": partial(FixedNames, "othello", [*_squares(8), "pass"]),

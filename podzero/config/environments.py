@@ -10,8 +10,8 @@ from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag
 from podzero.config.section import Fraction, OwnFile, Section, kind_by_name
 
 Game = Literal[
-    "animal_shogi", "chess", "connect_four", "gardner_chess", "go_9x9", "go_19x19",
-    "hex", "othello", "shogi", "tic_tac_toe",
+    "animal_shogi", "chess", "connect_four", "gardner_chess", "go_7x7", "go_9x9",
+    "go_19x19", "hex", "othello", "shogi", "tic_tac_toe",
 ]  # fmt: skip
 
 

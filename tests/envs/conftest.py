@@ -24,8 +24,8 @@ LEADERS = 4
 """Number of games with random moves. For each symmetry, one more game plays the transformed moves of the first; if the
 game has only one symmetry, one more for each of these games."""
 
-WHOLE = {"tic_tac_toe": 12, "connect_four": 45, "hex": 125, "othello": 130, "animal_shogi": 260, "go_9x9": 165,
-         "gardner_chess": 260, "go_19x19": 725, "chess": 515, "shogi": 515}  # fmt: skip
+WHOLE = {"tic_tac_toe": 12, "connect_four": 45, "hex": 125, "othello": 130, "animal_shogi": 260, "go_7x7": 100,
+         "go_9x9": 165, "gardner_chess": 260, "go_19x19": 725, "chess": 515, "shogi": 515}  # fmt: skip
 """More plies than any of the random games lasts."""
 HEAVY = ("animal_shogi", "chess", "gardner_chess", "go_19x19", "shogi")
 """Games whose step takes long to compile: only the slow tests step them."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pgx.go import Go
 
 from podzero.envs.boards import BOARD_GAMES
 from podzero.envs.boards.bits import Bits, constant, single
@@ -15,12 +16,13 @@ LONGEST = {
     "connect_four": 42,
     "othello": 80,
     "hex": 122,
+    "go_7x7": 98,
     "go_9x9": 162,
     "go_19x19": 722,
     "chess": 512,
     "gardner_chess": 256,
 }
-GAMES = {"go_19x19": 20, "go_9x9": 24, "chess": 16, "gardner_chess": 200}
+GAMES = {"go_19x19": 20, "go_9x9": 24, "go_7x7": 40, "chess": 16, "gardner_chess": 200}
 HEAVY = ("chess", "gardner_chess", "go_19x19")
 """pgx takes minutes for these."""
 
@@ -29,12 +31,21 @@ def as_int(bits):
     return int(bits.low) | int(bits.high) << 32
 
 
+def pgx_game(name):
+    """The game of pgx, which has rules of Go for every size but names for two."""
+    if name != "go_7x7":
+        return PgxGame(name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pgx.make", lambda _: Go(size=7))
+        return PgxGame(name)
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in HEAVY else ()) for name in BOARD_GAMES]
 )
 def test_every_ply_is_that_of_pgx(name):
     """In random games: observations, legal actions, players, rewards and ends, also after the end."""
-    ours, theirs = BOARD_GAMES[name](), PgxGame(name)
+    ours, theirs = BOARD_GAMES[name](), pgx_game(name)
     keys = jax.random.split(jax.random.key(0), GAMES.get(name, 300))
 
     def seen(view):
@@ -65,7 +76,7 @@ def test_every_ply_is_that_of_pgx(name):
 
 @pytest.mark.parametrize("name", BOARD_GAMES)
 def test_its_specification_is_that_of_pgx_with_smaller_states(name):
-    ours, theirs = BOARD_GAMES[name]().spec, PgxGame(name).spec
+    ours, theirs = BOARD_GAMES[name]().spec, pgx_game(name).spec
     assert ours._replace(state_bytes=0, max_plies=None) == theirs._replace(state_bytes=0)
     assert ours.state_bytes < theirs.state_bytes
 

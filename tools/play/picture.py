@@ -21,8 +21,8 @@ _STONES = {"connect_four": ("#d43d2f", "#f2c230")}
 """Colours of the two players' stones; dark and light in other games."""
 _WOOD = "#dcb66c"
 _GROUNDS = {
-    "connect_four": "#2b5fad", "go_9x9": _WOOD, "go_19x19": _WOOD, "othello": "#2e7d4f", "hex": "#e9dfc7",
-    "shogi": _WOOD, "animal_shogi": _WOOD,
+    "connect_four": "#2b5fad", "go_7x7": _WOOD, "go_9x9": _WOOD, "go_19x19": _WOOD, "othello": "#2e7d4f",
+    "hex": "#e9dfc7", "shogi": _WOOD, "animal_shogi": _WOOD,
 }  # fmt: skip
 _CHEQUERED = ("#f0d9b5", "#b58863")
 """Light and dark squares of games whose pieces move."""
