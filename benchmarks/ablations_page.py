@@ -181,7 +181,7 @@ def _findings(results: Mapping[str, Json], runs: Sequence[Json]) -> list[str]:
         "network has the capacity; the targets of self-play lack the information.",
         f"The outcome of a game correlates by {outcome:.2f} with the true value in plies {band}. Lambda-returns "
         f"correlate by {min(others):.2f} to {max(others):.2f}.",
-        *(_of_simulations(larger) for larger in results["diagnosis"]["larger"]),
+        _of_simulations(results["diagnosis"]["larger"][-1]),
         f"{errors.count(VALUE_WRONG):,} of {len(errors):,} errors of the search end in a position that the network "
         "values wrongly.",
         f"Seeds differ by {100 * spread:.1f} points (standard deviation). Two single runs must differ by more than "

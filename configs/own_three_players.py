@@ -27,7 +27,7 @@ class State(NamedTuple):
 
 
 class ThreeInARow:
-    """The players place stones in turn on any free square of the board; an action is a square, a full board a draw."""
+    """Three players place a stone on any free square in turn. An action is a square; a full board is a draw."""
 
     players = PLAYERS
     max_plies = SIZE * SIZE

@@ -66,7 +66,7 @@ def analyze(
     return analyst.answers(lines)
 
 
-class Request(NamedTuple):
+class AnalysisRequest(NamedTuple):
     """A parsed line."""
 
     id: Any = None
@@ -111,17 +111,17 @@ class Analyst:
                 answers |= zip(places, found, strict=True)
             yield from (answers[place] for place in range(len(requests)))
 
-    def request(self, line: str) -> Request:
+    def request(self, line: str) -> AnalysisRequest:
         """Parses a line; what is wrong with it is its `error`."""
         try:
             tree = json.loads(line)
             # The answer repeats the id; NaN is not JSON.
             json.dumps(tree, allow_nan=False)
         except (ValueError, RecursionError) as error:
-            return Request(error=f"invalid JSON: {error}")
+            return AnalysisRequest(error=f"invalid JSON: {error}")
         if not isinstance(tree, dict):
-            return Request(error='expected an object, for example {"id": 1, "moves": [3, 3, 4]}')
-        request, moves, most = Request(tree.get("id")), tree.get("moves"), tree.get("maxVisits")
+            return AnalysisRequest(error='expected an object, for example {"id": 1, "moves": [3, 3, 4]}')
+        request, moves, most = AnalysisRequest(tree.get("id")), tree.get("moves"), tree.get("maxVisits")
         if not isinstance(moves, list) or not all(self._is_move(move) for move in moves):
             last = self._env.spec.num_actions - 1
             return request._replace(error=f'expected "moves" to be a list of names, or of actions from 0 to {last}')
@@ -141,9 +141,9 @@ class Analyst:
             return None
         return max((size for size in self._sizes if size <= most), default=self._sizes[0])
 
-    def _answer(self, requests: list[Request], simulations: int) -> Iterator[dict[str, Any]]:
+    def _answer(self, requests: list[AnalysisRequest], simulations: int) -> Iterator[dict[str, Any]]:
         """The answers to at most `BATCH` requests."""
-        padding = [Request()] * ((1 if len(requests) == 1 else BATCH) - len(requests))
+        padding = [AnalysisRequest()] * ((1 if len(requests) == 1 else BATCH) - len(requests))
         self._key, key = jax.random.split(self._key)
         with simulator_errors():
             roots, errors = self._replay([*requests, *padding])
@@ -166,7 +166,7 @@ class Analyst:
             "visits": {name: int(result.visits[action]) for action, name in names.items()},
         }
 
-    def _replay(self, requests: list[Request]) -> tuple[EnvState, list[str | None]]:
+    def _replay(self, requests: list[AnalysisRequest]) -> tuple[EnvState, list[str | None]]:
         """Roots of the search, and errors in the moves; the root is the initial state where there is an error."""
         fresh = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(requests), *leaf.shape)), self._start)
         states = fresh

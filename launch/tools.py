@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
@@ -35,6 +36,8 @@ from podzero.workdir import Workdir, sweep_runs, write_atomically
 
 _SLICE = "v5e-16"
 """The slice of experiments that set none."""
+_PROGRESS_S = 10.0
+"""Seconds between two lines of progress of an import."""
 
 ProgramName = Literal["learner", "evaluation", "selfplay", "device", "server"]
 
@@ -275,6 +278,18 @@ def import_(
     ],
     game: Annotated[str, typer.Option(help="The game, or an experiment whose environment is played.")],
     to: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write.")],
+    search: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHO",
+            help="A trained agent, or mcts:N, that searches each position: its policy is the target.",
+            show_default="the moves played",
+        ),
+    ] = None,
+    simulations: Annotated[
+        int | None,
+        typer.Option(min=1, help="Simulations per position of a trained agent.", show_default="as in training"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Import recorded games or episodes that `data.records` trains on.
@@ -287,12 +302,14 @@ def import_(
 
     Games that are illegal, unfinished or of another game are counted and left out.
     """
+    if search is None and simulations is not None:
+        raise ConfigError(f"--simulations {simulations} is for a search; name the player that searches with --search")
     section = game_to_play(game)
     keep_compiled_programs()
     from podzero.tools.records import import_games
 
     to = to.expanduser().absolute()
-    found = import_games([file.expanduser() for file in files], section, to)
+    found = import_games([file.expanduser() for file in files], section, to, search, simulations, _progress())
     if as_json:
         print_json({"records": str(to), **found._asdict()})
         return
@@ -302,3 +319,16 @@ def import_(
         print("Left out: " + ", ".join(f"{count:,} {kind}" for kind, count in found.left_out.items()))
         print("\n".join(f"  {one}" for one in found.named))
     print(f"Train on them with the setting data.records={shlex.quote(str(to))}")
+
+
+def _progress() -> Callable[[int, int], None]:
+    """Prints the numbers of games and positions so far to standard error, at most every `_PROGRESS_S`."""
+    printed = time.monotonic()
+
+    def report(games: int, positions: int) -> None:
+        nonlocal printed
+        if time.monotonic() >= printed + _PROGRESS_S:
+            printed = time.monotonic()
+            print(f"{positions:,} positions of {games:,} games", file=sys.stderr, flush=True)
+
+    return report

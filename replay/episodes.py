@@ -84,7 +84,7 @@ def open_episodes(experiment: Experiment, spec: EnvSpec) -> NDArray[Any]:
     Raises:
       ConfigError: see `EpisodeLayout` and `open_rows`.
     """
-    return open_rows(experiment.data.records, EpisodeLayout(spec, experiment.env.discount))
+    return open_rows(experiment.data.records, EpisodeLayout(spec, experiment.env.discount))[1]
 
 
 class RecordedEpisodes:

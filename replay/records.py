@@ -3,8 +3,8 @@
     positions.bin   one row of bytes for each position
     records.json    what the rows hold, how many there are, and which games they come from
 
-Bits are packed and a policy is the move that was played, so that a row takes a quarter (connect four) to a twentieth
-(chess) of one in replay.
+Bits are packed, and the policy is the move that was played unless the positions were searched at the import, so that a
+row takes a quarter (connect four) to a twentieth (chess) of one in replay.
 """
 
 from __future__ import annotations
@@ -51,19 +51,28 @@ class PositionLayout:
       row: the dtype of a row.
     """
 
-    def __init__(self, spec: EnvSpec, discount: float) -> None:
-        """Takes the game's specification, and the discount per move that the value targets include."""
+    def __init__(self, spec: EnvSpec, discount: float, searched: bool = False) -> None:
+        """Takes the game.
+
+        Args:
+          spec: the game's specification.
+          discount: the discount per move that the value targets include.
+          searched: whether the policy targets are those of a search, in float16, instead of the moves played.
+        """
         self._shape, self._dtype = spec.observation_shape, np.dtype(spec.observation_dtype)
         self._in_bits, self._actions = self._dtype.kind == "b", spec.num_actions
         size = math.prod(self._shape)
         shape = ",".join(map(str, self._shape))
         self.text = f"{spec.name} observation:{self._dtype}[{shape}] actions:{self._actions} discount:{discount:g}"
+        self._searched = searched
+        if searched:
+            self.text += " policy:searched"
         observation = (np.uint8, (_bytes(size),)) if self._in_bits else (self._dtype, (size,))
         self.row = np.dtype(
             [
                 ("observation", *observation),
                 ("legal", np.uint8, (_bytes(self._actions),)),
-                ("action", np.int32),
+                ("policy", np.float16, (self._actions,)) if searched else ("action", np.int32),
                 ("value_target", np.float32),
                 ("outcome", np.int32),
                 ("moves_left", np.int32),
@@ -72,12 +81,17 @@ class PositionLayout:
         )
 
     def pack(self, samples: Sample) -> NDArray[Any]:
-        """Rows `[T]` of samples `[T, ...]` with auxiliary targets, whose policy targets choose one action."""
+        """Rows `[T]` of samples `[T, ...]` with auxiliary targets, whose policy targets choose one action unless they
+        were searched.
+        """
         rows = np.empty(len(samples.legal), self.row)
         observation = np.asarray(samples.observation).reshape(len(rows), -1)
         rows["observation"] = np.packbits(observation, axis=1) if self._in_bits else observation
         rows["legal"] = np.packbits(samples.legal, axis=1)
-        rows["action"] = np.argmax(samples.policy_target, axis=1)
+        if self._searched:
+            rows["policy"] = samples.policy_target
+        else:
+            rows["action"] = np.argmax(samples.policy_target, axis=1)
         for name in ("value_target", "outcome", "moves_left", "reply"):
             rows[name] = getattr(samples, name)
         return rows
@@ -85,7 +99,8 @@ class PositionLayout:
     def unpack(self, rows: NDArray[Any], smoothing: float, auxiliary: bool) -> Sample:
         """The samples `[T, ...]` of rows `[T]`.
 
-        The policy target is `(1 - s) * onehot(action) + s * uniform(legal)`.
+        The policy target is `(1 - s) * policy + s * uniform(legal)`, where `policy` is that of the search, or chooses
+        the move played.
 
         Args:
           rows: what `pack` returned.
@@ -97,7 +112,11 @@ class PositionLayout:
             observation = _unpacked(observation, math.prod(self._shape))
         legal = _unpacked(rows["legal"], self._actions)
         policy = np.float32(smoothing) * legal / legal.sum(axis=1, keepdims=True, dtype=np.float32)
-        policy[np.arange(len(rows)), rows["action"]] += np.float32(1 - smoothing)
+        if self._searched:
+            found = rows["policy"].astype(np.float32)
+            policy += np.float32(1 - smoothing) * found / found.sum(axis=1, keepdims=True)  # float16 rounds the sum
+        else:
+            policy[np.arange(len(rows)), rows["action"]] += np.float32(1 - smoothing)
         targets = {name: rows[name].copy() for name in ("outcome", "moves_left", "reply")} if auxiliary else {}
         return Sample(
             observation=observation.reshape(-1, *self._shape),
@@ -165,12 +184,13 @@ def open_positions(experiment: Experiment, spec: EnvSpec) -> tuple[PositionLayou
     Raises:
       ConfigError: see `open_rows`.
     """
-    layout = PositionLayout(spec, experiment.env.discount)
-    return layout, open_rows(experiment.data.records, layout)
+    discount = experiment.env.discount
+    played, searched = PositionLayout(spec, discount), PositionLayout(spec, discount, searched=True)
+    return open_rows(experiment.data.records, played, searched)
 
 
-def open_rows(records: str | None, layout: Layout[Any]) -> NDArray[Any]:
-    """The rows `[N]` in the folder `records`, mapped into memory.
+def open_rows[Kind: Layout[Any]](records: str | None, *layouts: Kind) -> tuple[Kind, NDArray[Any]]:
+    """The layout of the folder `records`, one of `layouts`, and its rows `[N]`, mapped into memory.
 
     Raises:
       ConfigError: there are none, they are damaged, or they are of another game or environment.
@@ -182,15 +202,16 @@ def open_rows(records: str | None, layout: Layout[Any]) -> NDArray[Any]:
             f"{what}: this folder holds no records on {socket.gethostname()}; `podzero import` writes one, and all "
             "learner hosts must see it at the same path"
         )
-    if tree.get("layout") != layout.text:
-        raise ConfigError(f"{what} holds '{tree.get('layout')}'; this experiment needs '{layout.text}'")
+    layout = next((one for one in layouts if one.text == tree.get("layout")), None)
+    if layout is None:
+        raise ConfigError(f"{what} holds '{tree.get('layout')}'; this experiment needs '{layouts[0].text}'")
     file = folder / _POSITIONS
     size, expected = file.stat().st_size if file.is_file() else 0, int(tree["positions"]) * layout.row.itemsize
     if size != expected:
         raise ConfigError(
             f"{what} is damaged: {file} has {size:,} bytes instead of {expected:,}; import the games again"
         )
-    return np.memmap(file, layout.row, "r")
+    return layout, np.memmap(file, layout.row, "r")
 
 
 class Records(Protocol):

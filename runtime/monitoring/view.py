@@ -291,7 +291,7 @@ class _Items:
         yield line
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """From the width of the longest item to that of all in one line."""
+        """The least width is that of the longest item, the greatest that of all items in one line."""
         lengths = [item.cell_len for item in self._items] or [0]
         return Measurement(max(lengths), sum(lengths) + 3 * (len(lengths) - 1)).with_maximum(options.max_width)
 

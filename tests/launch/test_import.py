@@ -2,7 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
+
+from podzero.config import load
+from podzero.envs import make_env
+from podzero.replay import open_positions
 
 WON = '{"moves": [0, 3, 1, 4, 2], "result": "1-0"}\n'
 """A game of tic-tac-toe."""
@@ -35,6 +40,41 @@ def test_the_command_says_what_is_left_out_and_how_to_train(command, tmp_path, g
     assert "10 positions of 2 games" in out
     assert "5 unreadable" in out
     assert f"data.records={tmp_path / 'records'}" in out
+
+
+def test_positions_are_searched_for_their_policies(command, tmp_path, games):
+    """After 0, 3, 1, 4 the search finds the winning square 2 where the game recorded 8."""
+    games.write_text('{"moves": [0, 3, 1, 4, 8, 5], "result": "0-1"}\n')
+    records = tmp_path / "records"
+    asked = ("import", str(games), "--game", "tic_tac_toe", "--to", str(records), "--search", "mcts:200")
+    code, out, _ = command(*asked, "--json")
+    assert code == 0
+    assert json.loads(out)["positions"] == 6
+    tree = json.loads((records / "records.json").read_text())
+    assert (tree["search"], tree["layout"].split()[-1]) == ("mcts:200", "policy:searched")
+    experiment = load("tic_tac_toe", [f"data.records={records}"])
+    layout, rows = open_positions(experiment, make_env("tic_tac_toe").spec)
+    samples = layout.unpack(rows, smoothing=0.0, auxiliary=False)
+    assert samples.policy_target[4].argmax() == 2
+    assert samples.policy_target[5].argmax() == 5
+    np.testing.assert_array_equal(samples.value_target, [-1, 1, -1, 1, -1, 1])
+
+
+@pytest.mark.parametrize(
+    ("game", "options", "message"),
+    [
+        ("tic_tac_toe", ("--search", "random"), "does not search"),
+        ("tic_tac_toe", ("--search", "zoo:hex"), "no agent 'hex'"),
+        ("tic_tac_toe", ("--search", "zoo:connect_four"), "connect_four"),
+        ("tic_tac_toe", ("--simulations", "8"), "--search"),
+        ("cartpole", ("--search", "zoo:cartpole"), "episodes"),
+    ],
+)
+def test_players_that_cannot_search_are_refused(command, tmp_path, games, game, options, message):
+    code, _, err = command("import", str(games), "--game", game, "--to", str(tmp_path / "records"), *options)
+    assert code == 2
+    assert message in err
+    assert not (tmp_path / "records").exists()
 
 
 @pytest.mark.parametrize(

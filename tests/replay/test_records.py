@@ -50,8 +50,8 @@ def experiment_on(make_experiment):
 
 @pytest.fixture
 def write(tmp_path, spec):
-    def write(samples, folder="records", discount=1.0):
-        with RecordsWriter(tmp_path / folder, PositionLayout(spec, discount)) as writer:
+    def write(samples, folder="records", discount=1.0, searched=False):
+        with RecordsWriter(tmp_path / folder, PositionLayout(spec, discount, searched)) as writer:
             writer.add(samples)
             writer.finish({"games": 1})
         return tmp_path / folder
@@ -76,6 +76,29 @@ def test_smoothing_gives_a_part_of_the_policy_to_all_legal_moves():
     samples = samples._replace(legal=np.arange(11)[None] < 4, policy_target=np.eye(11, dtype=np.float32)[[2]])
     read = layout.unpack(layout.pack(samples), smoothing=0.2, auxiliary=False)
     np.testing.assert_allclose(read.policy_target, [[0.05, 0.05, 0.85, 0.05, *7 * [0]]], rtol=1e-6)
+
+
+def test_searched_policies_are_kept_in_half_precision_and_sum_to_one():
+    samples = positions(BITS, 20)
+    searched = np.where(samples.legal, np.random.default_rng(1).random(samples.legal.shape), 0).astype(np.float32)
+    searched /= searched.sum(axis=1, keepdims=True)
+    layout = PositionLayout(BITS, 1.0, searched=True)
+    rows = layout.pack(samples._replace(policy_target=searched))
+    found = layout.unpack(rows, smoothing=0.0, auxiliary=False).policy_target
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, searched, atol=1e-3)
+    np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-6)
+    smooth = layout.unpack(rows, smoothing=0.25, auxiliary=False).policy_target
+    uniform = samples.legal / samples.legal.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(smooth, 0.75 * found + 0.25 * uniform, rtol=1e-5)
+
+
+def test_a_folder_says_whether_its_policies_were_searched(write, spec, experiment_on):
+    played, searched = write(positions(spec, 3)), write(positions(spec, 3), "searched", searched=True)
+    assert open_positions(experiment_on(played), spec)[0].text == PositionLayout(spec, 1.0).text
+    layout, rows = open_positions(experiment_on(searched), spec)
+    assert layout.text == PositionLayout(spec, 1.0, searched=True).text
+    assert "policy" in rows.dtype.names
 
 
 def test_bits_are_packed():

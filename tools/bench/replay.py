@@ -90,7 +90,7 @@ def bench_replay(experiment: Experiment, seconds: float) -> dict[str, Any]:
 
 
 def _write(
-    experiment: Experiment, spec: EnvSpec, bare: BareClient, layouts: dict[str, Layout], seconds: float
+    experiment: Experiment, spec: EnvSpec, bare: BareClient, layouts: dict[str, TableLayout], seconds: float
 ) -> dict[str, Any]:
     unlimited = without_insert_limit(experiment)
     samples = random_samples(experiment, spec, _PIECE * experiment.replay.samples_per_item)
@@ -106,7 +106,7 @@ def _write(
 
 
 def _read(
-    experiment: Experiment, spec: EnvSpec, bare: BareClient, layouts: dict[str, Layout], seconds: float
+    experiment: Experiment, spec: EnvSpec, bare: BareClient, layouts: dict[str, TableLayout], seconds: float
 ) -> dict[str, Any]:
     sampling = without_sample_limit(experiment)
     with ReplayServer(sampling, spec, 0) as server:
@@ -164,7 +164,7 @@ def _reading(batches: Iterator[Any], experiment: Experiment) -> Side:
     return _round(read, prepare=drain)
 
 
-def _bare_writing(bare: BareClient, layout: Layout, samples: Sample | Window) -> Side:
+def _bare_writing(bare: BareClient, layout: TableLayout, samples: Sample | Window) -> Side:
     rows = layout.rows(samples)
 
     def rate(seconds: float) -> float:
@@ -175,7 +175,7 @@ def _bare_writing(bare: BareClient, layout: Layout, samples: Sample | Window) ->
     return rate
 
 
-def _bare_reading(bare: BareClient, layout: Layout, experiment: Experiment) -> Side:
+def _bare_reading(bare: BareClient, layout: TableLayout, experiment: Experiment) -> Side:
     dispatch = experiment.learner.batch_size * experiment.learner.steps_per_dispatch
     batch = dispatch // layout.samples_per_item
 
@@ -186,7 +186,9 @@ def _bare_reading(bare: BareClient, layout: Layout, experiment: Experiment) -> S
     return rate
 
 
-def _fill(experiment: Experiment, spec: EnvSpec, address: str, bare: BareClient, layouts: dict[str, Layout]) -> None:
+def _fill(
+    experiment: Experiment, spec: EnvSpec, address: str, bare: BareClient, layouts: dict[str, TableLayout]
+) -> None:
     """Writes `replay.min_size` samples or a little more to each table that is read."""
     samples_per_item = experiment.replay.samples_per_item
     count = -(-experiment.replay.min_size // samples_per_item) * samples_per_item
@@ -207,7 +209,7 @@ Column = tuple[str, list[int], str]
 """The name, shape and dtype of a column of an item."""
 
 
-class Layout(NamedTuple):
+class TableLayout(NamedTuple):
     """How samples are stored as items with named columns."""
 
     table: str
@@ -222,22 +224,22 @@ class Layout(NamedTuple):
         return [item.tobytes().hex() for item in self.signature.pack(samples)]
 
 
-def one_sample_items(experiment: Experiment, spec: EnvSpec) -> Layout:
+def one_sample_items(experiment: Experiment, spec: EnvSpec) -> TableLayout:
     """Each sample is an item with a column for each field that the experiment stores."""
     signature = SampleSignature(spec.name, sample_like(experiment, spec), 1)
     columns: list[Column] = [(field.name, list(field.shape), field.dtype.name) for field in signature.fields]
-    return Layout("one-sample-items", columns, 1, signature)
+    return TableLayout("one-sample-items", columns, 1, signature)
 
 
-def packed_items(experiment: Experiment, spec: EnvSpec) -> Layout:
+def packed_items(experiment: Experiment, spec: EnvSpec) -> TableLayout:
     """The layout of `podzero.replay`: an item has one column, which packs `replay.samples_per_item` samples."""
     samples_per_item = experiment.replay.samples_per_item
     signature = SampleSignature(spec.name, sample_like(experiment, spec), samples_per_item)
-    return Layout("packed-items", [("rows", [signature.item_bytes], "uint8")], samples_per_item, signature)
+    return TableLayout("packed-items", [("rows", [signature.item_bytes], "uint8")], samples_per_item, signature)
 
 
 @contextmanager
-def bare_server(layouts: Iterable[Layout], capacity: int) -> Iterator[str]:
+def bare_server(layouts: Iterable[TableLayout], capacity: int) -> Iterator[str]:
     """Starts a Reverb server with two tables for each layout, one written and one read; yields its `host:port`."""
     limiter = {"samples_per_insert": None, "min_size": 1, "min_diff": None, "max_diff": None}
     names = [layout.table + purpose for layout in layouts for purpose in ("-write", "-read")]

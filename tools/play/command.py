@@ -26,7 +26,7 @@ from podzero.tools.play.searching import PositionSearch, make_player
 from podzero.tools.play.terminal import TerminalGame
 
 if TYPE_CHECKING:
-    from podzero.tools.play.episode import Episode, Watcher
+    from podzero.tools.play.episode import PlayedEpisode, Watcher
 
 USUAL_SIMULATIONS = 128
 """Default number of simulations per search in games."""
@@ -196,7 +196,7 @@ def record(who: str, where: GymnasiumConfig | SimulatorConfig, simulations: int 
 
     Returns:
       `game`, `player`, `file`, `pictures` (frames of the video), `seed`, `steps` and `returns` (one per episode), and
-      `cut` (see `Episode.cut`).
+      `cut` (see `PlayedEpisode.cut`).
 
     Raises:
       ConfigError, WorkdirError, SnapshotError: the player cannot act there, or the environment cannot be rendered.
@@ -239,7 +239,7 @@ class _Recorder:
         self.returns: list[float] = []
         self.cut: str | None = None
 
-    def episodes(self, seeds: Iterable[int]) -> Iterator[Episode]:
+    def episodes(self, seeds: Iterable[int]) -> Iterator[PlayedEpisode]:
         """Yields an episode for each seed, recorded on demand: only one is in memory."""
         for seed in seeds:
             episode = self._watcher.episode(seed, partial(self._keep_going, seed))

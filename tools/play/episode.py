@@ -56,12 +56,12 @@ class WatchedAgent(NamedTuple):
     """The agent's full name, such as RUN@STEP."""
     environment: str
     discount: float
-    """The discount per step in `Episode.values`."""
+    """The discount per step in `PlayedEpisode.values`."""
     steps_per_second: float
     """The environment's own frame rate."""
 
 
-class Episode(NamedTuple):
+class PlayedEpisode(NamedTuple):
     """An episode of T steps; its first F positions (F at most T + 1) have frames."""
 
     subject: WatchedAgent
@@ -144,7 +144,7 @@ class Curve(NamedTuple):
     """`[N]` float64, the quantity at steps 0 to N - 1."""
 
 
-def curves_of(episode: Episode) -> list[Curve]:
+def curves_of(episode: PlayedEpisode) -> list[Curve]:
     """The curves of the agent's value, if it estimates one, and of the return so far."""
     returns = Curve("return", "rewards so far", RETURN_COLOUR, episode.returns)
     if episode.values is None:
@@ -154,7 +154,7 @@ def curves_of(episode: Episode) -> list[Curve]:
     return [Curve("value", unit, VALUE_COLOUR, episode.values), returns]
 
 
-def described(episode: Episode, step: int) -> str:
+def described(episode: PlayedEpisode, step: int) -> str:
     """The step, value, reward and return at `step`, as text."""
     parts = [f"step {step:,} of {episode.steps:,}"]
     if episode.values is not None and step < episode.steps:
@@ -187,7 +187,7 @@ class Watcher(Protocol):
         """The agent and its environment."""
         ...
 
-    def episode(self, seed: int, keep_going: KeepGoing) -> Episode:
+    def episode(self, seed: int, keep_going: KeepGoing) -> PlayedEpisode:
         """Records the episode that `podzero evaluate WHO --games 1 --seed SEED` plays.
 
         Raises:
@@ -229,7 +229,7 @@ class GymnasiumWatcher:
         self._who = who
         self.subject = WatchedAgent(name, env.title, env.discount, self._rendering.steps_per_second)
 
-    def episode(self, seed: int, keep_going: KeepGoing) -> Episode:
+    def episode(self, seed: int, keep_going: KeepGoing) -> PlayedEpisode:
         """See `Watcher`; an episode that fails is discarded and played again, as in evaluations."""
         with closing(make_vector_env(self._rendering.config, 1, seed)) as environments:
             decide = self._decide or _without_values(baseline(self._who, environments))
@@ -244,7 +244,7 @@ class GymnasiumWatcher:
             )
             recording.finish()
         values = np.array(recording.values, float) if self._decide else None
-        return Episode(self.subject, seed, recording.log.frames, values, np.array(recording.rewards))
+        return PlayedEpisode(self.subject, seed, recording.log.frames, values, np.array(recording.rewards))
 
 
 class _Recording:
@@ -308,7 +308,7 @@ class SimulatorWatcher:
             self.subject = WatchedAgent(player.name, config.title, config.discount, replay.steps_per_second)
 
     @simulator_errors()
-    def episode(self, seed: int, keep_going: KeepGoing) -> Episode:
+    def episode(self, seed: int, keep_going: KeepGoing) -> PlayedEpisode:
         """See `Watcher`."""
         played = _Played(self._player)
         play_alone(self._env, played, 1, jax.random.key(seed), lambda: keep_going(len(played.moves)))
@@ -322,7 +322,7 @@ class SimulatorWatcher:
                 rewards.append(position.reward)
         # Searches see scaled rewards; people read those of the game.
         values = np.array(played.values) / reward_scale(self._config) if played.values else None
-        return Episode(self.subject, seed, log.frames, values, np.array(rewards[1:]))
+        return PlayedEpisode(self.subject, seed, log.frames, values, np.array(rewards[1:]))
 
 
 class _Played:

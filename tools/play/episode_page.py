@@ -11,7 +11,7 @@ from nicegui.events import KeyEventArguments
 
 from podzero.errors import PodzeroError
 from podzero.evaluation.arena import Interrupted
-from podzero.tools.play.episode import Curve, Episode, KeepGoing, Watcher, curves_of, described, number
+from podzero.tools.play.episode import Curve, KeepGoing, PlayedEpisode, Watcher, curves_of, described, number
 from podzero.tools.play.page import STEPS, icon_button
 from podzero.tools.play.picture import data_address
 
@@ -41,7 +41,7 @@ class Recordings:
         """Abandons the current episode and all later ones, so that the server can stop."""
         self._stopped.set()
 
-    def episode(self, seed: int, keep_going: KeepGoing) -> Episode | None:
+    def episode(self, seed: int, keep_going: KeepGoing) -> PlayedEpisode | None:
         """Records an episode, see `Watcher`; None if it was abandoned."""
         with self._one_at_a_time:
             try:
@@ -61,7 +61,7 @@ class EpisodePage:
     def __init__(self, recordings: Recordings, seed: int) -> None:
         self._recordings = recordings
         self._seed = seed
-        self._episode: Episode | None = None
+        self._episode: PlayedEpisode | None = None
         self._step = 0
         self._recorded = 0
         self._busy = self._gone = False
@@ -115,7 +115,7 @@ class EpisodePage:
         if found is not None and not self._gone:
             self._open(found)
 
-    def _open(self, episode: Episode) -> None:
+    def _open(self, episode: PlayedEpisode) -> None:
         self._episode, self._step = episode, 0
         cut = f" ({episode.cut})" if episode.cut else ""
         ends = f"return {number(episode.returns[-1])} in {episode.steps:,} steps"
@@ -206,7 +206,7 @@ _TOP, _HEIGHT, _GAP = 28, 84, 44
 """In pixels: the top of the first curve, the height of each, and the gap between them."""
 
 
-def chart_of(episode: Episode) -> dict[str, Any]:
+def chart_of(episode: PlayedEpisode) -> dict[str, Any]:
     """ECharts options for the episode's curves, one below another; `cursor_at` has those that change with the step."""
     curves = curves_of(episode)
     tops = [_TOP + number * (_HEIGHT + _GAP) for number in range(len(curves))]
@@ -233,7 +233,7 @@ def chart_of(episode: Episode) -> dict[str, Any]:
     }
 
 
-def cursor_at(episode: Episode, step: int) -> dict[str, Any]:
+def cursor_at(episode: PlayedEpisode, step: int) -> dict[str, Any]:
     """ECharts options for a vertical line through each curve at `step`."""
     return {"series": [{"id": curve.name, "markLine": {"data": [{"xAxis": step}]}} for curve in curves_of(episode)]}
 

@@ -197,7 +197,7 @@ def png_of(pixels: np.ndarray[Any, Any]) -> bytes:
 
 
 def data_address(png: bytes) -> str:
-    """A `data:` address that contains the image."""
+    """A `data:` URL that contains the image."""
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 

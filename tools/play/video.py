@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from podzero.errors import ConfigError
 from podzero.importing import import_extra
-from podzero.tools.play.episode import Curve, Episode, Numbers, curves_of, number
+from podzero.tools.play.episode import Curve, Numbers, PlayedEpisode, curves_of, number
 
 SUFFIXES = (".mp4", ".gif")
 """Suffixes of the supported file formats."""
@@ -46,7 +46,7 @@ def check_file(path: Path) -> None:
         raise ConfigError(f"--to {path}: the folder {path.parent} cannot be written")
 
 
-def write_video(path: Path, episodes: Iterable[Episode]) -> int:
+def write_video(path: Path, episodes: Iterable[PlayedEpisode]) -> int:
     """Writes episodes one after another to a video.
 
     Args:
@@ -75,7 +75,7 @@ def write_video(path: Path, episodes: Iterable[Episode]) -> int:
     return count
 
 
-def _with_pause(episode: Episode) -> Iterator[Image.Image]:
+def _with_pause(episode: PlayedEpisode) -> Iterator[Image.Image]:
     picture = None
     for picture in pictures(episode):
         yield picture
@@ -140,7 +140,7 @@ _PAPER, _INK, _QUIET, _RULE = "#ffffff", "#1f2937", "#6b7280", "#e5e7eb"
 _FUTURE = "#cbd5e1"
 
 
-def pictures(episode: Episode) -> Iterator[Image.Image]:
+def pictures(episode: PlayedEpisode) -> Iterator[Image.Image]:
     """A picture for each frame, with a header and the curves so far; all have the same size."""
     panels = [_Panel(curve, episode.steps) for curve in curves_of(episode)]
     for step, png in enumerate(episode.frames):
@@ -171,7 +171,7 @@ def fitted(frame: Image.Image) -> Image.Image:
     return frame.resize(size, Image.Resampling.LANCZOS)
 
 
-def _write_header(picture: Image.Image, episode: Episode, step: int) -> None:
+def _write_header(picture: Image.Image, episode: PlayedEpisode, step: int) -> None:
     draw = ImageDraw.Draw(picture)
     y = _HEADER // 2
     name = episode.subject.environment.partition("/")[2]

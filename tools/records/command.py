@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import jax
+import numpy as np
 
 from podzero.config import EnvConfig, GymnasiumConfig
 from podzero.envs import make_env, spec_of
 from podzero.errors import ConfigError
+from podzero.evaluation.players import SearchPlayer
+from podzero.evaluation.resolve import resolve
+from podzero.protocols import Env
 from podzero.replay import EpisodeLayout, Layout, PositionLayout, RecordsWriter
 from podzero.tools.records.episodes import read_episodes
 from podzero.tools.records.games import Fault, FaultKind, RecordedGame
 from podzero.tools.records.lines import read_lines
 from podzero.tools.records.pgn import read_pgn
-from podzero.tools.records.positions import GameReplay
+from podzero.tools.records.positions import GameReplay, PolicyOf
 from podzero.tools.records.sgf import read_sgf
 from podzero.types import EnvSpec
 
@@ -38,53 +45,82 @@ class Imported(NamedTuple):
     """Some of them: where each is, and what is wrong with it."""
 
 
-def import_games(files: Sequence[Path], game: str | EnvConfig, to: Path) -> Imported:
+def import_games(
+    files: Sequence[Path],
+    game: str | EnvConfig,
+    to: Path,
+    search: str | None = None,
+    simulations: int | None = None,
+    report: Callable[[int, int], None] = lambda games, positions: None,
+) -> Imported:
     """Imports the games of files, or the episodes of an environment of gymnasium.
 
     Args:
       files: files that end in one of `SUFFIXES`, or `EPISODE_SUFFIXES`.
       game: the name of the game, or an experiment's section `env`.
       to: the folder to write, which must not exist.
+      search: the name of a player that searches each position of a game: its policy is the policy target. None for the
+        moves played.
+      simulations: its simulations per position; None for the number used in training.
+      report: is told after each game how many games and positions have been imported.
 
     Raises:
-      ConfigError: a file cannot be read, no game can be used, or the folder cannot be written.
+      ConfigError: a file cannot be read, no game can be used, the folder cannot be written, or the player cannot search
+        this game.
       SimulatorError: a game on the host failed.
+      SnapshotError: the player's parameters are missing or damaged.
+      WorkdirError: the experiment of the player cannot be read.
     """
     games, left_out = 0, _LeftOut()
-    spec, layout, contents = _recorded(files, game, left_out)
+    spec, layout, contents = _recorded(files, game, search, simulations, left_out)
     try:
         with RecordsWriter(to, layout) as writer:
             for content in contents:
                 games += 1
                 writer.add(content)
+                report(games, writer.positions)
             if not games:
                 listed = "".join(f"\n  {one}" for one in left_out.named)
                 raise ConfigError(f"no game of {spec.name} can be used, {left_out.kinds.total()} were read{listed}")
             imported = Imported(games, writer.positions, dict(left_out.kinds), left_out.named)
-            writer.finish({"files": [str(file) for file in files], **imported._asdict()})
+            searched = {} if search is None else {"search": search, "simulations": simulations}
+            writer.finish({"files": [str(file) for file in files], **searched, **imported._asdict()})
     except OSError as error:
         raise ConfigError(f"{to} cannot be written: {error.strerror}; give another folder with --to") from None
     return imported
 
 
 def _recorded(
-    files: Sequence[Path], game: str | EnvConfig, left_out: _LeftOut
+    files: Sequence[Path], game: str | EnvConfig, search: str | None, simulations: int | None, left_out: _LeftOut
 ) -> tuple[EnvSpec, Layout[Any], Iterator[Any]]:
-    """The specification of a game or environment, the layout of its records, and the contents of files for it."""
+    """What the records of a game or an environment are: its specification, their layout, and what the files hold."""
     if isinstance(game, GymnasiumConfig):
+        if search is not None:
+            raise ConfigError(f"--search {search}: only positions of games are searched, not those of episodes")
         _check(files, EPISODE_SUFFIXES)
         spec = spec_of(game)
-        layout = EpisodeLayout(spec, game.discount)
-        return spec, layout, left_out.without_faults(one for file in files for one in read_episodes(file, spec))
+        episodes = EpisodeLayout(spec, game.discount)
+        return spec, episodes, left_out.without_faults(one for file in files for one in read_episodes(file, spec))
     _check(files, SUFFIXES)
     env, discount = make_env(game), 1.0 if isinstance(game, str) else game.discount
     if env.spec.values > 1:
         raise ConfigError(
             f"{env.spec.name}: recorded games are read only of games for one player and of zero-sum games for two"
         )
+    policy_of = None if search is None else _searching(search, env, simulations, discount)
     games = left_out.without_faults(_read_all(files, env.spec))
-    replayed = left_out.without_faults(GameReplay(env, discount)(games))
-    return env.spec, PositionLayout(env.spec, discount), (one.samples for one in replayed)
+    replayed = left_out.without_faults(GameReplay(env, discount, policy_of=policy_of)(games))
+    positions = PositionLayout(env.spec, discount, searched=policy_of is not None)
+    return env.spec, positions, (one.samples for one in replayed)
+
+
+def _searching(name: str, env: Env, simulations: int | None, discount: float) -> PolicyOf:
+    """The policy of a player's search at the positions of a game."""
+    player = resolve(name, env, simulations, discount)
+    if not isinstance(player, SearchPlayer):
+        raise ConfigError(f"--search {name}: this player does not search; give a trained agent or mcts:N")
+    keys = (jax.random.key(number) for number in count())
+    return lambda states: np.asarray(player.search(next(keys), states).policy)
 
 
 class _LeftOut:

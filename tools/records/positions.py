@@ -23,6 +23,9 @@ from podzero.tools.records.games import Fault, FaultKind, RecordedGame
 from podzero.tools.records.pgn import san_action
 from podzero.types import Array, EnvState, Move, Sample, View
 
+PolicyOf = Callable[[EnvState], NDArray[np.float32]]
+"""The policy targets `[B, A]` of B positions."""
+
 GAMES_AT_ONCE = 64
 """Positions wait in memory until all games that began before them have ended: in chess 2 MB for each ply."""
 
@@ -33,7 +36,8 @@ class ReplayedGame(NamedTuple):
     game: RecordedGame
     samples: Sample
     """`[T, ...]` on every field, the positions after the opening in the order played, with the targets of auxiliary
-    heads. The policy target is the move played, the value target the discounted outcome for the player to move."""
+    heads. The policy target is the move played, or that of a search; the value target is the discounted outcome for the
+    player to move."""
 
 
 @dataclass(eq=False)
@@ -60,10 +64,13 @@ class GameReplay:
       env: the rules.
       discount: the discount per move in the value targets.
       at_once: how many games are replayed at once, B.
+      policy_of: searches positions for their policy targets; None for the moves played.
     """
 
-    def __init__(self, env: Env, discount: float = 1.0, at_once: int = GAMES_AT_ONCE) -> None:
-        self._env, self._discount, self._at_once = env, discount, at_once
+    def __init__(
+        self, env: Env, discount: float = 1.0, at_once: int = GAMES_AT_ONCE, policy_of: PolicyOf | None = None
+    ) -> None:
+        self._env, self._discount, self._at_once, self._policy_of = env, discount, at_once, policy_of
         self._notation = notation_for(env)
         self._in_algebra = env.spec.name in CHESS_SIZES
         self._record_decides = env.spec.name.startswith("go_")
@@ -83,8 +90,9 @@ class GameReplay:
             while any(slots):
                 before: View = jax.device_get(view)
                 action, last = self._choose(slots, states, before)
+                policy = _onehot(action, before) if self._policy_of is None else self._policy_of(states)
                 states, view, after = play(states, action, last)
-                move, over = self._move(slots, before, action, last, jax.device_get(after))
+                move, over = self._move(slots, before, policy, action, last, jax.device_get(after))
                 for index, game in zip(np.flatnonzero(over), assembler.add(move, UNSEARCHED), strict=True):
                     running = slots[index]
                     assert running is not None
@@ -148,6 +156,7 @@ class GameReplay:
         self,
         slots: Sequence[_Running | None],
         before: View,
+        policy: NDArray[np.float32],
         action: NDArray[np.int32],
         last: NDArray[np.bool_],
         after: View,
@@ -163,7 +172,7 @@ class GameReplay:
         move = Move(
             observation=before.observation,
             legal=before.legal,
-            policy=np.eye(np.shape(before.legal)[1], dtype=np.float32)[action],
+            policy=policy,
             value=np.zeros(len(slots), np.float32),
             action=action,
             player=before.player,
@@ -186,6 +195,12 @@ class GameReplay:
         elif recorded is not None and np.sign(running.score) != recorded:
             won = {1.0: "1-0", 0.0: "1/2-1/2", -1.0: "0-1"}[float(np.sign(running.score))]
             running.fault = "wrong result", f"by the rules it ends {won}"
+
+
+def _onehot(action: NDArray[np.int32], view: View) -> NDArray[np.float32]:
+    """`[B, A]`: 1 for the action of each game, 0 for the others."""
+    chosen: NDArray[np.float32] = np.eye(np.shape(view.legal)[1], dtype=np.float32)[action]
+    return chosen
 
 
 def _programs(env: Env, games: int) -> tuple[Callable[[], tuple[EnvState, View]], Callable[..., Any]]:

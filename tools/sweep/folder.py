@@ -18,7 +18,7 @@ State = Literal["finished", "stopped early", "unfinished"]
 """`finished`: a limit of the section `stop` is reached. `stopped early`: others were better, with `--asha`."""
 
 
-class Progress(NamedTuple):
+class SweepProgress(NamedTuple):
     """How far a run has come."""
 
     state: State
@@ -89,7 +89,7 @@ class SweepFolder:
         stopped = sorted({*held.get("stopped", []), run.name})
         write_atomically(self._file, json.dumps(held | {"stopped": stopped}, indent=1) + "\n")
 
-    def progress(self, run: SweepRun) -> Progress:
+    def progress(self, run: SweepRun) -> SweepProgress:
         """What a run has done."""
         stopped = run.name in self._read().get("stopped", [])
         return progress(self.workdir(run), run.experiment.stop, stopped)
@@ -116,7 +116,7 @@ def absolute_config(config: str) -> str:
     return config if config in builtin_configs() else str(Path(config).expanduser().absolute())
 
 
-def progress(workdir: Workdir, limits: StopConfig, stopped: bool = False) -> Progress:
+def progress(workdir: Workdir, limits: StopConfig, stopped: bool = False) -> SweepProgress:
     """What the run in `workdir` has done.
 
     Args:
@@ -127,9 +127,9 @@ def progress(workdir: Workdir, limits: StopConfig, stopped: bool = False) -> Pro
     try:
         found = read_status(workdir)
     except WorkdirError:
-        return Progress("unfinished", None)
+        return SweepProgress("unfinished", None)
     status = found.status
     reached = limits.reached(status.elapsed_s / 60, status.step, status.games) is not None
     if reached and not found.alive and status.phase == "ended":
-        return Progress("finished", status)
-    return Progress("stopped early" if stopped else "unfinished", status)
+        return SweepProgress("finished", status)
+    return SweepProgress("stopped early" if stopped else "unfinished", status)

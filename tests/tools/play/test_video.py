@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from podzero.errors import ConfigError
-from podzero.tools.play.episode import Episode, FrameLog, WatchedAgent, described, number
+from podzero.tools.play.episode import FrameLog, PlayedEpisode, WatchedAgent, described, number
 from podzero.tools.play.video import WIDTH, check_file, pictures, write_video
 
 SUBJECT = WatchedAgent("runs/x@7", "gymnasium/Toy-v0", 0.5, 10.0)
@@ -24,7 +24,7 @@ def episode():
             log.add(np.full((*size, 3), colour, np.uint8))
         known = None if values is None else np.array(values)
         subject = SUBJECT._replace(steps_per_second=steps_per_second)
-        return Episode(subject, seed, log.frames, known, np.array([1.0, -4.0, 2.0]))
+        return PlayedEpisode(subject, seed, log.frames, known, np.array([1.0, -4.0, 2.0]))
 
     return make
 

@@ -40,6 +40,27 @@ def test_targets_are_the_moves_played_and_the_outcome_for_the_player_to_move(rep
     assert samples.observation[2].reshape(9, 2)[[0, 3]].tolist() == [[True, False], [False, True]]
 
 
+def test_searched_positions_have_the_policy_of_the_search_and_the_outcome_of_the_game():
+    env = make_env("tic_tac_toe")
+
+    def policy_of(states):
+        """Twice as much for each further free square."""
+        legal = np.asarray(jax.vmap(env.view)(states).legal)
+        weights = np.where(legal, 2.0 ** np.cumsum(legal, axis=1), 0)
+        return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
+
+    games = [RecordedGame(f"game {number}", moves, None) for number, moves in enumerate((WON, DRAWN, WON))]
+    found = {one.game.where: one.samples for one in GameReplay(env, at_once=2, policy_of=policy_of)(games)}
+    for moves, samples in zip((WON, DRAWN, WON), (found[f"game {number}"] for number in range(3)), strict=True):
+        for ply, policy in enumerate(samples.policy_target):
+            expected = np.zeros(9)
+            free = [square for square in range(9) if square not in moves[:ply]]
+            expected[free] = 2.0 ** np.arange(1, len(free) + 1)
+            np.testing.assert_allclose(policy, expected / expected.sum(), rtol=1e-6)
+    np.testing.assert_array_equal(found["game 2"].value_target, [1, -1, 1, -1, 1])
+    np.testing.assert_array_equal(found["game 2"].reply, [3, 1, 4, 2, -1])
+
+
 def test_a_discount_lowers_the_value_of_early_positions():
     ((_, samples),) = GameReplay(make_env("tic_tac_toe"), 0.5, at_once=2)([RecordedGame("x", WON, None)])
     np.testing.assert_allclose(samples.value_target, [1 / 16, -1 / 8, 1 / 4, -1 / 2, 1])
