@@ -19,8 +19,13 @@ LOOK_EVERY_S = 0.02
 
 @contextmanager
 def warm(python, folder):
-    """Starts the process that forks; yields the interpreter to use instead of `python`, a file in `folder`."""
-    address, interpreter = folder / "warm", folder / "python"
+    """Starts the process that forks; yields the interpreter to use instead of `python`, with the packages of its own.
+
+    Both are in `folder`, as in an environment.
+    """
+    address, interpreter = folder / "warm", folder / "bin" / "python"
+    interpreter.parent.mkdir()
+    (folder / "lib").symlink_to(Path(python).parents[1] / "lib")
     interpreter.write_text(f'#!/bin/sh\nexec {sys.executable} -SE {Path(__file__)} ask {address} "$@"\n')
     interpreter.chmod(0o755)
     command = [str(python), __file__, "serve", str(address)]
