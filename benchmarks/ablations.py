@@ -1,4 +1,4 @@
-"""Trains variants of an experiment one after the other. A perfect solver judges each.
+"""Trains variants of an experiment one after the other, each by `podzero sweep`. A perfect solver judges each run.
 
 uv run --group dev python benchmarks/ablations.py --minutes 10 runs/ablations
 uv run --group dev python benchmarks/ablations.py --minutes 10 --also actors.inference=int8 -- runs/ablations
@@ -6,8 +6,8 @@ uv run --group dev python benchmarks/ablations.py --steps 2000 --only baseline g
 
 If each run uses one core, several may run at once, each with its own folder and variants (`--only`).
 
-Each result is added to `benchmarks/results/ablations.json`; variants that are there already are not run again. Agents
-stay in the folder, so they can be judged again. Runs that fail are named at the end.
+Each result is added to `benchmarks/results/ablations.json`; variants that are there already are not run again, and an
+interrupted sweep goes on. Agents stay in the folder, so they can be judged again. Runs that fail are named at the end.
 `uv run --group dev python benchmarks/pages.py` writes docs/ablations.md from the results.
 """
 
@@ -24,7 +24,11 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+Json = dict[str, Any]
+
 EXPERIMENT = "connect_four"
+GAVE_UP = 1
+"""The exit code of a sweep of which some runs failed; its results are complete."""
 POSITIONS = "distinct"
 """How the judged positions are drawn. The file also has results from positions that were drawn with repetition."""
 RESULTS = Path(__file__).parent / "results" / "ablations.json"
@@ -80,9 +84,9 @@ def main() -> None:
     """Runs the variants that are missing from the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the runs go")
-    limits = parser.add_mutually_exclusive_group(required=True)
-    limits.add_argument("--minutes", type=float, help="equal wall time")
-    limits.add_argument("--steps", type=int, help="equal learner steps, for machines that do other work")
+    limited = parser.add_mutually_exclusive_group(required=True)
+    limited.add_argument("--minutes", type=float, help="equal wall time")
+    limited.add_argument("--steps", type=int, help="equal learner steps, for machines that do other work")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument(
         "--also", nargs="*", default=[], metavar="SECTION.FIELD=VALUE", help="overrides of all variants"
@@ -93,29 +97,47 @@ def main() -> None:
     limit = f"stop.minutes={arguments.minutes:g}" if by_time else f"stop.steps={arguments.steps}"
     more = () if by_time else ("stop.minutes=600",)
     failed = []
-    for seed in range(arguments.seeds):
-        for name in arguments.only:
-            overrides = (*arguments.also, *VARIANTS[name], f"seed={seed}", limit, *more)
-            key = " ".join([*overrides, POSITIONS])
-            if key not in stored():
+    for name in arguments.only:
+        chosen, limits = (*arguments.also, *VARIANTS[name]), (limit, *more)
+        overrides = {seed: (*chosen, f"seed={seed}", *limits) for seed in range(arguments.seeds)}
+        keys = {seed: " ".join([*settings, POSITIONS]) for seed, settings in overrides.items()}
+        if not (missing := [seed for seed, key in keys.items() if key not in stored()]):
+            continue
+        folder = arguments.folder / f"{''.join(c if c.isalnum() else '_' for c in name)}_{'_'.join(map(str, missing))}"
+        for seed, trained in sweep(folder, (*chosen, *limits), missing).items():
+            if trained["state"] == "finished":
                 settings = {"variant": name, "also": arguments.also, "seed": seed, "limit": limit}
-                workdir = arguments.folder / f"{''.join(c if c.isalnum() else '_' for c in name)}_{seed}"
-                try:
-                    store(key, settings | run(workdir, overrides))
-                except subprocess.CalledProcessError as error:
-                    failed.append(f"{name}, seed {seed}: exit status {error.returncode}")
+                store(keys[seed], settings | judged(folder / trained["name"], overrides[seed]))
+            else:
+                failed.append(f"{name}, seed {seed}: {trained['state']}")
     if failed:
         sys.exit("\n".join(["these runs failed:", *failed]))
 
 
-def run(workdir: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """Trains one variant from scratch and judges it; deletes its checkpoints, which hold the replay.
+def sweep(folder: Path, overrides: Sequence[str], seeds: Sequence[int]) -> dict[int, Json]:
+    """Trains one variant, a run after the other; by seed, what `podzero sweep --json` says of the run.
+
+    Raises:
+      CalledProcessError: the sweep could not be started; its errors are on the screen.
+    """
+    seed_values = f"seed={','.join(map(str, seeds))}"
+    asked = ("sweep", EXPERIMENT, *overrides, seed_values, "--to", str(folder), "--parallel", "1", "--json")
+    try:
+        output = podzero(*asked)
+    except subprocess.CalledProcessError as error:
+        if error.returncode != GAVE_UP:
+            raise
+        output = error.stdout
+    # A single seed is no swept setting, and is not named.
+    return {int(run["seed"] or seeds[0]): run for run in json.loads(output)["runs"]}
+
+
+def judged(workdir: Path, overrides: Sequence[str]) -> Json:
+    """What a run has done and how it is judged; deletes its checkpoints, which hold the replay.
 
     Raises:
       CalledProcessError: a command failed; its errors are on the screen.
     """
-    shutil.rmtree(workdir, ignore_errors=True)
-    podzero("train", EXPERIMENT, "--workdir", str(workdir), "--view", "plain", *overrides)
     shutil.rmtree(workdir / "checkpoints", ignore_errors=True)
     status = json.loads(podzero("status", str(workdir), "--json"))
     diagnose = str(Path(__file__).with_name("diagnose.py"))
@@ -144,12 +166,12 @@ def python(*arguments: str, **environment: str) -> str:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=variables).stdout
 
 
-def stored() -> dict[str, Any]:
+def stored() -> Json:
     """The stored results, by overrides and positions."""
     return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
 
 
-def store(key: str, result: dict[str, Any]) -> None:
+def store(key: str, result: Json) -> None:
     """Adds a result."""
     print(json.dumps(result), file=sys.stderr, flush=True)
     temporary = RESULTS.with_suffix(".part")
