@@ -190,8 +190,12 @@ class LineProcess:
         self._lines: Queue[str | None] = Queue(WAITING_LINES)
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
         self._closed = False
-        for read, stream in ((self._read, self._process.stdout), (self._drain, self._process.stderr)):
-            Thread(target=read, args=(stream,), name=f"{self.name}-output", daemon=True).start()
+        self._readers = [
+            Thread(target=read, args=(stream,), name=f"{self.name}-output", daemon=True)
+            for read, stream in ((self._read, self._process.stdout), (self._drain, self._process.stderr))
+        ]
+        for reader in self._readers:
+            reader.start()
 
     @property
     def pid(self) -> int:
@@ -265,6 +269,8 @@ class LineProcess:
     def _ended(self, waiting_for: str) -> str:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=_EXIT_S)
+        # The last words of a process may be read after its end.
+        self._readers[1].join(_EXIT_S)
         said = " / ".join(self._stderr)
         return f"{self.name} ended ({self._process.poll()}) at '{waiting_for}'" + (f"; it said: {said}" if said else "")
 

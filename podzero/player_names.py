@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -131,7 +132,7 @@ def engine_program(name: str, player: EnginePlayer, game: str) -> str:
     """
     games = ENGINES[player.kind].games
     if game not in games:
-        raise ConfigError(f"player '{name}': {player.kind} plays {' and '.join(games)}, not {game}")
+        raise ConfigError(f"player '{name}': {player.kind} plays {_listed(games)}, not {game}")
     program = shutil.which(player.kind, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *GAMES_FOLDERS]))
     if program is None:
         raise ConfigError(
@@ -269,3 +270,9 @@ def zoo_card(name: str) -> dict[str, Any]:
     """
     card: dict[str, Any] = yaml.safe_load((zoo_workdir(name).root / "card.yaml").read_text())
     return card | {"date": str(card["date"])}
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names as in a sentence: a, b and c."""
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last

@@ -194,7 +194,7 @@ def test_a_uci_engine_without_an_option_cannot_play(tmp_path):
 @pytest.mark.parametrize(
     ("name", "game", "said"),
     [
-        ("gnugo:1", "chess", "gnugo plays go_9x9 and go_19x19, not chess"),
+        ("gnugo:1", "chess", "gnugo plays go_7x7, go_9x9 and go_19x19, not chess"),
         ("stockfish:3", "gardner_chess", "stockfish plays chess, not gardner_chess"),
         ("fairy-stockfish:3", "hex", "fairy-stockfish plays chess and gardner_chess, not hex"),
         ("gnugo:11", "go_9x9", "expected a level from 1 to 10, for example gnugo:10"),
