@@ -190,12 +190,12 @@ class LineProcess:
         self._lines: Queue[str | None] = Queue(WAITING_LINES)
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
         self._closed = False
-        self._readers = [
+        reader, self._drainer = (
             Thread(target=read, args=(stream,), name=f"{self.name}-output", daemon=True)
             for read, stream in ((self._read, self._process.stdout), (self._drain, self._process.stderr))
-        ]
-        for reader in self._readers:
-            reader.start()
+        )
+        reader.start()
+        self._drainer.start()
 
     @property
     def pid(self) -> int:
@@ -270,7 +270,7 @@ class LineProcess:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=_EXIT_S)
         # The last words of a process may be read after its end.
-        self._readers[1].join(_EXIT_S)
+        self._drainer.join(_EXIT_S)
         said = " / ".join(self._stderr)
         return f"{self.name} ended ({self._process.poll()}) at '{waiting_for}'" + (f"; it said: {said}" if said else "")
 
