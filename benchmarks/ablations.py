@@ -104,12 +104,15 @@ def main() -> None:
         if not (missing := [seed for seed, key in keys.items() if key not in stored()]):
             continue
         folder = arguments.folder / f"{''.join(c if c.isalnum() else '_' for c in name)}_{'_'.join(map(str, missing))}"
-        for seed, trained in sweep(folder, (*chosen, *limits), missing).items():
-            if trained["state"] == "finished":
-                settings = {"variant": name, "also": arguments.also, "seed": seed, "limit": limit}
-                store(keys[seed], settings | judged(folder / trained["name"], overrides[seed]))
-            else:
-                failed.append(f"{name}, seed {seed}: {trained['state']}")
+        try:
+            for seed, trained in sweep(folder, (*chosen, *limits), missing).items():
+                if trained["state"] == "finished":
+                    settings = {"variant": name, "also": arguments.also, "seed": seed, "limit": limit}
+                    store(keys[seed], settings | judged(folder / trained["name"], overrides[seed]))
+                else:
+                    failed.append(f"{name}, seed {seed}: {trained['state']}")
+        except subprocess.CalledProcessError as error:
+            failed.append(f"{name}: exit status {error.returncode}")
     if failed:
         sys.exit("\n".join(["these runs failed:", *failed]))
 
