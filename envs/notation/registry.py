@@ -8,6 +8,7 @@ from functools import cache, partial
 import numpy as np
 
 from podzero.envs.boards.chess import CHESS_SIZES
+from podzero.envs.boards.go import GO_SIZES
 from podzero.envs.faults import SimulatorError
 from podzero.envs.host import HostEnv
 from podzero.envs.notation.chess import ChessNames
@@ -103,9 +104,7 @@ _NOTATIONS: dict[str, Callable[[], LineNotation]] = {
     **{name: partial(ChessNames, name, size) for name, size in CHESS_SIZES.items()},
     **{name: partial(ShogiNames, name) for name in SHOGI_GAMES},
     "connect_four": partial(FixedNames, "connect_four", _LETTERS[:7], _COLUMNS),
-    "go_7x7": partial(FixedNames, "go_7x7", _vertices(7)),
-    "go_9x9": partial(FixedNames, "go_9x9", _vertices(9)),
-    "go_19x19": partial(FixedNames, "go_19x19", _vertices(19)),
+    **{f"go_{size}x{size}": partial(FixedNames, f"go_{size}x{size}", _vertices(size)) for size in GO_SIZES},
     "othello": partial(FixedNames, "othello", [*_squares(8), "pass"]),
     "hex": partial(FixedNames, "hex", [*_squares(11), "swap"]),
     "tic_tac_toe": partial(FixedNames, "tic_tac_toe", _squares(3)),
