@@ -304,16 +304,15 @@ def import_(
     """
     if search is None and simulations is not None:
         raise ConfigError(f"--simulations {simulations} is for a search; name the player that searches with --search")
-    section = game_to_play(game)
+    section = game_to_play(game, search)
     keep_compiled_programs()
     from podzero.tools.records import import_games
 
-    to = to.expanduser().absolute()
-    found = import_games([file.expanduser() for file in files], section, to, search, simulations, _progress())
+    to, kind = to.expanduser().absolute(), "episodes" if isinstance(section, GymnasiumConfig) else "games"
+    found = import_games([file.expanduser() for file in files], section, to, search, simulations, _progress(kind))
     if as_json:
         print_json({"records": str(to), **found._asdict()})
         return
-    kind = "episodes" if isinstance(section, GymnasiumConfig) else "games"
     print(f"{found.positions:,} positions of {found.games:,} {kind} are in {to}")
     if found.left_out:
         print("Left out: " + ", ".join(f"{count:,} {kind}" for kind, count in found.left_out.items()))
@@ -321,14 +320,14 @@ def import_(
     print(f"Train on them with the setting data.records={shlex.quote(str(to))}")
 
 
-def _progress() -> Callable[[int, int], None]:
-    """Prints the numbers of games and positions so far to standard error, at most every `_PROGRESS_S`."""
+def _progress(kind: str) -> Callable[[int, int], None]:
+    """Prints how many games or episodes were imported so far to standard error, at most every `_PROGRESS_S`."""
     printed = time.monotonic()
 
     def report(games: int, positions: int) -> None:
         nonlocal printed
         if time.monotonic() >= printed + _PROGRESS_S:
             printed = time.monotonic()
-            print(f"{positions:,} positions of {games:,} games", file=sys.stderr, flush=True)
+            print(f"{positions:,} positions of {games:,} {kind}", file=sys.stderr, flush=True)
 
     return report

@@ -45,6 +45,17 @@ class Imported(NamedTuple):
     """Some of them: where each is, and what is wrong with it."""
 
 
+class _Recorded(NamedTuple):
+    """What files hold for a game or an environment."""
+
+    spec: EnvSpec
+    layout: Layout[Any]
+    contents: Iterator[Any]
+    """Of each game or episode, as the layout packs it."""
+    facts: dict[str, Any]
+    """Which player searched the positions, if one did."""
+
+
 def import_games(
     files: Sequence[Path],
     game: str | EnvConfig,
@@ -72,7 +83,7 @@ def import_games(
       WorkdirError: the experiment of the player cannot be read.
     """
     games, left_out = 0, _LeftOut()
-    spec, layout, contents = _recorded(files, game, search, simulations, left_out)
+    spec, layout, contents, searched = _recorded(files, game, search, simulations, left_out)
     try:
         with RecordsWriter(to, layout) as writer:
             for content in contents:
@@ -83,7 +94,6 @@ def import_games(
                 listed = "".join(f"\n  {one}" for one in left_out.named)
                 raise ConfigError(f"no game of {spec.name} can be used, {left_out.kinds.total()} were read{listed}")
             imported = Imported(games, writer.positions, dict(left_out.kinds), left_out.named)
-            searched = {} if search is None else {"search": search, "simulations": simulations}
             writer.finish({"files": [str(file) for file in files], **searched, **imported._asdict()})
     except OSError as error:
         raise ConfigError(f"{to} cannot be written: {error.strerror}; give another folder with --to") from None
@@ -92,33 +102,40 @@ def import_games(
 
 def _recorded(
     files: Sequence[Path], game: str | EnvConfig, search: str | None, simulations: int | None, left_out: _LeftOut
-) -> tuple[EnvSpec, Layout[Any], Iterator[Any]]:
-    """What the records of a game or an environment are: its specification, their layout, and what the files hold."""
+) -> _Recorded:
+    """What the files hold for a game or an environment; games that are left out are counted."""
     if isinstance(game, GymnasiumConfig):
         if search is not None:
             raise ConfigError(f"--search {search}: only positions of games are searched, not those of episodes")
         _check(files, EPISODE_SUFFIXES)
         spec = spec_of(game)
         episodes = EpisodeLayout(spec, game.discount)
-        return spec, episodes, left_out.without_faults(one for file in files for one in read_episodes(file, spec))
+        read = left_out.without_faults(one for file in files for one in read_episodes(file, spec))
+        return _Recorded(spec, episodes, read, {})
     _check(files, SUFFIXES)
     env, discount = make_env(game), 1.0 if isinstance(game, str) else game.discount
     if env.spec.values > 1:
         raise ConfigError(
             f"{env.spec.name}: recorded games are read only of games for one player and of zero-sum games for two"
         )
-    policy_of = None if search is None else _searching(search, env, simulations, discount)
+    player = None if search is None else _searcher(search, env, simulations, discount)
     games = left_out.without_faults(_read_all(files, env.spec))
-    replayed = left_out.without_faults(GameReplay(env, discount, policy_of=policy_of)(games))
-    positions = PositionLayout(env.spec, discount, searched=policy_of is not None)
-    return env.spec, positions, (one.samples for one in replayed)
+    replay = GameReplay(env, discount, policy_of=None if player is None else _policy_of(player))
+    contents = (one.samples for one in left_out.without_faults(replay(games)))
+    layout = PositionLayout(env.spec, discount, searched=player is not None)
+    facts = {} if player is None else {"search": player.name, "simulations": simulations}
+    return _Recorded(env.spec, layout, contents, facts)
 
 
-def _searching(name: str, env: Env, simulations: int | None, discount: float) -> PolicyOf:
-    """The policy of a player's search at the positions of a game."""
+def _searcher(name: str, env: Env, simulations: int | None, discount: float) -> SearchPlayer:
     player = resolve(name, env, simulations, discount)
     if not isinstance(player, SearchPlayer):
         raise ConfigError(f"--search {name}: this player does not search; give a trained agent or mcts:N")
+    return player
+
+
+def _policy_of(player: SearchPlayer) -> PolicyOf:
+    """Searches positions by a player, each time with another key."""
     keys = (jax.random.key(number) for number in count())
     return lambda states: np.asarray(player.search(next(keys), states).policy)
 
