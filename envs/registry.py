@@ -11,7 +11,7 @@ from podzero.config import (
     Game,
     GameConfig,
     GymnasiumConfig,
-    JumanjiConfig,
+    JaxLibraryConfig,
     OwnGameConfig,
     SimulatorConfig,
 )
@@ -22,7 +22,7 @@ from podzero.envs.faults import DeadlineThread
 from podzero.envs.gymnasium_envs import Rendering, VectorEnv, interface_of, rendering_of
 from podzero.envs.host import HostEnv
 from podzero.envs.jax_game import GameOfChance, OwnGame
-from podzero.envs.jumanji_puzzles import JumanjiPuzzle
+from podzero.envs.jax_libraries import GymnaxEnv, JumanjiEnv
 from podzero.envs.open_spiel import OpenSpielGame
 from podzero.envs.pgx_games import PgxGame
 from podzero.envs.simulator import Simulator, check_simulator
@@ -107,14 +107,15 @@ def make_own_game(config: OwnGameConfig) -> OwnGame | GameOfChance:
     return env
 
 
-def make_jumanji(config: JumanjiConfig) -> OwnGame:
+def make_library_env(config: JaxLibraryConfig) -> OwnGame:
     """Makes the environment of `config` and checks its contract in random games.
 
     Raises:
-      ConfigError: jumanji is not installed or does not know the environment, tree search cannot play it, or it
+      ConfigError: the library is not installed or does not know the environment, tree search cannot play it, or it
         violates the contract (`check_game`).
     """
-    env = OwnGame(JumanjiPuzzle(config.id, config.kwargs, config.reward_scale), config.title)
+    kind = JumanjiEnv if config.name == "jumanji" else GymnaxEnv
+    env = OwnGame(kind(config.id, config.kwargs, config.reward_scale), config.title)
     check_game(env)
     return env
 
@@ -141,8 +142,8 @@ def make_env(env: str | EnvConfig) -> Env:
             return GameOfChance(CHANCE_GAMES[env.name](env.scale), env.title)
         case OwnGameConfig():
             return _in_time(make_own_game, env)
-        case JumanjiConfig():
-            return _in_time(make_jumanji, env)
+        case JaxLibraryConfig():
+            return _in_time(make_library_env, env)
         case SimulatorConfig():
             return _in_time(make_host_env, env)
         case GymnasiumConfig():
@@ -215,7 +216,7 @@ def rendering(config: GymnasiumConfig) -> Rendering:
     return _in_time(rendering_of, config)
 
 
-def _in_time[C: (GymnasiumConfig, SimulatorConfig, OwnGameConfig, JumanjiConfig), Made](
+def _in_time[C: (GymnasiumConfig, SimulatorConfig, OwnGameConfig, JaxLibraryConfig), Made](
     make: Callable[[C], Made], config: C
 ) -> Made:
     """Calls `make(config)` within `env.build_timeout_s`."""

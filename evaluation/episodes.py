@@ -17,7 +17,7 @@ from podzero.config import (
     EnvConfig,
     Experiment,
     GymnasiumConfig,
-    JumanjiConfig,
+    JaxLibraryConfig,
     ModelNetworkConfig,
     SearchConfig,
     SimulatorConfig,
@@ -294,9 +294,15 @@ class SoloRounds:
 
 def reward_scale(env: EnvConfig) -> float:
     """The factor on a game's rewards; reported returns are divided by it."""
-    if isinstance(env, ChanceGameConfig):
-        return env.scale
-    return env.reward_scale if isinstance(env, SimulatorConfig | JumanjiConfig) else 1.0
+    match env:
+        case ChanceGameConfig():
+            scale = env.scale
+        case SimulatorConfig() | JaxLibraryConfig():
+            scale = env.reward_scale
+        case _:
+            return 1.0
+    # Rewards are scaled in float32: the factor that they really have makes an integer return one again.
+    return float(np.float32(scale))
 
 
 def play_alone(

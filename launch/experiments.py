@@ -16,13 +16,13 @@ from podzero.launch.options import Json, config_names, print_json
 from podzero.workdir import Workdir
 
 if TYPE_CHECKING:
-    from podzero.config import EnvConfig
+    from podzero.config import EnvConfig, JaxLibraryConfig
     from podzero.types import EnvSpec
 
 ABSENT = "absent"
 """Shown for a setting that only the other experiment has, such as a field of another network."""
 SIMULATORS = ("open_spiel", "pettingzoo")
-"""The libraries with simulators whose games `new --game` takes as LIBRARY/GAME, as it takes jumanji/ID."""
+"""The libraries with simulators whose games `new --game` takes as LIBRARY/GAME, as those of `JaxLibrary`."""
 
 _Compared = Annotated[
     str,
@@ -70,7 +70,7 @@ def new(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="A game, for example hex, backgammon, open_spiel/breakthrough or jumanji/Maze-v0.",
+            help="A game, for example hex, backgammon, open_spiel/breakthrough, jumanji/Maze-v0 or gymnax/CartPole-v1.",
             show_default=False,
         ),
     ] = None,
@@ -126,7 +126,7 @@ def _gymnasium(identifier: str) -> tuple[EnvConfig, EnvSpec, int | None]:
 
 def _game(name: str) -> tuple[EnvConfig, EnvSpec, int | None]:
     """The section `env` of a game, its spec, and its largest number of plies."""
-    from podzero.config import ChanceGame, ChanceGameConfig, GameConfig, JumanjiConfig, SimulatorConfig
+    from podzero.config import ChanceGame, ChanceGameConfig, GameConfig, JaxLibrary, JaxLibraryConfig, SimulatorConfig
     from podzero.envs import make_env, spec_of
 
     library, _, game = name.partition("/")
@@ -134,9 +134,8 @@ def _game(name: str) -> tuple[EnvConfig, EnvSpec, int | None]:
     if library in SIMULATORS and game:
         section = SimulatorConfig(name=library, id=game)  # type: ignore[arg-type]  # one of SIMULATORS
         spec = spec_of(section)
-    elif library == "jumanji" and game:
-        section = JumanjiConfig(name="jumanji", id=game)
-        spec = spec_of(section)
+    elif library in get_args(JaxLibrary) and game:
+        section, spec = _of_library(JaxLibraryConfig(name=library, id=game))  # type: ignore[arg-type]  # one of them
     elif name in get_args(ChanceGame):
         section = ChanceGameConfig(name=name)  # type: ignore[arg-type]
         spec = spec_of(section)
@@ -144,3 +143,18 @@ def _game(name: str) -> tuple[EnvConfig, EnvSpec, int | None]:
         spec = make_env(name).spec
         section = GameConfig(name=name)  # type: ignore[arg-type]  # otherwise `make_env` has refused it
     return section, spec, spec.max_plies
+
+
+def _of_library(section: JaxLibraryConfig) -> tuple[JaxLibraryConfig, EnvSpec]:
+    """The section, with a scale of rewards if they sum to more than 1, and its spec."""
+    from podzero.envs import spec_of
+
+    try:
+        return section, spec_of(section)
+    except ConfigError:
+        # Whatever else is wrong is raised again.
+        spec = spec_of(section.model_copy(update={"reward_scale": 1e-6}))
+        if spec.max_plies is None:
+            raise
+        scaled = section.model_copy(update={"reward_scale": float(f"{1 / spec.max_plies:.3g}")})
+        return scaled, spec_of(scaled)

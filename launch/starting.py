@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from podzero.config import ChanceGameConfig, EnvConfig, GymnasiumConfig
+from podzero.config import ChanceGameConfig, EnvConfig, GymnasiumConfig, JaxLibraryConfig
 from podzero.config.commented import to_commented_yaml
 from podzero.types import EnvSpec
 
@@ -77,6 +77,9 @@ def _settings(env: EnvConfig, spec: EnvSpec, length: int | None) -> Iterator[Cho
             # Later settings replace earlier ones.
             yield from _alphazero(spec, length)
             yield from _chance(env, spec)
+        case JaxLibraryConfig(reward_scale=scale) if scale != 1:
+            yield from _alphazero(spec, length)
+            yield "env.reward_scale", scale, "rewards of at most 1 per step then sum to at most 1"
         case _:
             yield from _alphazero(spec, length)
 

@@ -94,12 +94,19 @@ def import_extra(module: str, wanted_by: str, extra: str = "envs") -> Any:
     Raises:
       ConfigError: the package is missing; the message says how to install it.
     """
+    return import_optional(module, wanted_by, how_to_install(extra))
+
+
+def import_optional(module: str, wanted_by: str, remedy: str) -> Any:
+    """Imports a module that may be missing; `remedy` says how to install it.
+
+    Raises:
+      ConfigError: it is missing.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ConfigError(
-            f"{wanted_by} needs a package that is not installed ({error}): {how_to_install(extra)}"
-        ) from error
+        raise ConfigError(f"{wanted_by} needs a package that is not installed ({error}): {remedy}") from error
 
 
 def import_openvino() -> Any:

@@ -18,7 +18,8 @@ from podzero.config.environments import Game as Game
 from podzero.config.environments import GameConfig as GameConfig
 from podzero.config.environments import GymnasiumConfig as GymnasiumConfig
 from podzero.config.environments import JaxGameConfig as JaxGameConfig
-from podzero.config.environments import JumanjiConfig as JumanjiConfig
+from podzero.config.environments import JaxLibrary as JaxLibrary
+from podzero.config.environments import JaxLibraryConfig as JaxLibraryConfig
 from podzero.config.environments import OwnGameConfig as OwnGameConfig
 from podzero.config.environments import SimulatorConfig as SimulatorConfig
 from podzero.config.environments import WrapperConfig as WrapperConfig

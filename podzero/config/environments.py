@@ -82,15 +82,18 @@ class OwnGameConfig(_Undiscounted, OwnFile):
         return called(f"jax/{self.name.rpartition(':')[2]}", self.kwargs)
 
 
-class JumanjiConfig(_Undiscounted):
-    """A deterministic environment of jumanji for one player, written in JAX (extra `envs`)."""
+JaxLibrary = Literal["jumanji", "gymnax"]
 
-    name: Literal["jumanji"]
-    """Selects this kind of environment."""
+
+class JaxLibraryConfig(_Undiscounted):
+    """A deterministic environment for one player of a library written in JAX."""
+
+    name: JaxLibrary
+    """The library: jumanji (extra `envs`) or gymnax (`uv pip install --no-deps gymnax`)."""
     id: str
-    """The id that `jumanji.make` takes, for example `RubiksCube-partly-scrambled-v0`."""
+    """The id that the library's `make` takes, for example `RubiksCube-partly-scrambled-v0` or `CartPole-v1`."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Keyword arguments of `jumanji.make`."""
+    """Keyword arguments of `make`; in gymnax also fields of the environment's parameters."""
     reward_scale: PositiveFloat = 1.0
     """Factor applied to rewards. Choose it so that every sum of rewards lies in [-1, 1]."""
     build_timeout_s: PositiveFloat = 120.0
@@ -99,7 +102,7 @@ class JumanjiConfig(_Undiscounted):
     @property
     def title(self) -> str:
         """The name of the environment, in messages and as `EnvSpec.name`."""
-        return called(f"jumanji/{self.id}", self.kwargs)
+        return called(f"{self.name}/{self.id}", self.kwargs)
 
 
 class WrapperConfig(Section):
@@ -217,10 +220,12 @@ EnvConfig = Annotated[
     Annotated[GameConfig, Tag("GameConfig")]
     | Annotated[ChanceGameConfig, Tag("ChanceGameConfig")]
     | Annotated[OwnGameConfig, Tag("OwnGameConfig")]
-    | Annotated[JumanjiConfig, Tag("JumanjiConfig")]
+    | Annotated[JaxLibraryConfig, Tag("JaxLibraryConfig")]
     | Annotated[GymnasiumConfig, Tag("GymnasiumConfig")]
     | Annotated[SimulatorConfig, Tag("SimulatorConfig")],
     Discriminator(
-        kind_by_name(GameConfig, ChanceGameConfig, JumanjiConfig, GymnasiumConfig, SimulatorConfig, own=OwnGameConfig)
+        kind_by_name(
+            GameConfig, ChanceGameConfig, JaxLibraryConfig, GymnasiumConfig, SimulatorConfig, own=OwnGameConfig
+        )
     ),
 ]

@@ -110,7 +110,7 @@ NOT_CHECKED = {
     "xprof": "is a package that podzero does not need",
 }
 """Programs whose arguments are not checked, and why."""
-PIP_OPTIONS = {"--break-system-packages", "--user"}
+PIP_OPTIONS = {"--break-system-packages", "--no-deps", "--user"}
 
 
 def check(line: CommandLine) -> None:

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero.config import GymnasiumConfig, load
-from podzero.envs import make_vector_env, spec_of
+from podzero.config import GymnasiumConfig, JaxLibraryConfig, load
+from podzero.envs import make_env, make_vector_env, spec_of
 from podzero.errors import ConfigError
 from podzero.evaluation.arena import Interrupted
 from podzero.evaluation.episodes import (
@@ -21,6 +21,7 @@ from podzero.evaluation.episodes import (
     play_alone,
     play_episodes,
     random_policy,
+    reward_scale,
 )
 from podzero.evaluation.evaluate import evaluate
 from podzero.evaluation.evaluator import Evaluator, make_rounds
@@ -297,3 +298,12 @@ def test_games_for_one_are_played_to_their_ends():
     lengths = jax.vmap(env.init)(jax.random.split(jax.random.split(key)[0], 6))[:, 0]
     assert len(set(lengths.tolist())) > 1
     np.testing.assert_array_equal(play_alone(env, player, 6, key), lengths)
+
+
+def test_returns_of_scaled_rewards_are_those_of_the_library():
+    """Rewards are scaled in float32; divided by the scale, eight steps of reward 1 are a return of 8 again."""
+    pytest.importorskip("gymnax")
+    config = JaxLibraryConfig(name="gymnax", id="CartPole-v1", reward_scale=0.002, kwargs={"max_steps_in_episode": 8})
+    player = SimpleNamespace(choose=lambda key, states: jnp.zeros(len(states.done), jnp.int32))
+    returns = play_alone(make_env(config), player, 3, KEY) / reward_scale(config)
+    np.testing.assert_array_equal(returns, [8, 8, 8])

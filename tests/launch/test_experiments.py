@@ -65,11 +65,14 @@ def test_what_cannot_be_compared_is_refused(command, tmp_path):
         ("--game", "backgammon", {"name": "backgammon"}, {"name": "mlp"}),
         ("--game", "2048", {"name": "2048"}, {"name": "resnet"}),
         ("--game", "open_spiel/breakthrough", {"id": "breakthrough"}, {"name": "resnet"}),
+        ("--game", "jumanji/RubiksCube-partly-scrambled-v0", {"reward_scale": 1.0}, {"name": "mlp"}),
+        ("--game", "gymnax/CartPole-v1", {"reward_scale": 1 / 500}, {"name": "mlp"}),
     ],
 )
 def test_a_first_experiment_is_accepted_by_train(command, tmp_path, option, name, env, network):
-    for library in {"ALE/Pong-v5": ["ale_py"], "open_spiel/breakthrough": ["pyspiel"]}.get(name, []):
-        pytest.importorskip(library)
+    library = name.partition("/")[0]
+    if library != name:
+        pytest.importorskip({"ALE": "ale_py", "open_spiel": "pyspiel"}.get(library, library))
     file = tmp_path / "first.yaml"
     code, out, _ = command("new", option, name, "--to", str(file))
     assert (code, str(file) in out) == (0, True)
@@ -97,6 +100,7 @@ def test_without_a_file_the_experiment_is_printed(command, tmp_path):
         (("--env", "CartPole-v1", "--game", "hex"), ["either"]),
         (("--game", "hexx"), ["hexx", "did you mean 'hex'"]),
         (("--game", "chequers/draughts"), ["unknown game"]),
+        (("--game", "gymnax/CartPole-v2"), ["did you mean 'CartPole-v1'"]),
         (("--env", "Cartpole-v1"), ["did you mean 'CartPole-v1'"]),
         (("--env", "no_such_module:Mine-v0"), ["no_such_module cannot be imported"]),
         (("--game", "hex", "--to", "."), ["exists", "not overwritten"]),

@@ -1,0 +1,294 @@
+"""Environments for one player from libraries written in JAX, as `JaxGame`s.
+
+Jumanji: Bonnet et al. 2024, https://arxiv.org/abs/2306.09884. Gymnax: https://github.com/RobertTLange/gymnax.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from podzero.errors import ConfigError, nearest
+from podzero.importing import import_extra, import_optional
+from podzero.types import Array, View
+
+MASK = "action_mask"
+"""The field of a jumanji observation that holds the legal actions."""
+ONE_HOT = 32
+"""Integers of jumanji with at most this number of values are observed one-hot."""
+HIDDEN = ("Minesweeper", "MemoryChain", "MetaMaze", "SimpleBandit")
+"""Environments whose state holds what the player must not see, by the beginning of their ids."""
+_GAMES, _PLIES = 16, 32
+"""The number and length of random games in which chance is looked for."""
+
+
+class LibraryState(NamedTuple):
+    """A state of the library with what its last step returned, since they observe and reward only when they step."""
+
+    state: Any
+    observation: Any
+    reward: Array
+    """Of the last step, scaled, float32."""
+    done: Array
+    truncated: Array
+
+
+class _LibraryEnv:
+    """What both libraries' environments share."""
+
+    players = 1
+
+    def __init__(self, library: str, identifier: str, known: list[str], reward_scale: float) -> None:
+        self._where = f"env.id = '{identifier}'"
+        self._library = library
+        self._scale = reward_scale
+        if identifier not in known:
+            raise ConfigError(f"{self._where} is not in {library}'s registry{nearest(identifier, known)}")
+        if identifier.startswith(HIDDEN):
+            self._refuse("it hides information, which the search would see in its state")
+
+    def init(self, key: Array) -> LibraryState:
+        """Starts an episode."""
+        raise NotImplementedError
+
+    def view(self, state: LibraryState) -> View:
+        """The visible part of `state`."""
+        raise NotImplementedError
+
+    def step(self, state: LibraryState, action: Array) -> LibraryState:
+        """Takes the action with this number; a state that is over stays the same, with a reward of zero."""
+        over = state._replace(reward=jnp.zeros_like(state.reward))
+        after = self._after(state.state, action)
+        kept: LibraryState = jax.tree.map(lambda old, new: jnp.where(state.done, old, new), over, after)
+        return kept
+
+    def _after(self, state: Any, action: Array, key: Array | None = None) -> LibraryState:
+        """The library's step; chance, if there is any, draws by `key`."""
+        raise NotImplementedError
+
+    def _viewed(self, state: LibraryState, observation: jax.Array, legal: jax.Array) -> View:
+        return View(
+            observation=observation,
+            legal=legal,
+            player=jnp.int32(0),
+            rewards=jnp.stack([state.reward, jnp.zeros_like(state.reward)]),
+            done=state.done,
+            truncated=state.truncated,
+        )
+
+    def _refuse_chance(self) -> None:
+        """Refuses an environment whose steps differ with another key, in random games."""
+
+        def ply(state: LibraryState, key: Array) -> tuple[LibraryState, jax.Array]:
+            legal = self.view(state).legal
+            action = jax.random.categorical(key, jnp.where(legal, 0.0, -jnp.inf)).astype(jnp.int32)
+            after, other = self._after(state.state, action), self._after(state.state, action, key)
+            differ = jax.tree.map(lambda one, two: (one != two).any(), self.view(after), self.view(other))
+            kept: LibraryState = jax.tree.map(lambda old, new: jnp.where(state.done, old, new), state, after)
+            return kept, jnp.stack(jax.tree.leaves(differ)).any() & ~state.done
+
+        @jax.jit
+        @jax.vmap
+        def differs(key: Array) -> jax.Array:
+            start, plies = jax.random.split(key)
+            return jax.lax.scan(ply, self.init(start), jax.random.split(plies, _PLIES))[1].any()
+
+        if bool(differs(jax.random.split(jax.random.key(0), _GAMES)).any()):
+            self._refuse("its steps depend on chance, which the search would foresee")
+
+    def _make(self, make: Any, identifier: str, kwargs: Mapping[str, Any]) -> Any:
+        try:
+            return make(identifier, **kwargs)
+        except Exception as error:
+            found = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"{self._where}: {self._library}.make(**{dict(kwargs)}) raised {found}") from error
+
+    def _refuse(self, reason: str) -> NoReturn:
+        raise ConfigError(f"{self._where} of {self._library} cannot be played by tree search: {reason}")
+
+
+class JumanjiEnv(_LibraryEnv):
+    """A deterministic environment of jumanji.
+
+    Actions of several parts are numbered in row-major order. The fields of an observation are flattened and joined to
+    one vector of float32: integers of at most `ONE_HOT` values one-hot, other bounded numbers scaled to [0, 1].
+    """
+
+    def __init__(self, identifier: str, kwargs: Mapping[str, Any], reward_scale: float) -> None:
+        """Makes the environment.
+
+        Args:
+          identifier: its id in jumanji's registry.
+          kwargs: keyword arguments of `jumanji.make`.
+          reward_scale: factor applied to rewards.
+
+        Raises:
+          ConfigError: jumanji is not installed, does not know the id or cannot make it, or tree search cannot play the
+            environment: it has several agents, no finite set of actions, hidden information, or chance in its steps.
+        """
+        self._jumanji = import_extra("jumanji", f"env.id = '{identifier}' of jumanji")
+        super().__init__("jumanji", identifier, sorted(self._jumanji.registered_environments()), reward_scale)
+        self._env = self._make(self._jumanji.make, identifier, kwargs)
+        self.max_plies: int | None = getattr(self._env, "time_limit", None)
+        self._parts = self._action_parts()
+        self._ranges = self._observed_ranges()
+        self._refuse_chance()
+
+    def init(self, key: Array) -> LibraryState:
+        """Starts an episode."""
+        return self._observed(*self._env.reset(key))
+
+    def view(self, state: LibraryState) -> View:
+        """The view of `state`; all actions are legal if it is over, or if jumanji gives no mask."""
+        legal = getattr(state.observation, MASK, None)
+        every = jnp.ones(math.prod(self._parts), bool)
+        return self._viewed(
+            state,
+            self._encoded(state.observation),
+            every if legal is None else legal.reshape(-1) | state.done,
+        )
+
+    def _after(self, state: Any, action: Array, key: Array | None = None) -> LibraryState:
+        parts = jnp.stack(jnp.unravel_index(action, self._parts)).astype(jnp.int32)
+        drawing = state if key is None else _with_key(state, key)
+        return self._observed(*self._env.step(drawing, parts if self._has_parts else parts[0]))
+
+    @property
+    def _has_parts(self) -> bool:
+        return isinstance(self._env.action_spec, self._jumanji.specs.MultiDiscreteArray)
+
+    def _action_parts(self) -> tuple[int, ...]:
+        """The number of values of each part of an action."""
+        spec, specs = self._env.action_spec, self._jumanji.specs
+        if not isinstance(spec, specs.DiscreteArray | specs.MultiDiscreteArray):
+            self._refuse(f"its actions are {type(spec).__name__}; expected DiscreteArray or MultiDiscreteArray")
+        if self._env.reward_spec.shape != ():
+            self._refuse(f"it has several agents: its rewards have the shape {list(self._env.reward_spec.shape)}")
+        parts = tuple(int(values) for values in np.atleast_1d(spec.num_values))
+        mask = getattr(self._env.observation_spec, MASK, None)
+        if mask is not None and math.prod(mask.shape) != math.prod(parts):
+            self._refuse(f"it has several agents: {MASK} has the shape {list(mask.shape)}, for actions {list(parts)}")
+        return parts
+
+    def _observed(self, state: Any, timestep: Any) -> LibraryState:
+        done = timestep.last()
+        reward = jnp.float32(self._scale) * timestep.reward.astype(jnp.float32)
+        # A time limit that jumanji calls a termination leaves a discount of 0.
+        return LibraryState(state, timestep.observation, reward, done, done & (timestep.discount > 0))
+
+    def _observed_ranges(self) -> list[tuple[float, float]]:
+        """The least and the largest value of each field of an observation, without the mask; infinite if unbounded."""
+        # What jumanji describes is computed here once: inside a program that is traced it would be a tracer.
+        observation = jax.eval_shape(self._env.reset, jax.random.key(0))[1].observation
+        return [self._range(spec) for _, spec in _leaves(observation, self._env.observation_spec)]
+
+    def _range(self, spec: Any) -> tuple[float, float]:
+        bounded = isinstance(spec, self._jumanji.specs.BoundedArray)
+        least, most = (spec.minimum, spec.maximum) if bounded else (-np.inf, np.inf)
+        return float(np.min(least)), float(np.max(most))
+
+    def _encoded(self, observation: Any) -> jax.Array:
+        values = [value for value, _ in _leaves(observation, self._env.observation_spec)]
+        ranged = zip(values, self._ranges, strict=True)
+        return jnp.concatenate([_encoded_field(jnp.asarray(value), *ends).reshape(-1) for value, ends in ranged])
+
+
+class GymnaxEnv(_LibraryEnv):
+    """A deterministic environment of gymnax.
+
+    Observations keep their shape and become float32; a number of a `Discrete` space is observed one-hot.
+    """
+
+    def __init__(self, identifier: str, kwargs: Mapping[str, Any], reward_scale: float) -> None:
+        """Makes the environment.
+
+        Args:
+          identifier: its id in gymnax's registry.
+          kwargs: fields of the environment's parameters, such as `max_steps_in_episode`, and keyword arguments of
+            `gymnax.make`.
+          reward_scale: factor applied to rewards.
+
+        Raises:
+          ConfigError: gymnax is not installed, does not know the id or cannot make it, or tree search cannot play the
+            environment: it has no finite set of actions, hidden information, or chance in its steps.
+        """
+        where = f"env.id = '{identifier}' of gymnax"
+        # Its metadata asks for an older JAX, with which nothing else of podzero would be installed.
+        gymnax = import_optional("gymnax", where, "install it with `uv pip install --no-deps gymnax`")
+        super().__init__("gymnax", identifier, sorted(gymnax.registered_envs), reward_scale)
+
+        def make(identifier: str, **kwargs: Any) -> tuple[Any, Any, int]:
+            names = {field.name for field in dataclasses.fields(gymnax.make(identifier)[1])}
+            env, usual = gymnax.make(identifier, **{name: kwargs[name] for name in kwargs.keys() - names})
+            params = usual.replace(**{name: kwargs[name] for name in kwargs.keys() & names})
+            return env, params, int(params.max_steps_in_episode)
+
+        self._env, self._params, self.max_plies = self._make(make, identifier, kwargs)
+        actions, self._space = self._env.action_space(self._params), self._env.observation_space(self._params)
+        if not hasattr(actions, "n"):
+            self._refuse(f"its actions are {type(actions).__name__}; expected Discrete")
+        self._actions = int(actions.n)
+        self._refuse_chance()
+
+    def init(self, key: Array) -> LibraryState:
+        """Starts an episode."""
+        observation, state = self._env.reset_env(key, self._params)
+        start = LibraryState(state, self._encoded(observation), jnp.float32(0), jnp.bool_(False), jnp.bool_(False))
+        # gymnax starts with Python's numbers, whose dtype its steps may change.
+        after = jax.eval_shape(self._stepped, state, jnp.int32(0), jax.random.key(0))
+        started: LibraryState = jax.tree.map(lambda value, form: jnp.asarray(value, form.dtype), start, after)
+        return started
+
+    def view(self, state: LibraryState) -> View:
+        """The view of `state`; all actions are legal."""
+        return self._viewed(state, state.observation, jnp.ones(self._actions, bool))
+
+    def _after(self, state: Any, action: Array, key: Array | None = None) -> LibraryState:
+        return self._stepped(state, action, jax.random.key(0) if key is None else key)
+
+    def _stepped(self, state: Any, action: Array, key: Array) -> LibraryState:
+        # Not `step`, which goes on with the next episode when one ends.
+        observation, after, reward, terminated, _ = self._env.step_env(key, state, action, self._params)
+        terminated = jnp.asarray(terminated, bool)
+        truncated = jnp.asarray(self._env.is_truncated(after, self._params)) & ~terminated
+        scaled = jnp.float32(self._scale) * jnp.asarray(reward, jnp.float32)
+        return LibraryState(after, self._encoded(observation), scaled, terminated | truncated, truncated)
+
+    def _encoded(self, observation: Any) -> jax.Array:
+        if hasattr(self._space, "n"):
+            return jax.nn.one_hot(observation, int(self._space.n))
+        return jnp.asarray(observation, jnp.float32)
+
+
+def _leaves(observation: Any, spec: Any) -> Iterator[tuple[Any, Any]]:
+    """The arrays of an observation, a NamedTuple or dataclass of such, with their specs; without the mask."""
+    fields = observation._asdict() if hasattr(observation, "_asdict") else vars(observation)
+    for name, value in fields.items():
+        if hasattr(value, "shape"):
+            yield from [(value, spec[name])] if name != MASK else []
+        else:
+            yield from _leaves(value, spec[name])
+
+
+def _with_key(state: Any, key: Array) -> Any:
+    """The state with another key in the place of each of its old-style keys, which jumanji calls `key`."""
+
+    def other(path: Any, leaf: Array) -> Array:
+        return jax.random.key_data(key) if jax.tree_util.keystr(path[-1:]).strip(".[]'") == "key" else leaf
+
+    return jax.tree_util.tree_map_with_path(other, state)
+
+
+def _encoded_field(values: jax.Array, least: float, most: float) -> jax.Array:
+    """The values of a field between `least` and `most` as float32; one-hot ones get a last axis."""
+    if jnp.issubdtype(values.dtype, jnp.integer) and most - least < ONE_HOT:
+        return jax.nn.one_hot(values - int(least), int(most - least) + 1, dtype=jnp.float32)
+    if most == least or np.isinf(most - least):
+        return values.astype(jnp.float32)
+    return (values.astype(jnp.float32) - least) / (most - least)
