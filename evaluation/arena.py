@@ -24,6 +24,10 @@ OPENING_PLIES = 4
 """Random opening plies when both players are deterministic and all games would otherwise be the same."""
 
 
+MatchReport = Callable[[int, int, int], None]
+"""Is told after each ply how many games are over, of how many, and how many plies were played."""
+
+
 class Interrupted(Exception):
     """`keep_going` stopped the games before they were over."""
 
@@ -60,6 +64,7 @@ class Arena:
         opening_plies: int | None = None,
         keep_going: Callable[[], bool] = lambda: True,
         known: Collection[str] = (),
+        report: MatchReport = lambda over, games, plies: None,
     ) -> list[PlayedPair]:
         """Plays each of `openings` openings twice, with the seats swapped.
 
@@ -75,6 +80,7 @@ class Arena:
             deterministic and 0 otherwise.
           keep_going: called before every ply; the match stops when it returns False.
           known: `PlayedGame.position` of openings that deterministic players have already played.
+          report: is told of the progress.
 
         Raises:
           Interrupted: `keep_going` returned False.
@@ -84,7 +90,7 @@ class Arena:
             opening_plies = 0 if repeat else OPENING_PLIES
         opening_key, play_key = jax.random.split(key)
         starts = self.openings(openings, opening_plies, opening_key, repeat, () if repeat else known)
-        return self._play_out(starts, (first, second), play_key, keep_going) if len(starts.moves) else []
+        return self._play_out(starts, (first, second), play_key, keep_going, report) if len(starts.moves) else []
 
     def openings(
         self, count: int, plies: int, key: Array, repeat: bool = True, known: Collection[str] = ()
@@ -126,10 +132,12 @@ class Arena:
         players: tuple[Contestant, Contestant],
         key: Array,
         keep_going: Callable[[], bool],
+        report: MatchReport,
     ) -> list[PlayedPair]:
         """The two games of each opening."""
         view = jax.device_get(self._view(starts.states))
         halves = [_Half(starts, view, opens) for opens in (True, False)]
+        plies = starts.moves.shape[1]
         while not all(half.over.all() for half in halves):
             if not keep_going():
                 raise Interrupted
@@ -137,6 +145,8 @@ class Arena:
                 if not half.over.all():
                     key, move_key = jax.random.split(key)
                     self._play_ply(half, starts.states, players, move_key)
+            plies += 1
+            report(sum(int(half.over.sum()) for half in halves), 2 * len(starts.moves), plies)
         digests, names = _digests(view.observation), (players[0].name, players[1].name)
         opened, replied = halves[0].games(names, digests), halves[1].games(names[::-1], digests)
         return [PlayedPair(*pair) for pair in zip(opened, replied, strict=True)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import closing
 from datetime import date
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import numpy as np
 from podzero.config import EnvConfig, GymnasiumConfig
 from podzero.envs import make_env, make_vector_env, simulator_errors
 from podzero.errors import ConfigError
-from podzero.evaluation.arena import Arena
+from podzero.evaluation.arena import Arena, MatchReport
 from podzero.evaluation.episodes import (
     BASELINES,
     SIDE_BY_SIDE,
@@ -54,6 +56,7 @@ def evaluate(
     seed: int = 0,
     game: str | None = None,
     records: Path | None = None,
+    report: Callable[[str, int, int, int], None] = lambda opponent, over, games, plies: None,
 ) -> dict[str, Any]:
     """Measures a player: by a match, by a solver's judgement of its moves, or by the returns of episodes.
 
@@ -72,6 +75,7 @@ def evaluate(
         if the network has global pooling.
       records: file for the games of the match; None for one below `matches/` in the player's working directory, and
         for other players no file.
+      report: is told of the progress of matches: the opponent's name, and see `MatchReport`.
 
     Returns:
       Always `game, player`, and in addition
@@ -115,7 +119,7 @@ def evaluate(
     for name in DEFAULT_OPPONENTS if opponent is None else (opponent,):
         other = resolve(name, env, simulations, discount)
         file = records or records_file(who, player.name, other.name, env.spec)
-        results[other.name] = _match(env, player, other, games, seed, file)
+        results[other.name] = _match(env, player, other, games, seed, file, partial(report, other.name))
     if opponent is None:
         return about | {"matches": results}
     return about | {"opponent": other.name} | results[other.name]
@@ -178,9 +182,11 @@ def _alone(env: Env, player: Player, games: int, seed: int, scale: float) -> dic
     return {"game": env.spec.name, "player": player.name} | counted
 
 
-def _match(env: Env, player: Contestant, other: Contestant, games: int, seed: int, file: Path | None) -> dict[str, Any]:
+def _match(
+    env: Env, player: Contestant, other: Contestant, games: int, seed: int, file: Path | None, report: MatchReport
+) -> dict[str, Any]:
     """A match of at least `games` games, written to `file` unless None."""
-    played = Arena(env).pairs(player, other, -(-games // 2), jax.random.key(seed))
+    played = Arena(env).pairs(player, other, -(-games // 2), jax.random.key(seed), report=report)
     if file is not None:
         write_records(file, env, chain.from_iterable(played), date.today().isoformat())
     result = match_result(played)

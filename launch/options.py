@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +17,10 @@ from podzero.config import builtin_configs
 
 if TYPE_CHECKING:
     from podzero.tools.report.figures import ReportTable
+
+
+PROGRESS_S = 10.0
+"""Seconds between two lines of progress of a command."""
 
 
 def config_names() -> list[str]:
@@ -117,6 +123,19 @@ def read_env(names: Iterable[str] | None) -> dict[str, str]:
 def print_json(result: Mapping[str, Any]) -> None:
     """Prints one JSON object on one line."""
     print(json.dumps(result, allow_nan=False), flush=True)
+
+
+def progress[**Told](describe: Callable[Told, str]) -> Callable[Told, None]:
+    """A function that prints what `describe` says of its arguments to standard error, at most every `PROGRESS_S`."""
+    printed = time.monotonic()
+
+    def report(*args: Told.args, **kwargs: Told.kwargs) -> None:
+        nonlocal printed
+        if time.monotonic() >= printed + PROGRESS_S:
+            printed = time.monotonic()
+            print(describe(*args, **kwargs), file=sys.stderr, flush=True)
+
+    return report
 
 
 def print_tables(tables: Iterable[ReportTable]) -> None:

@@ -21,6 +21,7 @@ from podzero.launch.options import (
     Who,
     print_json,
     print_result,
+    progress,
 )
 from podzero.launch.platforms import keep_compiled_programs
 from podzero.player_names import game_to_play
@@ -123,7 +124,12 @@ def evaluate(
     keep_compiled_programs()
     from podzero.evaluation.evaluate import evaluate as run
 
-    print_result(run(who, opponent, games, simulations, positions, seed, game, records), as_json)
+    report = progress(_match_progress)
+    print_result(run(who, opponent, games, simulations, positions, seed, game, records, report), as_json)
+
+
+def _match_progress(opponent: str, over: int, games: int, plies: int) -> str:
+    return f"{over:,} of {games:,} games against {opponent} are over after {plies} plies"
 
 
 def analyze(who: Who, simulations: Simulations = None, game: GameOption = None) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
@@ -26,6 +25,7 @@ from podzero.launch.options import (
     Trained,
     print_json,
     print_result,
+    progress,
 )
 from podzero.launch.platforms import keep_compiled_programs
 from podzero.launch.trust import approve_files
@@ -36,8 +36,6 @@ from podzero.workdir import Workdir, sweep_runs, write_atomically
 
 _SLICE = "v5e-16"
 """The slice of experiments that set none."""
-_PROGRESS_S = 10.0
-"""Seconds between two lines of progress of an import."""
 
 ProgramName = Literal["learner", "evaluation", "selfplay", "device", "server"]
 
@@ -309,7 +307,8 @@ def import_(
     from podzero.tools.records import import_games
 
     to, kind = to.expanduser().absolute(), "episodes" if isinstance(section, GymnasiumConfig) else "games"
-    found = import_games([file.expanduser() for file in files], section, to, search, simulations, _progress(kind))
+    report = progress(lambda games, positions: f"{positions:,} positions of {games:,} {kind}")
+    found = import_games([file.expanduser() for file in files], section, to, search, simulations, report)
     if as_json:
         print_json({"records": str(to), **found._asdict()})
         return
@@ -318,16 +317,3 @@ def import_(
         print("Left out: " + ", ".join(f"{count:,} {kind}" for kind, count in found.left_out.items()))
         print("\n".join(f"  {one}" for one in found.named))
     print(f"Train on them with the setting data.records={shlex.quote(str(to))}")
-
-
-def _progress(kind: str) -> Callable[[int, int], None]:
-    """Prints how many games or episodes were imported so far to standard error, at most every `_PROGRESS_S`."""
-    printed = time.monotonic()
-
-    def report(games: int, positions: int) -> None:
-        nonlocal printed
-        if time.monotonic() >= printed + _PROGRESS_S:
-            printed = time.monotonic()
-            print(f"{positions:,} positions of {games:,} {kind}", file=sys.stderr, flush=True)
-
-    return report

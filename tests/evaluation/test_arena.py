@@ -80,6 +80,13 @@ def test_of_three_players_the_first_has_one_seat_and_its_opponent_the_others():
     assert {game.points for game in games if game.first == "last"} == {1.0}
 
 
+def test_each_ply_reports_how_many_games_are_over(env):
+    """X, which plays the first legal move, wins with its fourth stone: all games end after seven plies."""
+    told = []
+    Arena(env).pairs(FirstLegal(env), FirstLegal(env), 1, jax.random.key(2), 0, report=lambda *seen: told.append(seen))
+    assert told == [(0, 2, plies) for plies in range(1, 7)] + [(2, 2, 7)]
+
+
 def test_swapping_the_players_swaps_wins_and_losses(env):
     """The first legal move from the corner on: X fills 0, 2, 4 and then 6, and wins by 2 4 6 whoever is X."""
     result = play_match(env, FirstLegal(env), FirstLegal(env), 10, jax.random.key(2), opening_plies=0)

@@ -9,13 +9,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from podzero.config import load, parse
-from podzero.launch import cli
+from podzero.launch import cli, options
 from podzero.launch.listings import card
+from podzero.launch.options import progress
 from podzero.player_names import parse_player
 from podzero.runtime.monitoring.status import RunStatus, write_status
 from podzero.runtime.start import last_checkpoint_failed
@@ -134,7 +136,8 @@ def test_a_run_that_has_ended_names_commands_that_go_on(command, tmp_path, monke
     """With the names of the directory as they were chosen; each is accepted by the command line."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("podzero.runtime.train.train", lambda *_: End("stop.steps=5 is reached", signal=0))
-    code, out, _ = command("train", "tic_tac_toe", "seed=1", "stop.steps=5", "--view", "plain")
+    monkeypatch.setenv("HUB_KEY", "secret")
+    code, out, _ = command("train", "tic_tac_toe", "seed=1", "stop.steps=5", "--view", "plain", "--env", "HUB_KEY")
     assert code == 0
     assert out.startswith("New run in runs/tic_tac_toe-seed1, named after what differs from tic_tac_toe: seed=1.\n")
     Workdir("runs/tic_tac_toe-seed1").open(load("tic_tac_toe", ["seed=1", "stop.steps=5"]))
@@ -142,6 +145,7 @@ def test_a_run_that_has_ended_names_commands_that_go_on(command, tmp_path, monke
     assert parse_player("runs/tic_tac_toe-seed1").step is None
     again = out.splitlines()[-1].removeprefix("Continue it with: podzero ").split()
     assert again[:2] == ["train", "runs/tic_tac_toe-seed1"]
+    assert again[-2:] == ["--env", "HUB_KEY"]
     code, out, _ = command(*again, "--check")
     assert (code, parse(yaml.safe_load(out), "printed").stop.steps) == (0, 10)
 
@@ -348,3 +352,14 @@ def test_a_machine_without_accelerator_prints_no_errors_about_it():
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert "score" in done.stdout
+
+
+def test_progress_is_told_at_intervals(monkeypatch, capsys):
+    """Every second for 25 seconds; a line is printed at the tenth and the twentieth."""
+    now = [0.0]
+    monkeypatch.setattr(options, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    report = progress(lambda done: f"{done} done")
+    for second in range(1, 26):
+        now[0] = float(second)
+        report(second)
+    assert capsys.readouterr().err == "10 done\n20 done\n"
