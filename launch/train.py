@@ -87,10 +87,10 @@ def train(
     ended = run(experiment, root, address, make_view(view), step, layers, secrets, packages)
     again = [("--address", address)] if address else []
     again += [("--env", name) for name in env or ()] + [("--with", requirement) for requirement in with_ or ()]
-    options = "".join(f" {option} {shlex.quote(value)}" for option, value in again)
+    repeated = "".join(f" {option} {shlex.quote(value)}" for option, value in again)
     print(f"The run has ended: {ended.reason}. Its files are in {root}.")
     print(f"Evaluate it with: podzero evaluate {shlex.quote(str(root))}")
-    print(f"Continue it with: podzero train {continuation(experiment, root, None if ended.signal else {})}{options}")
+    print(f"Continue it with: podzero train {continuation(experiment, root, None if ended.signal else {})}{repeated}")
     if ended.signal:
         raise typer.Exit(128 + ended.signal)
 

@@ -99,9 +99,9 @@ UV = sorted({
 @pytest.mark.skipif(shutil.which("uv") is None, reason="needs uv")
 @pytest.mark.parametrize("text", UV)
 def test_uv_knows_the_options_and_extras_of_a_command_line(text):
-    """Nothing is installed; `uv sync` says what it would do."""
+    """Nothing is installed; uv says what it would do."""
     _, verb, *rest = shlex.split(text)
-    extra = ["--dry-run"] if verb == "sync" else ["--frozen"]
+    extra = ["--dry-run"] if verb in {"sync", "pip"} else ["--frozen"]
     done = subprocess.run(
         ["uv", verb, *rest, *extra, "--offline"], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
     )

@@ -65,7 +65,6 @@ def test_what_cannot_be_compared_is_refused(command, tmp_path):
         ("--game", "backgammon", {"name": "backgammon"}, {"name": "mlp"}),
         ("--game", "2048", {"name": "2048"}, {"name": "resnet"}),
         ("--game", "open_spiel/breakthrough", {"id": "breakthrough"}, {"name": "resnet"}),
-        ("--game", "jumanji/RubiksCube-partly-scrambled-v0", {"reward_scale": 1.0}, {"name": "mlp"}),
         ("--game", "gymnax/CartPole-v1", {"reward_scale": 1 / 500}, {"name": "mlp"}),
     ],
 )
