@@ -19,11 +19,11 @@ _SHOWN = 5
 
 
 class TerminalGame:
-    """Games between a person and a player, one after another, in the terminal.
+    """Games between a person and a player, or of a person alone, one after another, in the terminal.
 
     Args:
       game: the game.
-      player: the person's opponent.
+      player: the person's opponent; in a game for one player it gives hints.
       simulations: simulations per search.
       side: 0 if the person plays first, 1 otherwise.
       console: the console to print to.
@@ -45,10 +45,13 @@ class TerminalGame:
         self._side = side
         self._console = console
         self._read = read
+        self._alone = game.env.spec.players == 1
 
     def run(self) -> None:
         """Plays until the person quits."""
-        self._console.print(f"You play against {self._player.name(self._simulations)}. Type {HELP}.")
+        player = self._player.name(self._simulations)
+        roles = f"You play alone, {player} gives hints" if self._alone else f"You play against {player}"
+        self._console.print(f"{roles}. Type {HELP}.")
         self._show()
         for command in self._commands():
             match command.split():
@@ -57,7 +60,7 @@ class TerminalGame:
                 case ["hint"]:
                     self._hint()
                 case ["undo"]:
-                    self._game.take_back(2 if self._game.ply >= 2 else 1)
+                    self._game.take_back(2 if self._game.ply >= 2 and not self._alone else 1)
                     self._show()
                 case ["moves"]:
                     self._console.print(" ".join(self._game.names) or "no move yet", highlight=False)

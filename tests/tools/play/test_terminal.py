@@ -5,6 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
+from podzero.config import ChanceGameConfig
 from podzero.envs import make_env
 from podzero.evaluation.players import mcts_player
 from podzero.tools.play.game import PlayableGame
@@ -19,9 +20,9 @@ SEARCH = PositionSearch(lambda simulations: mcts_player(ENV, simulations))
 def played():
     """Runs a game with the given lines; returns the game and what was shown."""
 
-    def run(*lines, side=0):
+    def run(*lines, side=0, env=ENV):
         shown, waiting = io.StringIO(), iter(lines)
-        game = PlayableGame(ENV)
+        game = PlayableGame(env)
 
         def read(prompt):
             try:
@@ -57,6 +58,17 @@ def test_wrong_names_list_the_legal_moves_and_cost_nothing(played):
 def test_undo_takes_back_the_move_and_its_reply(played):
     game, _ = played("b2", "undo")
     assert game.moves == []
+
+
+def test_in_a_game_for_one_nobody_replies_and_undo_takes_back_one_move(played):
+    env = make_env(ChanceGameConfig(name="2048"))
+    game = PlayableGame(env)
+    first = game.name(game.legal[0])
+    game.play(first)
+    second = game.name(game.legal[0])
+    played_out, shown = played(first, second, "undo", env=env)
+    assert played_out.names == [first]
+    assert "You play alone" in shown
 
 
 def test_a_hint_shows_policy_and_visits(played):
