@@ -45,12 +45,12 @@ class TerminalGame:
         self._side = side
         self._console = console
         self._read = read
-        self._alone = game.env.spec.players == 1
 
     def run(self) -> None:
         """Plays until the person quits."""
         player = self._player.name(self._simulations)
-        roles = f"You play alone, {player} gives hints" if self._alone else f"You play against {player}"
+        alone = self._game.env.spec.players == 1
+        roles = f"You play alone, {player} gives hints" if alone else f"You play against {player}"
         self._console.print(f"{roles}. Type {HELP}.")
         self._show()
         for command in self._commands():
@@ -60,8 +60,7 @@ class TerminalGame:
                 case ["hint"]:
                     self._hint()
                 case ["undo"]:
-                    self._game.take_back(2 if self._game.ply >= 2 and not self._alone else 1)
-                    self._show()
+                    self._undo()
                 case ["moves"]:
                     self._console.print(" ".join(self._game.names) or "no move yet", highlight=False)
                 case ["new"]:
@@ -93,6 +92,13 @@ class TerminalGame:
             legal = " ".join(self._game.name(action) for action in self._game.legal)
             self._console.print(f"{error}. Legal: {legal or 'none'}", highlight=False)
             return
+        self._show()
+
+    def _undo(self) -> None:
+        """Takes back the person's last move and the replies to it."""
+        self._game.take_back()
+        while self._game.ply and self._game.turn != self._side:
+            self._game.take_back()
         self._show()
 
     def _reply(self) -> None:
