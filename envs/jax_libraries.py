@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from podzero.errors import ConfigError, nearest
 from podzero.importing import import_extra, import_optional
@@ -29,7 +31,7 @@ _GAMES, _PLIES = 16, 32
 
 
 class LibraryState(NamedTuple):
-    """A state of the library with what its last step returned, since they observe and reward only when they step."""
+    """A state of the library with what the step to it returned: `view` cannot compute that from the state alone."""
 
     state: Any
     observation: Any
@@ -39,8 +41,8 @@ class LibraryState(NamedTuple):
     truncated: Array
 
 
-class _LibraryEnv:
-    """What both libraries' environments share."""
+class _LibraryEnv(ABC):
+    """The part that is the same for both libraries."""
 
     players = 1
 
@@ -53,24 +55,23 @@ class _LibraryEnv:
         if identifier.startswith(HIDDEN):
             self._refuse("it hides information, which the search would see in its state")
 
+    @abstractmethod
     def init(self, key: Array) -> LibraryState:
         """Starts an episode."""
-        raise NotImplementedError
 
+    @abstractmethod
     def view(self, state: LibraryState) -> View:
         """The visible part of `state`."""
-        raise NotImplementedError
 
     def step(self, state: LibraryState, action: Array) -> LibraryState:
         """Takes the action with this number; a state that is over stays the same, with a reward of zero."""
         over = state._replace(reward=jnp.zeros_like(state.reward))
-        after = self._after(state.state, action)
-        kept: LibraryState = jax.tree.map(lambda old, new: jnp.where(state.done, old, new), over, after)
+        kept: LibraryState = optax.tree.where(state.done, over, self._after(state.state, action))
         return kept
 
+    @abstractmethod
     def _after(self, state: Any, action: Array, key: Array | None = None) -> LibraryState:
-        """The library's step; chance, if there is any, draws by `key`."""
-        raise NotImplementedError
+        """The library's step; what it draws, if anything, it draws from `key`."""
 
     def _viewed(self, state: LibraryState, observation: jax.Array, legal: jax.Array) -> View:
         return View(
@@ -90,8 +91,7 @@ class _LibraryEnv:
             action = jax.random.categorical(key, jnp.where(legal, 0.0, -jnp.inf)).astype(jnp.int32)
             after, other = self._after(state.state, action), self._after(state.state, action, key)
             differ = jax.tree.map(lambda one, two: (one != two).any(), self.view(after), self.view(other))
-            kept: LibraryState = jax.tree.map(lambda old, new: jnp.where(state.done, old, new), state, after)
-            return kept, jnp.stack(jax.tree.leaves(differ)).any() & ~state.done
+            return optax.tree.where(state.done, state, after), jnp.stack(jax.tree.leaves(differ)).any() & ~state.done
 
         @jax.jit
         @jax.vmap
@@ -102,7 +102,7 @@ class _LibraryEnv:
         if bool(differs(jax.random.split(jax.random.key(0), _GAMES)).any()):
             self._refuse("its steps depend on chance, which the search would foresee")
 
-    def _make(self, make: Any, identifier: str, kwargs: Mapping[str, Any]) -> Any:
+    def _make(self, make: Callable[..., Any], identifier: str, kwargs: Mapping[str, Any]) -> Any:
         try:
             return make(identifier, **kwargs)
         except Exception as error:
@@ -219,7 +219,7 @@ class GymnaxEnv(_LibraryEnv):
             environment: it has no finite set of actions, hidden information, or chance in its steps.
         """
         where = f"env.id = '{identifier}' of gymnax"
-        # Its metadata asks for an older JAX, with which nothing else of podzero would be installed.
+        # It is in no extra, because its metadata excludes podzero's JAX.
         gymnax = import_optional("gymnax", where, "install it with `uv pip install --no-deps gymnax`")
         super().__init__("gymnax", identifier, sorted(gymnax.registered_envs), reward_scale)
 
@@ -240,7 +240,7 @@ class GymnaxEnv(_LibraryEnv):
         """Starts an episode."""
         observation, state = self._env.reset_env(key, self._params)
         start = LibraryState(state, self._encoded(observation), jnp.float32(0), jnp.bool_(False), jnp.bool_(False))
-        # gymnax starts with Python's numbers, whose dtype its steps may change.
+        # gymnax starts with Python's numbers; a state must have the dtypes that steps give it.
         after = jax.eval_shape(self._stepped, state, jnp.int32(0), jax.random.key(0))
         started: LibraryState = jax.tree.map(lambda value, form: jnp.asarray(value, form.dtype), start, after)
         return started

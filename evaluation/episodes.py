@@ -301,7 +301,7 @@ def reward_scale(env: EnvConfig) -> float:
             scale = env.reward_scale
         case _:
             return 1.0
-    # Rewards are scaled in float32: the factor that they really have makes an integer return one again.
+    # Rewards are scaled in float32, by this factor: divided by it, integer returns are integers again.
     return float(np.float32(scale))
 
 

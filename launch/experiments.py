@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ABSENT = "absent"
 """Shown for a setting that only the other experiment has, such as a field of another network."""
 SIMULATORS = ("open_spiel", "pettingzoo")
-"""The libraries with simulators whose games `new --game` takes as LIBRARY/GAME, as those of `JaxLibrary`."""
+"""Libraries with simulators; `new --game` takes LIBRARY/GAME for these and for each `JaxLibrary`."""
 
 _Compared = Annotated[
     str,
@@ -135,7 +135,7 @@ def _game(name: str) -> tuple[EnvConfig, EnvSpec, int | None]:
         section = SimulatorConfig(name=library, id=game)  # type: ignore[arg-type]  # one of SIMULATORS
         spec = spec_of(section)
     elif library in get_args(JaxLibrary) and game:
-        section, spec = _of_library(JaxLibraryConfig(name=library, id=game))  # type: ignore[arg-type]  # one of them
+        section, spec = _of_library(JaxLibraryConfig(name=library, id=game))  # type: ignore[arg-type]  # a JaxLibrary
     elif name in get_args(ChanceGame):
         section = ChanceGameConfig(name=name)  # type: ignore[arg-type]
         spec = spec_of(section)
@@ -152,7 +152,7 @@ def _of_library(section: JaxLibraryConfig) -> tuple[JaxLibraryConfig, EnvSpec]:
     try:
         return section, spec_of(section)
     except ConfigError:
-        # Whatever else is wrong is raised again.
+        # Any other fault is raised again here.
         spec = spec_of(section.model_copy(update={"reward_scale": 1e-6}))
         if spec.max_plies is None:
             raise

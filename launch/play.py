@@ -125,7 +125,7 @@ def evaluate(
     from podzero.evaluation.evaluate import evaluate as run
 
     report = progress(_match_progress)
-    print_result(run(who, opponent, games, simulations, positions, seed, game, records, report), as_json)
+    print_result(run(who, opponent, games, simulations, positions, seed, game, records, report=report), as_json)
 
 
 def _match_progress(opponent: str, over: int, games: int, plies: int) -> str:

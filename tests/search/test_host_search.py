@@ -71,7 +71,7 @@ def search_games(env, evaluate, algorithm):
     return jax.device_get(search(None, jax.random.key(2), states_of_games(env), full(len(GAMES))))
 
 
-@pytest.mark.parametrize("algorithm", ["gumbel", pytest.param("puct", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("algorithm", ["gumbel", "puct"])
 def test_search_over_the_host_game_equals_search_over_the_jax_game(algorithm):
     jax_result = search_games(in_jax(), evaluate_in_jax, algorithm)
     host_result = search_games(hosted(), evaluate_hosted, algorithm)

@@ -86,7 +86,7 @@ class Both:
         self.spec = env.spec._replace(values=2)
 
 
-@pytest.mark.parametrize("algorithm", [pytest.param("gumbel", marks=pytest.mark.slow), "puct"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_zero_sum_game_for_two_is_searched_as_with_a_single_value(algorithm):
     env, key = make_env("tic_tac_toe"), jax.random.key(5)
     weights = 0.3 * jax.random.normal(key, (int(np.prod(env.spec.observation_shape)), 10))

@@ -320,8 +320,9 @@ class SimulatorWatcher:
                 if position.frame is not None:
                     log.add(position.frame)
                 rewards.append(position.reward)
-        # Searches see scaled rewards; people read those of the game.
-        values = np.array(played.values) / reward_scale(self._config) if played.values else None
+        # Searches see rewards scaled in float32; people read those of the game.
+        scaled = np.array(played.values, np.float32)
+        values = (scaled / reward_scale(self._config)).astype(float) if played.values else None
         return PlayedEpisode(self.subject, seed, log.frames, values, np.array(rewards[1:]))
 
 

@@ -125,20 +125,7 @@ SMALL = {
 }  # fmt: skip
 """Stages that are not measured as `Small()` says."""
 
-SLOW = (
-    "acting",
-    "actors",
-    "analyze",
-    "broadcast",
-    "int8",
-    "mesh",
-    "publish",
-    "replay",
-    "selfplay",
-    "server",
-    "simulators",
-    "tree",
-)
+SLOW = ("acting", "actors", "analyze", "broadcast", "int8", "mesh", "publish", "replay", "selfplay", "server", "tree")
 """They take 10 to 50 s on two cores: they start processes that import JAX or Ray, use the TPU compiler, or compile
 several searches."""
 

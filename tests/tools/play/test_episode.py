@@ -119,7 +119,7 @@ def test_a_simulator_is_shown_with_returns_and_values_in_its_own_units(monkeypat
     monkeypatch.setattr(watching, "resolve", lambda *_: searched)
     again = watcher_of("search", SIMULATOR, None).episode(0, forever)
     assert again.frames == episode.frames
-    assert again.values == pytest.approx(np.full(episode.steps, 25.0))
+    assert again.values.tolist() == [25.0] * episode.steps
 
 
 def test_the_game_of_a_simulator_is_that_of_an_evaluation():
