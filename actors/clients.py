@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ class ActorClients(NamedTuple):
         samples: Sample | Window,
         states: StoredState | Window | None,
         priorities: np.ndarray[Any, Any] | None = None,
+        stopping: threading.Event | None = None,
     ) -> None:
         """Writes samples, and the same positions for reanalysis.
 
@@ -40,11 +42,12 @@ class ActorClients(NamedTuple):
           samples: `[T, ...]` on every field.
           states: `[T, ...]`, the same positions; ignored without a writer for `states`.
           priorities: `[T]`, the samples' priorities in a prioritized table; 1 if None.
+          stopping: while it is set, samples for which replay has no room are dropped.
         """
         # States go first: their table never blocks, so reanalysers have input even while the samples block.
         if self.states is not None and states is not None:
             self.states.write(states)
-        self.writer.write(samples, priorities)
+        self.writer.write(samples, priorities, stopping)
 
 
 class SelfPlayMetrics:

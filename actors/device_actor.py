@@ -157,7 +157,7 @@ class DeviceActor:
         self._stopping = threading.Event()
 
     def stop(self) -> None:
-        """Ends `run` after the current program; thread-safe, returns at once."""
+        """Ends `run` after the current program, without waiting for room in replay; thread-safe, returns at once."""
         self._stopping.set()
 
     def run(self) -> None:
@@ -200,7 +200,8 @@ class DeviceActor:
         full = excess - excess % self._experiment.replay.samples_per_item
         if full:
             drawn = self._random.permutation(size)
-            self._clients.write(*rows_of(pool, drawn[:full]))
+            # At the end nobody trains any more, so that no room would ever come.
+            self._clients.write(*rows_of(pool, drawn[:full]), stopping=self._stopping)
             pool = rows_of(pool, drawn[full:])
         self._pool = pool
 

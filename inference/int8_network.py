@@ -7,6 +7,7 @@ stream, pooling and the heads keep the network's dtype.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import Any, NamedTuple, cast
@@ -226,11 +227,16 @@ class NotingWriter:
         self._writer = writer
         self._note = note
 
-    def write(self, samples: Sample | Window | StoredState, priorities: np.ndarray[Any, Any] | None = None) -> None:
+    def write(
+        self,
+        samples: Sample | Window | StoredState,
+        priorities: np.ndarray[Any, Any] | None = None,
+        stopping: threading.Event | None = None,
+    ) -> None:
         """See `ReplayWriter.write`."""
         assert isinstance(samples, Sample)
         self._note(CalibrationPositions(np.asarray(samples.observation), np.asarray(samples.legal)))
-        self._writer.write(samples, priorities)
+        self._writer.write(samples, priorities, stopping)
 
     def flush(self) -> None:
         """See `ReplayWriter.flush`."""

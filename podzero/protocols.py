@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -69,12 +70,18 @@ class BatchedSearch(Protocol):
 class ReplayWriter(Protocol):
     """Writes samples of an actor or reanalyser to replay."""
 
-    def write(self, samples: Sample | Window | StoredState, priorities: np.ndarray[Any, Any] | None = None) -> None:
+    def write(
+        self,
+        samples: Sample | Window | StoredState,
+        priorities: np.ndarray[Any, Any] | None = None,
+        stopping: threading.Event | None = None,
+    ) -> None:
         """Writes T samples (`[T, ...]` on every field); blocks while the rate limiter blocks inserts.
 
         Args:
           samples: the samples to write.
           priorities: `[T]`, non-negative, for a prioritized table; 1 by default.
+          stopping: while it is set, samples that would have to wait are dropped.
 
         Raises:
           SignatureError: a field's name, shape or dtype differs from the table's, a field contains NaN or infinity, or

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -76,13 +77,16 @@ class ShardedWriter:
         # Writers that start together begin at different shards.
         random.shuffle(self._connections)
 
-    def write(self, samples: Stored, priorities: NDArray[Any] | None = None) -> None:
+    def write(
+        self, samples: Stored, priorities: NDArray[Any] | None = None, stopping: threading.Event | None = None
+    ) -> None:
         """Writes T samples; waits while every shard's limiter blocks inserts. `flush` waits for confirmations.
 
         Args:
           samples: `[T, ...]` on every field. Each `replay.samples_per_item` consecutive samples make one item, which is
             always read as a whole, so they should come from different games (`actors/assembly.py`).
           priorities: `[T]`, non-negative, for a prioritized table (whose items hold one sample); 1 by default.
+          stopping: while it is set, samples that would have to wait are dropped.
 
         Raises:
           SignatureError: samples or priorities do not match the table's signature; nothing was written.
@@ -96,7 +100,11 @@ class ShardedWriter:
         priorities = priorities[:: self._signature.samples_per_item]
         for start in range(0, len(items), _PIECE):
             piece = slice(start, start + _PIECE)
-            self._free_connection().send(items[piece], priorities[piece])
+            if (connection := self._free_connection(stopping)) is None:
+                left = length - start * self._signature.samples_per_item
+                log.info("dropped %d samples for which replay has no room", left)
+                return
+            connection.send(items[piece], priorities[piece])
 
     def flush(self) -> None:
         """Waits until everything written has been confirmed.
@@ -116,8 +124,8 @@ class ShardedWriter:
         for connection in self._connections:
             connection.close()
 
-    def _free_connection(self) -> _Connection:
-        """The next connection in turn that takes more items."""
+    def _free_connection(self, stopping: threading.Event | None) -> _Connection | None:
+        """The next connection in turn that takes more items; None if there is none while `stopping` is set."""
         wait = Wait(self._config.warn_after_s, self._config.timeout_s)
         while True:
             self._follow_restarts()
@@ -128,6 +136,8 @@ class ShardedWriter:
                     self._connections.remove(connection)
                     self._connections.append(connection)
                     return connection
+            if stopping is not None and stopping.is_set():
+                return None
             _check(wait, self._connections)
 
     def _follow_restarts(self) -> None:

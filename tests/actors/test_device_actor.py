@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 
 import jax
 import numpy as np
@@ -59,6 +60,28 @@ def test_it_writes_the_samples_of_an_actor_on_the_cpu_with_the_same_seed():
     assert len(written.version) == len(expected.version) // per_item * per_item
     assert sum(report["count/samples"] for report in reports) == len(expected.version)
     assert sum(report["count/games"] for report in reports) == len(games)
+
+
+class FullReplay:
+    """Has no room until the actor stops."""
+
+    def __init__(self):
+        self.asked = threading.Event()
+
+    def write(self, samples, priorities=None, stopping=None):
+        self.asked.set()
+        assert stopping.wait(30.0)
+
+
+def test_it_ends_although_replay_has_no_room():
+    replay = FullReplay()
+    _, actor = actor_for(experiment_with(), jax.local_devices()[:1], ActorClients(Source(), replay, lambda *_: None))
+    playing = threading.Thread(target=actor.run)
+    playing.start()
+    assert replay.asked.wait(60.0)
+    actor.stop()
+    playing.join(30.0)
+    assert not playing.is_alive()
 
 
 class EveryProgram(Source):

@@ -76,7 +76,7 @@ class Writer:
     def __init__(self, enough):
         self.written, self.errors, self._enough, self.stop = [], [], enough, None
 
-    def write(self, windows, priorities=None):
+    def write(self, windows, priorities=None, stopping=None):
         self.written.append(windows)
         self.errors.append(priorities)
         if sum(len(each.length) for each in self.written) >= self._enough:

@@ -52,7 +52,7 @@ class Writer:
         self.written, self.priorities = [], []
         self._diary, self._name, self._writes, self.enough = diary, name, writes, enough
 
-    def write(self, samples, priorities=None):
+    def write(self, samples, priorities=None, stopping=None):
         self._diary.append(self._name)
         self.written.append(samples)
         self.priorities.append(priorities)

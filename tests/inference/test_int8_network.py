@@ -157,8 +157,8 @@ def test_a_writer_shows_what_it_writes():
         def __init__(self):
             self.called = []
 
-        def write(self, samples, priorities=None):
-            self.called.append((samples, priorities))
+        def write(self, samples, priorities=None, stopping=None):
+            self.called.append((samples, stopping))
 
         def flush(self):
             self.called.append("flush")
@@ -169,9 +169,9 @@ def test_a_writer_shows_what_it_writes():
     inner, seen = Writer(), []
     writer = NotingWriter(inner, seen.append)
     samples = Sample(*(np.full((2, 1), number) for number in range(5)))
-    writer.write(samples, np.ones(2))
+    writer.write(samples, np.ones(2), stopping="now")
     writer.flush()
     writer.close()
     np.testing.assert_array_equal(seen, [(samples.observation, samples.legal)])
-    assert inner.called[0][0] is samples
+    assert inner.called[0] == (samples, "now")
     assert inner.called[1:] == ["flush", "close"]

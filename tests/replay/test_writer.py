@@ -60,6 +60,23 @@ def test_a_writer_blocked_by_the_limiter_closes_at_once_and_logs_what_it_drops(
     assert 24 <= int(dropped) <= 40  # the limiter lets 16 pass, of which the last may not have been confirmed
 
 
+def test_a_writer_that_is_stopping_drops_what_would_have_to_wait(serve, connect, make_experiment, make_samples, caplog):
+    caplog.set_level(logging.INFO, "podzero")
+    experiment, stopping = make_experiment(), threading.Event()
+    server = serve(experiment)
+    writer = connect(make_writer, experiment, server)
+    writing = threading.Thread(target=writer.write, args=(make_samples(400), None, stopping))
+    writing.start()
+    while not server.limits().insert_blocked:
+        time.sleep(0.01)
+    assert writing.is_alive()
+    stopping.set()
+    writing.join(10.0)
+    assert not writing.is_alive()
+    (dropped,) = re.findall(r"dropped (\d+) samples", caplog.text)
+    assert 400 - 256 <= int(dropped) < 400
+
+
 def test_a_full_shard_does_not_block_writes_to_the_others(serve, connect, make_experiment, make_samples):
     experiment = make_experiment(shards=2, tolerance=16, timeout_s=20)  # per shard: 8 samples pass unread
     full, empty = servers = [serve(experiment, shard) for shard in range(2)]

@@ -52,7 +52,7 @@ class Writer:
     def __init__(self, version):
         self.written, self.version = [], version
 
-    def write(self, samples, priorities=None):
+    def write(self, samples, priorities=None, stopping=None):
         self.written.append(samples)
         if samples.version.max() >= self.version:
             self.enough()
@@ -199,7 +199,7 @@ class CountingWriter:
     def __init__(self, wanted, enough):
         self.written, self.wanted, self.enough = [], wanted, enough
 
-    def write(self, samples, priorities=None):
+    def write(self, samples, priorities=None, stopping=None):
         self.written.append(samples)
         if sum(len(own.version) for own in self.written) >= self.wanted:
             self.enough()

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podzero.actors import ActorClients, EnvironmentActor, SelfPlayActor, explore
+from podzero.actors import ActorClients, DeviceActor, EnvironmentActor, SelfPlayActor, explore
 from podzero.clock import REPORT_EVERY_S
 from podzero.config import Experiment, GameConfig, GymnasiumConfig, ResNetConfig, SimulatorConfig, parse
 from podzero.envs import make_env
@@ -31,7 +31,7 @@ from podzero.inference import BackgroundSource, has_int8_instructions
 from podzero.networks import make_inference, make_network
 from podzero.protocols import Env
 from podzero.replay import ReplayServer, make_writer
-from podzero.runtime.build import actor_parts, learner_parts, make_actor, model_search
+from podzero.runtime.build import actor_parts, learner_parts, make_actor, make_device_actor, model_search
 from podzero.tools.bench.measuring import (
     BenchError,
     FixedParams,
@@ -68,15 +68,23 @@ def bench_selfplay(experiment: Experiment, seconds: float) -> dict[str, Any]:
 
     Returns:
       what `compare` returns for `actor` and `bare`; the actor's moves/s and games/s.
+
+    Raises:
+      ConfigError: the experiment's actors ask inference servers.
     """
+    if experiment.actors.inference == "server":
+        raise ConfigError("actors.inference=server: measure actors that ask servers with podzero bench server")
     spec = make_env(experiment.env).spec
     params = make_network(experiment.network, spec).init(jax.random.key(experiment.seed))
     games = experiment.actors.games
-    bare = _forward_pass(experiment, spec, params, games)
+    # With several devices, all would compute their share of the games at the same time.
+    devices = len(jax.local_devices()) if experiment.actors.inference == "device" else 1
+    bare = _forward_pass(experiment, spec, params, games // devices)
     found, rounds = _compare_actor(experiment, spec, params, bare, games, "bare forward pass", seconds)
     return found | {
         "moves_per_s": median(each["count/moves"] for each in rounds),
         "games_per_s": median(each["count/games"] for each in rounds),
+        "inference": experiment.actors.inference,
         **_sizes(experiment),
     }
 
@@ -183,7 +191,7 @@ def _compare_actor(
         # A turn of the actor begins and ends with a report, so reports must not be further apart than a turn is long.
         every_s = min(REPORT_EVERY_S, seconds / (2 * _ROUNDS))
         clients = ActorClients(FixedParams(params), writer, totals, report_every_s=every_s)
-        actor = make_actor(experiment, "actor-0", experiment.seed, clients)
+        actor = _make_actor(experiment, clients)
 
         def actor_rate(turn_s: float) -> float:
             with _running(actor):
@@ -203,6 +211,12 @@ def _compare_actor(
             f"evaluations/s, complete actor over {what}", seconds, longest_s=_ACTOR_S, rounds=_ROUNDS,
         )  # fmt: skip
     return found, rounds
+
+
+def _make_actor(experiment: Experiment, clients: ActorClients) -> SelfPlayActor | EnvironmentActor | DeviceActor:
+    if experiment.actors.inference == "device":
+        return make_device_actor(experiment, "actor-0", experiment.seed, clients, jax.local_devices())
+    return make_actor(experiment, "actor-0", experiment.seed, clients)
 
 
 class ReportTotals:
@@ -252,7 +266,7 @@ class ReportTotals:
 
 
 @contextmanager
-def _running(actor: SelfPlayActor | EnvironmentActor) -> Iterator[None]:
+def _running(actor: SelfPlayActor | EnvironmentActor | DeviceActor) -> Iterator[None]:
     """Runs the actor in a thread while the context lasts."""
     thread = threading.Thread(target=actor.run, name="bench-actor")
     thread.start()

@@ -194,7 +194,7 @@ class ActorProbe:
         self._polled = time.time()
         return newest
 
-    def write(self, samples: Sample | Window | StoredState, priorities: Any = None) -> None:
+    def write(self, samples: Sample | Window | StoredState, priorities: Any = None, stopping: Any = None) -> None:
         """The actor's `ReplayWriter`: drops the samples."""
 
     def flush(self) -> None:

@@ -7,14 +7,23 @@ import time
 import numpy as np
 import pytest
 
+from podzero.actors import ActorClients, DeviceActor, SelfPlayActor
 from podzero.config import load
 from podzero.envs import spec_of
 from podzero.errors import ConfigError
 from podzero.inference.serving import Identity
 from podzero.tools.bench import replay, server
 from podzero.tools.bench.actors import measure_counts, record
-from podzero.tools.bench.measuring import BenchError, answer, child_process, compare, random_samples
-from podzero.tools.bench.play import ReportTotals, bench_acting, bench_int8, bench_simulators, moves_per_version
+from podzero.tools.bench.measuring import BenchError, FixedParams, answer, child_process, compare, random_samples
+from podzero.tools.bench.play import (
+    ReportTotals,
+    _make_actor,
+    bench_acting,
+    bench_int8,
+    bench_selfplay,
+    bench_simulators,
+    moves_per_version,
+)
 from podzero.tools.bench.publish import spread
 from podzero.tools.bench.replay import one_sample_items
 from podzero.tools.bench.reverb_client import items_of
@@ -88,6 +97,17 @@ def test_the_bare_client_stores_the_fields_that_an_experiment_has(tiny, auxiliar
 def test_a_game_is_refused_by_the_bench_of_environment_actors(tiny):
     with pytest.raises(ConfigError, match=r"tic_tac_toe.*podzero bench selfplay"):
         bench_acting(tiny(), 0.1)
+
+
+def test_actors_that_ask_servers_are_refused_by_the_bench_of_self_play(tiny):
+    with pytest.raises(ConfigError, match=r"inference=server.*podzero bench server"):
+        bench_selfplay(tiny("actors.inference=server"), 0.1)
+
+
+@pytest.mark.parametrize(("inference", "actor"), [("device", DeviceActor), ("local", SelfPlayActor)])
+def test_the_bench_of_self_play_runs_the_actor_of_the_experiment(tiny, inference, actor):
+    clients = ActorClients(FixedParams({}), None, lambda *_: None)
+    assert isinstance(_make_actor(tiny(f"actors.inference={inference}"), clients), actor)
 
 
 def test_rates_are_measured_between_reports(monkeypatch):
