@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -169,29 +170,32 @@ class DeviceActor:
             if (first := first_params(self._clients.source, self._stopping)) is None:
                 return
             version, params = first.version, self._chips.put(self._fold(first.params))
-        pieces: list[Any] = []
-        while not self._stopping.is_set():
-            if clock.elapsed_s >= self._clients.report_every_s:
-                self._clients.report(self._name, metrics.flush() | clock.flush())
-            with clock("search"):
-                state, finished, played = self._chips.play(params, version, state)
-            # Dispatch is asynchronous: the samples of the last program are written while the chips execute this one.
-            with clock("write"):
-                self._write(finish(pieces), self._held)
-            with clock("search"):
-                host = jax.device_get(played)
-                index = [np.arange(count, dtype=np.int32) for count in host.samples]
-                pieces = self._chips.take(state, finished, index)
-            self._count(metrics, host, version)
-            with clock("params"):
-                if newer := self._clients.source.poll():
-                    version, params = newer.version, self._chips.put(self._fold(newer.params))
-        self._write(finish(pieces), held=0)
+        # A thread writes the samples of a program while the chips execute the next one. Dispatch alone would not do: on
+        # GPUs it returns only when the program has ended, since the host decides there whether a loop goes on.
+        with ThreadPoolExecutor(1, "write-samples") as thread:
+            writing = thread.submit(lambda: None)
+            while not self._stopping.is_set():
+                if clock.elapsed_s >= self._clients.report_every_s:
+                    self._clients.report(self._name, metrics.flush() | clock.flush())
+                with clock("search"):
+                    state, finished, played = self._chips.play(params, version, state)
+                    host = jax.device_get(played)
+                    index = [np.arange(count, dtype=np.int32) for count in host.samples]
+                    pieces = self._chips.take(state, finished, index)
+                self._count(metrics, host, version)
+                with clock("write"):
+                    writing.result()
+                writing = thread.submit(self._write, pieces, self._held)
+                with clock("params"):
+                    if newer := self._clients.source.poll():
+                        version, params = newer.version, self._chips.put(self._fold(newer.params))
+            writing.result()
+        self._write([], held=0)
         self._clients.report(self._name, metrics.flush() | clock.flush())
 
-    def _write(self, positions: Positions | None, held: int) -> None:
+    def _write(self, pieces: list[Any], held: int) -> None:
         """Adds samples to the pool, and writes random full items from it as long as `held` samples remain."""
-        parts = [part for part in (self._pool, positions) if part is not None]
+        parts = [part for part in (self._pool, finish(pieces)) if part is not None]
         if not parts:
             return
         pool = concatenated(parts)

@@ -84,6 +84,29 @@ def test_it_ends_although_replay_has_no_room():
     assert not playing.is_alive()
 
 
+def test_samples_are_written_while_the_next_program_runs(monkeypatch):
+    """A program as on a GPU, whose call returns at its end: from the second on, it ends only once a write has begun."""
+    writer, programs, writes = Writer([], "samples", writes=3), [], threading.Semaphore(0)
+    _, actor = actor_for(experiment_with(), jax.local_devices()[:1], ActorClients(Source(), writer, lambda *_: None))
+    writer.enough = actor.stop
+    play, write = actor._chips.play, actor._write
+
+    def played(*arguments):
+        programs.append(None)
+        assert len(programs) == 1 or writes.acquire(timeout=30.0)
+        return play(*arguments)
+
+    def written(pieces, held):
+        if pieces:
+            writes.release()
+        write(pieces, held)
+
+    monkeypatch.setattr(actor._chips, "play", played)
+    monkeypatch.setattr(actor, "_write", written)
+    actor.run()
+    assert len(programs) > 2
+
+
 class EveryProgram(Source):
     """A new version before each program."""
 
