@@ -13,6 +13,7 @@ from podzero.config import NetworkConfig, SearchConfig
 from podzero.envs import GameOfChance
 from podzero.errors import ConfigError
 from podzero.evaluation.solvers import Solver
+from podzero.inference import QuantizedNetwork
 from podzero.networks import make_inference
 from podzero.protocols import Env
 from podzero.search import (
@@ -227,25 +228,33 @@ def mcts_player(env: Env, simulations: int, discount: float = 1.0, keep_nodes: b
 class NetworkPlayers:
     """Makes players that share one compiled search and differ in their parameters.
 
-    They use the network's inference form, as actors do.
+    They use the network's inference form, as actors do. With `int8`, it evaluates the two newest players' networks.
     """
 
     def __init__(
-        self, env: Env, network: NetworkConfig, config: SearchConfig, discount: float = 1.0, keep_nodes: bool = False
+        self,
+        env: Env,
+        network: NetworkConfig,
+        config: SearchConfig,
+        discount: float = 1.0,
+        keep_nodes: bool = False,
+        int8: QuantizedNetwork | None = None,
     ) -> None:
         fold, inference = make_inference(network, env.spec)
         self._fold = jax.jit(fold)
-        evaluate = network_evaluation(env, inference.apply)
+        self._int8 = int8
+        evaluate = network_evaluation(env, inference.apply) if int8 is None else int8.evaluation(env)
         self._decide = make_decide(env, config, evaluate, discount, keep_nodes)
         self._growing = _make_growing(env, config, evaluate, discount) if keep_nodes else None
         self._network = _policy_and_value(env, evaluate)
 
     def player(self, name: str, params: Params) -> SearchPlayer:
         """The player with parameters `params`."""
+        folded = self._fold(params)
         return SearchPlayer(
             name,
             self._decide,
-            self._fold(params),
+            folded if self._int8 is None else self._int8.load(folded),
             deterministic=True,
             network=self._network,
             growing=self._growing,

@@ -26,6 +26,7 @@ from podzero.evaluation.players import (
     mcts_player,
 )
 from podzero.evaluation.solvers import make_solver
+from podzero.inference import has_int8_instructions, quantized_network
 from podzero.networks import make_model_network, make_network
 from podzero.networks.snapshots import SnapshotError, check_matches, load_snapshot, snapshot_steps
 from podzero.player_names import EnginePlayer, TrainedPlayer, full_name, parse_player
@@ -147,7 +148,7 @@ def make_opponents(experiment: Experiment, snapshots: Path, seed: int) -> list[O
     made = []
     for entry in listed:
         if entry.who == "earlier":
-            players = NetworkPlayers(env, experiment.network, experiment.search, discount)
+            players = _earlier_selves(experiment, env, games=max(2, round(entry.share * experiment.actors.games)))
             made.append(Opponent("earlier", entry.share, Earlier(players, snapshots, seed).choose))
             continue
         try:
@@ -161,6 +162,14 @@ def make_opponents(experiment: Experiment, snapshots: Path, seed: int) -> list[O
             )
         made.append(Opponent(player.name, entry.share, player.choose))
     return made
+
+
+def _earlier_selves(experiment: Experiment, env: Env, games: int) -> NetworkPlayers:
+    """Makes players of the run's snapshots, each for a number of games at once."""
+    # In float32 they would take several times as long as the run's own network.
+    quantized = experiment.actors.inference == "int8" and has_int8_instructions()
+    int8 = quantized_network(experiment, env, games) if quantized else None
+    return NetworkPlayers(env, experiment.network, experiment.search, experiment.env.discount, int8=int8)
 
 
 class Earlier:

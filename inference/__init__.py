@@ -13,3 +13,4 @@ from podzero.inference.openvino_model import has_bfloat16_instructions as has_bf
 from podzero.inference.openvino_model import has_int8_instructions as has_int8_instructions
 from podzero.inference.quantized import QuantizedNetwork as QuantizedNetwork
 from podzero.inference.quantized import calibration_size as calibration_size
+from podzero.inference.quantized import quantized_network as quantized_network

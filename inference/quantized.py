@@ -8,8 +8,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from podzero.config import Int8Config
-from podzero.inference.agreement import AgreementCheck, CalibrationPositions, RecentPositions, agreement
+from podzero.config import Experiment, Int8Config
+from podzero.inference.agreement import (
+    AgreementCheck,
+    CalibrationPositions,
+    RecentPositions,
+    agreement,
+    random_positions,
+)
 from podzero.inference.evaluation_cache import EvaluationCache
 from podzero.inference.openvino_model import CpuCompiler, float_model, infer, int8_model
 from podzero.networks.resnet import layers_of
@@ -124,6 +130,21 @@ class QuantizedNetwork:
         filled = _plain(observations)[np.resize(np.arange(len(observations)), pieces * self._piece)]
         results = [infer(engine, piece) for piece in np.split(filled, pieces)]
         return [np.stack(outputs) for outputs in zip(*results, strict=True)]
+
+
+def quantized_network(experiment: Experiment, env: Env, batch: int) -> QuantizedNetwork:
+    """The network as actors evaluate it in int8, at first calibrated on positions of random games.
+
+    Args:
+      experiment: its sections `int8` and `actors` are used.
+      env: the game.
+      batch: positions that a search evaluates at once.
+
+    Raises:
+      ConfigError: OpenVINO is not installed.
+    """
+    positions = random_positions(env, jax.random.key(experiment.seed), calibration_size(experiment.int8, batch))
+    return QuantizedNetwork(env.spec, experiment.int8, max(1, round(experiment.actors.cpus)), batch, positions)
 
 
 def calibration_size(limits: Int8Config, batch: int) -> int:

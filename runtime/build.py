@@ -34,10 +34,10 @@ from podzero.inference import (
     NotingWriter,
     QuantizedNetwork,
     RecentPositions,
-    calibration_size,
     has_bfloat16_instructions,
     has_int8_instructions,
     host_resnet,
+    quantized_network,
     random_positions,
 )
 from podzero.inference.serving import (
@@ -242,10 +242,8 @@ def device_parts(experiment: Experiment) -> tuple[RolloutCore, PlacedNetwork]:
 
 def _int8_parts(experiment: Experiment) -> ActorParts:
     """The parts of an actor that evaluates the network in int8."""
-    env, actors = make_env(experiment.env), experiment.actors
-    size = calibration_size(experiment.int8, actors.games)
-    positions = random_positions(env, jax.random.key(experiment.seed), size)
-    network = QuantizedNetwork(env.spec, experiment.int8, max(1, round(actors.cpus)), actors.games, positions)
+    env = make_env(experiment.env)
+    network = quantized_network(experiment, env, experiment.actors.games)
     fold = jax.jit(make_inference(experiment.network, env.spec)[0])
     core = selfplay_core(experiment, env, network.evaluation(env))
     return ActorParts(core, lambda params: network.load(fold(params)), network)

@@ -9,6 +9,7 @@ from podzero.envs import make_env
 from podzero.errors import ConfigError
 from podzero.evaluation import resolve
 from podzero.evaluation.resolve import make_opponents
+from podzero.inference import QuantizedNetwork
 from podzero.workdir import Workdir
 
 
@@ -50,6 +51,24 @@ def test_earlier_waits_for_a_snapshot_and_then_draws_among_all(
     (newest / "params.msgpack").write_bytes(b"damaged")
     assert all(earlier.choose(jax.random.key(0), states) is not None for _ in range(10))
     assert "no earlier snapshot was drawn" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("inference", "instructions", "quantized"), [("int8", True, 1), ("int8", False, 0), ("local", True, 0)]
+)
+def test_earlier_is_evaluated_as_the_run_evaluates_itself(
+    experiment, workdir, states, monkeypatch, inference, instructions, quantized
+):
+    loaded, load = [], QuantizedNetwork.load
+    monkeypatch.setattr(QuantizedNetwork, "load", lambda self, params: loaded.append(params) or load(self, params))
+    monkeypatch.setattr(resolve, "has_int8_instructions", lambda: instructions)
+    own = experiment.model_dump(mode="json")
+    changes = {"actors": own["actors"] | {"inference": inference}, "int8": own["int8"] | {"positions": 16}}
+    (earlier,) = make_opponents(with_opponents(experiment, "self", "earlier", **changes), workdir.snapshots, seed=0)
+    actions = np.asarray(earlier.choose(jax.random.key(0), states))
+    assert actions.shape == (4,)
+    assert set(actions) <= set(range(9))
+    assert len(loaded) == quantized
 
 
 @pytest.mark.parametrize(
