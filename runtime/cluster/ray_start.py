@@ -186,12 +186,23 @@ def local_node(cpus: float) -> dict[str, Any]:
     names = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
     return {
         "num_cpus": math.ceil(cpus),  # Ray takes whole numbers only
+        "num_gpus": _gpus(),  # `ray.cluster_utils` assumes none
         "include_dashboard": False,
         "include_log_monitor": False,  # nobody reads its output, and it takes a tenth of a core
         "no_monitor": True,  # the autoscaler
         "object_store_memory": OBJECT_STORE_BYTES,
         **dict(zip(names, free_ports(len(names)), strict=True)),
     }
+
+
+def _gpus() -> int:
+    """The GPUs of this machine, without those that `CUDA_VISIBLE_DEVICES` or its like hides."""
+    from ray._private import accelerators
+
+    kind: Any = accelerators.get_accelerator_manager_for_resource("GPU")
+    found: int = kind.get_current_node_num_accelerators()
+    visible = kind.get_current_process_visible_accelerator_ids()
+    return found if visible is None else min(found, len(visible))
 
 
 def free_ports(count: int) -> list[int]:

@@ -12,7 +12,7 @@ def add_node(cluster, cpus, **more):
         if cluster.head_node is not None:
             del arguments["include_dashboard"]  # an argument of heads only
         try:
-            return cluster.add_node(**arguments, **more)
+            return cluster.add_node(**arguments | more)
         except Exception:  # Ray raises no narrower type
             if attempt == START_ATTEMPTS:
                 raise

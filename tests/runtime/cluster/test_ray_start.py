@@ -1,4 +1,4 @@
-"""Signals that arrive while Ray starts."""
+"""How Ray is started: signals that arrive meanwhile, and the resources of the node."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
+from ray._private import accelerators
 
-from podzero.runtime.cluster.ray_start import deferred_signals
+from podzero.runtime.cluster.ray_start import deferred_signals, local_node
 
 
 @pytest.fixture
@@ -87,3 +89,12 @@ def test_other_threads_may_connect(received):
     thread.start()
     thread.join(timeout=10)
     assert handlers == [before]
+
+
+@pytest.mark.parametrize(("visible", "gpus"), [(None, 4), (["1", "3"], 2), ([], 0)])
+def test_a_node_has_the_visible_gpus_of_the_machine(monkeypatch, visible, gpus):
+    kind = SimpleNamespace(
+        get_current_node_num_accelerators=lambda: 4, get_current_process_visible_accelerator_ids=lambda: visible
+    )
+    monkeypatch.setattr(accelerators, "get_accelerator_manager_for_resource", {"GPU": kind}.get)
+    assert local_node(2)["num_gpus"] == gpus
