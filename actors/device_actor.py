@@ -173,7 +173,7 @@ class DeviceActor:
         # A thread writes the samples of a program while the chips execute the next one. Dispatch alone would not do: on
         # GPUs it returns only when the program has ended, since the host decides there whether a loop goes on.
         with ThreadPoolExecutor(1, "write-samples") as thread:
-            writing = thread.submit(lambda: None)
+            writing = thread.submit(self._write, [], self._held)
             while not self._stopping.is_set():
                 if clock.elapsed_s >= self._clients.report_every_s:
                     self._clients.report(self._name, metrics.flush() | clock.flush())

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import jax
 
-from podzero.chips import Slice, chip_of_kind
+from podzero.chips import Slice, peak_flops
 from podzero.errors import ConfigError, PodzeroError
 from podzero.learner.step import StepOutput, StepSums, TrainState, TrainStep
 from podzero.types import Batch
@@ -43,9 +43,9 @@ class DeviceSummary(NamedTuple):
 
 def device_summary(devices: Sequence[jax.Device]) -> DeviceSummary:
     """Summarizes `devices`, which must be of one kind."""
-    chip = chip_of_kind(devices[0].device_kind)
+    peak = peak_flops(devices[0].device_kind)
     hosts = len({device.process_index for device in devices})
-    return DeviceSummary(len(devices), hosts, chip.device.flops * len(devices) if chip else None)
+    return DeviceSummary(len(devices), hosts, None if peak is None else peak * len(devices))
 
 
 def check_chips(tpu_slice: Slice) -> None:

@@ -1,7 +1,7 @@
-"""Published peak performance of TPU chips, and the TPU slices of Google Cloud by their names.
+"""Published peak performance of TPU chips and GPUs, and the TPU slices of Google Cloud by their names.
 
-The numbers are Google's (https://docs.cloud.google.com/tpu/docs/v4, .../v5e, .../v5p, .../v6e, .../tpu7x, read in
-November 2026).
+The numbers of TPUs are Google's (https://docs.cloud.google.com/tpu/docs/v4, .../v5e, .../v5p, .../v6e, .../tpu7x, read
+in November 2026).
 """
 
 from __future__ import annotations
@@ -90,6 +90,19 @@ def chip_of_kind(device_kind: str) -> Chip | None:
     """The chip with this `jax.Device.device_kind`, or None if it is not a known TPU."""
     name = _KINDS.get(device_kind)
     return None if name is None else CHIPS[name]
+
+
+_GPUS = {
+    "NVIDIA A100-SXM4-40GB": 312e12, "NVIDIA A100-SXM4-80GB": 312e12,
+    "NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12,
+}  # fmt: skip
+"""bfloat16 operations per second without sparsity, from NVIDIA's data sheets, by `jax.Device.device_kind`."""
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """bfloat16 operations per second of a JAX device of this kind, or None if they are not known."""
+    chip = chip_of_kind(device_kind)
+    return _GPUS.get(device_kind) if chip is None else chip.device.flops
 
 
 class Slice(NamedTuple):

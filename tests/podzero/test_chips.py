@@ -1,6 +1,6 @@
 import pytest
 
-from podzero.chips import chip_of_kind, find_slice, slices
+from podzero.chips import chip_of_kind, find_slice, peak_flops, slices
 from podzero.errors import ConfigError
 
 
@@ -70,3 +70,17 @@ def test_a_chip_of_two_devices_gives_each_of_them_half():
     where = find_slice("tpu7x-8")
     assert (where.devices, where.chip.device.hbm_bytes) == (8, 96 * 2**30)
     assert where.chip.device.flops * where.devices == 4 * 2307e12
+
+
+@pytest.mark.parametrize(
+    ("kind", "flops"),
+    [
+        ("TPU v5e", 197e12),
+        ("TPU7x", 2307e12 / 2),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("cpu", None),
+        ("NVIDIA T4", None),
+    ],
+)
+def test_the_peak_of_a_device(kind, flops):
+    assert peak_flops(kind) == flops
