@@ -102,7 +102,7 @@ class ShardedWriter:
             piece = slice(start, start + _PIECE)
             if (connection := self._free_connection(stopping)) is None:
                 left = length - start * self._signature.samples_per_item
-                log.info("dropped %d samples for which replay has no room", left)
+                log.debug("dropped %d samples for which replay has no room", left)
                 return
             connection.send(items[piece], priorities[piece])
 

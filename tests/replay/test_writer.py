@@ -61,7 +61,7 @@ def test_a_writer_blocked_by_the_limiter_closes_at_once_and_logs_what_it_drops(
 
 
 def test_a_writer_that_is_stopping_drops_what_would_have_to_wait(serve, connect, make_experiment, make_samples, caplog):
-    caplog.set_level(logging.INFO, "podzero")
+    caplog.set_level(logging.DEBUG, "podzero")
     experiment, stopping = make_experiment(), threading.Event()
     server = serve(experiment)
     writer = connect(make_writer, experiment, server)
