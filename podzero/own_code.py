@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from podzero.config import OwnFile, OwnPart
+from podzero.config import OwnFile, OwnPart, place_of
 from podzero.errors import ConfigError, nearest
 from podzero.importing import file_digest, import_named
 
@@ -79,7 +79,7 @@ class OwnCode(NamedTuple):
         except ConfigError:
             raise
         except Exception as error:
-            file = self.config.place.rpartition(":")[0]
+            file = place_of(self.config.place)
             lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
             at = f" at line {lines[-1]} of {Path(file).name}" if lines else ""
             reason = str(error).strip().partition("\n")[0]
@@ -106,7 +106,7 @@ def own_code(
       ConfigError: it cannot be imported, its file is not that of the experiment, or it does not take the arguments.
     """
     # Before the import: a process imports a file once, and later changes of it do not matter.
-    _first_digest(config.place.rpartition(":")[0])
+    _first_digest(place_of(config.place))
     target = import_named(config.place, f"{section}.name")
     code = OwnCode(section, config, target, parameters_of(target))
     check_digest(config, f"{section}.name")
@@ -124,7 +124,7 @@ def check_digest(config: OwnFile, setting: str) -> None:
     Raises:
       ConfigError: it is another file.
     """
-    digest, section = _first_digest(config.place.rpartition(":")[0]), setting.rpartition(".")[0]
+    digest, section = _first_digest(place_of(config.place)), setting.rpartition(".")[0]
     if config.sha256 not in (None, digest):
         raise ConfigError(
             f"{setting} = '{config.import_path}': the file is not the one that this experiment was started with: its "

@@ -20,6 +20,7 @@ from podzero.config import GymnasiumConfig, WrapperConfig
 from podzero.envs.gymnasium_envs.spaces import MASK, Actions, Observations, mismatch
 from podzero.errors import ConfigError, nearest
 from podzero.importing import how_to_install, import_class, import_place
+from podzero.own_code import check_digest
 from podzero.types import EnvSpec
 
 REGISTERED_BY = {"ALE": "ale_py", "MinAtar": "minatar"}
@@ -39,7 +40,7 @@ class Factory:
           ConfigError: it cannot be made.
         """
         config = self.config
-        find(config.id, config.module)
+        find_registered(config)
         with explained(f"env: '{config.id}'", config.kwargs):
             # `GuardedEnv` checks every step itself; gymnasium's checker would only add warnings and a call per step.
             env = gymnasium.make(config.id, **{"disable_env_checker": True, **config.kwargs})
@@ -54,7 +55,7 @@ def make_own(config: GymnasiumConfig, count: int) -> gymnasium.vector.VectorEnv[
     Raises:
       ConfigError: there is none, it cannot be made, or it has another autoreset mode.
     """
-    entry_point = find(config.id, config.module).vector_entry_point
+    entry_point = find_registered(config).vector_entry_point
     if entry_point is None:
         raise ConfigError(
             f"env.vectorization: no vector environment is registered for '{config.id}'; use 'sync' or 'async'"
@@ -71,6 +72,16 @@ def make_own(config: GymnasiumConfig, count: int) -> gymnasium.vector.VectorEnv[
             f"supports only {AutoresetMode.NEXT_STEP}; use 'sync' or 'async'"
         )
     return own
+
+
+def find_registered(config: GymnasiumConfig) -> registration.EnvSpec:
+    """The registration of an experiment's id, by the run's copy of `env.module` if that is a file.
+
+    Raises:
+      ConfigError: as `find`, or the file is not that of the experiment.
+    """
+    check_digest(config, "env.module")
+    return find(config.id, config.place or None)
 
 
 def find(identifier: str, module: str | None) -> registration.EnvSpec:

@@ -114,7 +114,7 @@ class WrapperConfig(Section):
     """Keyword arguments of the class."""
 
 
-class GymnasiumConfig(Section):
+class GymnasiumConfig(OwnFile):
     """A gymnasium environment, of which MuZero learns a model. It is never copied or reset to a state."""
 
     name: Literal["gymnasium"]
@@ -125,6 +125,9 @@ class GymnasiumConfig(Section):
     """Keyword arguments of `gymnasium.make`."""
     module: str | None = None
     """A module, or the path of a Python file, that registers the id when it is imported."""
+    sha256: str | None = None
+    """SHA-256 of the file of `module`. podzero fills it in when the experiment is read, and then refuses another file
+    of this name."""
     wrappers: tuple[WrapperConfig, ...] = ()
     """Wrappers around each environment, innermost first."""
     vectorization: Literal["sync", "async", "own"] = "sync"
@@ -140,6 +143,13 @@ class GymnasiumConfig(Section):
     """Time limit in seconds for making all environments of an actor and starting their processes."""
     max_failures: PositiveInt = 100
     """Failed steps in a row, without a completed episode in between, that an actor survives."""
+
+    path_field: ClassVar[str] = "module"
+
+    @property
+    def import_path(self) -> str:
+        """`module`; empty without one."""
+        return self.module or ""
 
     @property
     def title(self) -> str:

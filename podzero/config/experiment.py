@@ -24,7 +24,7 @@ from podzero.config.running import (
     RestartsConfig,
     StopConfig,
 )
-from podzero.config.section import OwnFile, OwnPart, Section
+from podzero.config.section import OwnFile, OwnPart, Section, place_of
 from podzero.config.serving import Int8Config, ServerConfig, check_placement
 from podzero.config.training import LearnerConfig, MuZeroConfig, check_tower
 
@@ -132,9 +132,9 @@ class Experiment(Section):
     @property
     def code_files(self) -> list[Path]:
         """The Python files that processes of a run import: those of `own_files` as they are kept, and of gymnasium."""
-        own = (section.place.rpartition(":")[0] for section in self.own_files.values())
+        own = (place_of(section.place) for section in self.own_files.values())
         env = self.env
-        modules = [env.module] if isinstance(env, GymnasiumConfig | SimulatorConfig) else []
+        modules = [env.module] if isinstance(env, SimulatorConfig) else []
         wrappers = [wrapper.name.rpartition(":")[0] for wrapper in getattr(env, "wrappers", ())]
         return [Path(place).expanduser() for place in (*own, *modules, *wrappers) if place and place.endswith(".py")]
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import yaml
 
 from podzero.config.commented import to_commented_yaml
-from podzero.config.environments import SimulatorConfig
+from podzero.config.environments import GymnasiumConfig, SimulatorConfig
 from podzero.config.networks import ResNetConfig
-from podzero.config.section import OwnFile
+from podzero.config.section import OwnFile, place_of
 from podzero.config.training import OptimizerConfig
 from podzero.errors import ConfigError, nearest
 from podzero.importing import file_digest
@@ -33,6 +33,7 @@ _KINDS: Mapping[str, str | None] = {
 }
 """The sections whose `name` decides which fields they have, and the name that each has by default."""
 _OWN_PARTS = ("env", "network", "search.algorithm", "learner.optimizer", "learner.objective")
+_PATH_FIELDS = {"simulator": SimulatorConfig.path_field, "gymnasium": GymnasiumConfig.path_field}
 """The sections whose `name` may be an import path."""
 
 
@@ -110,7 +111,7 @@ def read_layers(config: str, overrides: Iterable[str] = ()) -> Layers:
     _make_own_files_absolute(tree, path.parent)
     for own, field in _own_parts(tree):
         # A digest that is given wins: it is that of the file with which the run began.
-        if (digest := file_digest(own[field].rpartition(":")[0])) is not None:
+        if (digest := file_digest(place_of(own[field]))) is not None:
             own.setdefault("sha256", digest)
     return Layers(tuple(origin for origin, _ in chain), tree, origins)
 
@@ -332,6 +333,7 @@ def _own_parts(tree: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
             section = section.get(key) if isinstance(section, dict) else None
         if not isinstance(section, dict):
             continue
-        field = SimulatorConfig.path_field if section.get("name") == "simulator" else OwnFile.path_field
-        if isinstance(section.get(field), str) and ":" in section[field]:
+        field = _PATH_FIELDS.get(str(section.get("name")), OwnFile.path_field)
+        path = section.get(field)
+        if isinstance(path, str) and (path.endswith(".py") if field == GymnasiumConfig.path_field else ":" in path):
             yield section, field

@@ -20,31 +20,31 @@ class Section(BaseModel):
 
 
 class OwnFile(Section):
-    """A section that names code of the user's own by an import path; a run keeps a copy of the file."""
+    """A section that names code of the user's own, by an import path or as a file; a run keeps a copy of the file."""
 
     if TYPE_CHECKING:
         # Each kind declares it after its name: fields of a base come first in files that are written.
         sha256: str | None
     path_field: ClassVar[str] = "name"
-    """The field that holds the import path."""
+    """The field that holds the import path or the file."""
     _kept: Path | None = PrivateAttr(default=None)
 
     @property
     def import_path(self) -> str:
-        """The import path as it is given: `file.py:Name` or `module:Name`."""
+        """The import path as it is given: `file.py:Name` or `module:Name`; without a name where only a file counts."""
         path: str = getattr(self, self.path_field)
         return path
 
     @property
     def file(self) -> Path | None:
         """The file as it is given; None for the name of a module."""
-        place = self.import_path.rpartition(":")[0]
+        place = place_of(self.import_path)
         return Path(place).expanduser() if place.endswith(".py") else None
 
     @property
     def place(self) -> str:
         """The import path of the code to run: that of the run's copy, if there is one."""
-        return self.import_path if self._kept is None else f"{self._kept}:{self.import_path.rpartition(':')[2]}"
+        return self.import_path if self._kept is None else self._path_in(str(self._kept))
 
     def kept_at(self, copy: Path) -> Self:
         """The same section, whose code is imported from a copy of its file."""
@@ -54,7 +54,17 @@ class OwnFile(Section):
 
     def moved_to(self, file: str) -> Self:
         """The same section, which names the code in another place."""
-        return self.model_copy(update={self.path_field: f"{file}:{self.import_path.rpartition(':')[2]}"})
+        return self.model_copy(update={self.path_field: self._path_in(file)})
+
+    def _path_in(self, file: str) -> str:
+        _, colon, name = self.import_path.rpartition(":")
+        return f"{file}:{name}" if colon else file
+
+
+def place_of(import_path: str) -> str:
+    """The file or module of `file.py:Name` or `module:Name`, or of a path without a name."""
+    place, colon, name = import_path.rpartition(":")
+    return place if colon else name
 
 
 class OwnPart(OwnFile):

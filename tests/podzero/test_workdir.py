@@ -1,5 +1,6 @@
 import errno
 import fcntl
+import hashlib
 import os
 import pickle
 import shutil
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from podzero.config import load
-from podzero.envs import make_env
+from podzero.envs import make_env, spec_of
+from podzero.errors import ConfigError
 from podzero.own_code import own_code
 from podzero.workdir import (
     Workdir,
@@ -288,6 +290,40 @@ def test_a_simulator_is_kept_too(tmp_path):
     workdir.open(workdir.keep_code(experiment))
     Path(file).unlink()
     assert make_env(workdir.experiment().env).spec.num_actions == 25
+
+
+REGISTERS = """
+import gymnasium
+
+
+def make(**kwargs):
+    return gymnasium.make("FrozenLake-v1", **kwargs).unwrapped
+
+
+gymnasium.register("OwnLake-v0", entry_point=make)
+"""
+
+
+def test_the_file_that_registers_a_gymnasium_id_is_kept_too(tmp_path):
+    (tmp_path / "lake.py").write_text(REGISTERS)
+    config = tmp_path / "own_lake.yaml"
+    config.write_text("extends: taxi\nenv: {id: OwnLake-v0, module: lake.py}\n")
+    experiment = load(str(config))
+    assert experiment.env.sha256 == hashlib.sha256(REGISTERS.encode()).hexdigest()
+    workdir = Workdir(tmp_path / "run")
+    workdir.open(workdir.keep_code(experiment))
+    (tmp_path / "lake.py").unlink()
+    assert spec_of(workdir.experiment().env).num_actions == 4
+    assert workdir.experiment().code_files == [workdir.code / str(experiment.env.sha256)[:12] / "lake.py"]
+
+
+def test_another_file_that_registers_the_id_is_refused(tmp_path):
+    file = tmp_path / "lake.py"
+    file.write_text(REGISTERS)
+    experiment = load("taxi", ["env.id=OwnLake-v0", f"env.module={file}"])
+    file.write_text(REGISTERS + "# later\n")
+    with pytest.raises(ConfigError, match=r"env\.module = '.*lake\.py'.*env\.sha256"):
+        spec_of(experiment.env)
 
 
 def test_a_run_from_before_digests_were_recorded_is_resumed(tmp_path):
