@@ -101,38 +101,37 @@ def main() -> None:
         chosen, limits = (*arguments.also, *VARIANTS[name]), (limit, *more)
         overrides = {seed: (*chosen, f"seed={seed}", *limits) for seed in range(arguments.seeds)}
         keys = {seed: " ".join([*settings, POSITIONS]) for seed, settings in overrides.items()}
-        if not (missing := [seed for seed, key in keys.items() if key not in stored()]):
-            continue
-        folder = arguments.folder / f"{''.join(c if c.isalnum() else '_' for c in name)}_{'_'.join(map(str, missing))}"
-        try:
-            for seed, trained in sweep(folder, (*chosen, *limits), missing).items():
+        for seed in (seed for seed, key in keys.items() if key not in stored()):
+            # A sweep of each seed: its folder stays the same, whichever others are missing, so that it goes on.
+            folder = arguments.folder / f"{''.join(c if c.isalnum() else '_' for c in name)}_{seed}"
+            try:
+                trained = sweep(folder, overrides[seed])
                 if trained["state"] == "finished":
                     settings = {"variant": name, "also": arguments.also, "seed": seed, "limit": limit}
                     store(keys[seed], settings | judged(folder / trained["name"], overrides[seed]))
                 else:
                     failed.append(f"{name}, seed {seed}: {trained['state']}")
-        except subprocess.CalledProcessError as error:
-            failed.append(f"{name}: exit status {error.returncode}")
+            except subprocess.CalledProcessError as error:
+                failed.append(f"{name}, seed {seed}: exit status {error.returncode}")
     if failed:
         sys.exit("\n".join(["these runs failed:", *failed]))
 
 
-def sweep(folder: Path, overrides: Sequence[str], seeds: Sequence[int]) -> dict[int, Json]:
-    """Trains one variant, a run after the other; by seed, what `podzero sweep --json` says of the run.
+def sweep(folder: Path, overrides: Sequence[str]) -> Json:
+    """Trains one variant with one seed; returns what `podzero sweep --json` says of the run.
 
     Raises:
       CalledProcessError: the sweep could not be started; its errors are on the screen.
     """
-    seed_values = f"seed={','.join(map(str, seeds))}"
-    asked = ("sweep", EXPERIMENT, *overrides, seed_values, "--to", str(folder), "--parallel", "1", "--json")
+    asked = ("sweep", EXPERIMENT, *overrides, "--to", str(folder), "--parallel", "1", "--json")
     try:
         output = podzero(*asked)
     except subprocess.CalledProcessError as error:
         if error.returncode != GAVE_UP:
             raise
         output = error.stdout
-    # A single seed is no swept setting, and is not named.
-    return {int(run["seed"] or seeds[0]): run for run in json.loads(output)["runs"]}
+    run: Json = json.loads(output)["runs"][0]
+    return run
 
 
 def judged(workdir: Path, overrides: Sequence[str]) -> Json:

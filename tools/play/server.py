@@ -31,7 +31,8 @@ def serve_game(
     own_picture: Callable[[PlayableGame], str] | None = None,
 ) -> None:
     """Serves a `GamePage` at the address `where`."""
-    title = f"{env.spec.name} against {next(iter(players))}"
+    # In a game for one player, the agent only searches the person's positions.
+    title = f"{env.spec.name} {'with' if env.spec.players == 1 else 'against'} {next(iter(players))}"
     serve(env.spec.name, title, lambda: GamePage(env, players, simulations, kept, own_picture), where)
 
 
