@@ -66,7 +66,8 @@ def make_simulator(config: SimulatorConfig) -> Simulator:
         case "pettingzoo":
             return PettingZooGame(config.id, config.kwargs)
         case "gymnasium_simulator":
-            return GymnasiumSimulator(config.id, config.kwargs, config.module)
+            check_digest(config, "env.module")
+            return GymnasiumSimulator(config.id, config.kwargs, config.place or None)
         case "simulator":
             return _own_game(config)
 

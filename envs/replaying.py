@@ -111,5 +111,5 @@ def _rendering_simulator(config: SimulatorConfig) -> RenderedSimulator:
 def _rendering_config(config: SimulatorConfig) -> SimulatorConfig:
     if config.name != "gymnasium_simulator":
         return config
-    env = GymnasiumConfig(name="gymnasium", id=config.id, kwargs=config.kwargs, module=config.module)
+    env = GymnasiumConfig(name="gymnasium", id=config.id, kwargs=config.kwargs, module=config.place or None)
     return config.model_copy(update={"kwargs": rendering_of(env).config.kwargs})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag
@@ -144,12 +144,10 @@ class GymnasiumConfig(OwnFile):
     max_failures: PositiveInt = 100
     """Failed steps in a row, without a completed episode in between, that an actor survives."""
 
-    path_field: ClassVar[str] = "module"
-
     @property
-    def import_path(self) -> str:
-        """`module`; empty without one."""
-        return self.module or ""
+    def path_field(self) -> str:
+        """`module`."""
+        return "module"
 
     @property
     def title(self) -> str:
@@ -175,8 +173,8 @@ class SimulatorConfig(OwnFile):
     """For `simulator`, the `module:Class` or `file.py:Class` of a `podzero.envs.Simulator`. Otherwise the name of an
     OpenSpiel game, a module of `pettingzoo.classic` (for example `tictactoe_v3`), or a gymnasium id."""
     sha256: str | None = None
-    """For `simulator`: SHA-256 of the file. podzero fills it in when the experiment is read, and then refuses another
-    file of this name."""
+    """SHA-256 of the file of `id` or `module`. podzero fills it in when the experiment is read, and then refuses
+    another file of this name."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the game or environment."""
     module: str | None = None
@@ -206,12 +204,10 @@ class SimulatorConfig(OwnFile):
             raise ValueError(f"module is only for gymnasium_simulator, not for '{self.name}'; remove it")
         return self
 
-    path_field: ClassVar[str] = "id"
-
     @property
-    def import_path(self) -> str:
-        """`id` of a game of the user's own; empty for those of a library."""
-        return self.id if self.name == "simulator" else ""
+    def path_field(self) -> str:
+        """`id` for a class of the user's own, else `module`."""
+        return "id" if self.name == "simulator" else "module"
 
     @property
     def title(self) -> str:

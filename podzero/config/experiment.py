@@ -14,7 +14,7 @@ from pydantic import Field, NonNegativeInt
 
 from podzero.config.acting import ActorsConfig, ReanalyseConfig, ReplayConfig, SearchConfig
 from podzero.config.data import DataConfig, check_data
-from podzero.config.environments import EnvConfig, GymnasiumConfig, SimulatorConfig
+from podzero.config.environments import EnvConfig, GymnasiumConfig
 from podzero.config.networks import ModelNetworkConfig, NetworkConfig, OwnNetworkConfig, ResNetConfig, learns_model
 from podzero.config.running import (
     CheckpointConfig,
@@ -131,12 +131,10 @@ class Experiment(Section):
 
     @property
     def code_files(self) -> list[Path]:
-        """The Python files that processes of a run import: those of `own_files` as they are kept, and of gymnasium."""
+        """The Python files that processes of a run import: those of `own_files` as they are kept, and of wrappers."""
         own = (place_of(section.place) for section in self.own_files.values())
-        env = self.env
-        modules = [env.module] if isinstance(env, SimulatorConfig) else []
-        wrappers = [wrapper.name.rpartition(":")[0] for wrapper in getattr(env, "wrappers", ())]
-        return [Path(place).expanduser() for place in (*own, *modules, *wrappers) if place and place.endswith(".py")]
+        wrappers = [wrapper.name.rpartition(":")[0] for wrapper in getattr(self.env, "wrappers", ())]
+        return [Path(place).expanduser() for place in (*own, *wrappers) if place.endswith(".py")]
 
     def with_sections(self, sections: Mapping[str, Section]) -> Experiment:
         """The experiment with some of its sections, given by their dotted names, in place of its own."""

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from podzero.config.commented import to_commented_yaml
-from podzero.config.environments import GymnasiumConfig, SimulatorConfig
 from podzero.config.networks import ResNetConfig
-from podzero.config.section import OwnFile, place_of
+from podzero.config.section import place_of
 from podzero.config.training import OptimizerConfig
 from podzero.errors import ConfigError, nearest
 from podzero.importing import file_digest
@@ -33,7 +32,8 @@ _KINDS: Mapping[str, str | None] = {
 }
 """The sections whose `name` decides which fields they have, and the name that each has by default."""
 _OWN_PARTS = ("env", "network", "search.algorithm", "learner.optimizer", "learner.objective")
-_PATH_FIELDS = {"simulator": SimulatorConfig.path_field, "gymnasium": GymnasiumConfig.path_field}
+_PATH_FIELDS = {"simulator": "id", "gymnasium": "module", "gymnasium_simulator": "module"}
+"""The field that names code of the user's own, where it is not `name`, by the section's name."""
 """The sections whose `name` may be an import path."""
 
 
@@ -333,7 +333,7 @@ def _own_parts(tree: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
             section = section.get(key) if isinstance(section, dict) else None
         if not isinstance(section, dict):
             continue
-        field = _PATH_FIELDS.get(str(section.get("name")), OwnFile.path_field)
+        field = _PATH_FIELDS.get(str(section.get("name")), "name")
         path = section.get(field)
-        if isinstance(path, str) and (path.endswith(".py") if field == GymnasiumConfig.path_field else ":" in path):
+        if isinstance(path, str) and (path.endswith(".py") if field == "module" else ":" in path):
             yield section, field

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
@@ -25,15 +25,17 @@ class OwnFile(Section):
     if TYPE_CHECKING:
         # Each kind declares it after its name: fields of a base come first in files that are written.
         sha256: str | None
-    path_field: ClassVar[str] = "name"
-    """The field that holds the import path or the file."""
     _kept: Path | None = PrivateAttr(default=None)
 
     @property
+    def path_field(self) -> str:
+        """The field that holds the import path or the file."""
+        return "name"
+
+    @property
     def import_path(self) -> str:
-        """The import path as it is given: `file.py:Name` or `module:Name`; without a name where only a file counts."""
-        path: str = getattr(self, self.path_field)
-        return path
+        """The import path as it is given: `file.py:Name` or `module:Name`, or either without a name; empty for none."""
+        return getattr(self, self.path_field) or ""
 
     @property
     def file(self) -> Path | None:

@@ -297,32 +297,39 @@ import gymnasium
 
 
 def make(**kwargs):
-    return gymnasium.make("FrozenLake-v1", **kwargs).unwrapped
+    return gymnasium.make("CartPole-v1", **kwargs).unwrapped
 
 
-gymnasium.register("OwnLake-v0", entry_point=make)
+gymnasium.register("OwnPole-v0", entry_point=make)
 """
 
 
-def test_the_file_that_registers_a_gymnasium_id_is_kept_too(tmp_path):
-    (tmp_path / "lake.py").write_text(REGISTERS)
-    config = tmp_path / "own_lake.yaml"
-    config.write_text("extends: taxi\nenv: {id: OwnLake-v0, module: lake.py}\n")
+@pytest.mark.parametrize(
+    "experiment",
+    [
+        "extends: taxi\nenv: {id: OwnPole-v0, module: pole.py}",
+        "env: {name: gymnasium_simulator, id: OwnPole-v0, module: pole.py, reward_scale: 0.001}\nevaluation: {opponents: []}",
+    ],
+)
+def test_the_file_that_registers_a_gymnasium_id_is_kept_too(tmp_path, experiment):
+    (tmp_path / "pole.py").write_text(REGISTERS)
+    config = tmp_path / "own_pole.yaml"
+    config.write_text(experiment)
     experiment = load(str(config))
     assert experiment.env.sha256 == hashlib.sha256(REGISTERS.encode()).hexdigest()
     workdir = Workdir(tmp_path / "run")
     workdir.open(workdir.keep_code(experiment))
-    (tmp_path / "lake.py").unlink()
-    assert spec_of(workdir.experiment().env).num_actions == 4
-    assert workdir.experiment().code_files == [workdir.code / str(experiment.env.sha256)[:12] / "lake.py"]
+    (tmp_path / "pole.py").unlink()
+    assert spec_of(workdir.experiment().env).num_actions == 2
+    assert workdir.experiment().code_files == [workdir.code / str(experiment.env.sha256)[:12] / "pole.py"]
 
 
 def test_another_file_that_registers_the_id_is_refused(tmp_path):
-    file = tmp_path / "lake.py"
+    file = tmp_path / "pole.py"
     file.write_text(REGISTERS)
-    experiment = load("taxi", ["env.id=OwnLake-v0", f"env.module={file}"])
+    experiment = load("taxi", ["env.id=OwnPole-v0", f"env.module={file}"])
     file.write_text(REGISTERS + "# later\n")
-    with pytest.raises(ConfigError, match=r"env\.module = '.*lake\.py'.*env\.sha256"):
+    with pytest.raises(ConfigError, match=r"env\.module = '.*pole\.py'.*env\.sha256"):
         spec_of(experiment.env)
 
 
