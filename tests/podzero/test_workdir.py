@@ -308,7 +308,8 @@ gymnasium.register("OwnPole-v0", entry_point=make)
     "experiment",
     [
         "extends: taxi\nenv: {id: OwnPole-v0, module: pole.py}",
-        "env: {name: gymnasium_simulator, id: OwnPole-v0, module: pole.py, reward_scale: 0.001}\nevaluation: {opponents: []}",
+        "env: {name: gymnasium_simulator, id: OwnPole-v0, module: pole.py, reward_scale: 0.001}\n"
+        "evaluation: {opponents: []}",
     ],
 )
 def test_the_file_that_registers_a_gymnasium_id_is_kept_too(tmp_path, experiment):
