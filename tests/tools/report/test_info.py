@@ -64,20 +64,24 @@ def test_a_run_that_never_trained_has_no_parameters_and_no_times(tmp_path):
 
 
 def test_own_code_has_the_digest_that_the_run_recorded_or_that_of_the_file_now(tmp_path):
-    network, game, experiment = tmp_path / "net.py", tmp_path / "game.py", tmp_path / "mine.yaml"
-    optimizer = 'learner: {optimizer: {name: "optax.contrib:muon"}}\n'
-    network.write_text("1")
-    game.write_text("2")
+    files = {name: tmp_path / f"{name}.py" for name in ("net", "game", "wrap")}
+    for name, file in files.items():
+        file.write_text(name)
+    experiment = tmp_path / "mine.yaml"
     experiment.write_text(
-        "env: {name: gymnasium_simulator, id: Own-v0, module: game.py}\nnetwork: {name: net.py:Net}\n" + optimizer
+        "env: {name: gymnasium, id: Own-v0, module: game.py, wrappers: [{name: wrap.py:Wrap}]}\n"
+        "network: {name: net.py:Net, learns_model: true}\n"
+        'learner: {optimizer: {name: "optax.contrib:muon"}}\n'
     )
     mine = load(str(experiment))
-    network.write_text("changed")
-    found = {code.path: code for code in own_code(mine)}
-    digests = [hashlib.sha256(text).hexdigest() for text in (b"1", b"2")]
-    assert found[f"{network}:Net"][1:] == (digests[0], True)
-    assert found[str(game)][1:] == (digests[1], False)
-    assert found["optax.contrib:muon"][1:] == (None, False)
+    for file in files.values():
+        file.write_text("changed")
+    found = {code.path: code[1:] for code in own_code(mine)}
+    digests = {text: hashlib.sha256(text.encode()).hexdigest() for text in ("net", "game", "changed")}
+    assert found[f"{files['net']}:Net"] == (digests["net"], True)
+    assert found[str(files["game"])] == (digests["game"], True)
+    assert found[f"{files['wrap']}:Wrap"] == (digests["changed"], False)
+    assert found["optax.contrib:muon"] == (None, False)
     assert list(own_code(load("cartpole"))) == []
 
 
