@@ -194,7 +194,9 @@ class DeviceActor:
         self._clients.report(self._name, metrics.flush() | clock.flush())
 
     def _write(self, pieces: list[Any], held: int) -> None:
-        """Adds samples to the pool, and writes random full items from it as long as `held` samples remain."""
+        """Waits for the samples of `ChipRollouts.take`, adds them to the pool, and writes random full items from it as
+        long as `held` samples remain.
+        """
         parts = [part for part in (self._pool, finish(pieces)) if part is not None]
         if not parts:
             return

@@ -228,7 +228,8 @@ def mcts_player(env: Env, simulations: int, discount: float = 1.0, keep_nodes: b
 class NetworkPlayers:
     """Makes players that share one compiled search and differ in their parameters.
 
-    They use the network's inference form, as actors do. With `int8`, it evaluates the two newest players' networks.
+    They use the network's inference form, as actors do. With `int8`, that network evaluates for them, and only the two
+    newest players can play.
     """
 
     def __init__(

@@ -145,11 +145,6 @@ class GymnasiumConfig(OwnFile):
     """Failed steps in a row, without a completed episode in between, that an actor survives."""
 
     @property
-    def path_field(self) -> str:
-        """`module`."""
-        return "module"
-
-    @property
     def title(self) -> str:
         """The name of the environment, in messages and as `EnvSpec.name`."""
         return f"gymnasium/{self.id}"
@@ -203,11 +198,6 @@ class SimulatorConfig(OwnFile):
         if self.module is not None and self.name != "gymnasium_simulator":
             raise ValueError(f"module is only for gymnasium_simulator, not for '{self.name}'; remove it")
         return self
-
-    @property
-    def path_field(self) -> str:
-        """`id` for a class of the user's own, else `module`."""
-        return "id" if self.name == "simulator" else "module"
 
     @property
     def title(self) -> str:

@@ -133,7 +133,7 @@ class Experiment(Section):
     def code_files(self) -> list[Path]:
         """The Python files that processes of a run import: those of `own_files` as they are kept, and of wrappers."""
         own = (place_of(section.place) for section in self.own_files.values())
-        wrappers = [wrapper.name.rpartition(":")[0] for wrapper in getattr(self.env, "wrappers", ())]
+        wrappers = (place_of(wrapper.name) for wrapper in getattr(self.env, "wrappers", ()))
         return [Path(place).expanduser() for place in (*own, *wrappers) if place.endswith(".py")]
 
     def with_sections(self, sections: Mapping[str, Section]) -> Experiment:

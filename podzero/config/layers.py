@@ -12,7 +12,7 @@ import yaml
 
 from podzero.config.commented import to_commented_yaml
 from podzero.config.networks import ResNetConfig
-from podzero.config.section import place_of
+from podzero.config.section import path_field_of, place_of
 from podzero.config.training import OptimizerConfig
 from podzero.errors import ConfigError, nearest
 from podzero.importing import file_digest
@@ -32,8 +32,6 @@ _KINDS: Mapping[str, str | None] = {
 }
 """The sections whose `name` decides which fields they have, and the name that each has by default."""
 _OWN_PARTS = ("env", "network", "search.algorithm", "learner.optimizer", "learner.objective")
-_PATH_FIELDS = {"simulator": "id", "gymnasium": "module", "gymnasium_simulator": "module"}
-"""The field that names code of the user's own, where it is not `name`, by the section's name."""
 """The sections whose `name` may be an import path."""
 
 
@@ -333,7 +331,7 @@ def _own_parts(tree: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
             section = section.get(key) if isinstance(section, dict) else None
         if not isinstance(section, dict):
             continue
-        field = _PATH_FIELDS.get(str(section.get("name")), "name")
+        field = path_field_of(str(section.get("name")))
         path = section.get(field)
         if isinstance(path, str) and (path.endswith(".py") if field == "module" else ":" in path):
             yield section, field

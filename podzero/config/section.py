@@ -23,14 +23,15 @@ class OwnFile(Section):
     """A section that names code of the user's own, by an import path or as a file; a run keeps a copy of the file."""
 
     if TYPE_CHECKING:
-        # Each kind declares it after its name: fields of a base come first in files that are written.
+        # Each kind declares both: fields of a base come first in files that are written.
+        name: str
         sha256: str | None
     _kept: Path | None = PrivateAttr(default=None)
 
     @property
     def path_field(self) -> str:
         """The field that holds the import path or the file."""
-        return "name"
+        return path_field_of(self.name)
 
     @property
     def import_path(self) -> str:
@@ -61,6 +62,14 @@ class OwnFile(Section):
     def _path_in(self, file: str) -> str:
         _, colon, name = self.import_path.rpartition(":")
         return f"{file}:{name}" if colon else file
+
+
+_PATH_FIELDS = {"simulator": "id", "gymnasium": "module", "gymnasium_simulator": "module"}
+
+
+def path_field_of(name: str) -> str:
+    """The field that holds the import path or the file of the user's own code, in the section with this `name`."""
+    return _PATH_FIELDS.get(name, "name")
 
 
 def place_of(import_path: str) -> str:

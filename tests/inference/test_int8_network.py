@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -158,7 +159,7 @@ def test_a_writer_shows_what_it_writes():
             self.called = []
 
         def write(self, samples, priorities=None, stopping=None):
-            self.called.append((samples, stopping))
+            self.called.append((samples, priorities, stopping))
 
         def flush(self):
             self.called.append("flush")
@@ -169,9 +170,10 @@ def test_a_writer_shows_what_it_writes():
     inner, seen = Writer(), []
     writer = NotingWriter(inner, seen.append)
     samples = Sample(*(np.full((2, 1), number) for number in range(5)))
-    writer.write(samples, np.ones(2), stopping="now")
+    priorities, stopping = np.ones(2), threading.Event()
+    writer.write(samples, priorities, stopping)
     writer.flush()
     writer.close()
     np.testing.assert_array_equal(seen, [(samples.observation, samples.legal)])
-    assert inner.called[0] == (samples, "now")
+    assert all(found is given for found, given in zip(inner.called[0], (samples, priorities, stopping), strict=True))
     assert inner.called[1:] == ["flush", "close"]
