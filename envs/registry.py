@@ -15,7 +15,8 @@ from podzero.config import (
     OwnGameConfig,
     SimulatorConfig,
 )
-from podzero.envs.boards import BOARD_GAMES, CHANCE_GAMES
+from podzero.envs.boards import BOARD_GAMES, CHANCE_GAMES, GO_GAMES
+from podzero.envs.boards.go import Go
 from podzero.envs.contract import check_game
 from podzero.envs.copied import GymnasiumSimulator, PettingZooGame
 from podzero.envs.faults import DeadlineThread
@@ -134,7 +135,7 @@ def make_env(env: str | EnvConfig) -> Env:
     """
     match env:
         case GameConfig(name=name):
-            return make_env(name)
+            return make_env(name) if env.komi is None else Go(GO_GAMES[name], env.komi)
         case str() if env in GAMES:
             return BOARD_GAMES[env]() if env in BOARD_GAMES else PgxGame(env)
         case str():

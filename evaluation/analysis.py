@@ -13,14 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from podzero.config import KOMI
 from podzero.envs import GameOfChance, make_env, notation_for, simulator_errors
-from podzero.envs.boards.go import KOMI
+from podzero.envs.boards.go import Go, check_komi, with_komi
 from podzero.envs.notation import NotationError
 from podzero.errors import ConfigError
 from podzero.evaluation.evaluate import discount_of
 from podzero.evaluation.players import SearchPlayer
 from podzero.evaluation.resolve import resolve
-from podzero.player_names import BuiltinPlayer, TrainedPlayer, game_to_play, parse_player
+from podzero.player_names import BuiltinPlayer, TrainedPlayer, game_to_play, knows_komi, parse_player
 from podzero.protocols import Env
 from podzero.reading import read_ahead
 from podzero.types import Array, EnvState, SearchResult
@@ -62,7 +63,7 @@ def analyze(
         assert isinstance(found, SearchPlayer), found
         return found
 
-    analyst = Analyst(env, searcher, usual)
+    analyst = Analyst(env, searcher, usual, knows_komi(player))
     return analyst.answers(lines)
 
 
@@ -76,19 +77,22 @@ class AnalysisRequest(NamedTuple):
     """Whether the answer names moves."""
     size: int | None = None
     """The number of simulations; None for the usual one."""
+    komi: float = KOMI
+    """The komi, in Go."""
     error: str | None = None
 
 
 class Analyst:
     """Answers requests with the searches of one player."""
 
-    def __init__(self, env: Env, searcher: Callable[[int], SearchPlayer], usual: int) -> None:
+    def __init__(self, env: Env, searcher: Callable[[int], SearchPlayer], usual: int, knows_komi: bool = False) -> None:
         """Makes the usual search; smaller ones are made when they are asked for.
 
         Args:
           env: the game.
           searcher: makes the player with a number of simulations.
           usual: the usual number of simulations, which is the largest.
+          knows_komi: whether the search is told the komi of a game of Go.
         """
         self._env = env
         self._sizes = sorted({max(usual // part, 1) for part in FRACTIONS})
@@ -97,6 +101,7 @@ class Analyst:
         self._notation = notation_for(env)
         self._key = jax.random.key(0)
         self._start = env.init(jax.random.key(0))
+        self._knows_komi = knows_komi
         self._view = jax.jit(jax.vmap(env.view))
         self._advance = jax.jit(self._play_where_legal)
 
@@ -127,10 +132,25 @@ class Analyst:
             return request._replace(error=f'expected "moves" to be a list of names, or of actions from 0 to {last}')
         if most is not None and not (type(most) is int and most > 0):
             return request._replace(error=f'expected "maxVisits" to be a positive integer, found {most}')
-        if self._env.spec.name.startswith("go_") and tree.get("komi", KOMI) != KOMI:
-            return request._replace(error=f"komi {tree['komi']}: the search knows only {KOMI}")
+        komi = tree.get("komi", KOMI) if isinstance(self._env, Go) else KOMI
+        if (wrong := self._komi_error(komi)) is not None:
+            return request._replace(error=wrong)
         named = bool(tree.get("names")) or any(isinstance(move, str) for move in moves)
-        return request._replace(moves=moves, named=named, size=self._size(most))
+        return request._replace(moves=moves, named=named, size=self._size(most), komi=komi)
+
+    def _komi_error(self, komi: Any) -> str | None:
+        if komi == KOMI:
+            return None
+        if not self._knows_komi:
+            return f"komi {komi}: the search knows only {KOMI}; train with env.komi to have others"
+        # Not `isinstance`, for which `true` is an integer.
+        if type(komi) not in (int, float):
+            return f'expected "komi" to be a number, found {json.dumps(komi)}'
+        try:
+            check_komi(komi)
+        except ValueError as error:
+            return str(error)
+        return None
 
     def _is_move(self, move: Any) -> bool:
         # Not `isinstance`, for which `true` is an integer.
@@ -169,6 +189,8 @@ class Analyst:
     def _replay(self, requests: list[AnalysisRequest]) -> tuple[EnvState, list[str | None]]:
         """Roots of the search, and errors in the moves; the root is the initial state where there is an error."""
         fresh = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(requests), *leaf.shape)), self._start)
+        if isinstance(self._env, Go):
+            fresh = with_komi(fresh, np.array([request.komi for request in requests]))
         states = fresh
         errors: list[str | None] = [None] * len(requests)
         for ply in range(max(len(request.moves) for request in requests)):

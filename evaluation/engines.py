@@ -20,7 +20,7 @@ from queue import Empty, Full, Queue, SimpleQueue
 from threading import Thread
 from typing import IO, NamedTuple, Protocol
 
-from podzero.envs.boards.go import KOMI
+from podzero.config import KOMI
 from podzero.envs.notation import LineNotation, NotationError, notation_of
 from podzero.errors import ConfigError, PodzeroError
 from podzero.evaluation.players import GIVES_UP, Turn

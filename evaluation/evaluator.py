@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import jax
 
-from podzero.config import Experiment, GymnasiumConfig
+from podzero.config import Experiment, GymnasiumConfig, in_matches
 from podzero.envs import EnvironmentFailed, SimulatorError, make_env, simulator_errors
 from podzero.evaluation.arena import Arena, Interrupted
 from podzero.evaluation.bradley_terry import next_pair
@@ -132,7 +132,7 @@ def make_rounds(experiment: Experiment, snapshots: Path, games: Path, ladder: di
     """
     if isinstance(experiment.env, GymnasiumConfig):
         return EpisodeRounds(experiment)
-    env = make_env(experiment.env)
+    env = make_env(in_matches(experiment.env))
     if env.spec.players == 1:
         return SoloRounds(experiment, env)
     return MatchRounds(experiment, env, snapshots, ladder, GamesFolder(games).write)

@@ -11,8 +11,8 @@ from typing import Any, cast
 import jax
 import numpy as np
 
+from podzero.config import KOMI
 from podzero.envs.boards.chess import CHESS_SIZES, Chess
-from podzero.envs.boards.go import KOMI
 from podzero.envs.notation import notation_of, pieces_of
 from podzero.errors import ConfigError
 from podzero.evaluation.games import PlayedGame

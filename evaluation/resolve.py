@@ -11,8 +11,17 @@ from typing import cast
 import numpy as np
 
 from podzero.actors import Opponent
-from podzero.config import Experiment, GymnasiumConfig, ModelNetworkConfig, NetworkConfig, SearchConfig
+from podzero.config import (
+    EnvConfig,
+    Experiment,
+    GameConfig,
+    GymnasiumConfig,
+    ModelNetworkConfig,
+    NetworkConfig,
+    SearchConfig,
+)
 from podzero.envs import make_env, spec_of
+from podzero.envs.boards.go import Go
 from podzero.errors import ConfigError
 from podzero.evaluation.engines import engine_contestant
 from podzero.evaluation.episodes import ActAndValue, SearchActors
@@ -106,10 +115,18 @@ def _network_player(
         raise ConfigError(f"player '{name}' was trained on {experiment.env.title} and cannot play {env.spec.name}")
     snapshot = load_snapshot(player.workdir.snapshots, player.step)
     origin = f"{player.workdir.snapshots} at step {snapshot.version}"
+    env = _as_observed(env, experiment.env)
     check_matches(snapshot.params, make_network(experiment.network, env.spec), origin)
     search = _with_simulations(experiment.search, simulations)
     players = _network_players(cast(Hashable, env), experiment.network, search, experiment.env.discount, keep_nodes)
     return players.player(full_name(name, player, snapshot.version), snapshot.params)
+
+
+def _as_observed(env: Env, trained: EnvConfig) -> Env:
+    """The game `env` as a network trained in `trained` observes it; the states are the same."""
+    if isinstance(env, Go) and isinstance(trained, GameConfig):
+        return env.observed(with_komi=trained.komi is not None)
+    return env
 
 
 def _with_simulations(search: SearchConfig, simulations: int | None) -> SearchConfig:

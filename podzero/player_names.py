@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, get_args
 
 import yaml
 
-from podzero.config import ChanceGame, ChanceGameConfig, EnvConfig, Game, load
+from podzero.config import ChanceGame, ChanceGameConfig, EnvConfig, Game, GameConfig, in_matches, load
 from podzero.errors import ConfigError, nearest
 from podzero.workdir import Workdir, split_step, step_folders
 
@@ -157,7 +157,7 @@ def game_to_play(game: str | None, *players: str | None) -> str | EnvConfig:
       *players: names of players; None is skipped.
 
     Returns:
-      The name of a game in JAX, or an experiment's section `env`.
+      The name of a game in JAX, or an experiment's section `env`, as `in_matches`.
 
     Raises:
       ConfigError: a player is unknown, no game is given, or the players play different games.
@@ -177,7 +177,15 @@ def game_to_play(game: str | None, *players: str | None) -> str | EnvConfig:
     if not all(experiment.plays(_title(chosen)) for experiment in experiments.values()):
         listed = ", ".join(f"{name} plays {_title(found)}" for name, found in games.items())
         raise ConfigError(f"these play different games: {listed}")
-    return chosen
+    return chosen if isinstance(chosen, str) else in_matches(chosen)
+
+
+def knows_komi(player: BuiltinPlayer | EnginePlayer | TrainedPlayer) -> bool:
+    """Whether a player can be told the komi of a game of Go: it has no network, or one that observes the komi."""
+    if not isinstance(player, TrainedPlayer):
+        return True
+    env = player.workdir.experiment().env
+    return isinstance(env, GameConfig) and env.komi is not None
 
 
 def _game_called(name: str) -> str | EnvConfig:

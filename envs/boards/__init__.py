@@ -9,7 +9,8 @@ from functools import partial
 from podzero.envs.boards.backgammon import Backgammon
 from podzero.envs.boards.chess import CHESS_SIZES, Chess
 from podzero.envs.boards.connect_four import ConnectFour
-from podzero.envs.boards.go import GO_SIZES, Go
+from podzero.envs.boards.go import GO_GAMES as GO_GAMES
+from podzero.envs.boards.go import Go
 from podzero.envs.boards.hex import Hex
 from podzero.envs.boards.othello import Othello
 from podzero.envs.boards.play_2048 import Play2048
@@ -20,7 +21,7 @@ BOARD_GAMES: dict[str, Callable[[], BoardGame]] = {
     "othello": Othello,
     "hex": Hex,
     **{name: partial(Chess, size) for name, size in CHESS_SIZES.items()},
-    **{f"go_{size}x{size}": partial(Go, size) for size in GO_SIZES},
+    **{name: partial(Go, size) for name, size in GO_GAMES.items()},
 }
 """The games without chance."""
 

@@ -1,23 +1,27 @@
-"""Go with area scoring and positional superko, on boards of 7 x 7, 9 x 9 and 19 x 19."""
+"""Go with area scoring, komi and positional superko, on boards of 7 x 7, 9 x 9 and 19 x 19."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podzero.envs.boards.rules import BoardGame, PlyResult, beside, chains_beside, placed
+from podzero.config import KOMI, LARGEST_KOMI
+from podzero.envs.boards.rules import BoardGame, BoardState, PlyResult, beside, chains_beside, placed
 from podzero.types import Array
 
 _NEIGHBOURS = ((-1, 0), (1, 0), (0, -1), (0, 1))
-GO_SIZES = (7, 9, 19)
-"""The rows of the boards that have a name."""
+GO_GAMES = {f"go_{size}x{size}": size for size in (7, 9, 19)}
+"""The rows of the board of each game that has a name."""
 _HISTORY = 8
 """Positions that an observation shows."""
-KOMI = 7.5
-"""Points that compensate the second player."""
+_KOMI_BITS = 7
+"""Planes that show the komi."""
+_KOMI_OFFSET = 64
+"""What is added to the komi in half points, so that its bits are those of a positive number."""
 _NONE = -1
 _WORD = 32
 
@@ -39,6 +43,23 @@ class GoBoard(NamedTuple):
     """`[]` int8, passes in a row."""
     plies: Array
     """`[]` int16."""
+    komi: Array
+    """`[]` int8, half points that compensate the second player."""
+
+
+def check_komi(komi: float) -> None:
+    """Checks that games can have this komi.
+
+    Raises:
+      ValueError: it is not a multiple of 0.5 from `-LARGEST_KOMI` to `LARGEST_KOMI`.
+    """
+    if not (abs(komi) <= LARGEST_KOMI and (2 * komi).is_integer()):
+        raise ValueError(f"komi {komi} is not a multiple of 0.5 from -{LARGEST_KOMI} to {LARGEST_KOMI}")
+
+
+def with_komi(state: BoardState, komi: Array) -> BoardState:
+    """A state of `Go`, or a batch of states, with another komi: `komi` has the batch's shape; see `check_komi`."""
+    return state._replace(board=state.board._replace(komi=jnp.asarray(2 * komi).astype(jnp.int8)))
 
 
 class Go(BoardGame):
@@ -49,24 +70,37 @@ class Go(BoardGame):
 
     Args:
       size: rows and columns.
+      komi: the least and the largest komi of a game, of which the observation shows that of the game; multiples of 0.5.
+        None for `KOMI` in all games, which the observation does not show.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, komi: tuple[float, float] | None = None) -> None:
+        self.shows_komi = komi is not None
+        """Whether the observation shows the komi."""
+        least, most = komi or (KOMI, KOMI)
+        self._komis = np.arange(round(2 * least), round(2 * most) + 1, dtype=np.int8)
         self._size, self._squares = size, size * size
         self._words = -(-self._squares // _WORD)
         self.max_plies = 2 * self._squares
         self._zobrist = np.random.default_rng(size).integers(1, 2**32, (2, self._squares), np.uint32)
         self.name = f"go_{size}x{size}"
-        self.shape = (size, size, 2 * _HISTORY + 1)
+        self.shape = (size, size, 2 * _HISTORY + 1 + _KOMI_BITS * self.shows_komi)
         self.actions = self._squares + 1
 
+    def init(self, key: Array) -> BoardState:
+        """Starts a game; the key decides which player begins and, if the game has several, its komi."""
+        if len(self._komis) == 1:
+            return super().init(key)
+        first, drawn = jax.random.split(jnp.asarray(key))
+        return with_komi(super().init(first), jax.random.choice(drawn, self._komis) / 2)
+
     def start(self) -> GoBoard:
-        """The empty board."""
+        """The empty board, with the smallest komi."""
         history = np.zeros((_HISTORY, self._words), np.uint32)
         hashes = np.zeros(self.max_plies, np.uint32)
         chains = np.zeros(self._squares, np.int16)
         ko, passes, plies = np.full((), _NONE, np.int16), np.zeros((), np.int8), np.zeros((), np.int16)
-        return GoBoard(chains, history, history, hashes, ko, passes, plies)
+        return GoBoard(chains, history, history, hashes, ko, passes, plies, self._komis[0])
 
     def play(self, board: GoBoard, action: Array) -> PlyResult:
         """Places a stone and takes the opponent's chains that have no liberty left, or passes."""
@@ -90,11 +124,12 @@ class Go(BoardGame):
             ko=ko,
             passes=jnp.where(passes, board.passes + 1, 0).astype(jnp.int8),
             plies=board.plies + 1,
+            komi=board.komi,
         )
         done = repeated | (after.passes >= 2) | (after.plies >= self.max_plies)
-        lead = self._area(chains, done)
-        won = jnp.where(first_moves, lead > KOMI, lead > -KOMI)
-        result = jnp.where(won & ~repeated, 1, -1) * done
+        # In half points; equal only if the komi is whole.
+        lead = 2 * self._area(chains, done) - jnp.where(first_moves, board.komi, -board.komi)
+        result = jnp.where(repeated, -1, jnp.sign(lead)) * done
         return PlyResult(after, result.astype(jnp.int8), done)
 
     def legal(self, board: GoBoard) -> jax.Array:
@@ -108,7 +143,11 @@ class Go(BoardGame):
         return jnp.append(allowed, True)
 
     def observe(self, board: GoBoard) -> jax.Array:
-        """Own and the opponent's stones in the last eight positions, and whether the second player is to move."""
+        """The observation of the player to move, `[size, size, 17]` or `[size, size, 24]` bool.
+
+        Planes: own and the opponent's stones in the last eight positions, whether the second player is to move and, if
+        the game shows its komi, the seven bits of 64 plus the half points of komi for the player to move.
+        """
         squares = np.arange(self._squares)
         first, second = (
             (words[:, squares // _WORD] >> (squares % _WORD).astype(np.uint32)) & 1 == 1
@@ -117,8 +156,16 @@ class Go(BoardGame):
         second_moves = board.plies % 2 == 1
         mine, theirs = jnp.where(second_moves, second, first), jnp.where(second_moves, first, second)
         planes = jnp.stack([mine, theirs], axis=1).reshape(2 * _HISTORY, self._squares)
-        turn = jnp.broadcast_to(second_moves, (1, self._squares))
-        return jnp.concatenate([planes, turn]).T.reshape(self.shape)
+        constants = second_moves[None]
+        if self.shows_komi:
+            own = jnp.where(second_moves, board.komi, -board.komi) + _KOMI_OFFSET
+            constants = jnp.append(constants, own >> jnp.arange(_KOMI_BITS, dtype=jnp.int8) & 1 == 1)
+        filled = jnp.broadcast_to(constants[:, None], (len(constants), self._squares))
+        return jnp.concatenate([planes, filled]).T.reshape(self.shape)
+
+    def observed(self, with_komi: bool) -> Go:
+        """The same game as networks that were trained with or without komi observe it; of each there is one object."""
+        return self if with_komi == self.shows_komi else _in_matches(self._size, with_komi)
 
     def lead(self, board: GoBoard) -> jax.Array:
         """The area of the player to move minus the opponent's, `[]` int32, without komi; all stones count as alive."""
@@ -183,3 +230,8 @@ class Go(BoardGame):
         mine, theirs, _ = jax.lax.while_loop(lambda carry: carry[2], grow, start)
         # Squares that nobody reaches count for both, and cancel out.
         return jnp.sum(~theirs, dtype=jnp.int32) - jnp.sum(~mine, dtype=jnp.int32)
+
+
+@cache
+def _in_matches(size: int, shows_komi: bool) -> Go:
+    return Go(size, (KOMI, KOMI) if shows_komi else None)

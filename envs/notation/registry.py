@@ -8,7 +8,7 @@ from functools import cache, partial
 import numpy as np
 
 from podzero.envs.boards.chess import CHESS_SIZES
-from podzero.envs.boards.go import GO_SIZES
+from podzero.envs.boards.go import GO_GAMES
 from podzero.envs.faults import SimulatorError
 from podzero.envs.host import HostEnv
 from podzero.envs.notation.chess import ChessNames
@@ -104,7 +104,7 @@ _NOTATIONS: dict[str, Callable[[], LineNotation]] = {
     **{name: partial(ChessNames, name, size) for name, size in CHESS_SIZES.items()},
     **{name: partial(ShogiNames, name) for name in SHOGI_GAMES},
     "connect_four": partial(FixedNames, "connect_four", _LETTERS[:7], _COLUMNS),
-    **{f"go_{size}x{size}": partial(FixedNames, f"go_{size}x{size}", _vertices(size)) for size in GO_SIZES},
+    **{name: partial(FixedNames, name, _vertices(size)) for name, size in GO_GAMES.items()},
     "othello": partial(FixedNames, "othello", [*_squares(8), "pass"]),
     "hex": partial(FixedNames, "hex", [*_squares(11), "swap"]),
     "tic_tac_toe": partial(FixedNames, "tic_tac_toe", _squares(3)),

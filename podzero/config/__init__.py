@@ -11,6 +11,8 @@ from podzero.config.acting import ReanalyseConfig as ReanalyseConfig
 from podzero.config.acting import ReplayConfig as ReplayConfig
 from podzero.config.acting import SearchConfig as SearchConfig
 from podzero.config.data import DataConfig as DataConfig
+from podzero.config.environments import KOMI as KOMI
+from podzero.config.environments import LARGEST_KOMI as LARGEST_KOMI
 from podzero.config.environments import ChanceGame as ChanceGame
 from podzero.config.environments import ChanceGameConfig as ChanceGameConfig
 from podzero.config.environments import EnvConfig as EnvConfig
@@ -23,6 +25,7 @@ from podzero.config.environments import JaxLibraryConfig as JaxLibraryConfig
 from podzero.config.environments import OwnGameConfig as OwnGameConfig
 from podzero.config.environments import SimulatorConfig as SimulatorConfig
 from podzero.config.environments import WrapperConfig as WrapperConfig
+from podzero.config.environments import in_matches as in_matches
 from podzero.config.experiment import Experiment as Experiment
 from podzero.config.layers import FOR_SLICES as FOR_SLICES
 from podzero.config.layers import Layers as Layers

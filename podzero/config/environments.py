@@ -14,6 +14,12 @@ Game = Literal[
     "go_19x19", "hex", "othello", "shogi", "tic_tac_toe",
 ]  # fmt: skip
 
+KOMI = 7.5
+"""Points that compensate the second player of Go in matches."""
+LARGEST_KOMI = 31
+"""The largest absolute value of a komi."""
+Komi = Annotated[float, Field(ge=-LARGEST_KOMI, le=LARGEST_KOMI, multiple_of=0.5)]
+
 
 class JaxGameConfig(Section):
     """A game written in JAX, which is played on any device."""
@@ -31,6 +37,19 @@ class GameConfig(_Undiscounted):
 
     name: Game
     """The game."""
+    komi: tuple[Komi, Komi] | None = None
+    """Only for Go: the least and the largest komi. Each game of self-play draws its own, a multiple of 0.5, and the
+    network observes it. By default the komi is 7.5 and not observed."""
+
+    @pydantic.model_validator(mode="after")
+    def _komi_is_for_go(self) -> GameConfig:
+        if self.komi is None:
+            return self
+        if not self.name.startswith("go_"):
+            raise ValueError(f"komi is only for Go, not for '{self.name}'; remove it")
+        if self.komi[0] > self.komi[1]:
+            raise ValueError(f"komi is given as [least, largest], not {list(self.komi)}")
+        return self
 
     @property
     def title(self) -> str:
@@ -225,3 +244,10 @@ EnvConfig = Annotated[
         )
     ),
 ]
+
+
+def in_matches(env: EnvConfig) -> EnvConfig:
+    """The environment of matches and engines: games of Go begin with `KOMI`, also if self-play draws theirs."""
+    if isinstance(env, GameConfig) and env.komi is not None:
+        return env.model_copy(update={"komi": (KOMI, KOMI)})
+    return env

@@ -4,6 +4,7 @@ import json
 import queue
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from failing_callback import fail_in_callback
 
@@ -144,3 +145,23 @@ def test_another_komi_than_that_of_training_is_refused():
     go = Analyst(make_env("go_9x9"), lambda size: player, 8)
     assert "komi 6.5" in go.request('{"moves": [], "komi": 6.5}').error
     assert go.request('{"moves": ["E5"], "komi": 7.5}').error is None
+
+
+def test_a_search_that_knows_komi_is_told_that_of_the_request():
+    env, searched = make_env("go_9x9"), []
+
+    def search(key, roots):
+        searched.append(np.asarray(roots.board.komi))
+        return random_searcher.search(key, roots)
+
+    random_searcher = resolve("mcts:1", env)
+    go = Analyst(env, lambda size: SimpleNamespace(search=search), 1, knows_komi=True)
+    got = answers(go, *({"moves": ["E5"]} | komi for komi in ({"komi": -3.5}, {}, {"komi": 0})))
+    assert [answer.get("error") for answer in got] == [None] * 3
+    assert np.concatenate(searched)[:3].tolist() == [-7, 15, 0]
+
+
+@pytest.mark.parametrize("komi", ["7", True, 0.25, 32, 10**400])
+def test_a_komi_that_no_game_has_is_answered_with_what_is_wrong(komi):
+    go = Analyst(make_env("go_9x9"), lambda size: SimpleNamespace(search=None), 8, knows_komi=True)
+    assert "komi" in go.request(json.dumps({"moves": [], "komi": komi})).error

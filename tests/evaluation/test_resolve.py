@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from podzero.config import load
 from podzero.envs import make_env
 from podzero.errors import ConfigError
 from podzero.evaluation.resolve import resolve
@@ -69,6 +70,20 @@ def test_a_step_that_is_not_there(env, workdir):
 def test_a_directory_of_another_game(workdir):
     with pytest.raises(ConfigError, match=r"tic_tac_toe .*cannot play connect_four"):
         resolve(str(workdir.root), make_env("connect_four"))
+
+
+def test_networks_with_and_without_komi_play_the_same_game(tmp_path):
+    """Each observes the states as in its training."""
+    env = make_env("go_7x7")
+    states = jax.vmap(env.init)(jax.random.split(jax.random.key(0), 2))
+    for komi in ("null", "[0.5, 9.5]"):
+        experiment = load("go_9x9", ["env.name=go_7x7", f"env.komi={komi}", "network.channels=4", "network.blocks=1"])
+        workdir = Workdir(tmp_path / komi)
+        workdir.open(experiment)
+        network = make_network(experiment.network, make_env(experiment.env).spec)
+        save_snapshot(workdir.snapshots, 1, network.init(jax.random.key(0)), experiment)
+        player = resolve(str(workdir.root), env, 2)
+        assert int(player.search(jax.random.key(0), states).visits.sum()) == 4
 
 
 def test_a_game_without_solver():

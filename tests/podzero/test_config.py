@@ -513,6 +513,20 @@ def test_own_files_are_found_beside_the_experiment(tmp_path, monkeypatch):
     assert [wrapper.name for wrapper in found.wrappers] == names
 
 
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"name": "hex", "komi": [0.5, 7.5]}, "komi is only for Go, not for 'hex'"),
+        ({"name": "go_9x9", "komi": [7.5, 0.5]}, "[least, largest]"),
+        ({"name": "go_9x9", "komi": [0.25, 7.5]}, "multiple of 0.5"),
+        ({"name": "go_9x9", "komi": [0.5, 31.5]}, "less than or equal to 31"),
+        ({"name": "go_9x9", "komi": 7.5}, "env.komi"),
+    ],
+)
+def test_komi_is_a_range_of_half_points_in_go(env, words):
+    assert words in refusal(env=env)
+
+
 def test_module_is_refused_for_other_simulators():
     assert "module is only for gymnasium_simulator" in refusal(env={"name": "open_spiel", "id": "go", "module": "m"})
 

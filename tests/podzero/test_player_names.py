@@ -2,7 +2,7 @@ import pytest
 
 from podzero.config import GameConfig, load
 from podzero.errors import ConfigError
-from podzero.player_names import BuiltinPlayer, game_to_play, parse_player
+from podzero.player_names import BuiltinPlayer, game_to_play, knows_komi, parse_player
 from podzero.workdir import Workdir, step_folder
 
 
@@ -86,6 +86,21 @@ def test_a_network_with_global_pooling_plays_on_other_boards(tmp_path):
         game_to_play("go_19x19", str(tmp_path / "pooling_False"))
     with pytest.raises(ConfigError, match="these play different games"):
         game_to_play("hex", str(tmp_path / "pooling_True"))
+
+
+def test_a_player_knows_komi_if_its_network_observes_it_or_it_has_none(tmp_path):
+    known = []
+    for number, komi in enumerate(["null", "[0.5, 9.5]"]):
+        workdir = Workdir(tmp_path / str(number))
+        workdir.open(load("go_9x9", [f"env.komi={komi}"]))
+        known.append(knows_komi(parse_player(str(workdir.root))))
+    assert [*known, knows_komi(parse_player("mcts:8"))] == [False, True, True]
+
+
+def test_a_game_of_go_to_play_begins_with_the_komi_of_matches(tmp_path):
+    workdir = Workdir(tmp_path / "run")
+    workdir.open(load("go_9x9", ["env.komi=[0.5, 9.5]"]))
+    assert game_to_play(None, str(workdir.root)) == GameConfig(name="go_9x9", komi=(7.5, 7.5))
 
 
 def test_no_game_is_refused():

@@ -12,7 +12,7 @@ from podzero.envs import GameOfChance, make_env
 from podzero.errors import ConfigError
 from podzero.evaluation.engines import UCI_VARIANTS
 from podzero.evaluation.evaluate import discount_of
-from podzero.player_names import BuiltinPlayer, EnginePlayer, TrainedPlayer, game_to_play, parse_player
+from podzero.player_names import BuiltinPlayer, EnginePlayer, TrainedPlayer, game_to_play, knows_komi, parse_player
 from podzero.reading import standard_input
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.gtp import GtpServer
@@ -46,8 +46,10 @@ def serve(
 
     title = _served_game(who, protocol, game)
     parts = in_background(lambda: make_parts(who, simulations, game))
-    server = UciServer(who, title, parts, write) if protocol == "uci" else GtpServer(who, parts, write, resign_at)
-    server.run(standard_input())
+    if protocol == "uci":
+        UciServer(who, title, parts, write).run(standard_input())
+    else:
+        GtpServer(who, parts, write, resign_at, knows_komi(parse_player(who))).run(standard_input())
 
 
 def _served_game(who: str, protocol: str, game: str | None) -> str:

@@ -11,8 +11,11 @@ from importlib.metadata import version
 from queue import Queue
 from typing import NamedTuple, cast
 
+import numpy as np
+
+from podzero.config import KOMI
 from podzero.envs.boards.chess import CHESS_SIZES
-from podzero.envs.boards.go import KOMI, Go
+from podzero.envs.boards.go import Go, check_komi, with_komi
 from podzero.envs.notation import NotationError, fen_of
 from podzero.evaluation.engines import GTP_COLOURS, GtpAnswer
 from podzero.reading import End, read_ahead
@@ -20,6 +23,7 @@ from podzero.tools.play.drawing import board_text
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.search_steps import Line, SearchedLines
 from podzero.tools.play.timed_search import EngineParts, GtpClock
+from podzero.types import EnvState
 
 _GREATEST = 1e6
 """Largest absolute value of a numeric argument: an `int` of infinity would fail, and more is a controller's mistake."""
@@ -93,13 +97,21 @@ class GtpServer:
       write: sends a response, which may have several lines.
       resign_at: the engine resigns when the value of its best move is at most this for `RESIGN_TURNS` turns in a row;
         None if it never does.
+      knows_komi: whether the search is told the komi of a game of Go; without it, only scores change.
     """
 
     def __init__(
-        self, who: str, parts: Future[EngineParts], write: Callable[[str], None], resign_at: float | None = None
+        self,
+        who: str,
+        parts: Future[EngineParts],
+        write: Callable[[str], None],
+        resign_at: float | None = None,
+        knows_komi: bool = False,
     ) -> None:
-        self._who, self._parts, self._write = who, parts, write
+        self._who, self._parts, self._write, self._knows_komi = who, parts, write, knows_komi
         self._komi = KOMI
+        self._start: EnvState | None = None
+        """The state in which games begin; None for the initial state."""
         self._resign_at = resign_at
         self._lost_turns = {True: 0, False: 0}
         self._clocks = {True: GtpClock(), False: GtpClock()}
@@ -182,7 +194,7 @@ class GtpServer:
         return self._clear([])
 
     def _clear(self, _: list[str]) -> str:
-        self._game.restart()
+        self._game.restart(state=self._start)
         self._lost_turns = {True: 0, False: 0}
         return ""
 
@@ -216,12 +228,20 @@ class GtpServer:
                     game.play("pass")
                 game.play(point)
         except NotationError as error:
-            game.restart()
+            self._clear([])
             raise GtpError(f"invalid handicap: {error}") from None
         return " ".join(points)
 
     def _set_komi(self, words: list[str]) -> str:
-        self._komi = number_at(words, 0, "a komi")
+        komi = number_at(words, 0, "a komi")
+        if self._knows_komi and isinstance(self._game.env, Go):
+            try:
+                check_komi(komi)
+            except ValueError as error:
+                raise GtpError(f"unacceptable {error}") from None
+            self._start = with_komi(self._game.beginning, np.asarray(komi))
+            self._game.restart(list(self._game.moves), self._start)
+        self._komi = komi
         return ""
 
     def _play(self, words: list[str]) -> str:

@@ -21,6 +21,8 @@ class RecordedGame(NamedTuple):
     """The points of the player that moved first: 1 for a win, 0.5 for a draw, 0 for a loss; None if not recorded."""
     opening_plies: int = 0
     """How many of the first moves were random, so that nothing is learned from them."""
+    komi: float | None = None
+    """The komi of a game of Go; None if it is not recorded."""
 
 
 class Fault(NamedTuple):
@@ -35,12 +37,16 @@ class Fault(NamedTuple):
 
 
 def recorded_game(
-    where: str, moves: Sequence[int | str], points: float | None, opening_plies: int = 0
+    where: str,
+    moves: Sequence[int | str],
+    points: float | None,
+    opening_plies: int = 0,
+    komi: float | None = None,
 ) -> RecordedGame | Fault:
     """The game of a record, which must have a move that can be learned from."""
     if len(moves) <= opening_plies:
         return Fault(where, "unfinished", "it has no move to learn from")
-    return RecordedGame(where, tuple(moves), points, opening_plies)
+    return RecordedGame(where, tuple(moves), points, opening_plies, komi)
 
 
 RESULTS: Mapping[str, float | None] = {"1-0": 1.0, "0-1": 0.0, "1/2-1/2": 0.5, "*": None}

@@ -13,9 +13,10 @@ import optax
 from numpy.typing import NDArray
 
 from podzero.actors.assembly import GameAssembler, rows_of
-from podzero.config import ActorsConfig
+from podzero.config import KOMI, ActorsConfig
 from podzero.envs import notation_for, simulator_errors
 from podzero.envs.boards.chess import CHESS_SIZES
+from podzero.envs.boards.go import Go, check_komi, with_komi
 from podzero.envs.notation import NotationError
 from podzero.protocols import Env
 from podzero.samples import UNSEARCHED
@@ -58,7 +59,8 @@ class GameReplay:
     """Replays games of one environment.
 
     Where the rules end a game they give its outcome, elsewhere the record does. In Go the record always does: podzero's
-    rules count dead stones as alive, and its komi may be another.
+    rules count dead stones as alive. The komi is that of the record if the environment shows it to the network, and
+    `KOMI` in games without one.
 
     Args:
       env: the rules.
@@ -73,7 +75,8 @@ class GameReplay:
         self._env, self._discount, self._at_once, self._policy_of = env, discount, at_once, policy_of
         self._notation = notation_for(env)
         self._in_algebra = env.spec.name in CHESS_SIZES
-        self._record_decides = env.spec.name.startswith("go_")
+        self._record_decides = isinstance(env, Go)
+        self._set_komi = _komi_setter(env) if isinstance(env, Go) and env.shows_komi else None
 
     def __call__(self, games: Iterable[RecordedGame]) -> Iterator[ReplayedGame | Fault]:
         """Replays games; each comes back once, with its positions or the reason why it cannot be used.
@@ -88,6 +91,8 @@ class GameReplay:
             start, play = _programs(self._env, self._at_once)
             states, view = start()
             while any(slots):
+                if self._set_komi is not None:
+                    states, view = self._set_komi(states, _komis(slots))
                 before: View = jax.device_get(view)
                 action, last = self._choose(slots, states, before)
                 policy = _onehot(action, before) if self._policy_of is None else self._policy_of(states)
@@ -103,9 +108,16 @@ class GameReplay:
                         yield Fault(running.game.where, *running.fault)
                     slots[index] = self._next(waiting)
 
-    @staticmethod
-    def _next(waiting: Iterator[RecordedGame]) -> _Running | None:
-        return None if (game := next(waiting, None)) is None else _Running(game)
+    def _next(self, waiting: Iterator[RecordedGame]) -> _Running | None:
+        if (game := next(waiting, None)) is None:
+            return None
+        running = _Running(game)
+        if self._set_komi is not None and game.komi is not None:
+            try:
+                check_komi(game.komi)
+            except ValueError as error:
+                running.fault = "foreign", str(error)
+        return running
 
     def _choose(
         self, slots: Sequence[_Running | None], states: EnvState, view: View
@@ -197,6 +209,12 @@ class GameReplay:
             running.fault = "wrong result", f"by the rules it ends {won}"
 
 
+def _komis(slots: Sequence[_Running | None]) -> NDArray[np.float32]:
+    """The komi of each slot's game, `[B]`; `KOMI` where the record gives none, or none that games can have."""
+    known = (None if running is None or running.fault else running.game.komi for running in slots)
+    return np.array([KOMI if komi is None else komi for komi in known], np.float32)
+
+
 def _onehot(action: NDArray[np.int32], view: View) -> NDArray[np.float32]:
     """`[B, A]`: 1 for the action of each game, 0 for the others."""
     chosen: NDArray[np.float32] = np.eye(np.shape(view.legal)[1], dtype=np.float32)[action]
@@ -223,3 +241,14 @@ def _programs(env: Env, games: int) -> tuple[Callable[[], tuple[EnvState, View]]
         return next_states, next_view, after
 
     return start, play
+
+
+def _komi_setter(env: Go) -> Callable[[EnvState, Array], tuple[EnvState, View]]:
+    """Sets the komi `[B]` of all games."""
+
+    @jax.jit
+    def set_komi(states: EnvState, komi: Array) -> tuple[EnvState, View]:
+        states = with_komi(states, komi)
+        return states, jax.vmap(env.view)(states)
+
+    return set_komi

@@ -79,7 +79,7 @@ def _game(where: str, nodes: Sequence[Node], spec: EnvSpec) -> RecordedGame | Fa
         if colour != "BW"[len(moves) % 2] or action is None:
             return Fault(where, "illegal", f"move {len(moves) + 1}, {colour}[{point}], cannot be played")
         moves.append(action)
-    return recorded_game(where, moves, _points(root))
+    return recorded_game(where, moves, _points(root), komi=_komi(root))
 
 
 def _number(node: Node, name: str, default: int) -> int:
@@ -93,6 +93,13 @@ def _actions(spec: EnvSpec) -> Mapping[str, int]:
     """The actions by point. FF[3] writes tt for a pass, which is no point of boards up to 19x19."""
     points = {sgf_point(spec, action): action for action in range(spec.num_actions)}
     return points | ({"tt": points[""]} if "" in points else {})
+
+
+def _komi(root: Node) -> float | None:
+    try:
+        return float(root["KM"][0])
+    except (KeyError, ValueError):
+        return None
 
 
 def _points(root: Node) -> float | None:

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
-from podzero.config import EnvConfig, Experiment, GymnasiumConfig
+from podzero.config import EnvConfig, Experiment, GymnasiumConfig, in_matches
 from podzero.envs import make_env
 from podzero.envs.notation import NotationError
 from podzero.errors import PodzeroError
@@ -53,7 +53,7 @@ def _one_of_each(kept: Iterable[KeptGame]) -> list[KeptGame]:
 @lru_cache(maxsize=1)
 def _env(settings: str, kind: type[EnvConfig]) -> Env:
     # Cached, since a served report is made repeatedly.
-    return make_env(kind.model_validate_json(settings))
+    return make_env(in_matches(kind.model_validate_json(settings)))
 
 
 @lru_cache(maxsize=4 * MOST_GAMES)

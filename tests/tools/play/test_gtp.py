@@ -92,6 +92,24 @@ def test_go_is_scored_by_area_with_the_komi_of_the_controller(talk):
     assert answers[-5:] == ["= B+1.5", "=", "= 0", "=", "= B+9"]
 
 
+@pytest.mark.parametrize("knows_komi", [True, False])
+def test_a_search_that_knows_komi_is_told_it_and_keeps_it(parts_of, knows_komi):
+    parts, written = parts_of("go_9x9"), []
+    engine, game = GtpServer("who", parts, written.append, knows_komi=knows_komi), parts.result().game
+    engine.run(["play b E5", "komi 9", "play w D4"])
+    assert game.names == ["E5", "D4"]
+    assert (game.state.board.komi, game.beginning.board.komi) == (18 if knows_komi else 15, 15)
+    engine.run(["clear_board", "fixed_handicap 2"])
+    assert game.state.board.komi == (18 if knows_komi else 15)
+
+
+def test_a_komi_that_the_search_cannot_be_told_is_refused(parts_of):
+    parts, written = parts_of("go_9x9"), []
+    GtpServer("who", parts, written.append, knows_komi=True).run(["komi 0.25", "komi 375", "komi 0.5"])
+    assert [answer.rstrip()[0] for answer in written] == ["?", "?", "="]
+    assert "unacceptable komi 375.0" in written[1]
+
+
 def test_the_board_shows_both_colours(talk):
     _, answers = talk("go_9x9", "play b A1", "play w J9", "showboard")
     rows = answers[-1].split("\n")

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from podzero.config import GameConfig
 from podzero.envs import make_env
 from podzero.envs.notation import NotationError, notation_of
 from podzero.tools.records.games import Fault, RecordedGame
 from podzero.tools.records.pgn import read_pgn, san_action
-from podzero.tools.records.positions import GameReplay
+from podzero.tools.records.positions import GameReplay, ReplayedGame
 
 WON = (0, 3, 1, 4, 2)
 """The first player completes the first row of tic-tac-toe."""
@@ -123,6 +124,18 @@ def test_in_go_the_record_decides():
     assert samples.value_target.tolist() == [1, -1]
     ((_, samples),) = replay([RecordedGame("x", (81, 81), None)])
     assert samples.value_target.tolist() == [-1, 1]
+
+
+def test_where_the_network_sees_the_komi_it_is_that_of_the_record():
+    """7.5 if there is none; the planes hold 64 plus the half points for the player to move, black first."""
+    replay = GameReplay(make_env(GameConfig(name="go_9x9", komi=(7.5, 7.5))), at_once=2)
+    games = [RecordedGame(str(number), (40, 81), 1.0, komi=komi) for number, komi in enumerate((6.5, None, -3, 375))]
+    found = {game.game.komi: game.samples for game in replay(games) if isinstance(game, ReplayedGame)}
+    seen = {komi: samples.observation[:, 0, 0, 17:] @ 2 ** np.arange(7) - 64 for komi, samples in found.items()}
+    assert {komi: points.tolist() for komi, points in seen.items()} == {6.5: [-13, 13], None: [-15, 15], -3: [6, -6]}
+    (fault,) = (one for one in replay(games) if isinstance(one, Fault))
+    assert (fault.where, fault.kind) == ("3", "foreign")
+    assert "375" in fault.reason
 
 
 FAMOUS = {

@@ -41,6 +41,12 @@ def test_variations_comments_and_old_forms_of_sgf_do_not_matter():
     assert moves_and_points(read_sgf(text, "x", GO)) == [([0, 81, 1, 81, 2], 0.5)]
 
 
+@pytest.mark.parametrize(("komi", "read"), [("KM[6.5]", 6.5), ("KM[0]", 0), ("KM[-5]", -5), ("KM[]", None), ("", None)])
+def test_the_komi_of_sgf_is_read(komi, read):
+    (game,) = read_sgf(f"(;GM[1]SZ[9]{komi};B[aa])", "x", GO)
+    assert game.komi == read
+
+
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
