@@ -125,7 +125,7 @@ def _network_player(
 def _as_observed(env: Env, trained: EnvConfig) -> Env:
     """The game `env` as a network trained in `trained` observes it; the states are the same."""
     if isinstance(env, Go) and isinstance(trained, GameConfig):
-        return env.observed(with_komi=trained.komi is not None)
+        return env.observed(shows_komi=trained.komi is not None)
     return env
 
 

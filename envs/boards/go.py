@@ -70,8 +70,8 @@ class Go(BoardGame):
 
     Args:
       size: rows and columns.
-      komi: the least and the largest komi of a game, of which the observation shows that of the game; multiples of 0.5.
-        None for `KOMI` in all games, which the observation does not show.
+      komi: the least and the largest komi, multiples of 0.5; each game draws its own, and its observation shows it. If
+        None, all games have `KOMI`, and observations do not show it.
     """
 
     def __init__(self, size: int, komi: tuple[float, float] | None = None) -> None:
@@ -163,9 +163,9 @@ class Go(BoardGame):
         filled = jnp.broadcast_to(constants[:, None], (len(constants), self._squares))
         return jnp.concatenate([planes, filled]).T.reshape(self.shape)
 
-    def observed(self, with_komi: bool) -> Go:
-        """The same game as networks that were trained with or without komi observe it; of each there is one object."""
-        return self if with_komi == self.shows_komi else _in_matches(self._size, with_komi)
+    def observed(self, shows_komi: bool) -> Go:
+        """The same game with or without the komi in its observation; equal calls give the same object."""
+        return self if shows_komi == self.shows_komi else _in_matches(self._size, shows_komi)
 
     def lead(self, board: GoBoard) -> jax.Array:
         """The area of the player to move minus the opponent's, `[]` int32, without komi; all stones count as alive."""

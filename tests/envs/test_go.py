@@ -77,9 +77,9 @@ def test_matches_begin_with_7_5_and_show_it():
 def test_networks_with_and_without_komi_observe_the_same_states():
     """Of each view there is one object, so that players share what is compiled for it."""
     shown = Go(9, (0.5, 20))
-    plain = shown.observed(with_komi=False)
-    assert shown.observed(with_komi=True) is shown
-    assert plain is Go(9, (7, 7)).observed(with_komi=False)
-    assert (plain.shows_komi, plain.observed(with_komi=True).shows_komi) == (False, True)
+    plain = shown.observed(shows_komi=False)
+    assert shown.observed(shows_komi=True) is shown
+    assert plain is Go(9, (7, 7)).observed(shows_komi=False)
+    assert (plain.shows_komi, plain.observed(shows_komi=True).shows_komi) == (False, True)
     state = with_komi(shown.init(jax.random.key(0)), np.asarray(20.0))
     assert plain.view(state).observation.shape == (9, 9, 17)
