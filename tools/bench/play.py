@@ -363,7 +363,7 @@ def bench_simulators(experiment: Experiment, seconds: float) -> dict[str, Any]:
 
 
 def _self_plays(experiments: Mapping[str, Experiment], per_move: int) -> dict[str, Side]:
-    """Compiles the self-play of each experiment; each side returns moves of all games per second, times `per_move`."""
+    """The side of each experiment: the rate of its self-play, as `per_move` times the moves/s of one game."""
 
     def side(move: Callable[[], None]) -> Side:
         return lambda seconds: per_move * calls_per_s(move, seconds)

@@ -402,7 +402,7 @@ def _fits(result: JobResult) -> bool:
 
 
 def _each(result: JobResult, name: str) -> float | None:
-    """A figure of one step, or of one execution."""
+    """A figure of the last program, divided by the steps that one execution makes; None if none was compiled."""
     program = _last(result)
     if not program:
         return None

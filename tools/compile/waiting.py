@@ -2,7 +2,7 @@
 
 Nothing is compiled here, so `podzero launch` can say it at once. `podzero compile --table` stores the figures of the
 experiments for slices in `slices.json`, each with the settings on which its programs depend: a change of other
-settings, such as the replay ratio, needs no other figures.
+settings, such as the replay ratio, needs no new figures.
 """
 
 from __future__ import annotations

@@ -260,7 +260,7 @@ class _Recording:
         self.rewards: list[float] = []
 
     def choose(self, key: Array, step: VectorStep) -> Array:
-        """A `Choose`."""
+        """Chooses the next action, and keeps its value and the newest observation; a `Choose`."""
         self._newest = step.observation
         self._show()
         action, value = self._decide(key, step)

@@ -59,8 +59,7 @@ class GameReplay:
     """Replays games of one environment.
 
     Where the rules end a game they give its outcome, elsewhere the record does. In Go the record always does: podzero's
-    rules count dead stones as alive. The komi is that of the record if the environment shows it to the network, and
-    `KOMI` in games without one.
+    rules count dead stones as alive. If the network observes the komi, it is the record's, or `KOMI` if that has none.
 
     Args:
       env: the rules.
