@@ -35,10 +35,9 @@ def make_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment, hos
     """Connects the learner's reader to replay shards; shards that do not answer are awaited when a batch is read.
 
     The rate limiter counts samples when Reverb hands them out, so prefetching is bounded: of each table, fewer than
-    `(steps_per_dispatch + 1) * batch_size` samples are handed out and not yet returned by `__next__`, over all hosts,
-    which have equal parts; the one batch beyond a dispatch is at least two items per shard. Fresh and reanalysed
-    samples come from two tables, recorded ones from files, each with its part of the batch size
-    (`Experiment.batch_parts`).
+    `steps_per_dispatch * batch_size` samples, and two items per shard, are handed out and not yet returned by
+    `__next__`, over all hosts, which have equal parts. Fresh and reanalysed samples come from two tables, recorded ones
+    from files, each with its part of the batch size (`Experiment.batch_parts`).
 
     Args:
       addresses: returns the addresses of this host's shards; none without self-play.
@@ -55,7 +54,7 @@ def make_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment, hos
 
     def part(table: str, samples: int) -> ShardedReader:
         leading = (steps, samples // hosts)
-        return ShardedReader(addresses, tables[table], experiment.replay, leading, ahead=samples // hosts)
+        return ShardedReader(addresses, tables[table], experiment.replay, leading)
 
     parts: list[ReplayReader] = []
     if fresh:
@@ -71,7 +70,7 @@ def make_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment, hos
 def make_state_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment) -> StateReader:
     """Connects a reanalyser's reader, which reads `reanalyse.games` states at a time; see `make_reader`."""
     table, games = tables_of(experiment, spec)[STATES], experiment.reanalyse.games
-    return StateReader(AnyShardReader(addresses, table, experiment.replay, (games,), ahead=games))
+    return StateReader(AnyShardReader(addresses, table, experiment.replay, (games,)))
 
 
 class BatchReader:
@@ -162,19 +161,16 @@ def _concatenated(*parts: NDArray[Any]) -> NDArray[Any]:
 class ShardedReader:
     """An endless iterator over batches `[*leading, ...]` of one table, to which each shard contributes equally.
 
-    Sample p of the stream comes from shard p modulo the number of shards. Fewer samples than one batch and `ahead`,
-    rounded to at least two items per shard, have been sampled and not yet returned.
+    Sample p of the stream comes from shard p modulo the number of shards. Fewer samples than one batch and two items
+    per shard have been sampled and not yet returned.
     """
 
-    def __init__(
-        self, addresses: Addresses, table: Table, config: ReplayConfig, leading: tuple[int, ...], ahead: int
-    ) -> None:
+    def __init__(self, addresses: Addresses, table: Table, config: ReplayConfig, leading: tuple[int, ...]) -> None:
         self._addresses = addresses
         self._table = table
         self._replay = config
         self._leading = leading
         self._count = math.prod(leading)
-        self._ahead = ahead
         self._offset = 0
         self._closed = threading.Event()
         self._streams: list[ShardStream] = []
@@ -236,7 +232,7 @@ class ShardedReader:
         shard.limits()
         # With the exponent 1, the weights fully undo the bias of prioritized sampling.
         exponent = None if self._priorities is None else 1.0
-        return ShardStream(shard, self._largest_share(shards), self._ahead // shards, exponent)
+        return ShardStream(shard, self._largest_share(shards), exponent)
 
     def _largest_share(self, shards: int) -> int:
         """The largest number of samples of a batch that come from one of `shards` shards."""

@@ -29,15 +29,14 @@ _STOP_S = 5.0
 
 
 class ShardStream:
-    """Rows sampled from one shard, of which fewer than `wanted + ahead` are sampled and not yet taken at any time."""
+    """Rows sampled from one shard. Sampled and not yet taken are fewer than `wanted` and the rows of two items."""
 
-    def __init__(self, shard: Shard, wanted: int, ahead: int, importance_exponent: float | None) -> None:
+    def __init__(self, shard: Shard, wanted: int, importance_exponent: float | None) -> None:
         """Starts the thread.
 
         Args:
           shard: the shard.
           wanted: largest number of rows that one `take` asks for.
-          ahead: rows that may be sampled beyond `wanted`, at least two items.
           importance_exponent: exponent of the importance weights of a prioritized table, whose rows end with
             `PRIORITY_FIELDS`; None for a uniform one.
         """
@@ -46,11 +45,9 @@ class ShardStream:
         self.row_bytes = signature.row_bytes + (0 if importance_exponent is None else PRIORITY_FIELDS.itemsize)
         self._signature = signature
         self._importance_exponent = importance_exponent
-        ahead = max(ahead, 2 * signature.samples_per_item)
-        self._room = wanted + ahead - 1
+        # More room made no reader faster, also with one step per dispatch and shards 4 ms away; it only ages samples.
+        self._room = wanted + 2 * signature.samples_per_item - 1
         """Largest number of rows at hand or under way."""
-        self._least = max(1, ahead // signature.samples_per_item // 2)
-        """Smallest number of items to ask for at once."""
         self._blocks = [np.empty((0, self.row_bytes), np.uint8)]
         self._under_way = 0
         """Items that the open stream was asked for and has not delivered."""
@@ -162,7 +159,7 @@ class ShardStream:
         """Asks for as many items as there is room for; `_changed` must be held."""
         samples_per_item = self._signature.samples_per_item
         items = (self._room - self.at_hand) // samples_per_item - self._under_way
-        if self._stream is not None and items >= self._least:
+        if self._stream is not None and items > 0:
             if self._under_way == 0:
                 # Nothing was asked for, so the silence begins now.
                 self._heard = time.monotonic()

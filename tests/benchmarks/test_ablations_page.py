@@ -92,6 +92,13 @@ def test_rules_are_paired_with_the_first_one_at_the_most_simulations_that_both_h
     )
 
 
+def test_of_rules_with_other_values_of_a_setting_the_ends_are_shown(results):
+    searches = [search("first", range(10)), *(search(rule, [8]) for rule in ("low", "middle", "high"))]
+    results["inner_nodes"]["searches"] = dict(enumerate(searches))
+    page = ablations_page(results)
+    assert [rule in page for rule in ("search: low", "search: middle", "search: high")] == [True, False, True]
+
+
 def test_targets_are_rated_and_the_untrained_player_is_left_out(results):
     results["othello_horizon"]["players"] += [
         horizon("lambda 1.0", -63.2, -135.1, 6.3), horizon("mcts:200", -560.0, -658.0, -485.0, steps=None)
