@@ -6,14 +6,22 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import logging
 import sys
+import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from podzero.errors import ConfigError, nearest
+
+log = logging.getLogger(__name__)
+
+SLOW_IMPORT_S = 20.0
+"""Seconds after which a warning says which import is waited for."""
 
 
 def how_to_install(extra: str) -> str:
@@ -74,18 +82,33 @@ def _module_of(identifier: str, field: str, kind: str) -> tuple[ModuleType, str,
 
 
 def import_place(place: str, wanted_by: str) -> ModuleType:
-    """Imports a module by its name, or by the path of its file.
+    """Imports a module by its name, or by the path of its file; a warning names one that takes long.
 
     Raises:
       ConfigError: it does not exist, or importing it fails; the message begins with `wanted_by`.
     """
     try:
-        return _import_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+        if place.endswith(".py"):
+            return _import_file(Path(place))
+        with _named_if_slow(place):
+            return importlib.import_module(place)
     except ConfigError:
         raise
     # A user's module may raise anything when it is imported.
     except Exception as error:
         raise ConfigError(f"{wanted_by}: {place} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def _named_if_slow(place: str) -> Iterator[None]:
+    message = "the import of %s has taken %g s; podzero waits for it, so what it does at import should be short"
+    timer = threading.Timer(SLOW_IMPORT_S, log.warning, (message, place, SLOW_IMPORT_S))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def import_extra(module: str, wanted_by: str, extra: str = "envs") -> Any:
@@ -151,7 +174,8 @@ def _import_file(path: Path) -> ModuleType:
     # Dataclasses and pickle look the module up there.
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        with _named_if_slow(str(path)):
+            spec.loader.exec_module(module)
     except BaseException:
         # The next attempt would find the half that was executed, and take it for the module.
         del sys.modules[name]
