@@ -127,9 +127,9 @@ class SweepResults(NamedTuple):
         word = _MEASURES[self.metric][1]
         return [
             ReportTable(
-                f"The {word} in the newest evaluation of each finished run: mean and standard deviation over seeds; "
-                "mean difference from the first row, paired by seed, with its 95% interval.",
-                ("settings", "finished", "mean", "spread", "difference"),
+                f"The {word} in the newest evaluation of each finished run: how many runs have one, mean and standard "
+                "deviation over seeds, mean difference from the first row, paired by seed, with its 95% interval.",
+                ("settings", "measured", "mean", "spread", "difference"),
                 rows,
             ),
             ReportTable("All runs.", ("run", "state", "minutes", "steps", word), runs),
