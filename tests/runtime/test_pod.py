@@ -71,8 +71,8 @@ def pod():
 
 
 @contextlib.contextmanager
-def joined(pod, *nodes):
-    """Nodes that are there for one test."""
+def joined(pod, nodes):
+    """Nodes that are there for one test, with those that are added to the list `nodes` meanwhile."""
     try:
         yield nodes
     finally:
@@ -87,23 +87,23 @@ def test_two_hosts_train_while_cpu_nodes_and_a_host_of_the_slice_are_lost_and_re
     """One run through all of it: a CPU node with its actor and shard, then a host of the slice."""
     spare, lost = pod.add_cpus(), pod.add_cpus()
     hosts = [pod.add_host(0, "first"), pod.add_host(1, "first")]
-    events = []
+    nodes, events = [spare, *hosts], []
 
     def act(status):
         if status.step > 8 and not events:
             events.append("cpu node")
             pod.kill(lost)
-            hosts.append(pod.add_cpus())
+            nodes.append(pod.add_cpus())
         elif events == ["cpu node"] and "replay" in revived(watcher) and checkpoints(workdir):
             events.append("host")
             pod.kill(hosts[1])
-            hosts.extend([pod.add_host(0, "second"), pod.add_host(1, "second")])
+            nodes.extend([pod.add_host(0, "second"), pod.add_host(1, "second")])
         return len(events) == 2
 
     watcher = watch(act)
     workdir = Workdir(tmp_path / "run")
     overrides = (*SLICE, "actors.count=2", "stop.steps=1200", "stop.minutes=20", "checkpoint.every_minutes=0.5")
-    with joined(pod, spare, *hosts):
+    with joined(pod, nodes):
         reason, _ = train(tiny(*overrides), workdir.root, pod.address, watcher)
     assert "steps" in reason
     assert events == ["cpu node", "host"]
@@ -131,7 +131,7 @@ def test_a_slice_learns_tic_tac_toe_to_perfection_while_a_cpu_node_dies_and_anot
     overrides = ("cluster.slice=v4-16", "replay.shards=2", "actors.count=2", "actors.cpus=1", "actors.games=64")
     experiment = load("tic_tac_toe", [*overrides, "checkpoint.every_minutes=1", "stop.minutes=10"])
     watcher = watch(act)
-    with joined(pod, *nodes):
+    with joined(pod, nodes):
         train(experiment, tmp_path / "run", pod.address, watcher)
     assert "was lost with its node" in "\n".join(watcher.lines)
     result = evaluate(str(tmp_path / "run"), "solver", games=400, simulations=32)
@@ -189,14 +189,14 @@ def revived(watcher):
 
 @pytest.mark.slow
 def test_a_host_of_the_slice_that_never_joins_is_named(pod, tmp_path, tiny, watch):
-    with joined(pod, pod.add_cpus(2), pod.add_host(1)):
+    with joined(pod, [pod.add_cpus(2), pod.add_host(1)]):
         with pytest.raises(ClusterError, match=r"'slice' host\(s\) 0 .*not joined, 1 ") as refused:
             train(tiny(*SLICE, "cluster.join_minutes=0.1"), tmp_path, pod.address, watch())
         assert "waited 0.1 minutes (cluster.join_minutes)" in str(refused.value)
 
 
 def test_a_cluster_without_the_slice_says_what_it_has_instead(pod, tmp_path, tiny, watch):
-    with joined(pod, pod.add_cpus(2)):
+    with joined(pod, [pod.add_cpus(2)]):
         with pytest.raises(ClusterError, match=r"v4-16 .* 2 hosts .* 4 chips .*no TPUs"):
             train(tiny(*SLICE, "cluster.join_minutes=0.05"), tmp_path, pod.address, watch())
 
@@ -206,7 +206,7 @@ def test_the_parameter_store_runs_on_the_node_that_it_is_given(pod):
     import ray
     from ray._private.state import actors
 
-    with joined(pod, pod.add_cpus(4), pod.add_cpus(4)) as added, connect(pod.address, 0):
+    with joined(pod, [pod.add_cpus(4), pod.add_cpus(4)]) as added, connect(pod.address, 0):
         for node in added:
             store = start_param_store(node.node_id)
             ray.get(store.newer_than.remote(-1, 0.0), timeout=120)
