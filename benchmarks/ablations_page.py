@@ -113,21 +113,14 @@ def _kept(run: Json) -> float:
 
 
 def _rules(results: Json) -> list[Row]:
-    """Rules of selection below the root compared with the first, each at the most simulations that both have.
-
-    Of rules that differ in the values of the same settings, only the first and the last are rows.
-    """
+    """Rules of selection below the root compared with the first, each at the most simulations that both have."""
     searches = list(results["searches"].values())
     default = {one["simulations"]: one for one in searches if one["rule"] == searches[0]["rule"]}
     others = [one for one in searches if one["rule"] != searches[0]["rule"] and one["simulations"] in default]
     largest = {one["rule"]: one for one in sorted(others, key=lambda one: one["simulations"])}
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for rule, search in largest.items():
-        alike.setdefault(tuple(search["settings"]), []).append(rule)
-    ends = {rule for rules in alike.values() for rule in (rules[0], rules[-1])}
     rows = []
     for rule, search in largest.items():
-        if rule not in ends:
+        if any(f"search.{name}" in GONE for name in search["settings"]):
             continue
         simulations, first = search["simulations"], default[search["simulations"]]
         count = min(search["positions"], first["positions"])

@@ -14,11 +14,11 @@ from podzero.actors import Opponent
 from podzero.config import (
     EnvConfig,
     Experiment,
-    GameConfig,
     GymnasiumConfig,
     ModelNetworkConfig,
     NetworkConfig,
     SearchConfig,
+    observes_komi,
 )
 from podzero.envs import make_env, spec_of
 from podzero.envs.boards.go import Go
@@ -124,9 +124,7 @@ def _network_player(
 
 def _as_observed(env: Env, trained: EnvConfig) -> Env:
     """The game `env` as a network trained in `trained` observes it; the states are the same."""
-    if isinstance(env, Go) and isinstance(trained, GameConfig):
-        return env.observed(shows_komi=trained.komi is not None)
-    return env
+    return env.observed(shows_komi=observes_komi(trained)) if isinstance(env, Go) else env
 
 
 def _with_simulations(search: SearchConfig, simulations: int | None) -> SearchConfig:

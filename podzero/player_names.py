@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, get_args
 
 import yaml
 
-from podzero.config import ChanceGame, ChanceGameConfig, EnvConfig, Game, GameConfig, in_matches, load
+from podzero.config import ChanceGame, ChanceGameConfig, EnvConfig, Game, in_matches, load, observes_komi
 from podzero.errors import ConfigError, nearest
 from podzero.workdir import Workdir, split_step, step_folders
 
@@ -182,10 +182,7 @@ def game_to_play(game: str | None, *players: str | None) -> str | EnvConfig:
 
 def knows_komi(player: BuiltinPlayer | EnginePlayer | TrainedPlayer) -> bool:
     """Whether a player can be told the komi of a game of Go: it has no network, or one that observes the komi."""
-    if not isinstance(player, TrainedPlayer):
-        return True
-    env = player.workdir.experiment().env
-    return isinstance(env, GameConfig) and env.komi is not None
+    return not isinstance(player, TrainedPlayer) or observes_komi(player.workdir.experiment().env)
 
 
 def _game_called(name: str) -> str | EnvConfig:

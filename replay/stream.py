@@ -29,7 +29,7 @@ _STOP_S = 5.0
 
 
 class ShardStream:
-    """Rows sampled from one shard. Sampled and not yet taken are fewer than `wanted` and the rows of two items."""
+    """Rows sampled from one shard; those not yet taken are fewer than `wanted` plus the rows of two items."""
 
     def __init__(self, shard: Shard, wanted: int, importance_exponent: float | None) -> None:
         """Starts the thread.

@@ -127,7 +127,7 @@ class Go(BoardGame):
             komi=board.komi,
         )
         done = repeated | (after.passes >= 2) | (after.plies >= self.max_plies)
-        # In half points; equal only if the komi is whole.
+        # In half points: a whole komi can make it zero, a draw.
         lead = 2 * self._area(chains, done) - jnp.where(first_moves, board.komi, -board.komi)
         result = jnp.where(repeated, -1, jnp.sign(lead)) * done
         return PlyResult(after, result.astype(jnp.int8), done)

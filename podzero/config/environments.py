@@ -246,8 +246,11 @@ EnvConfig = Annotated[
 ]
 
 
+def observes_komi(env: EnvConfig) -> bool:
+    """Whether it is Go with many komis, each of which the network observes."""
+    return isinstance(env, GameConfig) and env.komi is not None
+
+
 def in_matches(env: EnvConfig) -> EnvConfig:
     """The environment of matches and engines: games of Go begin with `KOMI`, also if self-play draws theirs."""
-    if isinstance(env, GameConfig) and env.komi is not None:
-        return env.model_copy(update={"komi": (KOMI, KOMI)})
-    return env
+    return env.model_copy(update={"komi": (KOMI, KOMI)}) if observes_komi(env) else env
