@@ -165,19 +165,19 @@ def python(*arguments: str, **environment: str) -> str:
     """The output of a Python process, which must succeed; its errors go to the screen."""
     variables = os.environ | {"JAX_PLATFORMS": "cpu"} | environment
     command = [sys.executable, *arguments]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=variables).stdout
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, encoding="utf-8", env=variables).stdout
 
 
 def stored() -> Json:
     """The stored results, by overrides and positions."""
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
 
 
 def store(key: str, result: Json) -> None:
     """Adds a result."""
     print(json.dumps(result), file=sys.stderr, flush=True)
     temporary = RESULTS.with_suffix(".part")
-    temporary.write_text(json.dumps(stored() | {key: result}, indent=1) + "\n")
+    temporary.write_text(json.dumps(stored() | {key: result}, indent=1) + "\n", encoding="utf-8")
     temporary.replace(RESULTS)
 
 

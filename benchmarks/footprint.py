@@ -107,7 +107,7 @@ def _run(config: str, minutes: float, workdir: Path) -> dict[str, Any]:
 def _has_games(workdir: Path) -> bool:
     """Whether an actor has reported a finished game; they report every two seconds."""
     try:
-        lines = (workdir / "metrics.jsonl").read_text().splitlines(keepends=True)
+        lines = (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     except FileNotFoundError:
         return False
     return any(json.loads(line)["metrics"].get("count/games") for line in lines if line.endswith("\n"))

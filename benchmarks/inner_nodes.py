@@ -160,7 +160,9 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     agent = ProbedAgent(arguments.agent, arguments.positions, arguments.threads)
-    found: Json = json.loads(arguments.results.read_text()) if arguments.results.exists() else {"searches": {}}
+    found: Json = (
+        json.loads(arguments.results.read_text(encoding="utf-8")) if arguments.results.exists() else {"searches": {}}
+    )
     found |= {
         "agent": f"zoo:{arguments.agent}",
         "command": f"python benchmarks/inner_nodes.py {arguments.agent}",
@@ -174,13 +176,13 @@ def main() -> None:
                 continue
             search = {"rule": rule, **agent.judged(simulations, arguments.positions, settings)}
             found["searches"][name] = search
-            arguments.results.write_text(json.dumps(found, indent=1) + "\n")
+            arguments.results.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
             cache = agent.network.cache
             print(name, len(search["errors"]), f"{cache.found / cache.asked:.3f}", file=sys.stderr, flush=True)
     if not arguments.only:
         equal = agent.equal(EQUAL)
         found["ranges_where_all_moves_are_equal"] = {n: agent.ranges(n, equal) for n in OF_TRAINING}
-        arguments.results.write_text(json.dumps(found, indent=1) + "\n")
+        arguments.results.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 # Why a search errs: the line that refutes its estimate, followed through its tree.

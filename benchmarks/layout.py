@@ -48,20 +48,20 @@ def measures() -> dict[str, int]:
     return {
         "folders at the top": len({path.split("/")[0] for path in tracked() if "/" in path and path[0] != "."}),
         "product files": len(product),
-        "product lines": sum(len((ROOT / path).read_text().splitlines()) for path in product),
+        "product lines": sum(len((ROOT / path).read_text(encoding="utf-8").splitlines()) for path in product),
         "floors of the import graph": floors(folder_imports(product)),
         "files from rules to rules that a position passes": len(position_files()),
         "files that start an actor": len(import_chain(product, "runtime/supervisor.py", "SelfPlayActor(")),
         "settings": len(settings()),
         "settings in no experiment, page or test": len(unused_settings()),
-        "words of prose": sum(len((ROOT / path).read_text().split()) for path in prose()),
+        "words of prose": sum(len((ROOT / path).read_text(encoding="utf-8").split()) for path in prose()),
     }
 
 
 @cache
 def tracked() -> tuple[str, ...]:
     """The paths of all files of the repository."""
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, encoding="utf-8", check=True)
     return tuple(path for path in listed.stdout.splitlines() if not (ROOT / path).is_symlink())
 
 
@@ -80,7 +80,7 @@ def folder_imports(files: Iterable[str]) -> dict[str, set[str]]:
     modules = {module_of(path): str(Path(path).parent) for path in files}
     found: dict[str, set[str]] = {folder: set() for folder in modules.values()}
     for path in modules_below_the_face(files):
-        for name in imported(ast.parse((ROOT / path).read_text())):
+        for name in imported(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
             module = name if name in modules else name.rpartition(".")[0]  # `name` may be one of the module's names
             if module in modules and module != "podzero":
                 found[modules[module_of(path)]].add(modules[module])
@@ -136,7 +136,7 @@ def import_chain(files: Iterable[str], start: str, text: str) -> list[str]:
     paths = {module_of(path): path for path in files}
     chains, known = [[start]], {start}
     for chain in chains:
-        source = (ROOT / chain[-1]).read_text()
+        source = (ROOT / chain[-1]).read_text(encoding="utf-8")
         if text in source:
             return chain
         for name in imported(ast.parse(source)):
@@ -205,7 +205,11 @@ def unused_settings() -> set[str]:
         for path in tracked()
         if path.startswith(("configs/", "docs/", "tests/")) and path not in GENERATED and not path.endswith(".json")
     ]
-    words = {word for path in users for word in re.findall(r"\w+", (ROOT / path).read_text(errors="ignore"))}
+    words = {
+        word
+        for path in users
+        for word in re.findall(r"\w+", (ROOT / path).read_text(errors="ignore", encoding="utf-8"))
+    }
     return {name for name in settings() if name.rpartition(".")[2] not in words}
 
 

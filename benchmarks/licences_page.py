@@ -84,7 +84,7 @@ def licences_page(
 
 def read_lock(file: Path) -> Lock:
     """The packages of a lock file."""
-    return {package["name"]: package for package in tomllib.loads(file.read_text())["package"]}
+    return {package["name"]: package for package in tomllib.loads(file.read_text(encoding="utf-8"))["package"]}
 
 
 def reached(lock: Lock, extras: Sequence[str], project: str = "podzero") -> set[str]:

@@ -55,15 +55,15 @@ Json = Mapping[str, Any]
 
 def main() -> None:
     """Writes all generated pages and parts of pages."""
-    RESULTS_PAGE.write_text(results_page())
-    ABLATIONS_PAGE.write_text(strength_page())
-    PERFORMANCE_PAGE.write_text(performance_page(PERFORMANCE_PAGE.read_text()))
-    EVALUATION_PAGE.write_text(evaluation_page(EVALUATION_PAGE.read_text()))
-    ARCHITECTURE_PAGE.write_text(architecture_page(ARCHITECTURE_PAGE.read_text()))
-    LICENCES_PAGE.write_text(dependencies_page())
+    RESULTS_PAGE.write_text(results_page(), encoding="utf-8")
+    ABLATIONS_PAGE.write_text(strength_page(), encoding="utf-8")
+    PERFORMANCE_PAGE.write_text(performance_page(PERFORMANCE_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    EVALUATION_PAGE.write_text(evaluation_page(EVALUATION_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    ARCHITECTURE_PAGE.write_text(architecture_page(ARCHITECTURE_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    LICENCES_PAGE.write_text(dependencies_page(), encoding="utf-8")
     for path, text in table_files(StoredResults(RESULTS / "compile.json")).items():
-        (ROOT / path).write_text(text)
-    README.write_text(readme(README.read_text()))
+        (ROOT / path).write_text(text, encoding="utf-8")
+    README.write_text(readme(README.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def results_page() -> str:
@@ -115,7 +115,7 @@ def readme(page: str) -> str:
 
 def dependencies_page() -> str:
     """docs/licences.md. All dependencies for this platform must be installed."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     site_packages = [str(server_python().parents[1] / "lib" / "python3.11" / "site-packages")]
     return licences_page(
         read_lock(ROOT / "uv.lock"),
@@ -184,7 +184,7 @@ def _ratio(result: Json) -> str:
 
 
 def _load(name: str) -> Json:
-    found: Json = json.loads((RESULTS / f"{name}.json").read_text())
+    found: Json = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     return found
 
 

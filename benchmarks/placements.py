@@ -44,10 +44,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=PLACEMENTS, default=list(PLACEMENTS), metavar="PLACEMENT")
     arguments = parser.parse_args()
     for name in arguments.only:
-        stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
         found = run(name, arguments.folder / name, arguments.steps, arguments.positions)
         stored[name] = found | {"hardware": arguments.hardware}
-        RESULTS.write_text(json.dumps(stored, indent=1) + "\n")
+        RESULTS.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
         print(json.dumps(stored[name]), flush=True)
 
 

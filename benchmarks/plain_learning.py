@@ -161,7 +161,7 @@ def main() -> None:
         "result": {"positions": POSITIONS, **{name: points[-1][name] for name in ("keeps_value", "interval")}},
         "curve": points,
     }
-    RESULT.write_text(json.dumps(found, indent=2) + "\n")
+    RESULT.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def curves(metrics: Path) -> dict[str, list[tuple[float, float]]]:
     """The values of each metric as (minutes since the first line, value)."""
     found: dict[str, list[tuple[float, float]]] = {}
     seconds, before = 0.0, None
-    for line in metrics.read_text().splitlines():
+    for line in metrics.read_text(encoding="utf-8").splitlines():
         parsed = json.loads(line)
         passed = 0.0 if before is None else parsed["t"] - before
         seconds, before = seconds + (passed if passed < STOPPED_S else 0.0), parsed["t"]
@@ -82,7 +82,7 @@ def draw_learning(workdirs: Sequence[Path], target: Path) -> None:
         loss.plot([], [], style, color="black", label=metric.replace("_", " "))
     plain = [
         (point["minutes"], point["keeps_value"])
-        for point in json.loads((RESULTS / "plain_learning.json").read_text())["curve"]
+        for point in json.loads((RESULTS / "plain_learning.json").read_text(encoding="utf-8"))["curve"]
     ]
     skill.plot(*zip(*plain, strict=True), "o:", color="gray", label="plain pgx and mctx")
     skill.set_ylim(0.5, 1.0)
@@ -121,7 +121,7 @@ def draw_panels(target: Path, names: Collection[str], panel: Callable[[Any, str]
 
 def returns_panel(axes: Any, name: str) -> None:
     """Draws one experiment: evaluations during its runs, the final 100 episodes with their interval, and baselines."""
-    results = json.loads((RESULTS / f"{name}.json").read_text())
+    results = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     title, bar, label = RETURNS[name]
     for run in results["runs"]:
         minutes = [seconds / 60 for seconds, _, _ in run["judged_seconds_step_return"]]
@@ -144,7 +144,7 @@ def returns_panel(axes: Any, name: str) -> None:
 
 def scores_panel(axes: Any, name: str) -> None:
     """Draws one experiment: matches of its snapshots, with 95% intervals over their games, and the final match."""
-    results = json.loads((RESULTS / f"{name}.json").read_text())
+    results = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     minutes = [seconds / 60 for seconds, _ in results["judged_seconds_step"]]
     games = results["judged_games"]
     for index, (opponent, scores) in enumerate(results["judged_scores"].items()):

@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--games", type=int, default=50_000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    with arguments.file.open("w") as file:
+    with arguments.file.open("w", encoding="utf-8") as file:
         for _, game in zip(range(arguments.games), recorded_games(arguments.seed), strict=False):
             file.write(json.dumps(game) + "\n")
 

@@ -43,11 +43,11 @@ def main() -> None:
     step = max(snapshot_steps(run.snapshots))
     shutil.copytree(step_folder(run.snapshots, step), step_folder(agent.snapshots, step))
     shutil.copy(run.experiment_file, agent.experiment_file)
-    with run.metrics_file.open() as lines, agent.metrics_file.open("w") as file:
+    with run.metrics_file.open(encoding="utf-8") as lines, agent.metrics_file.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(line) + "\n" for line in thinned(map(json.loads, lines)))
     told = {"command": arguments.command, "hardware": arguments.hardware, "judged": arguments.judged}
     card = {**_card(run), **told}
-    (agent.root / "card.yaml").write_text(yaml.safe_dump(card, sort_keys=False, width=200))
+    (agent.root / "card.yaml").write_text(yaml.safe_dump(card, sort_keys=False, width=200), encoding="utf-8")
     size = sum(file.stat().st_size for file in agent.root.rglob("*") if file.is_file())
     print(f"{agent.root}: step {step:,}, {size / 1e6:.1f} MB")
 
@@ -75,7 +75,7 @@ def _rounded(line: dict[str, Any]) -> dict[str, Any]:
 def _card(run: Workdir) -> dict[str, Any]:
     experiment, stored = run.experiment(), read_status(run)
     commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], check=True, capture_output=True, text=True, cwd=ZOO.parent
+        ["git", "rev-parse", "--short", "HEAD"], check=True, capture_output=True, encoding="utf-8", cwd=ZOO.parent
     ).stdout.strip()
     return {
         "game": experiment.env.title,

@@ -39,7 +39,7 @@ def write_records(path: Path, env: Env, games: Iterable[PlayedGame], date: str |
     text = "\n".join(record_text(env, game, date) for game in games)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(
             f"the games cannot be written to {path}: {error.strerror}; choose another file with --records"

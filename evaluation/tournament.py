@@ -137,7 +137,7 @@ class TournamentFiles:
         """
         lines = "".join(json.dumps(line) + "\n" for pair in pairs for line in self._lines(pair))
         try:
-            with self._file.open("a") as file:
+            with self._file.open("a", encoding="utf-8") as file:
                 file.write(lines)
                 file.flush()
                 os.fsync(file.fileno())
@@ -175,7 +175,7 @@ class TournamentFiles:
 
 def _check_same(held: Path, given: dict[str, Any]) -> None:
     try:
-        found = json.loads(held.read_text())
+        found = json.loads(held.read_text(encoding="utf-8"))
         keys = sorted({*found, *given})
     except (ValueError, TypeError) as error:
         raise TournamentError(f"{held} is damaged ({error}); choose another --workdir") from None

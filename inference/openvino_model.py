@@ -31,7 +31,7 @@ def has_bfloat16_instructions(cpuinfo: Path = CPUINFO) -> bool:
 
 def _flags(cpuinfo: Path) -> list[str]:
     try:
-        lines = cpuinfo.read_text().splitlines()
+        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
     return next((line.partition(":")[2] for line in lines if line.startswith("flags")), "").split()

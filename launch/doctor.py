@@ -97,7 +97,7 @@ def cores() -> Check:
 
 def memory() -> Check:
     """The free memory."""
-    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    lines = (line.split() for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines())
     gib = {words[0].rstrip(":"): int(words[1]) / 2**20 for words in lines}
     free = gib["MemAvailable"]
     found = f"{free:.1f} GiB free of {gib['MemTotal']:.1f}"
@@ -198,7 +198,13 @@ def probe(code: str, interpreter: str | Path = sys.executable) -> tuple[str, str
     command = [str(interpreter), "-c", code]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, env=environment, check=False
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=PROBE_TIMEOUT_S,
+            env=environment,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return "", f"no answer within {PROBE_TIMEOUT_S:.0f} s"

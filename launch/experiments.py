@@ -95,7 +95,7 @@ def new(
         print(text, end="")
         return
     try:
-        to.write_text(text)
+        to.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write {to}: {error.strerror}") from None
     print(f"{to} is written. Check it with: podzero train {shlex.quote(str(to))} --check")

@@ -65,7 +65,7 @@ def _result(card: str) -> str:
 def card(config: Path) -> str:
     """The comment at the top of an experiment's file."""
     lines: list[str] = []
-    for line in config.read_text().splitlines():
+    for line in config.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             break
         lines.append(line.removeprefix("#").removeprefix(" ").rstrip())

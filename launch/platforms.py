@@ -45,7 +45,7 @@ def keep_compiled_programs(
     if "JAX_COMPILATION_CACHE_DIR" in environment:
         return
     try:
-        flags = re.search(r"^(flags|Features)\s*:.*$", cpus.read_text(), re.MULTILINE)
+        flags = re.search(r"^(flags|Features)\s*:.*$", cpus.read_text(encoding="utf-8"), re.MULTILINE)
     except OSError:
         # Not Linux.
         return

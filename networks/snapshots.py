@@ -64,7 +64,7 @@ def save_snapshot(folder: Path, step: int, params: Params, experiment: Experimen
     partial, final = folder / f"{_PARTIAL}{step}", step_folder(folder, step)
     partial.mkdir()
     (partial / PARAMS_FILE).write_bytes(serialization.msgpack_serialize(tree))
-    (partial / MANIFEST_FILE).write_text(sealed(content))
+    (partial / MANIFEST_FILE).write_text(sealed(content), encoding="utf-8")
     sync_tree(partial)
     if final.exists():
         replaced = final.rename(folder / f"{_PARTIAL}{step}-replaced")

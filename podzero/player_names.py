@@ -273,7 +273,7 @@ def zoo_card(name: str) -> dict[str, Any]:
     Returns:
       `game`, `network`, `command`, `commit`, `date`, `hours`, `hardware`, `games`, and `judged`, a list of sentences.
     """
-    card: dict[str, Any] = yaml.safe_load((zoo_workdir(name).root / "card.yaml").read_text())
+    card: dict[str, Any] = yaml.safe_load((zoo_workdir(name).root / "card.yaml").read_text(encoding="utf-8"))
     return card | {"date": str(card["date"])}
 
 

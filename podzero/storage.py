@@ -70,7 +70,7 @@ def read_saved(file: Path, checkpoint: Path) -> str | None:
     """
     with reading(file):
         try:
-            return file.read_text()
+            return file.read_text(encoding="utf-8")
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             if checkpoint.exists():
                 return None

@@ -121,9 +121,11 @@ class Workdir:
         if not self.is_run:
             raise WorkdirError(f"{self.root} is not a working directory: it holds no experiment.yaml")
         try:
-            experiment = parse(yaml.safe_load(self.experiment_file.read_text()), str(self.experiment_file))
+            experiment = parse(
+                yaml.safe_load(self.experiment_file.read_text(encoding="utf-8")), str(self.experiment_file)
+            )
             return self.with_kept_code(experiment)
-        except (OSError, yaml.YAMLError, ConfigError) as error:
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, ConfigError) as error:
             raise WorkdirError(f"{self.experiment_file} cannot be read: {error}") from None
 
     def with_kept_code(self, experiment: Experiment) -> Experiment:
@@ -226,7 +228,7 @@ class Workdir:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             # Not "w+", which would erase the number of the process that holds the lock.
-            file = (self.root / ".lock").open("a+")
+            file = (self.root / ".lock").open("a+", encoding="utf-8")
         except OSError as error:
             raise self._not_writable(error) from None
         try:
@@ -248,7 +250,7 @@ class Workdir:
     def holder(self) -> LockHolder | None:
         """The process that trains here, that is, holds the lock; None if no process does."""
         try:
-            with (self.root / ".lock").open() as file:
+            with (self.root / ".lock").open(encoding="utf-8") as file:
                 try:
                     # Shared, so that two readers do not take each other for the run.
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -259,7 +261,7 @@ class Workdir:
         return None
 
     def _read_changes(self) -> str:
-        return self.changes_file.read_text(errors="replace") if self.changes_file.exists() else ""
+        return self.changes_file.read_text(errors="replace", encoding="utf-8") if self.changes_file.exists() else ""
 
     def _not_writable(self, error: OSError) -> WorkdirError:
         return WorkdirError(f"cannot write the working directory {self.root}: {error.strerror}")
@@ -356,7 +358,7 @@ def write_atomically(path: Path, text: str) -> None:
     """Replaces a file: readers see the old text or the new one, never a part, even after a power failure."""
     # Each process has its own, since several may write the same file; in the same folder, so that the rename is atomic.
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
+    temporary.write_text(text, encoding="utf-8")
     sync(temporary)
     os.replace(temporary, path)
     # The new name is an entry of the folder, and on disk only with it.
@@ -385,7 +387,7 @@ def sync_tree(folder: Path) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in `path`; empty if the file is missing or damaged."""
     try:
-        tree = json.loads(path.read_text())
+        tree = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return tree if isinstance(tree, dict) else {}

@@ -130,8 +130,8 @@ def _run_uv(folder: Path, python: str, lock: IO[str]) -> subprocess.CompletedPro
     # uv inherits the lock: if this process is killed, nobody else begins before uv has ended.
     try:
         return subprocess.run(
-            command, env=variables, capture_output=True, text=True, timeout=_MAKE_S, check=False,
-            pass_fds=(lock.fileno(),),
+            command, env=variables, capture_output=True, encoding="utf-8", errors="replace", timeout=_MAKE_S,
+            check=False, pass_fds=(lock.fileno(),),
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise EnvironmentUnusable(
@@ -175,7 +175,7 @@ def _alone(folder: Path) -> Iterator[IO[str]]:
     wait = Wait(MESSAGE_S, _MAKE_S)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        opened = folder.with_name(folder.name + ".lock").open("w")
+        opened = folder.with_name(folder.name + ".lock").open("w", encoding="utf-8")
     except OSError as error:
         raise EnvironmentUnusable(
             f"the environment of the replay server cannot be made in {folder}: {error}; name another cache with "
@@ -226,7 +226,7 @@ class ServerProcess:
             [str(python), "-P", "-u", str(PROJECT / "serve.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
             env={"TF_CPP_MIN_LOG_LEVEL": "2"} | _variables(),
         )
         try:

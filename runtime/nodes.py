@@ -183,7 +183,7 @@ def _driver() -> dict[str, str]:
 def processor(cpu_info: Path) -> str:
     """The CPU's name from a file like `/proc/cpuinfo`, or its architecture."""
     try:
-        lines = cpu_info.read_text().splitlines()
+        lines = cpu_info.read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

@@ -110,10 +110,10 @@ def _begin(plan: Plan, folder: Path) -> None:
     marker = folder / ".gitignore"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()) and not (marker.is_file() and marker.read_text() == _GITIGNORE):
+        if any(folder.iterdir()) and not (marker.is_file() and marker.read_text(encoding="utf-8") == _GITIGNORE):
             raise LaunchFailed(_not_ours(folder))
         for name, text in _files(plan).items():
-            (folder / name).write_text(text)
+            (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise LaunchFailed(f"--folder {folder}: cannot write there ({error.strerror}). Nothing was run") from error
 

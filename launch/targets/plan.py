@@ -159,7 +159,7 @@ def run_files(experiment: Experiment) -> dict[str, str]:
         # The digest tells apart files of the same name; ConfigMaps and shells take few characters.
         name = f"{str(part.sha256)[:12]}_{re.sub(r'[^A-Za-z0-9._-]', '_', part.file.name)}"
         try:
-            own[name] = part.file.read_text()
+            own[name] = part.file.read_text(encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{section}: cannot read {part.file}: {error.strerror}") from None
         moved[section] = part.moved_to(name)
@@ -168,7 +168,7 @@ def run_files(experiment: Experiment) -> dict[str, str]:
 
 def template(name: str) -> str:
     """Reads a file of this folder."""
-    return (HERE / name).read_text()
+    return (HERE / name).read_text(encoding="utf-8")
 
 
 def to_yaml(*trees: Any) -> str:

@@ -228,7 +228,7 @@ def _find(config: str, folder: Path) -> Path:
 def _read(path: Path) -> dict[str, Any]:
     """The content of a YAML file, which must be a mapping."""
     try:
-        tree = yaml.safe_load(path.read_text())
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""

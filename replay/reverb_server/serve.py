@@ -39,7 +39,7 @@ class CheckpointUnreadable(Exception):
 
 
 def main():
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     # What libraries print must not come between the answers.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     # Ctrl-C is for the process that started this one.

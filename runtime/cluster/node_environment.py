@@ -122,7 +122,8 @@ def _run_uv(command: Sequence[str], folder: Path, end: float, what: str) -> str:
             command,
             env=os.environ | {"UV_PROJECT_ENVIRONMENT": str(folder)},
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=end - time.monotonic(),
             check=False,
         )
@@ -160,7 +161,7 @@ def pack_environment(
             zipped.writestr(zipfile.ZipInfo(name), file.read_bytes(), zipfile.ZIP_DEFLATED)
     python = platform.python_version()
     own = [f"--with {package}" for package in sorted(packages)]
-    inputs = [(checkout / "uv.lock").read_text(), python, *extras, *own]
+    inputs = [(checkout / "uv.lock").read_text(encoding="utf-8"), python, *extras, *own]
     name = hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]
     return EnvironmentSpec(archive, name, python, tuple(extras), tuple(packages))
 

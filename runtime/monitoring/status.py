@@ -205,7 +205,7 @@ def read_status(workdir: Workdir) -> StoredStatus:
         return StoredStatus(RunStatus(name, "starting", elapsed_s=0.0), alive=True, age_s=0.0)
     experiment = workdir.experiment()
     try:
-        status = RunStatus.from_tree(json.loads(workdir.status_file.read_text()))
+        status = RunStatus.from_tree(json.loads(workdir.status_file.read_text(encoding="utf-8")))
         age_s = time.time() - workdir.status_file.stat().st_mtime
     except FileNotFoundError:
         raise WorkdirError(

@@ -64,7 +64,7 @@ def train(
     with tempfile.TemporaryDirectory(prefix="podzero-") as folder:
         if isinstance(experiment, Experiment):
             config = str(Path(folder, "experiment.yaml"))
-            Path(config).write_text(experiment.to_yaml())
+            Path(config).write_text(experiment.to_yaml(), encoding="utf-8")
         else:
             config = str(experiment)
         root = find_start(config, overrides, None if workdir is None else Path(workdir)).root

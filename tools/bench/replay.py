@@ -263,7 +263,7 @@ class BareClient:
     def __init__(self, address: str) -> None:
         # -P: no module in the program's folder hides another.
         command = [str(server_python()), "-P", str(_PROGRAM), address]
-        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8")
 
     def ask(self, command: str, table: str, **arguments: Any) -> Any:
         """The answer to a command.

@@ -27,7 +27,7 @@ TIMEOUT_MS = 60_000
 
 
 def main(address):
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print must not stand between the answers
     client = OwnClient(address)
     for line in sys.stdin:

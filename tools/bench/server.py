@@ -151,10 +151,10 @@ def _estimated_s(experiment: Experiment, size: int) -> float:
     tree = experiment.model_copy(update={"server": experiment.server.model_copy(update={"batch_sizes": (size,)})})
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "experiment.yaml"
-        config.write_text(tree.to_yaml())
+        config.write_text(tree.to_yaml(), encoding="utf-8")
         program = (sys.executable, "-c", "from podzero.launch.cli import main; main()", "compile", str(config))
         command = (*program, "--topology", "v5e-1", "--program", "server", "--json")
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=600, check=False)
     try:
         report = json.loads(done.stdout.splitlines()[-1])
         return float(report["programs"][0]["estimated_seconds"])

@@ -86,7 +86,7 @@ class StoredResults:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        stored = json.loads(path.read_text())["results"] if path.exists() else {}
+        stored = json.loads(path.read_text(encoding="utf-8"))["results"] if path.exists() else {}
         self._results = {key: _result(**result) for key, result in stored.items()}
 
     def get(self, job: Job) -> JobResult | None:
@@ -123,7 +123,7 @@ class StoredResults:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         stored = {"results": {key: asdict(self._results[key]) for key in sorted(self._results)}}
         temporary = self._path.with_suffix(".part")
-        temporary.write_text(json.dumps(stored, indent=1) + "\n")
+        temporary.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
         os.replace(temporary, self._path)
 
 

@@ -85,7 +85,7 @@ def make_table(again: bool, limit_s: float, tell: Callable[[str], None] | None =
         written = table_files(results)
         for path, text in written.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            path.write_text(text, encoding="utf-8")
         tell(f"written: {', '.join(map(str, (FIGURES, *written)))}")
 
 
@@ -147,7 +147,7 @@ def compile_apart(job: Job, limit_s: float) -> JobResult:
     # In a session of its own, so that it is killed with the processes that it has started.
     process = subprocess.Popen(
         (*COMMAND, *job.arguments, "--json"),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", start_new_session=True,
     )  # fmt: skip
     try:
         output, errors = process.communicate(timeout=limit_s)

@@ -90,7 +90,7 @@ def settings_of(experiment: Experiment) -> dict[str, Any]:
 
 @cache
 def _file() -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((Path(__file__).parent / FILE).read_text())
+    content: dict[str, Any] = json.loads((Path(__file__).parent / FILE).read_text(encoding="utf-8"))
     return content
 
 
