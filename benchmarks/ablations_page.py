@@ -19,6 +19,10 @@ FILES = ("ablations", "inner_nodes", "inner_nodes_2048", "othello_horizon", "roo
 """The files of `benchmarks/results` that the page shows."""
 SIMULATIONS = 32
 """The simulations with which variants of the training are compared."""
+POWER = 0.8
+"""The probability with which a comparison finds the difference that the page calls detectable."""
+_DETECTABLE = 1 + float(special.ndtri(POWER) / special.ndtri(0.975))
+"""That difference, as a multiple of half the interval of 95% (Cohen 1988; both from the normal distribution)."""
 
 
 def ablations_page(results: Mapping[str, Json]) -> str:
@@ -35,10 +39,11 @@ def ablations_page(results: Mapping[str, Json]) -> str:
         "# What each choice changes",
         "",
         "Each row compares one choice with the default on the day of the run. Points are percentage points of moves "
-        "that keep the game's value in connect four, as a perfect solver judges them. A choice whose interval contains "
-        "zero has no measured effect. Settings that gained nothing and were removed are in the results alone.",
+        "that keep the game's value in connect four, as a perfect solver judges them. Where the interval contains zero, "
+        f"an effect below the detectable one, which {POWER:.0%} of such comparisons would find, is not excluded. "
+        "Settings that gained nothing and were removed are in the results alone.",
         "",
-        *table(("choice", "what it changed", "difference (95% interval)", "on what"), rows),
+        *table(("choice", "what it changed", "difference (95% interval)", "detectable", "on what"), rows),
         "",
         "## Where strength is lost",
         "",
@@ -78,8 +83,16 @@ def _variants(group: Mapping[str, Sequence[Json]], spread: float, freedom: int) 
 
 
 def _row(choice: str, setting: str, difference: float, half: float, unit: str, on: str) -> Row:
-    interval = f" ({difference - half:+.1f} to {difference + half:+.1f})" if math.isfinite(half) else ""
-    return choice, f"`{setting}`", f"{difference:+.1f} {unit}{interval}", on
+    """A row; `half` is half the length of the interval, nan where there is none."""
+    known = math.isfinite(half)
+    interval = f" ({difference - half:+.1f} to {difference + half:+.1f})" if known else ""
+    return (
+        choice,
+        f"`{setting}`",
+        f"{difference:+.1f} {unit}{interval}",
+        f"{_DETECTABLE * half:.1f}" if known else "",
+        on,
+    )
 
 
 def _setting(run: Json) -> str:
@@ -141,6 +154,7 @@ def _horizons(results: Json) -> list[Row]:
             "value target",
             player["targets"],
             f"{player['elo']:+.0f} Elo ({player['low']:+.0f} to {player['high']:+.0f})",
+            f"{_DETECTABLE * (player['high'] - player['low']) / 2:.0f}",
             f"Othello, {results['minutes']} minutes",
         )
         for player in results["players"][1:]
