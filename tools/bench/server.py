@@ -158,7 +158,7 @@ def _estimated_s(experiment: Experiment, size: int) -> float:
     try:
         report = json.loads(done.stdout.splitlines()[-1])
         return float(report["programs"][0]["estimated_seconds"])
-    except (ValueError, KeyError, IndexError):
+    except (TypeError, ValueError, KeyError, IndexError):  # TypeError: the compiler has no estimate
         raise ConfigError(f"`podzero compile` failed: {done.stderr.strip() or done.stdout.strip()}") from None
 
 

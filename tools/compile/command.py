@@ -28,20 +28,24 @@ class CompiledSlice:
 
     @cached_property
     def playing(self) -> dict[str, Any]:
-        """The rates of self-play on a chip; empty unless `device` and `evaluation` were compiled and fit."""
-        found = {compiled.program.name: compiled for compiled in self.programs if compiled.fits}
+        """The rates of self-play on a chip; empty unless `device` and `evaluation` have estimates."""
+        found = self._estimated
         if not {"device", "evaluation"} <= found.keys():
             return {}
         return play_rates(found["device"], found["evaluation"])
 
     @cached_property
     def feeding(self) -> dict[str, Any]:
-        """What the learner needs to be fed; empty unless all programs were compiled and fit."""
-        found = {compiled.program.name: compiled for compiled in self.programs if compiled.fits}
+        """What the learner needs to be fed; empty unless all programs have estimates."""
+        found = self._estimated
         if not {"learner", "server"} <= found.keys() or not self.playing:
             return {}
         rates = self.playing, moves_per_core_s(self.experiment)
         return {"feeding": feeding_needs(self.experiment, found["learner"], found["server"], *rates)}
+
+    @property
+    def _estimated(self) -> dict[str, CompiledProgram]:
+        return {compiled.program.name: compiled for compiled in self.programs if compiled.has_estimate}
 
     @property
     def fits(self) -> bool:
@@ -175,7 +179,9 @@ def _table(compiled: CompiledProgram) -> Table:
     bound = max(seconds, key=lambda name: seconds[name])
     times = ", ".join(f"{name} {value * 1e3:,.3f} ms" for name, value in seconds.items())
     table.add_row("lower bound", f"{times}: bound by {bound}, at most {compiled.share_of_peak():.1%} of peak flops")
-    if estimate := compiled.estimated_seconds():
+    if not compiled.has_estimate:
+        table.add_row("estimate", f"none: the compiler has no estimate for {cost.without_estimate} instructions")
+    elif estimate := compiled.estimated_seconds():
         peak = f"{seconds['compute'] / estimate:.1%} of peak flops"
         table.add_row("estimate", f"{estimate * 1e3:,.3f} ms by the compiler, without communication: {peak}")
     for row in summary(cost):

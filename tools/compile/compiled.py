@@ -43,9 +43,15 @@ class CompiledProgram(NamedTuple):
             "links": sum(c.sent for c in self.cost.collectives) / (chip.link_bandwidth / 2),
         }
 
+    @property
+    def has_estimate(self) -> bool:
+        """Whether the program fits, and the compiler estimates the time of each of its instructions."""
+        return self.cost is not None and not self.cost.without_estimate
+
     def estimated_seconds(self) -> float:
-        """The compiler's estimate of the compute time, without communication."""
+        """The compiler's estimate of the compute time, without communication; only of what `has_estimate`."""
         assert self.cost is not None
+        assert self.has_estimate
         return self.cost.cycles / self.where.chip.clock
 
     def share_of_peak(self) -> float:
@@ -75,8 +81,9 @@ class CompiledProgram(NamedTuple):
             "intensity": self.cost.flops / hbm if hbm else None,
             "seconds": self.seconds(),
             "share_of_peak": self.share_of_peak(),
-            "estimated_cycles": self.cost.cycles,
-            "estimated_seconds": self.estimated_seconds(),
+            "estimated_cycles": self.cost.cycles if self.has_estimate else None,
+            "estimated_seconds": self.estimated_seconds() if self.has_estimate else None,
+            "without_estimate": self.cost.without_estimate,
             "collectives": summary(self.cost),
             "host_transfers": self.cost.host_transfers,
             "unknown_loops": self.cost.unknown_loops,

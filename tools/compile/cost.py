@@ -81,6 +81,8 @@ _SLICES = frozenset({"dynamic-slice", "slice", "gather"})
 _ALIASES = frozenset({"bitcast", "get-tuple-element"})
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all", "ragged-all-to-all")
 _HOST = frozenset({"infeed", "outfeed"})
+_NO_ESTIMATE = 2**63 - 1
+"""The cycles that the compiler writes where it has no estimate, as libtpu 0.0.51 does for some fusions of TPU7x."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,8 @@ class Cost:
     """The part of `flops` that is on integers."""
     cycles: float = 0.0
     """The sum of the compiler's estimates. It annotates compute instructions, not communication."""
+    without_estimate: int = 0
+    """The number of compute instructions for which the compiler has no estimate; `cycles` lacks them."""
     traffic: Counter[int] = field(default_factory=Counter)
     """Bytes read and written, by memory space."""
     collectives: list[Collective] = field(default_factory=list)
@@ -126,6 +130,7 @@ class Cost:
         self.flops += other.flops * times
         self.integer_flops += other.integer_flops * times
         self.cycles += other.cycles * times
+        self.without_estimate += other.without_estimate
         for space, moved in other.traffic.items():
             self.traffic[space] += round(moved * times)
         self.collectives += [Collective(c.opcode, c.group, c.bytes, round(c.times * times)) for c in other.collectives]
@@ -192,7 +197,10 @@ class _Counter:
         """Adds the cost of an instruction that reads operands and writes results."""
         for array in self._moved(computation, instruction):
             cost.traffic[array.space] += array.bytes
-        cost.cycles += float(instruction.attribute(r'"estimated_cycles":"(\d+)"') or 0)
+        cycles = int(instruction.attribute(r'"estimated_cycles":"(\d+)"') or 0)
+        known = cycles < _NO_ESTIMATE
+        cost.cycles += cycles if known else 0
+        cost.without_estimate += not known
         self._computed(computation, instruction, cost)
 
     def _computed(self, computation: Computation, instruction: Instruction, cost: Cost) -> None:

@@ -138,11 +138,13 @@ def step_time(compiled: CompiledProgram) -> StepTime:
     """The parts of the time of one step of the compiled learner.
 
     Raises:
-      ConfigError: the program does not fit.
+      ConfigError: the program does not fit, or the compiler does not estimate its time.
     """
+    what, where = compiled.program.what, compiled.where.short_name
     if compiled.cost is None:
-        what, where = compiled.program.what, compiled.where.short_name
         raise ConfigError(f"{what} do not fit on {where}; to reduce the memory: {compiled.program.advice}")
+    if not compiled.has_estimate:
+        raise ConfigError(f"{what}: the compiler does not estimate the time of this program on {where}")
     trip_count = compiled.program.trip_count
     passes = sum(c.times * (2 if c.opcode == "all-reduce" else 1) for c in compiled.cost.collectives if c.group > 1)
     return StepTime(

@@ -140,7 +140,8 @@ def estimate_of(job: Job, report: Mapping[str, Any]) -> float | None:
     if not report or not report["programs"][0]["fits"]:
         return None
     program = report["programs"][0]
-    return float(program["estimated_seconds"] / program["trip_count"])
+    seconds = program["estimated_seconds"]
+    return None if seconds is None else float(seconds / program["trip_count"])
 
 
 def _result(*, before: Mapping[str, Any] | None, **fields: Any) -> JobResult:

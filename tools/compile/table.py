@@ -259,7 +259,7 @@ def _peak(made: Known) -> list[str]:
     shares = [
         (_share_of_peak(result.report["programs"][0]), job.config)
         for job, result in made
-        if job.program == "learner" and job.slice == _COMPARED
+        if job.program == "learner" and job.slice == _COMPARED and _has_estimate(result)
     ]
     return [f"A training step on {_COMPARED} reaches {_range(shares, '.1%')} of the chips' peak."] if shares else []
 
@@ -343,8 +343,10 @@ def _slice_rows(made: Known) -> list[Row]:
     """A row for each game, with a cell for each slice."""
     cells: dict[str, dict[str, str]] = {}
     for name, (learner, play) in _slice_pairs(made).items():
-        experiment = load(name)
-        turns = of_slice(experiment, rates_of(learner.report, play.report))
+        experiment, rates = load(name), rates_of(learner.report, play.report)
+        if rates is None:
+            continue
+        turns = of_slice(experiment, rates)
         where = str(experiment.cluster.slice)
         family = name.removesuffix("_" + where.replace("-", "_"))
         cells.setdefault(family, {})[where] = f"{turns.moves_per_s:,.0f} ({turns.training:.0%})"
@@ -363,13 +365,13 @@ COLUMNS: dict[str, Callable[[Job, JobResult], object]] = {
     "gflop": lambda job, result: _number(_each(result, "flops_per_chip"), 1e9),
     "hbm_traffic_mib": lambda job, result: _number(_each(result, "traffic"), 2**20),
     "estimate_ms": lambda job, result: _number(estimate_of(job, result.report), 1e-3),
-    "share_of_peak": lambda job, result: _share_of_peak(_last(result)) if _fits(result) else "",
+    "share_of_peak": lambda job, result: _share_of_peak(_last(result)) if _has_estimate(result) else "",
     "moves_per_s": lambda job, result: _number(result.report.get("moves_per_s"), 1),
     "share_of_network": lambda job, result: _number(result.report.get("ratio"), 1),
     "scaling_efficiency": lambda job, result: _number(_efficiency(result), 1),
     "compiler": lambda job, result: result.compiler,
     "estimate_before_ms": lambda job, result: _number(result.before.seconds if result.before else None, 1e-3),
-    "message": lambda job, result: result.message,
+    "message": lambda job, result: result.message or _missing(result),
 }
 """The columns of the rows. Figures of `learner` are per chip and step, the `estimate_ms` of `device` is per move, and
 all other figures are per execution."""
@@ -397,8 +399,13 @@ def _last(result: JobResult) -> dict[str, Any]:
     return found
 
 
-def _fits(result: JobResult) -> bool:
-    return bool(_last(result).get("fits"))
+def _has_estimate(result: JobResult) -> bool:
+    return _last(result).get("estimated_seconds") is not None
+
+
+def _missing(result: JobResult) -> str:
+    count = _last(result).get("without_estimate", 0)
+    return f"the compiler has no estimate for {count} instructions" if count else ""
 
 
 def _each(result: JobResult, name: str) -> float | None:

@@ -41,9 +41,11 @@ def _jobs(name: str) -> tuple[Job, Job]:
     return Job.of_program(name, where, "learner"), Job.of_program(name, where, "device")
 
 
-def rates_of(learner: Mapping[str, Any], playing: Mapping[str, Any]) -> KnownRates:
-    """The rates in two reports of `podzero compile --json`."""
+def rates_of(learner: Mapping[str, Any], playing: Mapping[str, Any]) -> KnownRates | None:
+    """The rates in two reports of `podzero compile --json`; None if the compiler does not estimate a program's time."""
     (program,) = learner["programs"]
+    if program["estimated_seconds"] is None or "moves_per_s" not in playing:
+        return None
     seconds = program["estimated_seconds"] + program["seconds"]["links"]
     return KnownRates(program["batch"] * program["trip_count"] / seconds, playing["moves_per_s"])
 
@@ -54,8 +56,9 @@ def figures(results: StoredResults) -> dict[str, Any]:
     for name in builtin_configs():
         if name.startswith(FOR_SLICES):
             learner, play = map(results.get, _jobs(name))
-            if learner and play and learner.outcome == play.outcome == "compiled":
-                rates = rates_of(learner.report, play.report)
+            if not (learner and play and learner.outcome == play.outcome == "compiled"):
+                continue
+            if rates := rates_of(learner.report, play.report):
                 made = {"settings": settings_of(load(name)), "compiler": learner.compiler}
                 found[name] = made | rates._asdict()
     return found

@@ -273,6 +273,16 @@ def test_estimated_cycles_are_summed_over_iterations_without_fused_instructions(
     assert cost.cycles == 5 * 20 + 1000
 
 
+def test_the_largest_number_of_cycles_is_no_estimate():
+    """libtpu writes 2^63 - 1 cycles where it does not know: TPU7x would take 133 years for a small network."""
+    cost = count(parse(program(
+        ["%a = f32[256] parameter(0)",
+         '%b = f32[256] negate(%a), backend_config={"window_config":{"estimated_cycles":"9223372036854775807"}}',
+         'ROOT %c = f32[256] copy(%b), backend_config={"window_config":{"estimated_cycles":"1000"}}'],
+    )))  # fmt: skip
+    assert (cost.cycles, cost.without_estimate) == (1000, 1)
+
+
 def test_transfers_to_the_host_are_counted():
     cost = count(parse(program(
         ["%a = f32[256] parameter(0)", "%t = token[] after-all()",

@@ -176,6 +176,13 @@ def test_the_row_of_a_learner_is_of_a_chip_and_a_step(path):
     }  # fmt: skip
 
 
+def test_the_row_of_a_program_without_an_estimate_says_so(path):
+    unknown = PROGRAM | {"estimated_seconds": None, "without_estimate": 3}
+    found = row(path, LEARNER, result("compiled", 9.0, "x", {"programs": [unknown]}))
+    assert not {"estimate_ms", "share_of_peak"} & found.keys()
+    assert found["message"] == "the compiler has no estimate for 3 instructions"
+
+
 def test_the_row_of_self_play_on_a_chip_has_its_rate_and_its_share_of_the_network(path):
     alone = PROGRAM | {"batch": 128, "trip_count": 1}
     report = {"programs": [alone, alone | {"trip_count": 2}], "ratio": 0.5, "moves_per_s": 2000.0}
@@ -247,6 +254,7 @@ def test_the_page_says_how_many_programs_are_of_which_compiler(path):
         (Job("hex", "v5e-1", "device", ()), {"programs": [PROGRAM], "moves_per_s": 500.0}, 2e-3),
         (Job("hex", "v5e-1", "device", ()), {"programs": [PROGRAM]}, None),
         (LEARNER, {"programs": [PROGRAM | {"fits": False}]}, None),
+        (LEARNER, {"programs": [PROGRAM | {"estimated_seconds": None}]}, None),
         (LEARNER, {}, None),
     ],
 )
