@@ -16,7 +16,7 @@ from typing import Any
 
 from podzero.benchmarks.ablations_page import FILES, ablations_page
 from podzero.benchmarks.licences_page import licence_of, licences_page, read_lock
-from podzero.benchmarks.results_page import page_of_results
+from podzero.benchmarks.results_page import page_of_results, removed_settings
 from podzero.config import load
 from podzero.markdown import Row, table
 from podzero.replay import server_python
@@ -330,7 +330,7 @@ def headline(results: Mapping[str, Json]) -> list[str]:
             f"random moves: {_percent(random)}",
         ),
         (
-            "connect four in int8, two hours",
+            ", ".join(["connect four in int8, two hours", *removed_settings(two_hours)]),
             f"{_kept(labelled)}; with 800 simulations it won {_won(perfect['first'])} games against perfect play "
             f"moving first, and {_won(perfect['second'])} moving second",
         ),

@@ -93,7 +93,13 @@ def _training(results: Json, run: Json) -> str:
     seed = [f"seed {run['seed']}"] if "seed" in run else []
     first = [f"first game after {results['first_game_seconds']} s"] if "first_game_seconds" in results else []
     lost = [f"lost: {results['lost']}"] if "lost" in results else []
-    return ", ".join([f"{results['minutes']:g} minutes", *seed, *counts, *first, *lost])
+    return ", ".join([f"{results['minutes']:g} minutes", *seed, *counts, *first, *lost, *removed_settings(results)])
+
+
+def removed_settings(results: Json) -> list[str]:
+    """What the experiment no longer has of the run's settings, in words; nothing if it has all."""
+    removed = results.get("removed_settings")
+    return [f"with `{removed}`, which podzero has removed since"] if removed else []
 
 
 def _outcome(run: Json) -> str:

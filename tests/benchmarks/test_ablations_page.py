@@ -89,7 +89,8 @@ def test_rules_are_paired_with_the_first_one_at_the_most_simulations_that_both_h
         in page
     )
     assert (
-        "| search: third | `rule=third` | +0.0 points (+0.0 to +0.0) | 0.0 | `zoo:x`, 64 simulations, 100 positions |" in page
+        "| search: third | `rule=third` | +0.0 points (+0.0 to +0.0) | 0.0 | `zoo:x`, 64 simulations, 100 positions |"
+        in page
     )
 
 
