@@ -39,8 +39,8 @@ def ablations_page(results: Mapping[str, Json]) -> str:
         "# What each choice changes",
         "",
         "Each row compares one choice with the default on the day of the run. Points are percentage points of moves "
-        "that keep the game's value in connect four, as a perfect solver judges them. Where the interval contains zero, "
-        f"an effect below the detectable one, which {POWER:.0%} of such comparisons would find, is not excluded. "
+        "that keep the game's value in connect four, as a perfect solver judges them. Where the interval contains "
+        f"zero, an effect below the detectable one, which {POWER:.0%} of such comparisons would find, is not excluded. "
         "Settings that gained nothing and were removed are in the results alone.",
         "",
         *table(("choice", "what it changed", "difference (95% interval)", "detectable", "on what"), rows),

@@ -271,7 +271,8 @@ def zoo_card(name: str) -> dict[str, Any]:
     """How an agent was trained and evaluated.
 
     Returns:
-      `game`, `network`, `command`, `commit`, `date`, `hours`, `hardware`, `games`, and `judged`, sentences on its training and strength.
+      `game`, `network`, `command`, `commit`, `date`, `hours`, `hardware`, `games`, and `judged`, sentences on its
+      training and strength.
     """
     card: dict[str, Any] = yaml.safe_load((zoo_workdir(name).root / "card.yaml").read_text(encoding="utf-8"))
     return card | {"date": str(card["date"])}
