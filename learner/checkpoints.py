@@ -1,4 +1,6 @@
-"""Checkpoints of the learner: Orbax files, written by all hosts, and a manifest with the fingerprint of every leaf.
+"""Checkpoints of the learner: Orbax files, written by all hosts, and a manifest.
+
+The manifest holds the digest of every file and the fingerprint of every leaf, which the devices compute.
 
 All hosts must save and restore in the same order, in a folder on shared storage.
 """
@@ -23,7 +25,16 @@ from podzero.errors import PodzeroError
 from podzero.learner.devices import explained
 from podzero.learner.sharding import leaf_names, placed, replicated
 from podzero.learner.step import TrainState
-from podzero.storage import LEARNER_FOLDER, LEARNER_MANIFEST, read_saved, sealed, unreadable, unsealed
+from podzero.storage import (
+    LEARNER_FOLDER,
+    LEARNER_MANIFEST,
+    altered,
+    digests,
+    read_saved,
+    sealed,
+    unreadable,
+    unsealed,
+)
 from podzero.workdir import write_atomically
 
 SAVE_TIMEOUT_S = 600.0
@@ -93,9 +104,12 @@ class LearnerCheckpoints:
         """
         like = replace(like, teacher=None)
         folder = step_dir.absolute() / LEARNER_FOLDER
-        manifest = _read_manifest(folder)
+        manifest, files = _read_manifest(folder)
         targets = {name: _stored_shape(leaf) for name, leaf in _named(like).items()}
         _check_match(folder, manifest, targets)
+        # One host reads everything; if it raises, the driver ends the others.
+        if jax.process_index() == 0 and (name := altered(folder / _ARRAYS, files)) is not None:
+            raise CheckpointDamaged(f"{folder}: {_ARRAYS}/{name} is missing, cut short or altered")
         try:
             leaves = self._orbax.restore(folder / _ARRAYS, args=self._args.StandardRestore(targets))
         except (MemoryError, jax.errors.JaxRuntimeError) as error:
@@ -106,7 +120,7 @@ class LearnerCheckpoints:
             if _is_storage_error(error):
                 raise unreadable(folder, error) from error
             raise CheckpointDamaged(f"{folder} cannot be read: {error}") from error
-        # Orbax does not detect flipped bytes.
+        # The digests say nothing of what was altered on the way from the devices into the files.
         for name, found in jax.device_get(self._fingerprints(leaves)).items():
             if as_text(found) != manifest[name]["fingerprint"]:
                 raise CheckpointDamaged(f"{folder}: '{name}' was changed after it was saved (its fingerprint differs)")
@@ -125,7 +139,8 @@ class LearnerCheckpoints:
         }
         self._orbax.wait_until_finished()
         if jax.process_index() == 0:
-            write_atomically(folder / LEARNER_MANIFEST, sealed({"leaves": manifest}))
+            text = sealed({"leaves": manifest, "files": digests(folder / _ARRAYS)})
+            write_atomically(folder / LEARNER_MANIFEST, text)
 
 
 def _named(state: TrainState) -> dict[str, Any]:
@@ -156,13 +171,15 @@ def _stored_shape(leaf: Any) -> jax.ShapeDtypeStruct:
     return target
 
 
-def _read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
+def _read_manifest(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """The leaves by name, and the digests of the files; checkpoints of older versions have none."""
     file = folder / LEARNER_MANIFEST
     try:
         text = read_saved(file, folder.parent)
         if text is None:
             raise CheckpointDamaged(f"{folder} has no {LEARNER_MANIFEST}: the checkpoint was not finished")
-        return dict(unsealed(text)["leaves"])
+        manifest = unsealed(text)
+        return dict(manifest["leaves"]), dict(manifest.get("files", {}))
     except (ValueError, TypeError, KeyError) as error:
         raise CheckpointDamaged(f"{file} is damaged: {error}") from error
 

@@ -105,6 +105,32 @@ def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+def digests(folder: Path) -> dict[str, str]:
+    """The SHA-256 digest of every file below `folder`, in hexadecimal, by the file's path from there."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {file.relative_to(folder).as_posix(): digest_of(file) for file in files}
+
+
+def altered(folder: Path, digests: Mapping[str, str]) -> str | None:
+    """The first file below `folder` that is missing or has another digest than in `digests`; None if there is none.
+
+    Raises:
+      StorageError: a file cannot be read, although it may be intact.
+    """
+    for name, digest in digests.items():
+        file = folder / name
+        with reading(file):
+            if not file.is_file() or digest_of(file) != digest:
+                return name
+    return None
+
+
+def digest_of(file: Path) -> str:
+    """The SHA-256 digest of a file, in hexadecimal."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def user_cache(environment: Mapping[str, str] = os.environ) -> Path:
     """`$XDG_CACHE_HOME/podzero`, else `~/.cache/podzero`; it may not exist yet."""
     # `or`, because by the XDG specification an empty value counts as unset.

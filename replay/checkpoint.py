@@ -6,7 +6,6 @@ The manifest holds the server's identity, the tables' settings and a digest of e
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import logging
 import os
 import shutil
@@ -18,7 +17,7 @@ from typing import IO, NamedTuple
 
 from podzero.replay.errors import ReplayMismatch, ReplayRestoreError
 from podzero.replay.tables import Table, TableSettings
-from podzero.storage import SHARD_MANIFEST, checkpoint_of, read_saved, reading, sealed, unsealed
+from podzero.storage import SHARD_MANIFEST, altered, checkpoint_of, digests, read_saved, sealed, unsealed
 from podzero.workdir import write_atomically
 
 _DATA = "reverb"
@@ -34,7 +33,7 @@ def seal(folder: Path, written: str, identity: str, tables: Mapping[str, Table])
             name: {"layout": table.signature.layout, "settings": table.settings._asdict()}
             for name, table in tables.items()
         },
-        "files": {file.name: digest_of(file) for file in sorted(data.iterdir())},
+        "files": digests(data),
     }
     write_atomically(folder / SHARD_MANIFEST, sealed(manifest))
     return folder
@@ -69,12 +68,8 @@ def unseal(folder: Path, tables: Mapping[str, Table]) -> tuple[Path, str]:
         )
     for name, table in tables.items():
         _compare(f"replay checkpoint {folder}, table {name},", found[name], table)
-    for name, digest in files.items():
-        file = folder / _DATA / name
-        with reading(file):
-            intact = file.is_file() and digest_of(file) == digest
-        if not intact:
-            raise ReplayRestoreError(f"replay checkpoint {folder}: {_DATA}/{name} is missing, cut short or altered")
+    if (changed := altered(folder / _DATA, files)) is not None:
+        raise ReplayRestoreError(f"replay checkpoint {folder}: {_DATA}/{changed} is missing, cut short or altered")
     return folder / _DATA, identity
 
 
@@ -99,12 +94,6 @@ def _compare(where: str, found: _SavedTable, table: Table) -> None:
         raise ReplayMismatch(
             f"{where} was written with other settings, which Reverb would restore: {changed}; {_ADVICE}"
         )
-
-
-def digest_of(file: Path) -> str:
-    """The SHA-256 digest of a file, in hexadecimal."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 log = logging.getLogger(__name__)

@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
+from podzero import storage
 from podzero.replay import (
     ReplayMismatch,
     ReplayRestoreError,
@@ -216,7 +217,7 @@ def test_a_file_that_cannot_be_read_is_no_damage(serve, make_experiment, saved, 
     def fail(file):
         raise OSError(errno.EIO, "Input/output error", str(file))
 
-    monkeypatch.setattr(checkpoint, "digest_of", fail)
+    monkeypatch.setattr(storage, "digest_of", fail)
     with pytest.raises(StorageError, match=r"cannot be read .*Input/output error"):
         serve(make_experiment(), restore_from=saved)
 
