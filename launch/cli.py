@@ -25,7 +25,7 @@ from podzero.launch.tools import bench, compile_experiment, export, import_, rep
 from podzero.launch.tournament import tournament
 from podzero.launch.train import train
 from podzero.launch.trust import ask_before_imports
-from podzero.workdir import Workdir
+from podzero.workdir import Workdir, WorkdirError
 
 EXIT_CODES = (
     "Exit codes: 0 success; 1 a negative result (compile: does not fit; doctor: a check failed) or an unexpected "
@@ -47,6 +47,7 @@ def main() -> None:
     choose_platform(Path("/dev"), os.environ)
     as_json = "--json" in sys.argv[1:]
     try:
+        _require_current_folder()
         # With --json, typer raises its errors instead of printing them.
         code = app(standalone_mode=not as_json)
     except (PodzeroError, TyperException) as error:
@@ -57,6 +58,13 @@ def main() -> None:
             print(f"podzero: {message}", file=sys.stderr)
         code = error.exit_code if isinstance(error, PodzeroError) else 2
     sys.exit(code)
+
+
+def _require_current_folder() -> None:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise WorkdirError("the current folder no longer exists; change to one that does (cd), and try again") from None
 
 
 @app.callback()

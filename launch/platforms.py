@@ -51,7 +51,13 @@ def keep_compiled_programs(
         return
     # A program compiled for one kind of CPU may fail on another, and machines may share a home directory.
     kind = hashlib.sha256(flags[0].encode() if flags else b"").hexdigest()[:12]
-    environment["JAX_COMPILATION_CACHE_DIR"] = str(user_cache(environment) / "xla" / kind)
+    folder = user_cache(environment) / "xla" / kind
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        # JAX would warn of each program. A user without a home compiles anew each time.
+        return
+    environment["JAX_COMPILATION_CACHE_DIR"] = str(folder)
     environment.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(_CACHE_BYTES))
     # By default JAX keeps only what took a second to compile, which most programs of small networks do not.
     environment.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")

@@ -10,6 +10,7 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import typer
@@ -60,9 +61,10 @@ class TrustedCode:
             folders.append(str(file.parent))
         elif digest in digests:
             return
-        self._record.parent.mkdir(parents=True, exist_ok=True)
         held = {"folders": folders, "digests": [*digests, digest][-_MAX_DIGESTS:]}
-        write_atomically(self._record, json.dumps(held, indent=1) + "\n")
+        with suppress(OSError):  # a user without a home is asked again
+            self._record.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._record, json.dumps(held, indent=1) + "\n")
 
     def _ask_for(self, file: Path) -> None:
         what = f"{file} is code that the experiment names. It would run with all your rights."
