@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -133,11 +134,11 @@ class Run:
         """Records the workers' reports."""
         assert self._metrics is not None
         now = time.monotonic()
-        elapsed_s = self._monitor.elapsed_s(now)
+        nodes_s = self._monitor.nodes_s(now)
         for report in reports:
             if isinstance(report, MetricsReport):
                 self._monitor.add(report.worker, report.metrics, now)
-                self._metrics.add(report.worker, report.metrics, self._monitor.step, elapsed_s)
+                self._metrics.add(report.worker, report.metrics, self._monitor.step, nodes_s)
             else:
                 log_report(log, report)
                 if isinstance(report, PreemptionNotice):
@@ -157,14 +158,12 @@ class Run:
         pause_s = self._pause_s(loss) if isinstance(loss, LearnerFailed) else 0.0
         when = f"in {pause_s:g} s" if pause_s else "as soon as enough nodes have joined"
         log.warning("%s\nAll workers are stopped. The run resumes from its newest checkpoint %s", loss, when)
-        now = time.monotonic()
-        self._monitor.pause(now)
         self._enter("starting")
         self._supervisor.kill()
         self._saver.wait()
         if pause_s:
             signals.event.wait(pause_s)
-        restarts = self._monitor.status(now).restarts + 1
+        restarts = self._monitor.status(time.monotonic()).restarts + 1
         policy = RestartPolicy()
         while not signals.event.is_set():
             try:
@@ -278,7 +277,7 @@ class Run:
             else:
                 failure.add_note(note)
 
-    def _enter(self, phase: Phase) -> None:
-        self._monitor.enter(phase)
+    def _enter(self, phase: Phase, limit_s: float = math.inf) -> None:
+        self._monitor.enter(phase, time.monotonic(), limit_s)
         self._status_due = 0.0
         self._show()

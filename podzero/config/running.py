@@ -177,7 +177,7 @@ class StopConfig(Section):
     """Limits of a run, counted over all resumptions; the first one reached ends it."""
 
     minutes: PositiveFloat | None = None
-    """Minutes of training."""
+    """Minutes of training, of each start from its first learner step on."""
     steps: PositiveInt | None = None
     """Learner steps."""
     games: PositiveInt | None = None

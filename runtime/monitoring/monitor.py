@@ -21,7 +21,27 @@ WAIT_SHARE = 0.15
 SERVERS_BUSY = 0.8
 """Inference servers limit the actors if their devices are busy for this share of the time."""
 RESUMED_COUNTERS = ("games", "moves", "samples", "restarts", "failed_episodes", "damaged_shards", "missing_samples")
-"""Counters that a resumed run continues from its checkpoint, as it does `elapsed_s`."""
+"""Counters that a resumed run continues from its checkpoint, as it does `elapsed_s` and `nodes_s`."""
+
+
+class Stopwatch:
+    """Counts seconds from its first `start` to its first `stop`, in addition to those of earlier starts of the run."""
+
+    def __init__(self, before: float) -> None:
+        self.before = before
+        self._started = self._stopped = math.inf
+
+    def start(self, now: float) -> None:
+        """Begins to count, unless it has begun."""
+        self._started = min(self._started, now)
+
+    def stop(self, now: float) -> None:
+        """Ends counting for good."""
+        self._stopped = min(self._stopped, now)
+
+    def seconds(self, now: float) -> float:
+        """The seconds until `now`."""
+        return self.before + max(0.0, min(now, self._stopped) - self._started)
 
 
 class Monitor:
@@ -38,9 +58,11 @@ class Monitor:
         self, experiment: Experiment, now: float, counters: Mapping[str, float] | None = None, step: int = 0
     ) -> None:
         self._experiment = experiment
-        self._started = now
         restored = counters or {}
-        self._elapsed_before = float(restored.get("elapsed_s", 0.0))
+        self._training = Stopwatch(float(restored.get("elapsed_s", 0.0)))
+        # Checkpoints of earlier versions have no `nodes_s`: training counted from the start of the workers.
+        self._nodes = Stopwatch(float(restored.get("nodes_s", self._training.before)))
+        self._nodes.start(now)
         self._games_before = float(restored.get("games", 0.0))
         self._totals: dict[str, float] = defaultdict(float)
         self._totals |= {name: float(restored.get(name, 0.0)) for name in RESUMED_COUNTERS}
@@ -49,7 +71,7 @@ class Monitor:
         self._gauges: dict[str, dict[str, float]] = defaultdict(dict)
         self._reported_at: dict[str, float] = {}
         self._forced: Phase | None = None
-        self._paused_at = math.inf
+        self._phase_ends = math.inf
 
     @property
     def step(self) -> int:
@@ -73,30 +95,42 @@ class Monitor:
         self._gauges[worker] = merge_metrics(self._gauges[worker], gauges)
         step = metrics.get("learner/step")
         if step is not None:
+            if step > self._step:
+                self._training.start(now)
             self._step = int(step)
             self._rates["steps"].add(now, step)
 
-    def enter(self, phase: Phase) -> None:
-        """Sets a phase that the metrics cannot tell, for example `stopping`."""
-        self._forced = phase
+    def enter(self, phase: Phase, now: float, limit_s: float = math.inf) -> None:
+        """Sets a phase that the metrics cannot tell, which ends training for good: a restart makes a new monitor.
 
-    def pause(self, now: float) -> None:
-        """Stops the clock of training for good: the workers are gone, and a restart makes a new monitor."""
-        self._paused_at = now
+        Args:
+          phase: for example `stopping`.
+          now: the present time.
+          limit_s: longest duration of the phase, in seconds.
+        """
+        self._forced, self._phase_ends = phase, now + limit_s
+        self._training.stop(now)
+        if phase in ("starting", "ended"):  # the workers are gone, and new ones may have to wait for nodes
+            self._nodes.stop(now)
 
     def counters(self, now: float) -> dict[str, float]:
         """The counters to store in a checkpoint."""
-        return {name: self._totals[name] for name in RESUMED_COUNTERS} | {"elapsed_s": self.elapsed_s(now)}
+        times = {"elapsed_s": self.elapsed_s(now), "nodes_s": self.nodes_s(now)}
+        return {name: self._totals[name] for name in RESUMED_COUNTERS} | times
 
     def elapsed_s(self, now: float) -> float:
-        """Seconds of training, including those before resumptions."""
-        return self._elapsed_before + min(now, self._paused_at) - self._started
+        """Seconds of training: from the first learner step of each start on."""
+        return self._training.seconds(now)
+
+    def nodes_s(self, now: float) -> float:
+        """Seconds for which the run has held its nodes, including start-up and the last judgement."""
+        return self._nodes.seconds(now)
 
     def share_passed(self, now: float) -> float:
         """How much of this start's budget is used, in [0, 1]: of the minutes or of the games, whichever is more."""
         stop, elapsed = self._experiment.stop, self.elapsed_s(now) / 60
         return max(
-            share_of_rest(stop.minutes, self._elapsed_before / 60, elapsed),
+            share_of_rest(stop.minutes, self._training.before / 60, elapsed),
             share_of_rest(stop.games, self._games_before, self._totals["games"]),
         )
 
@@ -159,7 +193,8 @@ class Monitor:
         )
         hosts = [metrics for worker, metrics in self._gauges.items() if kind_of(worker) == "learner"]
         price = self._experiment.cluster.price_per_hour
-        return with_utilization(status, learner, hosts, self._experiment.learner.batch_size, price)
+        cost = None if price is None else price * self.nodes_s(now) / 3600.0
+        return with_utilization(status, learner, hosts, self._experiment.learner.batch_size, cost)
 
     def _phase(self, replay_size: float) -> Phase:
         if self._forced is not None:
@@ -169,6 +204,8 @@ class Monitor:
         return "collecting" if self._rates["moves"].moved or replay_size > 0 else "starting"
 
     def _time_left_s(self, now: float) -> float | None:
+        if self._forced is not None:
+            return max(self._phase_ends - now, 0.0) if math.isfinite(self._phase_ends) else None
         stop = self._experiment.stop
         limits: list[float] = []
         if stop.minutes is not None:
@@ -328,7 +365,7 @@ def with_utilization(
     learner: Mapping[str, float],
     hosts: Iterable[Mapping[str, float]],
     batch_size: int,
-    price_per_hour: float | None,
+    cost: float | None,
 ) -> RunStatus:
     """Fills in the fields of `status` on chips, memory and cost that are known.
 
@@ -337,13 +374,12 @@ def with_utilization(
       learner: the newest metrics of the learner process on host 0.
       hosts: the newest metrics of each learner process, including that on host 0.
       batch_size: global batch size of a learner step.
-      price_per_hour: price of all nodes together per hour, in any currency.
+      cost: what all nodes have cost so far, in any currency; None if that is unknown.
     """
     chips, on_hosts = learner.get("learner/chips"), learner.get("learner/hosts")
     samples_per_s = status.steps_per_s * batch_size
     peak, flops_per_sample = learner.get("learner/peak_flops"), learner.get("learner/flops_per_sample", 0.0)
     memory = list(hosts)
-    cost = None if price_per_hour is None else price_per_hour * status.elapsed_s / 3600.0
     return dataclasses.replace(
         status,
         samples_per_s=samples_per_s,

@@ -11,12 +11,13 @@ from typing import Any, Literal
 
 from podzero.workdir import Workdir, WorkdirError, write_atomically
 
-Phase = Literal["starting", "collecting", "training", "stopping", "ended"]
+Phase = Literal["starting", "collecting", "training", "stopping", "judging", "ended"]
 PHASE_WORDS: Mapping[str, str] = {
     "starting": "starting up",
     "collecting": "filling replay",
     "training": "training",
     "stopping": "stopping",
+    "judging": "judging the last snapshot",
     "ended": "ended",
 }
 """The phases in words."""
@@ -34,9 +35,10 @@ class RunStatus:
     phase: Phase
     """What the run is doing."""
     elapsed_s: float
-    """Seconds of training, over all resumptions."""
+    """Seconds of training, over all resumptions: of each start from its first learner step on."""
     time_left_s: float | None = None
-    """Seconds until the first `stop` limit is reached, at current rates."""
+    """Seconds until the first `stop` limit is reached, at current rates; while the last snapshot is judged, until the
+    limit of that."""
     step: int = 0
     """Learner step."""
     games: int = 0
@@ -138,7 +140,7 @@ class RunStatus:
     hbm_limit_bytes: float | None = None
     """Memory capacity of a chip."""
     cost: float | None = None
-    """Cost of all nodes over `elapsed_s`, if `cluster.price_per_hour` is given."""
+    """Cost of all nodes since they joined, over all resumptions, if `cluster.price_per_hour` is given."""
     cost_per_million_samples: float | None = None
     """`cost` per million samples written to replay."""
     shares: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)

@@ -48,7 +48,7 @@ def status_line(status: RunStatus) -> str:
     if status.failing:
         shown = list(status.failing)[:_FAILING]
         parts.append(f"failing: {', '.join(shown)}{_more(status)}")
-    if status.time_left_s is not None and status.phase != "ended":
+    if status.time_left_s is not None:
         parts.append(f"left {clock(status.time_left_s)}")
     return "  ".join(part for part in parts if part)
 
@@ -67,7 +67,7 @@ def _evaluated(status: RunStatus) -> list[str]:
 def status_panel(status: RunStatus, log_lines: Sequence[tuple[int, str]] = ()) -> Panel:
     """The status as a panel, above the (level, text) of the newest log records."""
     times = duration(status.elapsed_s)
-    if status.time_left_s is not None and status.phase != "ended":
+    if status.time_left_s is not None:
         times += f" · {duration(status.time_left_s)} left"
     grid = Table.grid(padding=(0, 1, 0, 0), expand=True)
     grid.add_column(style="bold", no_wrap=True, width=_LABEL_WIDTH)

@@ -309,7 +309,7 @@ def test_after_the_loss_of_a_node_the_run_goes_on_and_counts_a_restart(make_run,
 
 
 def test_waiting_for_nodes_is_no_training_and_shows_in_the_status(make_run, workdir, monkeypatch):
-    """Neither `stop.minutes` nor the cost runs on while no node is there."""
+    """Neither `stop.minutes` nor the cost runs on while no node is there, nor `stop.minutes` before the first step."""
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
@@ -318,7 +318,8 @@ def test_waiting_for_nodes_is_no_training_and_shows_in_the_status(make_run, work
     class Waiting(FakeSupervisor):
         def listen(self):
             now[0] += 10.0
-            return super().listen()
+            yield MetricsReport(time.time(), "learner", {"learner/step": 24.0})
+            yield from super().listen()
 
         def start(self, checkpoint):
             waiting.append(status(workdir))

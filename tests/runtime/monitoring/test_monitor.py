@@ -28,7 +28,30 @@ def test_counts_are_summed_and_other_values_replaced(monitor):
     status = monitor.status(1004.0)
     assert (status.moves, status.games, status.samples, status.step) == (175, 15, 45, 16)
     assert (status.loss, status.policy_age) == (1.5, 3)
-    assert status.elapsed_s == 4.0
+
+
+def test_training_counts_from_the_first_step_of_each_start_until_it_ends(experiment):
+    """Ten minutes of training before; a start that took 40 s; 100 s with steps; a judgement after training."""
+    monitor = Monitor(experiment, 1000.0, {"elapsed_s": 600.0}, step=400)
+    monitor.add("learner", {"learner/step": 400}, 1030.0)
+    assert monitor.elapsed_s(1040.0) == 600.0
+    assert monitor.share_passed(1040.0) == 1.0
+    monitor.add("learner", {"learner/step": 408}, 1040.0)
+    monitor.add("learner", {"learner/step": 800}, 1100.0)
+    assert monitor.elapsed_s(1140.0) == 700.0
+    monitor.enter("stopping", 1140.0)
+    monitor.enter("judging", 1150.0, limit_s=60.0)
+    status = monitor.status(1190.0)
+    assert (status.phase, status.elapsed_s, status.time_left_s) == ("judging", 700.0, 20.0)
+
+
+def test_a_run_without_a_step_has_not_trained(monitor):
+    monitor.add("learner", {"learner/step": 0}, 1100.0)
+    status = monitor.status(1600.0)
+    assert (status.elapsed_s, status.time_left_s) == (0.0, 600.0)
+    monitor.enter("stopping", 1600.0)
+    monitor.add("learner", {"learner/step": 8}, 1601.0)
+    assert monitor.status(1700.0).elapsed_s == 0.0
 
 
 def test_the_share_of_the_run_is_of_the_minutes_and_games_that_were_left(experiment):
@@ -36,6 +59,7 @@ def test_the_share_of_the_run_is_of_the_minutes_and_games_that_were_left(experim
     with 150 games more three quarters of the games."""
     experiment = experiment.model_copy(update={"stop": experiment.stop.model_copy(update={"games": 300})})
     monitor = Monitor(experiment, 1000.0, {"elapsed_s": 240.0, "games": 100.0})
+    monitor.add("learner", {"learner/step": 8}, 1000.0)
     assert monitor.share_passed(1000.0) == 0.0
     assert monitor.share_passed(1180.0) == pytest.approx(0.5)
     monitor.add("actor-0", {"count/games": 150}, 1180.0)
@@ -67,25 +91,27 @@ def test_phases_follow_the_metrics(monitor):
     assert monitor.status(1003.0).phase == "collecting"
     monitor.add("learner", {"learner/step": 8}, 1004.0)
     assert monitor.status(1004.0).phase == "training"
-    monitor.enter("stopping")
+    monitor.enter("stopping", 1004.0)
     assert monitor.status(1004.0).phase == "stopping"
 
 
 def test_counters_continue_from_the_checkpoint(experiment, monitor):
+    monitor.add("learner", {"learner/step": 8}, 1020.0)
     monitor.add("actor-0", {"count/moves": 640, "count/games": 80, "count/samples": 600, "count/restarts": 1}, 1100.0)
     saved = monitor.counters(1120.0)
     assert saved == {
         "games": 80, "moves": 640, "samples": 600, "restarts": 1, "failed_episodes": 0, "damaged_shards": 0,
-        "missing_samples": 0, "elapsed_s": 120.0,
+        "missing_samples": 0, "elapsed_s": 100.0, "nodes_s": 120.0,
     }  # fmt: skip
 
     resumed = Monitor(experiment, now=5.0, counters=saved, step=400)
     first = resumed.status(5.0)
-    assert (first.games, first.moves, first.samples, first.step, first.elapsed_s) == (80, 640, 600, 400, 120.0)
+    assert (first.games, first.moves, first.samples, first.step, first.elapsed_s) == (80, 640, 600, 400, 100.0)
+    resumed.add("learner", {"learner/step": 408}, 20.0)
     resumed.add("actor-0", {"count/moves": 10, "count/games": 2, "count/samples": 18}, 15.0)
     assert resumed.counters(25.0) == {
         "games": 82, "moves": 650, "samples": 618, "restarts": 1, "failed_episodes": 0, "damaged_shards": 0,
-        "missing_samples": 0, "elapsed_s": 140.0,
+        "missing_samples": 0, "elapsed_s": 105.0, "nodes_s": 140.0,
     }  # fmt: skip
     assert resumed.status(25.0).moves_per_s == 0.0, "restored counts are not a rate"
 
@@ -99,8 +125,8 @@ def test_a_count_that_is_nan_is_left_out(monitor):
 def test_time_left_is_that_of_the_first_limit():
     experiment = load("tic_tac_toe", ["stop.minutes=10", "stop.steps=1000", "stop.games=500"])
     monitor = Monitor(experiment, now=0.0)
-    assert monitor.status(60.0).time_left_s == pytest.approx(540.0)
     monitor.add("learner", {"learner/step": 100}, 60.0)
+    assert monitor.status(120.0).time_left_s == pytest.approx(540.0)
     monitor.add("learner", {"learner/step": 200}, 70.0)  # 10 steps/s: 80 s to go
     assert monitor.status(70.0).time_left_s == pytest.approx(80.0)
     monitor.add("actor-0", {"count/games": 300}, 60.0)
@@ -189,7 +215,7 @@ def test_the_figures_of_inference_servers_are_rates_means_or_those_of_the_slowes
 
 def test_shares_of_time_stay_the_same_while_the_run_stops(monitor):
     monitor.add("actor-0", {"time/search": 0.9, "time/write": 0.1}, 1002.0)
-    monitor.enter("stopping")
+    monitor.enter("stopping", 1002.0)
     monitor.add("actor-0", {"time/write": 1.0, "count/moves": 5}, 1003.0)
     assert monitor.status(1003.0).shares == {"actor": {"search": 0.9, "write": 0.1}}
 
@@ -216,7 +242,8 @@ def test_rates_are_divided_by_chips_and_hosts(pod):
     assert status.moves_per_s_per_host == pytest.approx(750.0)
 
 
-def test_cost_includes_all_resumptions(pod):
+def test_cost_includes_all_resumptions_and_what_comes_before_and_after_training(pod):
+    pod.enter("judging", 1795.0)
     status = pod.status(1800.0)
     assert status.cost == pytest.approx(36.0)  # an hour before and half an hour now, at 24
     assert status.cost_per_million_samples == pytest.approx(18.0)  # two million samples
@@ -248,7 +275,7 @@ def test_share_of_peak_and_busy_devices_cover_the_last_minute(pod):
 
 def test_scaling_efficiency_stays_the_same_while_the_run_stops(pod):
     pod.add("learner", {"learner/scaling_efficiency": 0.9, "learner/loss": 2.0}, 1801.0)
-    pod.enter("stopping")
+    pod.enter("stopping", 1801.0)
     pod.add("learner", {"learner/scaling_efficiency": 0.5, "learner/loss": 1.0}, 1802.0)
     status = pod.status(1802.0)
     assert (status.scaling_efficiency, status.loss) == (0.9, 1.0)
