@@ -8,7 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping
 
 from podzero.clock import share_of_rest
-from podzero.config import Experiment
+from podzero.config import Experiment, GymnasiumConfig
 from podzero.runtime.monitoring.reports import merge_metrics
 from podzero.runtime.monitoring.status import Phase, RunStatus
 
@@ -147,6 +147,7 @@ class Monitor:
             elapsed_s=self.elapsed_s(now),
             time_left_s=self._time_left_s(now),
             step=self._step,
+            episodic=isinstance(self._experiment.env, GymnasiumConfig),
             games=int(self._totals["games"]),
             moves=int(self._totals["moves"]),
             samples=int(self._totals["samples"]),

@@ -41,6 +41,9 @@ class RunStatus:
     limit of that."""
     step: int = 0
     """Learner step."""
+    episodic: bool = False
+    """Whether the actors act in an environment of gymnasium, which is told in episodes and steps, not games and moves.
+    """
     games: int = 0
     """Games, or episodes, that the actors finished."""
     moves: int = 0

@@ -25,7 +25,7 @@ _FAILING = 3
 """Failing workers that are named."""
 _GAMES = ("self-play", "games", "moves")
 _EPISODES = ("acting", "episodes", "steps")
-"""The label and units of the actors' row: for board games, and for single-player environments."""
+"""The label and units of the actors' row: for games, and for environments of gymnasium."""
 
 
 def status_line(status: RunStatus) -> str:
@@ -33,9 +33,10 @@ def status_line(status: RunStatus) -> str:
     parts = [f"[{clock(status.elapsed_s)}] {PHASE_WORDS[status.phase]}", f"step {status.step:,}"]
     if status.steps_per_s:
         parts[-1] += f" ({_rate(status.steps_per_s)}/s)"
-    parts.append(f"games {status.games:,}")
+    _, games, moves = _units(status)
+    parts.append(f"{games} {status.games:,}")
     if status.moves_per_s:
-        parts.append(f"moves/s {_rate(status.moves_per_s)}")
+        parts.append(f"{moves}/s {_rate(status.moves_per_s)}")
     if status.replay_capacity:
         parts.append(f"replay {status.replay_size / status.replay_capacity:.0%}")
     parts.append(_known("loss {:.3f}", status.loss))
@@ -51,6 +52,10 @@ def status_line(status: RunStatus) -> str:
     if status.time_left_s is not None:
         parts.append(f"left {clock(status.time_left_s)}")
     return "  ".join(part for part in parts if part)
+
+
+def _units(status: RunStatus) -> tuple[str, str, str]:
+    return _EPISODES if status.episodic else _GAMES
 
 
 def _evaluated(status: RunStatus) -> list[str]:
@@ -115,7 +120,7 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
             _known("teacher's value {:.3f}", status.teacher_value_loss),
         ),
     )
-    label, games, moves = _GAMES if status.acting_return is None else _EPISODES
+    label, games, moves = _units(status)
     yield (
         label,
         _joined(

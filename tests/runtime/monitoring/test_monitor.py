@@ -163,6 +163,11 @@ def test_evaluations_carry_their_step(monitor):
     assert status.scores == {"mcts:100": 0.25}
 
 
+def test_the_kind_of_environment_decides_how_it_is_told(monitor):
+    assert not monitor.status(1001.0).episodic
+    assert Monitor(load("cartpole"), now=0.0).status(1.0).episodic
+
+
 def test_returns_are_those_of_the_evaluator_and_the_mean_over_actors(monitor):
     assert monitor.status(1001.0).acting_return is None
     monitor.add("actor-0", {"acting/mean_return": 100.0, "count/failed_episodes": 2}, 1001.0)

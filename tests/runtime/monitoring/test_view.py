@@ -26,7 +26,7 @@ POD = dataclasses.replace(
     cost=12.341, cost_per_million_samples=11.217,
 )  # fmt: skip
 SINGLE_PLAYER = dataclasses.replace(
-    FULL, name="cartpole", rating=None, rating_error=None, keeps_value=None, scores={}, acting_return=312.5,
+    FULL, name="cartpole", episodic=True, rating=None, rating_error=None, keeps_value=None, scores={}, acting_return=312.5,
     mean_return=487.25, std_return=31.0, failed_episodes=3,
 )  # fmt: skip
 
@@ -100,8 +100,15 @@ def test_single_player_environments_are_shown_in_episodes_and_returns():
     text = drawn(SINGLE_PLAYER, 120)
     assert_shows(text, "30,211 episodes", "1,204,455 steps", "1,520 steps/s", "312.5", "failed 3", "487.2", "31.0")
     assert "games" not in text
-    assert "487.2" in status_line(SINGLE_PLAYER)
+    assert_shows(status_line(SINGLE_PLAYER), "487.2", "episodes 30,211", "steps/s 1,520")
     assert "312.5" in status_line(dataclasses.replace(SINGLE_PLAYER, mean_return=None))
+
+
+def test_environments_are_told_in_episodes_before_the_first_return():
+    new = dataclasses.replace(NEW, episodic=True)
+    for text in (drawn(new, 120), status_line(new)):
+        assert "episodes" in text
+        assert not any(word in text for word in ("games", "moves", "self-play"))
 
 
 @pytest.mark.parametrize("width", [80, 120])
