@@ -18,14 +18,21 @@ STATED = {
     "bitbully": "AGPL-3.0",
     "colorama": "BSD-3-Clause",
     "docutils": "public domain, parts BSD-2-Clause; a tool for Emacs, which is not installed, GPL-3.0",
+    "glfw": "MIT",
     "httpx2-jsfetch": "BSD-3-Clause",
+    "imageio": "BSD-2-Clause",
     "jax-cuda13-pjrt": "Apache-2.0",
     "jax-cuda13-plugin": "Apache-2.0",
     "libtpu": "Google's terms; the package states none",
+    "mujoco": "Apache-2.0",
+    "mujoco-core": "Apache-2.0",
+    "mujoco-studio": "Apache-2.0",
     "nest-asyncio": "BSD-2-Clause",
     "pgx": "Apache-2.0",
+    "pyopengl": "BSD",
 }
-"""Licences from their texts, for packages whose metadata is unclear, or that are for other platforms."""
+"""Licences from their texts, for packages whose metadata is unclear, that are for other platforms, or that the
+development tools do not install."""
 SERVER = "podzero-replay-server"
 """The project of the replay server's environment."""
 _NVIDIA = "NVIDIA's terms, as the package states them"

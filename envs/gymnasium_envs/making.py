@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import inspect
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -25,6 +26,8 @@ from podzero.types import EnvSpec
 
 REGISTERED_BY = {"ALE": "ale_py", "MinAtar": "minatar"}
 """The module that registers each namespace of ids; the extra `envs` installs both."""
+_EXTRAS = {"box2d": "envs", "classic": "envs", "toy": "envs", "mujoco": "mujoco"}
+"""podzero's extra with the packages of gymnasium's extras whose names begin with this word."""
 
 
 @dataclass(frozen=True)
@@ -138,9 +141,17 @@ def explained(what: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     except gymnasium.error.DependencyNotInstalled as error:
-        raise ConfigError(f"{what} needs a package that is not installed: {error}; {how_to_install('envs')}") from error
+        raise ConfigError(f"{what} {lacks(error)}") from error
     except Exception as error:
         raise ConfigError(f"{what} cannot be made with kwargs {kwargs}: {type(error).__name__}: {error}") from error
+
+
+def lacks(error: gymnasium.error.DependencyNotInstalled) -> str:
+    """Which package is missing and how to install it, in gymnasium's words and by podzero's extra if one has it."""
+    named = re.search(r"gymnasium\[([a-z0-9]+)", str(error))
+    extra = _EXTRAS.get(named[1]) if named else None
+    advice = f"; {how_to_install(extra)}" if extra else ""
+    return f"needs a package that is not installed: {error}{advice}"
 
 
 def _takes_mode(creator: Any) -> bool:

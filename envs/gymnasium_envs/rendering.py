@@ -9,10 +9,9 @@ import gymnasium
 import numpy as np
 
 from podzero.config import GymnasiumConfig
-from podzero.envs.gymnasium_envs.making import Factory, make_own
+from podzero.envs.gymnasium_envs.making import Factory, lacks, make_own
 from podzero.envs.gymnasium_envs.spaces import HostArray
 from podzero.errors import ConfigError
-from podzero.importing import how_to_install
 
 MODE = "rgb_array"
 """Gymnasium's render mode whose frames are arrays of pixels."""
@@ -64,9 +63,7 @@ def rendered(env: Any, title: str) -> Any:
     try:
         return env.render()
     except gymnasium.error.DependencyNotInstalled as error:
-        raise ConfigError(
-            f"{title}: rendering needs a package that is not installed: {error}; {how_to_install('envs')}"
-        ) from error
+        raise ConfigError(f"{title}: rendering {lacks(error)}") from error
     except Exception as error:
         raise ConfigError(f"{title} cannot be rendered: {type(error).__name__}: {error}") from error
 

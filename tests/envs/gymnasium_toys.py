@@ -140,8 +140,8 @@ class Reaching(Toy):
 
 
 class Lacking(Toy):
-    def __init__(self):
-        raise gymnasium.error.DependencyNotInstalled("box2d is missing")
+    def __init__(self, extra="box2d"):
+        raise gymnasium.error.DependencyNotInstalled(f'it is not installed, run `pip install "gymnasium[{extra}]"`')
 
 
 DRAWN = {

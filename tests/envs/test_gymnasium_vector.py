@@ -42,6 +42,10 @@ def toy(**config):
     return {"id": "toys/Toy-v0", "module": "gymnasium_toys", **config}
 
 
+def lacking(extra):
+    return toy(id="toys/Lacking-v0", kwargs={"extra": extra})
+
+
 def random_play(vector, steps, seed=5):
     """The reset and T random steps as one `VectorStep` of arrays `[T + 1, B, ...]`."""
     rng = np.random.default_rng(seed)
@@ -234,7 +238,11 @@ def test_peek_is_refused_where_environments_cannot_be_copied(make_vector, config
         ({"id": "toys/Toy-v0", "module": "gymnasium_tois"}, "gymnasium_tois cannot be imported: ModuleNotFoundError"),
         ({"id": "toys/Toy-v0", "module": "toys.py"}, "env.module: toys.py cannot be imported: FileNotFoundError"),
         ({"id": "CartPole-v1", "kwargs": {"gravity": 1}}, "cannot be made with kwargs .'gravity': 1.: TypeError"),
-        (toy(id="toys/Lacking-v0"), "needs a package that is not installed: box2d.*uv sync --inexact --extra envs"),
+        (toy(id="toys/Lacking-v0"), r"needs a package .*pip install .gymnasium\[box2d\].*uv sync .*--extra envs"),
+        (lacking("classic_control"), "uv sync --inexact --extra envs"),
+        (lacking("toy-text"), "uv sync --inexact --extra envs"),
+        (lacking("mujoco"), r"gymnasium\[mujoco\].*uv sync --inexact --extra mujoco"),
+        (lacking("other"), r"gymnasium\[other\]..$"),
         ({"id": "CartPole-v1", "wrappers": [{"name": "TimeLimits"}]}, "has no 'TimeLimits' .did you mean 'TimeLimit'"),
         ({"id": "CartPole-v1", "wrappers": [{"name": "TimeLimit", "kwargs": {"n": 1}}]}, "'TimeLimit' cannot be made"),
         ({"id": "CartPole-v1", "wrappers": [{"name": "Autoreset"}]}, "leave out 'Autoreset'"),
