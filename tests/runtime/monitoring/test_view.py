@@ -26,8 +26,8 @@ POD = dataclasses.replace(
     cost=12.341, cost_per_million_samples=11.217,
 )  # fmt: skip
 SINGLE_PLAYER = dataclasses.replace(
-    FULL, name="cartpole", episodic=True, rating=None, rating_error=None, keeps_value=None, scores={}, acting_return=312.5,
-    mean_return=487.25, std_return=31.0, failed_episodes=3,
+    FULL, name="cartpole", episodic=True, rating=None, rating_error=None, keeps_value=None, scores={},
+    acting_return=312.5, mean_return=487.25, std_return=31.0, failed_episodes=3,
 )  # fmt: skip
 
 
