@@ -47,6 +47,10 @@ MAX_FRAME_BYTES = 256 * 2**20
 """Total size of an episode's PNG files after which no more are kept."""
 
 Numbers = np.ndarray[Any, Any]
+KeepGoing = Callable[[int], bool]
+"""Called before every step with the number of steps so far; False abandons the episode (`Interrupted`)."""
+ShowFrame = Callable[[bytes], None]
+"""Called with each frame of an episode, a PNG file, while it is recorded."""
 
 
 class WatchedAgent(NamedTuple):
@@ -85,17 +89,17 @@ class PlayedEpisode(NamedTuple):
         return np.concatenate([[0.0], np.cumsum(self.rewards)])
 
     @property
-    def frame_size(self) -> tuple[int, int]:
-        """Width and height of the frames in pixels."""
-        size: tuple[int, int] = Image.open(io.BytesIO(self.frames[0])).size
-        return size
-
-    @property
     def cut(self) -> str | None:
         """A message about missing frames; None if all were kept."""
         if len(self.frames) > self.steps:
             return None
         return f"frames of the first {len(self.frames):,} of {self.steps:,} steps only: more are not kept"
+
+
+def size_of(png: bytes) -> tuple[int, int]:
+    """Width and height of a picture in pixels."""
+    size: tuple[int, int] = Image.open(io.BytesIO(png)).size
+    return size
 
 
 class FrameLog:
@@ -104,10 +108,14 @@ class FrameLog:
     Args:
       most_frames: most frames to keep.
       most_bytes: total size of the PNG files after which no more are kept.
+      show: called with each frame that is kept.
     """
 
-    def __init__(self, most_frames: int = MAX_FRAMES, most_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(
+        self, most_frames: int = MAX_FRAMES, most_bytes: int = MAX_FRAME_BYTES, show: ShowFrame | None = None
+    ) -> None:
         self._most = most_frames, most_bytes
+        self._show = show
         self.clear()
 
     def clear(self) -> None:
@@ -122,6 +130,8 @@ class FrameLog:
         if self.full:
             return
         self._frames.append(png_of(pixels))
+        if self._show is not None:
+            self._show(self._frames[-1])
         self._bytes += len(self._frames[-1])
         self.full = len(self._frames) >= self._most[0] or self._bytes >= self._most[1]
 
@@ -172,9 +182,6 @@ def number(value: float) -> str:
     return text.removeprefix("-") if float(text.replace(",", "")) == 0 else text
 
 
-KeepGoing = Callable[[int], bool]
-"""Called before every step with the number of steps so far; False abandons the episode (`Interrupted`)."""
-
 ValuedPolicy = Callable[[Array, VectorStep], tuple[Array, Array | None]]
 """`(PRNG key, newest step)` to the action and its value, as `ActAndValue`; None from policies without values."""
 
@@ -187,7 +194,7 @@ class Watcher(Protocol):
         """The agent and its environment."""
         ...
 
-    def episode(self, seed: int, keep_going: KeepGoing) -> PlayedEpisode:
+    def episode(self, seed: int, keep_going: KeepGoing, show: ShowFrame | None = None) -> PlayedEpisode:
         """Records the episode that `podzero evaluate WHO --games 1 --seed SEED` plays.
 
         Raises:
@@ -229,11 +236,11 @@ class GymnasiumWatcher:
         self._who = who
         self.subject = WatchedAgent(name, env.title, env.discount, self._rendering.steps_per_second)
 
-    def episode(self, seed: int, keep_going: KeepGoing) -> PlayedEpisode:
+    def episode(self, seed: int, keep_going: KeepGoing, show: ShowFrame | None = None) -> PlayedEpisode:
         """See `Watcher`; an episode that fails is discarded and played again, as in evaluations."""
         with closing(make_vector_env(self._rendering.config, 1, seed)) as environments:
             decide = self._decide or _without_values(baseline(self._who, environments))
-            recording = _Recording(environments, self._rendering.renders, decide)
+            recording = _Recording(environments, self._rendering.renders, decide, show)
             play_episodes(
                 environments,
                 recording.choose,
@@ -250,12 +257,12 @@ class GymnasiumWatcher:
 class _Recording:
     """Acts in a single environment and records frames, values and rewards."""
 
-    def __init__(self, environments: VectorEnv, renders: bool, decide: ValuedPolicy) -> None:
+    def __init__(self, environments: VectorEnv, renders: bool, decide: ValuedPolicy, show: ShowFrame | None) -> None:
         self._environments = environments
         self._renders = renders
         self._decide = decide
         self._newest: Array | None = None
-        self.log = FrameLog()
+        self.log = FrameLog(show=show)
         self.values: list[float | None] = []
         self.rewards: list[float] = []
 
@@ -308,11 +315,11 @@ class SimulatorWatcher:
             self.subject = WatchedAgent(player.name, config.title, config.discount, replay.steps_per_second)
 
     @simulator_errors()
-    def episode(self, seed: int, keep_going: KeepGoing) -> PlayedEpisode:
-        """See `Watcher`."""
+    def episode(self, seed: int, keep_going: KeepGoing, show: ShowFrame | None = None) -> PlayedEpisode:
+        """See `Watcher`; frames come once the game has been played."""
         played = _Played(self._player)
         play_alone(self._env, played, 1, jax.random.key(seed), lambda: keep_going(len(played.moves)))
-        log, rewards = FrameLog(), []
+        log, rewards = FrameLog(show=show), []
         with closing(SimulatorReplay(self._config)) as replay:
             for ply, position in enumerate(replay.positions(played.seed, played.moves, MAX_FRAMES)):
                 if not keep_going(ply):

@@ -11,8 +11,18 @@ from nicegui.events import KeyEventArguments
 
 from podzero.errors import PodzeroError
 from podzero.evaluation.arena import Interrupted
-from podzero.tools.play.episode import Curve, KeepGoing, PlayedEpisode, Watcher, curves_of, described, number
-from podzero.tools.play.page import STEPS, icon_button
+from podzero.tools.play.episode import (
+    Curve,
+    KeepGoing,
+    PlayedEpisode,
+    ShowFrame,
+    Watcher,
+    curves_of,
+    described,
+    number,
+    size_of,
+)
+from podzero.tools.play.page import AXIS, STEPS, heading, icon_button
 from podzero.tools.play.picture import data_address
 
 TICKS_PER_SECOND = 15.0
@@ -41,11 +51,15 @@ class Recordings:
         """Abandons the current episode and all later ones, so that the server can stop."""
         self._stopped.set()
 
-    def episode(self, seed: int, keep_going: KeepGoing) -> PlayedEpisode | None:
+    def episode(self, seed: int, keep_going: KeepGoing, show: ShowFrame) -> PlayedEpisode | None:
         """Records an episode, see `Watcher`; None if it was abandoned."""
+
+        def goes_on(step: int) -> bool:
+            return not self._stopped.is_set() and keep_going(step)
+
         with self._one_at_a_time:
             try:
-                return self._watcher.episode(seed, lambda step: not self._stopped.is_set() and keep_going(step))
+                return self._watcher.episode(seed, goes_on, show)
             except Interrupted:
                 return None
 
@@ -64,6 +78,7 @@ class EpisodePage:
         self._episode: PlayedEpisode | None = None
         self._step = 0
         self._recorded = 0
+        self._newest: bytes | None = None
         self._busy = self._gone = False
         self._build()
 
@@ -75,9 +90,10 @@ class EpisodePage:
         ui.run_javascript(_SPACE_DOES_NOT_SCROLL)
         ui.context.client.on_delete(self._leave)
         with ui.column().classes("w-full max-w-2xl mx-auto gap-2"):
-            ui.label(f"{subject.environment.partition('/')[2]}: {subject.player}").classes("text-lg break-all")
+            heading(f"{subject.environment.partition('/')[2]}: {subject.player}")
             self._about = ui.label().classes("text-sm opacity-70")
-            self._picture = ui.column().classes("w-full items-center")
+            self._frame = ui.interactive_image().classes("max-w-full self-center")
+            self._frame.props(f'role=img aria-label="{subject.environment}"')
             self._status = ui.label().classes("tabular-nums").props("aria-live=polite")
             self._slider = ui.slider(min=0, max=1, value=0, on_change=lambda event: self._show(int(event.value)))
             self._slider.classes("w-full").props('aria-label="step" tabindex=-1')
@@ -100,12 +116,12 @@ class EpisodePage:
         """Records an episode in a thread and shows it."""
         if self._busy:
             return
-        self._busy, self._recorded = True, 0
+        self._busy, self._recorded, self._newest = True, 0, None
         self._pause()
         self._waiting.activate()
         self._tell_progress()
         try:
-            found = await run.io_bound(self._recordings.episode, self._seed, self._keep_going)
+            found = await run.io_bound(self._recordings.episode, self._seed, self._keep_going, self._keep_newest)
         except PodzeroError as error:
             self._status.set_text(str(error))
             return
@@ -120,14 +136,6 @@ class EpisodePage:
         cut = f" ({episode.cut})" if episode.cut else ""
         ends = f"return {number(episode.returns[-1])} in {episode.steps:,} steps"
         self._about.set_text(f"seed {episode.seed}: {ends}{cut}")
-        self._picture.clear()
-        with self._picture:
-            self._frame = ui.interactive_image(data_address(episode.frames[0])).classes("max-w-full")
-            self._frame.props(f'role=img aria-label="{episode.subject.environment}"')
-            size = episode.frame_size
-            if max(size) < SMALL_FRAME:
-                width = LARGE_FRAME // max(size) * size[0]
-                self._frame.style(f"width: {width}px; image-rendering: pixelated")
         self._slider.props(f"max={self._last}")
         self._chart.options.clear()
         self._chart.options.update(chart_of(episode))
@@ -151,10 +159,17 @@ class EpisodePage:
     def _draw(self) -> None:
         episode, step = self._episode, self._step
         assert episode is not None
-        self._frame.set_source(data_address(episode.frames[min(step, len(episode.frames) - 1)]))
+        self._show_frame(episode.frames[min(step, len(episode.frames) - 1)])
         self._slider.set_value(step)
         self._status.set_text(described(episode, step))
         self._chart.run_chart_method("setOption", cursor_at(episode, step))
+
+    def _show_frame(self, png: bytes) -> None:
+        """Shows a frame, enlarged if it is small."""
+        width, height = size_of(png)
+        if max(width, height) < SMALL_FRAME:
+            self._frame.style(f"width: {LARGE_FRAME // max(width, height) * width}px; image-rendering: pixelated")
+        self._frame.set_source(data_address(png))
 
     def _tick(self) -> None:
         self._show(self._step + self._stride)
@@ -195,7 +210,12 @@ class EpisodePage:
         self._recorded = step
         return not self._gone
 
+    def _keep_newest(self, png: bytes) -> None:
+        self._newest = png
+
     def _tell_progress(self) -> None:
+        if self._newest is not None:
+            self._show_frame(self._newest)
         self._status.set_text(f"records the episode of seed {self._seed}: step {self._recorded:,} ...")
 
     def _leave(self) -> None:
@@ -225,10 +245,10 @@ def chart_of(episode: PlayedEpisode) -> dict[str, Any]:
         ],
         "grid": [{"left": 48, "right": 16, "top": top, "height": _HEIGHT} for top in tops],
         "xAxis": [
-            {"type": "value", "gridIndex": number, "min": 0, "max": max(episode.steps, 1), "minInterval": 1}
+            AXIS | {"gridIndex": number, "min": 0, "max": max(episode.steps, 1), "minInterval": 1}
             for number in range(len(curves))
         ],
-        "yAxis": [{"type": "value", "gridIndex": number, "splitNumber": 3} for number in range(len(curves))],
+        "yAxis": [AXIS | {"gridIndex": number, "splitNumber": 3} for number in range(len(curves))],
         "series": [_series(curve, number) for number, curve in enumerate(curves)],
     }
 

@@ -11,6 +11,8 @@ import jax
 import numpy as np
 
 from podzero.envs import notation_for
+from podzero.envs.boards.chess import CHESS_SIZES
+from podzero.envs.boards.go import GO_GAMES
 from podzero.envs.notation import Notation, NotationError, names_in_text
 from podzero.protocols import Env
 from podzero.types import EnvState, View
@@ -25,6 +27,14 @@ class ShownPosition(NamedTuple):
     """`[P]` float32, the sum of each player's rewards so far."""
 
 
+BLACK_FIRST, WHITE_FIRST = ("Black", "White"), ("White", "Black")
+SIDES: dict[str, tuple[str, str]] = {
+    "connect_four": ("Red", "Yellow"), "othello": BLACK_FIRST, "hex": BLACK_FIRST, "shogi": BLACK_FIRST,
+    **dict.fromkeys(GO_GAMES, BLACK_FIRST), **dict.fromkeys(CHESS_SIZES, WHITE_FIRST),
+}  # fmt: skip
+"""The names of the two players, the one who begins first, in games where they have names."""
+
+
 class PlayableGame:
     """A game as a list of moves, of which the first `ply` lead to the position shown.
 
@@ -37,6 +47,8 @@ class PlayableGame:
 
     def __init__(self, env: Env, seed: int = 0) -> None:
         self.env = env
+        self.sides = SIDES.get(env.spec.name, ("first player", "second player"))
+        """The names of the player who began the game and of the other one."""
         self.notation: Notation = notation_for(env)
         self.moves: list[int] = []
         """All actions, including those after the position shown."""
@@ -127,7 +139,7 @@ class PlayableGame:
 
     @property
     def result(self) -> str:
-        """The result in words, such as "first player wins"; empty until the game is over."""
+        """The result in words, such as "Black wins"; empty until the game is over."""
         view, points = self.position.view, self.points
         if not self.over:
             return ""
@@ -139,7 +151,7 @@ class PlayableGame:
             return "no legal move"
         if self.env.spec.values > 1:
             return f"over, returns {', '.join(f'{each:g}' for each in self.position.returns)}"
-        return "draw" if points == 0 else f"{'first' if points > 0 else 'second'} player wins"
+        return "draw" if points == 0 else f"{self.sides[points < 0]} wins"
 
     @property
     def last_move(self) -> int | None:

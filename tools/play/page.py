@@ -19,8 +19,7 @@ from podzero.tools.play.searching import SIMULATIONS, Branch, PositionSearch, Se
 from podzero.types import SearchedNodes
 
 BOTH, NONE = 2, 3
-SIDES = {0: "first", 1: "second", BOTH: "both", NONE: "none"}
-"""The sides that the person may play; with `none` the player plays both."""
+"""The sides that the person may play besides 0 and 1; with `NONE` the player plays both."""
 
 
 class GamePage:
@@ -45,26 +44,29 @@ class GamePage:
         self._game = PlayableGame(env)
         self._players = dict(players)
         self._opponent = next(iter(players))
-        self._simulations = min(SIMULATIONS, key=lambda offered: abs(offered - simulations))
+        self._simulations = simulations
         self._side = 0
         self._searched: dict[int, Searched] = {}
         self._chosen: Square | None = None
         self._picture: BoardPicture | None = None
         self._drawing: Drawing | None = None
-        self._busy = False
+        self._busy = self._gone = False
         self._kept, self._own_picture = kept, own_picture
         self._build()
 
     def _build(self) -> None:
         """One column on narrow screens, two on wide ones."""
         ui.keyboard(on_key=self._key)
+        ui.context.client.on_delete(partial(setattr, self, "_gone", True))
         with ui.row().classes("w-full justify-center items-start gap-6"):
             with ui.column().classes("w-full max-w-xl gap-2"):
+                heading(f"{self._game.env.spec.name}: {self._opponent}")
                 self._status = ui.label().classes("text-lg").props("aria-live=polite")
                 self._board = ui.column().classes("w-full gap-1")
                 self._buttons()
                 self._inputs()
             with ui.column().classes("w-full max-w-md gap-2"):
+                ui.label(f"value for {self._game.sides[0]}").classes("font-medium")
                 self._values = ui.echart(value_chart([])).classes("w-full h-40")
                 self._moves = ui.column().classes("w-full gap-0")
                 self._compared = ui.column().classes("w-full gap-0")
@@ -85,7 +87,8 @@ class GamePage:
         with ui.row().classes("w-full items-center gap-3"):
             with ui.row().classes("items-center gap-2"):
                 ui.label("you play")
-                ui.toggle(SIDES, value=self._side, on_change=self._change_side).props("dense no-caps")
+                sides = {**dict(enumerate(self._game.sides)), BOTH: "both", NONE: "none"}
+                ui.toggle(sides, value=self._side, on_change=self._change_side).props("dense no-caps")
             choose_simulations(self._simulations, partial(setattr, self, "_simulations"))
         with ui.row().classes("w-full items-center gap-2"):
             entry = ui.input("move, or moves from the start").classes("grow").props("dense clearable")
@@ -190,8 +193,8 @@ class GamePage:
         finally:
             self._busy = False
         found = answers.pop(self._opponent)
-        # NiceGUI answers None when the server stops.
-        if found is None:
+        # NiceGUI answers None when the server stops; a browser that was closed meanwhile shows nothing any more.
+        if found is None or self._gone:
             return None
         self._searched[ply] = found
         self._compared.clear()
@@ -246,8 +249,7 @@ class GamePage:
     def _draw(self) -> None:
         """Draws the position with its search, if there was one."""
         game, found = self._game, self._searched.get(self._game.ply)
-        side = ("first", "second")[game.turn]
-        self._status.set_text(game.result or f"move {game.ply + 1}: the {side} player is to move")
+        self._status.set_text(game.result or f"move {game.ply + 1}: {game.sides[game.turn]} to move")
         self._drawing = drawing_of(game)
         self._board.clear()
         with self._board:
@@ -306,6 +308,11 @@ STEPS = {
 """The steps by their keys, in the order of their buttons."""
 
 
+def heading(text: str) -> None:
+    """The heading of a page."""
+    ui.label(text).classes("text-xl break-all").props("role=heading aria-level=1")
+
+
 def icon_button(icon: str, hint: str, act: Callable[[], object]) -> ui.button:
     """A flat button with a hint, which screen readers read too."""
     return ui.button(icon=icon, on_click=act).props(f'flat dense aria-label="{hint}"').tooltip(hint)
@@ -318,7 +325,7 @@ SHOWN_MOVES = 12
 def list_moves(game: PlayableGame, name: str, found: Searched | None) -> None:
     """Lists the best moves of a player's search of the position shown, and the moves of the game."""
     if found is not None and found.value is not None and found.visits is not None:
-        ui.label(f"{name}: value {found.value:+.3f} for the player to move").classes("font-medium break-all")
+        ui.label(f"{name}: value {found.value:+.3f} for {game.sides[game.turn]}").classes("font-medium break-all")
         policy = found.probabilities(game.legal)
         best = sorted(policy, key=lambda action: -policy[action])[:SHOWN_MOVES]
         rows = [
@@ -339,15 +346,16 @@ def show_without_board(game: PlayableGame, picture: str | None) -> None:
 
 
 def choose_simulations(chosen: int, change: Callable[[int], None]) -> None:
-    """A slider over `SIMULATIONS`, which calls `change` with each number chosen."""
+    """A slider over `SIMULATIONS` and the number `chosen` at first, which calls `change` with each number chosen."""
+    offered = sorted({*SIMULATIONS, chosen})
     with ui.row().classes("items-center gap-2"):
         shown = ui.label(f"{chosen} simulations")
-        slider = ui.slider(min=0, max=len(SIMULATIONS) - 1, value=SIMULATIONS.index(chosen))
+        slider = ui.slider(min=0, max=len(offered) - 1, value=offered.index(chosen))
         slider.classes("w-40").props('aria-label="simulations"')
 
         def choose(index: float) -> None:
-            change(SIMULATIONS[int(index)])
-            shown.set_text(f"{SIMULATIONS[int(index)]} simulations")
+            change(offered[int(index)])
+            shown.set_text(f"{offered[int(index)]} simulations")
 
         slider.on_value_change(lambda event: choose(event.value))
 
@@ -409,12 +417,18 @@ def value_points(game: PlayableGame, searched: Mapping[int, Searched]) -> list[t
     return points
 
 
+AXIS: dict[str, Any] = {
+    "type": "value", "axisLabel": {"color": "#797979"}, "axisLine": {"lineStyle": {"color": "#797979"}},
+    "splitLine": {"lineStyle": {"color": "#79797955"}},
+}  # fmt: skip
+"""ECharts options of an axis: a grey that can be read on light pages and on dark ones."""
+
+
 def value_chart(points: list[tuple[int, float]]) -> dict[str, Any]:
     """ECharts options for the value over the plies of the game."""
     return {
-        "title": {"text": "value for the first player", "textStyle": {"fontSize": 12}},
-        "grid": {"left": 36, "right": 10, "top": 30, "bottom": 24},
-        "xAxis": {"type": "value", "minInterval": 1},
-        "yAxis": {"type": "value", "min": -1, "max": 1},
+        "grid": {"left": 36, "right": 10, "top": 10, "bottom": 24},
+        "xAxis": AXIS | {"minInterval": 1},
+        "yAxis": AXIS | {"min": -1, "max": 1},
         "series": [{"type": "line", "data": [list(point) for point in points], "symbolSize": 7}],
     }

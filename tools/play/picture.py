@@ -26,6 +26,10 @@ _GROUNDS = {
 }  # fmt: skip
 _CHEQUERED = ("#f0d9b5", "#b58863")
 """Light and dark squares of games whose pieces move."""
+_SOLID = dict(zip("♔♕♖♗♘♙", "♚♛♜♝♞♟", strict=True))
+"""The solid figures that fill the outlines of white pieces."""
+_AS_TEXT = "\ufe0e"
+"""After a figure: it is drawn as text; some fonts would draw a pawn as a coloured emoji."""
 _TILE = "M0 -25L16 -17L22 24H-22L-16 -17Z"
 """The outline of a shogi piece that points up, centred at 0."""
 
@@ -81,7 +85,8 @@ class BoardPicture:
 
     def ground(self, drawing: Drawing) -> str:
         """The empty board and its labels, the same in all positions of a game."""
-        return "".join([*(self._ground(drawing, square) for square in self._squares), *self._labels(drawing)])
+        squares = self._crossing_lines() if self._lines else [self._ground(drawing, one) for one in self._squares]
+        return "".join([*squares, *self._labels(drawing)])
 
     def pieces(self, drawing: Drawing, marks: Marks) -> list[str]:
         """The position's pieces and marks, which are drawn over `ground`."""
@@ -111,25 +116,31 @@ class BoardPicture:
             return ""
         plain = _CHEQUERED[sum(square) % 2] if drawing.moves_pieces else "#eee6d6"
         colour = _GROUNDS.get(self._game, plain)
-        half = CELL / 2
-        edge = "none" if self._lines else "#00000055"
-        rect = f'<rect x="{x - half}" y="{y - half}" width="{CELL}" height="{CELL}" fill="{colour}" stroke="{edge}"/>'
+        corner = f'x="{x - CELL / 2}" y="{y - CELL / 2}"'
+        rect = f'<rect {corner} width="{CELL}" height="{CELL}" fill="{colour}" stroke="#00000055"/>'
         if self._game == "connect_four":
             rect += f'<circle cx="{x}" cy="{y}" r="{0.4 * CELL}" fill="#e8eef8"/>'
-        if not self._lines:
-            return rect
-        # Stones of Go stand where lines cross, and the lines end at the border.
-        row, column = square
-        left, right = (0 if column == 0 else half), (0 if column == self._columns - 1 else half)
-        up, down = (0 if row == 0 else half), (0 if row == self._rows - 1 else half)
-        return (
-            rect + f'<path d="M{x - left} {y}H{x + right}M{x} {y - up}V{y + down}" stroke="#333" stroke-width="1.5"/>'
-        )
+        return rect
+
+    def _crossing_lines(self) -> list[str]:
+        """The board of Go, whose stones stand where lines cross, with its star points."""
+        (left, top), (right, bottom) = self.center((0, 0)), self.center((self._rows - 1, self._columns - 1))
+        rows = "".join(f"M{left} {self.center((row, 0))[1]}H{right}" for row in range(self._rows))
+        columns = "".join(f"M{self.center((0, column))[0]} {top}V{bottom}" for column in range(self._columns))
+        width, height = CELL * self._columns, CELL * self._rows
+        return [
+            f'<rect x="{self._margin}" y="{self._margin}" width="{width}" height="{height}" fill="{_WOOD}"/>',
+            f'<path d="{rows}{columns}" stroke="#333" stroke-width="1.5"/>',
+            *(f'<circle cx="{x}" cy="{y}" r="4" fill="#333"/>' for x, y in map(self.center, star_points(self._rows))),
+        ]
 
     def _heat(self, square: Square, share: float) -> str:
         x, y = self.center(square)
+        disc = f'<circle cx="{x}" cy="{y}" r="{0.44 * CELL}"'
+        # Hides the lines, which would cross the number.
+        below = f'{disc} fill="{_WOOD}"/>' if self._lines else ""
         return (
-            f'<circle cx="{x}" cy="{y}" r="{0.44 * CELL}" fill="#c2185b" fill-opacity="{0.12 + 0.6 * share:.2f}"/>'
+            f'{below}{disc} fill="#c2185b" fill-opacity="{0.12 + 0.6 * share:.2f}"/>'
             f'<text x="{x}" y="{y + 5}" font-size="15" text-anchor="middle" fill="#111">{100 * share:.0f}</text>'
         )
 
@@ -141,12 +152,15 @@ class BoardPicture:
                 f'<path d="{_TILE}" transform="translate({x} {y}) rotate({180 * owner})" fill="#f7e3b5" stroke="#533"/>'
                 f'<text x="{x}" y="{y + 7}" font-size="20" text-anchor="middle" fill="#111">{escape(text)}</text>'
             )
-        if text:
-            size = 46 if drawing.moves_pieces else 22
+        if text and drawing.moves_pieces:
+            figure = _SOLID.get(text, text) + _AS_TEXT
+            fill, edge = ("#111", "#eee") if owner else ("#fff", "#111")
             return (
-                f'<text x="{x}" y="{y + 0.34 * size}" font-size="{size}" text-anchor="middle" fill="#111">'
-                f"{escape(text)}</text>"
+                f'<text x="{x}" y="{y + 16}" font-size="46" text-anchor="middle" fill="{fill}" stroke="{edge}" '
+                f'stroke-width="2" paint-order="stroke">{figure}</text>'
             )
+        if text:
+            return f'<text x="{x}" y="{y + 7.5}" font-size="22" text-anchor="middle" fill="#111">{escape(text)}</text>'
         if owner < 0:
             return ""
         colour = _STONES.get(self._game, ("#1c1c1c", "#fafafa"))[owner]
@@ -171,6 +185,15 @@ class BoardPicture:
             for row, label in enumerate(drawing.rows)
         ]
         return columns + rows
+
+
+def star_points(size: int) -> list[Square]:
+    """The marked points of a Go board of `size` lines: its middle and, from 9 lines on, those near its corners."""
+    edge = 3 if size >= 13 else 2
+    near = (edge, size // 2, size - 1 - edge)
+    # Boards below 13 lines have none at the middles of the sides.
+    marked = [(row, column) for row in near for column in near if size >= 13 or (row == near[1]) == (column == near[1])]
+    return marked if size >= 9 else [(size // 2, size // 2)]
 
 
 def heat_of(drawing: Drawing, policy: Mapping[int, float]) -> dict[Square, float]:

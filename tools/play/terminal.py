@@ -50,7 +50,8 @@ class TerminalGame:
         """Plays until the person quits."""
         player = self._player.name(self._simulations)
         alone = self._game.env.spec.players == 1
-        roles = f"You play alone; {player} gives hints" if alone else f"You play against {player}"
+        side = f"{'XO'[self._side]}, {self._game.sides[self._side]}"
+        roles = f"You play alone; {player} gives hints" if alone else f"You play {side}, against {player}"
         self._console.print(f"{roles}. Type {HELP}.")
         self._show()
         for command in self._commands():

@@ -41,11 +41,13 @@ def test_the_return_is_that_of_an_evaluation_with_the_same_seed(agent, cartpole)
 
 
 def test_each_position_has_a_frame_from_the_start_to_the_end(agent):
-    episode = agent.episode(0, forever)
+    shown = []
+    episode = agent.episode(0, forever, shown.append)
+    assert tuple(shown) == episode.frames  # each as it came
     assert len(episode.frames) == episode.steps + 1
     assert episode.cut is None
     assert len(set(episode.frames)) > episode.steps / 2
-    assert episode.frame_size == (600, 400)
+    assert watching.size_of(episode.frames[0]) == (600, 400)
     assert np.asarray(Image.open(io.BytesIO(episode.frames[0]))).shape == (400, 600, 3)
     assert episode.subject.steps_per_second == 50.0
 
@@ -72,7 +74,7 @@ def test_values_are_those_of_the_agents_searches(agent, cartpole, monkeypatch):
 
 @pytest.mark.parametrize("who", ["random", "greedy"])
 def test_named_players_have_no_values(who, monkeypatch):
-    monkeypatch.setattr(watching, "FrameLog", lambda: FrameLog(most_frames=3))
+    monkeypatch.setattr(watching, "FrameLog", lambda show: FrameLog(most_frames=3))
     episode = watcher_of(who, game_to_play("pendulum", who), None).episode(2, forever)
     assert episode.values is None
     assert (episode.steps, len(episode.frames)) == (200, 3)
@@ -150,7 +152,7 @@ def test_frames_are_kept_up_to_a_number_and_a_size():
 
 
 def test_an_episode_says_that_frames_are_missing(agent, monkeypatch):
-    monkeypatch.setattr(watching, "FrameLog", lambda: FrameLog(most_frames=3))
+    monkeypatch.setattr(watching, "FrameLog", lambda show: FrameLog(most_frames=3))
     episode = agent.episode(0, forever)
     assert len(episode.frames) == 3
     assert episode.cut == f"frames of the first 3 of {episode.steps} steps only: more are not kept"

@@ -20,9 +20,9 @@ def game():
 def test_a_won_game_names_the_winner_and_takes_no_more_moves(game):
     game.restart(game.read("d, e d e d e d"))
     assert game.over
-    assert game.result == "first player wins"
+    assert game.result == "Red wins"
     assert game.legal == []
-    with pytest.raises(NotationError, match="over: first player wins"):
+    with pytest.raises(NotationError, match="over: Red wins"):
         game.play(0)
 
 
@@ -68,7 +68,7 @@ def test_who_began_is_first_even_where_the_start_draws_the_player():
 
 def test_the_player_who_began_gets_the_points_of_the_shown_position(game):
     game.restart(game.read("d e d e d e a e"))
-    assert (game.points, game.result) == (-1.0, "second player wins")
+    assert (game.points, game.result) == (-1.0, "Yellow wins")
     game.take_back()
     assert (game.points, game.result, game.first_to_move) == (0.0, "", False)
 
@@ -106,7 +106,7 @@ def test_a_game_goes_on_from_a_state_and_keeps_its_moves(game):
     assert not game.over
     assert game.names == ["d", "e", "d", "e", "d", "e", "d"]
     game.play("d")
-    assert game.result == "first player wins"
+    assert game.result == "Red wins"
 
 
 def test_the_mask_and_the_list_of_legal_actions_agree(game):

@@ -82,7 +82,7 @@ def test_an_illegal_move_out_of_turn_changes_nothing(talk):
 
 def test_two_passes_end_the_game_and_undo_goes_on(talk):
     parts, answers = talk("go_9x9", "play b pass", "play w PASS", "genmove b", "play b D4", "undo", "play w D4")
-    assert answers == ["=", "=", "= pass", "? illegal move: 'D4': the game is over: second player wins", "=", "="]
+    assert answers == ["=", "=", "= pass", "? illegal move: 'D4': the game is over: White wins", "=", "="]
     assert parts.game.names == ["pass", "D4"]
 
 

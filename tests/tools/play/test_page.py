@@ -44,20 +44,20 @@ def click_middle_below(driver):
 
 
 def test_a_click_plays_a_move_and_the_player_replies(browser):
-    assert status(browser) == "move 1: the first player is to move"
+    assert status(browser) == "move 1: first player to move"
     click_middle(browser)
-    wait(lambda: status(browser) == "move 3: the first player is to move")
+    wait(lambda: status(browser) == "move 3: first player to move")
     text = browser.find_element(By.TAG_NAME, "body").text
     assert "b2" in text
     ActionChains(browser).send_keys(Keys.ARROW_LEFT).perform()
-    wait(lambda: status(browser) == "move 2: the second player is to move")
+    wait(lambda: status(browser) == "move 2: second player to move")
     ActionChains(browser).send_keys(Keys.HOME).perform()
-    wait(lambda: status(browser) == "move 1: the first player is to move")
+    wait(lambda: status(browser) == "move 1: first player to move")
 
 
 def test_a_search_shows_its_moves_its_tree_and_another_player(browser):
     browser.find_element(By.CSS_SELECTOR, '[aria-label="search this position"]').click()
-    wait(lambda: "for the player to move" in browser.find_element(By.TAG_NAME, "body").text)
+    wait(lambda: "for first player" in browser.find_element(By.TAG_NAME, "body").text)
     assert "random: " in browser.find_element(By.TAG_NAME, "body").text
     browser.find_element(By.XPATH, "//*[text()='Search tree']").click()
     wait(lambda: "prior 11.1%" in browser.find_element(By.TAG_NAME, "body").text)
@@ -74,13 +74,13 @@ def choose(driver, text):
 def test_a_kept_game_is_stepped_through_and_played_on(browser):
     choose(browser, "@20")
     wait(lambda: "step 20: @20 - random 1-0, 5 plies" in browser.page_source)
-    assert status(browser) == "move 1: the first player is to move"
+    assert status(browser) == "move 1: first player to move"
     browser.find_element(By.CSS_SELECTOR, '[aria-label="end (End)"]').click()
     wait(lambda: status(browser) == "first player wins")
     browser.find_element(By.CSS_SELECTOR, '[aria-label="one back (left)"]').click()
-    wait(lambda: status(browser) == "move 5: the first player is to move")
+    wait(lambda: status(browser) == "move 5: first player to move")
     click_middle_below(browser)
-    wait(lambda: status(browser) != "move 5: the first player is to move")
+    wait(lambda: status(browser) != "move 5: first player to move")
 
 
 def test_a_kept_game_of_other_rules_is_refused(browser):
@@ -91,7 +91,7 @@ def test_a_kept_game_of_other_rules_is_refused(browser):
 def test_a_position_is_set_by_its_moves_and_wrong_ones_are_explained(browser):
     entry = browser.find_element(By.CSS_SELECTOR, "input[type=text]")
     entry.send_keys("a1 b1 a2 b2", Keys.ENTER)
-    wait(lambda: status(browser) == "move 5: the first player is to move")
+    wait(lambda: status(browser) == "move 5: first player to move")
     entry.send_keys("a1 a1", Keys.ENTER)
     wait(lambda: "move 2: 'a1' is illegal in this position" in browser.find_element(By.TAG_NAME, "body").text)
     entry.send_keys(Keys.CONTROL, "a")
@@ -112,14 +112,14 @@ def test_a_game_that_draws_itself_is_played_on_its_picture(tmp_path):
     with served("mcts:4", "--game", str(tmp_path / "drawn.yaml")) as address, opened(address) as driver:
         assert driver.find_elements(By.CSS_SELECTOR, "svg image")[0].get_attribute("href").startswith("data:image/png")
         click_middle(driver)
-        wait(lambda: status(driver) == "move 3: the first player is to move")
+        wait(lambda: status(driver) == "move 3: first player to move")
 
 
 def test_moves_of_open_spiel_are_typed_by_their_names(tmp_path):
     (tmp_path / "foreign.yaml").write_text("env: {name: open_spiel, id: tic_tac_toe}\nnetwork: {name: resnet}\n")
     with served("mcts:4", "--game", str(tmp_path / "foreign.yaml")) as address, opened(address) as driver:
         driver.find_element(By.CSS_SELECTOR, "input[type=text]").send_keys("x(1,1)", Keys.ENTER)
-        wait(lambda: status(driver) == "move 3: the first player is to move")
+        wait(lambda: status(driver) == "move 3: first player to move")
 
 
 def test_a_narrow_screen_needs_no_sideways_scrolling(browser):

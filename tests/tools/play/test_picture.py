@@ -12,7 +12,7 @@ from podzero.envs import make_env
 from podzero.tools.play.command import Video, is_watched
 from podzero.tools.play.drawing import drawing_of
 from podzero.tools.play.game import PlayableGame
-from podzero.tools.play.picture import BoardPicture, Marks, OwnPicture
+from podzero.tools.play.picture import BoardPicture, Marks, OwnPicture, star_points
 
 NIM = '''
 import numpy as np
@@ -91,3 +91,35 @@ def test_marks_and_clicks_fit_a_picture_without_a_margin(nim):
 def test_games_for_two_are_played_and_not_watched(nim):
     assert not is_watched(nim, Video())
     assert not is_watched(nim, Video(seed=1))
+
+
+def board(game):
+    """A game's board at its start, and the function that draws it with marks."""
+    drawing = drawing_of(PlayableGame(make_env(game)))
+    picture = BoardPicture(game, drawing.size)
+    return picture, lambda **marks: picture.svg(drawing, Marks(**marks))
+
+
+def test_the_board_of_go_is_one_area_with_star_points():
+    """Squares of their own would leave hairlines between them."""
+    _, draw = board("go_9x9")
+    assert draw().count("<rect") == 1
+    assert [len(star_points(size)) for size in (7, 9, 13, 19)] == [1, 5, 9, 9]
+    assert star_points(9) == [(2, 2), (2, 6), (4, 4), (6, 2), (6, 6)]
+
+
+def test_the_lines_of_go_do_not_cross_the_numbers_of_a_policy():
+    picture, draw = board("go_9x9")
+    x, y = picture.center((3, 4))
+    below, number = draw(heat={(3, 4): 0.25}).split(f'<circle cx="{x}" cy="{y}"')[1:]
+    assert "fill-opacity" not in below
+    assert "fill-opacity" in number
+    assert ">25</text>" in number
+
+
+def test_both_colours_of_chess_pieces_are_filled():
+    """An outline would show the square behind a white piece."""
+    _, draw = board("gardner_chess")
+    content = draw()
+    assert not set("♔♕♖♗♘♙") & set(content)
+    assert (content.count('fill="#fff"'), content.count("♚")) == (10, 2)
