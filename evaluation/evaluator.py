@@ -71,30 +71,42 @@ class Evaluator:
         self._snapshots = snapshots
         self._report = report
         self._stop = Event()
+        self._last = -1
 
     def run(self) -> None:
         """Judges until `stop`. A round that fails is logged and repeated after `every_minutes`."""
         due = time.monotonic()
         while not self._stop.wait(_LOOK_EVERY_S):
             began = time.monotonic()
-            if began < due:
-                continue
-            try:
-                if max(snapshot_steps(self._snapshots), default=-1) <= self._rounds.rated:
-                    continue
-                self.judge_newest()
-            except Interrupted:
-                return
-            except (EnvironmentFailed, SimulatorError, SnapshotError, OSError) as error:
-                log.warning(
-                    "an evaluation round failed; the next begins in %g minutes (evaluation.every_minutes): %s",
-                    self._every_s / 60,
-                    error,
-                )
-            due = began + self._every_s
+            if began >= due and self._attempt():
+                due = began + self._every_s
+        if self._rounds.rated < self._last:
+            self._attempt()
 
-    def stop(self) -> None:
-        """Makes `run` return before its next move; does not wait."""
+    def _attempt(self) -> bool:
+        """Judges the newest snapshot, if it is new; returns whether a round began."""
+        try:
+            if max(snapshot_steps(self._snapshots), default=-1) <= self._rounds.rated:
+                return False
+            self.judge_newest()
+        except Interrupted:
+            pass
+        except (EnvironmentFailed, SimulatorError, SnapshotError, OSError) as error:
+            log.warning(
+                "an evaluation round failed; while training goes on, one begins every %g minutes "
+                "(evaluation.every_minutes): %s",
+                self._every_s / 60,
+                error,
+            )
+        return True
+
+    def stop(self, last: int = -1) -> None:
+        """Makes `run` return once it has judged the snapshot of step `last`; does not wait.
+
+        A round under way goes on if it judges `last`, else it is abandoned before its next move. Without `last`, `run`
+        judges nothing more.
+        """
+        self._last = last
         self._stop.set()
 
     def ladder(self) -> dict[str, Any]:
@@ -105,7 +117,7 @@ class Evaluator:
         """Runs and reports one round.
 
         Raises:
-          Interrupted: `stop` was called; the round is discarded.
+          Interrupted: `stop` was called, for another step; the round is discarded.
           SnapshotError: no snapshot newer than the last judged one can be read.
           EnvironmentFailed, SimulatorError: the environments, or a game on the host, failed; the round is discarded.
         """
@@ -113,7 +125,7 @@ class Evaluator:
         if step <= self._rounds.rated:
             raise SnapshotError(f"{self._snapshots}: no snapshot after step {self._rounds.rated} is intact")
         with simulator_errors():
-            metrics = self._rounds.judge(step, params, lambda: not self._stop.is_set())
+            metrics = self._rounds.judge(step, params, lambda: step == self._last or not self._stop.is_set())
         self._report(WORKER, {"evaluation/step": float(step)} | metrics)
 
 

@@ -132,8 +132,7 @@ def write_checkpoint(
         step = save_learner(unfinished)
         samples = [int(save.result(max(0.0, deadline - time.monotonic()))) for save in saves]
         _check_visible(unfinished, shards)
-        run = {"counters": dict(counters), "ladder": dict(ladder), "samples": samples}
-        write_atomically(unfinished / _RUN_FILE, sealed(run))
+        _write_run(unfinished, counters, ladder, samples)
         sync_tree(unfinished)
     except Exception:
         shutil.rmtree(unfinished, ignore_errors=True)  # the next attempt deletes what a worker may still write there
@@ -142,6 +141,15 @@ def write_checkpoint(
     for old in step_folders(workdir.checkpoints)[:-keep]:
         _delete(step_folder(workdir.checkpoints, old))
     return step
+
+
+def amend(checkpoint: Checkpoint, counters: Mapping[str, float], ladder: Mapping[str, Any]) -> None:
+    """Replaces the counters and the rating ladder of a checkpoint.
+
+    Raises:
+      OSError: they cannot be written; the checkpoint is as it was.
+    """
+    _write_run(checkpoint.folder, counters, ladder, checkpoint.samples)
 
 
 def age_s(checkpoint: Checkpoint) -> float:
@@ -237,6 +245,11 @@ def _read_run(folder: Path) -> tuple[dict[str, float], dict[str, Any], list[int]
         return counters, dict(run["ladder"]), [int(samples) for samples in run["samples"]]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise RunFileDamaged(f"{file} is damaged: {error}") from error
+
+
+def _write_run(folder: Path, counters: Mapping[str, float], ladder: Mapping[str, Any], samples: Sequence[int]) -> None:
+    run = {"counters": dict(counters), "ladder": dict(ladder), "samples": list(samples)}
+    write_atomically(folder / _RUN_FILE, sealed(run))
 
 
 def delete_old_snapshots(folder: Path, newest: int, ladder: Mapping[str, Any]) -> None:

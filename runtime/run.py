@@ -99,7 +99,7 @@ class Run:
         try:
             if (reason := self._loop(signals)) is None:
                 return STOPPED
-            self._stop(reason)
+            self._stop(reason, signals)
             return reason
         finally:
             with suppress(Exception):  # it must not hide why the run ends
@@ -232,13 +232,14 @@ class Run:
             self._attempt_write(self._workdir.status_file, partial(write_status, self._workdir, status))
         self._view.show(status)
 
-    def _stop(self, reason: str) -> None:
-        """Stops actors, then the learner, writes a checkpoint, and stops the rest.
+    def _stop(self, reason: str, signals: StopSignals) -> None:
+        """Stops actors, then the learner, writes a checkpoint, has the last snapshot judged, and stops the rest.
 
         Unfinished games are lost, and samples that replay had not confirmed when their actor ended.
 
         Args:
           reason: why the run ends.
+          signals: once one has arrived, nothing is judged.
 
         Raises:
           LastCheckpointFailed: the checkpoint could not be written; everything has been stopped.
@@ -252,13 +253,43 @@ class Run:
                 log.error("the workers did not stop in order", exc_info=failure)
         failed: Exception | None = None
         try:
-            self._saver.write_checkpoint(self._save_state())
+            saved = self._saver.write_checkpoint(self._save_state())
         except Exception as failure:
             failed = failure
             log.error("the last checkpoint could not be written", exc_info=failure)
+        else:
+            if saved.snapshot_step > 0:
+                self._judge_last(saved.snapshot_step, signals)
         self._supervisor.stop_evaluator()
         if failed is not None:
             raise last_checkpoint_failed(reason, failed, self._workdir) from failed
+
+    def _judge_last(self, step: int, signals: StopSignals) -> None:
+        """Waits while the evaluator judges the last snapshot, that of `step`, within `evaluation.final_minutes`."""
+        minutes = self._experiment.evaluation.final_minutes
+        if not minutes or signals.event.is_set():
+            return
+        what, evaluator = f"the last snapshot, of step {step:,},", self._supervisor.judge_last(step)
+        if evaluator is None or evaluator.work is None:
+            log.warning("%s is not judged: no node has room for the evaluator, or it has just failed", what)
+            return
+        log.info("%s is judged, for at most %g minutes (evaluation.final_minutes); Ctrl-C ends this", what, minutes)
+        self._enter("judging", 60 * minutes)
+        deadline = time.monotonic() + 60 * minutes
+        while not (evaluator.work.done or signals.event.is_set() or time.monotonic() >= deadline):
+            self.handle(evaluator.reports())
+            self._show()
+            time.sleep(TICK_S)
+        if not evaluator.work.done:
+            why = "a signal came first" if signals.event.is_set() else f"{minutes:g} minutes were not enough"
+            log.warning("%s is not judged: %s", what, why)
+            return
+        evaluator.ended()  # notes a failure
+        if evaluator.failure is not None:
+            log.warning("%s is not judged", what, exc_info=evaluator.failure)
+            return
+        self.handle(last_reports([evaluator]))
+        self._saver.amend(self._save_state())
 
     def _save_what_works(self, failure: Exception) -> None:
         """Writes a last checkpoint of a failing run; if that fails too, adds a note to `failure`."""

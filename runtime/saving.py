@@ -9,7 +9,15 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 from podzero.config import Experiment
-from podzero.runtime.checkpoints import SHARD_TIMEOUT_S, Checkpoint, age_s, delete_old_snapshots, write_checkpoint
+from podzero.runtime.checkpoints import (
+    SHARD_TIMEOUT_S,
+    Checkpoint,
+    age_s,
+    amend,
+    delete_old_snapshots,
+    newest_checkpoint,
+    write_checkpoint,
+)
 from podzero.runtime.cluster.remote import RemoteActor
 from podzero.runtime.monitoring.status import duration
 from podzero.runtime.workers import ANSWER_TIMEOUT_S, LearnerGroup
@@ -156,6 +164,15 @@ class Saver:
         except Exception as failure:  # the checkpoint is complete
             log.warning("the snapshot after the checkpoint of step %d was not written", step, exc_info=failure)
             return Saved(0, ladder)
+
+    def amend(self, state: SaveState) -> None:
+        """Writes the counters and the newest ratings into the newest checkpoint; a failure is logged."""
+        checkpoint = newest_checkpoint(self._workdir)
+        assert checkpoint is not None
+        try:
+            amend(checkpoint, state.counters, _newest_ladder(state))
+        except OSError as failure:
+            log.warning("the newest ratings are not in the checkpoint of step %d", checkpoint.step, exc_info=failure)
 
     def write_last(self, state: SaveState, timeout_s: float) -> None:
         """Writes a checkpoint after the write under way, if any.

@@ -224,6 +224,7 @@ class Supervisor:
                 log.warning("%s failed before the run ended", worker.actor.name, exc_info=worker.failure)
         reports = last_reports([*workers, *self._groups["inference"].workers.values()])
         for group in (*self._samplers, self._groups["inference"]):
+            group.wanted = 0
             group.kill()
         return reports
 
@@ -239,6 +240,18 @@ class Supervisor:
         """
         assert self.learner is not None
         return self.learner.stop() + last_reports(self.shards.workers)
+
+    def judge_last(self, step: int) -> Worker | None:
+        """Asks the evaluator to judge the snapshot of `step` and to end; starts it if it is missing, after the actors.
+
+        Returns:
+          the evaluator; None if no node has room for it, or it has failed and may not start yet.
+        """
+        self.start_evaluator()
+        self.scale()
+        if self.evaluator is not None:
+            self.evaluator.actor.begin("stop", step)
+        return self.evaluator
 
     def stop_evaluator(self) -> None:
         """Ends the evaluator at once; its unfinished games are lost."""

@@ -62,6 +62,7 @@ TINY = (
     "learner.steps_per_dispatch=4",
     "learner.publish_every=8",
     "evaluation.every_minutes=60",
+    "evaluation.final_minutes=0",
     "stop.minutes=4",
 )
 

@@ -28,6 +28,9 @@ class EvaluationConfig(Section):
 
     every_minutes: PositiveFloat = 5.0
     """Minutes between evaluations."""
+    final_minutes: NonNegativeFloat = 10.0
+    """The longest time in minutes for judging the last snapshot when a limit of section `stop` ends the run; 0: it is
+    not judged. A signal ends a run without it."""
     opponents: tuple[Annotated[str, AfterValidator(_known_opponent)], ...] | None = None
     """Opponents: `random`, `mcts:N` (tree search with N random rollouts), `solver` (perfect play, if a solver exists),
     `earlier` (snapshots of this run), or an external engine, for example `gnugo:1`. By default `random`, `mcts:100` and

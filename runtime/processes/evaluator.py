@@ -22,8 +22,12 @@ class EvaluatorProcess(Process):
         self._evaluator = Evaluator(rounds, minutes, workdir.snapshots, self.reports.report)
 
     def run(self) -> None:
-        """Evaluates snapshots until the process is killed."""
+        """Evaluates snapshots until `stop`."""
         self._evaluator.run()
+
+    def stop(self, last: int = -1) -> None:
+        """Asks `run` to end once it has judged the snapshot of step `last`."""
+        self._evaluator.stop(last)
 
     def ladder(self) -> dict[str, Any]:
         """The rating ladder as plain values."""

@@ -24,6 +24,7 @@ SHORT = [
     "stop.steps=8", "stop.minutes=15", "actors.games=16", "actors.count=1", "actors.cpus=1", "replay.min_size=64",
     "replay.capacity=2000", "replay.samples_per_insert=8", "replay.tolerance=256", "learner.batch_size=16",
     "learner.steps_per_dispatch=4", "learner.publish_every=8", "evaluation.every_minutes=600",
+    "evaluation.final_minutes=0",
 ]  # fmt: skip
 """Settings of a run of a few steps."""
 LIMITS = {"--games": "2", "--positions": "4", "--simulations": "2"}

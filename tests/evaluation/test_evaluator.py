@@ -10,6 +10,7 @@ from failing_callback import fail_in_callback
 
 from podzero.envs import EnvironmentFailed, make_env
 from podzero.errors import ConfigError
+from podzero.evaluation.arena import Interrupted
 from podzero.evaluation.evaluator import Evaluator, MatchRounds
 from podzero.evaluation.games import GamesFolder
 from podzero.evaluation.ratings import LadderError
@@ -135,6 +136,40 @@ def test_run_rates_each_snapshot_once_and_ends_when_stopped(rounds, workdir, sna
     rounds.evaluator.run()
     assert len(rounds.reports) == rated + 1
     assert rounds.reports[-1][1]["evaluation/step"] == 50
+
+
+@pytest.mark.parametrize("under_way", [50, 60])
+def test_the_last_snapshot_is_judged_once_and_a_round_of_an_earlier_one_is_abandoned(snapshots, tmp_path, under_way):
+    folder, judged, abandoned = tmp_path / "snapshots", [], []
+
+    class Rounds:
+        rated = -1
+
+        def judge(self, step, params, keep_going):
+            if not judged and not abandoned:
+                snapshots(SimpleNamespace(snapshots=folder), 60)
+                evaluator.stop(60)
+            if not keep_going():
+                abandoned.append(step)
+                raise Interrupted
+            self.rated = step
+            judged.append(step)
+            return {}
+
+    evaluator = Evaluator(Rounds(), 60.0, folder, lambda role, metrics: None)
+    snapshots(SimpleNamespace(snapshots=folder), under_way)
+    evaluator.run()
+    assert (judged, abandoned) == ([60], [50] if under_way == 50 else [])
+
+
+def test_an_evaluator_that_starts_after_the_end_of_training_judges_the_last_snapshot(snapshots, tmp_path):
+    folder, reports = tmp_path / "snapshots", []
+    rounds = SimpleNamespace(rated=-1, judge=lambda *_: {"evaluation/mean_return": 1.0})
+    evaluator = Evaluator(rounds, 60.0, folder, lambda role, metrics: reports.append(metrics))
+    snapshots(SimpleNamespace(snapshots=folder), 60)
+    evaluator.stop(60)
+    evaluator.run()
+    assert reports == [{"evaluation/step": 60.0, "evaluation/mean_return": 1.0}]
 
 
 def test_an_interrupted_round_counts_for_nothing(make):

@@ -59,6 +59,14 @@ def test_a_checkpoint_of_the_same_step_replaces_the_one_before(workdir):
     assert [path.name for path in workdir.checkpoints.iterdir()] == [checkpoint.folder.name]
 
 
+def test_the_counters_and_ratings_of_a_checkpoint_can_be_replaced(workdir):
+    write(workdir, 10, games=1.0)
+    (before,) = checkpoints(workdir)
+    module.amend(before, {"games": 2.0}, {"rounds": 7})
+    (after,) = checkpoints(workdir)
+    assert after == before._replace(counters={"games": 2.0}, ladder={"rounds": 7})
+
+
 @pytest.mark.parametrize("fatal", [1, 2, 3, 4])
 def test_a_process_killed_at_any_rename_leaves_a_complete_checkpoint(workdir, monkeypatch, fatal):
     """The only checkpoint is replaced by one of the same step; the process dies at the n-th change."""

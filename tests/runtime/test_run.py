@@ -7,7 +7,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from fake_cluster import FakeRemoteActor, save_shard, saves_learner
+from fake_cluster import PENDING, FakeRemoteActor, save_shard, saves_learner
 
 from podzero.errors import ClusterError, ConfigError
 from podzero.learner import CheckpointMismatch
@@ -17,7 +17,7 @@ from podzero.runtime.monitoring.monitor import Monitor
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, PreemptionNotice
 from podzero.runtime.nodes import NodesAbsent
 from podzero.runtime.run import STOPPED, Run
-from podzero.runtime.saving import Saver
+from podzero.runtime.saving import Saved, Saver
 from podzero.runtime.start import LastCheckpointFailed
 from podzero.runtime.stopping import StopSignals
 from podzero.runtime.workers import LearnerGroup, RunFailed, Worker
@@ -40,6 +40,8 @@ class FakeSupervisor:
         self.failing = {}
         self.nodes_since = time.monotonic()
         self.shares = []
+        self.judgement = {"run": PENDING, "drain": []}
+        """What the evaluator answers."""
 
     @property
     def learning(self):
@@ -68,13 +70,20 @@ class FakeSupervisor:
 
     def start_evaluator(self):
         self.started_evaluator_in = threading.current_thread()
-        self.evaluator = Worker(FakeRemoteActor("evaluator", ladder={"rounds": 1}))
+        self.evaluator = Worker(FakeRemoteActor("evaluator", ladder={"rounds": 1}, **self.judgement))
 
     def stop_actors(self):
         return [MetricsReport(time.time(), "actor-0", {"count/games": 100.0})]
 
     def stop_learner(self):
         return []
+
+    def judge_last(self, step):
+        """An evaluator that judges until the test ends its work."""
+        self.start_evaluator()
+        self.evaluator.work = self.evaluator.actor.begin("run")
+        self.evaluator.actor.begin("stop", step)
+        return self.evaluator
 
     def stop_evaluator(self):
         self.evaluator = None
@@ -129,6 +138,46 @@ def test_a_run_ends_with_a_checkpoint_and_the_last_reports(make_run, workdir):
     assert module.newest_checkpoint(workdir).counters["games"] == 100
     lines = [json.loads(line) for line in workdir.metrics_file.read_text().splitlines()]
     assert {line["worker"] for line in lines} == {"actor-0", "actor-1", "driver"}
+
+
+def test_the_last_snapshot_is_judged_before_the_end_and_the_checkpoint_has_its_rating(make_run, workdir):
+    supervisor = FakeSupervisor()
+    judged = MetricsReport(time.time(), "evaluator", {"evaluation/step": 8.0, "evaluation/elo": 70.0})
+    supervisor.judgement = {"run": None, "drain": lambda: [judged]}
+    run = make_run(supervisor, "evaluation.final_minutes=5")
+    assert "steps" in run.until_end(StopSignals())
+    assert (status(workdir)["phase"], status(workdir)["rated_step"], status(workdir)["rating"]) == ("ended", 8, 70.0)
+    checkpoint = module.newest_checkpoint(workdir)
+    assert (checkpoint.step, checkpoint.ladder, checkpoint.samples) == (8, {"rounds": 1}, [100])
+
+
+@pytest.mark.parametrize("ended_by", ["limit", "signal"])
+def test_the_last_judgement_ends_at_its_limit_and_with_a_signal(tiny, workdir, watch, monkeypatch, ended_by):
+    now, signals, seen = [1000.0], StopSignals(), []
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + 20.0))
+
+    def look(status):
+        if status.phase == "judging":
+            seen.append(status.time_left_s)
+            if ended_by == "signal":
+                signals.event.set()
+
+    experiment = tiny("evaluation.final_minutes=1", "stop.minutes=")
+    saver = Saver(experiment, workdir)
+    run = Run(experiment, workdir, FakeSupervisor(), watch(look), saver)
+    run.begin(None)
+    assert "steps" in run.until_end(signals)
+    saver.close()
+    assert sorted(set(seen)) == ([20.0, 40.0, 60.0] if ended_by == "limit" else [60.0])
+    assert status(workdir)["phase"] == "ended"
+
+
+def test_a_run_that_a_signal_ends_judges_nothing(make_run):
+    supervisor, signals = FakeSupervisor(), StopSignals()
+    supervisor.judge_last = lambda step: pytest.fail("was asked")
+    signals.event.set()
+    assert make_run(supervisor, "evaluation.final_minutes=5").until_end(signals) == STOPPED
 
 
 def test_workers_that_fail_are_in_status_and_metrics(make_run, workdir):
@@ -249,7 +298,7 @@ class RecordingSaver:
         pass
 
     def write_checkpoint(self, state):
-        pass
+        return Saved(0, {})
 
 
 def test_what_a_write_reads_does_not_change_while_the_run_goes_on(tiny, workdir, watch):

@@ -122,6 +122,21 @@ def test_a_start_fails_with_the_error_of_what_cannot_be_built_and_frees_all(pod,
     assert cluster.placement_groups[0].released
 
 
+@pytest.mark.parametrize("already", [False, True])
+def test_after_the_actors_the_evaluator_judges_the_last_snapshot_whether_or_not_it_has_begun(make_supervisor, already):
+    supervisor, cluster = make_supervisor(cpu_node("home", 4), evaluation={"cpus": 4.0})
+    supervisor.start(None)
+    if already:
+        cluster.listed.append(cpu_node("other", 4))
+        supervisor.start_evaluator()
+        supervisor.reconcile(lambda: None)
+    supervisor.stop_actors()
+    evaluator = supervisor.judge_last(40)
+    assert evaluator.actor is cluster.named("evaluator")
+    assert evaluator.actor.last("stop").args == (40,)
+    assert sorted(cluster.alive()) == ["evaluator", "learner", "replay-0"]
+
+
 def test_kill_ends_all_processes_host_0_last_and_gives_resources_back(pod):
     supervisor, cluster = pod
     supervisor.start(None)

@@ -215,7 +215,9 @@ class Timeline:
     """Converts moments of a run to hours of training, learner steps and games."""
 
     def __init__(self, history: History) -> None:
-        tables = history.workers.values()
+        workers = history.workers
+        # Evaluator and driver report after training too, while the last snapshot is judged.
+        tables = [workers[name] for name in workers.keys() - {"evaluator", "driver"}] or list(workers.values())
         moments = np.unique(np.concatenate([np.empty(0), *(table.times for table in tables)]))
         self._times = moments
         self._hours = _without_pauses(moments) / 3600.0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from run_files import BEGAN, line
+from run_files import BEGAN, evaluation, line
 
 from podzero.runtime.monitoring.metrics import move_lost_lines
 from podzero.tools.report import history as module
@@ -187,6 +187,13 @@ def test_a_time_without_reports_is_no_training_time():
     timeline = timeline_of(*(line("learner", t, 0) for t in (0, 100, 100 + pause, 200 + pause)))
     assert timeline.end_hours == 200 / 3600
     np.testing.assert_allclose(timeline.hours(np.array([BEGAN + 100, BEGAN + 150 + pause])), [100 / 3600, 150 / 3600])
+
+
+def test_the_judgement_of_the_last_snapshot_is_no_training_time():
+    trained = [line("learner", t, t) for t in (0, 100)]
+    timeline = timeline_of(*trained, line("driver", 150, 100), evaluation(160, 100, keeps_value=0.5))
+    assert timeline.end_hours == 100 / 3600
+    assert timeline.at_steps(np.array([100.0])).hours == [100 / 3600]
 
 
 def test_reports_of_a_year_that_are_far_apart_are_no_pause():
