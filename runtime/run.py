@@ -274,6 +274,7 @@ class Run:
             log.warning("%s is not judged: no node has room for the evaluator, or it has just failed", what)
             return
         log.info("%s is judged, for at most %g minutes (evaluation.final_minutes); Ctrl-C ends this", what, minutes)
+        self.close()  # what is written later counts as time after training
         self._enter("judging", 60 * minutes)
         deadline = time.monotonic() + 60 * minutes
         while not (evaluator.work.done or signals.event.is_set() or time.monotonic() >= deadline):

@@ -143,9 +143,16 @@ def test_a_run_ends_with_a_checkpoint_and_the_last_reports(make_run, workdir):
 def test_the_last_snapshot_is_judged_before_the_end_and_the_checkpoint_has_its_rating(make_run, workdir):
     supervisor = FakeSupervisor()
     judged = MetricsReport(time.time(), "evaluator", {"evaluation/step": 8.0, "evaluation/elo": 70.0})
-    supervisor.judgement = {"run": None, "drain": lambda: [judged]}
+    written = []
+
+    def judge():
+        written.append(workdir.metrics_file.read_text())
+        return [judged]
+
+    supervisor.judgement = {"run": None, "drain": judge}
     run = make_run(supervisor, "evaluation.final_minutes=5")
     assert "steps" in run.until_end(StopSignals())
+    assert '"count/games": 100.0' in written[0], "lines of training are written before the judgement"
     assert (status(workdir)["phase"], status(workdir)["rated_step"], status(workdir)["rating"]) == ("ended", 8, 70.0)
     checkpoint = module.newest_checkpoint(workdir)
     assert (checkpoint.step, checkpoint.ladder, checkpoint.samples) == (8, {"rounds": 1}, [100])

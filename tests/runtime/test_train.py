@@ -93,19 +93,23 @@ def test_the_limiter_keeps_samples_per_insert(first_run):
 
 
 @pytest.mark.slow
-def test_a_resumed_run_continues_where_it_stopped(first_run, tiny, watch):
+def test_a_resumed_run_continues_where_it_stopped_and_judges_its_last_snapshot(first_run, tiny, watch):
     workdir, _, _ = first_run
     before = checkpoints(workdir)[0]
     earlier = [size for _, size in metrics(workdir, "replay-0", "replay/size")]
     watcher = watch()
-    reason, _ = train(tiny("stop.steps=240"), workdir.root, None, watcher)
+    judged = ("evaluation.final_minutes=5", "evaluation.games=2", "evaluation.positions=10")
+    reason, _ = train(tiny("stop.steps=240", *judged), workdir.root, None, watcher)
     assert "steps" in reason
     steps = [status.step for status in watcher.statuses]
     assert steps == sorted(steps)
     assert steps[0] == before.step
     assert checkpoints(workdir)[0].step == 240
     assert checkpoints(workdir)[0].counters["games"] >= before.counters["games"]
-    assert checkpoints(workdir)[0].counters["elapsed_s"] > before.counters["elapsed_s"]
+    assert checkpoints(workdir)[0].counters["nodes_s"] > before.counters["nodes_s"]
+    assert "judging" in [status.phase for status in watcher.statuses]
+    assert read_status(workdir).status.rated_step == 240
+    assert "@240" in checkpoints(workdir)[0].ladder["ratings"]
     sizes = [size for _, size in metrics(workdir, "replay-0", "replay/size")][len(earlier) :]
     assert min(sizes) >= earlier[-1]
     losses = metrics(workdir, "learner", "learner/loss")
