@@ -64,7 +64,7 @@ def test_a_file_never_takes_the_number_of_a_closed_stream():
 
 
 @pytest.fixture
-def homeless(monkeypatch):
+def homeless(monkeypatch, tmp_path):
     """A user without a home directory, as containers with a number for a user have it."""
 
     def unknown(uid):
