@@ -16,7 +16,6 @@ from typer.exceptions import TyperException
 from podzero.errors import PodzeroError
 from podzero.launch.experiments import diff, new
 from podzero.launch.options import Json, Version, print_json
-from podzero.launch.platforms import choose_platform
 from podzero.launch.play import analyze, engine, evaluate, play
 from podzero.launch.runs import compare, info, logs, stop, trace
 from podzero.launch.sweep import sweep
@@ -25,6 +24,7 @@ from podzero.launch.tools import bench, compile_experiment, export, import_, rep
 from podzero.launch.tournament import tournament
 from podzero.launch.train import train
 from podzero.launch.trust import ask_before_imports
+from podzero.platforms import prepare_jax
 from podzero.workdir import Workdir, WorkdirError
 
 EXIT_CODES = (
@@ -44,7 +44,7 @@ app = typer.Typer(
 
 def main() -> None:
     """Runs the command line and exits with one of `EXIT_CODES`."""
-    choose_platform(Path("/dev"), os.environ)
+    prepare_jax()
     as_json = "--json" in sys.argv[1:]
     try:
         _require_current_folder()

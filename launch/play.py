@@ -23,7 +23,7 @@ from podzero.launch.options import (
     print_result,
     progress,
 )
-from podzero.launch.platforms import keep_compiled_programs
+from podzero.platforms import keep_compiled_programs
 from podzero.player_names import game_to_play
 from podzero.reading import standard_input
 

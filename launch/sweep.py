@@ -12,8 +12,8 @@ from podzero.errors import ConfigError
 from podzero.importing import import_extra
 from podzero.launch.directories import RUNS
 from podzero.launch.options import Address, Config, Env, Json, print_json, print_tables, read_env
-from podzero.launch.platforms import keep_compiled_programs
 from podzero.launch.trust import approve_files
+from podzero.platforms import keep_compiled_programs
 
 if TYPE_CHECKING:
     from podzero.tools.sweep.grid import SweepRun

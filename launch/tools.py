@@ -27,9 +27,9 @@ from podzero.launch.options import (
     print_result,
     progress,
 )
-from podzero.launch.platforms import keep_compiled_programs
 from podzero.launch.trust import approve_files
 from podzero.listen_address import ListenAddress, free_address
+from podzero.platforms import keep_compiled_programs
 from podzero.player_names import game_to_play, parse_player
 from podzero.tools.bench import STAGES
 from podzero.workdir import Workdir, sweep_runs, write_atomically

@@ -15,7 +15,7 @@ import typer
 from podzero.errors import ConfigError
 from podzero.launch.main import INTERRUPTED
 from podzero.launch.options import GameOption, Json, Simulations, print_json
-from podzero.launch.platforms import keep_compiled_programs
+from podzero.platforms import keep_compiled_programs
 from podzero.player_names import game_to_play
 from podzero.workdir import refuse_url
 

@@ -18,8 +18,8 @@ from podzero.launch.directories import continuation, find_start
 from podzero.launch.options import Address, Env, Overrides, config_names, read_env
 from podzero.launch.packages import own_packages
 from podzero.launch.parts import make_parts
-from podzero.launch.platforms import keep_compiled_programs
 from podzero.launch.trust import approve_files
+from podzero.platforms import keep_compiled_programs
 from podzero.player_names import ENGINES, EnginePlayer, engine_program
 from podzero.runtime.monitoring.writers import check_packages
 from podzero.runtime.teacher import with_own_teacher

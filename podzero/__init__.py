@@ -31,6 +31,9 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'podzero' has no attribute '{name}'")
+    from podzero.platforms import choose_platform
+
+    choose_platform()
     return getattr(import_module(_MODULES[name]), name)
 
 

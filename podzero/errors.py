@@ -25,6 +25,11 @@ class ClusterError(PodzeroError, RuntimeError):
     """The cluster cannot be reached, has no room, or did not answer; the message says what podzero waited for."""
 
 
+def described(error: BaseException) -> str:
+    """The message of an error, after its type unless podzero wrote it: a `KeyError` says the key alone."""
+    return str(error) if isinstance(error, PodzeroError) else f"{type(error).__name__}: {error}"
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """`" (did you mean 'x'?)"` for the most similar of `known`; empty if none is similar."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from podzero.config import Experiment
-from podzero.errors import PodzeroError
+from podzero.errors import PodzeroError, described
 from podzero.runtime.checkpoints import Checkpoint, newest_checkpoint
 from podzero.runtime.cluster.remote import NodeLost
 from podzero.runtime.failures import LearnerFailures, RestartPolicy
@@ -303,7 +303,7 @@ class Run:
             self._saver.write_last(self._save_state(), LAST_SAVE_TIMEOUT_S)
         except Exception as unsaved:
             log.error("the last checkpoint could not be written", exc_info=unsaved)
-            note = f"The last checkpoint could not be written: {unsaved}"
+            note = f"The last checkpoint could not be written: {described(unsaved)}"
             if isinstance(failure, PodzeroError):
                 failure.args = (f"{failure}\n{note}",)
             else:

@@ -6,7 +6,7 @@ import logging
 import shlex
 
 from podzero.config import Experiment
-from podzero.errors import PodzeroError
+from podzero.errors import PodzeroError, described
 from podzero.runtime.checkpoints import (
     Checkpoint,
     RunFileDamaged,
@@ -122,8 +122,9 @@ class LastCheckpointFailed(PodzeroError, RuntimeError):
 def last_checkpoint_failed(reason: str, failure: Exception, workdir: Workdir) -> LastCheckpointFailed:
     """The error of a run that ended for `reason` and could not write its last checkpoint; says what to do."""
     return LastCheckpointFailed(
-        f"the run has ended ({reason}), but its last checkpoint could not be written: {failure}. What came after the "
-        f"newest one is lost.\n{_again(workdir)}\nOn a cluster, add the --address of this run. Log: {workdir.log_file}"
+        f"the run has ended ({reason}), but its last checkpoint could not be written: {described(failure)}. What "
+        f"came after the newest one is lost.\n{_again(workdir)}\nOn a cluster, add the --address of this run. "
+        f"Log: {workdir.log_file}"
     )
 
 

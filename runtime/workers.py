@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from podzero.errors import ClusterError, PodzeroError
+from podzero.errors import ClusterError, PodzeroError, described
 from podzero.runtime.checkpoints import SavedShard
 from podzero.runtime.cluster.placement import Node, places_with_resources
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, STOP_TIMEOUT_S, Call, NodeLost, RemoteActor, WorkerDied
@@ -469,4 +469,4 @@ def _await_host(worker: Worker) -> None:
     except (ClusterError, WorkerDied):
         raise
     except Exception as failure:
-        raise ClusterError(f"{worker.actor.name} failed while it ended: {failure}") from failure
+        raise ClusterError(f"{worker.actor.name} failed while it ended: {described(failure)}") from failure

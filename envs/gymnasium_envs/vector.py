@@ -19,7 +19,7 @@ from podzero.envs.gymnasium_envs import batches
 from podzero.envs.gymnasium_envs.batches import ERROR, FAULTS, REBUILD
 from podzero.envs.gymnasium_envs.making import Interface, interface_of
 from podzero.envs.gymnasium_envs.spaces import MASK, HostArray
-from podzero.errors import ConfigError
+from podzero.errors import ConfigError, described
 from podzero.types import EnvSpec
 
 _CLOSE_TIMEOUT_S = 10.0
@@ -196,7 +196,7 @@ class VectorEnv:
             self.close()
             if isinstance(error, ConfigError):
                 raise
-            raise ConfigError(f"{config.title} cannot be made: {_described(error)}") from error
+            raise ConfigError(f"{config.title} cannot be made: {described(error)}") from error
         self.spec: EnvSpec = self._batch.interface.spec
         """Shapes and dtypes."""
 
@@ -354,7 +354,7 @@ class VectorEnv:
         lost = int((~self._ended).sum())
         while True:
             self._batch.discard(error)
-            self._faults.add(_described(error), episodes=lost)
+            self._faults.add(described(error), episodes=lost)
             try:
                 self._batch.build()
                 return self._first()
@@ -378,7 +378,3 @@ class VectorEnv:
     def _refuse_if_closed(self) -> None:
         if self._closed:
             raise RuntimeError(f"the environments of {self.spec.name} are closed")
-
-
-def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

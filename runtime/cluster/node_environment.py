@@ -26,7 +26,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from podzero.errors import ClusterError, ConfigError
+from podzero.errors import ClusterError, ConfigError, described
 from podzero.runtime.cluster.remote import Call, RemoteActor
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ class NodeEnvironments:
         try:
             error = str(call.result(INSTALL_TIMEOUT_S + ANSWER_TIMEOUT_S))
         except Exception as failure:  # a node's own Python may lack anything
-            error = f"the installing process failed: {failure}"
+            error = f"the installing process failed: {described(failure)}"
         installer.kill()
         if not error:
             self._ready.add(node.id)

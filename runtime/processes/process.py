@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from podzero.config import Experiment
 from podzero.errors import PodzeroError
+from podzero.platforms import prepare_jax
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, ReportBuffer
 from podzero.workdir import Workdir
 
@@ -95,6 +96,7 @@ class Host:
     def __init__(self, name: str, process: Process) -> None:
         self.process = process
         os.environ.update(process.context.secrets)
+        prepare_jax()  # nodes that joined have variables of their own
         process.reports = ReportBuffer(name)
         logger = logging.getLogger("podzero")
         logger.setLevel(logging.INFO)

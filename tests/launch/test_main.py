@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from podzero.launch.main import complete_process
-from podzero.launch.platforms import keep_compiled_programs
 from podzero.launch.trust import TrustedCode
+from podzero.platforms import keep_compiled_programs
 from podzero.replay.errors import EnvironmentUnusable
 from podzero.replay.process import VARIABLE, server_python
 

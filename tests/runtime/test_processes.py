@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import queue
 import threading
 from concurrent.futures import Future
@@ -34,6 +35,17 @@ def context(experiment=None, **parts):
 def host(process):
     """The process as Ray holds it."""
     return hosted(type(process))(process.name, process)
+
+
+def test_variables_of_a_node_that_change_what_jax_computes_are_undone_before_a_process_is_built(monkeypatch):
+    class Building(Process):
+        def build(self):
+            found.append(os.environ.get("JAX_ENABLE_X64"))
+
+    found = []
+    monkeypatch.setenv("JAX_ENABLE_X64", "1")
+    host(Building("actor-0", context()))
+    assert found == [None]
 
 
 @pytest.fixture

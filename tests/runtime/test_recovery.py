@@ -330,7 +330,7 @@ def test_a_run_that_fails_while_its_learner_trains_writes_a_last_checkpoint(make
 @pytest.mark.parametrize("failure", [RunFailed("actor-0 failed"), ClusterError("Ray is silent"), ValueError("a bug")])
 def test_a_failed_run_says_that_its_last_checkpoint_could_not_be_written(make_run, monkeypatch, failure):
     run, cluster, signals, view = make_run()
-    cluster.named("learner").answers["checkpoint"] = OSError("no space left on device")
+    cluster.named("learner").answers["checkpoint"] = KeyError(8)
 
     def fail(supervisor, newest):
         raise failure
@@ -339,7 +339,7 @@ def test_a_failed_run_says_that_its_last_checkpoint_could_not_be_written(make_ru
     with pytest.raises(type(failure)) as raised:
         run.until_end(signals)
     told = [str(raised.value), *getattr(raised.value, "__notes__", [])]
-    assert "The last checkpoint could not be written: no space left on device" in "\n".join(told)
+    assert "The last checkpoint could not be written: KeyError: 8" in "\n".join(told)
     assert view.statuses[-1].phase == "ended"
 
 

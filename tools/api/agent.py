@@ -38,9 +38,11 @@ def load(who: str | Path, game: str | None = None, simulations: int | None = Non
       simulations: a trained agent's simulations per move; None for the number used in training.
 
     Raises:
-      ConfigError: there is no such agent, or it does not play this game.
+      ConfigError: there is no such agent, it does not play this game, or `jax_enable_x64` is on.
       WorkdirError, SnapshotError: the agent's files cannot be read.
     """
+    if jax.config.jax_enable_x64:
+        raise ConfigError("jax_enable_x64 is on (or JAX_ENABLE_X64 is set): agents compute in 32 bits; switch it off")
     name = str(who)
     trained = isinstance(parse_player(name), TrainedPlayer)
     if game is None and not trained:

@@ -1,5 +1,6 @@
 """Agents in Python: what they say of positions, and the games that they play."""
 
+import jax
 import numpy as np
 import pytest
 from untrained_agents import write_untrained
@@ -19,6 +20,11 @@ def test_an_agent_is_named_by_its_folder_and_step(agent, folder):
     assert (agent.name, agent.plays, agent.simulations) == (f"{folder}@5", "tic_tac_toe", 8)
     assert podzero.load(f"{folder}@5", simulations=3).name == f"{folder}@5"
     assert repr(agent) == f"<{folder}@5, an agent of tic_tac_toe>"
+
+
+def test_an_agent_is_refused_where_jax_computes_in_64_bits():
+    with jax.enable_x64(True), pytest.raises(ConfigError, match="jax_enable_x64"):
+        podzero.load("zoo:tic_tac_toe")
 
 
 def test_the_network_gives_probabilities_of_legal_moves_alone(agent):

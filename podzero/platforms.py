@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import sys
 from collections.abc import MutableMapping
 from pathlib import Path
 
@@ -13,15 +14,28 @@ from podzero.storage import user_cache
 _TPU = ("accel*", "vfio")
 _GPU = ("nvidia*", "kfd", "dxg")
 """Device files of NVIDIA GPUs, AMD GPUs, and GPUs in the Windows Subsystem for Linux."""
+_MEANINGS = (
+    "JAX_ENABLE_X64", "JAX_EXPLICIT_X64_DTYPES", "JAX_NUMPY_DTYPE_PROMOTION", "JAX_NUMPY_RANK_PROMOTION",
+    "JAX_DEFAULT_PRNG_IMPL", "JAX_ENABLE_CUSTOM_PRNG", "JAX_LEGACY_PRNG_KEY", "JAX_TRANSFER_GUARD",
+    "JAX_TRANSFER_GUARD_HOST_TO_DEVICE", "JAX_TRANSFER_GUARD_DEVICE_TO_DEVICE", "JAX_TRANSFER_GUARD_DEVICE_TO_HOST",
+)  # fmt: skip
+"""Variables that change what JAX's functions compute or refuse: podzero's programs are written for the defaults."""
 _CACHE_BYTES = 2**30
 """Size of the cache; JAX deletes the least recently used programs."""
 
 
-def choose_platform(devices: Path, environment: MutableMapping[str, str]) -> None:
+def prepare_jax() -> None:
+    """Prepares a process of podzero's own, before it imports JAX: chooses its platform and undoes `_MEANINGS`."""
+    for name in _MEANINGS:
+        os.environ.pop(name, None)
+    choose_platform()
+
+
+def choose_platform(devices: Path = Path("/dev"), environment: MutableMapping[str, str] = os.environ) -> None:
     """Sets JAX_PLATFORMS=cpu on machines without TPUs and GPUs, unless the user has set it.
 
     Args:
-      devices: the directory of device files, `/dev`.
+      devices: the directory of device files.
       environment: the environment variables to change.
     """
     if any(_found(devices, _TPU)):
@@ -31,6 +45,9 @@ def choose_platform(devices: Path, environment: MutableMapping[str, str]) -> Non
     environment.setdefault("TPU_SKIP_MDS_QUERY", "1")
     if not any(_found(devices, _GPU)):
         environment.setdefault("JAX_PLATFORMS", "cpu")
+        # A notebook may have imported JAX before podzero: JAX has read its variables then, but not chosen a platform.
+        if (jax := sys.modules.get("jax")) is not None and not jax.config.jax_platforms:
+            jax.config.update("jax_platforms", environment["JAX_PLATFORMS"])
 
 
 def keep_compiled_programs(
