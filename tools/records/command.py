@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import TextIOWrapper
 from itertools import count
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -174,14 +176,16 @@ def _check(files: Iterable[Path], suffixes: Sequence[str]) -> None:
 def _read_all(files: Iterable[Path], spec: EnvSpec) -> Iterator[RecordedGame | Fault]:
     for file in files:
         try:
-            # Names and comments may be in any encoding; moves and results are ASCII.
-            with file.open(encoding="utf-8-sig", errors="replace") as lines:
+            with file.open("rb") as opened:
+                # A file of games may be larger than memory.
+                data = mmap(opened.fileno(), 0, access=ACCESS_READ) if file.stat().st_size else b""
                 match file.suffix.lower():
                     case ".sgf":
-                        yield from read_sgf(lines.read(), str(file), spec)
+                        yield from read_sgf(data[:].decode("utf-8-sig", "replace"), str(file), spec)
                     case ".pgn":
-                        yield from read_pgn(lines, str(file), spec)
+                        yield from read_pgn(data, str(file), spec)
                     case _:
+                        lines = TextIOWrapper(opened, encoding="utf-8-sig", errors="replace")
                         yield from read_lines(lines, str(file), spec)
         except OSError as error:
             raise ConfigError(f"{file} cannot be read: {error.strerror}") from None

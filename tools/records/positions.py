@@ -21,7 +21,7 @@ from podzero.envs.notation import NotationError
 from podzero.protocols import Env
 from podzero.samples import UNSEARCHED
 from podzero.tools.records.games import Fault, FaultKind, RecordedGame
-from podzero.tools.records.pgn import san_action
+from podzero.tools.records.pgn import chess_action
 from podzero.types import Array, EnvState, Move, Sample, View
 
 PolicyOf = Callable[[EnvState], NDArray[np.float32]]
@@ -148,20 +148,14 @@ class GameReplay:
         """
         if isinstance(move, str):
             state = jax.tree.map(lambda leaf: leaf[index], states())
-            action = self._named(move, state, legal)
+            if self._in_algebra:
+                return chess_action(self._notation, state, legal, move)
+            action = self._notation.action(state, move)
         else:
             action = move
         if not 0 <= action < len(legal) or not legal[action]:
             raise NotationError(f"'{move}' is not legal")
         return action
-
-    def _named(self, name: str, state: EnvState, legal: NDArray[np.bool_]) -> int:
-        try:
-            return self._notation.action(state, name)
-        except NotationError:
-            if not self._in_algebra:
-                raise
-            return san_action(self._notation, state, legal, name)
 
     def _move(
         self,

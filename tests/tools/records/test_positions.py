@@ -13,7 +13,7 @@ from podzero.config import GameConfig
 from podzero.envs import make_env
 from podzero.envs.notation import NotationError, notation_of
 from podzero.tools.records.games import Fault, RecordedGame
-from podzero.tools.records.pgn import read_pgn, san_action
+from podzero.tools.records.pgn import chess_action, read_pgn
 from podzero.tools.records.positions import GameReplay, ReplayedGame
 
 WON = (0, 3, 1, 4, 2)
@@ -154,7 +154,7 @@ def test_algebraic_names_of_python_chess_are_understood(name):
     for move in uci:
         legal = np.asarray(view(state).legal)
         action = notation.action(state, move)
-        assert san_action(notation, state, legal, board.san(chess.Move.from_uci(move))) == action
+        assert chess_action(notation, state, legal, board.san(chess.Move.from_uci(move))) == action
         board.push_uci(move)
         state = jax.device_get(step(state, jnp.int32(action)))
 
@@ -166,7 +166,7 @@ def test_algebraic_names_without_a_single_legal_move_are_refused(name):
     state = jax.device_get(env.init(jax.random.key(0)))
     legal = np.asarray(jax.jit(env.view)(state).legal)
     with pytest.raises(NotationError):
-        san_action(notation_of(env.spec), state, legal, name)
+        chess_action(notation_of(env.spec), state, legal, name)
 
 
 @pytest.mark.slow
@@ -180,7 +180,7 @@ def test_random_games_of_python_chess_are_replayed_move_by_move():
         game.headers["Result"] = board.result() if board.is_game_over() else "0-1"
         texts.append(f"{game}\n\n")
         played.append([move.uci() for move in board.move_stack])
-    games = list(read_pgn("".join(texts).splitlines(keepends=True), "x", env.spec))
+    games = list(read_pgn("".join(texts).encode(), "x", env.spec))
     found = {one.game.where: one.samples for one in GameReplay(env, at_once=4)(games)}
     names = [notation_of(env.spec).names(np.argmax(found[game.where].policy_target, axis=1).tolist()) for game in games]
     assert names == played

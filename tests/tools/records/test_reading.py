@@ -9,13 +9,11 @@ from podzero.evaluation.games import PlayedGame, game_to_tree
 from podzero.evaluation.records import record_text
 from podzero.tools.records.games import Fault, RecordedGame
 from podzero.tools.records.lines import read_lines
-from podzero.tools.records.pgn import read_pgn
 from podzero.tools.records.sgf import read_sgf
 
 GO = make_env("go_9x9").spec
 HEX = make_env("hex").spec
 FOUR = make_env("connect_four").spec
-CHESS = make_env("chess").spec
 
 
 def moves_and_points(found):
@@ -73,53 +71,6 @@ def test_sgf_of_other_games_and_faulty_sgf_is_left_out(text, kind):
 
 def test_a_game_without_sgf_finds_all_sgf_foreign():
     assert kinds(read_sgf("(;GM[11];B[a1])", "x", FOUR)) == ["foreign"]
-
-
-def test_pgn_of_other_games_than_chess_is_read_as_it_is_written():
-    env = make_env("connect_four")
-    games = [PlayedGame("a", "b", moves, 0.5) for moves in ([3, 3, 0], [6])]
-    lines = "\n".join(record_text(env, game) for game in games).splitlines(keepends=True)
-    assert moves_and_points(read_pgn(lines, "x", env.spec)) == [(["d", "d", "a"], 0.5), (["g"], 0.5)]
-
-
-def test_pgn_of_chess_is_read_without_comments_variations_and_glyphs():
-    text = """[Event "rated"]
-[Result "0-1"]
-
-1. e4 {[%clk 0:03:00] a (comment} e5 $1 2.Nf3!? (2. f4 exf4 (2... d5) 3. Nf3) Nc6 ; so (far
-3. Bb5 a6?? 0-1
-
-[Event "no result"]
-
-1. d4 *
-"""
-    assert moves_and_points(read_pgn(text.splitlines(keepends=True), "x", CHESS)) == [
-        (["e4", "e5", "Nf3", "Nc6", "Bb5", "a6"], 0.0),
-        (["d4"], None),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("tags", "kind"),
-    [
-        ('[Variant "Chess960"]', "foreign"),
-        ('[FEN "8/8/8/8/8/8/k7/7K w - - 0 1"]', "foreign"),
-        ('[Variant "Gardner"]\n[FEN "rnbqk/ppppp/5/PPPPP/RNBQK w - - 0 1"]', "foreign"),
-    ],
-)
-def test_pgn_of_variants_and_positions_is_left_out(tags, kind):
-    text = f'{tags}\n\n1. e4 1-0\n\n[Event "x"]\n\n1. e4 1-0\n'
-    found = list(read_pgn(text.splitlines(keepends=True), "x", CHESS))
-    assert kinds(found) == [kind]
-    assert found[1].moves == ("e4",)
-
-
-def test_the_start_of_the_game_itself_is_not_another_position():
-    gardner = make_env("gardner_chess").spec
-    text = '[Variant "Gardner"]\n[SetUp "1"]\n[FEN "rnbqk/ppppp/5/PPPPP/RNBQK w - - 0 1"]\n\n1. c3 1-0\n'
-    assert moves_and_points(read_pgn(text.splitlines(keepends=True), "x", gardner)) == [(["c3"], 1.0)]
-    text = '[SetUp "1"]\n[FEN "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"]\n\n1. c3 1-0\n'
-    assert moves_and_points(read_pgn(text.splitlines(keepends=True), "x", CHESS)) == [(["c3"], 1.0)]
 
 
 def test_games_that_podzero_has_recorded_are_read():
