@@ -16,6 +16,7 @@ from podzero.launch.trust import approve_files
 from podzero.platforms import keep_compiled_programs
 
 if TYPE_CHECKING:
+    from podzero.config import Experiment
     from podzero.tools.sweep.grid import SweepRun
 
 Metric = Literal["keeps_value", "mean_return", "rating"]
@@ -46,6 +47,15 @@ def sweep(
     ] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Minutes of training of each run: stop.minutes.", show_default="as in CONFIG")
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Learner steps of each run, so that their results are of equal steps: stop.steps, without stop.minutes "
+            "and stop.games of CONFIG.",
+            show_default="as in CONFIG",
+        ),
     ] = None,
     samples: Annotated[
         int | None,
@@ -78,11 +88,13 @@ def sweep(
 
     address = None if address == "local" else address
     secrets = read_env(env)
-    grid = read_grid([*settings, *([] if minutes is None else [f"stop.minutes={minutes:g}"])])
+    grid = read_grid([*settings, *_limits(settings, minutes, steps)])
     runs = plan(config, grid, samples)
     for run in runs:
         _check_alone(run)
         approve_files(run.experiment)
+    if (note := _judgement_note(runs[0].experiment)) is not None:
+        typer.echo(note, err=True)
     folder = SweepFolder(to or RUNS / f"{Path(config).stem}-sweep")
 
     def say(text: str) -> None:
@@ -117,10 +129,34 @@ def sweep(
         raise typer.Exit(1)
 
 
+def _limits(settings: list[str], minutes: float | None, steps: int | None) -> list[str]:
+    """The limits of `--minutes` and `--steps` as settings."""
+    limits = {} if minutes is None else {"stop.minutes": f"{minutes:g}"}
+    if steps is not None:
+        given = {setting.partition("=")[0] for setting in settings}
+        others = {name: "null" for name in ("stop.minutes", "stop.games") if name not in given}
+        limits = {"stop.steps": f"{steps}"} | others | limits
+    return [f"{name}={value}" for name, value in limits.items()]
+
+
+def _judgement_note(experiment: Experiment) -> str | None:
+    """What to expect of runs that end before a second judgement can begin; None for longer ones."""
+    minutes, evaluation = experiment.stop.minutes, experiment.evaluation
+    if minutes is None or minutes > evaluation.every_minutes:
+        return None
+    runs, every = f"Runs of {minutes:g} minutes", f"evaluation.every_minutes={evaluation.every_minutes:g}"
+    if evaluation.final_minutes:
+        return f"{runs} are judged at their end, and at most once before ({every}): they have no curve of strength."
+    return (
+        f"{runs} are judged at most once, and not at all if that round is under way when they end ({every}, "
+        "evaluation.final_minutes=0): the table may be empty. Leave out evaluation.final_minutes, or train longer."
+    )
+
+
 def _check_alone(run: SweepRun) -> None:
     """Refuses a run that does not end by itself, or needs several machines."""
     if run.experiment.stop.unlimited:
-        raise ConfigError(f"the run {run.name} would never end; give --minutes or stop.steps=N")
+        raise ConfigError(f"the run {run.name} would never end; give --minutes or --steps")
     if (hosts := run.experiment.cluster.learner_hosts) > 1:
         raise ConfigError(
             f"the run {run.name} trains on {hosts} machines (cluster.hosts or cluster.slice), but one of a sweep on "

@@ -27,6 +27,7 @@ RATES = "learner.optimizer.learning_rate=0.25,0.5"
         (["tic_tac_toe", "search.q_scal=tree,bounds"], "q_scale"),
         (["tic_tac_toe", "seed=0..1", "--minutes", "2", "stop.minutes=3"], "twice"),
         (["tic_tac_toe", "seed=0..1", "stop.minutes=null"], "--minutes"),
+        (["tic_tac_toe", "seed=0..1", "--steps", "8", "stop.steps=9"], "twice"),
         (["tic_tac_to", "seed=0..1"], "tic_tac_toe"),
         (["tic_tac_toe", "seed=0..1", "cluster.hosts=2"], "cluster.hosts"),
         (["tic_tac_toe", "seed=0..1", "--to", "gs://bucket/sweep"], "object storage"),
@@ -64,6 +65,33 @@ def test_a_sweep_that_has_ended_prints_its_table_at_once(command, tmp_path, monk
     code, out, _ = command("report", "runs/tic_tac_toe-sweep", "--json")
     assert code == 0
     assert Path(json.loads(out)["report"]).parent.name == "tic_tac_toe-sweep"
+
+
+@pytest.mark.parametrize(
+    ("settings", "limits", "warned"),
+    [
+        (["--steps", "40"], {"steps": 40}, ""),
+        (["--steps", "40", "--minutes", "9"], {"steps": 40, "minutes": 9.0}, ""),
+        (["--steps", "40", "stop.minutes=9"], {"steps": 40, "minutes": 9.0}, ""),
+        (["--minutes", "0.6"], {"minutes": 0.6}, "at their end"),
+        (["--minutes", "0.6", "evaluation.final_minutes=0"], {"minutes": 0.6}, "evaluation.final_minutes=0"),
+    ],
+)
+def test_limits_replace_those_of_the_experiment_and_a_sweep_without_curves_is_told(
+    command, tmp_path, monkeypatch, settings, limits, warned
+):
+    """The experiment has stop.minutes, and is judged every minute."""
+    monkeypatch.chdir(tmp_path)
+    seen = {}
+
+    def train_runs(folder, config, runs, *_):
+        seen.update(runs[0].experiment.stop.model_dump(exclude_none=True))
+        return {}
+
+    monkeypatch.setattr("podzero.tools.sweep.tuning.train_runs", train_runs)
+    code, _, error = command("sweep", "tic_tac_toe", "seed=0..1", *settings)
+    assert (code, seen) == (0, limits)
+    assert warned in error if warned else not error
 
 
 SWEEP = f"""

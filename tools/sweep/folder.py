@@ -130,6 +130,7 @@ def progress(workdir: Workdir, limits: StopConfig, stopped: bool = False) -> Swe
         return SweepProgress("unfinished", None)
     status = found.status
     reached = limits.reached(status.elapsed_s / 60, status.step, status.games) is not None
-    if reached and not found.alive and status.phase == "ended":
+    # While the last snapshot is judged, the last checkpoint is there already.
+    if reached and not found.alive and status.phase in ("judging", "ended"):
         return SweepProgress("finished", status)
     return SweepProgress("stopped early" if stopped else "unfinished", status)

@@ -41,6 +41,8 @@ class RunResult(NamedTuple):
     """Learner steps."""
     values: Mapping[str, float]
     """The newest evaluation, by the names of `folder.METRICS`."""
+    measured_at: Mapping[str, int]
+    """The learner step of each of these values."""
 
 
 class Difference(NamedTuple):
@@ -121,18 +123,24 @@ class SweepResults(NamedTuple):
                 f"{run.minutes:.1f}",
                 f"{run.steps:,}",
                 _number(run.values.get(self.metric, math.nan)),
+                f"{run.measured_at[self.metric]:,}" if self.metric in run.measured_at else _ABSENT,
             )
             for run in self.runs
         ]
         word = _MEASURES[self.metric][1]
+        steps = sorted({run.measured_at[self.metric] for run in self.runs if _compared(run, self.metric)})
+        unequal = ""
+        if len(steps) > 1:
+            unequal = f" They are of steps from {steps[0]:,} to {steps[-1]:,}; --steps N compares equal steps."
         return [
             ReportTable(
                 f"The {word} in the newest evaluation of each finished run: how many runs have one, mean and standard "
-                "deviation over seeds, mean difference from the first row, paired by seed, with its 95% interval.",
+                "deviation over seeds, mean difference from the first row, paired by seed, with its 95% interval."
+                + unequal,
                 ("settings", "measured", "mean", "spread", "difference"),
                 rows,
             ),
-            ReportTable("All runs.", ("run", "state", "minutes", "steps", word), runs),
+            ReportTable("All runs.", ("run", "state", "minutes", "steps", word, "at step"), runs),
         ]
 
 
@@ -164,7 +172,7 @@ def summarize(runs: Sequence[RunResult], metric: str | None = None) -> SweepResu
     for run in runs:
         groups.setdefault(tuple(run.combination.values()), []).append(run)
     by_seed = [
-        {run.seed: run.values[metric] for run in group if run.state == "finished" and metric in run.values}
+        {run.seed: run.values[metric] for run in group if _compared(run, metric)}
         for group in groups.values()
     ]
     combinations = [
@@ -174,6 +182,10 @@ def summarize(runs: Sequence[RunResult], metric: str | None = None) -> SweepResu
         for index, (group, found) in enumerate(zip(groups.values(), by_seed, strict=True))
     ]
     return SweepResults(metric, combinations, runs)
+
+
+def _compared(run: RunResult, metric: str) -> bool:
+    return run.state == "finished" and metric in run.values
 
 
 def _paired(first: Mapping[str, float], other: Mapping[str, float]) -> Difference | None:
@@ -201,6 +213,7 @@ def read_results(folder: SweepFolder, runs: Sequence[SweepRun], given_up: Mappin
 
 def _read(folder: SweepFolder, run: SweepRun, error: str | None) -> RunResult:
     workdir, (state, status) = folder.workdir(run), folder.progress(run)
+    newest = _newest_evaluation(RunReader(workdir)) if workdir.is_run else {}
     return RunResult(
         run.name,
         run.combination,
@@ -208,13 +221,18 @@ def _read(folder: SweepFolder, run: SweepRun, error: str | None) -> RunResult:
         state if error is None else f"given up: {error}",
         status.elapsed_s / 60 if status else 0.0,
         status.step if status else 0,
-        _newest_evaluation(RunReader(workdir)) if workdir.is_run else {},
+        {name: value for name, (value, _) in newest.items()},
+        {name: step for name, (_, step) in newest.items()},
     )
 
 
-def _newest_evaluation(reader: RunReader) -> dict[str, float]:
+def _newest_evaluation(reader: RunReader) -> dict[str, tuple[float, int]]:
+    """The newest value of each of `METRICS` that the run has, and its learner step."""
     record = reader.read()
     evaluations = Evaluations(MetricCurves(record.history), record.ladder)
-    found = {name: evaluations.values(measured) for name, (measured, _) in _MEASURES.items()}
-    known = {name: values[np.isfinite(values)] for name, values in found.items()}
-    return {name: float(values[-1]) for name, values in known.items() if len(values)}
+    found = {}
+    for name, (measured, _) in _MEASURES.items():
+        values = evaluations.values(measured)
+        if (known := np.flatnonzero(np.isfinite(values))).size:
+            found[name] = float(values[known[-1]]), evaluations.steps[known[-1]]
+    return found

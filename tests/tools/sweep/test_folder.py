@@ -70,6 +70,8 @@ def test_a_run_has_finished_when_it_has_ended_at_a_limit(folder):
     written(folder, first, "ended", 5.1)
     written(folder, second, "ended", 4.0)
     assert [folder.progress(run).state for run in (first, second)] == ["finished", "unfinished"]
+    written(folder, first, "judging", 5.1)
+    assert [folder.progress(run).state for run in (first, second)] == ["finished", "unfinished"]
     (longer, _) = opened(folder, "seed=0..1", "actors.games=8", "stop.minutes=6")
     assert folder.progress(longer).state == "unfinished"
     folder.mark_stopped(second)

@@ -10,7 +10,7 @@ from podzero.tools.sweep.results import RunResult, summarize
 
 def result(rate, seed, value, state="finished"):
     values = {} if value is None else {"rating": value}
-    return RunResult(f"rate{rate}-seed{seed}", {"rate": rate}, seed, state, 10.0, 100, values)
+    return RunResult(f"rate{rate}-seed{seed}", {"rate": rate}, seed, state, 10.0, 100, values, dict.fromkeys(values, 90))
 
 
 def test_differences_are_paired_by_seed():
@@ -51,8 +51,17 @@ def test_tables_name_what_was_given_up_and_json_has_null_for_what_is_not_known()
     assert [one["mean"] for one in tree["combinations"]] == [10.0, None]
 
 
+def test_the_step_of_each_value_is_said_and_that_compared_runs_differ_in_it():
+    runs = [result("1", "0", 10.0), result("1", "1", None), result("2", "0", 13.0)]
+    combinations, table = summarize(runs).tables()
+    assert [row[-1] for row in table.rows] == ["90", "\N{EN DASH}", "90"]
+    assert "--steps" not in combinations.caption
+    later = runs[2]._replace(measured_at={"rating": 296})
+    assert "from 90 to 296" in summarize([*runs[:2], later]).tables()[0].caption
+
+
 def test_the_most_comparable_measure_is_taken_unless_another_is_asked_for():
-    run = RunResult("run", {}, "", "finished", 1.0, 1, {"rating": 5.0, "keeps_value": 0.9})
+    run = RunResult("run", {}, "", "finished", 1.0, 1, {"rating": 5.0, "keeps_value": 0.9}, {})
     assert summarize([run]).combinations[0].mean == 0.9
     assert summarize([run], "rating").combinations[0].mean == 5.0
     assert summarize([run], "mean_return").combinations[0].values == []
