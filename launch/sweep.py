@@ -52,8 +52,8 @@ def sweep(
         int | None,
         typer.Option(
             min=1,
-            help="Learner steps of each run, so that their results are of equal steps: stop.steps, without stop.minutes "
-            "and stop.games of CONFIG.",
+            help="Learner steps of each run, so that equal steps are compared: stop.steps, without the other limits of "
+            "CONFIG.",
             show_default="as in CONFIG",
         ),
     ] = None,

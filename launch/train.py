@@ -69,6 +69,8 @@ def train(
     """
     address = None if address == "local" else address
     experiment, root, step, reason, layers = find_start(config, overrides or (), workdir)
+    if not check:
+        Workdir(root).check_free()
     secrets = read_env(env)
     packages = own_packages(with_ or (), address is not None, experiment.cluster.install_environment)
     check_startable(experiment, Workdir(root), step, joins=address is not None)

@@ -236,7 +236,7 @@ class Workdir:
         except BlockingIOError:
             holder = _read_holder(file)
             file.close()
-            raise WorkdirError(f"{self.root} is in use: {holder} works there") from None
+            raise self._in_use(holder) from None
         except OSError as error:
             file.close()
             raise WorkdirError(
@@ -246,6 +246,15 @@ class Workdir:
         file.write(f"{os.getpid()} {socket.gethostname()}")
         file.flush()
         return file
+
+    def check_free(self) -> None:
+        """Refuses a directory in use, before anything is said about its run; `lock` then reserves it.
+
+        Raises:
+          WorkdirError: another live process works here.
+        """
+        if (holder := self.holder()) is not None:
+            raise self._in_use(holder)
 
     def holder(self) -> LockHolder | None:
         """The process that trains here, that is, holds the lock; None if no process does."""
@@ -262,6 +271,9 @@ class Workdir:
 
     def _read_changes(self) -> str:
         return self.changes_file.read_text(errors="replace", encoding="utf-8") if self.changes_file.exists() else ""
+
+    def _in_use(self, holder: LockHolder) -> WorkdirError:
+        return WorkdirError(f"{self.root} is in use: {holder} works there")
 
     def _not_writable(self, error: OSError) -> WorkdirError:
         return WorkdirError(f"cannot write the working directory {self.root}: {error.strerror}")

@@ -28,6 +28,16 @@ def ended(tmp_path):
     return workdir
 
 
+@pytest.mark.parametrize("limit", ["stop.minutes=9", "stop.minutes=2"])
+def test_a_run_in_use_is_refused_before_anything_is_said_about_it(ended, command, limit):
+    """Whether or not its checkpoint has reached a limit."""
+    with ended.lock():
+        code, out, error = command("train", str(ended.root), limit)
+        assert command("train", str(ended.root), "stop.minutes=9", "--check")[0] == 0
+    assert (code, out) == (2, "")
+    assert "is in use" in error
+
+
 @pytest.mark.parametrize("limit", ["stop.steps=100", "stop.minutes=2", "stop.games=50"])
 def test_a_run_at_its_stop_limit_is_refused(ended, limit):
     with pytest.raises(ConfigError, match=f"already reached {limit}, .*raise"):

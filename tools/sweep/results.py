@@ -171,10 +171,7 @@ def summarize(runs: Sequence[RunResult], metric: str | None = None) -> SweepResu
     groups: dict[tuple[str, ...], list[RunResult]] = {}
     for run in runs:
         groups.setdefault(tuple(run.combination.values()), []).append(run)
-    by_seed = [
-        {run.seed: run.values[metric] for run in group if _compared(run, metric)}
-        for group in groups.values()
-    ]
+    by_seed = [{run.seed: run.values[metric] for run in group if _compared(run, metric)} for group in groups.values()]
     combinations = [
         Combination(
             group[0].combination, len(group), list(found.values()), _paired(by_seed[0], found) if index else None

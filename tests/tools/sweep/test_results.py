@@ -10,7 +10,8 @@ from podzero.tools.sweep.results import RunResult, summarize
 
 def result(rate, seed, value, state="finished"):
     values = {} if value is None else {"rating": value}
-    return RunResult(f"rate{rate}-seed{seed}", {"rate": rate}, seed, state, 10.0, 100, values, dict.fromkeys(values, 90))
+    measured_at = dict.fromkeys(values, 90)
+    return RunResult(f"rate{rate}-seed{seed}", {"rate": rate}, seed, state, 10.0, 100, values, measured_at)
 
 
 def test_differences_are_paired_by_seed():
