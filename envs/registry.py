@@ -14,6 +14,7 @@ from podzero.config import (
     JaxLibraryConfig,
     OwnGameConfig,
     SimulatorConfig,
+    import_paths,
 )
 from podzero.envs.boards import BOARD_GAMES, CHANCE_GAMES, GO_GAMES
 from podzero.envs.boards.go import Go
@@ -28,7 +29,7 @@ from podzero.envs.open_spiel import OpenSpielGame
 from podzero.envs.pgx_games import PgxGame
 from podzero.envs.simulator import Simulator, check_simulator
 from podzero.errors import ConfigError, nearest
-from podzero.importing import import_class
+from podzero.importing import approve, import_class
 from podzero.own_code import check_digest
 from podzero.protocols import Env
 from podzero.types import EnvSpec
@@ -83,14 +84,13 @@ def _own_game(config: SimulatorConfig) -> Simulator:
 
 def _instance(config: OwnGameConfig | SimulatorConfig, field: str) -> Any:
     """An object of the user's class; `field` is the setting that names it."""
+    check_digest(config, field)
     kind = import_class(config.place, field)
     try:
-        made = kind(**config.kwargs)
+        return kind(**config.kwargs)
     except Exception as error:
         call, found = f"{kind.__name__}(**{config.kwargs})", f"{type(error).__name__}: {error}"
         raise ConfigError(f"{field} = '{config.import_path}': {call} raised {found}") from error
-    check_digest(config, field)
-    return made
 
 
 def make_own_game(config: OwnGameConfig) -> OwnGame | GameOfChance:
@@ -222,6 +222,8 @@ def _in_time[C: (GymnasiumConfig, SimulatorConfig, OwnGameConfig, JaxLibraryConf
     make: Callable[[C], Made], config: C
 ) -> Made:
     """Calls `make(config)` within `env.build_timeout_s`."""
+    for path in import_paths(config):
+        approve(path)  # here, since the user may think about the answer for as long as they like
     # It runs foreign code, which may hang.
     thread = DeadlineThread(config.title)
     try:

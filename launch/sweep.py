@@ -12,7 +12,8 @@ from podzero.errors import ConfigError
 from podzero.importing import import_extra
 from podzero.launch.directories import RUNS
 from podzero.launch.options import Address, Config, Env, Json, print_json, print_tables, read_env
-from podzero.launch.trust import approve_files
+from podzero.launch.train import as_resumed
+from podzero.launch.trust import approve_code
 from podzero.platforms import keep_compiled_programs
 
 if TYPE_CHECKING:
@@ -92,10 +93,11 @@ def sweep(
     runs = plan(config, grid, samples)
     for run in runs:
         _check_alone(run)
-        approve_files(run.experiment)
     if (note := _judgement_note(runs[0].experiment)) is not None:
         typer.echo(note, err=True)
     folder = SweepFolder(to or RUNS / f"{Path(config).stem}-sweep")
+    for run in runs:
+        approve_code(as_resumed(run.experiment, folder.workdir(run)))
 
     def say(text: str) -> None:
         if not as_json:

@@ -27,7 +27,7 @@ from podzero.launch.options import (
     print_result,
     progress,
 )
-from podzero.launch.trust import approve_files
+from podzero.launch.trust import approve_code
 from podzero.listen_address import ListenAddress, free_address
 from podzero.platforms import keep_compiled_programs
 from podzero.player_names import game_to_play, parse_player
@@ -83,7 +83,7 @@ def compile_experiment(
     if slices is not None and len(slices) < 2:
         raise ConfigError(f"--scaling {scaling}: expected at least two slices to compare, for example v5e-4,v5e-256")
     experiment = load(config, overrides or ())
-    approve_files(experiment)
+    approve_code(experiment)
     from podzero.tools.compile.command import compile_for_slice, compile_for_slices
 
     found = (
@@ -136,7 +136,7 @@ def run_stage(stage: str, config: str, overrides: list[str], seconds: float, ver
     for override in overrides:
         _check_setting(override, stage)
     experiment = load(config, overrides)
-    approve_files(experiment)
+    approve_code(experiment)
     keep_compiled_programs()
     with _shown_log() if verbose else nullcontext():
         measure = getattr(import_module(f"podzero.tools.bench.{STAGES[stage]}"), f"bench_{stage}")

@@ -18,7 +18,7 @@ from podzero.launch.directories import continuation, find_start
 from podzero.launch.options import Address, Env, Overrides, config_names, read_env
 from podzero.launch.packages import own_packages
 from podzero.launch.parts import make_parts
-from podzero.launch.trust import approve_files
+from podzero.launch.trust import approve_code
 from podzero.platforms import keep_compiled_programs
 from podzero.player_names import ENGINES, EnginePlayer, engine_program
 from podzero.runtime.monitoring.writers import check_packages
@@ -115,7 +115,8 @@ def check_startable(experiment: Experiment, workdir: Workdir, step: int | None =
         the environment or the network cannot be made, or a network of the user's own violates the contract.
       WorkdirError: the copy of the teacher of a resumed run is missing.
     """
-    approve_files(workdir.with_kept_code(experiment))
+    experiment = as_resumed(experiment, workdir)
+    approve_code(experiment)
     _check_not_ended(experiment, workdir, step)
     _check_engines(experiment, joins)
     _check_solver(experiment, joins)
@@ -125,15 +126,24 @@ def check_startable(experiment: Experiment, workdir: Workdir, step: int | None =
         return
     if experiment.uses_openvino:
         import_openvino()
-    if workdir.is_run:
-        # The parameters are those of its checkpoint.
-        experiment = with_own_teacher(workdir.with_kept_code(experiment), workdir)
-        experiment = experiment.model_copy(update={"init_from": None})
     # What is built in needs no check.
     built_in = isinstance(experiment.env, GameConfig | ChanceGameConfig) and not experiment.own_parts
     read = (experiment.init_from, experiment.teacher, experiment.data.records, experiment.actors.opponents)
     if not built_in or any(read):
         _check_made(experiment)
+
+
+def as_resumed(experiment: Experiment, workdir: Workdir) -> Experiment:
+    """The experiment with the working directory's copies of code and teacher; as it is if the run is new.
+
+    Raises:
+      WorkdirError: the copy of the teacher is missing.
+    """
+    experiment = workdir.with_kept_code(experiment)
+    if not workdir.is_run:
+        return experiment
+    # The parameters are those of its checkpoint.
+    return with_own_teacher(experiment, workdir).model_copy(update={"init_from": None})
 
 
 def _check_not_ended(experiment: Experiment, workdir: Workdir, step: int | None) -> None:

@@ -1,7 +1,8 @@
-"""Asks before a Python file that an experiment names is imported; a folder is asked about once.
+"""Asks before code that an experiment names is imported: a folder of files and the name of a module once each.
 
-Whoever trains or evaluates what a stranger made would otherwise run the stranger's code unawares. Only the command line
-asks: Python programs that use podzero, and the processes of a run, import what they are given.
+Whoever trains or evaluates what a stranger made would otherwise run the stranger's code unawares, or any function of any
+installed package with the stranger's arguments. Only the command line asks: Python programs that use podzero import what
+they are given, and the processes of a run what was approved before they started.
 """
 
 from __future__ import annotations
@@ -12,75 +13,126 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from podzero.config import Experiment
+from podzero.config.section import place_of
 from podzero.errors import ConfigError
 from podzero.importing import approve, ask_before_import, file_digest
+from podzero.player_names import TrainedPlayer, parse_player
 from podzero.storage import user_config
 from podzero.workdir import read_json, write_atomically
 
 _SHIPPED = Path(__file__).resolve().parents[1] / "configs"
 """The experiments that come with podzero."""
-_MAX_DIGESTS = 1000
+_KNOWN = {
+    # Functions of arrays. None of them takes the name of a file, of a module or of a command.
+    "optax": (),
+    "optax.contrib": (),
+    # All but this one compute from observations, actions and rewards; it makes folders and writes videos there.
+    "gymnasium.wrappers": ("RecordVideo",),
+}
+"""The modules whose own functions and classes are called without a question, with whatever arguments, and what is asked
+for nevertheless. What they import from other packages is asked for as well (`podzero.importing`)."""
+_KNOWN_IMPORTS = ("ale_py", "minatar")
+"""The modules that register environments when they are imported and do nothing else, as the extra `envs` installs them."""
+_MAX_REMEMBERED = 1000
 
 
 class TrustedCode:
-    """What the user trusts: all files in some folders and below, and single files by their SHA-256.
+    """What the user trusts: all files in some folders and below, single files by their SHA-256, and names in modules.
 
     A file of a trusted folder is remembered by its digest as well, so that the copy in a run's directory is known.
 
     Args:
-      record: the JSON file that holds both.
+      record: the JSON file that holds all three.
       ask: asks the user a question; returns whether the answer is yes. None: there is nobody to ask.
       command: the command line, for messages.
+      trust_all: whether everything is approved without a question. It is remembered, without the folders of files.
     """
 
-    def __init__(self, record: Path, ask: Callable[[str], bool] | None, command: str) -> None:
+    def __init__(
+        self, record: Path, ask: Callable[[str], bool] | None, command: str, trust_all: bool = False
+    ) -> None:
         self._record = record
         self._ask = ask
         self._command = command
+        self._trust_all = trust_all
+        self._approved: set[str] = set()
 
-    def approve(self, file: Path) -> None:
-        """Returns if the file may be imported.
+    def approve(self, import_path: str) -> None:
+        """Returns if the code may be imported.
+
+        Args:
+          import_path: `file.py:Name` or `module:Name`, or either without a name.
 
         Raises:
           ConfigError: the user does not trust it, or there is nobody to ask.
         """
-        file = file.expanduser().resolve()
+        if import_path in self._approved:
+            return
+        place = place_of(import_path)
+        if place.endswith(".py"):
+            self._approve_file(Path(place).expanduser().resolve())
+        elif not _is_known(import_path):
+            self._approve_name(import_path)
+        self._approved.add(import_path)
+
+    def _approve_file(self, file: Path) -> None:
         digest = file_digest(str(file))
         if digest is None or file.is_relative_to(_SHIPPED):
             return  # what cannot be read is not imported either
-        held = read_json(self._record)
-        folders, digests = list(held.get("folders", [])), list(held.get("digests", []))
-        if not any(file.is_relative_to(folder) for folder in folders):
-            if digest in digests:
+        held = self._held()
+        known = digest in held["digests"]
+        if not any(file.is_relative_to(folder) for folder in held["folders"]):
+            if known:
                 return
-            self._ask_for(file)
-            folders.append(str(file.parent))
-        elif digest in digests:
-            return
-        held = {"folders": folders, "digests": [*digests, digest][-_MAX_DIGESTS:]}
-        with suppress(OSError):  # a user without a home is asked again
-            self._record.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._record, json.dumps(held, indent=1) + "\n")
+            self._ask_for(str(file), f"the code in {file.parent}")
+            if not self._trust_all:
+                held["folders"].append(str(file.parent))
+        if not known:
+            held["digests"].append(digest)
+            self._remember(held)
 
-    def _ask_for(self, file: Path) -> None:
-        what = f"{file} is code that the experiment names. It would run with all your rights."
+    def _approve_name(self, import_path: str) -> None:
+        held = self._held()
+        if import_path not in held["names"]:
+            self._ask_for(import_path, f"{import_path}, with any arguments")
+            held["names"].append(import_path)
+            self._remember(held)
+
+    def _ask_for(self, code: str, trusted: str) -> None:
+        if self._trust_all:
+            return
+        what = f"{code} is code that the experiment names. It would run with all your rights."
         if self._ask is None:
             raise ConfigError(f"{what} Read it first; if you trust it: podzero --trust {self._command}")
-        if not self._ask(f"{what}\nDo you trust the code in {file.parent}, now and later?"):
-            raise ConfigError(f"{file} is not trusted, so nothing was run")
+        if not self._ask(f"{what}\nDo you trust {trusted}, now and later?"):
+            raise ConfigError(f"{code} is not trusted, so nothing was run")
+
+    def _held(self) -> dict[str, list[Any]]:
+        held = read_json(self._record)
+        return {key: list(held.get(key, ())) for key in ("folders", "digests", "names")}
+
+    def _remember(self, held: Mapping[str, list[Any]]) -> None:
+        text = json.dumps({key: values[-_MAX_REMEMBERED:] for key, values in held.items()}, indent=1)
+        with suppress(OSError):  # a user without a home is asked again
+            self._record.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._record, text + "\n")
+
+
+def _is_known(import_path: str) -> bool:
+    place, _, name = import_path.rpartition(":")
+    return import_path in _KNOWN_IMPORTS or not (name.startswith("_") or name in _KNOWN.get(place, (name,)))
 
 
 def ask_before_imports(environment: Mapping[str, str], trust_all: bool) -> None:
-    """Makes this process ask before it imports a file, unless `trust_all`."""
-    if trust_all:
-        return
+    """Makes this process ask before it imports code that an experiment names, unless `trust_all`."""
     asks = sys.stdin.isatty() and sys.stderr.isatty() and "--json" not in sys.argv[1:]
     record = user_config(environment) / "trusted.json"
-    trusted = TrustedCode(record, _confirm if asks else None, shlex.join(sys.argv[1:]))
+    trusted = TrustedCode(record, _confirm if asks else None, shlex.join(sys.argv[1:]), trust_all)
     ask_before_import(trusted.approve)
 
 
@@ -88,11 +140,23 @@ def _confirm(question: str) -> bool:
     return typer.confirm(question, err=True)
 
 
-def approve_files(experiment: Experiment) -> None:
-    """Asks for the Python files of an experiment, which other processes will import.
+def approve_code(experiment: Experiment) -> None:
+    """Asks for the code that an experiment names, its teacher and its opponents included, before processes import it.
 
     Raises:
-      ConfigError: the user does not trust one of them.
+      ConfigError: the user does not trust it.
+      WorkdirError: the experiment of a teacher or opponent cannot be read.
     """
-    for file in experiment.code_files:
-        approve(file)
+    players = (experiment.teacher, *(opponent.who for opponent in experiment.actors.opponents))
+    agents = [agent for who in players if who is not None and (agent := _agent(who)) is not None]
+    for each in (experiment, *(agent.workdir.experiment() for agent in agents)):
+        for path in each.import_paths:
+            approve(path)
+
+
+def _agent(who: str) -> TrainedPlayer | None:
+    """The trained agent of this name; None if it is another player, or does not exist, which is checked elsewhere."""
+    with suppress(ConfigError):
+        player = parse_player(who)
+        return player if isinstance(player, TrainedPlayer) else None
+    return None

@@ -12,8 +12,9 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from podzero.errors import ConfigError, nearest
@@ -43,6 +44,7 @@ def import_class(identifier: str, field: str) -> type[Any]:
             f"{field} = '{identifier}': {place} has no class '{name}'{nearest(name, classes)}; its classes: "
             f"{', '.join(classes) or 'none'}"
         )
+    _approve_home(found_class, module)
     return found_class
 
 
@@ -59,7 +61,9 @@ def import_named(identifier: str, field: str) -> Any:
         own = [key for key, value in public.items() if getattr(value, "__module__", None) == module.__name__]
         defines = f"; it defines: {', '.join(own)}" if own else ""
         raise ConfigError(f"{field} = '{identifier}': {place} has no '{name}'{nearest(name, public)}{defines}")
-    return getattr(module, name)
+    found = getattr(module, name)
+    _approve_home(found, module)
+    return found
 
 
 def file_digest(place: str) -> str | None:
@@ -78,7 +82,8 @@ def _module_of(identifier: str, field: str, kind: str) -> tuple[ModuleType, str,
     place, colon, name = identifier.rpartition(":")
     if not (colon and place and name):
         raise ConfigError(f"{wanted_by}: expected module:{kind}, or path/to/file.py:{kind}")
-    return import_place(place, wanted_by), place, name
+    approve(identifier)
+    return _import(place, wanted_by), place, name
 
 
 def import_place(place: str, wanted_by: str) -> ModuleType:
@@ -87,6 +92,11 @@ def import_place(place: str, wanted_by: str) -> ModuleType:
     Raises:
       ConfigError: it does not exist, or importing it fails; the message begins with `wanted_by`.
     """
+    approve(place)
+    return _import(place, wanted_by)
+
+
+def _import(place: str, wanted_by: str) -> ModuleType:
     try:
         if place.endswith(".py"):
             return _import_file(Path(place))
@@ -141,22 +151,48 @@ def import_openvino() -> Any:
     return import_extra("openvino", "actors.inference = int8 or learner.cpu_convolutions = openvino", "openvino")
 
 
-_approve: list[Callable[[Path], None]] = []
+_approve: list[Callable[[str], None]] = []
 
 
-def ask_before_import(approve: Callable[[Path], None]) -> None:
-    """Makes this process call `approve` with each Python file before it is imported; it raises to refuse one."""
+def ask_before_import(approve: Callable[[str], None]) -> None:
+    """Makes this process call `approve` with each import path before its code is imported; it raises to refuse one."""
     _approve[:] = [approve]
 
 
-def approve(file: Path) -> None:
-    """Asks for a Python file, as its import would; whatever `ask_before_import` was given decides.
+def approve(import_path: str) -> None:
+    """Asks for code, as its import would; whatever `ask_before_import` was given decides.
+
+    Args:
+      import_path: `file.py:Name` or `module:Name`, or either without a name.
 
     Raises:
-      ConfigError: the file is refused.
+      ConfigError: it is refused.
     """
     for ask in _approve:
-        ask(file)
+        ask(import_path)
+
+
+def _approve_home(found: Any, module: ModuleType) -> None:
+    """Asks for what `module` itself only imports from another package: whoever trusts `module` need not trust that."""
+    home = sys.modules.get(str(getattr(found, "__module__", None)))
+    if home is None or _package(home) == _package(module):
+        return
+    # What a library makes for a module, such as a transformed function, is not among the names of the library.
+    for name, value in vars(home).items():
+        if value is found:
+            approve(f"{home.__name__}:{name}")
+            return
+
+
+def _package(module: ModuleType) -> str:
+    return module.__name__.partition(".")[0]
+
+
+class _SourceLoader(SourceFileLoader):
+    """Compiles the file itself: `__pycache__` beside it may hold other code than that which was approved."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -166,8 +202,7 @@ def _import_file(path: Path) -> ModuleType:
     name = f"podzero_file_{zlib.crc32(file.as_posix().encode()):08x}_{file.stem}"
     if name in sys.modules:
         return sys.modules[name]
-    approve(file)
-    spec = importlib.util.spec_from_file_location(name, file)
+    spec = importlib.util.spec_from_file_location(name, file, loader=_SourceLoader(name, str(file)))
     if not file.is_file() or spec is None or spec.loader is None:
         raise FileNotFoundError(f"there is no such file (looked for {file})")
     module = importlib.util.module_from_spec(spec)

@@ -105,17 +105,17 @@ def own_code(
     Raises:
       ConfigError: it cannot be imported, its file is not that of the experiment, or it does not take the arguments.
     """
-    # Before the import: a process imports a file once, and later changes of it do not matter.
-    _first_digest(place_of(config.place))
+    check_digest(config, f"{section}.name")
     target = import_named(config.place, f"{section}.name")
     code = OwnCode(section, config, target, parameters_of(target))
-    check_digest(config, f"{section}.name")
     _check_arguments(code, offered)
     return code
 
 
 def check_digest(config: OwnFile, setting: str) -> None:
-    """Checks that the file of an import path is the one with which the experiment was started.
+    """Checks that the file of an import path is the one with which the experiment was started, before it is imported.
+
+    A process imports a file once, so that later changes of it do not matter.
 
     Args:
       config: the section that names it.
@@ -125,6 +125,8 @@ def check_digest(config: OwnFile, setting: str) -> None:
       ConfigError: it is another file.
     """
     digest, section = _first_digest(place_of(config.place)), setting.rpartition(".")[0]
+    if digest is None and config.file is not None:
+        return  # its import says that the file is missing
     if config.sha256 not in (None, digest):
         raise ConfigError(
             f"{setting} = '{config.import_path}': the file is not the one that this experiment was started with: its "

@@ -24,8 +24,18 @@ from typing import Any, NamedTuple, get_args
 
 import yaml
 
-from podzero.config import ChanceGame, ChanceGameConfig, EnvConfig, Game, in_matches, load, observes_komi
+from podzero.config import (
+    ChanceGame,
+    ChanceGameConfig,
+    EnvConfig,
+    Game,
+    import_paths,
+    in_matches,
+    load,
+    observes_komi,
+)
 from podzero.errors import ConfigError, nearest
+from podzero.importing import approve
 from podzero.workdir import Workdir, split_step, step_folders
 
 _WITHOUT_NUMBER = ("random", "solver", "greedy")
@@ -160,7 +170,8 @@ def game_to_play(game: str | None, *players: str | None) -> str | EnvConfig:
       The name of a game in JAX, or an experiment's section `env`, as `in_matches`.
 
     Raises:
-      ConfigError: a player is unknown, no game is given, or the players play different games.
+      ConfigError: a player is unknown, no game is given, the players play different games, or the user does not trust
+        the code of the game.
       WorkdirError: the experiment of a working directory cannot be read.
     """
     games: dict[str, str | EnvConfig] = {}
@@ -177,7 +188,11 @@ def game_to_play(game: str | None, *players: str | None) -> str | EnvConfig:
     if not all(experiment.plays(_title(chosen)) for experiment in experiments.values()):
         listed = ", ".join(f"{name} plays {_title(found)}" for name, found in games.items())
         raise ConfigError(f"these play different games: {listed}")
-    return chosen if isinstance(chosen, str) else in_matches(chosen)
+    if isinstance(chosen, str):
+        return chosen
+    for path in import_paths(chosen):
+        approve(path)  # at once: importing JAX takes seconds
+    return in_matches(chosen)
 
 
 def knows_komi(player: BuiltinPlayer | EnginePlayer | TrainedPlayer) -> bool:

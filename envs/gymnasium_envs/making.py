@@ -174,7 +174,7 @@ def _wrapper_class(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:
         raise ConfigError(
             f"env.wrappers: gymnasium.wrappers has no '{name}'{nearest(name, known)}; write others as module:Class"
         )
-    kind = getattr(gymnasium.wrappers, name) if not module_name else import_class(name, "env.wrappers")
+    kind = import_class(name if module_name else f"gymnasium.wrappers:{name}", "env.wrappers")
     if not (isinstance(kind, type) and issubclass(kind, gymnasium.Wrapper)):
         raise ConfigError(f"env.wrappers: '{name}' is not a gymnasium.Wrapper")
     return kind

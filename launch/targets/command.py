@@ -14,6 +14,7 @@ from podzero.errors import ConfigError
 from podzero.launch.options import Config, Env, Overrides, read_env
 from podzero.launch.targets.perform import perform, script, take_down
 from podzero.launch.targets.plan import MOUNT, Plan, Site, check, name_of
+from podzero.launch.trust import approve_code
 from podzero.tools.compile.waiting import rates
 from podzero.workdir import refuse_url
 
@@ -103,6 +104,7 @@ def launch(
         else:
             take_down(plan, where, force)
         return
+    approve_code(experiment)  # the head runs it without a question
     lines = summary(plan, experiment)
     if dry_run:
         print(script(plan, where, notes=lines), end="")

@@ -25,6 +25,7 @@ from podzero.config.environments import JaxLibraryConfig as JaxLibraryConfig
 from podzero.config.environments import OwnGameConfig as OwnGameConfig
 from podzero.config.environments import SimulatorConfig as SimulatorConfig
 from podzero.config.environments import WrapperConfig as WrapperConfig
+from podzero.config.environments import import_paths as import_paths
 from podzero.config.environments import in_matches as in_matches
 from podzero.config.environments import observes_komi as observes_komi
 from podzero.config.experiment import Experiment as Experiment

@@ -246,6 +246,14 @@ EnvConfig = Annotated[
 ]
 
 
+def import_paths(env: EnvConfig) -> list[str]:
+    """The import paths of all code that an environment names, as `podzero.importing.approve` takes them."""
+    own = [env.place] if isinstance(env, OwnFile) and (":" in env.place or env.path_field == "module") else []
+    wrappers = (wrapper.name for wrapper in getattr(env, "wrappers", ()))
+    named = (name if ":" in name else f"gymnasium.wrappers:{name}" for name in wrappers)
+    return [path for path in (*own, *named) if path]
+
+
 def observes_komi(env: EnvConfig) -> bool:
     """Whether it is Go with many komis, each of which the network observes."""
     return isinstance(env, GameConfig) and env.komi is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import pydantic
@@ -14,7 +13,7 @@ from pydantic import Field, NonNegativeInt
 
 from podzero.config.acting import ActorsConfig, ReanalyseConfig, ReplayConfig, SearchConfig
 from podzero.config.data import DataConfig, check_data
-from podzero.config.environments import EnvConfig, GymnasiumConfig
+from podzero.config.environments import EnvConfig, GymnasiumConfig, import_paths
 from podzero.config.networks import ModelNetworkConfig, NetworkConfig, OwnNetworkConfig, ResNetConfig, learns_model
 from podzero.config.running import (
     CheckpointConfig,
@@ -24,7 +23,7 @@ from podzero.config.running import (
     RestartsConfig,
     StopConfig,
 )
-from podzero.config.section import OwnFile, OwnPart, Section, place_of
+from podzero.config.section import OwnFile, OwnPart, Section
 from podzero.config.serving import Int8Config, ServerConfig, check_placement
 from podzero.config.training import LearnerConfig, MuZeroConfig, check_tower
 
@@ -130,11 +129,9 @@ class Experiment(Section):
         return {name: section for name, section in sections.items() if section.file is not None}
 
     @property
-    def code_files(self) -> list[Path]:
-        """The Python files that processes of a run import: those of `own_files` as they are kept, and of wrappers."""
-        own = (place_of(section.place) for section in self.own_files.values())
-        wrappers = (place_of(wrapper.name) for wrapper in getattr(self.env, "wrappers", ()))
-        return [Path(place).expanduser() for place in (*own, *wrappers) if place.endswith(".py")]
+    def import_paths(self) -> list[str]:
+        """The import paths of all code that the experiment names; those of files as they are kept."""
+        return [*import_paths(self.env), *(part.place for part in self.own_parts.values())]
 
     def with_sections(self, sections: Mapping[str, Section]) -> Experiment:
         """The experiment with some of its sections, given by their dotted names, in place of its own."""
