@@ -1,8 +1,8 @@
 """Asks before code that an experiment names is imported: a folder of files and the name of a module once each.
 
-Whoever trains or evaluates what a stranger made would otherwise run the stranger's code unawares, or any function of any
-installed package with the stranger's arguments. Only the command line asks: Python programs that use podzero import what
-they are given, and the processes of a run what was approved before they started.
+Whoever trains or evaluates what a stranger made would otherwise run the stranger's code unawares, or any function of an
+installed package with the stranger's arguments. Only the command line asks: Python programs that use podzero import
+what they are given, and the processes of a run what was approved before they started.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _KNOWN = {
 """The modules whose own functions and classes are called without a question, with whatever arguments, and what is asked
 for nevertheless. What they import from other packages is asked for as well (`podzero.importing`)."""
 _KNOWN_IMPORTS = ("ale_py", "minatar")
-"""The modules that register environments when they are imported and do nothing else, as the extra `envs` installs them."""
+"""The modules that only register environments when they are imported; the extra `envs` installs them."""
 _MAX_REMEMBERED = 1000
 
 
@@ -53,9 +53,7 @@ class TrustedCode:
       trust_all: whether everything is approved without a question. It is remembered, without the folders of files.
     """
 
-    def __init__(
-        self, record: Path, ask: Callable[[str], bool] | None, command: str, trust_all: bool = False
-    ) -> None:
+    def __init__(self, record: Path, ask: Callable[[str], bool] | None, command: str, trust_all: bool = False) -> None:
         self._record = record
         self._ask = ask
         self._command = command

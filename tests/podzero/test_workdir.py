@@ -322,7 +322,7 @@ def test_the_file_that_registers_a_gymnasium_id_is_kept_too(tmp_path, experiment
     workdir.open(workdir.keep_code(experiment))
     (tmp_path / "pole.py").unlink()
     assert spec_of(workdir.experiment().env).num_actions == 2
-    assert workdir.experiment().code_files == [workdir.code / str(experiment.env.sha256)[:12] / "pole.py"]
+    assert workdir.experiment().import_paths == [f"{workdir.code}/{str(experiment.env.sha256)[:12]}/pole.py"]
 
 
 def test_another_file_that_registers_the_id_is_refused(tmp_path):
