@@ -75,8 +75,8 @@ def podzero(
         typer.Option(
             "--trust",
             envvar="PODZERO_TRUST",
-            help="Import the code that experiments name without asking; otherwise once for each folder of files and each "
-            "name in a module.",
+            help="Import the code that experiments name without asking; otherwise podzero asks once for each folder of "
+            "files and each name in a module.",
         ),
     ] = False,
 ) -> None:
