@@ -91,13 +91,12 @@ def sweep(
     secrets = read_env(env)
     grid = read_grid([*settings, *_limits(settings, minutes, steps)])
     runs = plan(config, grid, samples)
-    for run in runs:
-        _check_alone(run)
-    if (note := _judgement_note(runs[0].experiment)) is not None:
-        typer.echo(note, err=True)
     folder = SweepFolder(to or RUNS / f"{Path(config).stem}-sweep")
     for run in runs:
+        _check_alone(run)
         approve_code(as_resumed(run.experiment, folder.workdir(run)))
+    if (note := _judgement_note(runs[0].experiment)) is not None:
+        typer.echo(note, err=True)
 
     def say(text: str) -> None:
         if not as_json:
