@@ -123,9 +123,11 @@ def evaluate(
     game_to_play(game, who, opponent)
     keep_compiled_programs()
     from podzero.evaluation.evaluate import evaluate as run
+    from podzero.launch.tables import print_evaluation
 
     report = progress(_match_progress)
-    print_result(run(who, opponent, games, simulations, positions, seed, game, records, report=report), as_json)
+    found = run(who, opponent, games, simulations, positions, seed, game, records, report=report)
+    (print_json if as_json else print_evaluation)(found)
 
 
 def _match_progress(opponent: str, over: int, games: int, plies: int) -> str:

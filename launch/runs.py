@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from podzero.errors import ConfigError, nearest
-from podzero.launch.options import Json, Trained, print_json, print_result, print_tables
+from podzero.launch.options import Json, Trained, print_json, print_tables
 from podzero.workdir import Workdir, WorkdirError
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The run's working directory.")]
@@ -19,10 +19,14 @@ Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The run's workin
 
 def info(who: Trained, as_json: Json = False) -> None:
     """Show what a trained agent is: network, steps, hours, hardware, strength, and what it was started from."""
+    from podzero.launch.tables import agent_rows, print_rows
     from podzero.tools.report.info import agent_info
 
-    found = agent_info(who)._asdict()
-    print_result(found if as_json else {name: value for name, value in found.items() if value or value == 0}, as_json)
+    found = agent_info(who)
+    if as_json:
+        print_json(found._asdict())
+    else:
+        print_rows(agent_rows(found))
 
 
 def compare(

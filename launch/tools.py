@@ -260,13 +260,14 @@ def export(
     # Before the import of JAX, which takes seconds.
     parse_player(who)
     keep_compiled_programs()
+    from podzero.launch.tables import export_rows, print_rows
     from podzero.tools.export import export_agent
 
     result = export_agent(who, to.expanduser().absolute())
     if as_json:
         print_json(result)
     else:
-        print_result(result.pop("metadata") | result, as_json=False)
+        print_rows(export_rows(result))
 
 
 def import_(

@@ -110,7 +110,7 @@ def test_the_command_prints_lines_or_json(folder, command):
     code, out, _ = command("info", folder)
     assert code == 0
     lines = dict(line.split(None, 1) for line in out.splitlines())
-    assert lines["samples"] == "9000"
+    assert "9,000 samples" in out
     assert "extends" not in lines
     found = json.loads(command("info", f"{folder}@20", "--json")[1])
     assert (found["step"], found["extends"]) == (20, None)
