@@ -9,12 +9,14 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from packaging.requirements import Requirement
+
+from podzero.errors import ClusterError
 
 CheckVerdict = Literal["ok", "warn", "fail"]
 PROBE_TIMEOUT_S = 120.0
@@ -109,15 +111,16 @@ def memory() -> Check:
 
 
 def disk() -> Check:
-    """The free space for working directories (here) and for Ray's session (in /tmp)."""
-    hint, places = "", []
-    for place in dict.fromkeys((Path.cwd(), Path("/tmp"))):
-        free = shutil.disk_usage(place).free / 2**30
+    """The free space for working directories (here) and for Ray's session (in TMPDIR)."""
+    from podzero.runtime.cluster.ray_start import session_folder
+
+    hint, places, session = "", [], session_folder()
+    for place in dict.fromkeys((Path.cwd(), session)):
+        found = next(folder for folder in (place, *place.absolute().parents) if folder.exists())
+        free = shutil.disk_usage(found).free / 2**30
         places.append(f"{free:.0f} GiB free in {place}")
         if free < MIN_DISK_GIB:
-            hint = (
-                f"little space in {place}; free some, or train with --workdir elsewhere (Ray keeps its session in /tmp)"
-            )
+            hint = f"little space in {place}; free some, or train with --workdir and TMPDIR elsewhere"
     return Check("disk", "warn" if hint else "ok", ", ".join(places), hint)
 
 
@@ -143,21 +146,27 @@ def jax_devices() -> Check:
 
 
 def ray() -> Check:
-    """Whether Ray can be imported."""
+    """Whether Ray can be imported, and have its files where TMPDIR says."""
+    from podzero.runtime.cluster.ray_start import check_session_folder, session_folder
+
+    try:
+        check_session_folder(session_folder())
+    except ClusterError as error:
+        return Check("Ray", "fail", str(error), "no experiment can be trained here without Ray")
     return _importable("Ray", "import ray; print(ray.__version__)")
 
 
 def replay_server() -> Check:
     """Whether the replay server's Python environment has Reverb; creates the environment if it is missing."""
     from podzero.replay import EnvironmentUnusable, server_python
-    from podzero.replay.process import VARIABLE
+    from podzero.replay.process import VARIABLE, server_variables
 
     try:
         interpreter = server_python()
     except EnvironmentUnusable as error:
         return Check("replay server", "fail", str(error), "no experiment can be trained without it")
     code = "import reverb, tensorflow; from importlib.metadata import version; print('dm-reverb', version('dm-reverb'))"
-    answer, error_text = probe(code, interpreter)
+    answer, error_text = probe(code, interpreter, server_variables())
     if error_text:
         hint = (
             f"{VARIABLE} names it: it needs dm-reverb 0.14 and its TensorFlow; or unset {VARIABLE}"
@@ -190,12 +199,20 @@ def _importable(name: str, code: str) -> Check:
     return Check(name, "ok", answer)
 
 
-def probe(code: str, interpreter: str | Path = sys.executable) -> tuple[str, str]:
-    """Runs Python code in a process; returns the last line of its output and its error, one of them empty."""
+def probe(
+    code: str, interpreter: str | Path = sys.executable, variables: Mapping[str, str] = os.environ
+) -> tuple[str, str]:
+    """Runs Python code in a process; returns the last line of its output and its error, one of them empty.
+
+    Args:
+      code: the code.
+      interpreter: the Python that runs it, without the current folder on its path, as in a run.
+      variables: the environment variables of the process.
+    """
     # In a process of its own, since a broken library may crash it or never return. After a crash the last line would
     # be one of TensorFlow's notices.
-    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
-    command = [str(interpreter), "-c", code]
+    environment = {**variables, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    command = [str(interpreter), "-P", "-c", code]
     try:
         done = subprocess.run(
             command,

@@ -227,7 +227,7 @@ class ServerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             encoding="utf-8",
-            env={"TF_CPP_MIN_LOG_LEVEL": "2"} | _variables(),
+            env={"TF_CPP_MIN_LOG_LEVEL": "2"} | server_variables(),
         )
         try:
             answer = self._ask(json.dumps(dict(wanted)), timeout_s)
@@ -317,6 +317,6 @@ def free_port(port: int = 0) -> int:
         return int(probe.getsockname()[1])
 
 
-def _variables() -> dict[str, str]:
-    """This process's environment variables, without those that lead Python to its packages."""
+def server_variables() -> dict[str, str]:
+    """The environment variables of the replay server: this process's, without those that name Python's packages."""
     return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}

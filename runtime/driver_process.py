@@ -16,8 +16,8 @@ from podzero.errors import PodzeroError
 from podzero.runtime.stopping import NotStopped
 from podzero.workdir import Workdir
 
-PROGRAM = (sys.executable, "-c", "from podzero.launch.main import main; main()")
-"""The command line `podzero` of this Python, whatever is on the path."""
+PROGRAM = (sys.executable, "-P", "-c", "from podzero.launch.main import main; main()")
+"""The command line `podzero` of this Python, whatever is on the path and in the current folder."""
 STOP_LIMIT_S = 900.0
 """Longest wait for the last checkpoint of a run that is to end."""
 ENDED_IN_ORDER = (0, *(128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -201,6 +201,10 @@ def _session(address: str, namespace: str, environment: EnvironmentSpec | None) 
     ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = False
 
     settings = environment.runtime_env if environment else None
+    job = ray.job_config.JobConfig()
+    # Ray adds the driver's folder and that of its script, from which the driver itself imports nothing: a jax.py there
+    # would hide the library.
+    job._py_driver_sys_path = deque(maxlen=0)
     with ExitStack() as stack:
         stack.callback(ray.shutdown)  # also if a signal interrupts `ray.init`
         try:
@@ -210,6 +214,7 @@ def _session(address: str, namespace: str, environment: EnvironmentSpec | None) 
                     configure_logging=False,
                     log_to_driver=False,
                     namespace=namespace,
+                    job_config=job,
                     runtime_env=settings,
                 )
         except (ConnectionError, RuntimeError) as error:

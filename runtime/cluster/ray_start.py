@@ -9,9 +9,10 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -24,6 +25,10 @@ OBJECT_STORE_BYTES = 256 * 2**20
 """Object store of a cluster started here: enough for a few versions of a network that trains on one machine."""
 LOOPBACK = "127.0.0.1"
 """The address of a node started here: Ray's processes then listen nowhere else."""
+_SOCKET = f"ray/session_2026-11-27_13-15-23_393360_{os.getpid()}/sockets/plasma_store"
+"""The path of a socket in Ray's folder at some time of day."""
+_SOCKET_BYTES = 107
+"""The longest path that Linux takes for a socket."""
 START_ATTEMPTS = 3
 """Attempts to start a cluster on this machine."""
 
@@ -74,6 +79,25 @@ def _set_if_default(set_handler: Callable[[Any], None], handler: Any) -> None:
         set_handler(handler)
 
 
+def session_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """The folder below which Ray keeps the files of a cluster started here; it may not exist yet."""
+    return Path(environment.get("RAY_TMPDIR", environment.get("TMPDIR", "/tmp")))
+
+
+def check_session_folder(folder: Path) -> None:
+    """Checks that Ray can have sockets below `folder`.
+
+    Raises:
+      ClusterError: its path is too long for them.
+    """
+    most = _SOCKET_BYTES - len(f"/{_SOCKET}")
+    if (length := len(os.fsencode(folder.absolute()))) > most:
+        raise ClusterError(
+            f"Ray cannot keep its sockets in {folder}: the path has {length} bytes, and at most {most} leave room for "
+            "their names; set TMPDIR (or RAY_TMPDIR, which precedes it) to a folder with a shorter path, such as /tmp"
+        )
+
+
 @contextmanager
 def local_cluster(cpus: float) -> Iterator[str]:
     """Starts a cluster on this machine for as long as the context lasts.
@@ -85,8 +109,9 @@ def local_cluster(cpus: float) -> Iterator[str]:
       the address of the cluster.
 
     Raises:
-      ClusterError: Ray did not start in several attempts.
+      ClusterError: Ray did not start in several attempts, or its files would have paths that are too long.
     """
+    check_session_folder(session_folder())
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # By default Ray hides all accelerators from processes that reserve none, such as a learner on one machine.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -34,6 +34,30 @@ def test_a_probe_returns_the_answer_or_the_last_line_of_the_error():
     assert doctor.probe("import os; os._exit(9)") == ("", "exit code 9")
 
 
+SHADOWS = ("jax", "numpy", "ray", "reverb", "types", "random", "linecache", "podzero")
+"""Names of libraries that files of the user's own may have."""
+
+
+def test_a_probe_imports_what_training_does_whatever_is_in_the_current_folder(tmp_path, monkeypatch):
+    for name in SHADOWS:
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('not the library')")
+    monkeypatch.chdir(tmp_path)
+    assert doctor.probe("import random, types, numpy; print('found')") == ("found", "")
+
+
+def test_the_disk_is_looked_at_where_ray_keeps_its_files(tmp_path, monkeypatch):
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "later"))
+    assert f"free in {tmp_path / 'later'}" in doctor.disk().found
+
+
+def test_a_folder_whose_path_is_too_long_for_ray_fails(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_TMPDIR", f"/tmp/{'x' * 90}")
+    check = doctor.ray()
+    assert check.failed
+    assert "TMPDIR" in check.found
+
+
 def test_a_probe_that_hangs_is_ended(monkeypatch):
     monkeypatch.setattr(doctor, "PROBE_TIMEOUT_S", 0.5)
     assert doctor.probe("import time; time.sleep(60)") == ("", "no answer within 0 s")
@@ -57,7 +81,10 @@ def test_a_package_of_another_version_and_a_missing_one_are_named(monkeypatch):
     assert "uv sync" in check.hint
 
 
-def test_the_environment_of_the_replay_server_is_named_with_its_reverb():
+def test_the_environment_of_the_replay_server_is_named_with_its_reverb(tmp_path, monkeypatch):
+    # As ROS and conda set it; the replay server has a Python of its own.
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "reverb.py").write_text("raise RuntimeError('not the library')")
     check = doctor.replay_server()
     assert check.verdict == "ok"
     assert "dm-reverb 0.14" in check.found

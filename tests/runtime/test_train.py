@@ -9,6 +9,7 @@ import signal
 import psutil
 import pytest
 
+import podzero
 from podzero.networks.snapshots import snapshot_steps
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.monitoring.status import read_status
@@ -167,6 +168,16 @@ def test_a_signal_ends_the_run_with_a_checkpoint(tmp_path, tiny, watch, running)
     assert train(tiny(), workdir.root, None, watch(interrupt)) == (STOPPED, signal.SIGTERM)
     assert checkpoints(workdir)[0].step > 0
     assert running("ray::") == []
+
+
+@pytest.mark.slow
+def test_no_process_imports_files_of_the_current_folder_that_have_names_of_libraries(tmp_path, monkeypatch, tiny):
+    for name in ("jax", "flax", "numpy", "ray", "reverb", "random", "types", "podzero"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('not the library')")
+    monkeypatch.chdir(tmp_path)
+    run = podzero.train(tiny("stop.steps=40"), workdir=tmp_path / "run")
+    run.wait()
+    assert [checkpoint.step for checkpoint in checkpoints(Workdir(run.workdir))] == [40]
 
 
 @pytest.mark.slow

@@ -152,7 +152,7 @@ def _estimated_s(experiment: Experiment, size: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "experiment.yaml"
         config.write_text(tree.to_yaml(), encoding="utf-8")
-        program = (sys.executable, "-c", "from podzero.launch.cli import main; main()", "compile", str(config))
+        program = (sys.executable, "-P", "-c", "from podzero.launch.cli import main; main()", "compile", str(config))
         command = (*program, "--topology", "v5e-1", "--program", "server", "--json")
         done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=600, check=False)
     try:

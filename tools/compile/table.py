@@ -60,7 +60,7 @@ FIGURES = Path("benchmarks/results/compile.json")
 FOR_LAUNCH = Path("tools/compile") / FILE
 """The rates of the experiments for slices, below the current folder."""
 
-COMMAND = (sys.executable, "-c", "from podzero.launch.cli import main; main()", "compile")
+COMMAND = (sys.executable, "-P", "-c", "from podzero.launch.cli import main; main()", "compile")
 _LAST_WORDS = re.compile(r"^(?:F\d{4} [^\]]*\]|podzero:|[\w.]+Error:) ?(.*)$", re.MULTILINE)
 """The last line of libtpu before it aborts, of podzero about a user's mistake, or of Python about an exception."""
 

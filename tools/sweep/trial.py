@@ -32,6 +32,7 @@ ENDED = "ended"
 STOP_FILE = ".stop"
 """A file in the sweep's folder that asks all trials, on any node, to end their runs."""
 PROGRAM = (
+    "-P",
     "-c",
     # SIGTERM, and thus a last checkpoint, when the trial's process dies: PR_SET_PDEATHSIG is 1.
     "import ctypes, signal; ctypes.CDLL(None).prctl(1, signal.SIGTERM)\n"

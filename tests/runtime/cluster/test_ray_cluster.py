@@ -92,6 +92,15 @@ def test_nodes_keep_their_environment_where_uv_run_started_a_process_that_had_im
         assert not ray.get_runtime_context().runtime_env
 
 
+def test_workers_import_nothing_from_the_current_folder(cluster, tmp_path, monkeypatch):
+    """The driver does not either: a jax.py of the user's own, or a folder podzero, would hide the library."""
+    monkeypatch.chdir(tmp_path)
+    with connect(cluster.address, 0):
+        from ray._private.worker import global_worker
+
+        assert list(global_worker.core_worker.get_job_config().py_driver_sys_path) == []
+
+
 @pytest.mark.slow
 def test_actors_spread_over_the_nodes_of_a_cluster_that_runs_already(cluster, tmp_path, tiny, watch, running):
     raylets = set()

@@ -6,12 +6,20 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from ray._private import accelerators
 
-from podzero.runtime.cluster.ray_start import deferred_signals, local_node
+from podzero.errors import ClusterError
+from podzero.runtime.cluster.ray_start import (
+    check_session_folder,
+    deferred_signals,
+    local_cluster,
+    local_node,
+    session_folder,
+)
 
 
 @pytest.fixture
@@ -98,3 +106,24 @@ def test_a_node_has_the_visible_gpus_of_the_machine(monkeypatch, visible, gpus):
     )
     monkeypatch.setattr(accelerators, "get_accelerator_manager_for_resource", {"GPU": kind}.get)
     assert local_node(2)["num_gpus"] == gpus
+
+
+@pytest.mark.parametrize(
+    ("variables", "folder"),
+    [({}, "/tmp"), ({"TMPDIR": "/scratch"}, "/scratch"), ({"TMPDIR": "/scratch", "RAY_TMPDIR": "/ray"}, "/ray")],
+)
+def test_the_folder_of_a_session_is_rays(monkeypatch, variables, folder):
+    from ray._common.utils import get_default_system_temp_dir
+
+    for name in ("TMPDIR", "RAY_TMPDIR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert str(session_folder()) == get_default_system_temp_dir() == folder
+
+
+def test_a_folder_whose_path_is_too_long_for_sockets_is_refused_before_ray_starts(monkeypatch):
+    check_session_folder(Path("/tmp"))
+    monkeypatch.setenv("RAY_TMPDIR", f"/tmp/{'ü' * 45}")
+    with pytest.raises(ClusterError, match="TMPDIR"), local_cluster(1):
+        pass
