@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shlex
 import shutil
 import socket
 import time
@@ -29,11 +30,22 @@ from podzero.storage import (
     SHARD_MANIFEST,
     StorageError,
     read_saved,
+    reading,
     sealed,
     shard_folder,
     unsealed,
 )
-from podzero.workdir import Workdir, keep_as, step_folder, step_folders, sync, sync_tree, write_atomically
+from podzero.workdir import (
+    Workdir,
+    keep_as,
+    read_json,
+    step_folder,
+    step_folders,
+    sync,
+    sync_tree,
+    unused,
+    write_atomically,
+)
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +99,43 @@ class Checkpoint(NamedTuple):
 
 
 def checkpoints(workdir: Workdir) -> list[Checkpoint]:
-    """The checkpoints of a working directory, newest first."""
+    """The checkpoints of a working directory, newest first.
+
+    Raises:
+      StorageError: the folder cannot be read.
+    """
+    with reading(workdir.checkpoints):
+        return _checkpoints(workdir)
+
+
+def seen_checkpoints(workdir: Workdir, seen: int | None = None) -> list[Checkpoint]:
+    """The checkpoints of a working directory, newest first; empty only if it has never had one.
+
+    Args:
+      workdir: the run's working directory, whose last status names the newest checkpoint.
+      seen: the step of a checkpoint that this process knows of.
+
+    Raises:
+      StorageError: the folder cannot be read, or no checkpoint is found although there was one.
+    """
+    found = checkpoints(workdir)
+    if seen is None:
+        seen = read_json(workdir.status_file).get("checkpoint_step")
+    if not found and seen is not None:
+        raise StorageError(
+            f"{workdir.checkpoints} shows no checkpoint on {socket.gethostname()}, but the run had one of step "
+            f"{seen:,}: is the storage mounted? Nothing begins again at step 0 by itself. Bring the folder back and "
+            f"give the same command again, or begin in a new directory: podzero train {anew(workdir)}"
+        )
+    return found
+
+
+def anew(workdir: Workdir) -> str:
+    """The arguments of `podzero train` that begin a run again at step 0, in a new directory."""
+    return shlex.join([str(workdir.experiment_file), "--workdir", str(unused(workdir.root))])
+
+
+def _checkpoints(workdir: Workdir) -> list[Checkpoint]:
     # If the process died while a checkpoint of the same step was being replaced, the old one has another name.
     folders = {int(old.stem): old for old in workdir.checkpoints.glob(f"[0-9]*{_REPLACED}")}
     folders |= {step: step_folder(workdir.checkpoints, step) for step in step_folders(workdir.checkpoints)}
@@ -174,11 +222,6 @@ def set_aside(checkpoint: Checkpoint, reason: Exception) -> None:
     for old in sorted(aside.parent.glob(f"{_DAMAGED}[0-9]*"))[:-KEEP_DAMAGED]:
         _delete(old)
         log.warning("the damaged checkpoint %s was deleted: %d newer ones are kept", old, KEEP_DAMAGED)
-
-
-def newest_checkpoint(workdir: Workdir) -> Checkpoint | None:
-    """The newest checkpoint whose counters can be read."""
-    return next((found for found in checkpoints(workdir) if found.fault is None), None)
 
 
 def _check_visible(folder: Path, shards: Sequence[RemoteActor]) -> None:

@@ -251,7 +251,10 @@ class RestartPolicy:
           RunFailed: too many attempts failed for reasons other than lost or missing nodes.
           Exception: `error` itself, if every attempt would fail with it.
         """
-        if isinstance(error, RunFailed) or _is_user_error(error):
+        from podzero.learner import CheckpointMismatch
+
+        # No ConfigError: these workers have run, so it may pass, as where a dying process still holds the chips.
+        if isinstance(error, (RunFailed, WorkdirError, CheckpointMismatch)):
             raise error
         if not isinstance(error, (NodesAbsent, NodeLost)):
             self._failures += 1
@@ -345,9 +348,15 @@ class LearnerFailures:
         return self._pauses.note_failure("learner", None, now).pause_s
 
 
+_HOSTS = r"learner-\d+|learner host \d+|host\(s\) \d+(?:, \d+)*"
+"""Hosts of the learner in messages."""
+
+
 def _signature(error: Exception) -> str:
-    """Type and message of an error without numbers, which may be ids, addresses or times."""
-    return re.sub(r"\b[0-9a-f]*\d[0-9a-f]*\b", "#", f"{type(error).__name__}: {error}")
+    """Type and message of an error without numbers, which may be ids, addresses or times, except those of hosts."""
+    return re.sub(
+        rf"({_HOSTS})|\b[0-9a-f]*\d[0-9a-f]*\b", lambda found: found[1] or "#", f"{type(error).__name__}: {error}"
+    )
 
 
 def _may_pass(error: Exception) -> bool:
@@ -360,14 +369,8 @@ def _may_pass(error: Exception) -> bool:
 
 def _ends_training(error: Exception) -> bool:
     """Whether a restarted learner would fail with the same error."""
-    from podzero.learner import TrainingDiverged
+    from podzero.learner import CheckpointMismatch, TrainingDiverged
     from podzero.replay import ReplayTimeout
 
-    return _is_user_error(error) or isinstance(error, (TrainingDiverged, ReplayTimeout))
-
-
-def _is_user_error(error: Exception) -> bool:
-    """Whether only the user can fix the error."""
-    from podzero.learner import CheckpointMismatch
-
-    return isinstance(error, (ConfigError, WorkdirError, CheckpointMismatch))
+    user = (ConfigError, WorkdirError, CheckpointMismatch)
+    return isinstance(error, (*user, TrainingDiverged, ReplayTimeout))

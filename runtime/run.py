@@ -12,11 +12,11 @@ from functools import partial
 
 from podzero.config import Experiment
 from podzero.errors import PodzeroError, described
-from podzero.runtime.checkpoints import Checkpoint, newest_checkpoint
+from podzero.runtime.checkpoints import Checkpoint, seen_checkpoints
 from podzero.runtime.cluster.remote import NodeLost
-from podzero.runtime.failures import LearnerFailures, RestartPolicy
+from podzero.runtime.failures import SHARD, LearnerFailures, RestartPolicy
 from podzero.runtime.monitoring.metrics import MetricsLog, WriteAttempts
-from podzero.runtime.monitoring.monitor import Monitor
+from podzero.runtime.monitoring.monitor import Monitor, kind_of
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, PreemptionNotice, log_report
 from podzero.runtime.monitoring.status import Phase, write_status
 from podzero.runtime.monitoring.terminal import TerminalView
@@ -113,8 +113,8 @@ class Run:
                     while (reason := self._end_reason(signals)) is None:
                         self.handle(self._supervisor.listen())
                         self._supervisor.advance(self._monitor.share_passed(time.monotonic()))
-                        for name in self._supervisor.reconcile(partial(newest_checkpoint, self._workdir)):
-                            self.handle([MetricsReport(time.time(), name, {"count/restarts": 1.0})])
+                        for name in self._supervisor.reconcile(self._newest):
+                            self._note_restart(name)
                         self._save()
                         self._tracer.advance(self._supervisor.traceable)
                         self._show()
@@ -168,7 +168,7 @@ class Run:
         while not signals.event.is_set():
             try:
                 with signals.interrupting():
-                    checkpoint = start_workers(self._supervisor, self._workdir)
+                    checkpoint = start_workers(self._supervisor, self._workdir, seen=self._saver.newest)
             except Exception as failure:
                 pause_s = policy.pause_s(failure)
                 log.warning("the workers could not start; next attempt in %g s", pause_s, exc_info=failure)
@@ -183,6 +183,21 @@ class Run:
                 self._monitor.add("driver", {"count/restarts": since_checkpoint}, now)
                 return True
         return False
+
+    def _newest(self) -> Checkpoint | None:
+        """The newest checkpoint, whatever its state; None before the first one.
+
+        Raises:
+          StorageError: it cannot be seen.
+        """
+        return next(iter(seen_checkpoints(self._workdir, self._saver.newest)), None)
+
+    def _note_restart(self, name: str) -> None:
+        counts = {"count/restarts": 1.0}
+        if kind_of(name) == SHARD and self._saver.newest is None:  # so it began empty
+            counts["count/missing_samples"] = lost = self._monitor.samples_in(name)
+            log.warning("%s begins empty: %s samples are lost, since there is no checkpoint yet", name, f"{lost:,.0f}")
+        self.handle([MetricsReport(time.time(), name, counts)])
 
     def _pause_s(self, failure: LearnerFailed) -> float:
         """The pause before the workers start again after the learner failed."""

@@ -100,6 +100,11 @@ class Saver:
         return step | {"checkpoint/age_s": age, "checkpoint/failed_saves": float(self._failed)}
 
     @property
+    def newest(self) -> int | None:
+        """The step of the newest checkpoint; None before the first one."""
+        return self._newest.step
+
+    @property
     def due(self) -> bool:
         """Whether `start` would begin a write."""
         return self._write is None and time.monotonic() >= min(self._checkpoint_due, self._snapshot_due)

@@ -10,14 +10,17 @@ from podzero.errors import PodzeroError, described
 from podzero.runtime.checkpoints import (
     Checkpoint,
     RunFileDamaged,
+    anew,
     checkpoints,
     delete_unfinished,
+    seen_checkpoints,
     set_aside,
     set_aside_later,
 )
 from podzero.runtime.supervisor import Supervisor
 from podzero.runtime.workers import RunFailed
-from podzero.workdir import Workdir, WorkdirError, keep_as, unused
+from podzero.storage import StorageError
+from podzero.workdir import Workdir, WorkdirError, keep_as
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +32,10 @@ class NoUsableCheckpoint(WorkdirError):
     """All checkpoints of a run are damaged. A run never starts over at step 0 without being asked to."""
 
 
-def start_workers(supervisor: Supervisor, workdir: Workdir, step: int | None = None) -> Checkpoint | None:
-    """Starts the workers; returns the checkpoint that they started from, None in a directory without any.
+def start_workers(
+    supervisor: Supervisor, workdir: Workdir, step: int | None = None, seen: int | None = None
+) -> Checkpoint | None:
+    """Starts the workers; returns the checkpoint that they started from, None in a directory that never had any.
 
     Damaged checkpoints, and the checkpoints and snapshots of later steps, are renamed once the workers have started.
 
@@ -38,14 +43,16 @@ def start_workers(supervisor: Supervisor, workdir: Workdir, step: int | None = N
       supervisor: starts the workers.
       workdir: the run's working directory.
       step: the step of the checkpoint to start from; None takes the newest usable one.
+      seen: the step of a checkpoint that this process knows of.
 
     Raises:
       NoUsableCheckpoint: all checkpoints are damaged, or the one of `step` is damaged or missing; nothing was renamed.
+      StorageError: checkpoints that exist are not seen, or only after others had been chosen; nothing was renamed.
       Exception: any other error of `Supervisor.start`; nothing was renamed.
     """
     delete_unfinished(workdir)
     damaged: list[tuple[Checkpoint, Exception]] = []
-    present = checkpoints(workdir)
+    present = checkpoints(workdir) if step is not None else seen_checkpoints(workdir, seen)
     for checkpoint in present if step is None else [found for found in present if found.step == step]:
         try:
             if checkpoint.fault is not None:
@@ -57,7 +64,7 @@ def start_workers(supervisor: Supervisor, workdir: Workdir, step: int | None = N
             log.warning("the checkpoint of step %d is damaged", checkpoint.step, exc_info=error)
             damaged.append((checkpoint, error))
         else:
-            _set_aside_later(supervisor, workdir, checkpoint.step, damaged)
+            _set_aside_later(supervisor, workdir, checkpoint.step, damaged, present)
             log.info("resumed from the checkpoint of step %d", checkpoint.step)
             return checkpoint
     if step is not None:
@@ -65,15 +72,29 @@ def start_workers(supervisor: Supervisor, workdir: Workdir, step: int | None = N
     if damaged:
         raise _none_usable(workdir, damaged)
     supervisor.start(None)
-    _set_aside_later(supervisor, workdir, -1, [])
+    _set_aside_later(supervisor, workdir, -1, [], [])
     return None
 
 
 def _set_aside_later(
-    supervisor: Supervisor, workdir: Workdir, step: int, damaged: list[tuple[Checkpoint, Exception]]
+    supervisor: Supervisor,
+    workdir: Workdir,
+    step: int,
+    damaged: list[tuple[Checkpoint, Exception]],
+    present: list[Checkpoint],
 ) -> None:
-    """Renames checkpoints and snapshots later than `step`, where the workers started; kills them if that fails."""
+    """Renames checkpoints and snapshots later than `step`, where the workers started; kills them if that fails.
+
+    Raises:
+      StorageError: there are later ones that were not `present` when that checkpoint was chosen.
+    """
     try:
+        known = {found.step for found in present}
+        for new in (found for found in checkpoints(workdir) if found.step > step and found.step not in known):
+            raise StorageError(
+                f"{new.folder} appeared while the workers started from an older state: the storage shows its files "
+                "late. Give the same command again, to resume from that checkpoint"
+            )
         for checkpoint, reason in damaged:
             set_aside(checkpoint, reason)
         # Repeated: a checkpoint that was to be replaced is found once the newer one of its step has another name.
@@ -102,7 +123,7 @@ def _none_usable(workdir: Workdir, damaged: list[tuple[Checkpoint, Exception]]) 
     return NoUsableCheckpoint(
         f"no checkpoint of {workdir.root} can be used:\n{listed}\n"
         "The run does not begin again at step 0 by itself, and nothing was renamed. Restore one of these folders from "
-        f"a copy, or move {workdir.checkpoints} elsewhere to begin at step 0; then give the same command again"
+        f"a copy and give the same command again, or begin in a new directory: podzero train {anew(workdir)}"
     )
 
 
@@ -154,14 +175,14 @@ def _again(workdir: Workdir) -> str:
 
 
 def _smaller_rate(step: int, experiment: Experiment, workdir: Workdir) -> str:
-    """The command that resumes before `step`, the first with non-finite gradients, with a smaller learning rate."""
+    """The command that resumes with a smaller learning rate, if possible before the steps after `step` were skipped.
+
+    Later checkpoints have the weights of `step`, since skipped steps leave them as they are.
+    """
     rate = f"learner.optimizer.learning_rate={experiment.learner.optimizer.learning_rate / SMALLER:.2g}"
-    good = next((found.step for found in checkpoints(workdir) if found.fault is None and found.step <= step), None)
-    if good is not None:
-        where = shlex.quote(f"{workdir.root}@{good}")
-        return f"Resume from the checkpoint of step {good:,} with a smaller learning rate: podzero train {where} {rate}"
-    file, other = (shlex.quote(str(path)) for path in (workdir.experiment_file, unused(workdir.root)))
-    return (
-        "No checkpoint is older than that. Start again with a smaller learning rate: podzero train "
-        f"{file} {rate} --workdir {other}"
-    )
+    whole = [found.step for found in checkpoints(workdir) if found.fault is None]
+    if not whole:
+        return f"There is no checkpoint. Start again with a smaller learning rate: podzero train {anew(workdir)} {rate}"
+    good = next((found for found in whole if found <= step), whole[-1])
+    where = shlex.quote(f"{workdir.root}@{good}")
+    return f"Resume from the checkpoint of step {good:,} with a smaller learning rate: podzero train {where} {rate}"

@@ -27,6 +27,7 @@ from podzero.runtime.processes.process import Process, RunContext, hosted
 from podzero.runtime.processes.replay import ReplayProcess
 from podzero.runtime.program import CPU_ONLY, Kind, program, start_order
 from podzero.runtime.workers import LearnerGroup, ReplayShards, Worker, WorkerGroup, await_end, last_reports
+from podzero.storage import StorageError
 from podzero.workdir import Workdir
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,6 @@ class Supervisor:
       cluster: where they run.
       experiment: the experiment of the run.
       workdir: the working directory.
-      store: the handle of the parameter store.
       stopping: set when the run must end; it also ends a wait for nodes.
       home: the id of the driver's node.
       secrets: environment variables that all processes get, by name.
@@ -53,7 +53,6 @@ class Supervisor:
         cluster: Cluster,
         experiment: Experiment,
         workdir: Workdir,
-        store: Any,
         stopping: threading.Event,
         home: str,
         secrets: Mapping[str, str] = MappingProxyType({}),
@@ -68,7 +67,7 @@ class Supervisor:
         self._stopping = stopping
         self._nodes = RunNodes(cluster, experiment, home, CPU_ONLY)
         self._home = home
-        self._context = RunContext(experiment, workdir, run="", store=store, directory=None, secrets=dict(secrets))
+        self._context = RunContext(experiment, workdir, run="", store=None, directory=None, secrets=dict(secrets))
         self._program = {kind.name: kind for kind in program(experiment)}
         self._failures = Failures(experiment.restarts, self._program.values(), self._nodes.describe)
         # Shards and learner start on nodes chosen beforehand; all others one by one, wherever there is room.
@@ -102,11 +101,15 @@ class Supervisor:
           NodesAbsent: nodes did not join in time; the message names them.
           ClusterError, WorkerDied: a worker could not be built; no worker is left running.
         """
+        from podzero.runtime.params import start_param_store  # imports JAX, for which a command need not wait
+
         folder = checkpoint.folder if checkpoint else None
-        # The new run id marks all earlier processes as stale. A new directory keeps the processes of this start from
-        # finding the addresses of earlier ones.
-        directory = start_directory(self._home)
-        self._context = replace(self._context, run=uuid.uuid4().hex, directory=directory, restore_from=folder)
+        # The new run id marks all earlier processes as stale. A new directory and a new store keep the processes of
+        # this start from finding the addresses and parameters of earlier ones.
+        directory, store = start_directory(self._home), start_param_store(self._home)
+        self._context = replace(
+            self._context, run=uuid.uuid4().hex, store=store, directory=directory, restore_from=folder
+        )
         # Attempts count from the checkpoint's step, since the driver does not know how many there were before: seeds
         # that earlier attempts used must not be used again.
         self._first_attempt = checkpoint.step if checkpoint else 0
@@ -160,7 +163,8 @@ class Supervisor:
         """Replaces workers that have ended, except the learner's, and starts those for which there is now room.
 
         Args:
-          newest: finds the newest checkpoint, which holds the contents of a restarted shard.
+          newest: finds the newest checkpoint, which holds the contents of a restarted shard; raises `StorageError` if
+            it cannot be seen.
 
         Returns:
           the names of the workers that ended and of the shards that were replaced.
@@ -369,8 +373,13 @@ class Supervisor:
                 self._failures.note_end(name, lost.actor.node, loss, [])
             if not self._failures.may_start(name):
                 continue
+            try:
+                saved = contents(index)
+            except StorageError as failure:  # it may pass, and an empty shard in its place would not
+                self._failures.note_end(name, None, failure, [])
+                continue
             nodes = self._failures.usable(SHARD, self._nodes.for_workers())
-            if self.shards.replace(index, nodes, contents(index)):
+            if self.shards.replace(index, nodes, saved):
                 self._homeless.discard(index)
                 replaced.append(name)
             elif index not in self._homeless:

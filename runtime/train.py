@@ -110,12 +110,10 @@ def _start(
     lock = lock_run(f"process {os.getpid()} at {socket.gethostname()} trains {workdir.root}")
     # The lock lasts as long as its handle, which the stack holds.
     stack.callback(lambda: lock)
-    from podzero.runtime.params import start_param_store
-
     keep_teacher(experiment, workdir)
     experiment = workdir.keep_code(experiment)
     home = current_node_id()
-    supervisor = Supervisor(cluster, experiment, workdir, start_param_store(home), signals.event, home, secrets)
+    supervisor = Supervisor(cluster, experiment, workdir, signals.event, home, secrets)
     stack.callback(supervisor.kill)
     checkpoint = first_start(lambda: start_workers(supervisor, workdir, step), signals.event)
     workdir.open(experiment, checkpoint.step if checkpoint else 0, layers)

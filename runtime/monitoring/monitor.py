@@ -100,6 +100,10 @@ class Monitor:
             self._step = int(step)
             self._rates["steps"].add(now, step)
 
+    def samples_in(self, shard: str) -> float:
+        """The samples in a replay shard by its last report."""
+        return self._gauges[shard].get("replay/size", 0.0)
+
     def enter(self, phase: Phase, now: float, limit_s: float = math.inf) -> None:
         """Sets a phase that the metrics cannot tell, which ends training for good: a restart makes a new monitor.
 

@@ -114,7 +114,7 @@ class RunStatus:
     damaged_shards: int = 0
     """Replay shards in checkpoints that were damaged, so that older contents or none were restored."""
     missing_samples: int = 0
-    """Samples lost with these shards."""
+    """Samples lost with these shards, and with shards that ended before the first checkpoint."""
     failing: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Workers that have not worked since they failed: by name, the number of failures and the last error."""
     samples_per_s: float = 0.0

@@ -173,8 +173,8 @@ def _checkpoint_items(status: RunStatus, age: str) -> Iterator[str]:
         yield f"none for {age}" if status.failed_saves else "none yet"
     if status.failed_saves:
         yield f"[bold red]{status.failed_saves:,} saves failed since: all that time is lost if the run ends[/bold red]"
-    if status.damaged_shards:
-        yield f"[yellow]{status.missing_samples:,} samples missing from damaged ones[/yellow]"
+    if status.damaged_shards or status.missing_samples:
+        yield f"[yellow]{status.missing_samples:,} samples missing from lost or damaged ones[/yellow]"
 
 
 def _failing(status: RunStatus) -> RenderableType:

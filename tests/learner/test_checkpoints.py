@@ -156,7 +156,7 @@ def test_a_folder_that_does_not_exist_is_no_damage(checkpoints, state, tmp_path)
 def test_a_manifest_that_cannot_be_read_is_no_damage(checkpoints, state, tmp_path, monkeypatch, number):
     save(checkpoints, tmp_path / "7", state)
 
-    def fail(path):
+    def fail(path, **options):
         raise OSError(number, "cannot", str(path))
 
     monkeypatch.setattr(Path, "read_text", fail)

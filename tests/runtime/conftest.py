@@ -65,11 +65,12 @@ def make_supervisor(monkeypatch, tmp_path, experiment):
     monkeypatch.setattr(supervisor, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(supervisor, "STOP_TIMEOUT_S", 0.1)
     monkeypatch.setattr(supervisor, "start_directory", lambda node: f"the directory on {node}")
+    monkeypatch.setattr("podzero.runtime.params.start_param_store", lambda node: object())
 
     def make(*nodes, joined=True, stopping=None, **sections):
         cluster = FakeCluster(*nodes, joined=joined)
         stopping = stopping or NoWait()
-        made = Supervisor(cluster, experiment(**sections), Workdir(tmp_path), "the store", stopping, nodes[0].id)
+        made = Supervisor(cluster, experiment(**sections), Workdir(tmp_path), stopping, nodes[0].id)
         return made, cluster
 
     return make

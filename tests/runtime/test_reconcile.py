@@ -189,6 +189,28 @@ def test_a_shard_whose_checkpoint_was_deleted_meanwhile_takes_its_contents_from_
     assert cluster.started["replay-0"].contents == newer.shard(0)
 
 
+def unseen():
+    raise StorageError("saves shows no checkpoint, but the run had one of step 40")
+
+
+def test_a_lost_shard_does_not_restart_empty_while_the_checkpoints_are_not_seen(start):
+    supervisor, cluster = start(cpu_node("home", 8), restarts=AT_ONCE | {"max_first_failures": 9})
+    lost = lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
+    for _ in range(3):
+        assert supervisor.reconcile(unseen) == []
+    assert cluster.named("replay-0") is lost
+    assert "one of step 40" in supervisor.failing["replay-0"]
+    assert supervisor.reconcile(lambda: SAVED) == ["replay-0"]
+    assert cluster.started["replay-0"].contents == SAVED.shard(0)
+
+
+def test_checkpoints_that_stay_away_from_a_lost_shard_end_the_run_at_last(start):
+    supervisor, cluster = start(cpu_node("home", 8), restarts=AT_ONCE | {"max_first_failures": 2})
+    lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
+    with pytest.raises(RunFailed, match="one of step 40"):
+        supervisor.reconcile(unseen)
+
+
 def test_a_restarted_shard_that_never_listens_is_a_failure_that_is_tried_again(start, clock, caplog):
     supervisor, cluster = start(cpu_node("home", 8))
     cluster.answers[ReplayProcess]["ready"] = PENDING

@@ -66,6 +66,7 @@ RECOVERABLE = [
     ClusterError("waited for a free chip"),
     PortTaken("shard 0 cannot listen on port 7"),
     RuntimeError("the coordination service is unavailable"),
+    ConfigError("tpu-1 is a host of v5e-16, but JAX finds only cpu devices there: another process uses the chips"),
 ]
 
 
@@ -111,13 +112,51 @@ def test_a_recovery_that_fails_again_and_again_ends_the_run_with_the_last_error(
     assert cluster.alive() == []
 
 
-def test_an_error_of_the_user_ends_a_recovery_at_once(make_run):
+def test_a_checkpoint_of_another_network_ends_a_recovery_at_once(make_run):
     run, cluster, signals, _ = make_run()
-    cluster.answers[LearnerProcess]["ready"] = ConfigError("learner.batch_size 15 is not divided by the 2 devices")
+    cluster.answers[LearnerProcess]["ready"] = CheckpointMismatch("another network")
     learner_dies_with_its_node(cluster)
-    with pytest.raises(ConfigError):
+    with pytest.raises(CheckpointMismatch):
         run.until_end(signals)
     assert signals.event.waits == []
+
+
+def test_a_recovery_waits_for_checkpoints_that_are_not_seen_for_a_moment(make_run, tmp_path, monkeypatch):
+    run, cluster, signals, _ = make_run()
+    folder, started = Workdir(tmp_path).checkpoints, []
+    run._saver.write_checkpoint(run._save_state())
+    folder.rename(tmp_path / "aside")
+    start = Supervisor.start
+    monkeypatch.setattr(
+        Supervisor, "start", lambda self, found: (started.append(found and found.step), start(self, found))
+    )
+    signals.event._meanwhile = lambda: len(signals.event.waits) == 2 and (tmp_path / "aside").rename(folder)
+    cluster.answers[LearnerProcess]["run"] = None
+    learner_dies_with_its_node(cluster)
+    assert "steps" in run.until_end(signals)
+    assert (started, len(signals.event.waits)) == ([40], 2)
+    assert [path.name for path in folder.iterdir()] == ["000000040"]
+
+
+def test_checkpoints_that_stay_away_end_a_recovery(make_run, tmp_path):
+    run, cluster, signals, _ = make_run()
+    run._saver.write_checkpoint(run._save_state())
+    Workdir(tmp_path).checkpoints.rename(tmp_path / "aside")
+    learner_dies_with_its_node(cluster)
+    with pytest.raises(RunFailed, match="one of step 40"):
+        run.until_end(signals)
+    assert len(signals.event.waits) == failures_module.MAX_FAILURES
+
+
+def test_the_parameters_of_lost_workers_are_not_given_to_those_that_follow(make_run):
+    run, cluster, signals, _ = make_run()
+    before = cluster.started["actor-0"].context.store
+    cluster.answers[LearnerProcess]["run"] = None
+    learner_dies_with_its_node(cluster)
+    run.until_end(signals)
+    stores = {cluster.started[name].context.store for name in ("actor-0", "learner")}
+    assert len(stores) == 1
+    assert before not in stores
 
 
 def test_a_recovery_ends_when_the_run_is_stopped(make_run):
@@ -275,6 +314,21 @@ def test_the_same_error_at_the_same_step_ends_the_run_whatever_ids_and_addresses
     failures.pause_s(failed(WorkerDied("learner is gone: actor 77aa00, pid=12, node 10.0.0.4")), 40, 49, 10.0)
     with pytest.raises(RunFailed, match="twice at step 48 "):
         failures.pause_s(failed(WorkerDied("learner is gone: actor ffee01, pid=9, node 10.0.0.5")), 40, 48, 20.0)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "learner-{} is gone: killed by the out-of-memory killer, pid={}9",
+        "learner failed: learner host 0 has waited 61 s for a batch, and host(s) {} gave no sign",
+    ],
+)
+def test_hosts_that_fail_one_after_the_other_at_the_same_step_are_no_repeated_failure(experiment, message):
+    failures = LearnerFailures(experiment(restarts={"learner_failures": 5}).restarts)
+    for rank in range(1, 6):
+        failures.pause_s(failed(WorkerDied(message.format(rank, rank))), 40, 40, 10.0 * rank)
+    with pytest.raises(RunFailed, match="twice at step 40 "):
+        failures.pause_s(failed(WorkerDied(message.format(3, 7))), 40, 40, 60.0)
 
 
 @pytest.mark.parametrize("error", [NodeLost("learner is gone"), PortTaken("port 7"), HostLost("host 1 did not join")])

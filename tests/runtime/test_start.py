@@ -1,8 +1,11 @@
 """A run starts from the newest checkpoint that can be used; the command that a failed run names resumes it."""
 
+import errno
 import pickle
 import re
 import shlex
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +14,7 @@ from podzero.launch.directories import find_start
 from podzero.learner import CheckpointDamaged, TrainingDiverged
 from podzero.replay import ReplayMismatch
 from podzero.runtime.checkpoints import checkpoints
+from podzero.runtime.monitoring.status import RunStatus, write_status
 from podzero.runtime.start import NoUsableCheckpoint, start_workers, with_advice
 from podzero.runtime.workers import RunFailed
 from podzero.storage import StorageError
@@ -20,13 +24,14 @@ from .test_checkpoints import write
 
 
 class Supervisor:
-    """Refuses some of the checkpoints with an error."""
+    """Refuses some of the checkpoints with an error; calls `meanwhile` when workers start."""
 
-    def __init__(self, refused, error):
-        self.refused, self.error = refused, error
+    def __init__(self, refused=(), error=None, meanwhile=lambda: None):
+        self.refused, self.error, self.meanwhile = refused, error, meanwhile
         self.started = []
 
     def start(self, checkpoint):
+        self.meanwhile()
         if checkpoint is not None and checkpoint.step in self.refused:
             raise self.error
         self.started.append(checkpoint and checkpoint.step)
@@ -108,7 +113,7 @@ def test_where_all_checkpoints_are_damaged_no_run_begins_anew(workdir):
             start_workers(supervisor, workdir)
         for checkpoint in checkpoints(workdir):
             assert str(checkpoint.folder) in str(raised.value)
-        assert f"move {workdir.checkpoints} elsewhere" in str(raised.value)
+        assert f"podzero train {workdir.experiment_file} --workdir {workdir.root}-2" in str(raised.value)
     assert supervisor.started == []
     assert names(workdir) == before
 
@@ -126,6 +131,57 @@ def test_a_checkpoint_without_its_counters_is_damaged(workdir):
     assert start_workers(supervisor, workdir).step == 10
     assert supervisor.started == [10]
     assert (workdir.checkpoints / "damaged-000000020").is_dir()
+
+
+@pytest.fixture
+def hidden(workdir):
+    """Hides the folder of the checkpoints, as on storage that has gone for a moment; returns what brings it back."""
+    write_status(workdir, RunStatus("test", "training", 60.0, checkpoint_step=20))
+    aside = workdir.root / "aside"
+    workdir.checkpoints.rename(aside)
+    return lambda: aside.rename(workdir.checkpoints)
+
+
+def test_where_a_checkpoint_was_and_none_is_seen_nothing_starts(workdir, hidden):
+    supervisor = Supervisor()
+    for emptied in (False, True):  # a folder on which nothing is mounted is empty
+        with pytest.raises(StorageError, match=r"one of step 20.*mounted") as raised:
+            start_workers(supervisor, workdir)
+        assert f"podzero train {workdir.experiment_file} --workdir {workdir.root}-2" in str(raised.value)
+        workdir.checkpoints.rmdir() if emptied else workdir.checkpoints.mkdir()
+    assert supervisor.started == []
+    hidden()
+    assert start_workers(supervisor, workdir).step == 20
+    assert [checkpoint.step for checkpoint in checkpoints(workdir)] == [20, 10]
+
+
+def test_what_this_process_has_seen_counts_as_well(workdir, hidden):
+    workdir.status_file.unlink()
+    with pytest.raises(StorageError, match="one of step 20"):
+        start_workers(Supervisor(), workdir, seen=20)
+
+
+def test_a_later_checkpoint_that_appears_while_workers_start_keeps_its_name(workdir):
+    later = checkpoints(workdir)[0].folder
+    later.rename(workdir.root / "aside")
+    step_folder(workdir.snapshots, 20).mkdir(parents=True)
+    supervisor = Supervisor(meanwhile=lambda: (workdir.root / "aside").rename(later))
+    with pytest.raises(StorageError, match="appeared while"):
+        start_workers(supervisor, workdir)
+    assert supervisor.started == [10, "killed"]
+    assert (later / "run.json").is_file()
+    assert step_folder(workdir.snapshots, 20).is_dir()
+    supervisor.meanwhile = lambda: None
+    assert start_workers(supervisor, workdir).step == 20
+
+
+def test_a_folder_that_cannot_be_listed_is_no_empty_one(workdir, monkeypatch):
+    def fail(path):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(Path, "iterdir", fail)
+    with pytest.raises(StorageError, match="Stale file handle"):
+        checkpoints(workdir)
 
 
 def test_workers_do_not_stay_when_a_folder_cannot_be_renamed(workdir, monkeypatch):
@@ -202,8 +258,15 @@ def test_after_a_divergence_the_run_goes_on_from_before_it_with_a_smaller_learni
     assert (record.step, record.change.setting) == (2000, "learner.optimizer.learning_rate")
 
 
-def test_after_a_divergence_at_once_a_new_run_begins_with_a_smaller_learning_rate(failed_run):
+def test_after_a_divergence_older_than_all_checkpoints_the_first_with_its_weights_is_used(failed_run):
+    """The steps after it were skipped, so that weights and optimizer are those of the step before."""
+    found = followed(failed(TrainingDiverged(1000, 9)), failed_run)
+    assert (found.root, found.step) == (failed_run.root, 10)
+
+
+def test_after_a_divergence_without_a_checkpoint_a_new_run_begins_with_a_smaller_learning_rate(failed_run):
     held = failed_run.experiment().learner.optimizer.learning_rate
+    shutil.rmtree(failed_run.checkpoints)
     found = followed(failed(TrainingDiverged(1000, 9)), failed_run)
     assert (found.root, found.step) == (failed_run.root.with_name("my run-2"), None)
     assert 0 < found.experiment.learner.optimizer.learning_rate < held / 2

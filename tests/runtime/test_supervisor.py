@@ -32,7 +32,7 @@ def test_a_start_starts_replay_learner_and_actors(make_supervisor):
     assert sorted(cluster.alive()) == ["actor-0", "actor-1", "learner", "replay-0", "replay-1"]
     assert supervisor.learning
     assert cluster.named("actor-0").last("run").args == ()
-    assert cluster.started["actor-1"].context.store == "the store"
+    assert cluster.started["actor-1"].context.store is cluster.started["learner"].context.store is not None
 
 
 def test_reanalysers_are_started_where_a_share_is_reanalysed(make_supervisor):
@@ -40,7 +40,7 @@ def test_reanalysers_are_started_where_a_share_is_reanalysed(make_supervisor):
     supervisor.start(None)
     assert cluster.alive("reanalyser") == ["reanalyser-0", "reanalyser-1"]
     process = cluster.started["reanalyser-1"]
-    assert (process.index, process.context.store) == (1, "the store")
+    assert (process.index, process.context.store) == (1, cluster.started["learner"].context.store)
     without, cluster = make_supervisor(cpu_node("home", 8), reanalyse={"count": 2})
     without.start(None)
     assert cluster.alive("reanalyser") == []
