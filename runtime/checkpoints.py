@@ -224,6 +224,11 @@ def set_aside(checkpoint: Checkpoint, reason: Exception) -> None:
         log.warning("the damaged checkpoint %s was deleted: %d newer ones are kept", old, KEEP_DAMAGED)
 
 
+def newest_checkpoint(workdir: Workdir) -> Checkpoint | None:
+    """The newest checkpoint whose counters can be read."""
+    return next((found for found in checkpoints(workdir) if found.fault is None), None)
+
+
 def _check_visible(folder: Path, shards: Sequence[RemoteActor]) -> None:
     """Checks that the driver sees the parts of a checkpoint that learner and shards wrote on their own nodes.
 

@@ -144,7 +144,7 @@ def last_checkpoint_failed(reason: str, failure: Exception, workdir: Workdir) ->
     """The error of a run that ended for `reason` and could not write its last checkpoint; says what to do."""
     return LastCheckpointFailed(
         f"the run has ended ({reason}), but its last checkpoint could not be written: {described(failure)}. What "
-        f"came after the newest one is lost.\n{_again(workdir)}\nOn a cluster, add the --address of this run. "
+        f"came after the newest one is lost.\n{_next_command(workdir)}\nOn a cluster, add the --address of this run. "
         f"Log: {workdir.log_file}"
     )
 
@@ -162,27 +162,30 @@ def with_advice(failure: RunFailed, experiment: Experiment, workdir: Workdir) ->
     cause: BaseException | None = failure
     while cause is not None and not isinstance(cause, TrainingDiverged):
         cause = cause.__cause__
-    advice = _again(workdir) if cause is None else _smaller_rate(cause.step, experiment, workdir)
+    rate = f"learner.optimizer.learning_rate={experiment.learner.optimizer.learning_rate / SMALLER:.2g}"
+    advice = _next_command(workdir) if cause is None else _next_command(workdir, cause.step, rate)
     return RunFailed(f"{failure}\n{advice}\nOn a cluster, add the --address of this run. Log: {workdir.log_file}")
 
 
-def _again(workdir: Workdir) -> str:
-    newest = next((found.step for found in checkpoints(workdir) if found.fault is None), None)
-    what = (
-        f"Resume from the checkpoint of step {newest:,}" if newest is not None else "Start again without a checkpoint"
-    )
-    return f"{what}: podzero train {shlex.quote(str(workdir.root))}"
+def _next_command(workdir: Workdir, diverged: int | None = None, rate: str = "") -> str:
+    """The command that resumes a run; after a divergence with another learning rate.
 
-
-def _smaller_rate(step: int, experiment: Experiment, workdir: Workdir) -> str:
-    """The command that resumes with a smaller learning rate, if possible before the steps after `step` were skipped.
-
-    Later checkpoints have the weights of `step`, since skipped steps leave them as they are.
+    Args:
+      workdir: the run's working directory.
+      diverged: the step after which all steps were skipped; None if the run did not diverge. Later checkpoints have the
+        weights of this step, since skipped steps leave them as they are.
+      rate: the setting of a smaller learning rate.
     """
-    rate = f"learner.optimizer.learning_rate={experiment.learner.optimizer.learning_rate / SMALLER:.2g}"
-    whole = [found.step for found in checkpoints(workdir) if found.fault is None]
+    try:
+        whole = [found.step for found in seen_checkpoints(workdir) if found.fault is None]
+    except StorageError as unseen:
+        return str(unseen)
+    root = str(workdir.root)
+    if diverged is None:
+        what = f"Resume from the checkpoint of step {whole[0]:,}" if whole else "Start again without a checkpoint"
+        return f"{what}: podzero train {shlex.quote(root)}"
     if not whole:
         return f"There is no checkpoint. Start again with a smaller learning rate: podzero train {anew(workdir)} {rate}"
-    good = next((found for found in whole if found <= step), whole[-1])
-    where = shlex.quote(f"{workdir.root}@{good}")
+    good = next((step for step in whole if step <= diverged), whole[-1])
+    where = shlex.quote(f"{root}@{good}")
     return f"Resume from the checkpoint of step {good:,} with a smaller learning rate: podzero train {where} {rate}"

@@ -12,7 +12,7 @@ from fake_cluster import PENDING, FakeRemoteActor, save_shard, saves_learner
 from podzero.errors import ClusterError
 from podzero.learner import CheckpointMismatch
 from podzero.runtime import run as module
-from podzero.runtime.checkpoints import checkpoints
+from podzero.runtime.checkpoints import checkpoints, newest_checkpoint
 from podzero.runtime.cluster.remote import NodeLost
 from podzero.runtime.monitoring.monitor import Monitor
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, PreemptionNotice
@@ -155,7 +155,7 @@ def test_the_last_snapshot_is_judged_before_the_end_and_the_checkpoint_has_its_r
     assert "steps" in run.until_end(StopSignals())
     assert '"count/games": 100.0' in written[0], "lines of training are written before the judgement"
     assert (status(workdir)["phase"], status(workdir)["rated_step"], status(workdir)["rating"]) == ("ended", 8, 70.0)
-    checkpoint = module.newest_checkpoint(workdir)
+    checkpoint = newest_checkpoint(workdir)
     assert (checkpoint.step, checkpoint.ladder, checkpoint.samples) == (8, {"rounds": 1}, [100])
 
 

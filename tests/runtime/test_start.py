@@ -273,6 +273,14 @@ def test_after_a_divergence_without_a_checkpoint_a_new_run_begins_with_a_smaller
     assert checkpoints(Workdir(found.root)) == []
 
 
+def test_where_the_checkpoints_are_not_seen_the_advice_does_not_throw_them_away(failed_run):
+    write_status(failed_run, RunStatus("test", "training", 60.0, checkpoint_step=3000))
+    failed_run.checkpoints.rename(failed_run.root / "aside")
+    for cause in (TrainingDiverged(1000, 9), ValueError("the reader is gone")):
+        message = str(with_advice(failed(cause), failed_run.experiment(), failed_run))
+        assert "one of step 3,000" in message
+
+
 def test_after_another_failure_the_run_goes_on_from_its_newest_checkpoint(failed_run):
     found = followed(failed(ValueError("the reader is gone")), failed_run)
     assert (found.root, found.step) == (failed_run.root, None)
