@@ -89,7 +89,8 @@ def _run(config: str, minutes: float, workdir: Path) -> dict[str, Any]:
     """Seconds until the first games are finished, and MiB of each process near the end."""
     podzero = Path(sys.executable).with_name("podzero")
     command: list[str | Path] = [
-        podzero, "train", config, "--view", "plain", f"stop.minutes={minutes:g}", "--workdir", workdir
+        podzero, "train", config, "--view", "plain", f"stop.minutes={minutes:g}", "evaluation.final_minutes=0",
+        "--workdir", workdir,
     ]  # fmt: skip
     start, first = time.monotonic(), None
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=_compiling()) as run:

@@ -54,7 +54,8 @@ def main() -> None:
 def run(name: str, workdir: Path, steps: int, positions: int) -> dict[str, Any]:
     """Trains one placement from scratch and judges it."""
     shutil.rmtree(workdir, ignore_errors=True)
-    overrides = (*PLACEMENTS[name], f"stop.steps={steps}", "stop.minutes=30", "evaluation.every_minutes=60")
+    unjudged = ("evaluation.every_minutes=60", "evaluation.final_minutes=0")
+    overrides = (*PLACEMENTS[name], f"stop.steps={steps}", "stop.minutes=30", *unjudged)
     flags = {"XLA_FLAGS": EMULATED[name]} if name in EMULATED else {}
     podzero("train", "connect_four", "--workdir", str(workdir), "--view", "plain", *overrides, **flags)
     status = json.loads(podzero("status", str(workdir), "--json"))
