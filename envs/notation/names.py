@@ -46,9 +46,16 @@ def names_in_text(text: str) -> list[str]:
 class FixedNames:
     """One name for each action in all positions."""
 
-    def __init__(self, game: str, names: Sequence[str], also: Mapping[str, int] | None = None) -> None:
-        """`names` are the names of actions 0, 1, ...; `also` holds other accepted names."""
-        self._game, self._names = game, tuple(names)
+    def __init__(self, game: str, names: Sequence[str], form: str, also: Mapping[str, int] | None = None) -> None:
+        """Names the actions of `game`.
+
+        Args:
+          game: the game.
+          names: the names of actions 0, 1, ...
+          form: what messages say of them, such as `a to g`.
+          also: other accepted names.
+        """
+        self._game, self._names, self._form = game, tuple(names), form
         self._actions = {name.lower(): action for action, name in enumerate(names)} | dict(also or {})
 
     def name(self, state: EnvState, action: int) -> str:
@@ -62,8 +69,7 @@ class FixedNames:
         try:
             return self._actions[name.lower()]
         except KeyError:
-            shown = f"{self._names[0]} to {self._names[-1]}" if len(self._names) > 1 else self._names[0]
-            raise NotationError(f"'{name}' is not a move of {self._game}; moves are named {shown}") from None
+            raise NotationError(f"'{name}' is not a move of {self._game}; moves are named {self._form}") from None
 
     def names(self, actions: Sequence[int]) -> list[str]:
         """See `LineNotation`."""

@@ -103,13 +103,13 @@ def _backgammon() -> list[str]:
 _NOTATIONS: dict[str, Callable[[], LineNotation]] = {
     **{name: partial(ChessNames, name, size) for name, size in CHESS_SIZES.items()},
     **{name: partial(ShogiNames, name) for name in SHOGI_GAMES},
-    "connect_four": partial(FixedNames, "connect_four", _LETTERS[:7], _COLUMNS),
-    **{name: partial(FixedNames, name, _vertices(size)) for name, size in GO_GAMES.items()},
-    "othello": partial(FixedNames, "othello", [*_squares(8), "pass"]),
-    "hex": partial(FixedNames, "hex", [*_squares(11), "swap"]),
-    "tic_tac_toe": partial(FixedNames, "tic_tac_toe", _squares(3)),
-    "2048": partial(FixedNames, "2048", ["left", "up", "right", "down"]),
-    "backgammon": partial(FixedNames, "backgammon", _backgammon()),
+    "connect_four": partial(FixedNames, "connect_four", _LETTERS[:7], "a to g", _COLUMNS),
+    **{name: partial(FixedNames, name, _vertices(size), "as E5, or pass") for name, size in GO_GAMES.items()},
+    "othello": partial(FixedNames, "othello", [*_squares(8), "pass"], "as e6, or pass"),
+    "hex": partial(FixedNames, "hex", [*_squares(11), "swap"], "as e6, or swap"),
+    "tic_tac_toe": partial(FixedNames, "tic_tac_toe", _squares(3), "a1 to c3"),
+    "2048": partial(FixedNames, "2048", ["left", "up", "right", "down"], "left, up, right or down"),
+    "backgammon": partial(FixedNames, "backgammon", _backgammon(), "as 13/8, bar/20, 3/off or 3/off(5), or pass"),
 }
 
 
@@ -124,4 +124,4 @@ def notation_of(spec: EnvSpec) -> LineNotation:
     """
     if spec.name in _NOTATIONS:
         return _NOTATIONS[spec.name]()
-    return FixedNames(spec.name, [f"a{action}" for action in range(spec.num_actions)])
+    return FixedNames(spec.name, [f"a{action}" for action in range(spec.num_actions)], f"a0 to a{spec.num_actions - 1}")
