@@ -119,6 +119,8 @@ _PIECES = ".PNBRQK"
 """Letters by the code of a piece, 1 to 6."""
 _RIGHTS = ("QK", "qk")
 """Castling rights of the first and the second player, on the queen's and on the king's side."""
+_WINGS = {"Q": 0, "A": 0, "K": 1, "H": 1}
+"""The wing of a castling right, which X-FEN and Shredder-FEN name by the file of the rook."""
 _LATEST_PLY = 200
 """The latest ply at which a FEN's position starts, because the length of a game is limited."""
 
@@ -152,10 +154,11 @@ def pieces_of(state: EnvState) -> dict[str, str]:
 def state_of(fen: str, size: int) -> BoardState:
     """The state of `Chess` that a FEN describes, without earlier positions.
 
-    The last two fields may be missing. Castling rights without king and rook at home are dropped.
+    The last two fields may be missing.
 
     Raises:
-      NotationError: the FEN is malformed, or a player does not have exactly one king.
+      NotationError: the FEN is malformed, a player does not have exactly one king, a castling right lacks the king or
+        the rook at home, or no pawn can have passed over the square for taking en passant.
     """
     fields = fen.split()
     if len(fields) == 4:
@@ -170,8 +173,8 @@ def state_of(fen: str, size: int) -> BoardState:
         .start()
         ._replace(
             history=_history(squares, size),
-            castling=_castling(fields[2], squares, size)[:: -1 if second else 1],
-            en_passant=np.asarray(_passing(fields[3], fen, second), np.int8),
+            castling=_castling(fields[2], fen, squares, size)[:: -1 if second else 1],
+            en_passant=np.asarray(_passing(fields[3], fen, squares, size, second), np.int8),
             quiet=np.asarray(min(int(fields[4]), 99), np.int8),
             plies=np.asarray(plies, np.int16),
         )
@@ -215,21 +218,34 @@ def _history(squares: dict[int, str], size: int) -> Bits:
     return Bits(jnp.asarray(low), jnp.asarray(high))
 
 
-def _castling(text: str, squares: dict[int, str], size: int) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+def _castling(
+    text: str, fen: str, squares: dict[int, str], size: int
+) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
     """`[2, 2]`, the first player's rights and the second's, on the queen's and on the king's side."""
     rights = np.zeros((2, 2), bool)
-    for side, (king, rook, rank) in enumerate((("K", "R", 0), ("k", "r", 7))):
-        for wing, home in enumerate((rank, 56 + rank)):
-            at_home = squares.get(32 + rank) == king and squares.get(home) == rook
-            rights[side, wing] = size == 8 and at_home and _RIGHTS[side][wing] in text
+    for letter in text.removeprefix("-"):
+        wing, second = _WINGS.get(letter.upper()), letter.islower()
+        if wing is None or size != 8:
+            raise NotationError(f"'{fen}': castling '{letter}': expected - or letters of KQkq (HAha)")
+        king, rook = (32, 56 * wing) if not second else (32 + 7, 56 * wing + 7)
+        if (squares.get(king), squares.get(rook)) != (("k", "r") if second else ("K", "R")):
+            raise NotationError(
+                f"'{fen}': castling '{letter}': no king on {_square(king)} or no rook on {_square(rook)}"
+            )
+        rights[int(second), wing] = True
     return rights
 
 
-def _passing(text: str, fen: str, second: bool) -> int:
+def _passing(text: str, fen: str, squares: dict[int, str], size: int, second: bool) -> int:
     """The square over which a pawn has moved, as the player to move sees it."""
     if text == "-":
         return -1
-    if not re.fullmatch("[a-h]3" if second else "[a-h]6", text):
+    if size != 8 or not re.fullmatch("[a-h]3" if second else "[a-h]6", text):
         raise NotationError(f"'{fen}': expected a square as e{3 if second else 6} or - for taking en passant")
-    rank = int(text[1]) - 1
-    return 8 * _FILES.index(text[0]) + (7 - rank if second else rank)
+    first = 8 * _FILES.index(text[0])
+    origin, over, target, pawn = (
+        (first + 1, first + 2, first + 3, "P") if second else (first + 6, first + 5, first + 4, "p")
+    )
+    if squares.get(target) != pawn or origin in squares or over in squares:
+        raise NotationError(f"'{fen}': no pawn has just passed over {text}; write - for taking en passant")
+    return first + 5
