@@ -19,6 +19,8 @@ from podzero.protocols import Env
 from podzero.search import (
     Evaluate,
     GrowingSearch,
+    LimitedState,
+    limited,
     make_growing_search,
     make_search,
     network_evaluation,
@@ -27,7 +29,8 @@ from podzero.search import (
 from podzero.types import Array, EnvState, Exploration, Params, SearchResult
 
 Decide = Callable[[Params, Array, EnvState], SearchResult]
-"""A compiled search without exploration: `(params, key, roots)`; recompiles for each batch size."""
+"""A compiled search without exploration: `(params, key, roots)`; recompiles for each batch size. Roots are states, or
+`LimitedState`."""
 PolicyAndValue = Callable[[Params, EnvState], tuple[Array, Array]]
 """A compiled network: `(params, states)` to probabilities `[B, A]`, zero for illegal actions, and values `[B]`."""
 
@@ -157,7 +160,7 @@ class SearchPlayer:
         return self.search(key, states).action
 
     def search(self, key: Array, states: EnvState) -> SearchResult:
-        """The search result for B non-terminal states."""
+        """The search result for B non-terminal states, or for B `LimitedState`."""
         return self._decide(self._params, key, states)
 
     @property
@@ -187,7 +190,10 @@ class SearchPlayer:
 
 
 class PlayerTree:
-    """The tree of a player in one game: it grows in steps, and the part below the moves played is kept."""
+    """The tree of a player in one game: it grows in steps, and the part below the moves played is kept.
+
+    States are `LimitedState`.
+    """
 
     def __init__(self, search: GrowingSearch, params: Params) -> None:
         self._search = search
@@ -271,11 +277,13 @@ def make_decide(
     with a value for each player.
     """
     keep_nodes = keep_nodes and not isinstance(env, GameOfChance) and env.spec.values == 1
-    search = make_search(config, rules_model(env, evaluate, discount), keep_nodes)
+    model = rules_model(env, evaluate, discount)
+    search = make_search(config, model, keep_nodes)
 
     def decide(params: Params, key: Array, roots: EnvState) -> SearchResult:
         batch = jax.tree.leaves(roots)[0].shape[0]
-        return search(params, key, roots, Exploration.none(batch))
+        run = make_search(config, limited(model), keep_nodes) if isinstance(roots, LimitedState) else search
+        return run(params, key, roots, Exploration.none(batch))
 
     compiled: Decide = jax.jit(decide)
     return compiled
@@ -283,7 +291,7 @@ def make_decide(
 
 def _make_growing(env: Env, config: SearchConfig, evaluate: Evaluate, discount: float) -> GrowingSearch | None:
     """Compiles a search that goes on where it stopped; trees are consumed."""
-    search = make_growing_search(config, rules_model(env, evaluate, discount))
+    search = make_growing_search(config, limited(rules_model(env, evaluate, discount)))
     if search is None:
         return None
     return GrowingSearch(

@@ -55,6 +55,35 @@ class Model(NamedTuple):
     player, `[B, P]`, and discounts have no sign; None in other models."""
 
 
+class LimitedState(NamedTuple):
+    """A state as root of a search that leaves out some of its actions; nodes below it leave out none."""
+
+    state: EnvState
+    forbidden: Array
+    """`[A]` bool, the actions left out."""
+
+
+def limited(model: Model) -> Model:
+    """A model without chance whose nodes are `LimitedState`."""
+
+    def root(params: Params, key: Array, roots: LimitedState) -> mctx.RootFnOutput:
+        return model.root(params, key, roots.state).replace(embedding=roots)
+
+    def recurrent(
+        params: Params, key: Array, action: Array, nodes: LimitedState
+    ) -> tuple[mctx.RecurrentFnOutput, LimitedState]:
+        output, children = model.recurrent(params, key, action, nodes.state)
+        return output, LimitedState(children, jnp.zeros_like(nodes.forbidden))
+
+    def legal(nodes: LimitedState) -> Array:
+        return model.legal(nodes.state) & ~nodes.forbidden
+
+    turn = model.turn
+    return model._replace(
+        root=root, recurrent=recurrent, legal=legal, turn=None if turn is None else lambda nodes: turn(nodes.state)
+    )
+
+
 def network_evaluation(env: Env, apply: Callable[[Params, Array], tuple[jax.Array, jax.Array]]) -> Evaluate:
     """Evaluates states with a network that reads their observations; the key is not used."""
 

@@ -13,7 +13,7 @@ from explorations import explorations
 
 from podzero.config import SearchConfig
 from podzero.envs import make_env
-from podzero.search import make_growing_search, make_search, rules_model
+from podzero.search import LimitedState, limited, make_growing_search, make_search, rules_model
 from podzero.search.growing import subtree
 from podzero.search.models import ILLEGAL
 
@@ -41,7 +41,7 @@ def config(algorithm, simulations):
 
 @cache
 def growing(algorithm):
-    search = make_growing_search(config(algorithm, ROOM), model()[1])
+    search = make_growing_search(config(algorithm, ROOM), limited(model()[1]))
     return search._replace(grow=jax.jit(search.grow), follow=jax.jit(search.follow))
 
 
@@ -55,10 +55,15 @@ def after(*moves):
     return jax.tree.map(lambda leaf: leaf[None], state)
 
 
-def grown(algorithm, *counts):
+def root(*moves, forbidden=()):
+    """The state after moves as root of a tree."""
+    return LimitedState(after(*moves), np.isin(np.arange(9), forbidden)[None])
+
+
+def grown(algorithm, *counts, forbidden=()):
     """A tree of the beginning, grown by some numbers of simulations one after another, and its result."""
     search = growing(algorithm)
-    tree = search.begin(None, jax.random.key(1), after())
+    tree = search.begin(None, jax.random.key(1), root(forbidden=forbidden))
     for count in counts:
         tree, result = search.grow(None, jax.random.key(1), tree, count)
     return jax.device_get((tree, result))
@@ -129,7 +134,7 @@ def test_a_tree_keeps_the_statistics_below_a_move_and_goes_on(algorithm):
     assert_lawful(tree, 41)
     move = int(result.action[0])
     child = tree.children_index[0, 0, move]
-    kept, found = jax.device_get(growing(algorithm).follow(tree, after(move)))
+    kept, found = jax.device_get(growing(algorithm).follow(tree, root(move)))
     assert found
     assert kept.node_visits[0, 0] == result.visits[0, move] == tree.node_visits[0, child]
     assert kept.node_values[0, 0] == tree.node_values[0, child]
@@ -174,11 +179,43 @@ def test_a_state_is_followed_only_if_it_is_in_the_tree():
     tree, result = grown("puct", 30)
     move = int(result.action[0])
     reply = int(np.argmax(tree.children_visits[0, tree.children_index[0, 0, move]]))
-    kept, found = search.follow(tree, after(move, reply))
+    kept, found = search.follow(tree, root(move, reply))
     assert found
     assert kept.node_visits[0, 0] >= 1
     for elsewhere in ((), (move,), (reply,)):
-        assert not search.follow(kept, after(*elsewhere))[1]
+        assert not search.follow(kept, root(*elsewhere))[1]
+
+
+@pytest.mark.parametrize("algorithm", ["puct", "gumbel"])
+def test_forbidden_actions_are_left_out_at_the_root_alone(algorithm):
+    _, free = grown(algorithm, 60)
+    forbidden = [int(free.action[0]), *np.flatnonzero(free.visits[0] == 0).tolist()]
+    tree, result = grown(algorithm, 60, forbidden=forbidden)
+    assert result.visits[0, forbidden].sum() == result.policy[0, forbidden].sum() == 0
+    assert result.visits.sum() == 60
+    assert int(result.action[0]) not in forbidden
+    below = tree.children_visits[0, 1:]
+    assert below[:, forbidden].sum() > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["puct", "gumbel"])
+def test_searches_whose_trees_do_not_grow_leave_out_forbidden_actions(algorithm):
+    forbidden = [0, 4, 8]
+    search = jax.jit(make_search(config(algorithm, 16), limited(model()[1])))
+    usual = search(None, jax.random.key(1), root(forbidden=forbidden), explorations([0], [0]))
+    assert usual.visits[0, forbidden].sum() == usual.policy[0, forbidden].sum() == 0
+    assert usual.visits.sum() == 16
+
+
+def test_a_tree_without_some_moves_does_not_serve_a_search_of_all():
+    search = growing("puct")
+    tree, result = grown("puct", 30, forbidden=[4])
+    move = int(result.action[0])
+    assert search.follow(tree, root(forbidden=[4]))[1]
+    assert search.follow(tree, root(move))[1]
+    for other in (root(), root(forbidden=[3, 4]), root(move, forbidden=[4])):
+        assert not search.follow(tree, other)[1]
 
 
 def test_trees_without_one_value_and_certain_moves_do_not_grow():
