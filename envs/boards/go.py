@@ -62,6 +62,22 @@ def with_komi(state: BoardState, komi: Array) -> BoardState:
     return state._replace(board=state.board._replace(komi=jnp.asarray(2 * komi).astype(jnp.int8)))
 
 
+def unended(state: BoardState, most_passes: int = 2) -> BoardState:
+    """A state of `Go` without a batch axis, on the host, in a game that goes on, whatever has ended it.
+
+    Controllers and servers play on after two passes, a repetition or the last ply. At the last ply the earlier half of
+    the plies is forgotten, so that there is room for more. At most `most_passes` passes in a row are counted.
+    """
+    board: GoBoard = state.board
+    if board.plies >= len(board.hashes):
+        # Even, since the parity says who is to move.
+        forgotten = 2 * (len(board.hashes) // 4)
+        hashes = np.append(board.hashes[forgotten:], np.zeros(forgotten, np.uint32))
+        board = board._replace(hashes=hashes, plies=np.asarray(board.plies - forgotten, np.int16))
+    board = board._replace(passes=np.minimum(board.passes, np.int8(most_passes)))
+    return state._replace(board=board, reward=jnp.zeros((), jnp.int8), done=jnp.zeros((), bool))
+
+
 class Go(BoardGame):
     """`Env` of Go; an action is a square, or as the last one a pass.
 

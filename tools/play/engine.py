@@ -16,7 +16,7 @@ from podzero.player_names import BuiltinPlayer, EnginePlayer, TrainedPlayer, gam
 from podzero.reading import standard_input
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.gtp import GtpServer
-from podzero.tools.play.search_steps import STEP
+from podzero.tools.play.search_steps import STEP, Root
 from podzero.tools.play.searching import make_player, usual_simulations, with_simulations
 from podzero.tools.play.timed_search import EngineParts, TimedSearch
 from podzero.tools.play.uci import UciServer
@@ -90,7 +90,7 @@ def make_parts(who: str, simulations: int | None, game: str | None) -> EnginePar
         lambda size: make_player(with_simulations(who, size), env, size, discount, keep_nodes=True), usual, most
     )
     parts = EngineParts(PlayableGame(env), search)
-    parts.search.prepare(parts.game.beginning)
+    parts.search.prepare(Root.of(parts.game.beginning))
     # Compiles the game's step too.
     parts.game.copy().play(parts.game.legal[0])
     return parts

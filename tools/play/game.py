@@ -83,9 +83,9 @@ class PlayableGame:
         return other
 
     @property
-    def beginning(self) -> EnvState:
-        """The game's initial state."""
-        return self._beginning.state
+    def beginning(self) -> ShownPosition:
+        """The game's initial position."""
+        return self._beginning
 
     @property
     def from_beginning(self) -> bool:
@@ -228,7 +228,7 @@ class PlayableGame:
 
     def resume(self, state: EnvState) -> None:
         """Replaces the state of the position shown by one in which the game is not over, and keeps the moves so far."""
-        resumed = self._position(state, self.position.returns)
+        resumed = self._position(state, self._positions[self.ply - 1].returns if self.ply else 0.0)
         self._keep(self.ply)
         self._positions[-1] = resumed
 

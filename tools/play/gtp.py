@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from importlib.metadata import version
 from queue import Queue
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from podzero.config import KOMI
 from podzero.envs.boards.chess import CHESS_SIZES
-from podzero.envs.boards.go import Go, check_komi, with_komi
-from podzero.envs.notation import NotationError, fen_of
+from podzero.envs.boards.go import Go, check_komi, unended, with_komi
+from podzero.envs.notation import NotationError, fen_of, names_in_text
 from podzero.evaluation.engines import GTP_COLOURS, GtpAnswer
 from podzero.reading import End, read_ahead
 from podzero.tools.play.drawing import board_text
 from podzero.tools.play.game import PlayableGame
-from podzero.tools.play.search_steps import Line, SearchedLines
+from podzero.tools.play.search_steps import Line, Root, SearchedLines
 from podzero.tools.play.timed_search import EngineParts, GtpClock
-from podzero.types import EnvState
+
+log = logging.getLogger(__name__)
 
 _GREATEST = 1e6
 """Largest absolute value of a numeric argument: an `int` of infinity would fail, and more is a controller's mistake."""
@@ -69,6 +72,14 @@ def number_at(words: list[str], place: int, expected: str) -> float:
     return number
 
 
+def whole_at(words: list[str], place: int, expected: str, least: int = 0) -> int:
+    """The integer at index `place`; raises `GtpError` if it is missing, none, or smaller than `least`."""
+    number = number_at(words, place, expected)
+    if not number.is_integer() or number < least:
+        raise GtpError(f"syntax error: expected {expected}, not '{words[place][:80]}'")
+    return int(number)
+
+
 def colour_of(words: list[str]) -> bool:
     """Whether the first argument is the first player's colour, black; raises `GtpError` if it is not a colour."""
     try:
@@ -80,12 +91,63 @@ def colour_of(words: list[str]) -> bool:
 RESIGN_TURNS = 3
 """Turns in a row at which the engine must see its game lost before it resigns, as in KataGo."""
 _COLUMNS = "ABCDEFGHJKLMNOPQRST"
-_HANDICAP_LINES = {9: (3, 5, 7), 19: (4, 10, 16)}
-"""By the size of the board, the lines on whose intersections the stones of a fixed handicap stand."""
 _MOST_STONES = 9
 _WAITING = 1000
 """Most commands read ahead."""
 _KGS = ("none", "absolute", "byoyomi", "canadian")
+
+
+class RootLimit(NamedTuple):
+    """`allow` or `avoid` in an analysis: moves that alone are searched, or that are not."""
+
+    key: str
+    first: bool
+    """Whether they are moves of the first player, black."""
+    names: list[str]
+    depth: int
+    """The number of plies for which it holds."""
+
+
+class AnalysisArguments(NamedTuple):
+    """The arguments of `lz-analyze` and `kata-analyze`."""
+
+    first: bool | None = None
+    """Whether the first player, black, is to move; None for the player whose turn it is."""
+    interval: float = 100.0
+    """Hundredths of a second between lines."""
+    minmoves: int = 1
+    maxmoves: int = 10**6
+    limits: tuple[RootLimit, ...] = ()
+
+    @classmethod
+    def parse(cls, words: list[str]) -> AnalysisArguments:
+        """Reads `[colour] [interval] [key value ...]`, in any order; raises `GtpError` for what is not supported."""
+        found: dict[str, Any] = {}
+        limits: list[RootLimit] = []
+        while words:
+            word, words = words[0], words[1:]
+            match word.lower():
+                case colour if colour in GTP_COLOURS:
+                    found["first"] = GTP_COLOURS[colour]
+                case number if re.fullmatch(r"\d+(\.\d*)?", number):
+                    found["interval"] = number_at([word], 0, "an interval")
+                case "interval":
+                    found["interval"], words = number_at(words, 0, "an interval"), words[1:]
+                case "minmoves" | "maxmoves" as key:
+                    found[key], words = whole_at(words, 0, "a number of moves", least=int(key == "maxmoves")), words[1:]
+                case "allow" | "avoid" as key:
+                    names = names_in_text(word_at(words, 1, "moves"))
+                    limits.append(RootLimit(key, colour_of(words), names, whole_at(words, 2, "a depth")))
+                    words = words[3:]
+                case _:
+                    supported = "interval, minmoves, maxmoves, allow, avoid"
+                    raise GtpError(f"'{word[:80]}' is not supported; supported: {supported}")
+        return cls(limits=tuple(limits), **found)
+
+    def shown(self, searched: SearchedLines) -> list[Line]:
+        """The moves to write: those with visits, and more or fewer as was asked for."""
+        visited = sum(line.visits > 0 for line in searched.lines)
+        return searched.lines[: min(max(visited, self.minmoves), self.maxmoves)]
 
 
 class GtpServer:
@@ -110,8 +172,8 @@ class GtpServer:
     ) -> None:
         self._who, self._parts, self._write, self._knows_komi = who, parts, write, knows_komi
         self._komi = KOMI
-        self._start: EnvState | None = None
-        """The state in which games begin; None for the initial state."""
+        self._undoable: list[int] = []
+        """Plies before each command that `undo` takes back, so that it takes back a pass that gave the turn as well."""
         self._resign_at = resign_at
         self._lost_turns = {True: 0, False: 0}
         self._clocks = {True: GtpClock(), False: GtpClock()}
@@ -129,9 +191,9 @@ class GtpServer:
             "genmove": lambda words: self._generated(words, keep=True),
             "reg_genmove": lambda words: self._generated(words, keep=False),
             "undo": self._undo,
-            "fixed_handicap": self._fixed_handicap,
+            "fixed_handicap": self._handicap,
             # The engine may choose the stones, and chooses those of a fixed handicap.
-            "place_free_handicap": self._fixed_handicap,
+            "place_free_handicap": lambda words: self._handicap(words, fewer=True),
             "set_free_handicap": self._set_free_handicap,
             "final_score": self._final_score,
             "showboard": self._showboard,
@@ -158,24 +220,28 @@ class GtpServer:
             command = parse(line)
             if command is None:
                 continue
-            if command.name in self._analyses:
-                self._analyze(command)
-            else:
-                self._answer(command)
+            self._answer(command)
             if command.name == "quit":
                 return
 
     def _answer(self, command: GtpCommand) -> None:
         try:
-            if command.name == "quit":
-                text = ""
-            elif command.name in self._commands:
-                text = self._commands[command.name](command.arguments)
-            else:
+            if command.name in self._analyses:
+                self._analyze(command)
+                return
+            if not self._known(command.name):
                 raise GtpError("unknown command")
+            text = "" if command.name == "quit" else self._commands[command.name](command.arguments)
             self._write(str(GtpAnswer(command.number, text)))
         except (GtpError, NotationError) as error:
             self._write(str(GtpAnswer(command.number, str(error), failed=True)))
+        except Exception as error:
+            # The controller's game goes on, whatever a command does wrong; without a player it cannot.
+            if self._parts.done() and self._parts.exception() is error:
+                raise
+            log.exception("the command %s failed", command.name)
+            text = " ".join(f"{command.name} failed: {type(error).__name__}: {error}".split())
+            self._write(str(GtpAnswer(command.number, text[:500], failed=True)))
 
     def _known(self, name: str) -> bool:
         return name in self._commands or name in self._analyses or name == "quit"
@@ -188,21 +254,25 @@ class GtpServer:
         return f"\n{board_text(game).plain}"
 
     def _boardsize(self, words: list[str]) -> str:
-        size, spec = number_at(words, 0, "a size"), self._game.env.spec
+        size, spec = whole_at(words, 0, "a size"), self._game.env.spec
         if size != spec.observation_shape[0]:
             raise GtpError("unacceptable size")
         return self._clear([])
 
     def _clear(self, _: list[str]) -> str:
-        self._game.restart(state=self._start)
+        self._game.restart()
+        self._undoable.clear()
         self._lost_turns = {True: 0, False: 0}
         return ""
 
-    def _fixed_handicap(self, words: list[str]) -> str:
-        stones, size = int(number_at(words, 0, "a number of stones")), self._go_size()
-        if not 2 <= stones <= _MOST_STONES:
-            raise GtpError(f"invalid number of stones: expected 2 to {_MOST_STONES}")
-        return self._place(handicap_points(size, stones))
+    def _handicap(self, words: list[str], fewer: bool = False) -> str:
+        """Places a fixed handicap; with `fewer`, as many stones as it has at most if more are asked for."""
+        stones, size = whole_at(words, 0, "a number of stones"), self._go_size()
+        points = handicap_points(size, stones)
+        if len(points) < 2 or (len(points) < stones and not fewer):
+            most = len(handicap_points(size, _MOST_STONES))
+            raise GtpError(f"invalid number of stones: a board of this size has {f'2 to {most}' if most else 'none'}")
+        return self._place(points)
 
     def _set_free_handicap(self, words: list[str]) -> str:
         self._go_size()
@@ -213,23 +283,26 @@ class GtpServer:
 
     def _go_size(self) -> int:
         spec = self._game.env.spec
-        if not spec.name.startswith("go_"):
+        if not isinstance(self._game.env, Go):
             raise GtpError(f"{spec.name} has no handicap")
         return spec.observation_shape[0]
 
     def _place(self, points: list[str]) -> str:
         """Places Black's stones on the empty board; White passes after each but the last."""
         game = self._game
-        if game.moves:
+        if game.state.board.chains.any():
             raise GtpError("board not empty")
+        before = game.ply
         try:
-            for number, point in enumerate(points):
-                if number:
-                    game.play("pass")
+            for point in points:
+                if point.lower() == "pass":
+                    raise NotationError(f"'{point}' is not a point")
+                self._give_turn(True)
                 game.play(point)
         except NotationError as error:
-            self._clear([])
+            game.take_back(game.ply - before)
             raise GtpError(f"invalid handicap: {error}") from None
+        self._undoable.clear()
         return " ".join(points)
 
     def _set_komi(self, words: list[str]) -> str:
@@ -239,62 +312,89 @@ class GtpServer:
                 check_komi(komi)
             except ValueError as error:
                 raise GtpError(f"unacceptable {error}") from None
-            self._start = with_komi(self._game.beginning, np.asarray(komi))
-            self._game.restart(list(self._game.moves), self._start)
         self._komi = komi
         return ""
+
+    def _root(self, forbidden: np.ndarray[Any, Any] | None = None) -> Root:
+        """The position to search, with the controller's komi if the search knows it."""
+        position = self._game.position
+        if self._knows_komi and isinstance(self._game.env, Go):
+            position = position._replace(state=with_komi(position.state, np.asarray(self._komi)))
+        return Root.of(position, forbidden)
 
     def _play(self, words: list[str]) -> str:
         first, name = colour_of(words), word_at(words, 1, "a move")
         # Some controllers report a resignation as a move; the position stays.
         if name.lower() == "resign":
             return ""
-        passes = self._turn_to(first)
-        try:
-            self._game.play(name)
-        except NotationError as error:
-            for _ in range(passes):
-                self._game.take_back()
-            raise GtpError(f"illegal move: {error}") from None
+        with self._turn_of(first):
+            try:
+                self._move(name)
+            except NotationError as error:
+                raise GtpError(f"illegal move: {error}") from None
         return ""
 
-    def _turn_to(self, first: bool) -> int:
-        """Gives a colour the turn, in Go by a pass of the other one; returns the number of passes, 0 or 1."""
+    @contextmanager
+    def _turn_of(self, first: bool) -> Iterator[PlayableGame]:
+        """The game with this colour to move.
+
+        `undo` takes back what is played in this context with the pass that gave the turn; if nothing is, the game stays
+        as it was.
+        """
+        game = self._game
+        before = game.ply
+        self._give_turn(first)
+        turned = game.ply
+        try:
+            yield game
+        finally:
+            if game.ply > turned:
+                self._undoable.append(before)
+            else:
+                game.take_back(turned - before)
+
+    def _give_turn(self, first: bool) -> None:
+        """Lets the other colour pass in Go if it has the turn; such a pass is none of the two that end a game."""
         game = self._game
         if game.over or game.first_to_move == first:
-            return 0
-        if not game.env.spec.name.startswith("go_"):
-            raise GtpError(f"illegal move: it is {'black' if game.first_to_move else 'white'}'s turn")
+            return
+        if not isinstance(game.env, Go):
+            raise GtpError(f"illegal move: it is {_colour(game.first_to_move)}'s turn")
         game.play("pass")
-        # It was the second pass in a row.
-        if self._game.over:
-            game.take_back()
-            raise GtpError("illegal move: after another pass the game would be over")
-        return 1
+        game.resume(unended(game.state, most_passes=0))
+
+    def _move(self, move: int | str) -> None:
+        """Plays a move; a game of Go goes on after it, since the controller decides when it is over."""
+        game = self._game
+        game.play(move)
+        if game.over and isinstance(game.env, Go):
+            game.resume(unended(game.state))
 
     def _generated(self, words: list[str], keep: bool) -> str:
         first = colour_of(words)
-        game, search = self._parts.result()
-        passes = self._turn_to(first)
-        if game.over:
-            if game.env.spec.name.startswith("go_"):
-                return "pass"
-            raise GtpError("the game is over")
-        clock = self._clocks[first]
+        with self._turn_of(first) as game:
+            if game.over:
+                raise GtpError("the game is over")
+            if isinstance(game.env, Go) and game.state.board.passes >= 2:
+                action = game.action("pass")
+            else:
+                best = self._best(first)
+                if keep and self._resigns(first, best.value):
+                    return "resign"
+                action = best.action
+            name = game.name(action)
+            if keep:
+                self._move(action)
+        return name
+
+    def _best(self, first: bool) -> Line:
+        """The line that a search within the time of a colour chooses."""
+        search, clock = self._parts.result().search, self._clocks[first]
         seconds = clock.seconds()
         started = time.monotonic()
-        simulations = search.usual if seconds is None else search.most
-        *_, searched = search.results(game.state, game.legal_mask, simulations, seconds)
+        *_, searched = search.results(self._root(), search.usual if seconds is None else search.most, seconds)
         clock.spend(time.monotonic() - started)
-        best = searched.lines[0]
-        name = "resign" if keep and self._resigns(first, best.value) else game.name(best.action)
-        if keep and name != "resign":
-            game.play(best.action)
-        # `reg_genmove` and a resignation leave the position as it was.
-        else:
-            for _ in range(passes):
-                game.take_back()
-        return name
+        return searched.lines[0]
 
     def _resigns(self, first: bool, value: float) -> bool:
         """Counts the turns in a row at which a colour's best move had a value of a lost game."""
@@ -303,8 +403,9 @@ class GtpServer:
         return self._lost_turns[first] >= RESIGN_TURNS
 
     def _undo(self, _: list[str]) -> str:
-        if not self._game.take_back():
+        if not self._undoable:
             raise GtpError("cannot undo")
+        self._game.take_back(self._game.ply - self._undoable.pop())
         self._lost_turns = {True: 0, False: 0}
         return ""
 
@@ -315,9 +416,10 @@ class GtpServer:
         return score
 
     def _time_settings(self, words: list[str]) -> str:
-        main, period, stones = (number_at(words, i, "three numbers") for i in range(3))
+        main, period = (number_at(words, i, "three numbers") for i in range(2))
+        stones = whole_at(words, 2, "three numbers")
         for clock in self._clocks.values():
-            clock.settings(main, period, int(stones))
+            clock.settings(main, period, stones)
         return ""
 
     def _kgs_time_settings(self, words: list[str]) -> str:
@@ -326,54 +428,67 @@ class GtpServer:
             raise GtpError(f"syntax error: expected {', '.join(_KGS)}")
         main = 0.0 if kind == "none" else number_at(words, 1, "seconds")
         period = number_at(words, 2, "seconds") if kind in ("byoyomi", "canadian") else 1.0 if kind == "none" else 0.0
-        stones = int(number_at(words, 3, "stones")) if kind == "canadian" else int(kind == "byoyomi")
+        stones = whole_at(words, 3, "stones") if kind == "canadian" else int(kind == "byoyomi")
         for clock in self._clocks.values():
             clock.settings(main, period, stones)
         return ""
 
     def _time_left(self, words: list[str]) -> str:
         first = colour_of(words)
-        self._clocks[first].left(number_at(words, 1, "seconds"), int(number_at(words, 2, "stones")))
+        self._clocks[first].left(number_at(words, 1, "seconds"), whole_at(words, 2, "stones"))
         return ""
 
     def _analyze(self, command: GtpCommand) -> None:
         """Writes a search's result so far in each interval, until another command arrives."""
-        try:
-            first, interval = self._analysis_arguments(command.arguments)
-            game, search = self._parts.result()
-            passes = self._turn_to(first)
+        wanted = AnalysisArguments.parse(command.arguments)
+        first = self._game.first_to_move if wanted.first is None else wanted.first
+        with self._turn_of(first) as game:
             if game.over:
                 raise GtpError("the game is over")
-        except (GtpError, NotationError) as error:
-            self._write(str(GtpAnswer(command.number, str(error), failed=True)))
-            return
-        self._write(f"={command.number}")
-        written = -math.inf
-        results = search.results(game.state, game.legal_mask, search.most, math.inf, self._interrupted)
+            root = self._root(self._forbidden(wanted.limits))
+            self._write(f"={command.number}")
+            try:
+                for searched in self._in_intervals(root, max(wanted.interval, 1.0) / 100):
+                    self._write(self._analyses[command.name](wanted.shown(searched), game))
+            # The answer has begun, so it can only end.
+            except Exception:
+                log.exception("the command %s failed", command.name)
+            self._write("")
+
+    def _in_intervals(self, root: Root, seconds: float) -> Iterator[SearchedLines]:
+        """A search's result so far in each interval, until another command arrives."""
+        search = self._parts.result().search
+        results = search.results(root, search.most, math.inf, self._interrupted)
+        yielded = -math.inf
         # After the last result, it is repeated.
         for searched in _repeating_last(results):
-            if time.monotonic() >= written + interval:
-                written = time.monotonic()
-                self._write(self._analyses[command.name](searched, game))
+            if time.monotonic() >= yielded + seconds:
+                yielded = time.monotonic()
+                yield searched
             if self._interrupted():
-                break
-        for _ in range(passes):
-            game.take_back()
-        self._write("")
+                return
+
+    def _forbidden(self, limits: Sequence[RootLimit]) -> np.ndarray[Any, Any] | None:
+        """`[A]` bool, the actions that `allow` and `avoid` forbid in the position shown; None without either."""
+        if not limits:
+            return None
+        game, search = self._parts.result()
+        if not search.limits:
+            raise GtpError(f"{limits[0].key}: {self._who} does not search, so its moves cannot be chosen")
+        named = {key: np.zeros_like(game.legal_mask) for key in ("allow", "avoid")}
+        for key, first, names, depth in limits:
+            if depth != 1:
+                raise GtpError(f"{key}: only moves of the position itself can be chosen: depth 1, not {depth}")
+            if first != game.first_to_move:
+                raise GtpError(f"{key}: only moves of {_colour(not first)}, who is to move, can be chosen")
+            named[key][[game.notation.action(game.state, name) for name in names]] = True
+        forbidden = named["avoid"] | (~named["allow"] & named["allow"].any())
+        if not (game.legal_mask & ~forbidden).any():
+            raise GtpError("allow and avoid leave no legal move")
+        return forbidden
 
     def _interrupted(self) -> bool:
         return not self._incoming.empty()
-
-    def _analysis_arguments(self, words: list[str]) -> tuple[bool, float]:
-        """The colour and the seconds between lines, from `[colour] [interval] [key value ...]`."""
-        rest = list(words)
-        first = (
-            GTP_COLOURS[rest.pop(0).lower()] if rest and rest[0].lower() in GTP_COLOURS else self._game.first_to_move
-        )
-        if rest[:1] == ["interval"]:
-            rest.pop(0)
-        hundredths = number_at(rest, 0, "an interval") if rest else 100.0
-        return first, max(hundredths, 1.0) / 100
 
 
 def _repeating_last(results: Iterable[SearchedLines]) -> Iterator[SearchedLines]:
@@ -385,33 +500,38 @@ def _repeating_last(results: Iterable[SearchedLines]) -> Iterator[SearchedLines]
         yield searched
 
 
-def _visited(searched: SearchedLines) -> list[Line]:
-    return [line for line in searched.lines if line.visits] or searched.lines[:1]
+def _colour(first: bool) -> str:
+    return "black" if first else "white"
 
 
-def leela_info(searched: SearchedLines, game: PlayableGame) -> str:
+def leela_info(lines: Sequence[Line], game: PlayableGame) -> str:
     """A line in Leela Zero's format, with win rates and policies in units of 1/10,000."""
     return " ".join(
         f"info move {game.name(line.action)} visits {line.visits} winrate {round(5000 * (line.value + 1))} "
         f"prior {round(10000 * line.probability)} lcb {round(5000 * (line.value + 1))} order {order} "
         f"pv {' '.join(game.names_of(line.moves))}"
-        for order, line in enumerate(_visited(searched))
+        for order, line in enumerate(lines)
     )
 
 
-def kata_info(searched: SearchedLines, game: PlayableGame) -> str:
+def kata_info(lines: Sequence[Line], game: PlayableGame) -> str:
     """A line in KataGo's format, with win rates and policies as fractions."""
     return " ".join(
         f"info move {game.name(line.action)} visits {line.visits} utility {line.value:.6f} "
         f"winrate {(line.value + 1) / 2:.6f} prior {line.probability:.6f} lcb {(line.value + 1) / 2:.6f} "
         f"order {order} pv {' '.join(game.names_of(line.moves))}"
-        for order, line in enumerate(_visited(searched))
+        for order, line in enumerate(lines)
     )
 
 
 def handicap_points(size: int, stones: int) -> list[str]:
-    """The points of a fixed handicap of 2 to 9 stones, in the order of the GTP specification (section 4.1.1)."""
-    low, middle, high = _HANDICAP_LINES[size]
+    """The points of a fixed handicap, in the order of the GTP specification (section 4.1.1).
+
+    None below 7 x 7, at most four on 7 x 7 and where no point is the centre, elsewhere nine.
+    """
+    stones = min(stones, 0 if size < 7 else 4 if size == 7 or size % 2 == 0 else _MOST_STONES)
+    low = 3 if size < 13 else 4
+    middle, high = (size + 1) // 2, size + 1 - low
     corners = [(low, low), (high, high), (low, high), (high, low)]
     sides = [(low, middle), (high, middle), (middle, low), (middle, high)]
     # The centre is the last stone of 5, 7 and 9.
@@ -422,9 +542,9 @@ def handicap_points(size: int, stones: int) -> list[str]:
 
 def final_score(game: PlayableGame, komi: float) -> str | None:
     """The score of Go, such as `B+3.5`, or the winner of other games; `0` for a draw, None before their end."""
-    if game.env.spec.name.startswith("go_"):
+    if isinstance(game.env, Go):
         # By area; all stones count as alive.
-        lead = int(cast(Go, game.env).lead(game.state.board)) * (1 if game.first_to_move else -1) - komi
+        lead = int(game.env.lead(game.state.board)) * (1 if game.first_to_move else -1) - komi
         return _named(lead, f"{abs(lead):g}")
     return _named(game.points, "") if game.over else None
 

@@ -11,8 +11,10 @@ import jax
 import numpy as np
 
 from podzero.evaluation.players import Player, PlayerTree, SearchPlayer
+from podzero.search import LimitedState
+from podzero.tools.play.game import ShownPosition
 from podzero.tools.play.searching import batch_of_one, most_visited
-from podzero.types import EnvState, SearchResult
+from podzero.types import SearchResult
 
 
 class Line(NamedTuple):
@@ -67,6 +69,21 @@ def _lines(result: SearchResult) -> Iterator[Line]:
         yield Line(one, float(np.clip(mean, -1, 1)), float(policy[one]), int(visits[one]), moves)
 
 
+class Root(NamedTuple):
+    """A non-terminal position to search."""
+
+    limited: LimitedState
+    lines: np.ndarray[Any, Any]
+    """`[A]` bool, the legal actions that are not forbidden: those to return lines for."""
+
+    @classmethod
+    def of(cls, position: ShownPosition, forbidden: np.ndarray[Any, Any] | None = None) -> Root:
+        """A position, without actions that are `forbidden`, `[A]` bool."""
+        legal = np.asarray(position.view.legal)
+        left_out = np.zeros_like(legal) if forbidden is None else forbidden
+        return cls(LimitedState(position.state, left_out), legal & ~left_out)
+
+
 Step = Callable[[], SearchedLines]
 """Searches on, and returns the result so far."""
 
@@ -74,18 +91,18 @@ Step = Callable[[], SearchedLines]
 class Steps(Protocol):
     """A player's searches in steps. Steps are run one at a time; one may still run when the next search begins."""
 
-    def prepare(self, state: EnvState) -> None:
-        """Compiles and times the search of `state`."""
+    limits: bool
+    """Whether actions can be forbidden; a player that does not search ignores it."""
+
+    def prepare(self, root: Root) -> None:
+        """Compiles and times the search of `root`."""
         ...
 
-    def search(
-        self, state: EnvState, legal: np.ndarray[Any, Any], simulations: int, left: Callable[[], float] | None
-    ) -> Iterator[Step]:
+    def search(self, root: Root, simulations: int, left: Callable[[], float] | None) -> Iterator[Step]:
         """The steps of one search, at least one; the next may be taken when the one before has run.
 
         Args:
-          state: a non-terminal state, without a batch axis.
-          legal: `[A]` bool, the actions to return lines for.
+          root: the position.
           simulations: the most simulations.
           left: the seconds left, in which all steps but the first must fit; None without a limit.
         """
@@ -123,6 +140,8 @@ class TreeSteps:
       room: the simulations that it has room for.
     """
 
+    limits = True
+
     def __init__(self, tree: PlayerTree, room: int) -> None:
         self._tree, self._room = tree, room
         self._key = jax.random.key(0)
@@ -131,43 +150,38 @@ class TreeSteps:
         # Of the search that goes on.
         self._kept, self._spent = 0, 0.0
 
-    def prepare(self, state: EnvState) -> None:
+    def prepare(self, root: Root) -> None:
         """See `Steps`."""
-        legal = np.zeros(0, bool)
-        self._turn_to(state)
-        self._grow(legal, 1)
-        self._turn_to(state)
+        self._turn_to(root)
+        self._grow(root, 1)
+        self._turn_to(root)
         if count := min(_TIMED, self._room - 1):
             self._simulations = self._seconds = 0.0
-            self._grow(legal, count)
+            self._grow(root, count)
 
-    def search(
-        self, state: EnvState, legal: np.ndarray[Any, Any], simulations: int, left: Callable[[], float] | None
-    ) -> Iterator[Step]:
+    def search(self, root: Root, simulations: int, left: Callable[[], float] | None) -> Iterator[Step]:
         """See `Steps`. The simulations that were kept count towards the most simulations."""
         most = max(min(simulations, self._room), 1)
-        yield partial(self._first, state, legal, most, left)
+        yield partial(self._first, root, most, left)
         while self._tree.simulations < most and (count := self._fitting(left)):
-            yield partial(self._grow, legal, min(count, most - self._tree.simulations))
+            yield partial(self._grow, root, min(count, most - self._tree.simulations))
 
-    def _first(
-        self, state: EnvState, legal: np.ndarray[Any, Any], most: int, left: Callable[[], float] | None
-    ) -> SearchedLines:
-        self._turn_to(state)
-        return self._grow(legal, max(min(max(self._fitting(left), 1), most - self._kept), 0))
+    def _first(self, root: Root, most: int, left: Callable[[], float] | None) -> SearchedLines:
+        self._turn_to(root)
+        return self._grow(root, max(min(max(self._fitting(left), 1), most - self._kept), 0))
 
     def _fitting(self, left: Callable[[], float] | None) -> int:
         """How many simulations fit into a step."""
         seconds = _STEP_S if left is None else min(_STEP_S, left() / MARGIN)
         return max(int(seconds * self._simulations / self._seconds), 0)
 
-    def _turn_to(self, state: EnvState) -> None:
+    def _turn_to(self, root: Root) -> None:
         start = time.perf_counter()
         self._key, key = jax.random.split(self._key)
-        self._tree.turn_to(key, batch_of_one(state))
+        self._tree.turn_to(key, batch_of_one(root.limited))
         self._kept, self._spent = self._tree.simulations, time.perf_counter() - start
 
-    def _grow(self, legal: np.ndarray[Any, Any], simulations: int) -> SearchedLines:
+    def _grow(self, root: Root, simulations: int) -> SearchedLines:
         start = time.perf_counter()
         self._key, key = jax.random.split(self._key)
         found = _without_batch(self._tree.grow(key, simulations))
@@ -176,7 +190,7 @@ class TreeSteps:
             self._simulations = _MEMORY * self._simulations + simulations
             self._seconds = _MEMORY * self._seconds + seconds
         self._spent += seconds
-        return SearchedLines(found, legal, self._tree.simulations, self._kept, self._spent)
+        return SearchedLines(found, root.lines, self._tree.simulations, self._kept, self._spent)
 
 
 STEP = 4
@@ -191,42 +205,40 @@ class SizedSteps:
     def __init__(self, make: Callable[[int], Player], usual: int, most: int) -> None:
         self._sizes = sorted({max(most // STEP**step, 1) for step in range(COUNT)} | {min(usual, most)})
         self._players = {size: make(size) for size in self._sizes}
+        self.limits = all(isinstance(player, SearchPlayer) for player in self._players.values())
         self._seconds: dict[int, float] = {}
         self._key = jax.random.key(0)
 
-    def prepare(self, state: EnvState) -> None:
+    def prepare(self, root: Root) -> None:
         """See `Steps`."""
-        legal = np.zeros(0, bool)
         for size in self._sizes:
             # The first search compiles, the second is timed.
-            self._run(state, legal, size)
-            self._seconds[size] = self._run(state, legal, size).seconds
+            self._run(root, size)
+            self._seconds[size] = self._run(root, size).seconds
 
-    def search(
-        self, state: EnvState, legal: np.ndarray[Any, Any], simulations: int, left: Callable[[], float] | None
-    ) -> Iterator[Step]:
+    def search(self, root: Root, simulations: int, left: Callable[[], float] | None) -> Iterator[Step]:
         """See `Steps`. Without a limit of time, the largest size is searched alone."""
         sizes = [size for size in self._sizes if size <= simulations] or self._sizes[:1]
         for size in sizes if left else sizes[-1:]:
             if left and size != sizes[0] and MARGIN * self._seconds[size] > left():
                 return
-            yield partial(self._timed, state, legal, size)
+            yield partial(self._timed, root, size)
 
-    def _timed(self, state: EnvState, legal: np.ndarray[Any, Any], size: int) -> SearchedLines:
-        searched = self._run(state, legal, size)
+    def _timed(self, root: Root, size: int) -> SearchedLines:
+        searched = self._run(root, size)
         self._seconds[size] = (self._seconds[size] + searched.seconds) / 2
         return searched
 
-    def _run(self, state: EnvState, legal: np.ndarray[Any, Any], size: int) -> SearchedLines:
+    def _run(self, root: Root, size: int) -> SearchedLines:
         start = time.perf_counter()
         self._key, key = jax.random.split(self._key)
-        roots, player = batch_of_one(state), self._players[size]
+        roots, player = batch_of_one(root.limited), self._players[size]
         found: SearchResult | int
         if isinstance(player, SearchPlayer):
             found = _without_batch(player.search(key, roots))
         else:
-            found = int(np.asarray(player.choose(key, roots))[0])
-        return SearchedLines(found, legal, size, 0, time.perf_counter() - start)
+            found = int(np.asarray(player.choose(key, roots.state))[0])
+        return SearchedLines(found, root.lines, size, 0, time.perf_counter() - start)
 
 
 def _without_batch(result: SearchResult) -> SearchResult:

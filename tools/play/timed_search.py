@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-
-import numpy as np
+from itertools import takewhile
+from typing import NamedTuple
 
 from podzero.evaluation.players import Player
 from podzero.tools.play.game import PlayableGame
-from podzero.tools.play.search_steps import SearchedLines, Steps, steps_of
-from podzero.types import EnvState
+from podzero.tools.play.search_steps import Root, SearchedLines, Steps, steps_of
 
 _POLL_S = 0.01
 """Interval in seconds at which a search checks whether it is given up."""
@@ -48,26 +47,30 @@ class TimedSearch:
         """Makes `most` the usual and the most simulations; `prepare` must be called again."""
         self._usual, self._most, self._steps = most, most, None
 
-    def prepare(self, state: EnvState) -> None:
-        """Compiles and times the search of `state`, unless that has been done."""
+    @property
+    def limits(self) -> bool:
+        """Whether the search leaves out actions that are forbidden."""
+        assert self._steps is not None
+        return self._steps.limits
+
+    def prepare(self, root: Root) -> None:
+        """Compiles and times the search of `root`, unless that has been done."""
         if self._steps is None:
             steps = steps_of(self._make, self._usual, self._most)
-            self._worker.submit(steps.prepare, state).result()
+            self._worker.submit(steps.prepare, root).result()
             self._steps = steps
 
     def results(
         self,
-        state: EnvState,
-        legal: np.ndarray[Any, Any],
+        root: Root,
         simulations: int,
         seconds: float | None = None,
         given_up: Callable[[], bool] = lambda: False,
     ) -> Iterator[SearchedLines]:
-        """Searches a non-terminal state; each result is better than the one before.
+        """Searches a position; each result is better than the one before.
 
         Args:
-          state: the state, without a batch axis.
-          legal: `[A]` bool, the actions to return lines for.
+          root: the position.
           simulations: the most simulations; at most `most` are made.
           seconds: a limit of seconds, infinity for results without one; None if only the last result is used.
           given_up: ends the search when true, but not before the first result.
@@ -76,7 +79,7 @@ class TimedSearch:
         # Taken here, so that the time counts which a step that was given up still takes.
         end = None if seconds is None else time.monotonic() + seconds
         left = None if end is None else lambda: end - time.monotonic()
-        for number, step in enumerate(self._steps.search(state, legal, simulations, left)):
+        for number, step in enumerate(self._steps.search(root, simulations, left)):
             running = self._worker.submit(step)
             while not wait([running], timeout=_POLL_S).done:
                 if number and given_up():
@@ -129,6 +132,7 @@ class GoLimits:
 _NUMBERS = ("wtime", "btime", "winc", "binc", "movestogo", "movetime", "nodes")
 _IGNORED = ("depth", "mate")
 """Limits that this search cannot obey; a number follows each."""
+_WORDS = (*_NUMBERS, *_IGNORED, "infinite", "ponder", "searchmoves")
 
 
 def parse_go(words: Sequence[str]) -> tuple[GoLimits, list[str]]:
@@ -137,14 +141,15 @@ def parse_go(words: Sequence[str]) -> tuple[GoLimits, list[str]]:
     unknown, rest = [], list(words)
     while rest:
         word = rest.pop(0)
-        if word in _NUMBERS and rest and rest[0].lstrip("-").isdecimal():
-            found[word] = max(int(rest.pop(0)), 0)
-        elif word in _IGNORED and rest and rest[0].isdecimal():
-            rest.pop(0)
+        if word in (*_NUMBERS, *_IGNORED) and rest and re.fullmatch(r"-?\d{1,18}", rest[0]):
+            number = max(int(rest.pop(0)), 0)
+            if word in _NUMBERS:
+                found[word] = number
         elif word in ("infinite", "ponder"):
             found["infinite"] = True
         elif word == "searchmoves":
-            found["searchmoves"], rest = tuple(rest), []
+            moves = list(takewhile(lambda word: word not in _WORDS, rest))
+            found["searchmoves"], rest = tuple(moves), rest[len(moves) :]
         else:
             unknown.append(word)
     return GoLimits(**found), unknown  # type: ignore[arg-type]

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from threading import Event, Lock, Thread
+from typing import Any
 
 import numpy as np
 
 from podzero.envs.boards.chess import CHESS_SIZES
-from podzero.envs.notation import NotationError, fen_of, state_of, white_to_move
+from podzero.envs.notation import NotationError, fen_of, pieces_of, state_of, white_to_move
 from podzero.evaluation.engines import UCI_VARIANTS, UciOption, UciPosition
 from podzero.tools.play.game import PlayableGame
-from podzero.tools.play.search_steps import Line, SearchedLines
+from podzero.tools.play.search_steps import Line, Root, SearchedLines
 from podzero.tools.play.timed_search import EngineParts, GoLimits, parse_go
+
+log = logging.getLogger(__name__)
 
 _MOST_LINES = 218
 """Most legal moves of a chess position."""
 _MOST_SIMULATIONS = 1_000_000
 _NOTHING = "(none)"
-"""The best move of a position without legal moves."""
+"""The best move of a position without legal moves, and where there is no position."""
 
 
 class UciServer:
@@ -39,8 +44,8 @@ class UciServer:
         self._write, self._writing = write, Lock()
         # This thread is never started: no search is alive yet.
         self._stop, self._search = Event(), Thread()
-        self._failure: Exception | None = None
-        self._position = UciPosition("startpos", [])
+        self._position: UciPosition | None = UciPosition("startpos", [])
+        """None after a position that was refused."""
         self._lines = 1
         self._simulations: int | None = None
         self._commands: dict[str, Callable[[list[str]], None]] = {
@@ -57,7 +62,7 @@ class UciServer:
         }
 
     def run(self, lines: Iterable[str]) -> None:
-        """Answers lines until `quit` or the end of the input; raises errors of the player's loading and searches."""
+        """Answers lines until `quit` or the end of the input; raises the error of loading the player."""
         for line in lines:
             words = line.split()
             if words[:1] == ["quit"]:
@@ -66,8 +71,21 @@ class UciServer:
             while words and words[0] not in self._commands:
                 self._say(f"info string unknown command: {words.pop(0)[:80]}")
             if words:
-                self._commands[words[0]](words[1:])
+                self._obey(*words)
         self._finish()
+
+    def _obey(self, name: str, *words: str) -> None:
+        try:
+            self._commands[name](list(words))
+        except Exception as error:
+            # The program's game goes on, whatever a command does wrong; without a player it cannot.
+            if self._parts.done() and self._parts.exception() is error:
+                raise
+            self._tell_failure(name, error)
+
+    def _tell_failure(self, name: str, error: Exception) -> None:
+        log.error("%s failed", name, exc_info=error)
+        self._say(" ".join(f"info string {name} failed: {type(error).__name__}: {error}".split())[:500])
 
     def _say(self, line: str) -> None:
         with self._writing:
@@ -93,7 +111,7 @@ class UciServer:
         parts = self._parts.result()
         if self._simulations and self._simulations != parts.search.most:
             parts.search.limit(self._simulations)
-        parts.search.prepare(parts.game.beginning)
+        parts.search.prepare(Root.of(parts.game.beginning))
         return parts
 
     def _set(self, words: list[str]) -> None:
@@ -103,7 +121,7 @@ class UciServer:
             return
         if bounds is None:
             self._say(f"info string no such option: {name[:80]}")
-        elif not value.isdecimal() or not bounds[0] <= int(value) <= bounds[1]:
+        elif not re.fullmatch(r"\d{1,9}", value) or not bounds[0] <= int(value) <= bounds[1]:
             self._say(f"info string {name}: expected a number from {bounds[0]} to {bounds[1]}, not '{value[:80]}'")
         elif name.lower() == "multipv":
             self._lines = int(value)
@@ -118,18 +136,29 @@ class UciServer:
         game = self._parts.result().game
         try:
             # Programs send all moves each time: play only the new ones, unless this is another game.
-            if start != self._position.start or self._position.moves != moves[: len(self._position.moves)]:
-                if start != "startpos" and not start.startswith("fen "):
-                    raise NotationError(f"expected startpos or fen, not '{start[:80]}'")
-                fen = start.removeprefix("fen ")
-                game.restart(state=None if start == "startpos" else state_of(fen, CHESS_SIZES[self._game]))
-                self._position = UciPosition(start, [])
-            for name in moves[len(self._position.moves) :]:
+            known = self._position
+            if known is None or start != known.start or known.moves != moves[: len(known.moves)]:
+                self._position = None
+                self._begin(game, start)
+                self._position = known = UciPosition(start, [])
+            for name in moves[len(known.moves) :]:
                 game.play(name)
-                self._position.moves.append(name)
+                known.moves.append(name)
                 self._resume(game)
         except NotationError as error:
             self._say(f"info string position: {error}")
+
+    def _begin(self, game: PlayableGame, start: str) -> None:
+        if start == "startpos":
+            game.restart()
+            return
+        if not start.startswith("fen "):
+            raise NotationError(f"expected startpos or fen, not '{start[:80]}'")
+        game.restart(state=state_of(start.removeprefix("fen "), CHESS_SIZES[self._game]))
+        king = "k" if white_to_move(game.state) else "K"
+        for square, piece in pieces_of(game.state).items():
+            if piece == king and any(game.name(action)[2:4] == square for action in game.legal):
+                raise NotationError(f"'{start[:80]}': the player to move could take the king on {square}")
 
     def _resume(self, game: PlayableGame) -> None:
         """Continues a game that podzero's rules ended as a draw, since programs need not claim it."""
@@ -143,37 +172,38 @@ class UciServer:
         limits, unknown = parse_go(words)
         if unknown:
             self._say(f"info string go: not understood: {' '.join(unknown)[:80]}")
-        parts = self._prepared()
+        # Here, since in the thread of the search the error of loading the player would be lost.
+        self._parts.result()
         self._stop.clear()
-        self._search = Thread(target=self._run, args=(parts, limits), name="uci-search", daemon=True)
+        self._search = Thread(target=self._run, args=(limits,), name="uci-search", daemon=True)
         self._search.start()
 
     def _finish(self) -> None:
-        """Stops the search, waits until it has answered, and raises its error."""
+        """Stops the search, and waits until it has answered."""
         self._stop.set()
         if self._search.is_alive():
             self._search.join()
-        if self._failure is not None:
-            raise self._failure
 
-    def _run(self, parts: EngineParts, limits: GoLimits) -> None:
+    def _run(self, limits: GoLimits) -> None:
         try:
-            best = self._best(parts, limits)
+            best = self._best(limits)
         except Exception as error:
-            # `_finish` raises it again in the thread that reads commands.
-            self._failure, best = error, _NOTHING
-            self._say(f"info string the search failed: {type(error).__name__}: {error}".splitlines()[0])
+            best = _NOTHING
+            self._tell_failure("go", error)
         # The protocol: after `go infinite`, no move before `stop`.
         if limits.infinite:
             self._stop.wait()
         self._say(f"bestmove {best}")
 
-    def _best(self, parts: EngineParts, limits: GoLimits) -> str:
-        legal = self._allowed(parts, limits.searchmoves)
-        if not legal.any():
+    def _best(self, limits: GoLimits) -> str:
+        if self._position is None:
+            self._say("info string go: no position: the last one was refused")
+            return _NOTHING
+        parts = self._prepared()
+        if parts.game.over:
             return _NOTHING
         depth, shown = 0, 0
-        for searched in self._results(parts, limits, legal):
+        for searched in self._results(parts, limits):
             # Not every result, since a controller has to read them all.
             if searched.simulations >= 2 * shown:
                 depth, shown = depth + 1, searched.simulations
@@ -182,25 +212,27 @@ class UciServer:
             self._show(parts, searched, depth + 1)
         return parts.game.name(searched.lines[0].action)
 
-    def _results(
-        self, parts: EngineParts, limits: GoLimits, legal: np.ndarray[tuple[int], np.dtype[np.bool_]]
-    ) -> Iterator[SearchedLines]:
-        search, state = parts.search, parts.game.state
-        seconds = math.inf if limits.infinite else limits.seconds(white=white_to_move(state))
+    def _results(self, parts: EngineParts, limits: GoLimits) -> Iterator[SearchedLines]:
+        search, position = parts.search, parts.game.position
+        seconds = math.inf if limits.infinite else limits.seconds(white=white_to_move(position.state))
         simulations = search.usual if seconds is None else search.most
         if limits.nodes is not None and not limits.infinite:
             simulations = limits.nodes
-        return search.results(state, legal, simulations, seconds, self._stop.is_set)
+        root = Root.of(position, self._forbidden(parts, limits.searchmoves))
+        return search.results(root, simulations, seconds, self._stop.is_set)
 
-    def _allowed(self, parts: EngineParts, names: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """`[A]` bool, the legal actions, restricted to those in `names` if any of these is legal."""
-        legal, named = parts.game.legal_mask, np.zeros_like(parts.game.legal_mask)
+    def _forbidden(self, parts: EngineParts, names: Sequence[str]) -> np.ndarray[Any, Any] | None:
+        """`[A]` bool, the actions that are not in `names`; None if none of these is legal."""
+        if names and not parts.search.limits:
+            self._say(f"info string searchmoves: {self._who} does not search, so its moves cannot be chosen")
+            return None
+        named = np.zeros_like(parts.game.legal_mask)
         for name in names:
             try:
                 named[parts.game.action(name)] = True
             except NotationError as error:
                 self._say(f"info string searchmoves: {error}")
-        return named if named.any() else legal
+        return ~named if named.any() else None
 
     def _show(self, parts: EngineParts, searched: SearchedLines, depth: int) -> None:
         new = searched.simulations - searched.kept

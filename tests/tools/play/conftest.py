@@ -9,10 +9,11 @@ import pytest
 
 from podzero.config import load
 from podzero.envs import make_env, spec_of
-from podzero.evaluation.players import SearchPlayer
+from podzero.evaluation.players import RandomPlayer, SearchPlayer
 from podzero.networks import make_model_network
 from podzero.networks.snapshots import save_snapshot
 from podzero.tools.play.game import PlayableGame
+from podzero.tools.play.search_steps import Root
 from podzero.tools.play.timed_search import EngineParts, TimedSearch
 from podzero.types import SearchResult
 from podzero.workdir import Workdir
@@ -40,7 +41,7 @@ def first_legal(legal_of, size, sizes, gate, waits):
             waits.set()
             assert gate.wait(timeout=60)
         sizes.append(size)
-        legal = np.asarray(legal_of(roots))
+        legal = np.asarray(legal_of(roots.state)) & ~roots.forbidden
         rank = np.where(legal, np.cumsum(legal, axis=1) - 1, 1000)
         visits = np.maximum(size - 2 * rank, 0)
         policy = np.where(legal, 1.0 / (1 + rank), 0)
@@ -55,16 +56,22 @@ def first_legal(legal_of, size, sizes, gate, waits):
 @pytest.fixture
 def parts_of():
     """Makes the parts for a game, in a future; its search's `searched` lists the sizes of its searches, of which those
-    with `most` simulations wait for its `gate`, and set `waits`.
+    with `most` simulations wait for its `gate`, and set `waits`. Without `searches`, moves are random.
     """
 
-    def make(name, usual=16, most=64):
+    def make(name, usual=16, most=64, searches=True):
         (game, legal), sizes, open_gate, gate, waits = game_of(name), [], Event(), Event(), Event()
         open_gate.set(), gate.set()
         search = TimedSearch(
-            lambda size: first_legal(legal, size, sizes, gate if size == most else open_gate, waits), usual, most
+            lambda size: (
+                first_legal(legal, size, sizes, gate if size == most else open_gate, waits)
+                if searches
+                else RandomPlayer(game.env)
+            ),
+            usual,
+            most,
         )
-        search.prepare(game.beginning)
+        search.prepare(Root.of(game.beginning))
         sizes.clear()
         search.searched, search.gate, search.waits = sizes, gate, waits
         future = Future()

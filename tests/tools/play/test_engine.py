@@ -13,6 +13,7 @@ from untrained_agents import write_untrained
 from podzero.errors import ConfigError
 from podzero.evaluation.engines import GtpClient
 from podzero.tools.play.engine import make_parts, serve
+from podzero.tools.play.search_steps import Root
 
 PODZERO = os.path.join(os.path.dirname(sys.executable), "podzero")
 LONGEST_S = 240.0
@@ -115,14 +116,14 @@ def test_players_without_a_search_are_engines_too():
     game, search = make_parts("solver", None, "tic_tac_toe")
     for name in ("a1", "b1", "a2", "b2"):
         game.play(game.action(name))
-    *_, searched = search.results(game.state, game.legal_mask, 1)
+    *_, searched = search.results(Root.of(game.position), 1)
     assert game.name(searched.lines[0].action) == "a3"
     assert np.isfinite(searched.seconds)
 
 
 def best(parts, simulations=10**6, seconds=None):
     """The last result of a search of the position shown."""
-    *_, searched = parts.search.results(parts.game.state, parts.game.legal_mask, simulations, seconds)
+    *_, searched = parts.search.results(Root.of(parts.game.position), simulations, seconds)
     return searched
 
 

@@ -95,7 +95,7 @@ def test_a_game_from_a_given_state_counts_its_own_first_player(game):
     assert game.copy().read("d d") == [3, 3]
     game.restart()
     assert game.from_beginning
-    assert game.state is game.beginning
+    assert game.position is game.beginning
 
 
 def test_a_game_goes_on_from_a_state_and_keeps_its_moves(game):

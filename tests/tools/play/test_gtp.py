@@ -38,8 +38,8 @@ def test_a_whole_conversation(talk):
         ("play", "? syntax error: expected a colour"),
         ("play green D4", "? syntax error: expected a colour, black or white"),
         ("play b", "? syntax error: expected a move"),
-        ("play b I5", "? illegal move: 'I5' is not a move of go_9x9; moves are named A9 to pass"),
-        ("play b Z99", "? illegal move: 'Z99' is not a move of go_9x9; moves are named A9 to pass"),
+        ("play b I5", "? illegal move: 'I5' is not a move of go_9x9; moves are named as E5, or pass"),
+        ("play b Z99", "? illegal move: 'Z99' is not a move of go_9x9; moves are named as E5, or pass"),
         ("genmove", "? syntax error: expected a colour"),
         ("boardsize 13", "? unacceptable size"),
         ("boardsize nine", "? syntax error: expected a size, not 'nine'"),
@@ -48,7 +48,23 @@ def test_a_whole_conversation(talk):
         ("time_settings 1 2", "? syntax error: expected three numbers"),
         ("time_left b x 1", "? syntax error: expected seconds, not 'x'"),
         ("kgs-time_settings fischer 1 2", "? syntax error: expected none, absolute, byoyomi, canadian"),
-        ("lz-analyze soon", "? syntax error: expected an interval, not 'soon'"),
+        ("boardsize 9.5", "? syntax error: expected a size, not '9.5'"),
+        ("fixed_handicap 2.7", "? syntax error: expected a number of stones, not '2.7'"),
+        ("lz-analyze soon", "? 'soon' is not supported; supported: interval, minmoves, maxmoves, allow, avoid"),
+        (
+            "kata-analyze b 10 ownership true",
+            "? 'ownership' is not supported; supported: interval, minmoves, maxmoves, allow, avoid",
+        ),
+        ("kata-analyze interval", "? syntax error: expected an interval"),
+        ("kata-analyze minmoves 1.5", "? syntax error: expected a number of moves, not '1.5'"),
+        ("kata-analyze avoid b E5", "? syntax error: expected a depth"),
+        (
+            "kata-analyze avoid b E5 2",
+            "? avoid: only moves of the position itself can be chosen: depth 1, not 2",
+        ),
+        ("kata-analyze allow w E5 1", "? allow: only moves of black, who is to move, can be chosen"),
+        ("kata-analyze allow b Z9 1", "? 'Z9' is not a move of go_9x9; moves are named as E5, or pass"),
+        ("kata-analyze allow b E5 1 avoid b E5 1", "? allow and avoid leave no legal move"),
         ("known_command", "? syntax error: expected a command"),
     ],
 )
@@ -80,10 +96,61 @@ def test_an_illegal_move_out_of_turn_changes_nothing(talk):
     assert parts.game.names == ["D4"]
 
 
-def test_two_passes_end_the_game_and_undo_goes_on(talk):
-    parts, answers = talk("go_9x9", "play b pass", "play w PASS", "genmove b", "play b D4", "undo", "play w D4")
-    assert answers == ["=", "=", "= pass", "? illegal move: 'D4': the game is over: White wins", "=", "="]
-    assert parts.game.names == ["pass", "D4"]
+def test_after_two_passes_the_engine_passes_and_play_goes_on(talk):
+    parts, answers = talk("go_9x9", "play b pass", "play w PASS", "genmove b", "play w D4", "genmove b")
+    assert answers == ["=", "=", "= pass", "=", "= A9"]
+    assert parts.game.names == ["pass", "pass", "pass", "D4", "A9"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "left"),
+    [
+        (["play b D4", "play b E5", "undo", "undo"], []),
+        (["play b D4", "play b E5", "undo"], ["D4"]),
+        (["genmove b", "genmove b", "undo", "undo"], []),
+        (["play b D4", "play b E5", "play b F6", "undo", "undo", "undo"], []),
+        (["play b pass", "play w pass", "play b D4", "undo", "undo"], ["pass"]),
+        (["play b pass", "play w pass", "genmove b", "undo"], ["pass", "pass"]),
+        (["play b D4", "play b resign", "undo"], []),
+        (["play b D4", "play b D4", "reg_genmove b", "undo"], []),
+    ],
+)
+def test_undo_takes_back_a_command_with_the_pass_before_it(talk, lines, left):
+    parts, answers = talk("go_9x9", *lines)
+    assert answers[-1] == "="
+    assert parts.game.names == left
+
+
+@pytest.mark.parametrize("handicap", ["fixed_handicap 3", "place_free_handicap 2", "set_free_handicap C3 G7"])
+def test_a_handicap_is_not_taken_back(talk, handicap):
+    parts, answers = talk("go_9x9", handicap, "undo", "play w E5", "undo", "undo")
+    assert answers[1:] == ["? cannot undo", "=", "=", "? cannot undo"]
+    assert parts.game.names[:3] == ["C3", "pass", "G7"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["play b J9", "play b pass", "play w D4"],
+        ["play b pass", "play b E5", "play w D4"],
+        ["play b pass", "play b pass", "genmove w"],
+        ["play b pass", "play w pass", "play b E5", "play w D4", "genmove b"],
+    ],
+)
+def test_passes_that_no_command_played_end_no_game(talk, lines):
+    _, answers = talk("go_9x9", *lines)
+    assert not [answer for answer in answers if answer.startswith("?") or answer == "= pass"]
+
+
+def test_a_game_goes_on_after_podzeros_limit_of_plies_and_after_a_repetition(talk):
+    """98 plies on the board of 7 x 7; a ko that is taken and taken back after a pass of each."""
+    parts, answers = talk("go_7x7", "play b A1", *["play b pass"] * 60, "play b D4", "play w E4", "genmove b")
+    assert answers[-3:] == ["=", "=", "= A7"]
+    assert len(parts.game.moves) == 2 * 62 + 1
+    ko = ["b A2", "w A3", "b B1", "w B2", "b pass", "w A1", "b pass", "w pass", "b A2", "w pass", "b pass", "w A1"]
+    _, answers = talk("go_7x7", *(f"play {turn}" for turn in ko), "genmove b")
+    assert set(answers[:-1]) == {"="}
+    assert answers[-1] == "= A7"
 
 
 def test_go_is_scored_by_area_with_the_komi_of_the_controller(talk):
@@ -93,14 +160,19 @@ def test_go_is_scored_by_area_with_the_komi_of_the_controller(talk):
 
 
 @pytest.mark.parametrize("knows_komi", [True, False])
-def test_a_search_that_knows_komi_is_told_it_and_keeps_it(parts_of, knows_komi):
-    parts, written = parts_of("go_9x9"), []
-    engine, game = GtpServer("who", parts, written.append, knows_komi=knows_komi), parts.result().game
-    engine.run(["play b E5", "komi 9", "play w D4"])
-    assert game.names == ["E5", "D4"]
-    assert (game.state.board.komi, game.beginning.board.komi) == (18 if knows_komi else 15, 15)
-    engine.run(["clear_board", "fixed_handicap 2"])
-    assert game.state.board.komi == (18 if knows_komi else 15)
+def test_a_search_that_knows_komi_is_told_it_and_keeps_it(parts_of, monkeypatch, knows_komi):
+    parts, written, told = parts_of("go_9x9"), [], []
+    search = parts.result().search
+    results = search.results
+
+    def noted(root, *rest):
+        told.append(int(root.limited.state.board.komi))
+        return results(root, *rest)
+
+    monkeypatch.setattr(search, "results", noted)
+    lines = ["genmove b", "komi 9", "genmove w", "clear_board", "fixed_handicap 2", "genmove w", "undo", "genmove w"]
+    GtpServer("who", parts, written.append, knows_komi=knows_komi).run(lines)
+    assert told == ([15, 18, 18, 18] if knows_komi else [15] * 4)
 
 
 def test_a_komi_that_the_search_cannot_be_told_is_refused(parts_of):
@@ -108,6 +180,43 @@ def test_a_komi_that_the_search_cannot_be_told_is_refused(parts_of):
     GtpServer("who", parts, written.append, knows_komi=True).run(["komi 0.25", "komi 375", "komi 0.5"])
     assert [answer.rstrip()[0] for answer in written] == ["?", "?", "="]
     assert "unacceptable komi 375.0" in written[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("kata-analyze b allow b E5,D4 1 minmoves 9", ["E5", "D4"]),
+        ("lz-analyze avoid b A9,B9 1 avoid b C9 1 maxmoves 2 interval 10 minmoves 5", ["D9", "E9"]),
+        ("kata-analyze minmoves 4 maxmoves 3", ["A9", "B9", "C9"]),
+        ("kata-analyze 20 minmoves 12 maxmoves 12", [f"{column}9" for column in "ABCDEFGHJ"] + ["A8", "B8", "C8"]),
+        ("kata-analyze w maxmoves 1 interval 50", ["A9"]),
+        ("kata-analyze allow b pass 1", ["pass"]),
+    ],
+)
+def test_an_analysis_has_the_moves_that_were_asked_for(talk, line, shown):
+    _, (answer, _) = talk("go_9x9", line, "name")
+    assert re.findall(r"info move (\w+)", answer) == shown
+
+
+def test_an_analysis_without_a_search_refuses_allow_and_avoid(parts_of):
+    written = []
+    GtpServer("who", parts_of("go_9x9", searches=False), written.append).run(["kata-analyze avoid b E5 1", "name"])
+    assert "does not search" in written[0]
+    assert written[1] == "= podzero who\n"
+
+
+def test_a_command_that_fails_in_an_unknown_way_is_answered(parts_of, monkeypatch):
+    parts, written = parts_of("go_9x9"), []
+
+    def fail(*arguments):
+        raise KeyError(7)
+
+    monkeypatch.setattr(parts.result().search, "results", fail)
+    GtpServer("who", parts, written.append).run(["1 genmove w", "2 kata-analyze", "3 showboard", "4 undo"])
+    assert written[0] == "?1 genmove failed: KeyError: 7\n"
+    assert written[1:3] == ["=2", ""]
+    assert written[3].startswith("=3")
+    assert written[4] == "?4 cannot undo\n"
 
 
 def test_the_board_shows_both_colours(talk):
@@ -227,6 +336,12 @@ def test_a_fixed_handicap_has_the_points_of_the_specification(stones, points):
     assert handicap_points(19, 2) == ["D4", "Q16"]
 
 
+def test_small_and_even_boards_have_at_most_four_stones():
+    assert handicap_points(7, 9) == handicap_points(7, 4) == ["C3", "E5", "C5", "E3"]
+    assert handicap_points(14, 9) == ["D4", "L11", "D11", "L4"]
+    assert handicap_points(5, 2) == []
+
+
 def test_after_a_handicap_white_moves(talk):
     parts, answers = talk("go_9x9", "place_free_handicap 2", "genmove w")
     assert answers == ["= C3 G7", "= A9"]
@@ -240,6 +355,8 @@ def test_after_a_handicap_white_moves(talk):
     [
         (["play b A1", "fixed_handicap 2"], "? board not empty"),
         (["fixed_handicap 10"], "? invalid number of stones"),
+        (["fixed_handicap 1"], "? invalid number of stones"),
+        (["set_free_handicap C3 pass"], "? invalid handicap: 'pass' is not a point"),
         (["set_free_handicap A1"], "? syntax error: expected at least two points"),
         (["set_free_handicap A1 A1"], "? invalid handicap: 'A1' is illegal in this position"),
     ],

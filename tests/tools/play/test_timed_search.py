@@ -17,6 +17,11 @@ def test_arguments_of_go():
     assert limits.seconds(white=True) == pytest.approx((60 - OVERHEAD_S) / 10 + 0.75)
     assert limits.seconds(white=False) == 0
     assert parse_go(["searchmoves", "e2e4"])[0].searchmoves == ("e2e4",)
+    limits, unknown = parse_go(["searchmoves", "e2e4", "d2d4", "infinite", "nodes", "7", "g1f3"])
+    assert (limits.searchmoves, limits.infinite, limits.nodes) == (("e2e4", "d2d4"), True, 7)
+    assert unknown == ["g1f3"]
+    assert parse_go(["nodes", "--5"]) == (GoLimits(), ["nodes", "--5"])
+    assert parse_go(["nodes", "9" * 5000])[1][0] == "nodes"
     assert parse_go(["movetime"]) == (GoLimits(), ["movetime"])
     assert GoLimits(movetime=1000, wtime=5).seconds(white=True) == pytest.approx(1 - OVERHEAD_S)
 

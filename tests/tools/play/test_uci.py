@@ -120,16 +120,64 @@ def test_a_clock_runs_while_the_search_that_was_stopped_ends(parts_of):
     assert search.searched[3:] == [64, 1]  # nothing is left of the 400 ms
 
 
-def test_a_search_that_fails_is_told_and_ends_the_engine(parts_of, monkeypatch):
+def test_a_search_that_fails_is_told_and_the_engine_goes_on(parts_of, monkeypatch):
     parts, written = parts_of("gardner_chess"), []
 
     def fail(*arguments):
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(parts.result().search, "results", fail)
-    with pytest.raises(RuntimeError, match="out of memory"):
-        UciServer("who", "gardner_chess", parts, written.append).run(["go"])
-    assert written == ["info string the search failed: RuntimeError: out of memory", "bestmove (none)"]
+    UciServer("who", "gardner_chess", parts, written.append).run(["go", "stop", "isready"])
+    assert written == ["info string go failed: RuntimeError: out of memory", "bestmove (none)", "readyok"]
+
+
+def test_a_command_that_fails_is_told_and_the_engine_goes_on(parts_of, monkeypatch):
+    parts, written = parts_of("gardner_chess"), []
+    monkeypatch.setattr(parts.result().game, "restart", lambda *_, **__: {}[7])
+    lines = ["position fen rnbqk/ppppp/5/PPPPP/RNBQK b - - 0 1", "go", "stop"]
+    UciServer("who", "gardner_chess", parts, written.append).run(lines)
+    assert written[0] == "info string position failed: KeyError: 7"
+    assert written[-1] == "bestmove (none)"
+
+
+@pytest.mark.parametrize(
+    ("fen", "move"),
+    [
+        ("4k3/8/8/8/8/8/8/R3K2R w HA - 0 1", "e1g1"),
+        ("4k3/8/8/8/8/8/8/R3K2R w A - 0 1", "e1c1"),
+        ("r3k2r/8/8/8/8/8/8/4K3 b ha - 0 1", "e8c8"),
+    ],
+)
+def test_castling_rights_by_the_file_of_the_rook(talk, fen, move):
+    _, answers = talk(f"position fen {fen}", f"go searchmoves {move} nodes 1", 1, game="chess")
+    assert answers[-1] == f"bestmove {move}"
+
+
+@pytest.mark.parametrize(
+    ("fen", "words"),
+    [
+        ("8/8/8/8/8/8/8/8 w - - 0 1", "each player must have one king"),
+        ("4k3/8/8/8/8/8/8/4K2R w KQ - 0 1", "castling 'Q': no king on e1 or no rook on a1"),
+        ("4k2r/8/8/8/8/8/8/4K3 w q - 0 1", "castling 'q': no king on e8 or no rook on a8"),
+        ("bqnb1rkr/pp3ppp/3ppn2/2p5/5P2/P2P4/NPP1P1PP/BQ1BNRKR w HFhf - 2 9", "castling 'H': no king on e1"),
+        ("r3k2r/8/8/8/8/8/8/R3K2R w KB - 0 1", "castling 'B': expected - or letters of KQkq (HAha)"),
+        ("4k3/8/8/8/8/8/8/4K3 w - e6 0 1", "no pawn has just passed over e6"),
+        ("4k3/4R3/8/8/8/8/8/4K3 w - - 0 1", "the player to move could take the king on e8"),
+        ("rubbish", "is not a FEN"),
+    ],
+)
+def test_after_a_refused_position_no_move_is_made_until_there_is_one(talk, fen, words):
+    _, answers = talk("position startpos", f"position fen {fen}", "go nodes 8", 1, game="chess")
+    assert words in answers[0]
+    assert answers[1:] == ["info string go: no position: the last one was refused", "bestmove (none)"]
+    _, answers = talk(f"position fen {fen}", "position startpos moves e2e4", "go nodes 1", 1, game="chess")
+    assert re.fullmatch("bestmove [a-h][78][a-h][56]", answers[-1])
+
+
+def test_a_position_is_refused_whole_or_up_to_an_illegal_move(talk):
+    parts, answers = talk("position startpos moves b2b3 b2b3", "go nodes 1", 1)
+    assert answers[-1] != "bestmove (none)"
+    assert parts.game.names == ["b2b3"]
 
 
 def test_an_endless_search_shows_growing_searches(parts_of):
@@ -207,6 +255,8 @@ def test_a_mated_player_has_no_move(talk):
         ("setoption name MultiPV value many", "info string MultiPV: expected a number from 1 to 218, not 'many'"),
         ("setoption name MultiPV value 0", "info string MultiPV: expected a number from 1 to 218, not '0'"),
         ("setoption", "info string no such option: "),
+        ("setoption name MultiPV value " + "9" * 5000, "info string MultiPV: expected a number from 1 to 218"),
+        ("setoption name MultiPV value ²", "info string MultiPV: expected a number from 1 to 218, not '²'"),
     ],
 )
 def test_mistakes_are_told_and_the_next_command_works(talk, line, answer):
