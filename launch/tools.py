@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from podzero.config import GymnasiumConfig, builtin_configs, load
+from podzero.config import KOMI, GymnasiumConfig, builtin_configs, load
 from podzero.errors import ConfigError, PodzeroError
 from podzero.launch.options import (
     Json,
@@ -314,6 +314,8 @@ def import_(
         print_json({"records": str(to), **found._asdict()})
         return
     print(f"{found.positions:,} positions of {found.games:,} {kind} are in {to}")
+    if found.other_komi:
+        print(f"{found.other_komi:,} of them had another komi than {KOMI}, which a network sees only with env.komi")
     if found.left_out:
         print("Left out: " + ", ".join(f"{count:,} {kind}" for kind, count in found.left_out.items()))
         print("\n".join(f"  {one}" for one in found.named))

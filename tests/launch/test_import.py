@@ -42,6 +42,61 @@ def test_the_command_says_what_is_left_out_and_how_to_train(command, tmp_path, g
     assert f"data.records={tmp_path / 'records'}" in out
 
 
+@pytest.fixture
+def komis(tmp_path):
+    file = tmp_path / "games.sgf"
+    komis = ("KM[0]", "KM[375]", "KM[7,5]", "", "KM[x]")
+    file.write_text("".join(f"(;GM[1]SZ[7]RE[B+R]{komi};B[cc])\n" for komi in komis))
+    return file
+
+
+@pytest.mark.slow
+def test_games_with_another_komi_than_the_network_knows_are_counted(command, tmp_path, komis):
+    """A record without a komi says nothing against the usual one."""
+    code, out, _ = command("import", str(komis), "--game", "go_7x7", "--to", str(tmp_path / "records"))
+    assert code == 0
+    assert "4 games" in out
+    assert "2 of them had another komi than 7.5" in out
+
+
+@pytest.mark.slow
+def test_a_network_that_observes_the_komi_knows_all_but_impossible_ones(command, tmp_path, komis):
+    experiment = tmp_path / "komi.yaml"
+    experiment.write_text("extends: go_9x9\nenv: {name: go_7x7, komi: [0.5, 7.5]}\n")
+    arguments = ("import", str(komis), "--game", str(experiment), "--to", str(tmp_path / "records"), "--json")
+    code, out, err = command(*arguments)
+    assert code == 0, err
+    found = json.loads(out)
+    assert (found["games"], found["other_komi"], found["left_out"]) == (3, 0, {"unreadable": 1, "foreign": 1})
+
+
+@pytest.mark.parametrize("suffix", ["sgf", "pgn", "jsonl"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_files_in_utf_16_are_named(command, tmp_path, suffix, encoding):
+    file = tmp_path / f"games.{suffix}"
+    file.write_bytes("(;GM[1]SZ[9];B[ee])".encode(encoding))
+    code, _, err = command("import", str(file), "--game", "tic_tac_toe", "--to", str(tmp_path / "records"))
+    assert code == 2
+    assert "UTF-16" in err
+
+
+def test_whatever_a_record_holds_can_be_printed(command, tmp_path):
+    file = tmp_path / "games.jsonl"
+    file.write_text(WON + '{"moves": ["\\ud800\\u001b[2J"]}\n{"moves": [1], "game": "\\udfff"}\n')
+    code, out, _ = command("import", str(file), "--game", "tic_tac_toe", "--to", str(tmp_path / "records"))
+    assert code == 0
+    assert "\\ud800\\x1b" in out
+    assert "\\udfff" in out
+
+
+def test_the_game_of_an_sgf_is_named(command, tmp_path):
+    file = tmp_path / "g.sgf"
+    file.write_text("(;GM[1]SZ[9];B[ee])")
+    code, _, err = command("import", str(file), "--game", "chess", "--to", str(tmp_path / "records"))
+    assert code == 2
+    assert "this SGF is of Go, not chess" in err
+
+
 def test_positions_are_searched_for_their_policies(command, tmp_path, games):
     """After 0, 3, 1, 4 the search finds the winning square 2 where the game recorded 8."""
     games.write_text('{"moves": [0, 3, 1, 4, 8, 5], "result": "0-1"}\n')

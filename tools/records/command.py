@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import TextIOWrapper
@@ -13,8 +14,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from podzero.config import EnvConfig, GymnasiumConfig
+from podzero.config import KOMI, EnvConfig, GymnasiumConfig
 from podzero.envs import make_env, spec_of
+from podzero.envs.boards.go import Go
 from podzero.errors import ConfigError
 from podzero.evaluation.players import SearchPlayer
 from podzero.evaluation.resolve import resolve
@@ -24,9 +26,9 @@ from podzero.tools.records.episodes import read_episodes
 from podzero.tools.records.games import Fault, FaultKind, RecordedGame
 from podzero.tools.records.lines import read_lines
 from podzero.tools.records.pgn import read_pgn
-from podzero.tools.records.positions import GameReplay, PolicyOf
+from podzero.tools.records.positions import GameReplay, PolicyOf, ReplayedGame
 from podzero.tools.records.sgf import read_sgf
-from podzero.types import EnvSpec
+from podzero.types import EnvSpec, Sample
 
 SUFFIXES = (".sgf", ".pgn", ".jsonl")
 """The kinds of files of games."""
@@ -45,6 +47,8 @@ class Imported(NamedTuple):
     """The number of games left out, by reason."""
     named: list[str]
     """Some of them: where each is, and what is wrong with it."""
+    other_komi: int
+    """The number of games imported that were played with another komi than `KOMI`, where the network observes none."""
 
 
 class _Recorded(NamedTuple):
@@ -95,7 +99,7 @@ def import_games(
             if not games:
                 listed = "".join(f"\n  {one}" for one in left_out.named)
                 raise ConfigError(f"no game of {spec.name} can be used, {left_out.kinds.total()} were read{listed}")
-            imported = Imported(games, writer.positions, dict(left_out.kinds), left_out.named)
+            imported = Imported(games, writer.positions, dict(left_out.kinds), left_out.named, left_out.other_komi)
             writer.finish({"files": [str(file) for file in files], **searched, **imported._asdict()})
     except OSError as error:
         raise ConfigError(f"{to} cannot be written: {error.strerror}; give another folder with --to") from None
@@ -121,9 +125,9 @@ def _recorded(
             f"{env.spec.name}: recorded games are read only of games for one player and of zero-sum games for two"
         )
     player = None if search is None else _searcher(search, env, simulations, discount)
-    games = left_out.without_faults(_read_all(files, env.spec))
+    games = left_out.without_faults(one for file in files for one in _read(file, env.spec))
     replay = GameReplay(env, discount, policy_of=None if player is None else _policy_of(player))
-    contents = (one.samples for one in left_out.without_faults(replay(games)))
+    contents = left_out.samples(replay(games), any_komi=not isinstance(env, Go) or env.shows_komi)
     layout = PositionLayout(env.spec, discount, searched=player is not None)
     facts = {} if player is None else {"search": player.name, "simulations": simulations}
     return _Recorded(env.spec, layout, contents, facts)
@@ -143,11 +147,12 @@ def _policy_of(player: SearchPlayer) -> PolicyOf:
 
 
 class _LeftOut:
-    """The games that were left out so far."""
+    """The games that were left out so far, and the number of those with another komi."""
 
     def __init__(self) -> None:
         self.kinds = Counter[FaultKind]()
         self.named: list[str] = []
+        self.other_komi = 0
 
     def without_faults[Found](self, found: Iterable[Found | Fault]) -> Iterator[Found]:
         """Gives what was found, and counts and names faults instead of giving them."""
@@ -158,6 +163,12 @@ class _LeftOut:
             self.kinds[one.kind] += 1
             if self.kinds[one.kind] <= MOST_NAMED:
                 self.named.append(f"{one.kind}: {one}")
+
+    def samples(self, replayed: Iterable[ReplayedGame | Fault], any_komi: bool) -> Iterator[Sample]:
+        """The positions of each game; without `any_komi`, games with another komi than `KOMI` are counted."""
+        for one in self.without_faults(replayed):
+            self.other_komi += not any_komi and one.game.komi not in (None, KOMI)
+            yield one.samples
 
 
 def _check(files: Iterable[Path], suffixes: Sequence[str]) -> None:
@@ -173,19 +184,27 @@ def _check(files: Iterable[Path], suffixes: Sequence[str]) -> None:
             raise ConfigError(f"{file} is not a file; give files of games, for example runs/mine/games/*.jsonl")
 
 
-def _read_all(files: Iterable[Path], spec: EnvSpec) -> Iterator[RecordedGame | Fault]:
-    for file in files:
-        try:
-            with file.open("rb") as opened:
-                # A file of games may be larger than memory.
-                data = mmap(opened.fileno(), 0, access=ACCESS_READ) if file.stat().st_size else b""
-                match file.suffix.lower():
-                    case ".sgf":
-                        yield from read_sgf(data[:].decode("utf-8-sig", "replace"), str(file), spec)
-                    case ".pgn":
-                        yield from read_pgn(data, str(file), spec)
-                    case _:
-                        lines = TextIOWrapper(opened, encoding="utf-8-sig", errors="replace")
-                        yield from read_lines(lines, str(file), spec)
-        except OSError as error:
-            raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
+def _read(file: Path, spec: EnvSpec) -> Iterator[RecordedGame | Fault]:
+    """The games of a file.
+
+    Raises:
+      ConfigError: it cannot be read.
+    """
+    try:
+        with file.open("rb") as opened:
+            if (head := opened.read(2)) in (BOM_UTF16_LE, BOM_UTF16_BE) or b"\0" in head:
+                yield Fault(str(file), "unreadable", "it is in UTF-16; save it as UTF-8")
+                return
+            # A file of games may be larger than memory.
+            data = mmap(opened.fileno(), 0, access=ACCESS_READ) if head else b""
+            match file.suffix.lower():
+                case ".sgf":
+                    yield from read_sgf(data, str(file), spec)
+                case ".pgn":
+                    yield from read_pgn(data, str(file), spec)
+                case _:
+                    opened.seek(0)
+                    lines = TextIOWrapper(opened, encoding="utf-8-sig", errors="replace")
+                    yield from read_lines(lines, str(file), spec)
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None

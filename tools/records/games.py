@@ -33,7 +33,9 @@ class Fault(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.reason}"
+        """Where and why, with escapes for characters that cannot be printed: files hold any."""
+        text = f"{self.where}: {self.reason}"
+        return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def recorded_game(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from podzero.tools.records.games import RESULTS, Fault, RecordedGame, recorded_game
@@ -16,8 +16,8 @@ def read_lines(lines: Iterable[str], file: str, spec: EnvSpec) -> Iterator[Recor
     {"moves": [3, "d", 2], "result": "1-0", "game": "connect_four"}
 
     `moves` are actions by number or by name. `result` is 1-0, 0-1, 1/2-1/2 or *; it may be missing where the rules
-    decide it, and so may `game`. Of the first `opening_plies` moves, if given, nothing is learned. Instead of `result`
-    podzero's own games have `points` and `end` (`podzero.evaluation.games.game_to_tree`).
+    decide it, and so may `game`. In Go `komi` may be given. Of the first `opening_plies` moves, if given, nothing is
+    learned. Instead of `result` podzero's own games have `points` and `end` (`podzero.evaluation.games.game_to_tree`).
 
     Args:
       lines: the file's lines.
@@ -28,33 +28,46 @@ def read_lines(lines: Iterable[str], file: str, spec: EnvSpec) -> Iterator[Recor
         if line.strip():
             where = f"{file}, line {number}"
             try:
-                yield _game(where, json.loads(line), spec)
-            except (ValueError, LookupError, TypeError, AttributeError):
+                yield _game(where, json.loads(line, object_pairs_hook=_tree), spec)
+            except _INVALID:
                 expected = '{"moves": [...], "result": "1-0"}'
                 yield Fault(where, "unreadable", f"expected an object such as {expected}")
+
+
+_INVALID = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What reading a tree raises that is not that of a game."""
+
+
+def _tree(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, in which no key may be given twice."""
+    if len(tree := dict(pairs)) < len(pairs):
+        raise ValueError("a key is given twice")
+    return tree
 
 
 def _game(where: str, tree: dict[str, Any], spec: EnvSpec) -> RecordedGame | Fault:
     """The game of a line.
 
     Raises:
-      ValueError, LookupError, TypeError, AttributeError: the tree is not that of a game.
+      one of `_INVALID`: the tree is not that of a game.
     """
     if (name := tree.get("game", spec.name)) != spec.name:
         return Fault(where, "foreign", f"it is a game of {name}, not of {spec.name}")
-    moves = list(tree["moves"])
-    if not all(isinstance(move, str) or type(move) is int for move in moves):
-        raise TypeError("a move is neither a number nor a name")
+    moves, komi = tree["moves"], tree.get("komi")
+    if type(moves) is not list or not all(type(move) in (str, int) for move in moves):
+        raise TypeError("moves are neither numbers nor names")
+    if type(komi) not in (int, float, type(None)):
+        return Fault(where, "unreadable", f'"komi" is {json.dumps(komi)}, not a number')
     if type(opening := tree.get("opening_plies", 0)) is not int or opening < 0:
         raise ValueError("invalid opening_plies")
-    return recorded_game(where, moves, _points(tree), opening)
+    return recorded_game(where, moves, _points(tree), opening, komi)
 
 
 def _points(tree: dict[str, Any]) -> float | None:
     if "points" not in tree:
-        return RESULTS[tree.get("result") or "*"]
-    points = float(tree["points"][0])
-    if points not in RESULTS.values():
+        return RESULTS["*" if (result := tree.get("result")) is None else result]
+    points, others = map(float, tree["points"])
+    if points not in RESULTS.values() or points + others != 1 or "result" in tree:
         raise ValueError("invalid points")
     # A limit on plies has ended the game, so the points say nothing about how it would have ended.
     return None if tree.get("end") == "cut off" else points

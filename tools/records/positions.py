@@ -18,6 +18,7 @@ from podzero.envs import notation_for, simulator_errors
 from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.boards.go import Go, check_komi, with_komi
 from podzero.envs.notation import NotationError
+from podzero.envs.notation.names import FixedNames
 from podzero.protocols import Env
 from podzero.samples import UNSEARCHED
 from podzero.tools.records.games import Fault, FaultKind, RecordedGame
@@ -85,6 +86,8 @@ class GameReplay:
         """
         waiting = iter(games)
         slots = [self._next(waiting) for _ in range(self._at_once)]
+        if not any(slots):
+            return
         assembler = GameAssembler(ActorsConfig(games=self._at_once), self._discount, auxiliary_targets=True)
         with simulator_errors():
             start, play = _programs(self._env, self._at_once)
@@ -153,8 +156,11 @@ class GameReplay:
             action = self._notation.action(state, move)
         else:
             action = move
-        if not 0 <= action < len(legal) or not legal[action]:
-            raise NotationError(f"'{move}' is not legal")
+        if not 0 <= action < len(legal):
+            raise NotationError(f"'{move}' is not the number of a move")
+        if not legal[action]:
+            name = self._notation.names([action])[0] if isinstance(self._notation, FixedNames) else move
+            raise NotationError(f"'{name}' is not legal")
         return action
 
     def _move(

@@ -3,89 +3,182 @@
 from __future__ import annotations
 
 import re
+from codecs import lookup
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from mmap import mmap
+from typing import NamedTuple
 
 from podzero.evaluation.records import SGF_GAMES, board_size, sgf_point
-from podzero.tools.records.games import Fault, RecordedGame, recorded_game
+from podzero.tools.records.games import Fault, FaultKind, RecordedGame, recorded_game
 from podzero.types import EnvSpec
 
-Node = Mapping[str, list[str]]
-"""The values of a node's properties, by identifier."""
-_TOKEN = re.compile(r"([();])|([A-Za-z]+)|\[((?:[^\]\\]|\\.)*)\]", re.DOTALL)
-"""A bracket or semicolon, an identifier, or a value."""
+Node = Mapping[str, Sequence[str]]
+"""The values of a node's properties, by identifier; what is not ASCII is replaced."""
+_BEGIN = re.compile(rb"\(\s*;")
+_NEXT = rb"\(\s*;\s*(?:[A-Za-z]+\s*(?:\[[^\]\\]*\]\s*)+)*?(?:FF|GM|SZ)\s*\["
+"""Where the next game begins, however the one before it has been cut off: at a node with a property of roots."""
+_CHARSET = re.compile(rb"(?<![A-Za-z])CA\s*\[\s*([\w.:-]+)\s*\]")
+_SUPERSETS = dict.fromkeys(("gb2312", "gbk"), "gb18030") | {
+    "shift_jis": "cp932",
+    "big5": "big5hkscs",
+    "cp950": "big5hkscs",
+}
+_LEADS = {"cp932": rb"[\x81-\x9f\xe0-\xfc]"} | dict.fromkeys(("big5hkscs", "gb18030", "johab"), rb"[\x81-\xfe]")
+"""The first bytes of two where the second may be that of a bracket or backslash."""
+_ASCII = bytes(range(128)) + b"\x1b$BAA"
+"""What no charset that is read takes for other characters; with an escape sequence, after which some do."""
 _SETUP = ("AB", "AW", "AE")
 """Properties that place or remove stones."""
-_GO = 1
+_OF_ROOTS = ("FF", "GM", "SZ", "KM", "HA", "RE")
+"""Properties that a game has once, at its beginning."""
+_GO = "1"
+_NAMES = {_GO: "Go", "2": "Othello", "11": "Hex"}
+_KOMI = re.compile(r"[-+]?\d{1,4}(?:[.,]\d*)?")
+_WINNER = re.compile(r"([BW])(?:LACK|HITE)?(?:\s*\+(?!\s*0+(?:[.,]0*)?$).*)?", re.DOTALL)
+"""Of a result in capital letters. Nobody wins by zero points."""
 
 
-def read_sgf(text: str, file: str, spec: EnvSpec) -> Iterator[RecordedGame | Fault]:
-    """The games of a collection.
+class _LeftOutError(Exception):
+    """A game that is not read: `kind` of fault and reason."""
+
+    def __init__(self, kind: FaultKind, reason: str) -> None:
+        self.kind, self.reason = kind, reason
+
+
+class _Tree(NamedTuple):
+    """A game tree in a file."""
+
+    line: Sequence[re.Match[bytes]]
+    """The tokens of its main line."""
+    end: int
+    """The byte after it."""
+    fault: str
+    """Why it cannot be read, if it cannot."""
+
+
+def read_sgf(data: bytes | mmap, file: str, spec: EnvSpec) -> Iterator[RecordedGame | Fault]:
+    """The games of a collection; what is outside of games is ignored.
 
     Args:
-      text: the file's content.
+      data: the file's content. The charset of a game is that of its property CA, or else UTF-8.
       file: the name of the file, for messages.
       spec: the game to read.
     """
-    for number, nodes in enumerate(main_lines(text), 1):
+    for number, tree in enumerate(_trees(data), 1):
         where = f"{file}, game {number}"
-        yield _game(where, nodes, spec) if nodes else Fault(where, "unreadable", "it ends in the middle of a game")
+        try:
+            if tree.fault:
+                raise _LeftOutError("unreadable", tree.fault)
+            yield _game(where, _nodes(tree.line), spec)
+        except _LeftOutError as left_out:
+            yield Fault(where, left_out.kind, left_out.reason)
 
 
-def main_lines(text: str) -> Iterator[Sequence[Node]]:
-    """The nodes on the main line of each game tree, without variations; no nodes for a tree without end."""
-    depth, ended, line = 0, False, list[Sequence[str]]()
-    for token in (found.groups("") for found in _TOKEN.finditer(text)):
-        if token[0] == "(":
-            if depth == 0:
-                ended, line = False, []
+def _trees(data: bytes | mmap) -> Iterator[_Tree]:
+    end = 0
+    while found := _BEGIN.search(data, end):
+        start = found.start()
+        tree = _tree(data, start, b"")
+        charset = _CHARSET.search(data, start, tree.end)
+        name = charset[1].decode() if charset else "UTF-8"
+        try:
+            codec = lookup(name).name
+            codec = _SUPERSETS.get(codec, codec)
+            if codec in _LEADS:
+                tree = _tree(data, start, _LEADS[codec])
+            if _ASCII.decode(codec) != _ASCII.decode() or not data[start : tree.end].decode(codec):
+                raise LookupError
+        except (LookupError, ValueError):
+            missing = "" if charset else " and has no property CA"
+            remedy = "save it as UTF-8, or name its charset, such as CA[Shift_JIS], CA[Big5] or CA[GB18030]"
+            tree = tree._replace(fault=f"it is not in {name}{missing}: {remedy}")
+        yield tree
+        end = tree.end
+
+
+@cache
+def _tokens(lead: bytes) -> re.Pattern[bytes]:
+    """A bracket or semicolon; an identifier; a value and its end, if it has one; anything else."""
+    pairs = lead + b".|" if lead else b""
+    value = rb"\[((?:" + pairs + rb"[^\]\\(]|\\.|(?!" + _NEXT + rb")\()*)(\]?)"
+    return re.compile(rb"([();])|([A-Za-z]+)|" + value + rb"|(\S)", re.DOTALL)
+
+
+_NEXT_GAME = re.compile(_NEXT)
+
+
+def _tree(data: bytes | mmap, start: int, lead: bytes) -> _Tree:
+    """The game tree that begins at a byte, in a charset with these first bytes of two."""
+    depth, line, ended, fault = 0, list[re.Match[bytes]](), False, ""
+    cut = "it ends in the middle of a game"
+    for found in _tokens(lead).finditer(data, start):
+        if found[5] or (found[3] is not None and not found[4]):
+            fault = fault or (f"unexpected '{found[5].decode('ascii', 'replace')}'" if found[5] else cut)
+        if found[1] == b"(":
+            if depth and _NEXT_GAME.match(data, found.start()):
+                return _Tree((), found.start(), cut)
             depth += 1
-        elif token[0] == ")":
+        elif found[1] == b")":
             # First children are on the main line, so whatever follows the first end of a branch is not.
-            ended, depth = True, max(depth - 1, 0)
-            if depth == 0:
-                yield _nodes(line)
-        elif depth and not ended:
-            line.append(token)
-    if depth:
-        yield []
+            depth, ended = depth - 1, True
+            if not depth:
+                return _Tree(line, found.end(), fault)
+        elif not ended:
+            line.append(found)
+    return _Tree((), len(data), fault or cut)
 
 
-def _nodes(line: Iterable[Sequence[str]]) -> Sequence[Node]:
+def _nodes(line: Iterable[re.Match[bytes]]) -> Sequence[Node]:
     nodes, name = list[dict[str, list[str]]](), ""
-    for semicolon, identifier, value in line:
-        if semicolon:
+    for found in line:
+        if found[1]:
             nodes.append({})
-        elif identifier:
-            name = re.sub("[a-z]", "", identifier)  # FF[1] to FF[3] allow Black for B
-        elif nodes:
-            nodes[-1].setdefault(name, []).append(value)
+            name = ""
+        elif found[2]:
+            # FF[1] to FF[3] allow Black for B.
+            name = re.sub("[a-z]", "", found[2].decode())
+        elif not name:
+            raise _LeftOutError("unreadable", "a value follows no property")
+        else:
+            nodes[-1].setdefault(name, []).append(found[3].decode("ascii", "replace").strip())
     return nodes
 
 
 def _game(where: str, nodes: Sequence[Node], spec: EnvSpec) -> RecordedGame | Fault:
     root, number = nodes[0], SGF_GAMES.get(spec.name)
-    game, default = _number(root, "GM", _GO), 19 if number == _GO else board_size(spec)
-    if game != number:
-        expected = "has no number there" if number is None else f"has {number}"
-        return Fault(where, "foreign", f"it is SGF's game {game}, and {spec.name} {expected}")
-    if (size := _number(root, "SZ", default)) != board_size(spec):
-        return Fault(where, "foreign", f"its board has size {size}, that of {spec.name} has {board_size(spec)}")
+    for name in (name for node in nodes[1:] for name in _OF_ROOTS if name in node):
+        raise _LeftOutError("unreadable", f"{name} is given after the beginning of the game")
+    if (game := _value(root, "GM") or _GO) != str(number or "none"):
+        raise _LeftOutError("foreign", f"this SGF is of {_NAMES.get(game, f'game {game}')}, not {spec.name}")
+    size = _value(root, "SZ") or str(19 if game == _GO else board_size(spec))
+    if not re.fullmatch(rf"{board_size(spec)}(\s*:\s*{board_size(spec)})?", size):
+        raise _LeftOutError("foreign", f"its board has size {size}, that of {spec.name} has {board_size(spec)}")
     if any(name in node for node in nodes for name in _SETUP):
-        return Fault(where, "foreign", "it does not start from the empty board")
+        raise _LeftOutError("foreign", "it does not start from the empty board")
+    if game == _GO and (stones := _value(root, "HA")) not in ("", "0", "1"):
+        raise _LeftOutError("foreign", f"it has a handicap of {stones} without its stones")
+    komi = _komi(root) if game == _GO else None
+    return recorded_game(where, _moves(nodes, spec), _points(root), komi=komi)
+
+
+def _value(node: Node, name: str) -> str:
+    """The only value of a property; empty if it is missing."""
+    if len(values := node.get(name, ("",))) > 1:
+        raise _LeftOutError("unreadable", f"{name} is given twice: {', '.join(values)}")
+    return values[0]
+
+
+def _moves(nodes: Sequence[Node], spec: EnvSpec) -> Sequence[int]:
     moves: list[int] = []
-    for colour, point in ((colour, node[colour][0]) for node in nodes for colour in "BW" if colour in node):
-        action = _actions(spec).get(point.strip().lower())
+    if any("B" in node and "W" in node for node in nodes):
+        raise _LeftOutError("unreadable", "both players move in one node")
+    for colour, point in ((colour, _value(node, colour)) for node in nodes for colour in "BW" if colour in node):
+        action = _actions(spec).get(point)
         if colour != "BW"[len(moves) % 2] or action is None:
-            return Fault(where, "illegal", f"move {len(moves) + 1}, {colour}[{point}], cannot be played")
+            raise _LeftOutError("illegal", f"move {len(moves) + 1}, {colour}[{point}], cannot be played")
         moves.append(action)
-    return recorded_game(where, moves, _points(root), komi=_komi(root))
-
-
-def _number(node: Node, name: str, default: int) -> int:
-    """The number that a property begins with; -1 if it begins with none."""
-    found = re.match(r"\s*(\d+)", node.get(name, [str(default)])[0])
-    return int(found[1]) if found else -1
+    return moves
 
 
 @cache
@@ -96,14 +189,21 @@ def _actions(spec: EnvSpec) -> Mapping[str, int]:
 
 
 def _komi(root: Node) -> float | None:
-    try:
-        return float(root["KM"][0])
-    except (KeyError, ValueError):
+    if not (komi := _value(root, "KM")):
         return None
+    if not _KOMI.fullmatch(komi):
+        raise _LeftOutError("unreadable", f"its komi is '{komi}', not a number")
+    return float(komi.replace(",", "."))
 
 
 def _points(root: Node) -> float | None:
-    result = root.get("RE", [""])[0].strip().upper()
-    if result.startswith(("B+", "W+")):
-        return float(result[0] == "B")
-    return 0.5 if result in ("0", "DRAW") else None
+    result = _value(root, "RE").upper()
+    if result in ("", "?"):
+        return None
+    if result in ("0", "DRAW"):
+        return 0.5
+    if result == "VOID":
+        raise _LeftOutError("unfinished", "it has no result")
+    if not (found := _WINNER.fullmatch(result)):
+        raise _LeftOutError("unreadable", f"its result is '{result}', not one such as B+R, W+3.5 or 0")
+    return float(found[1] == "B")

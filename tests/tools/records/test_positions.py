@@ -126,6 +126,11 @@ def test_in_go_the_record_decides():
     assert samples.value_target.tolist() == [-1, 1]
 
 
+def test_an_illegal_move_is_named_as_people_write_it():
+    (fault,) = GameReplay(make_env("go_9x9"), at_once=2)([RecordedGame("x", (40, 40), 1.0)])
+    assert (fault.kind, fault.reason) == ("illegal", "move 2: 'E5' is not legal")
+
+
 def test_where_the_network_sees_the_komi_it_is_that_of_the_record():
     """7.5 if there is none; the planes hold 64 plus the half points for the player to move, black first."""
     replay = GameReplay(make_env(GameConfig(name="go_9x9", komi=(7.5, 7.5))), at_once=2)
