@@ -144,12 +144,13 @@ def print_tables(tables: Iterable[ReportTable]) -> None:
     from rich.table import Table
 
     for table in tables:
-        shown = Table(title=table.caption, title_justify="left", box=None, header_style="bold", pad_edge=False)
+        # Not as the table's title, which would be as narrow as the table.
+        shown = Table(box=None, header_style="bold", pad_edge=False)
         for column in table.header:
             shown.add_column(column, overflow="fold")
         for row in table.rows:
             shown.add_row(*row)
-        Console().print(shown, "", markup=False, highlight=False)
+        Console().print(table.caption, shown, "", sep="\n", markup=False, highlight=False)
 
 
 def print_result(result: Mapping[str, Any], as_json: bool) -> None:

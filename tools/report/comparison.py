@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from podzero.changes import side_by_side
+from podzero.runtime.monitoring.status import duration
 from podzero.tools.report.figures import Figure, MetricCurves, ReportCurve, ReportSection, ReportTable
 from podzero.tools.report.history import Axes, FloatArray
 from podzero.tools.report.record import Record
@@ -74,8 +75,8 @@ class Comparison(NamedTuple):
         return [
             *([ReportTable("Settings that differ.", header, settings)] if settings else []),
             ReportTable(
-                f"After {self.hours:,.3g} hours of training, the time of the shortest run: newest evaluations with 95% "
-                f"intervals, losses over the last {RECENT:.0%} of that time, rates over all of it.",
+                f"After {duration(3600 * self.hours)} of training, the time of the shortest run: newest evaluations "
+                f"with 95% intervals, losses over the last {RECENT:.0%} of that time, rates over all of it.",
                 header,
                 values,
             ),

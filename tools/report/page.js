@@ -4,9 +4,10 @@
   const HEIGHT = 240;
   const BAND_OPACITY = 0.18;
   const COLORS = 8;
+  const FEW = 3; // a curve of fewer points has dots: a line of one point is nothing
   const REST = "not measured"; // the label of the time of no stage
   const plots = new Map(); // element -> uPlot
-  let data, axis = "hours";
+  let data, axis = "hours", inMinutes; // of training: minutes where no figure reaches an hour
 
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const curveColor = (i) => color(`--c${i % COLORS}`);
@@ -25,6 +26,11 @@
   // The value at the cursor, or the newest one before it: the points of other runs are not this run's.
   const at = (values, k) => values.slice(0, k == null ? undefined : k + 1).findLast((value) => value != null);
 
+  const axisName = (name) => (name === "hours" && inMinutes ? "minutes" : name);
+
+  // From 0 on, unless the reader has zoomed in, so that runs of nearly equal length lie together.
+  const fromZero = (u, low, high) => (low > u.data[0][0] ? [low, high] : [0, 1.02 * high || 1]);
+
   // The columns of a stacked figure: each curve on top of those after it, so that the first is drawn first and largest.
   function stacked(curves) {
     const sums = curves.map((curve) => curve.values.slice());
@@ -35,10 +41,10 @@
 
   function plotted(figure) {
     // The points of several runs follow one another; uPlot needs them in order.
-    const given = figure.axes[axis], order = [...given.keys()].sort((a, b) => given[a] - given[b]);
+    const given = figure.axes[axis].map((x) => (axisName(axis) === "minutes" ? 60 * x : x)), order = [...given.keys()].sort((a, b) => given[a] - given[b]);
     const inOrder = (values) => order.map((k) => values[k]);
     const positions = inOrder(given), columns = [positions], bands = [];
-    const series = [{ label: axis, value: (u, v, s, k) => readable(at(positions, k)) }];
+    const series = [{ label: axisName(axis), value: (u, v, s, k) => readable(at(positions, k)) }];
     const sums = figure.stacked ? stacked(figure.curves) : null;
     const share = figure.unit === "share";
     figure.curves.forEach((curve, i) => {
@@ -48,7 +54,7 @@
       series.push({
         label: curve.label, stroke, width: figure.stacked ? 1 : 1.75, spanGaps: true,
         fill: figure.stacked ? stroke : undefined,
-        points: { show: figure.dots, size: 5 },
+        points: { show: figure.dots || values.filter((value) => value != null).length < FEW, size: 5 },
         value: (u, v, s, k) => readable(at(values, k), share),
       });
       if (curve.low) {
@@ -71,7 +77,7 @@
     const short = (u, values) => values.map((v) => (share ? `${+(100 * v).toFixed(1)}%` : tick(v)));
     const plot = new uPlot({
       width: element.clientWidth, height: HEIGHT, series, bands,
-      scales: { x: { time: false }, y: figure.stacked ? { range: [0, 1] } : {} },
+      scales: { x: { time: false, range: fromZero }, y: figure.stacked ? { range: [0, 1] } : {} },
       axes: [{ ...look, values: (u, values) => values.map(tick) }, { ...look, size: 56, values: short }],
       cursor: { y: false, points: { size: 6 } },
       hooks: { setSeries: [showBands] },
@@ -129,6 +135,7 @@
 
   function start() {
     data = JSON.parse(document.getElementById("data").textContent);
+    inMinutes = Object.values(data.figures).every((figure) => figure.axes.hours.every((hours) => !(hours >= 1)));
     for (const element of document.querySelectorAll(".plot")) {
       element.addEventListener("keydown", onKey);
       seen.observe(element);
@@ -138,6 +145,7 @@
       input.addEventListener("input", () => showPosition(input));
     for (const input of document.querySelectorAll("input[name=axis]")) {
       input.checked = input.value === axis;
+      input.nextSibling.textContent = ` ${axisName(input.value)}`;
       input.addEventListener("change", () => { axis = input.value; redraw(); });
     }
   }

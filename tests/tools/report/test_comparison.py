@@ -36,6 +36,7 @@ def row(comparison, what):
 def test_runs_are_compared_at_the_end_of_the_shorter_one(records):
     found = compare(records)
     assert found.hours == pytest.approx(600 / 3600, abs=0.01)
+    assert "After 9 min 55 s" in found.tables()[-1].caption
     short, long = row(found, "keep the value")
     assert (short.value, long.value) == (0.6, 0.7)
     assert short.low < 0.6 < short.high
