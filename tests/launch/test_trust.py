@@ -327,7 +327,7 @@ def test_the_command_line_asks_before_it_runs_a_strangers_code(code, tmp_path, p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["network", "search", "optimizer", "loss", "simulator"])
+@pytest.mark.parametrize("way", ["network", "simulator"])
 def test_no_command_runs_code_that_a_strangers_files_name(tmp_path, podzero, way):
     ran = tmp_path / "ran"
     more = {"args": f"touch {ran}", "shell": True}
