@@ -91,7 +91,7 @@ def place(
     Returns:
       the choice, with the placeholder `{runs}` for the parent folder in its reason.
     """
-    # An experiment may have any name; its folder must not lie outside of `runs`.
+    # A name may hold several folders, of which this is the last.
     name = Path(experiment.name).name
     differing = [] if standing is None else _other_settings(standing, experiment)
     changes = [change for change in differing if change.setting != "name"]

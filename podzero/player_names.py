@@ -22,8 +22,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-import yaml
-
 from podzero.config import (
     ChanceGame,
     ChanceGameConfig,
@@ -33,6 +31,7 @@ from podzero.config import (
     in_matches,
     load,
     observes_komi,
+    read_yaml,
 )
 from podzero.errors import ConfigError, nearest
 from podzero.importing import approve
@@ -289,7 +288,7 @@ def zoo_card(name: str) -> dict[str, Any]:
       `game`, `network`, `command`, `commit`, `date`, `hours`, `hardware`, `games`, and `judged`, sentences on its
       training and strength.
     """
-    card: dict[str, Any] = yaml.safe_load((zoo_workdir(name).root / "card.yaml").read_text(encoding="utf-8"))
+    card: dict[str, Any] = read_yaml((zoo_workdir(name).root / "card.yaml").read_text(encoding="utf-8"))
     return card | {"date": str(card["date"])}
 
 

@@ -18,7 +18,7 @@ from typing import IO, Any, NamedTuple
 import yaml
 
 from podzero.changes import CHANGEABLE, RecordedChange, differences, record_lines, recorded_changes
-from podzero.config import Experiment, Layers, OwnFile, parse
+from podzero.config import Experiment, Layers, OwnFile, parse, read_yaml
 from podzero.errors import ConfigError, PodzeroError
 from podzero.importing import file_digest
 
@@ -121,9 +121,7 @@ class Workdir:
         if not self.is_run:
             raise WorkdirError(f"{self.root} is not a working directory: it holds no experiment.yaml")
         try:
-            experiment = parse(
-                yaml.safe_load(self.experiment_file.read_text(encoding="utf-8")), str(self.experiment_file)
-            )
+            experiment = parse(read_yaml(self.experiment_file.read_text(encoding="utf-8")), str(self.experiment_file))
             return self.with_kept_code(experiment)
         except (OSError, UnicodeDecodeError, yaml.YAMLError, ConfigError) as error:
             raise WorkdirError(f"{self.experiment_file} cannot be read: {error}") from None

@@ -65,3 +65,4 @@ from podzero.config.training import OwnObjectiveConfig as OwnObjectiveConfig
 from podzero.config.training import OwnOptimizerConfig as OwnOptimizerConfig
 from podzero.config.training import SplitRule as SplitRule
 from podzero.config.training import schedule_note as schedule_note
+from podzero.config.unique_keys import read_yaml as read_yaml

@@ -171,6 +171,13 @@ class Experiment(Section):
             return _SIZE.sub("", game) == _SIZE.sub("", own)
         return game == own
 
+    @pydantic.field_validator("name")
+    @classmethod
+    def _names_a_folder(cls, name: str) -> str:
+        if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
+            raise ValueError(f"{name!r} cannot name the run's folder in runs/; expected a name such as go_9x9")
+        return name
+
     @pydantic.model_validator(mode="before")
     @classmethod
     def _one_window_per_item(cls, tree: Any) -> Any:

@@ -14,6 +14,7 @@ from podzero.config.commented import to_commented_yaml
 from podzero.config.networks import ResNetConfig
 from podzero.config.section import path_field_of, place_of
 from podzero.config.training import OptimizerConfig
+from podzero.config.unique_keys import read_yaml
 from podzero.errors import ConfigError, nearest
 from podzero.importing import file_digest
 
@@ -228,7 +229,7 @@ def _find(config: str, folder: Path) -> Path:
 def _read(path: Path) -> dict[str, Any]:
     """The content of a YAML file, which must be a mapping."""
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = read_yaml(path.read_text(encoding="utf-8"))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -253,9 +254,10 @@ def _parse_override(override: str) -> tuple[str, Any]:
     if not equals or not setting:
         raise ConfigError(f"override '{override}': expected section.field=value, for example learner.batch_size=256")
     try:
-        return setting, yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigError(f"override '{override}': the value '{text}' is not valid YAML") from None
+        return setting, read_yaml(text)
+    except yaml.YAMLError as error:
+        why = f": {error.problem}" if isinstance(error, yaml.MarkedYAMLError) else ""
+        raise ConfigError(f"override '{override}': the value '{text}' is not valid YAML{why}") from None
 
 
 def _apply(tree: dict[str, Any], override: str, setting: str, value: Any) -> None:

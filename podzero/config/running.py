@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import pydantic
 from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -84,6 +85,16 @@ class MetricsConfig(Section):
         if found is None or not 0 < int(found[2]) < 2**16:
             raise ValueError(f"expected HOST:PORT or a port, for example 127.0.0.1:9400 or 9400, not {address!r}")
         return f"{found[1] or '127.0.0.1'}:{found[2]}"
+
+    @pydantic.field_validator("mlflow")
+    @classmethod
+    def _without_password(cls, address: str | None) -> str | None:
+        if address is not None and "@" in urlsplit(address).netloc:
+            raise ValueError(
+                "the address holds a name or a password, which experiment.yaml and the report would show; leave them "
+                "out, and set the variables MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+            )
+        return address
 
     @pydantic.field_validator("wandb")
     @classmethod

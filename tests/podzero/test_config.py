@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podzero.config import FOR_SLICES, Experiment, StopConfig, builtin_configs, load, parse, schedule_note
+from podzero.config import FOR_SLICES, Experiment, StopConfig, builtin_configs, load, parse, read_yaml, schedule_note
 from podzero.config.loading import GONE
 from podzero.errors import ConfigError, nearest
 
@@ -369,6 +369,7 @@ def test_the_last_of_two_overrides_holds():
         ("=3", "expected section.field=value"),
         ("seed.deep=3", "seed"),
         ("learner.batch_size=[1", "not valid YAML"),
+        ("learner={batch_size: 64, batch_size: 128}", "'batch_size' is given twice"),
         ("learner.batchsize=3", "did you mean 'batch_size'"),
         ("stop.minuts=3", "did you mean 'minutes'"),
     ],
@@ -618,3 +619,65 @@ def test_runs_that_oppose_are_found_beside_the_experiment(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text(f"extends: tic_tac_toe\nactors: {{opponents: {opponents}}}\n")
     assert [entry.who for entry in load(str(file)).actors.opponents] == ["self", str(tmp_path / "run@3")]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("env: {name: hex}\nseed: 1\nlearner: {batch_size: 64}\nseed: 2\n", "line 4, column 1: 'seed' is given twice"),
+        ("env: {name: hex, name: chess}\n", "line 1, column 18: 'name' is given twice"),
+        ("env: {name: hex}\nreplay: {}\n'replay': {}\n", "line 3, column 1: 'replay' is given twice"),
+    ],
+)
+def test_a_key_that_is_given_twice_is_refused(tmp_path, text, message):
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load(str(tmp_path / "mine.yaml"))
+
+
+def test_keys_that_an_alias_merges_may_be_replaced():
+    text = "a: &base {x: 1, y: 2}\nb: {<<: *base, x: 3}\nc: {<<: [*base, {z: 1}], <<: {w: 1}}\n"
+    with pytest.raises(yaml.YAMLError, match="'<<' is given twice"):
+        read_yaml(text)
+    assert read_yaml(text.partition("c:")[0])["b"] == {"x": 3, "y": 2}
+    nested = "a: &a {k: 0}\nx: {inner: &i {<<: *a, k: 1}}\ny: {<<: *i}\n"
+    assert read_yaml(nested) == yaml.safe_load(nested)
+
+
+_KEYS = st.text("abcdefghij", min_size=1, max_size=2)
+_TREES = st.recursive(
+    st.integers(0, 9),
+    lambda inner: st.dictionaries(_KEYS, inner, max_size=4) | st.lists(inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(tree=st.dictionaries(_KEYS, _TREES, min_size=1), block=st.booleans())
+def test_a_file_with_unique_keys_is_read_as_it_was_written(tree, block):
+    text = yaml.safe_dump(tree, default_flow_style=not block)
+    assert read_yaml(text) == tree
+    if block:
+        with pytest.raises(yaml.YAMLError, match="is given twice"):
+            read_yaml(text + yaml.safe_dump({next(iter(tree)): 1}))
+
+
+@pytest.mark.parametrize("name", ["..", ".", "/", "../x", "/tmp/x", "a/../../b", "a//b", "a/", "a\0b"])
+def test_a_name_that_leads_out_of_the_folder_of_runs_is_refused(name):
+    with pytest.raises(ConfigError, match=r"name: .*folder"):
+        parse({"name": name, "env": {"name": "hex"}}, "mine")
+
+
+@pytest.mark.parametrize("name", ["hex", "..hex", "team/hex", "große Läufe", "a..b"])
+def test_other_names_are_taken(name):
+    assert parse({"name": name, "env": {"name": "hex"}}, "mine").name == name
+
+
+@pytest.mark.parametrize(
+    "address", ["http://me:secret@host:5000", "https://secret@host", "postgresql://me:secret@h/db"]
+)
+def test_a_password_in_an_address_is_refused_and_not_repeated(address):
+    with pytest.raises(ConfigError, match="MLFLOW_TRACKING_PASSWORD") as refused:
+        load("hex", [f"metrics.mlflow={address}"])
+    assert "secret" not in str(refused.value)
+    assert load("hex", ["metrics.mlflow=http://host:5000/a@b"]).metrics.mlflow == "http://host:5000/a@b"

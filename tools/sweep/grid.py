@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import yaml
 
-from podzero.config import Experiment, load
+from podzero.config import Experiment, load, read_yaml
 from podzero.errors import ConfigError
 
 SEED = "seed"
@@ -81,7 +81,7 @@ def read_grid(arguments: Iterable[str]) -> Grid:
 
 def _values(argument: str, text: str) -> Iterator[str]:
     try:
-        items = yaml.safe_load(f"[{text}]")
+        items = read_yaml(f"[{text}]")
     except yaml.YAMLError:
         items = None
     if not isinstance(items, list):
@@ -92,7 +92,7 @@ def _values(argument: str, text: str) -> Iterator[str]:
         ends = _RANGE.fullmatch(item) if isinstance(item, str) else None
         if ends is None:
             # 1e-3 is a string in YAML, and is shown as it was written.
-            yield item if isinstance(item, str) and yaml.safe_load(item) == item else json.dumps(item)
+            yield item if isinstance(item, str) and read_yaml(item) == item else json.dumps(item)
             continue
         first, last = int(ends[1]), int(ends[2])
         if last < first:
