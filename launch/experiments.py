@@ -11,7 +11,7 @@ import typer
 
 from podzero.changes import differences
 from podzero.config import Experiment, load
-from podzero.errors import ConfigError
+from podzero.errors import ConfigError, nearest
 from podzero.launch.options import Json, config_names, print_json
 from podzero.workdir import Workdir
 
@@ -126,8 +126,16 @@ def _gymnasium(identifier: str) -> tuple[EnvConfig, EnvSpec, int | None]:
 
 def _game(name: str) -> tuple[EnvConfig, EnvSpec, int | None]:
     """The section `env` of a game, its spec, and its largest number of plies."""
-    from podzero.config import ChanceGame, ChanceGameConfig, GameConfig, JaxLibrary, JaxLibraryConfig, SimulatorConfig
-    from podzero.envs import make_env, spec_of
+    from podzero.config import (
+        ChanceGame,
+        ChanceGameConfig,
+        Game,
+        GameConfig,
+        JaxLibrary,
+        JaxLibraryConfig,
+        SimulatorConfig,
+    )
+    from podzero.envs import spec_of
 
     library, _, game = name.partition("/")
     section: EnvConfig
@@ -139,9 +147,13 @@ def _game(name: str) -> tuple[EnvConfig, EnvSpec, int | None]:
     elif name in get_args(ChanceGame):
         section = ChanceGameConfig(name=name)  # type: ignore[arg-type]
         spec = spec_of(section)
+    elif name in get_args(Game):
+        section = GameConfig(name=name)  # type: ignore[arg-type]
+        spec = spec_of(section)
     else:
-        spec = make_env(name).spec
-        section = GameConfig(name=name)  # type: ignore[arg-type]  # otherwise `make_env` has refused it
+        games = (*get_args(Game), *get_args(ChanceGame))
+        libraries = ", ".join(f"{library}/GAME" for library in (*SIMULATORS, *get_args(JaxLibrary)))
+        raise ConfigError(f"unknown game '{name}'{nearest(name, games)}; known: {', '.join(games)}, {libraries}")
     return section, spec, spec.max_plies
 
 

@@ -155,4 +155,7 @@ def _check_arguments(code: OwnCode, offered: Sequence[str]) -> None:
             )
     for key in own:
         if code.parameters[key].default is inspect.Parameter.empty and key not in given:
-            raise ConfigError(f"{section}.{key}: required by '{name}', but missing")
+            raise ConfigError(
+                f"{section}.{key}: required by '{name}', but missing{nearest(key, offered)}; podzero itself passes "
+                f"{', '.join(offered)}"
+            )

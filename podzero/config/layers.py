@@ -6,11 +6,12 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import yaml
 
 from podzero.config.commented import to_commented_yaml
+from podzero.config.environments import ChanceGame, Game
 from podzero.config.networks import ResNetConfig
 from podzero.config.section import path_field_of, place_of
 from podzero.config.training import OptimizerConfig
@@ -220,9 +221,14 @@ def _find(config: str, folder: Path) -> Path:
         raise ConfigError(
             f"no such file: {path}{nearest(config, builtin)}; `podzero configs` lists the built-in experiments"
         )
+    if config in (*get_args(Game), *get_args(ChanceGame)):
+        raise ConfigError(
+            f"{config} is a game without an experiment; write one: podzero new --game {config} --to {config}.yaml"
+        )
+    general = ", ".join(name for name in builtin if not name.startswith(FOR_SLICES))
     raise ConfigError(
-        f"no experiment '{config}'{nearest(config, builtin)}; built in: {', '.join(builtin)}; "
-        "or give the path of a YAML file"
+        f"no experiment '{config}'{nearest(config, builtin)}; built in: {general}, and those for TPU slices that "
+        "`podzero configs` lists; or give the path of a YAML file"
     )
 
 

@@ -391,11 +391,20 @@ def test_an_unknown_experiment_is_refused_with_the_nearest_name():
         ("no/such/dir", "no such file: no/such/dir"),
         (".", "is a directory"),
         ("nothere", "no experiment 'nothere'; built in: "),
+        ("shogi", "podzero new --game shogi --to shogi.yaml"),
+        ("backgammon", "podzero new --game backgammon --to backgammon.yaml"),
     ],
 )
 def test_a_missing_file_is_refused(config, message):
     with pytest.raises(ConfigError, match=message):
         load(config)
+
+
+def test_an_unknown_name_lists_no_experiment_for_slices():
+    with pytest.raises(ConfigError) as refused:
+        load("nothere")
+    assert "go_9x9_hour" in str(refused.value)
+    assert "v5e" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
