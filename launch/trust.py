@@ -128,6 +128,8 @@ def _is_known(import_path: str) -> bool:
 
 def ask_before_imports(environment: Mapping[str, str], trust_all: bool) -> None:
     """Makes this process ask before it imports code that an experiment names, unless `trust_all`."""
+    if trust_all and "PODZERO_TRUST" in environment:
+        return  # nothing need be remembered: later commands have the variable too
     asks = sys.stdin.isatty() and sys.stderr.isatty() and "--json" not in sys.argv[1:]
     record = user_config(environment) / "trusted.json"
     trusted = TrustedCode(record, _confirm if asks else None, shlex.join(sys.argv[1:]), trust_all)

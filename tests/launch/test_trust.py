@@ -129,6 +129,15 @@ def test_what_is_trusted_by_the_option_is_known_later(code, trusted):
         trusted(None).approve(code("mine/other.py", "not seen"))
 
 
+def test_what_the_variable_trusts_is_not_remembered(code, tmp_path, monkeypatch):
+    monkeypatch.setattr(importing, "_approve", [])
+    environment = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+    for more, remembered in (({"PODZERO_TRUST": "1"}, False), ({}, True)):
+        ask_before_imports(environment | more, trust_all=True)
+        importing.approve(f"{code('mine/net.py')}:Net")
+        assert (tmp_path / "config" / "podzero" / "trusted.json").exists() is remembered
+
+
 @pytest.fixture
 def asking(monkeypatch, tmp_path):
     """This process asks, with nobody there to answer."""
