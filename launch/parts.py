@@ -16,6 +16,7 @@ from podzero.config import (
     OwnNetworkConfig,
     OwnOptimizerConfig,
 )
+from podzero.importing import restore_path
 
 if TYPE_CHECKING:
     from podzero.protocols import Env
@@ -36,6 +37,7 @@ def make_parts(experiment: Experiment) -> None:
     Raises:
       ConfigError: one of them fails.
     """
+    restore_path()
     os.environ["JAX_PLATFORMS"] = "cpu"
     import jax
 

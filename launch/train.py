@@ -13,7 +13,7 @@ import typer
 
 from podzero.config import ChanceGameConfig, EvaluationConfig, Experiment, GameConfig, schedule_note
 from podzero.errors import ConfigError
-from podzero.importing import import_openvino
+from podzero.importing import import_openvino, without_current_folder
 from podzero.launch.directories import continuation, find_start
 from podzero.launch.options import Address, Env, Overrides, config_names, read_env
 from podzero.launch.packages import own_packages
@@ -208,7 +208,7 @@ def _check_made(experiment: Experiment) -> None:
     what = " and ".join(own) or f"network.name = '{experiment.network.name}'"
     if not isinstance(env, GameConfig | ChanceGameConfig):
         what, limit_s = env.title, limit_s + env.build_timeout_s
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with without_current_folder(), ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         made = pool.submit(make_parts, experiment)
         try:
             made.result(timeout=limit_s)

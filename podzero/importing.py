@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import logging
+import os
 import sys
 import threading
 import zlib
@@ -119,6 +120,31 @@ def _named_if_slow(place: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+_SAFE_PATH = "PYTHONSAFEPATH"
+"""With this variable Python leaves the current folder out of its path."""
+
+
+@contextmanager
+def without_current_folder() -> Iterator[None]:
+    """In this context, processes of `multiprocessing` start without the current folder on their path.
+
+    A numpy.py there would hide the library. Each calls `restore_path` before it runs code of the user's.
+    """
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        restore_path(before)
+
+
+def restore_path(before: str | None = None) -> None:
+    """Undoes what `without_current_folder` means for the programs that this process starts, such as simulators."""
+    os.environ.pop(_SAFE_PATH, None)
+    if before is not None:
+        os.environ[_SAFE_PATH] = before
 
 
 def import_extra(module: str, wanted_by: str, extra: str = "envs") -> Any:

@@ -22,6 +22,7 @@ from podzero.envs.gymnasium_envs.making import Factory, make_own
 from podzero.envs.gymnasium_envs.rendering import picture, rendered
 from podzero.envs.gymnasium_envs.spaces import MASK, Actions, HostArray, Observations
 from podzero.errors import ConfigError
+from podzero.importing import restore_path, without_current_folder
 
 FAULTS = "podzero_faults"
 """Key of `info`: how often the environment failed in this step, int. Absent if it did not fail."""
@@ -163,11 +164,18 @@ def build(config: GymnasiumConfig, count: int, observations: Observations, actio
     mode = AutoresetMode.NEXT_STEP
     if config.vectorization == "sync":
         return SyncVectorEnv([guarded] * count, copy=False, autoreset_mode=mode)
-    with _by_value():
+    with _by_value(), without_current_folder():
         # A fork of this process would inherit locks that threads of JAX and Ray hold and never release in the child.
         # The fork server imports gymnasium once for all environments.
         multiprocessing.set_forkserver_preload(["__main__", "gymnasium"])
-        return AsyncVectorEnv([guarded] * count, copy=False, context="forkserver", autoreset_mode=mode)
+        return AsyncVectorEnv(
+            [partial(_in_child, guarded)] * count, copy=False, context="forkserver", autoreset_mode=mode
+        )
+
+
+def _in_child(make: Callable[[], GuardedEnv]) -> GuardedEnv:
+    restore_path()
+    return make()
 
 
 @contextlib.contextmanager
