@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import re
 import shlex
 import shutil
-import socket
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
 from podzero.changes import CHANGEABLE, RecordedChange, differences, record_lines, recorded_changes
 from podzero.config import Experiment, Layers, OwnFile, parse, read_yaml
+from podzero.directory_lock import DirectoryLock, Held, LockHolder, holder_of
 from podzero.errors import ConfigError, PodzeroError
 from podzero.importing import file_digest
 
@@ -28,9 +26,6 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")
 
 SWEEP_FILE = "sweep.json"
 """The file by which the folder of a sweep is known; the working directories of its runs are the folders beside it."""
-
-_LOCK_ATTEMPTS, _LOCK_PAUSE_S = 6, 0.1
-"""How often a locked directory is tried, and the pause before the next attempt."""
 
 
 class WorkdirError(PodzeroError, RuntimeError):
@@ -44,18 +39,6 @@ class Inheritance(NamedTuple):
     """As in `Layers`."""
     settings: Mapping[str, str]
     """The file of each inherited setting, by the setting's dotted name."""
-
-
-class LockHolder(NamedTuple):
-    """The process that holds the lock of a working directory."""
-
-    pid: int | None
-    """None if it has not been written yet."""
-    host: str
-    """The name of its machine, or of its container."""
-
-    def __str__(self) -> str:
-        return f"process {'unknown' if self.pid is None else self.pid} on {self.host or 'an unknown machine'}"
 
 
 class Workdir:
@@ -90,6 +73,7 @@ class Workdir:
         """
         refuse_url(root)
         self.root = Path(root).expanduser().absolute()
+        self._lock_file = self.root / ".lock"
         self.experiment_file = self.root / "experiment.yaml"
         self.changes_file = self.root / "changes.jsonl"
         self.inherited_file = self.root / "inherited.json"
@@ -217,33 +201,26 @@ class Workdir:
                 return Inheritance(lineage, {str(name): str(origin) for name, origin in settings.items()})
         return None
 
-    def lock(self) -> IO[str]:
-        """Reserves the directory for this process until the returned file is closed; creates it if it is missing.
+    def lock(self) -> DirectoryLock:
+        """Reserves the directory for this process until the lock is closed; creates it if it is missing.
 
         Raises:
           WorkdirError: another live process works here, or the directory cannot be written.
         """
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            # Not "w+", which would erase the number of the process that holds the lock.
-            file = (self.root / ".lock").open("a+", encoding="utf-8")
         except OSError as error:
             raise self._not_writable(error) from None
         try:
-            _lock_exclusively(file)
-        except BlockingIOError:
-            holder = _read_holder(file)
-            file.close()
-            raise self._in_use(holder) from None
+            return DirectoryLock(self._lock_file)
+        except Held as held:
+            raise self._in_use(held.holder) from None
         except OSError as error:
-            file.close()
+            if error.filename is not None:  # not the lock, but the file could not be made
+                raise self._not_writable(error) from None
             raise WorkdirError(
-                f"cannot lock {self.root / '.lock'}: {error.strerror}; choose a --workdir on a file system with flock"
+                f"cannot lock {self._lock_file}: {error.strerror}; choose a --workdir on a file system with flock"
             ) from None
-        file.truncate(0)
-        file.write(f"{os.getpid()} {socket.gethostname()}")
-        file.flush()
-        return file
 
     def check_free(self) -> None:
         """Refuses a directory in use, before anything is said about its run; `lock` then reserves it.
@@ -255,17 +232,8 @@ class Workdir:
             raise self._in_use(holder)
 
     def holder(self) -> LockHolder | None:
-        """The process that trains here, that is, holds the lock; None if no process does."""
-        try:
-            with (self.root / ".lock").open(encoding="utf-8") as file:
-                try:
-                    # Shared, so that two readers do not take each other for the run.
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return _read_holder(file)
-        except OSError:
-            pass
-        return None
+        """The process that trains here, on any machine, that is, holds the lock; None if no process does."""
+        return holder_of(self._lock_file)
 
     def _read_changes(self) -> str:
         return self.changes_file.read_text(errors="replace", encoding="utf-8") if self.changes_file.exists() else ""
@@ -275,25 +243,6 @@ class Workdir:
 
     def _not_writable(self, error: OSError) -> WorkdirError:
         return WorkdirError(f"cannot write the working directory {self.root}: {error.strerror}")
-
-
-def _lock_exclusively(file: IO[str]) -> None:
-    for attempt in range(1, _LOCK_ATTEMPTS + 1):
-        try:
-            # The kernel ends this lock with its process, however that ends; the existence of a file would outlive it.
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            # A reader that asks for the holder has a lock of its own for a moment.
-            if attempt == _LOCK_ATTEMPTS:
-                raise
-            time.sleep(_LOCK_PAUSE_S)
-
-
-def _read_holder(file: IO[str]) -> LockHolder:
-    file.seek(0)
-    pid, _, host = file.read().strip().partition(" ")
-    return LockHolder(int(pid) if pid.isdigit() else None, host)
 
 
 def refuse_url(path: str | Path) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from podzero.config import Experiment
+from podzero.directory_lock import TakenOver
 from podzero.errors import PodzeroError, described
 from podzero.runtime.checkpoints import Checkpoint, seen_checkpoints
 from podzero.runtime.cluster.remote import NodeLost
@@ -50,6 +51,7 @@ class Run:
       view: shows the status.
       saver: writes checkpoints and snapshots.
       writers: receive the metrics of all workers; the caller closes them after the run.
+      check_held: raises `TakenOver` when another process has taken over the working directory.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Run:
         view: TerminalView,
         saver: Saver,
         writers: Sequence[MetricsWriter] = (),
+        check_held: Callable[[], None] = lambda: None,
     ) -> None:
         self._experiment = experiment
         self._workdir = workdir
@@ -67,6 +70,7 @@ class Run:
         self._view = view
         self._saver = saver
         self._writers = writers
+        self._check_held = check_held
         self._attempt_write = WriteAttempts()
         self._tracer = Tracer(workdir)
         self._metrics: MetricsLog | None = None
@@ -94,6 +98,7 @@ class Run:
         Raises:
           RunFailed: a worker failed and cannot be replaced.
           LastCheckpointFailed: the run has ended without its last checkpoint.
+          TakenOver: another process has taken over the directory; nothing more was written there.
           ConfigError, WorkdirError, CheckpointMismatch: the run could not start again after the loss of the learner.
         """
         try:
@@ -111,6 +116,7 @@ class Run:
             while True:
                 try:
                     while (reason := self._end_reason(signals)) is None:
+                        self._check_held()
                         self.handle(self._supervisor.listen())
                         self._supervisor.advance(self._monitor.share_passed(time.monotonic()))
                         for name in self._supervisor.reconcile(self._newest):
@@ -145,9 +151,11 @@ class Run:
                     self._saver.request_checkpoint(report.time_s)
 
     def close(self) -> None:
-        """Writes the metrics that wait in memory."""
-        if self._metrics is not None:
-            self._metrics.close(self._monitor.step)
+        """Writes the metrics that wait in memory, unless another process has taken over the directory."""
+        with suppress(TakenOver):
+            self._check_held()
+            if self._metrics is not None:
+                self._metrics.close(self._monitor.step)
 
     def _recover(self, loss: NodeLost | LearnerFailed, signals: StopSignals) -> bool:
         """Restarts all workers from the newest checkpoint once enough nodes have joined; returns False after a signal.
@@ -240,6 +248,7 @@ class Run:
         """Updates the view and, if it is due, `status.json`."""
         due = time.monotonic() >= self._status_due
         if due:
+            self._check_held()
             self.handle([MetricsReport(time.time(), "driver", self._saver.metrics())])
         status = replace(self._monitor.status(time.monotonic()), failing=self._supervisor.failing)
         if due:
@@ -310,7 +319,7 @@ class Run:
     def _save_what_works(self, failure: Exception) -> None:
         """Writes a last checkpoint of a failing run; if that fails too, adds a note to `failure`."""
         # A learner that has failed is not asked: its state may be the cause.
-        if self._supervisor.learner is None or not self._supervisor.learner.can_save:
+        if isinstance(failure, TakenOver) or self._supervisor.learner is None or not self._supervisor.learner.can_save:
             return
         try:
             with suppress(Exception):  # the view itself may have caused the failure

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from podzero.config import ChanceGameConfig, Experiment, GameConfig, Layers, OwnGameConfig
+from podzero.directory_lock import DirectoryLock
 from podzero.runtime.cluster.other_runs import lock_run
 from podzero.runtime.cluster.ray_cluster import connect
 from podzero.runtime.cluster.remote import current_node_id
@@ -70,13 +71,13 @@ def train(
     workdir = Workdir(root)
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
-        stack.enter_context(workdir.lock())
+        lock = stack.enter_context(workdir.lock())
         workdir.check(experiment)
         stack.enter_context(log_to_file(workdir.log_file))
         stack.enter_context(view)
         try:
             with signals.interrupting():
-                run = _start(experiment, workdir, address, view, signals, stack, step, layers, secrets, packages)
+                run = _start(experiment, workdir, lock, address, view, signals, stack, step, layers, secrets, packages)
         except KeyboardInterrupt:
             return End(STOPPED, signals.number)
         reason = run.until_end(signals)
@@ -86,6 +87,7 @@ def train(
 def _start(
     experiment: Experiment,
     workdir: Workdir,
+    lock: DirectoryLock,
     address: str | None,
     view: TerminalView,
     signals: StopSignals,
@@ -107,9 +109,9 @@ def _start(
     extras = environment_extras(experiment)
     cluster = stack.enter_context(connect(address, cpus, f"podzero:{workdir.root}", extras, packages))
     signals.install()  # Ray has replaced the handlers
-    lock = lock_run(f"process {os.getpid()} at {socket.gethostname()} trains {workdir.root}")
+    machine_lock = lock_run(f"process {os.getpid()} at {socket.gethostname()} trains {workdir.root}")
     # The lock lasts as long as its handle, which the stack holds.
-    stack.callback(lambda: lock)
+    stack.callback(lambda: machine_lock)
     keep_teacher(experiment, workdir)
     experiment = workdir.keep_code(experiment)
     home = current_node_id()
@@ -120,7 +122,7 @@ def _start(
     WriteAttempts()(workdir.hardware_file, partial(record_hardware, workdir, cluster.nodes()))
     saver = Saver(experiment, workdir)
     stack.callback(saver.close)
-    run = Run(experiment, workdir, supervisor, view, saver, writers)
+    run = Run(experiment, workdir, supervisor, view, saver, writers, check_held=lock.check)
     stack.callback(run.close)
     run.begin(checkpoint)
     return run

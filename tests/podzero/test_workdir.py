@@ -96,8 +96,7 @@ def test_a_directory_is_locked_by_one_process_at_a_time(tmp_path):
     def other_process():
         return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
 
-    with Workdir(tmp_path).lock() as held:
-        assert held.name
+    with Workdir(tmp_path).lock():
         assert "is in use: process" in other_process().stderr
     assert other_process().stdout == "held\n"
 
@@ -115,7 +114,7 @@ def test_a_file_system_without_locks_is_named_as_the_cause(tmp_path, monkeypatch
     def refuse(file, operation):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr("podzero.workdir.fcntl.flock", refuse)
+    monkeypatch.setattr("podzero.directory_lock.fcntl.flock", refuse)
     with pytest.raises(WorkdirError, match="file system"):
         Workdir(tmp_path).lock()
 

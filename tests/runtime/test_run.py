@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from fake_cluster import PENDING, FakeRemoteActor, save_shard, saves_learner
 
+from podzero.directory_lock import TakenOver
 from podzero.errors import ClusterError
 from podzero.learner import CheckpointMismatch
 from podzero.runtime import run as module
@@ -208,6 +209,29 @@ def test_a_shard_that_restarts_without_a_checkpoint_is_counted_with_its_samples(
     supervisor.ended = ["replay-0"]
     run.until_end(StopSignals())
     assert (status(workdir)["restarts"], status(workdir)["missing_samples"]) == (1, 0 if saved else 500)
+
+
+def test_a_run_whose_directory_was_taken_over_ends_and_writes_nothing(tiny, workdir, watch):
+    supervisor, saver, taken = FakeSupervisor(rounds=10**6, reports=moves(2)), Saver(tiny(), workdir), []
+
+    def check():
+        if taken:
+            raise TakenOver("process 7 on elsewhere works there")
+
+    def take(status):
+        workdir.metrics_file.unlink(missing_ok=True)
+        workdir.status_file.write_text("theirs")
+        taken.append(status)
+
+    run = Run(tiny(), workdir, supervisor, watch(take), saver, check_held=check)
+    run.begin(None)
+    with pytest.raises(TakenOver):
+        run.until_end(StopSignals())
+    run.close()
+    saver.close()
+    assert workdir.status_file.read_text() == "theirs"
+    assert checkpoints(workdir) == []
+    assert not workdir.metrics_file.exists()
 
 
 def test_the_work_of_a_round_does_not_grow_faster_than_the_reports(make_run, monkeypatch):

@@ -259,10 +259,8 @@ def test_the_wait_for_the_end_is_bounded_and_names_who_is_waited_for(driver, tmp
 @pytest.mark.parametrize("holder", ["1 elsewhere", f"{2**22 + 1} {socket.gethostname()}", ""])
 def test_a_driver_that_is_not_seen_from_here_is_named_with_what_to_do(tmp_path, holder):
     workdir = Workdir(tmp_path)
-    with workdir.lock() as held:
-        held.truncate(0)
-        held.write(holder)
-        held.flush()
+    with workdir.lock():
+        (tmp_path / ".lock").write_text(holder)
         with pytest.raises(NotStopped, match=f"podzero stop {tmp_path}"):
             stop_run(workdir, 1.0, lambda text: None)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from podzero.config import StopConfig, builtin_configs
+from podzero.directory_lock import DirectoryLock
 from podzero.runtime.monitoring.status import RunStatus, read_status
 from podzero.tools.sweep.grid import Grid, SweepRun, shown
 from podzero.workdir import SWEEP_FILE, Workdir, WorkdirError, read_json, refuse_url, write_atomically
@@ -45,7 +46,7 @@ class SweepFolder:
         """The working directory of a run."""
         return Workdir(self.root / run.name)
 
-    def lock(self) -> IO[str]:
+    def lock(self) -> DirectoryLock:
         """Reserves the folder for this process until the returned file is closed; creates it if it is missing.
 
         Raises:
