@@ -144,7 +144,7 @@ def test_a_move_of_other_positions_is_named_in_animal_shogi(walks):
     assert walk.notation.action(walk.states[0], "c*2B") not in walk.legal[0]
 
 
-@pytest.mark.parametrize("name", ["2c2b+", "4a4b", "P*2b", "2c", "9i9h"])
+@pytest.mark.parametrize("name", ["2c2b+", "4a4b", "P*2b", "2c", "9i9h", "c*2İ"])
 def test_a_name_of_no_move_of_animal_shogi_is_refused(walks, name):
     walk = walks("animal_shogi")
     with pytest.raises(NotationError, match="animal_shogi"):

@@ -51,8 +51,8 @@ _USUAL = ("", "standard", "normal", "chess")
 _USUAL_FROM_START = ("chess960", "fischerandom", "from position")
 """Names of chess there if the tag FEN has its start."""
 _EVENTS = re.compile(
-    r"960|fischer.?random|freestyle chess|crazyhouse|bughouse|antichess|suicide|giveaway|\blosers|atomic|horde|wild"
-    r"|(3|three).?check|king of the hill|racing kings",
+    r"chess.?960|\b960\b|fischer.?random|freestyle chess|(3|three).?check|king of the hill|racing kings|\bwild/"
+    r"|\b(crazyhouse|bughouse|antichess|suicide|giveaway|atomic|horde)\b|\blosers (chess|game)",
     re.IGNORECASE,
 )
 """What events of variants are called."""
@@ -173,7 +173,7 @@ def _recorded(where: str, game: _Game, spec: EnvSpec) -> RecordedGame | Fault:
     tag = game.tags.get("result", "")
     stated = {_DRAWS.get(tag, tag), game.ended} - {"", "?"}
     if game.names and (len(stated) > 1 or not stated <= RESULTS.keys()):
-        return Fault(where, "wrong result", f"it is given as {' and '.join(sorted(stated))}")
+        return Fault(where, "wrong result", f"its result is given as {' and '.join(sorted(stated))}")
     return recorded_game(where, game.names, RESULTS[stated.pop()] if game.names and stated else None)
 
 
