@@ -17,7 +17,7 @@ from podzero.config import KOMI
 from podzero.envs import GameOfChance, make_env, notation_for, simulator_errors
 from podzero.envs.boards.go import Go, check_komi, with_komi
 from podzero.envs.notation import NotationError
-from podzero.errors import ConfigError
+from podzero.errors import ConfigError, nearest
 from podzero.evaluation.evaluate import discount_of
 from podzero.evaluation.players import SearchPlayer
 from podzero.evaluation.resolve import resolve
@@ -30,6 +30,7 @@ BATCH = 64
 """Batch size of the search: batches of several positions are padded to it, so that only two programs are compiled."""
 FRACTIONS = (1, 4, 16, 64)
 """What the usual number of simulations is divided by for the sizes that `maxVisits` chooses from."""
+_KEYS = ("id", "moves", "names", "maxVisits", "komi")
 
 
 def analyze(
@@ -40,8 +41,9 @@ def analyze(
     `{"id": 1, "moves": [3, 3, 4]}` gives `{"id": 1, "move": 2, "policy": [...], "value": 0.31, "visits": [...]}`, with
     the value for the player to move. Moves may be names, as `"d"`; then, or with `"names": true`, the answer names its
     move, and `policy` and `visits` are objects with the moves that have any. With `"maxVisits": N` the search is the
-    largest of the usual one, a quarter, a 16th and a 64th of it that has at most N simulations. An invalid line gives
-    `{"id": ..., "error": "..."}`. Answers keep the order of the lines; waiting lines are answered in one batch.
+    largest of the usual one, a quarter, a 16th and a 64th of it that has at most N simulations. An invalid line, or one
+    with an unknown key, gives `{"id": ..., "error": "..."}`. Answers keep the order of the lines; waiting lines are
+    answered in one batch.
 
     Raises:
       ConfigError, WorkdirError, SnapshotError: see `resolve`; raised before the first line is read.
@@ -119,26 +121,38 @@ class Analyst:
     def request(self, line: str) -> AnalysisRequest:
         """Parses a line; what is wrong with it is its `error`."""
         try:
-            tree = json.loads(line)
+            tree = json.loads(line, object_pairs_hook=_object)
             # The answer repeats the id; NaN is not JSON.
             json.dumps(tree, allow_nan=False)
         except (ValueError, RecursionError) as error:
             return AnalysisRequest(error=f"invalid JSON: {error}")
         if not isinstance(tree, dict):
             return AnalysisRequest(error='expected an object, for example {"id": 1, "moves": [3, 3, 4]}')
-        request, moves, most = AnalysisRequest(tree.get("id")), tree.get("moves"), tree.get("maxVisits")
+        request = AnalysisRequest(tree.get("id"), error=next(self._errors(tree), None))
+        if request.error:
+            return request
+        moves = tree["moves"]
+        named = tree.get("names", False) or any(isinstance(move, str) for move in moves)
+        size = self._size(tree.get("maxVisits"))
+        return request._replace(moves=moves, named=named, size=size, komi=tree.get("komi", KOMI))
+
+    def _errors(self, tree: dict[str, Any]) -> Iterator[str]:
+        """What is wrong with the object of a line."""
+        for key in (key for key in tree if key not in _KEYS):
+            yield f"unknown key '{key}'{nearest(key, _KEYS)}; known: {', '.join(_KEYS)}"
+        moves, most, names = tree.get("moves"), tree.get("maxVisits"), tree.get("names", False)
         if not isinstance(moves, list) or not all(self._is_move(move) for move in moves):
-            last = self._env.spec.num_actions - 1
-            return request._replace(error=f'expected "moves" to be a list of names, or of actions from 0 to {last}')
+            yield f'expected "moves" to be a list of names, or of actions from 0 to {self._env.spec.num_actions - 1}'
         if most is not None and not (type(most) is int and most > 0):
-            return request._replace(error=f'expected "maxVisits" to be a positive integer, found {most}')
-        komi = tree.get("komi", KOMI) if isinstance(self._env, Go) else KOMI
-        if (wrong := self._komi_error(komi)) is not None:
-            return request._replace(error=wrong)
-        named = bool(tree.get("names")) or any(isinstance(move, str) for move in moves)
-        return request._replace(moves=moves, named=named, size=self._size(most), komi=komi)
+            yield f'expected "maxVisits" to be a positive integer, found {json.dumps(most)}'
+        if not isinstance(names, bool):
+            yield f'expected "names" to be true or false, found {json.dumps(names)}'
+        if "komi" in tree and (wrong := self._komi_error(tree["komi"])):
+            yield wrong
 
     def _komi_error(self, komi: Any) -> str | None:
+        if not isinstance(self._env, Go):
+            return f"{self._env.spec.name} has no komi"
         if komi == KOMI:
             return None
         if not self._knows_komi:
@@ -198,6 +212,8 @@ class Analyst:
             for i, request in enumerate(requests):
                 if ply < len(request.moves) and errors[i] is None:
                     actions[i], errors[i] = self._action(states, i, request.moves[ply], ply)
+            if max(actions) < 0:
+                break
             states, refused = self._advance(states, np.array(actions, np.int32))
             for i in np.flatnonzero(refused).tolist():
                 errors[i] = _illegal(ply, requests[i].moves[ply])
@@ -223,6 +239,15 @@ class Analyst:
         goes_on = (actions >= 0) & legal
         played = jax.vmap(self._env.step)(states, jnp.where(goes_on, actions, jnp.argmax(view.legal, axis=1)))
         return jax.vmap(optax.tree.where)(goes_on, played, states), (actions >= 0) & ~legal
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; raises ValueError for a key that stands twice, of which `json` would lose one."""
+    tree = dict(pairs)
+    if len(tree) < len(pairs):
+        twice = next(key for place, (key, _) in enumerate(pairs) if key in dict(pairs[:place]))
+        raise ValueError(f"the key '{twice}' stands twice")
+    return tree
 
 
 def _illegal(ply: int, move: int | str) -> str:

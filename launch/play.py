@@ -142,14 +142,17 @@ def analyze(who: Who, simulations: Simulations = None, game: GameOption = None) 
 
     Each answer is a line of JSON with the move, the policy, the visit counts,
     and the value for the player to move. It names moves if the question does,
-    or has "names": true.
+    or has "names": true. The exit code is 1 if a line had an error.
     """
     game_to_play(game, who)
     keep_compiled_programs()
     from podzero.evaluation.analysis import analyze as run
 
+    failed = False
     for answer in run(who, standard_input(), simulations, game):
         print_json(answer)
+        failed |= "error" in answer
+    raise typer.Exit(int(failed))
 
 
 def engine(

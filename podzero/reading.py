@@ -13,11 +13,12 @@ End = Exception | None
 
 
 def standard_input() -> Iterable[str]:
-    """The lines of standard input."""
+    """The lines of standard input, in UTF-8, without a byte order mark before the first."""
     # Bytes that are not text become U+FFFD, so that the lines after them are still answered.
     if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="replace")
-    return sys.stdin
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="replace")
+    # None if it is closed.
+    return sys.stdin or ()
 
 
 def read_ahead(lines: Iterable[str], limit: int) -> Queue[str | End]:

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from failing_callback import fail_in_callback
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from podzero.envs import SimulatorError, make_env
 from podzero.errors import ConfigError
@@ -138,6 +140,91 @@ def test_a_limit_of_visits_takes_the_largest_search_within_it(analyst):
 def test_a_limit_of_visits_that_is_none_is_refused(analyst, limit):
     (answer,) = answers(analyst, {"moves": [], "maxVisits": limit})
     assert "maxVisits" in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("initialStones", "known: id, moves, names, maxVisits, komi"),
+        ("initialPlayer", "known"),
+        ("boardXSize", "known"),
+        ("rules", "known"),
+        ("analyzeTurns", "known"),
+        ("allowMoves", "known"),
+        ("maxvisits", "did you mean 'maxVisits'?"),
+        ("Komi", "did you mean 'komi'?"),
+        ("komi", "tic_tac_toe has no komi"),
+    ],
+)
+def test_a_key_that_is_not_known_is_refused_by_name(analyst, key, words):
+    refused, answered = answers(analyst, {"id": 1, "moves": [], key: 7.5}, {"id": 2, "moves": []})
+    assert refused["id"] == 1
+    assert key in refused["error"]
+    assert words in refused["error"]
+    assert "move" in answered
+
+
+def test_a_key_that_stands_twice_is_refused(analyst):
+    (answer,) = answers(analyst, '{"moves": [], "moves": [4]}')
+    assert "'moves' stands twice" in answer["error"]
+
+
+def test_whether_moves_are_named_is_true_or_false(analyst):
+    (answer,) = answers(analyst, {"moves": [], "names": "no"})
+    assert '"names" to be true or false' in answer["error"]
+
+
+json_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
+    max_leaves=4,
+)
+move_lists = st.lists(
+    st.one_of(st.integers(-1, 9), st.sampled_from(["b2", "A1", "c3", "pass"]), json_values), max_size=9
+)
+KEYS = ("id", "moves", "names", "maxVisits", "komi", "maxvisits", "rules")
+queries = st.one_of(
+    st.fixed_dictionaries({"moves": move_lists}, optional={"id": json_values, "names": st.booleans()}),
+    st.dictionaries(st.sampled_from(KEYS), st.one_of(json_values, move_lists), max_size=4),
+    json_values,
+).map(json.dumps)
+rubbish = st.text(max_size=30).map(lambda text: text.replace("\n", " "))
+cut = st.tuples(queries, st.integers(0, 20)).map(lambda pair: pair[0][: pair[1]])
+fuzz = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+
+
+def check_answers(analyst, lines):
+    lines = [line for line in lines if line.strip()]
+    got = answers(analyst, *lines)
+    assert len(got) == len(lines)
+    for line, answer in zip(lines, got, strict=True):
+        json.loads(json.dumps(answer, allow_nan=False))
+        if "error" not in answer:
+            query = json.loads(line)
+            assert answer["id"] == query.get("id")
+            assert set(query) <= {"id", "moves", "names", "maxVisits"}
+            assert len(answer["visits"]) > 0
+
+
+@fuzz
+@given(st.lists(st.one_of(queries, queries, rubbish, cut), max_size=12))
+def test_each_line_has_one_answer(analyst, lines):
+    check_answers(analyst, lines)
+
+
+@pytest.mark.slow
+@settings(fuzz, max_examples=3000)
+@given(st.lists(st.one_of(queries, queries, rubbish, cut), max_size=30))
+def test_thousands_of_lines_have_one_answer_each(analyst, lines):
+    check_answers(analyst, lines)
+
+
+def test_many_moves_after_a_wrong_one_cost_nothing(analyst, monkeypatch):
+    advance, plies = analyst._advance, []
+    monkeypatch.setattr(analyst, "_advance", lambda *arguments: plies.append(1) or advance(*arguments))
+    (answer,) = answers(analyst, {"moves": [4, 4] * 10_000})
+    assert "move 2 (4) is illegal" in answer["error"]
+    assert len(plies) < 4
 
 
 def test_another_komi_than_that_of_training_is_refused():

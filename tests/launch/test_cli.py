@@ -363,3 +363,13 @@ def test_progress_is_told_at_intervals(monkeypatch, capsys):
         now[0] = float(second)
         report(second)
     assert capsys.readouterr().err == "10 done\n20 done\n"
+
+
+@pytest.mark.parametrize(
+    ("answers", "code"), [([{"id": 1, "move": 4}], 0), ([], 0), ([{"id": 1, "error": "no"}, {"id": 2, "move": 4}], 1)]
+)
+def test_analyze_fails_if_a_line_has_no_answer(command, monkeypatch, answers, code):
+    monkeypatch.setattr("podzero.evaluation.analysis.analyze", lambda *_: iter(answers))
+    found, out, _ = command("analyze", "mcts:2", "--game", "tic_tac_toe")
+    assert found == code
+    assert [json.loads(line) for line in out.splitlines()] == answers

@@ -27,3 +27,14 @@ def test_an_error_of_the_input_comes_last():
     assert waiting.get(timeout=5) == "a\n"
     with pytest.raises(OSError, match="gone"):
         raise waiting.get(timeout=5)
+
+
+def test_a_byte_order_mark_before_the_first_line_is_no_text(monkeypatch):
+    marked = io.TextIOWrapper(io.BytesIO(b'\xef\xbb\xbf{"id": 1}\n\xef\xbb\xbf\n'), encoding="latin-1")
+    monkeypatch.setattr(sys, "stdin", marked)
+    assert list(standard_input()) == ['{"id": 1}\n', "\ufeff\n"]
+
+
+def test_a_closed_standard_input_has_no_lines(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert list(standard_input()) == []
