@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import platform
 import threading
 import time
@@ -159,15 +160,16 @@ class RunNodes:
         return self._preflight.usable_nodes(nodes, wait) if self._cluster.joined else nodes
 
 
-def record_hardware(workdir: Workdir, nodes: Sequence[Node]) -> None:
-    """Writes the hardware of the run's nodes into the hardware file.
+def record_hardware(workdir: Workdir, nodes: Sequence[Node], home: str) -> None:
+    """Writes the hardware of the run's nodes into the hardware file; `home` is the id of the driver's.
 
     Raises:
       OSError: it cannot be written.
     """
-    write_atomically(
-        workdir.hardware_file, json.dumps({"driver": _driver(), "nodes": [_node(n) for n in nodes]}) + "\n"
-    )
+    # A cluster started here has more CPUs than the machine if the run's processes share them.
+    here = float(len(os.sched_getaffinity(0)))
+    found = [_node(node, min(here, node.cpus) if node.id == home else node.cpus) for node in nodes]
+    write_atomically(workdir.hardware_file, json.dumps({"driver": _driver(), "nodes": found}) + "\n")
 
 
 def _driver() -> dict[str, str]:
@@ -190,12 +192,12 @@ def processor(cpu_info: Path) -> str:
     return next(names, platform.machine())
 
 
-def _node(node: Node) -> dict[str, Any]:
+def _node(node: Node, cpus: float) -> dict[str, Any]:
     kind = node.labels.get(_ACCELERATOR_TYPE)
     found = {kind or name: node.resources[name] for name in _ACCELERATORS if node.resources.get(name)}
     return {
         "host": node.host,
-        "cpus": node.cpus,
+        "cpus": cpus,
         "memory_gib": round(node.resources.get(MEMORY, 0.0) / 2**30, 1),
         "accelerators": {name: int(count) for name, count in found.items()},
     }

@@ -119,7 +119,7 @@ def _start(
     stack.callback(supervisor.kill)
     checkpoint = first_start(lambda: start_workers(supervisor, workdir, step), signals.event)
     workdir.open(experiment, checkpoint.step if checkpoint else 0, layers)
-    WriteAttempts()(workdir.hardware_file, partial(record_hardware, workdir, cluster.nodes()))
+    WriteAttempts()(workdir.hardware_file, partial(record_hardware, workdir, cluster.nodes(), home))
     saver = Saver(experiment, workdir)
     stack.callback(saver.close)
     run = Run(experiment, workdir, supervisor, view, saver, writers, check_held=lock.check)

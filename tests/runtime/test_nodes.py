@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 
 import pytest
 from fake_cluster import FakeCluster, cpu_node
@@ -106,17 +107,21 @@ def test_host_0_of_several_coordinates_the_others_at_a_reserved_port(make_nodes,
         assert coordinator == ""
 
 
-def test_the_nodes_with_their_accelerators_are_recorded(tmp_path):
+def test_the_nodes_with_their_accelerators_are_recorded(tmp_path, monkeypatch):
+    """The driver's has no more CPUs than the machine, of which a run may have less on a cluster that others use."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(2))
     label = {"ray.io/accelerator-type": "TPU-V5E"}
     nodes = [
         Node("a", "10.0.0.1", 8.0, {"CPU": 8.0, "TPU": 4.0, "memory": 16 * 2.0**30}, label),
         Node("b", "10.0.0.2", 4.0, {"CPU": 4.0, "GPU": 0.0}, {}),
+        Node("home", "10.0.0.3", 3.0, {"CPU": 3.0}, {}),
     ]
-    record_hardware(Workdir(tmp_path), nodes)
+    record_hardware(Workdir(tmp_path), nodes, "home")
     tree = json.loads(Workdir(tmp_path).hardware_file.read_text())
     assert tree["nodes"] == [
         {"host": "10.0.0.1", "cpus": 8.0, "memory_gib": 16.0, "accelerators": {"TPU-V5E": 4}},
         {"host": "10.0.0.2", "cpus": 4.0, "memory_gib": 0.0, "accelerators": {}},
+        {"host": "10.0.0.3", "cpus": 2.0, "memory_gib": 0.0, "accelerators": {}},
     ]
     assert tree["driver"].keys() == {"processor", "podzero", "Python", "JAX"}
 
