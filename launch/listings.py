@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -180,7 +181,7 @@ REFRESH_S = 2.0
 METRICS = ("loss", "rating", "keeps_value", "mean_return")
 """The metrics in the list of runs."""
 
-RunState = Literal["running", "ended", "interrupted", "not started"]
+RunState = Literal["running", "ended", "interrupted", "not started", "damaged"]
 
 
 class ListedRun(NamedTuple):
@@ -189,19 +190,21 @@ class ListedRun(NamedTuple):
     directory: str
     experiment: str
     state: RunState
-    """`interrupted`: the run has not ended, but no process trains it."""
+    """`interrupted`: the run has not ended, but no process trains it. `damaged`: its files cannot be read."""
     age_s: float | None
     """Seconds since the status was written; None without a status."""
     step: int
     metrics: dict[str, float]
     """The newest values of those `METRICS` that the run has."""
+    problem: str = ""
+    """Why a damaged run cannot be read."""
 
 
 def find_runs(root: Path) -> list[ListedRun]:
     """The runs in `root` and its subdirectories, at most two levels deep, sorted by directory.
 
     Raises:
-      WorkdirError: there is no such directory, or the experiment of a run cannot be read.
+      WorkdirError: there is no such directory.
     """
     refuse_url(root)
     if not root.is_dir():
@@ -218,7 +221,7 @@ def runs_table(runs: Iterable[ListedRun]) -> Table:
     for run in runs:
         age = "" if run.age_s is None else duration(run.age_s)
         metrics = ", ".join(f"{name} {readable(value)}" for name, value in run.metrics.items())
-        table.add_row(run.directory, run.experiment, run.state, age, f"{run.step:,}", metrics)
+        table.add_row(run.directory, run.experiment, run.state, age, f"{run.step:,}", metrics or escape(run.problem))
     return table
 
 
@@ -253,12 +256,14 @@ def show_statuses(statuses: Iterable[StoredStatus], directory: Path, as_json: bo
 
 
 def _run(folder: Path) -> ListedRun:
-    workdir = Workdir(folder)
-    name = workdir.experiment().name
+    workdir, name = Workdir(folder), ""
     try:
+        name = workdir.experiment().name
         found = read_status(workdir)
-    except WorkdirError:
-        return ListedRun(str(folder), name, "not started", None, 0, {})
+    except WorkdirError as error:
+        if name and not workdir.status_file.exists():
+            return ListedRun(str(folder), name, "not started", None, 0, {})
+        return ListedRun(str(folder), name, "damaged", None, 0, {}, str(error))
     status = found.status
     metrics = {key: value for key in METRICS if (value := getattr(status, key)) is not None}
     return ListedRun(str(folder), name, _state(found), round(found.age_s, 1), status.step, metrics)

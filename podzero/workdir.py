@@ -12,10 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from podzero.changes import CHANGEABLE, RecordedChange, differences, record_lines, recorded_changes
-from podzero.config import Experiment, Layers, OwnFile, parse, read_yaml
+from podzero.config import Experiment, Layers, OwnFile, parse, read_tree
 from podzero.directory_lock import DirectoryLock, Held, LockHolder, holder_of
 from podzero.errors import ConfigError, PodzeroError
 from podzero.importing import file_digest
@@ -105,10 +103,9 @@ class Workdir:
         if not self.is_run:
             raise WorkdirError(f"{self.root} is not a working directory: it holds no experiment.yaml")
         try:
-            experiment = parse(read_yaml(self.experiment_file.read_text(encoding="utf-8")), str(self.experiment_file))
-            return self.with_kept_code(experiment)
-        except (OSError, UnicodeDecodeError, yaml.YAMLError, ConfigError) as error:
-            raise WorkdirError(f"{self.experiment_file} cannot be read: {error}") from None
+            return self.with_kept_code(parse(read_tree(self.experiment_file), str(self.experiment_file)))
+        except (OSError, ConfigError) as error:
+            raise WorkdirError(f"the experiment of {self.root} cannot be read: {error}") from None
 
     def with_kept_code(self, experiment: Experiment) -> Experiment:
         """The experiment with this directory's copies of the files that it names, as far as there are any."""

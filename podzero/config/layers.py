@@ -176,7 +176,7 @@ def _chain(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         seen[path.resolve()] = origin
         children = list(seen.values())[:-1]
         try:
-            tree = _read(path)
+            tree = read_tree(path)
         except ConfigError as error:
             raise ConfigError(f"{children[-1]}: {EXTENDS}: {error}" if children else str(error)) from None
         parent = tree.pop(EXTENDS, _NOTHING)
@@ -232,8 +232,12 @@ def _find(config: str, folder: Path) -> Path:
     )
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """The content of a YAML file, which must be a mapping."""
+def read_tree(path: Path) -> dict[str, Any]:
+    """The content of a YAML file, which must be a mapping.
+
+    Raises:
+      ConfigError: it is none, or cannot be read; the message names the file.
+    """
     try:
         tree = read_yaml(path.read_text(encoding="utf-8"))
     except yaml.MarkedYAMLError as error:

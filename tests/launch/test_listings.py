@@ -37,6 +37,28 @@ def test_a_missing_directory_is_refused(tmp_path):
         find_runs(tmp_path / "runs")
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "problem"),
+    [
+        ("experiment.yaml", b"", "is empty"),
+        ("experiment.yaml", b"- 1", "holds a list"),
+        ("experiment.yaml", b"# \xff", "utf-8"),
+        ("experiment.yaml", b"env: [", "line 1"),
+        ("status.json", b"{", "damaged"),
+    ],
+)
+def test_a_damaged_run_hides_no_other(command, tmp_path, file, content, problem):
+    for name in ("a", "b", "c"):
+        make_run(tmp_path / name, RunStatus("tic_tac_toe", "ended", 300.0, step=4321))
+    (tmp_path / "b" / file).write_bytes(content)
+    code, out, _ = command("runs", str(tmp_path), "--json")
+    found = json.loads(out)["runs"]
+    assert (code, [run["state"] for run in found]) == (0, ["ended", "damaged", "ended"])
+    assert f"{tmp_path}/b/{file}" in found[1]["problem"]
+    assert problem in found[1]["problem"]
+    assert "damaged" in command("runs", str(tmp_path))[1]
+
+
 def test_the_list_of_runs(command, tmp_path):
     make_run(tmp_path / "a", RunStatus("tic_tac_toe", "ended", 300.0, step=4321, rating=810.0))
     code, out, _ = command("runs", str(tmp_path), "--json")

@@ -84,5 +84,5 @@ def test_a_file_in_another_encoding_is_refused_by_name(tmp_path):
     file.write_bytes("# Größe\nenv: {name: tic_tac_toe}\n".encode("latin-1"))
     with pytest.raises(ConfigError, match=r"experiment.yaml is not valid YAML.*utf-8"):
         load(str(file))
-    with pytest.raises(WorkdirError, match=r"experiment.yaml cannot be read.*utf-8"):
+    with pytest.raises(WorkdirError, match=r"experiment.yaml is not valid YAML.*utf-8"):
         Workdir(tmp_path).experiment()
