@@ -19,7 +19,7 @@ ShogiBoard = np.ndarray[Any, np.dtype[np.int64]]
 Squares are numbered down the files, starting at the right one, as the player to move sees them.
 """
 
-_FORM = re.compile(r"(?:[A-Z]\*|[1-9][a-i])([1-9])([a-i])\+?", re.IGNORECASE)
+_FORM = re.compile(r"(?:[A-Z]\*|[1-9][a-i])([1-9])([a-i])\+?", re.IGNORECASE | re.ASCII)
 
 
 class ShogiMove(NamedTuple):
