@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from podzero.errors import PodzeroError
 from podzero.learner.sharding import replicated
 from podzero.protocols import ParamSink, ReplayReader
 from podzero.types import Batch, Params, Versioned
@@ -23,9 +24,13 @@ PUBLISH_WAIT_S = 10.0
 """Longest time for which the training loop waits for a publication."""
 
 
+class NotFinite(PodzeroError, ValueError):
+    """Parameters with NaN or infinity, which nobody may play with."""
+
+
 class Publisher:
-    """Publishes one version at a time in a thread. A version that cannot be published is skipped, which is harmless:
-    actors keep the parameters that they have until the next one.
+    """Publishes one version at a time in a thread. A version that cannot be published, or is not finite, is skipped,
+    which is harmless: actors keep the parameters that they have until the next one.
 
     Args:
       sink: receives the parameters on host 0; None on other hosts, which only help to gather sharded parameters.
@@ -43,9 +48,9 @@ class Publisher:
         self._skipped = 0
         self._trouble: Wait | None = None
         """Time since the first of the versions skipped in a row; None if the last one was published."""
-        self._gather = jax.jit(lambda params: jax.tree.map(jnp.copy, params), out_shardings=replicated(mesh))
+        self._gather = jax.jit(_copied, out_shardings=replicated(mesh))
         self.newest: Versioned | None = None
-        """The newest parameters on the host, published or about to be."""
+        """The newest finite parameters on the host, published or about to be."""
 
     def publish(self, version: int, params: Params) -> None:
         """Starts to publish device arrays, which may be donated as soon as this returns.
@@ -55,13 +60,9 @@ class Publisher:
         """
         free = self.finish()
         # All hosts take part, even if this version is skipped: only host 0 knows that.
-        gathered = self._gather(params)
-        if self._local is not None:
-            self._local.publish(version, gathered)
-        if self._sink is None:
-            return
+        gathered, finite = self._gather(params)
         if free:
-            self._in_progress = self._thread.submit(self._publish, self._sink, version, gathered)
+            self._in_progress = self._thread.submit(self._publish, version, gathered, finite)
         else:
             self._skip(f"an earlier publication has not ended within {PUBLISH_WAIT_S:g} s")
 
@@ -101,10 +102,21 @@ class Publisher:
                 "no parameters were published for %s so actors keep the previous ones: %s", self._trouble, reason
             )
 
-    def _publish(self, sink: ParamSink, version: int, params: Params) -> None:
-        host = jax.device_get(params)
-        self.newest = Versioned(version, host)
-        sink.publish(version, host)
+    def _publish(self, version: int, params: Params, finite: jax.Array) -> None:
+        if not finite:
+            raise NotFinite(f"those of step {version} are not finite")
+        if self._local is not None:
+            self._local.publish(version, params)
+        if self._sink is not None:
+            host = jax.device_get(params)
+            self.newest = Versioned(version, host)
+            self._sink.publish(version, host)
+
+
+def _copied(params: Params) -> tuple[Params, jax.Array]:
+    """A copy of the parameters, and whether all of them are finite."""
+    numbers = [leaf for leaf in jax.tree.leaves(params) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    return jax.tree.map(jnp.copy, params), jnp.array([jnp.isfinite(leaf).all() for leaf in numbers], bool).all()
 
 
 _POLL_S = 0.2

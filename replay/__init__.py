@@ -32,5 +32,6 @@ from podzero.replay.tables import REANALYSED as REANALYSED
 from podzero.replay.tables import SAMPLES as SAMPLES
 from podzero.replay.tables import STATES as STATES
 from podzero.replay.tables import tables_of as tables_of
+from podzero.replay.writer import LenientWriter as LenientWriter
 from podzero.replay.writer import ShardedWriter as ShardedWriter
 from podzero.replay.writer import make_writer as make_writer

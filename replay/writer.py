@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podzero.config import Experiment, ReplayConfig
+from podzero.protocols import ReplayWriter
 from podzero.replay.errors import MalformedAnswer, ReplayTimeout, RequestRefused, SignatureError, WrongServer
 from podzero.replay.shard import Address, Addresses, Shard
 from podzero.replay.signature import Stored
@@ -37,6 +38,8 @@ PROBE_S = 10.0
 """How often to ask a silent shard whether it answers."""
 _RESUME_S = 0.5
 """How often to check whether a lost shard is back."""
+MOST_REFUSED = 16
+"""Refused writes in a row that are left out."""
 _ASKING_SHARE = 0.1
 """Largest share of time spent on these checks: each takes seconds if the shard hangs, in which nothing is written."""
 
@@ -160,6 +163,47 @@ class ShardedWriter:
         connection = _Connection(index, Shard(parsed, self._table), parsed.host != self._near)
         connection.probe()
         return connection
+
+
+class LenientWriter:
+    """A `ReplayWriter` over another one, which leaves out the samples that the other refuses, and counts them.
+
+    Raises:
+      SignatureError: `MOST_REFUSED` writes in a row were refused, so that more than single numbers are wrong.
+    """
+
+    def __init__(self, writer: ReplayWriter) -> None:
+        self._writer = writer
+        self._refused = 0
+        self._in_row = 0
+
+    def write(
+        self, samples: Stored, priorities: NDArray[Any] | None = None, stopping: threading.Event | None = None
+    ) -> None:
+        """Writes samples as `ReplayWriter.write`, all or none of them."""
+        try:
+            self._writer.write(samples, priorities, stopping)
+        except SignatureError as refusal:
+            self._refused += len(samples.version)
+            self._in_row += 1
+            if self._in_row >= MOST_REFUSED:
+                raise
+            log.warning("%d samples are left out (count/refused_samples): %s", len(samples.version), refusal)
+        else:
+            self._in_row = 0
+
+    def flush(self) -> None:
+        """As `ReplayWriter.flush`."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """As `ReplayWriter.close`."""
+        self._writer.close()
+
+    def metrics(self) -> dict[str, float]:
+        """`count/refused_samples`, the samples left out since the last call."""
+        refused, self._refused = self._refused, 0
+        return {"count/refused_samples": float(refused)}
 
 
 class _Connection:

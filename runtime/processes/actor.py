@@ -80,13 +80,14 @@ def actor_clients(
     """
     from podzero.actors import ActorClients
     from podzero.envs import spec_of
-    from podzero.replay import STATES, make_writer
+    from podzero.replay import STATES, LenientWriter, make_writer
+    from podzero.runtime.build import with_metrics
 
     spec = spec_of(experiment.env)
-    samples = make_writer(shards, spec, experiment, near=own_address())
+    samples = LenientWriter(make_writer(shards, spec, experiment, near=own_address()))
     # No preference for near shards: writes of states never block, so all states would end up there.
-    states = make_writer(shards, spec, experiment, table=STATES) if experiment.reanalyse.share else None
-    return ActorClients(source, samples, report, states)
+    states = LenientWriter(make_writer(shards, spec, experiment, table=STATES)) if experiment.reanalyse.share else None
+    return ActorClients(source, samples, with_metrics(report, samples), states)
 
 
 def seed_of(seed: int, index: int, attempt: int) -> int:

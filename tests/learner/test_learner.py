@@ -1,7 +1,9 @@
 import threading
 import time
+from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint
 import pytest
@@ -221,6 +223,16 @@ def test_publications_that_fail_are_skipped_and_counted_and_training_goes_on(sta
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert "parameters were not published" in warning
     assert "no answer for 60 s" in warning
+
+
+def test_parameters_that_are_not_finite_are_neither_published_nor_kept_for_snapshots(start, make_experiment, caplog):
+    learner, _, sink, reports = start(make_experiment(steps=8))
+    learner.state = replace(learner.state, ema=jax.tree.map(lambda leaf: leaf * jnp.nan, learner.state.ema))
+    learner.run()  # the moving average never loses a NaN
+    assert sink.versions == []
+    assert learner.acting_params() is None
+    assert sum(report["count/skipped_publications"] for _, report in reports) >= 2
+    assert any("not finite" in record.getMessage() for record in caplog.records)
 
 
 def test_snapshots_get_the_newest_parameters_although_none_can_be_published(start, make_experiment):

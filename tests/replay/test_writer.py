@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
-from podzero.replay import ReplayTimeout, SignatureError, make_reader, make_writer, shard
+from podzero.replay import LenientWriter, ReplayTimeout, SignatureError, make_reader, make_writer, shard
 from podzero.replay import writer as writer_module
 from podzero.replay.shard import Shard
 from podzero.replay.writer import _Connection
@@ -24,6 +24,40 @@ def test_wrong_samples_are_refused_before_anything_is_written(serve, connect, ma
         writer.write(samples._replace(value_target=np.full(5, np.nan, np.float32)))
     writer.flush()
     assert server.limits().inserted == 0
+
+
+class Door:
+    """A writer that refuses samples of negative versions."""
+
+    def __init__(self):
+        self.written = []
+
+    def write(self, samples, priorities, stopping):
+        if (samples.version < 0).any():
+            raise SignatureError("value_target[0]: found nan")
+        self.written.append(int(samples.version[0]))
+
+
+def test_a_lenient_writer_leaves_out_refused_samples_and_counts_them(make_samples, caplog):
+    door = Door()
+    writer = LenientWriter(door)
+    for start in (0, -16, 8, -32, 16):
+        writer.write(make_samples(8, start))
+    assert door.written == [0, 8, 16]
+    assert writer.metrics() == {"count/refused_samples": 16.0}
+    assert writer.metrics() == {"count/refused_samples": 0.0}
+    assert "value_target[0]: found nan" in caplog.text
+
+
+def test_a_lenient_writer_fails_where_everything_is_refused(make_samples):
+    writer = LenientWriter(Door())
+    for attempt in range(2 * writer_module.MOST_REFUSED):
+        writer.write(make_samples(8, -16 if attempt % writer_module.MOST_REFUSED else 0))
+    writer.write(make_samples(8, 0))
+    for _ in range(writer_module.MOST_REFUSED - 1):
+        writer.write(make_samples(8, -16))
+    with pytest.raises(SignatureError, match="found nan"):
+        writer.write(make_samples(8, -16))
 
 
 def test_inserts_beyond_the_ratio_wait_and_the_message_says_why(serve, connect, make_experiment, make_samples, caplog):
