@@ -6,7 +6,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SHORT = "stop.steps=40 network.channels=8 replay.min_size=512 search.simulations=8 actors.games=32"
+SHORT = (
+    "stop.steps=40 network.channels=8 replay.min_size=512 search.simulations=8 actors.games=32 "
+    "evaluation.final_minutes=0"
+)
 """Settings with which a training of a page takes a minute."""
 
 

@@ -9,7 +9,7 @@ from .printed import PrintedPage, run_script
 
 PAGE = PrintedPage("own_parts.md")
 EXPERIMENTS = [name for name in PAGE.files if name.endswith(".yaml")]
-SHORT = "stop.steps=40 replay.min_size=512 search.simulations=8 actors.games=32 evaluation.games=4"
+SHORT = "stop.steps=40 replay.min_size=512 search.simulations=8 actors.games=32 evaluation.final_minutes=0"
 """Settings with which a training takes a minute."""
 
 
