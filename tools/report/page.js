@@ -4,6 +4,7 @@
   const HEIGHT = 240;
   const BAND_OPACITY = 0.18;
   const COLORS = 8;
+  const DASHES = [[], [8, 4], [2, 3]]; // of the first curves of each colour
   const FEW = 3; // a curve of fewer points has dots: a line of one point is nothing
   const REST = "not measured"; // the label of the time of no stage
   const plots = new Map(); // element -> uPlot
@@ -53,6 +54,7 @@
       columns.push(sums ? inOrder(sums[i]) : values);
       series.push({
         label: curve.label, stroke, width: figure.stacked ? 1 : 1.75, spanGaps: true,
+        dash: DASHES[Math.floor(i / COLORS) % DASHES.length],
         fill: figure.stacked ? stroke : undefined,
         points: { show: figure.dots || values.filter((value) => value != null).length < FEW, size: 5 },
         value: (u, v, s, k) => readable(at(values, k), share),
