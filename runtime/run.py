@@ -27,7 +27,7 @@ from podzero.runtime.start import last_checkpoint_failed, start_workers, with_ad
 from podzero.runtime.stopping import StopSignals
 from podzero.runtime.supervisor import Supervisor
 from podzero.runtime.tracing import Tracer
-from podzero.runtime.workers import LearnerFailed, RunFailed, last_reports
+from podzero.runtime.workers import ANSWER_TIMEOUT_S, LearnerFailed, RunFailed, last_reports
 from podzero.workdir import Workdir
 
 log = logging.getLogger(__name__)
@@ -282,16 +282,22 @@ class Run:
             failed = failure
             log.error("the last checkpoint could not be written", exc_info=failure)
         else:
-            if saved.snapshot_step > 0:
+            try:
                 self._judge_last(saved.snapshot_step, signals)
+            except Exception as failure:  # the run has ended in order
+                log.warning("the last snapshot is not judged", exc_info=failure)
         self._supervisor.stop_evaluator()
         if failed is not None:
             raise last_checkpoint_failed(reason, failed, self._workdir) from failed
 
     def _judge_last(self, step: int, signals: StopSignals) -> None:
-        """Waits while the evaluator judges the last snapshot, that of `step`, within `evaluation.final_minutes`."""
+        """Waits while the evaluator judges the last snapshot, that of `step`, within `evaluation.final_minutes`.
+
+        Raises:
+          Exception: the evaluator failed, or could not be started.
+        """
         minutes = self._experiment.evaluation.final_minutes
-        if not minutes or signals.event.is_set():
+        if not minutes or step <= 0 or signals.event.is_set():
             return
         what, evaluator = f"the last snapshot, of step {step:,},", self._supervisor.judge_last(step)
         if evaluator is None or evaluator.work is None:
@@ -305,16 +311,13 @@ class Run:
             self.handle(evaluator.reports())
             self._show()
             time.sleep(TICK_S)
-        if not evaluator.work.done:
+        if evaluator.work.done:
+            evaluator.work.result(ANSWER_TIMEOUT_S)
+            self.handle(last_reports([evaluator]))
+            self._saver.amend(self._save_state())
+        else:
             why = "a signal came first" if signals.event.is_set() else f"{minutes:g} minutes were not enough"
             log.warning("%s is not judged: %s", what, why)
-            return
-        evaluator.ended()  # notes a failure
-        if evaluator.failure is not None:
-            log.warning("%s is not judged", what, exc_info=evaluator.failure)
-            return
-        self.handle(last_reports([evaluator]))
-        self._saver.amend(self._save_state())
 
     def _save_what_works(self, failure: Exception) -> None:
         """Writes a last checkpoint of a failing run; if that fails too, adds a note to `failure`."""

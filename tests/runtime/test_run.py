@@ -14,7 +14,7 @@ from podzero.errors import ClusterError
 from podzero.learner import CheckpointMismatch
 from podzero.runtime import run as module
 from podzero.runtime.checkpoints import checkpoints, newest_checkpoint
-from podzero.runtime.cluster.remote import NodeLost
+from podzero.runtime.cluster.remote import NodeLost, WorkerDied
 from podzero.runtime.monitoring.monitor import Monitor
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, PreemptionNotice
 from podzero.runtime.nodes import NodesAbsent
@@ -179,6 +179,18 @@ def test_the_last_judgement_ends_at_its_limit_and_with_a_signal(tiny, workdir, w
     assert "steps" in run.until_end(signals)
     saver.close()
     assert sorted(set(seen)) == ([20.0, 40.0, 60.0] if ended_by == "limit" else [60.0])
+    assert status(workdir)["phase"] == "ended"
+
+
+def test_a_last_judgement_that_fails_is_a_warning_and_the_run_has_ended(make_run, workdir, caplog):
+    supervisor = FakeSupervisor()
+    supervisor.judgement = {"run": WorkerDied("evaluator is gone"), "drain": []}
+    assert "steps" in make_run(supervisor, "evaluation.final_minutes=5").until_end(StopSignals())
+    (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert isinstance(record.exc_info[1], WorkerDied)
+    supervisor = FakeSupervisor()
+    supervisor.judge_last = lambda step: (_ for _ in ()).throw(ClusterError("Ray does not answer"))
+    assert "steps" in make_run(supervisor, "evaluation.final_minutes=5").until_end(StopSignals())
     assert status(workdir)["phase"] == "ended"
 
 
