@@ -5,10 +5,14 @@ from podzero.envs.faults import EnvironmentFailed as EnvironmentFailed
 from podzero.envs.faults import SimulatorError as SimulatorError
 from podzero.envs.faults import faults_of as faults_of
 from podzero.envs.faults import simulator_errors as simulator_errors
+from podzero.envs.gymnasium_envs import Interface as Interface
 from podzero.envs.gymnasium_envs import Rendering as Rendering
 from podzero.envs.gymnasium_envs import VectorEnv as VectorEnv
 from podzero.envs.gymnasium_envs import VectorStep as VectorStep
+from podzero.envs.gymnasium_envs import check_steps as check_steps
+from podzero.envs.gymnasium_envs import is_truth as is_truth
 from podzero.envs.gymnasium_envs import observed_picture as observed_picture
+from podzero.envs.gymnasium_envs import spec_to as spec_to
 from podzero.envs.host import HostEnv as HostEnv
 from podzero.envs.jax_game import ChanceGame as ChanceGame
 from podzero.envs.jax_game import DrawnState as DrawnState
@@ -19,6 +23,7 @@ from podzero.envs.packing import pack_states as pack_states
 from podzero.envs.packing import unpack_states as unpack_states
 from podzero.envs.registry import GAMES as GAMES
 from podzero.envs.registry import check_env as check_env
+from podzero.envs.registry import gymnasium_interface as gymnasium_interface
 from podzero.envs.registry import make_env as make_env
 from podzero.envs.registry import make_vector_env as make_vector_env
 from podzero.envs.registry import own_env as own_env

@@ -16,7 +16,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from podzero.envs.gymnasium_envs.making import explained, find
+from podzero.envs.gymnasium_envs.making import REMEDY, explained, find, interface_to
+from podzero.envs.gymnasium_envs.masks import MASK
 from podzero.envs.gymnasium_envs.rendering import STEPS_PER_SECOND, picture, rendered
 from podzero.errors import ConfigError, nearest
 from podzero.importing import import_extra
@@ -82,7 +83,7 @@ _GYMNASIUM_CONSTANT = frozenset({"action_space", "observation_space", "metadata"
 
 
 class GymnasiumSimulator:
-    """An environment with discrete actions, all of them always legal.
+    """An environment with discrete actions; `Interface` checks its steps and reads its action masks.
 
     Wrappers from the registration, such as time limits, are not applied: `env.max_plies` truncates episodes.
 
@@ -100,12 +101,11 @@ class GymnasiumSimulator:
     def __init__(self, name: str, kwargs: Mapping[str, Any], module: str | None = None) -> None:
         find(name, module)
         self._env = _make(name, kwargs)
-        self.num_actions = _count_actions(self._env, name)
-        self._actions = list(range(self.num_actions))
-        try:
-            self.reset(0)
-        except Exception as error:
-            raise ConfigError(f"{name}: its first reset failed: {type(error).__name__}: {error}") from error
+        _check_spaces(self._env, name)
+        self._interface = interface_to(self._env, name, self._env.observation_space, self._env.action_space)
+        self.num_actions = self._interface.actions.count
+        self._all = list(range(self.num_actions))
+        self.reset(0)
         try:
             self.clone()
         except Exception as error:
@@ -113,7 +113,11 @@ class GymnasiumSimulator:
                 f"{name} cannot be copied ({error}), so tree search cannot simulate it; learn a model of it instead, "
                 "with env.name: gymnasium and network.name: muzero_mlp or muzero_resnet"
             ) from error
-        if self._has_chance_events():
+        try:
+            has_chance = self._has_chance_events()
+        except Exception as error:
+            raise ConfigError(f"{name} cannot be played: {type(error).__name__}: {error}. {REMEDY}") from error
+        if has_chance:
             raise ConfigError(
                 f"{name} has chance events: the same actions lead to different observations. Tree search plays copies, "
                 "so it would foresee them; learn a model of it instead, with env.name: gymnasium and network.name: "
@@ -127,7 +131,8 @@ class GymnasiumSimulator:
             self.reset(seed)
             one, other = self.clone(), self.clone()
             other._random_state = np.random.default_rng(seed + 1).bit_generator.state
-            for action in choose.integers(self.num_actions, size=_CHANCE_STEPS).tolist():
+            for _ in range(_CHANCE_STEPS):
+                action = int(choose.choice(one.legal_actions()))
                 one.step(action)
                 other.step(action)
                 if not np.array_equal(one.observation(), other.observation()) or one.rewards() != other.rewards():
@@ -138,20 +143,20 @@ class GymnasiumSimulator:
 
     def reset(self, seed: int) -> None:
         """See `Simulator`."""
-        observation, _ = self._env.reset(seed=seed)
-        self._store(observation)
+        observation, info = self._interface.after_reset(self._env, self._env.reset(seed=seed))
+        self._store(observation, info)
 
     def step(self, action: int) -> None:
         """See `Simulator`."""
         # Clones share one generator; its state, which each clone stores, is faster to copy than the generator.
         if self._random_state is not None:
             self._env.np_random.bit_generator.state = self._random_state
-        observation, reward, terminated, truncated, _ = self._env.step(action)
-        self._store(observation, float(reward), bool(terminated), bool(truncated))
+        seen = self._interface.after_step(self._env, self._env.step(action))
+        self._store(seen.observation, seen.info, float(seen.reward), bool(seen.terminated), bool(seen.truncated))
 
     def legal_actions(self) -> list[int]:
         """See `Simulator`."""
-        return self._actions
+        return self._legal
 
     def observation(self) -> np.ndarray[Any, Any]:
         """See `Simulator`."""
@@ -194,8 +199,16 @@ class GymnasiumSimulator:
         twin._env = copy_of(self._env, _GYMNASIUM_CONSTANT)
         return twin
 
-    def _store(self, observation: Any, reward: float = 0.0, terminated: bool = False, truncated: bool = False) -> None:
+    def _store(
+        self,
+        observation: np.ndarray[Any, Any],
+        info: Mapping[str, Any],
+        reward: float = 0.0,
+        terminated: bool = False,
+        truncated: bool = False,
+    ) -> None:
         self._observation = np.array(observation)  # some environments reuse the array they returned
+        self._legal = np.flatnonzero(info[MASK]).tolist() if MASK in info else self._all
         self._reward, self._terminated, self._truncated = reward, terminated, truncated
         generator = getattr(self._env, "_np_random", None)
         self._random_state = None if generator is None else generator.bit_generator.state
@@ -207,13 +220,12 @@ def _make(name: str, kwargs: Mapping[str, Any]) -> Any:
         return gymnasium.make(name, **kwargs).unwrapped
 
 
-def _count_actions(env: Any, name: str) -> int:
+def _check_spaces(env: Any, name: str) -> None:
     actions, observations = env.action_space, env.observation_space
     if not isinstance(actions, gymnasium.spaces.Discrete) or actions.start != 0:
         raise ConfigError(f"{name} has the action space {actions}; tree search needs a Discrete space that starts at 0")
     if not isinstance(observations, gymnasium.spaces.Box):
         raise ConfigError(f"{name} has the observation space {observations}; expected a Box")
-    return int(actions.n)
 
 
 GAMES: Mapping[str, frozenset[str]] = {

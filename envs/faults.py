@@ -62,6 +62,9 @@ _LOG_EVERY_S = 1.0
 class EnvironmentFailed(PodzeroError, RuntimeError):
     """An environment failed too often in a row; the message gives the number of failures and the last error."""
 
+    last = ""
+    """The last error."""
+
 
 class Faults:
     """Counts the failures of one vector of environments, or of the games of one actor.
@@ -94,10 +97,12 @@ class Faults:
         self.in_a_row += rounds
         self.total += episodes
         if self.in_a_row > self._most:
-            raise EnvironmentFailed(
+            failed = EnvironmentFailed(
                 f"{self._name} failed {self.in_a_row} times without completing an episode in between; "
                 f"env.max_failures allows {self._most}. The last failure: {what}"
             )
+            failed.last = what
+            raise failed
         if time.monotonic() >= self._logged_at + _LOG_EVERY_S:
             self._logged_at = time.monotonic()
             log.warning("%s failed (%d episodes lost so far): %s", self._name, self.total, what)

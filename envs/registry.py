@@ -21,7 +21,15 @@ from podzero.envs.boards.go import Go
 from podzero.envs.contract import check_game
 from podzero.envs.copied import GymnasiumSimulator, PettingZooGame
 from podzero.envs.faults import DeadlineThread
-from podzero.envs.gymnasium_envs import Rendering, VectorEnv, interface_of, rendering_of
+from podzero.envs.gymnasium_envs import (
+    Interface,
+    Rendering,
+    VectorEnv,
+    check_steps,
+    interface_of,
+    rendering_of,
+    spec_to,
+)
 from podzero.envs.host import HostEnv
 from podzero.envs.jax_game import GameOfChance, OwnGame
 from podzero.envs.jax_libraries import GymnaxEnv, JumanjiEnv
@@ -155,12 +163,12 @@ def make_env(env: str | EnvConfig) -> Env:
 
 
 def check_env(env: EnvConfig, games: int, max_plies: int) -> EnvSpec:
-    """Checks the contract of a game or simulator in random games; of a gymnasium environment only that it can be made.
+    """Checks the contract of a game, simulator or environment in random games or episodes.
 
     Args:
       env: the section `env`.
-      games: number of games.
-      max_plies: the largest number of plies of each.
+      games: number of games, or episodes.
+      max_plies: the largest number of plies, or steps, of each.
 
     Returns:
       its shapes and dtypes.
@@ -169,7 +177,7 @@ def check_env(env: EnvConfig, games: int, max_plies: int) -> EnvSpec:
       ConfigError: it does not exist, cannot be made, or violates its contract; the message says how.
     """
     if isinstance(env, GymnasiumConfig):
-        return spec_of(env)
+        return check_steps(env, games, max_plies)
     made = make_env(env)
     if isinstance(env, SimulatorConfig):
         check_simulator(
@@ -197,7 +205,12 @@ def spec_of(env: EnvConfig) -> EnvSpec:
     Raises:
       ConfigError: the environment is unknown, its spaces are not supported, or it is not made in time.
     """
-    return _in_time(interface_of, env).spec if isinstance(env, GymnasiumConfig) else make_env(env).spec
+    return spec_to(gymnasium_interface(env)) if isinstance(env, GymnasiumConfig) else make_env(env).spec
+
+
+def gymnasium_interface(env: GymnasiumConfig) -> Interface:
+    """How observations and actions of an environment are checked and converted; raises as `spec_of` does."""
+    return _in_time(interface_of, env)
 
 
 def make_vector_env(config: GymnasiumConfig, count: int, seed: int) -> VectorEnv:

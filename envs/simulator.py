@@ -171,7 +171,7 @@ class _Snapshot(NamedTuple):
         done = bool(simulator.done())
         return _Snapshot(
             observation=np.array(simulator.observation()),
-            legal=() if done else tuple(map(int, simulator.legal_actions())),
+            legal=() if done else tuple(map(_number, simulator.legal_actions())),
             player=0 if done else int(simulator.player()),
             rewards=tuple(map(float, simulator.rewards())),
             done=done,
@@ -182,6 +182,13 @@ class _Snapshot(NamedTuple):
         if not np.array_equal(self.observation, other.observation):
             return "observation"
         return next((field for field in self._fields[1:] if getattr(self, field) != getattr(other, field)), None)
+
+
+def _number(action: Any) -> int:
+    """One of the legal actions; `True` is none, though Python counts it as 1."""
+    if isinstance(action, bool | np.bool_) or not isinstance(action, int | np.integer):
+        raise _Violation(f"legal_actions() contains {action!r}: expected the numbers of actions, not a mask")
+    return int(action)
 
 
 def _check_attributes(simulator: Simulator) -> None:

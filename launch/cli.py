@@ -112,7 +112,7 @@ def check_env(
     max_plies: Annotated[int, typer.Option(min=1, help="The largest number of plies of each.")] = 256,
     as_json: Json = False,
 ) -> None:
-    """Check the contract of a game in random games; a gymnasium environment is only made."""
+    """Check the contract of a game in random games, or of a gymnasium environment in random episodes."""
     from podzero.config import GymnasiumConfig, load
     from podzero.envs import check_env, own_env
 
@@ -122,10 +122,10 @@ def check_env(
         print_json(spec._asdict())
         return
     actions = f"{spec.num_actions} actions" if spec.num_actions else f"actions of shape {list(spec.action_shape)}"
-    found = "can be made" if isinstance(env, GymnasiumConfig) else f"keeps its contract in {games} random games"
+    played = "episodes" if isinstance(env, GymnasiumConfig) else "games"
     print(
-        f"{spec.name} {found}. Players: {spec.players}. Observations: {spec.observation_dtype} "
-        f"{list(spec.observation_shape)}, {actions}."
+        f"{spec.name} keeps its contract in {games} random {played}. Players: {spec.players}. Observations: "
+        f"{spec.observation_dtype} {list(spec.observation_shape)}, {actions}."
     )
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from podzero.protocols import Env
     from podzero.types import EnvSpec, EnvState, ModelNetwork, Network, Params
 
+_STEPS = 8
+"""Random steps in an environment of gymnasium, of which half may fail: a run goes on after a rare failure."""
 _ROOTS = 6
 """Roots of the check of a search."""
 _PLIES = 3
@@ -41,11 +43,12 @@ def make_parts(experiment: Experiment) -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"
     import jax
 
-    from podzero.envs import spec_of
+    from podzero.envs import check_steps, spec_of
     from podzero.networks import check_model, check_network, make_model_network, make_network
     from podzero.runtime.build import check_values
 
-    spec = spec_of(experiment.env)
+    env = experiment.env
+    spec = check_steps(env, 1, _STEPS, _STEPS // 2) if isinstance(env, GymnasiumConfig) else spec_of(env)
     check_values(experiment, spec)
     network: Network | ModelNetwork
     if isinstance(experiment.network, ModelNetworkConfig):

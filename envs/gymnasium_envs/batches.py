@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import partial
 from typing import Any, cast
@@ -18,9 +18,10 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from podzero.config import GymnasiumConfig
 from podzero.envs.faults import Abandoned
+from podzero.envs.gymnasium_envs.interface import Interface
 from podzero.envs.gymnasium_envs.making import Factory, make_own
 from podzero.envs.gymnasium_envs.rendering import picture, rendered
-from podzero.envs.gymnasium_envs.spaces import MASK, Actions, HostArray, Observations
+from podzero.envs.gymnasium_envs.spaces import Actions, HostArray
 from podzero.errors import ConfigError
 from podzero.importing import restore_path, without_current_folder
 
@@ -39,37 +40,28 @@ _NOT_A_FAULT = (KeyboardInterrupt, GeneratorExit, Abandoned)
 class GuardedEnv(gymnasium.Env[Any, Any]):
     """One environment, which is recreated whenever it raises an exception.
 
-    Observations have the shape and dtype of `Observations`; `info` contains only `FAULTS`, `ERROR` and, if the
-    environment has masks, `MASK` (`[A]` bool). A step that fails returns the first observation of a new episode, with
-    reward zero.
+    Observations are converted; `info` contains only `FAULTS`, `ERROR` and, if the environment has masks, `MASK` (`[A]`
+    bool). A step that fails returns the first observation of a new episode, with reward zero.
     """
 
-    def __init__(
-        self,
-        make: Callable[[], gymnasium.Env[Any, Any]],
-        observations: Observations,
-        actions: Actions,
-        max_faults: int,
-    ) -> None:
+    def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], interface: Interface, max_faults: int) -> None:
         """Makes the environment; if that raises an exception, the first `reset` reports it.
 
         Args:
           make: makes the environment.
-          observations: converts its observations.
-          actions: provides its action space and reads its masks.
+          interface: checks and converts what it returns.
           max_faults: failures in one step or reset after which the environment is not recreated again.
         """
         self._make = make
-        self._observations = observations
-        self._actions = actions
+        self._interface = interface
         self._max_faults = max_faults
         self._seed: int | None = None
         self._rebuilt = 0
         self.inner: gymnasium.Env[Any, Any] | None = None
         """The current environment; None if it could not be made."""
         self._error: BaseException | None = None
-        self.observation_space = observations.box
-        self.action_space = actions.source
+        self.observation_space = interface.observations.box
+        self.action_space = interface.actions.source
         try:
             self.inner = make()
             self.metadata = self.inner.metadata
@@ -86,8 +78,7 @@ class GuardedEnv(gymnasium.Env[Any, Any]):
             error, self._error = self._error, None
             return self._rebuild(error)
         try:
-            observation, info = self.inner.reset(seed=seed)
-            return self._observations.convert(observation), self._mask(info)
+            return self._started(self.inner, seed)
         except _NOT_A_FAULT:
             raise
         except BaseException as error:
@@ -97,10 +88,8 @@ class GuardedEnv(gymnasium.Env[Any, Any]):
         """Steps the environment; if that fails, returns the first observation of a new episode."""
         assert self.inner is not None, "reset must be called first"
         try:
-            observation, reward, terminated, truncated, info = self.inner.step(action)
-            # No action follows the end of an episode, and many environments then have no mask, or an empty one.
-            mask = {} if terminated or truncated else self._mask(info)
-            return self._observations.convert(observation), float(reward), bool(terminated), bool(truncated), mask
+            seen = self._interface.after_step(self.inner, self.inner.step(action))
+            return seen.observation, float(seen.reward), bool(seen.terminated), bool(seen.truncated), seen.info
         except _NOT_A_FAULT:
             raise
         except BaseException as error:
@@ -113,8 +102,8 @@ class GuardedEnv(gymnasium.Env[Any, Any]):
             with contextlib.suppress(Exception):
                 self.inner.close()
 
-    def _mask(self, info: Mapping[str, Any]) -> _Info:
-        return {MASK: self._actions.legal(info)} if self._actions.masked else {}
+    def _started(self, env: gymnasium.Env[Any, Any], seed: int | None) -> tuple[HostArray, _Info]:
+        return self._interface.after_reset(env, env.reset(seed=seed))
 
     def _rebuild(self, error: BaseException | None) -> tuple[Any, _Info]:
         """Recreates the environment until its reset succeeds.
@@ -127,13 +116,14 @@ class GuardedEnv(gymnasium.Env[Any, Any]):
             self.close()
             try:
                 self.inner = self._make()
-                observation, info = self.inner.reset(seed=self._next_seed())
-                return self._observations.convert(observation), _failure_info(faults, error) | self._mask(info)
+                observation, info = self._started(self.inner, self._next_seed())
+                return observation, _failure_info(faults, error) | info
             except _NOT_A_FAULT:
                 raise
             except BaseException as again:
                 faults, error = faults + 1, again
-        return np.zeros(self._observations.shape, self._observations.dtype), _failure_info(faults, error)
+        observations = self._interface.observations
+        return np.zeros(observations.shape, observations.dtype), _failure_info(faults, error)
 
     def _next_seed(self) -> int | None:
         """A seed derived from the first one, so that runs with faults are reproducible."""
@@ -151,16 +141,30 @@ def _failure_info(faults: int, error: BaseException | None) -> _Info:
 GymnasiumVector = gymnasium.vector.VectorEnv[Any, Any, Any]
 
 
-def build(config: GymnasiumConfig, count: int, observations: Observations, actions: Actions) -> GymnasiumVector:
+class CheckedVector(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, Any]):
+    """A registered vector environment that returns what a vector of `GuardedEnv` does, and raises its failures."""
+
+    def __init__(self, env: GymnasiumVector, interface: Interface) -> None:
+        super().__init__(env)
+        self._interface = interface
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[HostArray, _Info]:
+        """Starts new episodes; raises what `Interface.after_reset` does."""
+        return self._interface.after_reset(self.env, self.env.reset(seed=seed, options=options))
+
+    def step(self, actions: Any) -> tuple[HostArray, HostArray, HostArray, HostArray, _Info]:
+        """Takes one action in each environment; raises what `Interface.after_step` does."""
+        return self._interface.after_step(self.env, self.env.step(actions))
+
+
+def build(config: GymnasiumConfig, count: int, interface: Interface) -> GymnasiumVector:
     """Builds a vector of `count` environments in the autoreset mode `NEXT_STEP`.
 
     Each environment is wrapped in a `GuardedEnv`, except with `vectorization: own`, which has no single environments.
     """
     if config.vectorization == "own":
-        return make_own(config, count)
-    guarded: Callable[[], GuardedEnv] = partial(
-        GuardedEnv, Factory(config), observations, actions, config.max_failures + 1
-    )
+        return CheckedVector(make_own(config, count), interface)
+    guarded: Callable[[], GuardedEnv] = partial(GuardedEnv, Factory(config), interface, config.max_failures + 1)
     mode = AutoresetMode.NEXT_STEP
     if config.vectorization == "sync":
         return SyncVectorEnv([guarded] * count, copy=False, autoreset_mode=mode)
@@ -193,13 +197,14 @@ def no_orphans() -> Iterator[None]:
 
 def kill(batch: GymnasiumVector) -> None:
     """Kills the processes of `batch`, if it has any."""
-    if isinstance(batch, AsyncVectorEnv):
-        for process in batch.processes:
+    vector = batch.unwrapped
+    if isinstance(vector, AsyncVectorEnv):
+        for process in vector.processes:
             process.kill()
-        for process in batch.processes:
+        for process in vector.processes:
             process.join()
         # Otherwise gymnasium closes it once more when the object is deleted.
-        batch.closed = True
+        vector.closed = True
 
 
 def peek(batch: GymnasiumVector, actions: Actions, candidates: HostArray, idle: HostArray) -> HostArray:

@@ -10,20 +10,24 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
+from gymnasium import spaces
 from gymnasium.envs import registration
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode
 
 from podzero.config import GymnasiumConfig, WrapperConfig
-from podzero.envs.gymnasium_envs.spaces import MASK, Actions, Observations, mismatch
+from podzero.envs.gymnasium_envs.interface import Interface, parts_of_reset
+from podzero.envs.gymnasium_envs.masks import find_masks
+from podzero.envs.gymnasium_envs.spaces import Actions, Observations, mismatch
 from podzero.errors import ConfigError, nearest
 from podzero.importing import how_to_install, import_class, import_place
 from podzero.own_code import check_digest
 from podzero.types import EnvSpec
 
+REMEDY = "Fix the environment, or convert what it returns with a wrapper"
 REGISTERED_BY = {"ALE": "ale_py", "MinAtar": "minatar"}
 """The module that registers each namespace of ids; the extra `envs` installs both."""
 _EXTRAS = {"box2d": "envs", "classic": "envs", "toy": "envs", "mujoco": "mujoco"}
@@ -180,27 +184,6 @@ def _wrapper_class(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:
     return kind
 
 
-class Interface(NamedTuple):
-    """Converts between an environment's spaces and podzero's arrays."""
-
-    name: str
-    observations: Observations
-    actions: Actions
-
-    @property
-    def spec(self) -> EnvSpec:
-        """Shapes and dtypes."""
-        return EnvSpec(
-            name=self.name,
-            observation_shape=self.observations.shape,
-            observation_dtype=self.observations.dtype.name,
-            num_actions=self.actions.count,
-            players=1,
-            action_bounds=self.actions.bounds,
-            masked=self.actions.masked,
-        )
-
-
 def interface_of(config: GymnasiumConfig, seed: int = 0) -> Interface:
     """Makes an environment, reads its spaces, checks what its first reset returns, and closes it.
 
@@ -210,44 +193,44 @@ def interface_of(config: GymnasiumConfig, seed: int = 0) -> Interface:
     """
     if config.vectorization == "own":
         with closing(make_own(config, 1)) as own:
-            interface = _interface(config, own.single_observation_space, own.single_action_space)
-            batch, info = _first(interface, own, seed)
-            (first,) = gymnasium.vector.utils.iterate(own.observation_space, batch)
-            _check(interface, first, {MASK: info[MASK][0]} if MASK in info else {})
-            return interface
+            return interface_to(own, config.title, own.single_observation_space, own.single_action_space, seed)
     with closing(Factory(config)()) as env:
-        interface = _interface(config, env.observation_space, env.action_space)
-        _check(interface, *_first(interface, env, seed))
-        return interface
+        return interface_to(env, config.title, env.observation_space, env.action_space, seed)
 
 
-def _interface(config: GymnasiumConfig, observations: Any, actions: Any) -> Interface:
-    name = f"gymnasium/{config.id}"
-    return Interface(name, Observations(observations, name), Actions(actions, name))
-
-
-def _first(interface: Interface, env: Any, seed: int) -> tuple[Any, Mapping[str, Any]]:
+def interface_to(
+    env: Any, name: str, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], seed: int = 0
+) -> Interface:
+    """The interface to an environment, or to a vector of one, which is reset; raises as `interface_of` does."""
+    observations, actions = Observations(observation_space, name), Actions(action_space, name)
     try:
-        observation, info = env.reset(seed=seed)
-        return observation, info
+        returned = env.reset(seed=seed)
     except Exception as error:
-        raise ConfigError(f"{interface.name}: its first reset failed: {type(error).__name__}: {error}") from error
-
-
-def _check(interface: Interface, first: Any, info: Mapping[str, Any]) -> None:
-    """Checks the first observation, and the first action mask if there is one."""
-    space, actions = interface.observations.source, interface.actions
-    if (wrong := mismatch(space, first, bounds=True)) is not None:
-        raise ConfigError(
-            f"{interface.name}: its first observation is not in its observation space {space}: {wrong}. "
-            "Fix the environment, or convert its observations with a wrapper"
-        )
-    # Masks of continuous actions have no meaning that is common to all environments.
-    actions.masked = MASK in info and actions.count > 0
+        raise ConfigError(f"{name}: its first reset failed: {type(error).__name__}: {error}") from error
     try:
-        actions.legal(info)
-    except ValueError as error:
+        first, info = parts_of_reset(returned)
+        masks = find_masks(env, first, info, observation_space, actions)
+        interface = Interface(name, observations, actions, masks)
+        interface.after_reset(env, returned)
+    except Exception as error:
+        raise ConfigError(f"{name}: after its first reset: {error}. {REMEDY}") from error
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        (first,) = gymnasium.vector.utils.iterate(env.observation_space, first)
+    if (wrong := mismatch(observation_space, first, bounds=True)) is not None:
         raise ConfigError(
-            f"{interface.name}: after its first reset, {error}. Fix the environment, or change info['{MASK}'] with a "
-            "wrapper"
-        ) from None
+            f"{name}: its first observation is not in its observation space {observation_space}: {wrong}. {REMEDY}"
+        )
+    return interface
+
+
+def spec_to(interface: Interface) -> EnvSpec:
+    """Shapes and dtypes of an environment."""
+    return EnvSpec(
+        name=interface.name,
+        observation_shape=interface.observations.shape,
+        observation_dtype=interface.observations.dtype.name,
+        num_actions=interface.actions.count,
+        players=1,
+        action_bounds=interface.actions.bounds,
+        masked=interface.masks.place is not None,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
 from typing import Any
 
 import gymnasium
@@ -13,11 +13,11 @@ from podzero.errors import ConfigError
 
 HostArray = np.ndarray[Any, Any]
 
-MASK = "action_mask"
-"""Key of `info`: which actions are legal, `[A]` bool or 0 and 1, as in gymnasium's Taxi-v4."""
-
 MAX_JOINT_ACTIONS = 4096
 """Most combinations of a MultiDiscrete or MultiBinary action space."""
+WIDEST_ACTION = 2.0**24
+"""Largest distance between the bounds of an action. Actions are float32 in [-1, 1], which in a wider range do not
+distinguish even whole numbers: bounds such as ±3.4e38 are none."""
 NOMINAL_WIDTHS = 10.0
 """How far outside its bounds a float may lie during an episode, in multiples of their width: LunarLander flies four
 widths above its upper bound."""
@@ -46,6 +46,7 @@ class Observations:
         self.flattens = not isinstance(space, spaces.Box)
         box = spaces.flatten_space(space) if self.flattens else space
         assert isinstance(box, spaces.Box)
+        self._box = box
         self.shape: tuple[int, ...] = box.shape or (1,)
         self.dtype = np.dtype(np.float32) if self.flattens or box.dtype.itemsize == 8 else np.dtype(box.dtype)
         self._low, self._high = _limits(box, self.shape, self.dtype)
@@ -70,19 +71,45 @@ class Observations:
             if (wrong := mismatch(self.source, observation, bounds=False)) is not None:
                 raise ValueError(wrong)
             return np.asarray(spaces.flatten(self.source, observation), self.dtype)
-        array = np.asarray(observation)
-        if array.shape != self.source.shape or (array.dtype != self.dtype and not _casts(array, self.source)):
-            raise ValueError(mismatch(self.source, array, bounds=False) or f"{array.dtype} is not {self.dtype}")
-        return array.astype(self.dtype, copy=False).reshape(self.shape)
+        return self._cast(np.asarray(observation))
 
     def convert_all(self, observations: Any, batch_space: spaces.Space[Any]) -> HostArray:
-        """Converts B observations of a vector environment, to a new array `[B, *shape]`; raises as `convert` does."""
+        """Converts B observations of a vector environment, to `[B, *shape]`; raises as `convert` does."""
         if self.flattens:
             return np.stack([self.convert(one) for one in gymnasium.vector.utils.iterate(batch_space, observations)])
-        array = np.asarray(observations)
-        if array.shape[1:] != self.source.shape or (array.dtype != self.dtype and not _casts(array, self.source)):
-            raise ValueError(mismatch(self.source, array[0], bounds=False) or f"{array.dtype} is not {self.dtype}")
-        return np.array(array, self.dtype).reshape(-1, *self.shape)
+        return self._cast(np.asarray(observations), 1)
+
+    def recorded(self, observations: HostArray) -> HostArray:
+        """Converts B recorded observations `[B, *shape]`, those of a Dict, Tuple or discrete space flattened.
+
+        Raises:
+          ValueError: `convert` or `valid` would refuse one of them in an episode of the environment.
+        """
+        if self.flattens:
+            converted = np.stack([self._flattened(row) for row in observations])
+        else:
+            converted = self._cast(observations.reshape(len(observations), *self._box.shape), 1)
+        if not (valid := self.valid(converted)).all():
+            row = int(np.argmin(valid))
+            raise ValueError(f"observation {row} contains {self.invalid_value(converted[row])}")
+        return converted
+
+    def _flattened(self, row: HostArray) -> HostArray:
+        """One recorded observation that was flattened; it is converted once more, so that all its parts are checked."""
+        with contextlib.suppress(ValueError, IndexError):  # an element of Discrete without a one
+            converted = self.convert(spaces.unflatten(self.source, row))
+            if np.array_equal(converted, row.astype(self.dtype)):
+                return converted
+        raise ValueError(f"{row.tolist()!r:.200} is not an element of {self.source}, flattened")
+
+    def _cast(self, array: HostArray, lead: int = 0) -> HostArray:
+        """Converts observations of a Box, with `lead` axes before its own."""
+        if array.shape[lead:] != self._box.shape or array.dtype != self._box.dtype:
+            wrong = _box_mismatch(self._box, array, False, lead)
+            if wrong is not None:
+                raise ValueError(wrong)
+        with np.errstate(over="ignore"):  # `valid` refuses the infinity
+            return array.astype(self.dtype, copy=False).reshape(*array.shape[:lead], *self.shape)
 
     def valid(self, observations: HostArray) -> HostArray:
         """Which of B converted observations are valid: `[B]` bool.
@@ -121,10 +148,9 @@ class Actions:
         self.bounds: tuple[tuple[float, ...], tuple[float, ...]] | None = None
         """As in `EnvSpec.action_bounds`."""
         self.source: Any = space
-        self.masked = False
-        """Whether `info` has an action mask after each reset and step; its maker sets it after the first reset."""
         if isinstance(space, spaces.Discrete):
             self.count = int(space.n)
+            self._parts: tuple[int, ...] = (self.count,)
         elif isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
             self.count = self._joint(space, where)
         elif isinstance(space, spaces.Box):
@@ -147,22 +173,22 @@ class Actions:
         discrete: HostArray = (chosen + getattr(self.source, "start", 0)).astype(self.source.dtype)
         return discrete
 
-    def legal(self, info: Mapping[str, Any]) -> HostArray:
-        """The legal actions `[A]` bool of one environment, from its `info`; all if it has no masks.
+    def encode(self, actions: Any) -> HostArray:
+        """T actions of the environment, `[T, *shape]`, as podzero's `[T]` int32; only of discrete spaces.
 
         Raises:
-          ValueError: `info` has no mask, or one of another shape, or one that allows no action.
+          ValueError: one is not in the space.
         """
-        if not self.masked:
-            return np.ones(self.count, bool)
-        if MASK not in info:
-            raise ValueError(f"info has no '{MASK}', although the first reset returned one")
-        mask: HostArray = np.asarray(info[MASK]).astype(bool)
-        if mask.shape != (self.count,):
-            raise ValueError(f"info['{MASK}'] has the shape {list(mask.shape)} instead of [{self.count}]")
-        if not mask.any():
-            raise ValueError(f"info['{MASK}'] allows no action")
-        return mask
+        array = np.asarray(actions)
+        if array.dtype.kind not in "iu" or array.shape[1:] != self.source.shape:
+            expected = f"integers of shape {['T', *self.source.shape]}, the environment's own actions"
+            raise ValueError(f"actions are {array.dtype} of shape {list(array.shape)}; expected {expected}")
+        numbers = (array.astype(np.int64) - getattr(self.source, "start", 0)).reshape(len(array), -1)
+        outside = ((numbers < 0) | (numbers >= self._parts)).any(axis=1)
+        if outside.any():
+            raise ValueError(f"the action {array[outside][0]} is not in {self.source}")
+        encoded: HostArray = np.ravel_multi_index(tuple(numbers.T), self._parts).astype(np.int32)
+        return encoded
 
     def _joint(self, space: spaces.MultiDiscrete | spaces.MultiBinary, where: str) -> int:
         choices = space.nvec if isinstance(space, spaces.MultiDiscrete) else np.full(space.shape, 2)
@@ -176,13 +202,34 @@ class Actions:
         return count
 
     def _bounded(self, space: spaces.Box, where: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        if not space.is_bounded() or space.dtype.kind != "f":
+        low, high = (limit.astype(np.float64) for limit in (space.low, space.high))
+        if space.dtype.kind != "f" or not (high - low <= WIDEST_ACTION).all():
             raise ConfigError(
-                f"{where}: its action space {space} must contain floats between finite bounds; "
-                "set them with gymnasium's wrapper RescaleAction or one of your own"
+                f"{where}: its action space {space} must contain floats between bounds at most {WIDEST_ACTION:,.0f} "
+                f"apart. Write a wrapper like this one, with bounds that suit the environment, and name it in "
+                f"env.wrappers as bounded.py:Bounded\n\n{_bounding(space)}"
             )
         self._low, self._high = space.low.ravel().astype(np.float64), space.high.ravel().astype(np.float64)
         return tuple(self._low.tolist()), tuple(self._high.tolist())
+
+
+def _bounding(space: spaces.Box) -> str:
+    """Python code of a wrapper that gives an environment with this action space bounded floats."""
+    low, high = (limit.astype(np.float64) for limit in (space.low, space.high))
+    middle, wide = np.clip(0.0, low, high), ~(high - low <= WIDEST_ACTION)
+    limits = np.where(wide, np.maximum(low, middle - 1), low), np.where(wide, np.minimum(high, middle + 1), high)
+    shown = (limit.flat[0] if (limit == limit.flat[0]).all() else limit.tolist() for limit in limits)
+    bounds = ", ".join(f"np.float32({one})" for one in shown)
+    cast = "action" if space.dtype.kind == "f" else "np.rint(action)"
+    return f"""\
+import gymnasium
+import numpy as np
+
+class Bounded(gymnasium.wrappers.TransformAction):
+    def __init__(self, env):
+        space = gymnasium.spaces.Box({bounds}, {space.shape})
+        super().__init__(env, lambda action: {cast}.astype("{space.dtype}"), space)
+"""
 
 
 def mismatch(space: spaces.Space[Any], value: Any, *, bounds: bool) -> str | None:
@@ -207,26 +254,31 @@ def mismatch(space: spaces.Space[Any], value: Any, *, bounds: bool) -> str | Non
     return next((f"{name}: {wrong}" for name, wrong in found if wrong), None)
 
 
-def _box_mismatch(space: spaces.Box, value: HostArray, bounds: bool) -> str | None:
-    if value.shape != space.shape:
-        return f"shape {list(value.shape)} instead of {list(space.shape)}"
-    if not _casts(value, space):
+def _box_mismatch(space: spaces.Box, value: HostArray, bounds: bool, lead: int = 0) -> str | None:
+    """Why an array with `lead` more axes before those of a Box holds no elements of it; see `mismatch`."""
+    if value.shape[lead:] != space.shape:
+        return f"shape {list(value.shape[lead:])} instead of {list(space.shape)}"
+    whole = space.dtype.kind in "biu"
+    # Integers of any dtype may be cast, because their bounds are checked.
+    if not (whole and value.dtype.kind in "biu") and not np.can_cast(value.dtype, space.dtype, "same_kind"):
         return f"dtype {value.dtype} instead of {space.dtype}"
-    if value.dtype.kind == "f" and bounds and not np.isfinite(value).all():
+    if not (bounds or whole):  # floats often exceed their bounds
+        return None
+    if value.dtype.kind == "f" and not np.isfinite(value).all():
         return f"NaN or infinity in {value!r:.200}"
-    slack = ROUNDING if space.dtype.kind == "f" else 0.0
+    slack = 0.0 if whole else ROUNDING
     with np.errstate(over="ignore"):
-        low, high = (limit.astype(np.float64) for limit in (space.low, space.high))
+        low, high = (np.broadcast_to(limit.astype(np.float64), value.shape) for limit in (space.low, space.high))
         outside = (value < low - slack * (1 + abs(low))) | (value > high + slack * (1 + abs(high)))
-    # The bounds of integers always hold; only those of floats are often exceeded.
-    if outside.any() and (bounds or space.dtype.kind != "f"):
+    if outside.any():
         return f"{value[outside][0]} is outside its bounds {low[outside][0]} to {high[outside][0]}"
     return None
 
 
-def _casts(value: HostArray, space: spaces.Space[Any]) -> bool:
-    assert space.dtype is not None
-    return np.can_cast(value.dtype, space.dtype, "same_kind")
+def is_truth(values: HostArray) -> bool:
+    """Whether all values are bool, or exactly 0 or 1."""
+    kind = values.dtype.kind
+    return kind == "b" or (kind in "iuf" and bool(((values == 0) | (values == 1)).all()))
 
 
 def _limits(box: spaces.Box, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[HostArray | None, HostArray | None]:

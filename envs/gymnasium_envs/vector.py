@@ -17,8 +17,10 @@ from podzero.config import GymnasiumConfig
 from podzero.envs.faults import DeadlineThread, EnvironmentFailed, faults_of
 from podzero.envs.gymnasium_envs import batches
 from podzero.envs.gymnasium_envs.batches import ERROR, FAULTS, REBUILD
-from podzero.envs.gymnasium_envs.making import Interface, interface_of
-from podzero.envs.gymnasium_envs.spaces import MASK, HostArray
+from podzero.envs.gymnasium_envs.interface import Interface
+from podzero.envs.gymnasium_envs.making import REMEDY, interface_of, spec_to
+from podzero.envs.gymnasium_envs.masks import MASK
+from podzero.envs.gymnasium_envs.spaces import HostArray
 from podzero.errors import ConfigError, described
 from podzero.types import EnvSpec
 
@@ -50,7 +52,7 @@ class TimedBatch:
 
     def build(self) -> None:
         """Makes the environments."""
-        make = partial(batches.build, self._config, self._count, self.interface.observations, self.interface.actions)
+        make = partial(batches.build, self._config, self._count, self.interface)
         with batches.no_orphans():
             self._batch = self._call("build_timeout_s", make)
 
@@ -60,18 +62,18 @@ class TimedBatch:
         # A vector environment that is registered with the id takes one seed for all.
         seed: Any = seeds[0] if self._config.vectorization == "own" else seeds
         observation, info = self._call("step_timeout_s", partial(self._running().reset, seed=seed))
-        return self._converted(observation), info
+        return np.array(observation), info
 
     def rebuild(self, which: HostArray) -> tuple[HostArray, _Info]:
         """Recreates some environments (`[B]` bool) and starts an episode in each of them."""
         options = {"reset_mask": which, REBUILD: True}
         observation, info = self._call("step_timeout_s", partial(self._running().reset, options=options))
-        return self._converted(observation), info
+        return np.array(observation), info
 
     def step(self, actions: HostArray) -> tuple[HostArray, HostArray, HostArray, HostArray, _Info]:
         """Steps each environment; takes the actions that `Actions.decode` gives."""
         observation, *rest = self._call("step_timeout_s", partial(self._running().step, actions))
-        return self._converted(observation), *rest
+        return np.array(observation), *rest  # the batch may reuse its array
 
     def peek(self, candidates: HostArray, idle: HostArray) -> HostArray:
         """See `batches.peek`; may take as long as one step for each candidate."""
@@ -107,12 +109,6 @@ class TimedBatch:
         if self._batch is None:
             raise RuntimeError("the environments were discarded after a failure")
         return self._batch
-
-    def _converted(self, observations: Any) -> HostArray:
-        """A copy of the observations; a `GuardedEnv` has already converted its own."""
-        if self._config.vectorization == "own":
-            return self.interface.observations.convert_all(observations, self._running().observation_space)
-        return np.array(observations)
 
     def _call[Result](self, limit: str, function: Callable[[], Result], times: int = 1) -> Result:
         """Calls `function` within `times` the time limit `env.LIMIT`."""
@@ -197,7 +193,7 @@ class VectorEnv:
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError(f"{config.title} cannot be made: {described(error)}") from error
-        self.spec: EnvSpec = self._batch.interface.spec
+        self.spec: EnvSpec = spec_to(self._batch.interface)
         """Shapes and dtypes."""
 
     @property
@@ -246,8 +242,7 @@ class VectorEnv:
         try:
             observation, reward, terminated, truncated, info = self._batch.step(decoded)
             reward = np.array(reward, np.float32)
-            legal = self._legal(info, np.asarray(terminated, bool) | np.asarray(truncated, bool))
-            seen, failed = self._checked(_Seen(observation, legal), reward, info)
+            seen, failed = self._checked(_Seen(observation, self._legal(info)), reward, info)
         except EnvironmentFailed:
             raise
         except Exception as error:
@@ -323,21 +318,13 @@ class VectorEnv:
             self._faults.add(what, episodes=int(invalid.sum()))
             observation, info = self._batch.rebuild(invalid)
             self._reported(info)
-            legal[invalid] = self._legal(info, ended=~invalid)[invalid]
+            legal[invalid] = self._legal(info)[invalid]
             invalid = ~self._batch.interface.observations.valid(observation)
         return _Seen(observation, legal), failed
 
-    def _legal(self, info: Mapping[str, Any], ended: HostArray) -> HostArray:
-        """The legal actions `[B, A]` bool; all where an episode has `ended` (`[B]` bool) or there are no masks."""
-        legal = np.ones((self._count, self.spec.num_actions), bool)
-        if self.spec.masked and not ended.all():
-            running = np.flatnonzero(~ended)
-            if MASK not in info:
-                raise RuntimeError(f"info has no '{MASK}', although the first reset returned one")
-            legal[running] = np.asarray(info[MASK])[running]
-            # A `GuardedEnv` has already checked its own.
-            if not legal.any(axis=1).all():
-                raise RuntimeError(f"info['{MASK}'] allows no action")
+    def _legal(self, info: Mapping[str, Any]) -> HostArray:
+        """The legal actions `[B, A]` bool that the environments report."""
+        legal: HostArray = np.array(info.get(MASK, np.ones((self._count, self.spec.num_actions), bool)))
         return legal
 
     def _reported(self, info: Mapping[str, Any]) -> HostArray:
@@ -372,9 +359,47 @@ class VectorEnv:
     def _first(self) -> _Seen:
         """Starts an episode in each environment; returns what they show first."""
         observation, info = self._batch.reset()
-        legal = self._legal(info, ended=np.zeros(self._count, bool))
-        return self._checked(_Seen(observation, legal), np.zeros(self._count, np.float32), info)[0]
+        return self._checked(_Seen(observation, self._legal(info)), np.zeros(self._count, np.float32), info)[0]
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
             raise RuntimeError(f"the environments of {self.spec.name} are closed")
+
+
+def check_steps(config: GymnasiumConfig, episodes: int, most_steps: int, max_failures: int = 0) -> EnvSpec:
+    """Plays random episodes in an environment.
+
+    Args:
+      config: the environment.
+      episodes: number of episodes.
+      most_steps: the largest number of steps of each.
+      max_failures: failures in a row that are allowed.
+
+    Returns:
+      its shapes and dtypes.
+
+    Raises:
+      ConfigError: it cannot be made, or it raised an exception, hung, or returned what gymnasium does not expect; the
+        message says what, and in which step.
+    """
+    vector = VectorEnv(config.model_copy(update={"max_failures": max_failures}), 1, seed=0)
+    choose = np.random.default_rng(0)
+    taken: list[Any] = []
+    with contextlib.closing(vector):
+        try:
+            for _ in range(episodes):
+                taken.clear()
+                seen = vector.reset()
+                while len(taken) < most_steps and not (seen.terminated | seen.truncated).any():
+                    taken.append(_random_action(vector.spec, seen.legal[0], choose))
+                    seen = vector.step(np.array(taken[-1:]))
+        except EnvironmentFailed as failed:
+            after = f"action {taken[-1]}, the last of {len(taken)} random ones" if taken else "a reset"
+            raise ConfigError(f"{config.title}: after {after}: {failed.last}. {REMEDY}") from failed
+    return vector.spec
+
+
+def _random_action(spec: EnvSpec, legal: HostArray, choose: np.random.Generator) -> Any:
+    if spec.num_actions:
+        return np.int32(choose.choice(np.flatnonzero(legal)))
+    return choose.uniform(-1.0, 1.0, spec.action_shape).astype(np.float32)

@@ -7,7 +7,7 @@ import time
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
@@ -47,6 +47,16 @@ FATAL = {
 """Faults of `Toy` that keep a step from returning."""
 
 
+REWARDS = {
+    "nan reward": float("nan"),
+    "no reward": None,
+    "long reward": np.array([1.0]),
+    "two rewards": [1.0, 2.0],
+    "word": "1.0",
+}
+"""Rewards that are none."""
+
+
 class Toy(gymnasium.Env):
     """Observes `[steps of this episode, last action or -1, episode]`; terminates after `length` steps."""
 
@@ -80,7 +90,7 @@ class Toy(gymnasium.Env):
         elif self.fault in FATAL:
             FATAL[self.fault]()
         elif self.fault != "none":
-            reward = {"nan reward": float("nan"), "no reward": None}[self.fault]
+            reward = REWARDS[self.fault]
         return observation, reward
 
 
@@ -217,8 +227,44 @@ class OwnToys(gymnasium.vector.VectorEnv):
         return self.buffer, reward, self.over, np.zeros(self.num_envs, bool), {}
 
 
+RETURNED = {
+    "four": lambda step: (*step[:2], step[2], {}),
+    "three": lambda step: step[:3],
+    "nothing": lambda step: None,
+    "no info": lambda step: (*step[:4], None),
+    "word": lambda step: (*step[:2], "False", *step[3:]),
+    "no end": lambda step: (*step[:2], None, *step[3:]),
+    "late mask": lambda step: (*step[:4], {"action_mask": np.ones(3, bool)}),
+    "late list": lambda step: (*step[:4], {"legal_actions": [0, 1]}),
+    "count": lambda step: (*step[:4], {"legal_actions": 2}),
+}
+"""What `Returning` makes of the five values of a step."""
+
+
+class Returning(Toy):
+    """A `Toy` whose steps, or whose resets, return one of `RETURNED`."""
+
+    def __init__(self, returned, reset=None):
+        super().__init__(fault="none")
+        self.returned, self.first = RETURNED[returned], reset
+
+    def reset(self, **kwargs):
+        observation, info = super().reset(**kwargs)
+        return {None: (observation, info), "alone": observation, "no info": (observation, None)}[self.first]
+
+    def step(self, action):
+        return self.returned(super().step(action))
+
+
 MASKS = {
     "good": lambda toy: np.arange(3) != toy.time % 3,
+    "numbers": lambda toy: (np.arange(3) != toy.time % 3).astype(np.float64),
+    "logits": lambda toy: [0, -np.inf, -np.inf],
+    "indices": lambda toy: [2, 2, 2],
+    "short": lambda toy: [0, 2],
+    "words": lambda toy: ["a", "b", "c"],
+    "nan": lambda toy: [1, np.nan, 0],
+    "tuple": lambda toy: (np.ones(2, np.int8), np.ones(3, np.int8)),
     "none at the end": lambda toy: np.full(3, toy.time < toy.length),
     "none": lambda toy: np.full(3, toy.time == 0),
     "long": lambda toy: np.ones(3 + toy.time, np.int8),
@@ -243,6 +289,32 @@ class Masked(Toy):
     def masks(self):
         # "missing" after the first reset
         return {} if self.mask is None and self.time else {"action_mask": (self.mask or MASKS["good"])(self)}
+
+
+class MaskedElsewhere(Masked):
+    """A `Masked` whose mask is at another place."""
+
+    def __init__(self, place, joint=False, **kwargs):
+        super().__init__(**kwargs)
+        self.place, seen = place, Box(-1, 100, (3,), np.float32)
+        if place == "method":
+            self.action_masks = lambda: MASKS["good"](self)
+        else:
+            self.key = "action_mask" if place == "nested" else place
+            part = Dict({self.key: MultiBinary(3), "seen": seen})
+            self.observation_space = Dict({"parts": part}) if place == "nested" else part
+        if joint:
+            self.action_space = MultiDiscrete([1, 3])
+
+    def masks(self):
+        return {}
+
+    def observe(self, action):
+        seen = super().observe(action)
+        if self.place == "method":
+            return seen
+        part = {self.key: MASKS["good"](self).astype(np.int8), "seen": seen}
+        return {"parts": part} if self.place == "nested" else part
 
 
 class OwnMasked(OwnToys):
@@ -279,7 +351,8 @@ def _register():
     gymnasium.register("toys/Toy-v0", f"{here}:Toy", vector_entry_point=f"{here}:OwnToys")
     gymnasium.register("toys/Masked-v0", f"{here}:Masked", vector_entry_point=f"{here}:OwnMasked")
     gymnasium.register("toys/Limited-v0", f"{here}:Toy", max_episode_steps=3)
-    for name in ("Joint", "Parts", "Words", "Reaching", "Lacking", "Drawn", "Imported", "Homebody"):
+    for name in ("Joint", "Parts", "Words", "Reaching", "Lacking", "Drawn", "Imported", "Homebody",
+                 "Returning", "MaskedElsewhere"):  # fmt: skip
         gymnasium.register(f"toys/{name}-v0", f"{here}:{name}")
 
 

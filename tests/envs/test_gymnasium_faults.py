@@ -38,7 +38,10 @@ def step(vector, *actions):
         ("raise", "ZeroDivisionError: the toy broke", "sync"),
         ("exit", "SystemExit: the toy left", "sync"),
         ("nan reward", "its reward is nan", "sync"),
-        ("no reward", "TypeError: float", "sync"),
+        ("no reward", "ValueError: its reward is None; expected a number", "sync"),
+        ("long reward", r"ValueError: its reward is array\(\[1.\]\), of shape \[1\]; expected one value", "sync"),
+        ("two rewards", r"ValueError: its reward is \[1.0, 2.0\], of shape \[2\]", "sync"),
+        ("word", "ValueError: its reward is '1.0'; expected a number", "sync"),
         ("nan", "its observation contains nan", "sync"),
         ("far", "its observation contains 5002.0, outside the range -1011 to 1110", "sync"),
         ("shape", r"ValueError: shape \[2\] instead of \[3\]", "sync"),
@@ -93,6 +96,7 @@ def test_two_environments_fail_in_one_step(make):
         ("own", "exit", "SystemExit: the toy left"),
         ("own", "nan", "its observation contains nan"),
         ("own", "nan reward", "its reward is nan"),
+        ("own", "shape", "ValueError"),
     ],
 )
 def test_a_hang_or_a_dead_process_loses_all_running_episodes(make, vectorization, fault, message, caplog):

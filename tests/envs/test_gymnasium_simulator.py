@@ -56,6 +56,31 @@ def test_an_environment_with_chance_events_is_refused():
         GymnasiumSimulator("Slippery-v0", {})
 
 
+def test_masks_tell_the_legal_actions(toys):
+    """The action t % 3 is illegal after t steps."""
+    game = GymnasiumSimulator("toys/Masked-v0", {}, "gymnasium_toys")
+    assert game.legal_actions() == [1, 2]
+    game.step(1)
+    twin = game.clone()
+    twin.step(0)
+    assert (game.legal_actions(), twin.legal_actions()) == ([0, 2], [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "message"),
+    [
+        ("Masked-v0", {"mask": "logits"}, "expected bool, or 1"),
+        ("Returning-v0", {"returned": "late mask"}, "although there was no mask after the first reset"),
+        ("Returning-v0", {"returned": "four"}, "step returned 4 values"),
+        ("Toy-v0", {"fault": "long reward"}, r"its reward is array\(\[1.\]\)"),
+    ],
+)
+def test_what_a_simulator_returns_is_checked(toys, name, kwargs, message):
+    config = {"name": "gymnasium_simulator", "id": f"toys/{name}", "module": "gymnasium_toys", "kwargs": kwargs}
+    with pytest.raises(ConfigError, match=message):
+        make_env(SimulatorConfig(**config, reward_scale=0.01))
+
+
 def test_time_limits_of_the_registration_are_not_applied():
     env = make_env(
         SimulatorConfig(name="gymnasium_simulator", id="MountainCar-v0", max_plies=300, reward_scale=1 / 300)

@@ -1,5 +1,6 @@
 """Conversion of gymnasium's spaces: observations to arrays, actions from integers and [-1, 1]."""
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
@@ -19,6 +20,8 @@ PARTS = Dict({"a": Discrete(3, start=1), "b": Tuple((MultiBinary(2), MultiDiscre
         (Box(0, 255, (2,), np.uint8), (2,), "uint8", np.array([0, 255], np.uint8), [0, 255]),
         (Box(0, 9, (2,), np.int64), (2,), "float32", [3, 9], [3, 9]),
         (Box(0, 9, (2,), np.int16), (2,), "int16", np.array([3, 9], np.int8), [3, 9]),
+        (Box(0, 255, (2,), np.uint8), (2,), "uint8", [0, 255], [0, 255]),
+        (Box(0, 1, (2,), np.bool_), (2,), "bool", [0, 1], [False, True]),
         (Discrete(3, start=1), (3,), "float32", 2, [0, 1, 0]),
         (PARTS, (11,), "float32", {"a": 3, "b": (np.array([0, 1], np.int8), np.array([1, 0]), [[0.5, 0.25]])},
          [0, 0, 1, 0, 1, 0, 1, 1, 0, 0.5, 0.25]),
@@ -40,6 +43,9 @@ def test_observations_become_arrays_of_one_shape_and_dtype(space, shape, dtype, 
         (Box(-1, 1, (2,)), [0.0], r"shape \[1\] instead of \[2\]"),
         (Box(0, 255, (1,), np.uint8), np.array([0.5]), "dtype float64 instead of uint8"),
         (Box(0, 9, (1,), np.int64), [10], "10 is outside its bounds 0.0 to 9.0"),
+        (Box(0, 255, (1,), np.uint8), [-1], "-1 is outside its bounds 0.0 to 255.0"),
+        (Box(0, 9, (1,), np.int16), np.array([65537]), "65537 is outside its bounds 0.0 to 9.0"),
+        (Box(0, 1, (1,), np.bool_), [2], "2 is outside its bounds 0.0 to 1.0"),
         (Discrete(3, start=1), 0, r"0 is not in Discrete\(3, start=1\)"),
         (MultiDiscrete([2, 2]), np.array([0, 2]), "is not in MultiDiscrete"),
         (PARTS, {"a": 1}, "does not have the keys"),
@@ -56,9 +62,11 @@ def test_conversion_checks_shapes_dtypes_and_integers():
     for space, given in (
         (Box(-1, 1, (2,)), [0.0]),
         (Box(0, 255, (1,), np.uint8), np.array([0.5])),
+        (Box(0, 9, (1,), np.int64), np.array([2.0], np.float32)),
+        (Box(0, 9, (1,), np.int16), np.array([65536 + 5])),
         (PARTS, {"a": 4, "b": (np.zeros(2, np.int8), np.zeros(2, int), [[0, 0]])}),
     ):
-        with pytest.raises(ValueError, match=r"shape \[1\]|float64|\['a'\]: 4"):
+        with pytest.raises(ValueError, match=r"shape \[1\]|float|65541|\['a'\]: 4"):
             Observations(space, "toy").convert(given)
 
 
@@ -120,8 +128,8 @@ def test_actions_are_decoded_into_those_of_the_space():
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (Box(-1, np.inf, (1,)), "must contain floats between finite bounds"),
-        (Box(0, 3, (1,), np.int32), "must contain floats between finite bounds"),
+        (Box(-1, np.inf, (1,)), "must contain floats between bounds"),
+        (Box(0, 3, (1,), np.int32), "must contain floats between bounds"),
         (MultiDiscrete([64, 65]), "has 4160 combinations, but podzero supports at most 4096"),
         (Tuple((Discrete(2), Discrete(2))), "podzero supports Discrete, MultiDiscrete, MultiBinary and Box"),
     ],
@@ -130,3 +138,42 @@ def test_actions_are_decoded_into_those_of_the_space():
 def test_unsupported_action_spaces_are_refused(space, message):
     with pytest.raises(ConfigError, match=f"toy: its action space .*{message}"):
         Actions(space, "toy")
+
+
+def test_actions_of_the_environment_are_encoded_as_podzeros():
+    for space in (Discrete(3, start=-1), MultiDiscrete([[2, 3]], start=[[0, -1]]), MultiBinary(3)):
+        actions = Actions(space, "toy")
+        numbers = np.arange(actions.count, dtype=np.int32)
+        taken = actions.decode(numbers)
+        np.testing.assert_array_equal(actions.encode(taken), numbers)
+        for wrong in (taken + 9, taken - 1, taken.astype(float), taken[..., None]):
+            with pytest.raises(ValueError, match=r"is not in|expected integers of shape"):
+                actions.encode(wrong)
+
+
+WIDE = [
+    Box(0, 3, (2,), np.int64), Box(-9, 9, (), np.int8), Box(-np.inf, np.inf, (2,)), Box(5, np.inf, (1,), np.float64),
+    Box(-3.4e38, 3.4e38, (3,)), Box(np.array([0, -np.inf], np.float32), np.array([4, 0], np.float32)),
+    Box(-(2**62), 2**62, (1,), np.int64),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("space", WIDE, ids=str)
+def test_the_wrapper_that_a_message_shows_bounds_the_actions(space):
+    class Wide(gymnasium.Env):
+        action_space, observation_space = space, Box(-1, 1, (1,))
+
+        def step(self, action):
+            assert space.contains(action)
+            return action
+
+    with pytest.raises(ConfigError) as refused:
+        Actions(space, "toy")
+    code = str(refused.value).partition("\n\n")[2]
+    names = {}
+    exec(code, names)
+    wrapped = names["Bounded"](Wide())
+    actions = Actions(wrapped.action_space, "toy")
+    chosen = np.array([[-1.0], [0.3], [1.0]]).repeat(len(actions.bounds[0]), axis=1)
+    taken = [wrapped.step(one) for one in actions.decode(chosen)]
+    assert not np.array_equal(taken[0], taken[-1])

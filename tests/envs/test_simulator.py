@@ -100,6 +100,9 @@ def test_a_game_that_the_seed_does_not_determine(countdown):
     [
         ("legal_actions", [], "legal_actions() is empty, but done() is false"),
         ("legal_actions", [0, 1, 1], "expected distinct numbers below 3, not a mask"),
+        ("legal_actions", [True, False], "contains True: expected the numbers of actions, not a mask"),
+        ("legal_actions", np.array([True, False, True]), "not a mask"),
+        ("legal_actions", [0.0, 1.0], "contains 0.0: expected the numbers of actions"),
         ("legal_actions", [3], "legal_actions() = [3]: expected distinct numbers below 3"),
         ("player", 2, "player() = 2: expected a number below 2"),
         ("rewards", [0.0], "rewards() = (0.0,): expected 2 finite numbers"),

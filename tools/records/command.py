@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from podzero.config import KOMI, EnvConfig, GymnasiumConfig
-from podzero.envs import make_env, spec_of
+from podzero.envs import gymnasium_interface, make_env, spec_to
 from podzero.envs.boards.go import Go
 from podzero.errors import ConfigError
 from podzero.evaluation.players import SearchPlayer
@@ -114,9 +114,10 @@ def _recorded(
         if search is not None:
             raise ConfigError(f"--search {search}: only positions of games are searched, not those of episodes")
         _check(files, EPISODE_SUFFIXES)
-        spec = spec_of(game)
+        interface = gymnasium_interface(game)
+        spec = spec_to(interface)
         episodes = EpisodeLayout(spec, game.discount)
-        read = left_out.without_faults(one for file in files for one in read_episodes(file, spec))
+        read = left_out.without_faults(one for file in files for one in read_episodes(file, interface))
         return _Recorded(spec, episodes, read, {})
     _check(files, SUFFIXES)
     env, discount = make_env(game), 1.0 if isinstance(game, str) else game.discount

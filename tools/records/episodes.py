@@ -3,40 +3,41 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from podzero.envs import Interface, is_truth
 from podzero.errors import ConfigError
 from podzero.replay import Episode
 from podzero.tools.records.games import Fault
-from podzero.types import EnvSpec
 
 _KEYS = ("observations", "actions", "rewards", "terminated")
 
 
-def read_episodes(file: Path, spec: EnvSpec) -> Iterator[Episode | Fault]:
+def read_episodes(file: Path, interface: Interface) -> Iterator[Episode | Fault]:
     """The episodes of a file.
 
     An episode of T steps is an object with the arrays `observations` (`[T + 1, *observation_shape]`, before each action
-    and at the end), `actions` (`[T]`, numbered from 0) and `rewards` (`[T]`), and with `terminated` (false if a limit
-    truncated it).
+    and at the end), `actions` (`[T, ...]`, as the environment's `step` took them) and `rewards` (`[T]`), and with
+    `terminated` (false if a limit truncated it). What would be a failure in a run is left out.
 
     Args:
       file: a file whose name ends in `.npz` or `.jsonl`.
-      spec: the environment.
+      interface: that of the environment.
 
     Raises:
       ConfigError: the file cannot be read.
     """
     for where, content in _contents(file):
         try:
-            yield _episode(where, content(), spec)
-        except (ValueError, LookupError, TypeError, zipfile.BadZipFile):
-            yield Fault(where, "unreadable", f"expected the arrays {', '.join(_KEYS)}")
+            yield _episode(where, content(), interface)
+        # NumPy, zlib and json raise many kinds of errors on damaged files.
+        except Exception as error:
+            what = f"expected the arrays {', '.join(_KEYS)} ({type(error).__name__}: {error})"
+            yield Fault(where, "unreadable", what)
 
 
 def _contents(file: Path) -> Iterator[tuple[str, Any]]:
@@ -53,29 +54,25 @@ def _contents(file: Path) -> Iterator[tuple[str, Any]]:
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
 
 
-def _episode(where: str, tree: Mapping[str, Any], spec: EnvSpec) -> Episode | Fault:
-    """The episode of an object.
-
-    Raises:
-      ValueError, LookupError, TypeError: the object is not that of an episode.
-    """
-    observations, actions, rewards = (np.asarray(tree[key]) for key in _KEYS[:3])
-    terminated = bool(np.asarray(tree["terminated"]).item())
+def _episode(where: str, tree: Mapping[str, Any], interface: Interface) -> Episode | Fault:
+    """The episode of an object; raises anything if the object is not that of an episode."""
+    observations, actions, rewards, terminated = (np.asarray(tree[key]) for key in _KEYS)
     steps = len(actions)
-    if actions.shape != (steps,) or rewards.shape != (steps,):
-        raise ValueError("actions and rewards do not have one number for each step")
+    if rewards.shape != (steps,) or rewards.dtype.kind not in "biuf":
+        raise ValueError(f"rewards are {rewards.dtype} of shape {list(rewards.shape)}; expected [{steps}] numbers")
+    if terminated.size != 1 or not is_truth(terminated):
+        raise ValueError(f"terminated is {tree['terminated']!r:.80}; expected true or false")
     if not steps:
         return Fault(where, "unfinished", "it has no step to learn from")
-    expected = (steps + 1, *spec.observation_shape)
+    expected = (steps + 1, *interface.observations.shape)
     if observations.shape != expected:
         return Fault(where, "foreign", f"observations have shape {list(observations.shape)}; expected {list(expected)}")
-    if not np.can_cast(actions.dtype, np.int64) or not ((actions >= 0) & (actions < spec.num_actions)).all():
-        return Fault(where, "illegal", f"an action is not a number from 0 to {spec.num_actions - 1}")
-    if not (np.isfinite(rewards).all() and np.isfinite(observations).all()):
-        return Fault(where, "illegal", "a reward or an observation is not finite")
-    return Episode(
-        observations.astype(spec.observation_dtype),
-        actions.astype(np.int32),
-        rewards.astype(np.float32),
-        terminated,
-    )
+    with np.errstate(over="ignore"):
+        rewards = rewards.astype(np.float32)
+    if not np.isfinite(rewards).all():
+        return Fault(where, "illegal", "a reward is not finite")
+    try:
+        seen, taken = interface.observations.recorded(observations), interface.actions.encode(actions)
+    except ValueError as error:
+        return Fault(where, "illegal", str(error))
+    return Episode(seen, taken, rewards, bool(terminated.item()))

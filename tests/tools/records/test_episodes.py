@@ -1,17 +1,29 @@
 """Files of episodes: what is read, and what is left out and why."""
 
 import json
+import re
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from podzero.config import load
+from podzero.envs.gymnasium_envs.interface import Interface
+from podzero.envs.gymnasium_envs.masks import Masks
+from podzero.envs.gymnasium_envs.spaces import Actions, Observations
 from podzero.errors import ConfigError
 from podzero.tools.records import import_games
 from podzero.tools.records.episodes import read_episodes
-from podzero.types import EnvSpec
 
-SPEC = EnvSpec("gymnasium/CartPole-v1", (4,), "float32", 2, players=1)
+
+def interface(observations=Box(-np.inf, np.inf, (4,), np.float32), actions=Discrete(2)):  # noqa: B008
+    actions = Actions(actions, "toy")
+    return Interface("toy", Observations(observations, "toy"), actions, Masks(actions.count))
+
+
+CARTPOLE = interface()
 GOOD = {"observations": [[0.0] * 4, [0.1] * 4, [0.2] * 4], "actions": [1, 0], "rewards": [1.0, 1.0], "terminated": True}
 
 
@@ -21,9 +33,9 @@ def write(file, *trees):
 
 
 def test_lines_and_archives_hold_the_same_episode(tmp_path):
-    (line,) = read_episodes(write(tmp_path / "one.jsonl", GOOD), SPEC)
+    (line,) = read_episodes(write(tmp_path / "one.jsonl", GOOD), CARTPOLE)
     np.savez(tmp_path / "one.npz", **GOOD)
-    (archive,) = read_episodes(tmp_path / "one.npz", SPEC)
+    (archive,) = read_episodes(tmp_path / "one.npz", CARTPOLE)
     for one, other in zip(line, archive, strict=True):
         np.testing.assert_array_equal(one, other)
     assert (line.observation.dtype, line.action.tolist(), line.terminated) == (np.float32, [1, 0], True)
@@ -39,18 +51,144 @@ def test_lines_and_archives_hold_the_same_episode(tmp_path):
         ({"observations": [[0.0] * 4] * 2}, "foreign"),
         ({"actions": [], "rewards": []}, "unfinished"),
         ({"rewards": [1.0]}, "unreadable"),
+        ({"rewards": [1.0, 1e39]}, "illegal"),
+        ({"rewards": ["1", "1"]}, "unreadable"),
+        ({"observations": [[0.0] * 4, [0.0] * 4, [1e39] * 4]}, "illegal"),
+        ({"observations": [["a"] * 4] * 3}, "illegal"),
         ({"terminated": [True, False]}, "unreadable"),
+        ({"terminated": "false"}, "unreadable"),
+        ({"terminated": None}, "unreadable"),
     ],
     ids=str,
 )
 def test_an_episode_that_does_not_fit_is_left_out(tmp_path, changes, kind):
-    (fault,) = read_episodes(write(tmp_path / "one.jsonl", GOOD | changes), SPEC)
+    (fault,) = read_episodes(write(tmp_path / "one.jsonl", GOOD | changes), CARTPOLE)
     assert fault.kind == kind
+
+
+IMAGES, UNIT = Box(0, 255, (2,), np.uint8), Box(-1, 1, (2,), np.float32)
+PARTS = Dict({"a": Discrete(2), "b": Box(-1, 1, (1,), np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("space", "last", "expected"),
+    [
+        (IMAGES, [0, 255], [0, 255]),
+        (IMAGES, [200 / 255, 0.5], "dtype float64 instead of uint8"),
+        (IMAGES, [1.0, 0.0], "dtype float64 instead of uint8"),
+        (IMAGES, [-1, 0], "-1 is outside its bounds 0.0 to 255.0"),
+        (IMAGES, [300, 0], "300 is outside its bounds 0.0 to 255.0"),
+        (UNIT, [0, 1], [0, 1]),
+        (UNIT, [0.0, 1.001], [0.0, 1.001]),
+        (UNIT, [0.0, 1e6], "observation 1 contains 1000000.0, outside the range -21 to 21"),
+        (UNIT, [0.0, 1e300], "observation 1 contains inf"),
+        (UNIT, [0.0, float("nan")], "observation 1 contains nan"),
+        (Box(0, 9, (2,), np.int16), [70000, 0], "70000 is outside its bounds 0.0 to 9.0"),
+        (PARTS, [0, 1, 0.5], [0, 1, 0.5]),
+        (PARTS, [0, 2, 0.5], "[0.0, 2.0, 0.5] is not an element of Dict"),
+        (PARTS, [0, 0, 0.5], "is not an element of Dict"),
+        (PARTS, [0, 1, 1e6], "observation 1 contains 1000000.0"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("suffix", ["jsonl", "npz"])
+def test_recorded_observations_are_checked_as_those_of_a_run(tmp_path, space, last, expected, suffix):
+    first = [1, 0, 0] if space is PARTS else [0, 0]
+    episode = {"observations": [first, last], "actions": [0], "rewards": [0], "terminated": True}
+    file = tmp_path / f"one.{suffix}"
+    write(file, episode) if suffix == "jsonl" else np.savez(file, **episode)
+    (found,) = read_episodes(file, interface(space))
+    if isinstance(expected, list):
+        np.testing.assert_array_equal(found.observation[1], np.array(expected, np.float32))
+    else:
+        assert found.kind == "illegal"
+        assert expected in str(found)
+
+
+@pytest.mark.parametrize(
+    ("space", "taken", "expected"),
+    [
+        (Discrete(3, start=-1), [-1, 1], [0, 2]),
+        (Discrete(3, start=-1), [0, 2], r"the action 2 is not in Discrete\(3, start=-1\)"),
+        (MultiDiscrete([2, 3]), [[1, 0], [0, 2]], [3, 2]),
+        (MultiDiscrete([2, 3]), [3, 2], "expected integers of shape"),
+        (MultiDiscrete([2, 3]), [[2, 0], [0, 0]], r"the action \[2 0\] is not in"),
+    ],
+    ids=str,
+)
+def test_recorded_actions_are_those_of_the_environment(tmp_path, space, taken, expected):
+    (found,) = read_episodes(write(tmp_path / "one.jsonl", GOOD | {"actions": taken}), interface(actions=space))
+    if isinstance(expected, list):
+        assert found.action.tolist() == expected
+    else:
+        assert re.search(expected, str(found))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda part: st.lists(part, max_size=4) | st.dictionaries(st.sampled_from([*GOOD, "x"]), part, max_size=4),
+    max_leaves=12,
+)
+LINES = JSON | st.builds(lambda changes: GOOD | changes, st.dictionaries(st.sampled_from([*GOOD]), JSON, max_size=2))
+
+
+def check_lines(tmp_path_factory, tree):
+    """A line is an episode of finite numbers, or left out with a reason; what was written is what is read."""
+    file = write(tmp_path_factory.mktemp("lines") / "one.jsonl", tree)
+    (found,) = read_episodes(file, CARTPOLE)
+    if hasattr(found, "kind"):
+        assert str(found)
+        return
+    np.testing.assert_array_equal(found.observation, np.array(tree["observations"], np.float32))
+    assert (found.action.tolist(), found.terminated) == (list(tree["actions"]), np.array(tree["terminated"]).item())
+    assert np.isfinite(found.observation).all()
+    assert np.isfinite(found.reward).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(LINES)
+def test_any_line_is_an_episode_or_left_out(tmp_path_factory, tree):
+    check_lines(tmp_path_factory, tree)
+
+
+@pytest.mark.slow
+@settings(max_examples=5000, deadline=None)
+@given(LINES)
+def test_thousands_of_lines_are_episodes_or_left_out(tmp_path_factory, tree):
+    check_lines(tmp_path_factory, tree)
+
+
+def check_archive(tmp_path_factory, damage):
+    """An archive with some bytes overwritten is an episode of the right form, or left out."""
+    file = tmp_path_factory.mktemp("archives") / "one.npz"
+    np.savez(file, **GOOD)
+    content = bytearray(file.read_bytes())
+    for place, byte in damage:
+        content[place % len(content)] = byte
+    file.write_bytes(content)
+    (found,) = read_episodes(file, CARTPOLE)
+    assert hasattr(found, "kind") or (found.observation.shape, found.action.shape) == ((3, 4), (2,))
+
+
+DAMAGE = st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=1, max_size=4)
+
+
+@settings(max_examples=100, deadline=None)
+@given(DAMAGE)
+def test_a_damaged_archive_is_left_out(tmp_path_factory, damage):
+    check_archive(tmp_path_factory, damage)
+
+
+@pytest.mark.slow
+@settings(max_examples=5000, deadline=None)
+@given(DAMAGE)
+def test_thousands_of_damaged_archives_are_left_out(tmp_path_factory, damage):
+    check_archive(tmp_path_factory, damage)
 
 
 def test_a_file_that_is_no_archive_is_left_out(tmp_path):
     (tmp_path / "one.npz").write_text("nothing")
-    (fault,) = read_episodes(tmp_path / "one.npz", SPEC)
+    (fault,) = read_episodes(tmp_path / "one.npz", CARTPOLE)
     assert fault.kind == "unreadable"
 
 
