@@ -208,18 +208,18 @@ def interface_to(
     except Exception as error:
         raise ConfigError(f"{name}: its first reset failed: {type(error).__name__}: {error}") from error
     try:
-        first, info = parts_of_reset(returned)
-        masks = find_masks(env, first, info, observation_space, actions)
-        interface = Interface(name, observations, actions, masks)
+        observation, info = parts_of_reset(returned)
+        first = observation
+        if isinstance(env, gymnasium.vector.VectorEnv):
+            (first,) = gymnasium.vector.utils.iterate(env.observation_space, observation)
+        if (wrong := mismatch(observation_space, first, bounds=True)) is not None:
+            raise ValueError(f"its first observation is not in its observation space {observation_space}: {wrong}")
+        interface = Interface(
+            name, observations, actions, find_masks(env, observation, info, observation_space, actions)
+        )
         interface.after_reset(env, returned)
     except Exception as error:
         raise ConfigError(f"{name}: after its first reset: {error}. {REMEDY}") from error
-    if isinstance(env, gymnasium.vector.VectorEnv):
-        (first,) = gymnasium.vector.utils.iterate(env.observation_space, first)
-    if (wrong := mismatch(observation_space, first, bounds=True)) is not None:
-        raise ConfigError(
-            f"{name}: its first observation is not in its observation space {observation_space}: {wrong}. {REMEDY}"
-        )
     return interface
 
 

@@ -63,7 +63,10 @@ class Masks(NamedTuple):
         running = ~ended
         if self.place is None:
             if self.actions and running.any() and (name := _mask_name(info)) is not None:
-                raise ValueError(f"info has '{name}', although there was no mask after the first reset; {_ADVICE}")
+                raise ValueError(
+                    f"info has '{name}', although there was no mask after the first reset: each one must have "
+                    f"it; {_ADVICE}"
+                )
             return {}
         legal = np.ones((*ended.shape, self.actions), bool)
         if running.any():
