@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Literal
@@ -52,7 +53,8 @@ _Folder = Annotated[
 ]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the commands as a shell script and run nothing.")]
 _Yes = Annotated[
-    bool, typer.Option("--yes", help="Do not ask for confirmation if the learner would wait most of its time.")
+    bool,
+    typer.Option("--yes", help="Do not ask, though the run has no limit or the learner would wait most of its time."),
 ]
 _Down = Annotated[bool, typer.Option("--down", help="End the run with a checkpoint, then delete the machines.")]
 _Force = Annotated[
@@ -122,13 +124,25 @@ MOST_WAITING = 0.5
 
 def summary(plan: Plan, experiment: Experiment) -> list[str]:
     """Describes the machines, their price, and how the learner will spend its time."""
-    price = experiment.cluster.price_per_hour
-    cost = f"{price:,.2f} an hour" if price else "not given (cluster.price_per_hour, of all machines together)"
-    return [f"machines: {'; '.join(plan.machines)}", f"price: {cost}", f"learner: {_learner(experiment)}"]
+    return [
+        f"machines: {'; '.join(plan.machines)}",
+        f"price: {_price(experiment)}",
+        f"learner: {_learner(experiment)}",
+    ]
+
+
+def _price(experiment: Experiment) -> str:
+    price, stop = experiment.cluster.price_per_hour, experiment.stop
+    if price is None:
+        return "not given (cluster.price_per_hour, of all machines together)"
+    if stop.minutes is None:
+        return f"{price:,.2f} an hour, without a limit of time (stop.minutes)"
+    total = price * stop.minutes / 60
+    return f"{price:,.2f} an hour, at most {total:,.2f} from the first learner step until stop.minutes={stop.minutes:g}"
 
 
 def confirm(experiment: Experiment, yes: bool) -> bool:
-    """Whether to launch; asks the user if the learner would wait for more than `MOST_WAITING` of its time.
+    """Whether to launch; asks if the run has no limit, or if its learner would wait for more than `MOST_WAITING`.
 
     Args:
       experiment: the experiment to launch.
@@ -137,16 +151,21 @@ def confirm(experiment: Experiment, yes: bool) -> bool:
     Raises:
       ConfigError: there is no terminal to ask on.
     """
-    found = rates(experiment)
-    if found is None or found.waiting <= MOST_WAITING or yes:
+    doubts = " ".join(_doubts(experiment))
+    if yes or not doubts:
         return True
     if not sys.stdin.isatty():
-        raise ConfigError(
-            f"the learner and its chips would wait {waiting_share(found.waiting)} of the time. {_advice(experiment)} "
-            "Nothing was started; --yes starts it anyway"
-        )
-    print(_advice(experiment))
+        raise ConfigError(f"{doubts} Nothing was started; --yes starts it anyway")
+    print(doubts)
     return typer.confirm("Launch anyway?")
+
+
+def _doubts(experiment: Experiment) -> Iterator[str]:
+    if experiment.stop.unlimited:
+        yield "The run has no limit: its machines cost until somebody stops it. Set one, such as stop.minutes=1440."
+    found = rates(experiment)
+    if found is not None and found.waiting > MOST_WAITING:
+        yield f"The learner and its chips would wait {waiting_share(found.waiting)} of the time. {_advice(experiment)}"
 
 
 def _learner(experiment: Experiment) -> str:

@@ -110,7 +110,7 @@ _SHAPES = {
     "project": r"[a-z][a-z0-9.:-]+",
     "zone": r"[a-z]+-[a-z]+\d+-[a-z]",
     "image": r"[\w.:/@-]+",
-    "share": r"[\w.-]+:/[\w./-]*",
+    "share": r"[\w.-]+:/(?!/)[\w./-]*",
     "workdir": re.escape(MOUNT) + r"/[\w./-]+",
     "network": r"[\w-]+",
     "subnet": r"[\w-]+",

@@ -6,7 +6,9 @@ SITE = plan.Site(
     project="my-project", zone="europe-west4-b", image="europe-west4-docker.pkg.dev/my-project/podzero/podzero:1",
     share="10.0.0.2:/podzero",
 )  # fmt: skip
-OPTIONS = ["--project", SITE.project, "--zone", SITE.zone, "--image", SITE.image, "--share", SITE.share]
+OPTIONS = [
+    "stop.minutes=600", "--project", SITE.project, "--zone", SITE.zone, "--image", SITE.image, "--share", SITE.share,
+]  # fmt: skip
 
 _AT_HEAD = 'if [[ ${HEAD:-} && $* == *run.sh* ]]; then env -u API_KEY bash -c "${command//$RUN_FILES/$HEAD}"; fi'
 """Runs `command` as the head would, where the variable HEAD names a folder that plays it. API_KEY is not set there."""

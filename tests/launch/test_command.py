@@ -38,7 +38,7 @@ def test_a_launch_says_what_it_rents_at_what_price_and_what_the_chips_will_do(po
         code, out, err = podzero(*launch, *options)
         assert code == 0, err
         assert MACHINES[target] in out
-        assert "price: 19.20 an hour" in out
+        assert "price: 19.20 an hour, at most 192.00 from" in out
         assert f"learner: {chips}, {found.moves_per_s:,.0f} moves/s; none waits" in out
     assert calls(tmp_path)
 
@@ -70,6 +70,30 @@ def test_a_launch_that_waits_is_left_alone_if_the_answer_is_no(podzero, tools, t
     assert code == 1
     assert "Nothing was started" in out
     assert calls(tmp_path) == []
+
+
+UNLIMITED = ["slices/go_9x9_v5e_16", *OPTIONS, "stop.minutes=null"]
+
+
+def test_a_launch_without_a_limit_is_refused_where_nobody_can_be_asked(podzero, tools, tmp_path):
+    code, _, err = podzero("queued", *UNLIMITED)
+    assert (code, calls(tmp_path)) == (2, [])
+    assert "stop.minutes=" in err
+    assert "--yes" in err
+
+
+@pytest.mark.parametrize(("answer", "code"), [(True, 0), (False, 1)])
+def test_a_launch_without_a_limit_asks(podzero, tools, tmp_path, states, terminal, answer, code):
+    terminal(answer)
+    assert podzero("queued", *UNLIMITED)[0] == code
+    assert bool(calls(tmp_path)) == answer
+
+
+@pytest.mark.parametrize("limit", ["stop.steps=1000", "stop.games=10"])
+def test_another_limit_is_enough_but_has_no_price(podzero, tools, tmp_path, states, limit):
+    code, out, err = podzero("queued", *UNLIMITED, limit, "cluster.price_per_hour=19.2")
+    assert code == 0, err
+    assert "price: 19.20 an hour, without a limit of time" in out
 
 
 def test_nobody_is_asked_before_machines_are_deleted(podzero, tools, tmp_path):

@@ -69,13 +69,12 @@ def test_it_installs_what_the_lock_file_says_with_the_extras_that_exist():
 
 
 def test_the_extras_in_readme_are_those_that_what_it_shows_needs():
-    """Pages, int8, environments and exported networks in each way of installing; the TPU compiler in a checkout."""
+    """Pages, int8, environments and exported networks, in each way of installing; libtpu is for machines with TPUs."""
     readme = (ROOT / "README.md").read_text()
     checkout = set(re.findall(r"--extra (\w+)", re.search(r"uv sync --inexact (.*)", readme)[1]))
     by_pip = set(re.search(r'pip install "\.\[([\w,]+)\]"', readme)[1].split(","))
     image = set(re.search(r'--build-arg EXTRAS="([\w ]+)"', readme)[1].split())
-    assert checkout == {"web", "openvino", "envs", "export", "tpu"}
-    assert by_pip == image == checkout - {"tpu"}
+    assert by_pip == image == checkout == {"web", "openvino", "envs", "export"}
 
 
 def test_it_holds_what_its_callers_need_and_no_secret():

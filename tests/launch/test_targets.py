@@ -322,6 +322,7 @@ def test_workers_that_do_not_exist_or_are_too_small_are_refused():
         ({"project": None, "share": None}, r"--project my-project --share 10\.0\.0\.2:/podzero"),
         ({"zone": "europe-west4"}, "--zone europe-west4: expected something like europe-west4-b"),
         ({"share": "10.0.0.2"}, "--share"),
+        ({"share": "gs://bucket/x"}, r"--share gs://bucket/x: expected something like 10\.0\.0\.2:/podzero"),
         ({"share": "10.0.0.2:/x; rm -rf"}, "--share"),
         ({"workdir": "/tmp/here"}, "--workdir /tmp/here: expected something like /mnt/podzero"),
         ({"workdir": "/mnt/podzero/../x"}, "--workdir"),
