@@ -444,13 +444,17 @@ def make_server(
     placed, config = placed_network(experiment), experiment.server
     env, int8 = placed.env, placed.int8
     encoding = encoding_of(env, experiment.int8.on_tpu)
-    device = NetworkDevice(encoding, placed.apply, config.batch_sizes, devices, int8.note if int8 else None)
+    initial = jax.jit(lambda key: encoding.encode(jax.vmap(env.init)(key[None]))[0])(jax.random.key(0))
+    device = NetworkDevice(
+        encoding, placed.apply, config.batch_sizes, devices, np.asarray(initial), int8.note if int8 else None
+    )
     server = InferenceServer(
         name=name,
         host=host,
         identity=_identity(experiment, env.spec, encoding, run),
         device=device,
         version=lambda: device.version,
+        known=lambda: device.known,
         config=config,
         request_positions=experiment.actors.games,
         report=with_metrics(report, int8) if int8 else report,

@@ -8,6 +8,7 @@ import math
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,6 +27,8 @@ from podzero.inference.serving.messages import (
     Answer,
     Encoding,
     Hello,
+    MessageError,
+    Welcome,
     copies,
     hello_frames,
     read_answer,
@@ -45,6 +48,8 @@ _PAUSE_S = 0.5
 """Pause between attempts to find a server with parameters."""
 _RETURN_S = 60.0
 """Interval at which a client of another server tries its preferred one again."""
+MOST_UNUSABLE = 3
+"""A server that answers in this many attempts in a row with what cannot be used is left alone for `_RETURN_S`."""
 _REFRESH_S = 2.0
 """Time without an answer after which a cached position is sent too, because answers carry the version."""
 
@@ -80,7 +85,12 @@ class ServerClient:
         """The error of the last failed evaluation; JAX keeps only the text of an exception in a callback."""
         self._numbers = itertools.count()
         self._socket: zmq.Socket[bytes] | None = None
-        self._server = "no server"
+        self._server, self._address = "no server", ""
+        self._unusable: Counter[str] = Counter()
+        """Unusable answers in a row, by the server's address."""
+        self._left_alone_until: dict[str, float] = {}
+        """The times until which servers are left alone, by address."""
+        self._refused_answers = 0
         self._closed = threading.Event()
         outputs = hello.identity.outputs
         self._cache = EvaluationCache(config.cache_mib, outputs) if config.cache_mib else None
@@ -120,9 +130,11 @@ class ServerClient:
         return evaluations
 
     def metrics(self) -> dict[str, float]:
-        """`server/cached`, the share of evaluations that the cache answered."""
+        """`server/cached`, the share of evaluations that the cache answered, and `count/refused_answers`."""
         cache = self._cache
-        return {"server/cached": cache.found / cache.asked} if cache and cache.asked else {}
+        refused, self._refused_answers = self._refused_answers, 0
+        cached = {"server/cached": cache.found / cache.asked} if cache and cache.asked else {}
+        return cached | {"count/refused_answers": float(refused)}
 
     def _ask(self, rows: Rows) -> Rows:
         deadline = time.monotonic() + (self._config.give_up_s or math.inf)
@@ -134,18 +146,29 @@ class ServerClient:
             assert self._socket is not None
             frames = request_frames(number, rows)
             self._socket.send_multipart(frames, zmq.NOBLOCK, copy=copies(frames))
-            answer = self._await_answer(number, deadline)
+            try:
+                answer = self._await_answer(number, len(rows), deadline)
+            except MessageError as error:
+                self._leave(self._unusable_answer(error))
+                continue
             if answer is not None:
+                self._unusable.pop(self._address, None)
                 self.version, self._answered_at = answer.version, time.monotonic()
                 return answer.evaluations
 
-    def _await_answer(self, number: int, deadline: float) -> Answer | None:
-        """The answer to a request; without one, disconnects and returns None."""
+    def _await_answer(self, number: int, positions: int, deadline: float) -> Answer | None:
+        """The answer to a request; without one, disconnects and returns None.
+
+        Raises:
+          MessageError: the server sent what cannot be used.
+        """
         until, silence = self._patience(deadline)
         while frames := self._receive(until):
             if frames[0] == ANSWER:
                 answer = read_answer(frames, self._hello.identity.outputs)
                 if answer.number == number:
+                    if len(answer.evaluations) != positions:
+                        raise MessageError(f"{len(answer.evaluations)} evaluations of {positions} positions")
                     return answer
             elif frames[0] == REFUSED:
                 self._leave(self._refused(frames))
@@ -153,18 +176,27 @@ class ServerClient:
         self._leave(f"it has not answered for {silence}")
         return None
 
+    def _unusable_answer(self, error: MessageError) -> str:
+        """Counts what a server sent and cannot be used; returns the reason."""
+        self._refused_answers += 1
+        self._unusable[self._address] += 1
+        if self._unusable[self._address] >= MOST_UNUSABLE:
+            self._left_alone_until[self._address] = time.monotonic() + _RETURN_S
+        return f"what it answers cannot be used: {error}"
+
     def _connect(self, deadline: float) -> None:
         """Tries the servers in turn until one accepts; logs a long wait."""
         wait = Wait()
         while True:
             try:
-                found = sorted(self._servers().items())
-                why = "no server is running"
+                running, now = sorted(self._servers().items()), time.monotonic()
+                why = "what the servers answer cannot be used" if running else "no server is running"
             except ClusterError as error:
-                found, why = [], str(error)
+                running, why = [], str(error)
+            found = [server for server in running if now >= self._left_alone_until.get(server[1], now)]
             if found:
-                self._server, address = found[(self._preferred + self._failures) % len(found)]
-                why = f"{self._server} at {address}: {self._greet(address, deadline)}"
+                self._server, self._address = found[(self._preferred + self._failures) % len(found)]
+                why = f"{self._server} at {self._address}: {self._greet(self._address, deadline)}"
                 if self._socket is not None:
                     self._connected_at = time.monotonic()
                     return
@@ -187,19 +219,28 @@ class ServerClient:
         self._socket.connect(address)
         self._socket.send_multipart(hello_frames(self._hello))
         until, silence = self._patience(deadline)
-        frames = self._reply_to_hello(until)
-        if frames and frames[0] == WELCOME:
-            self._server, version = read_welcome(frames)
-            if version >= 0:
-                self.version = version
-                return ""
+        try:
+            frames = self._reply_to_hello(until)
+            if frames and frames[0] == WELCOME:
+                return self._welcomed(read_welcome(frames, self._hello.identity.outputs))
             self._disconnect()
-            # At the start of a run no server has parameters; later, another one has some.
-            self._failures += self.version >= 0
-            return "it has no parameters yet: has the learner published any?"
-        self._disconnect()
+            why = self._refused(frames) if frames else f"no answer within {silence}"
+        except MessageError as error:
+            self._disconnect()
+            why = self._unusable_answer(error)
         self._failures += 1
-        return self._refused(frames) if frames else f"no answer within {silence}"
+        return why
+
+    def _welcomed(self, welcome: Welcome) -> str:
+        """Takes a server that has parameters; otherwise disconnects and returns the reason."""
+        self._server = welcome.name
+        if welcome.version >= 0:
+            self.version = welcome.version
+            return ""
+        self._disconnect()
+        # At the start of a run no server has parameters; later, another one has some.
+        self._failures += self.version >= 0
+        return "it has no parameters yet: has the learner published any?"
 
     def _reply_to_hello(self, deadline: float) -> list[bytes] | None:
         """A server's welcome or refusal; None after the deadline."""

@@ -45,6 +45,7 @@ class NetworkDevice:
       apply: the inference network.
       sizes: batch sizes, multiples of the number of devices.
       devices: devices of this process.
+      initial: the row `[S]` uint8 of the initial position.
       note: called with the rows of every batch, from several threads.
 
     Raises:
@@ -57,6 +58,7 @@ class NetworkDevice:
         apply: _Apply,
         sizes: Sequence[int],
         devices: Sequence[jax.Device],
+        initial: Rows,
         note: Callable[[Rows], None] | None = None,
     ) -> None:
         for size in sizes:
@@ -71,7 +73,10 @@ class NetworkDevice:
         self._sizes, self._row_bytes, self._note = sizes, encoding.row_bytes, note
 
         self._evaluate = jax.jit(evaluation_of(encoding, apply), in_shardings=(self._everywhere, self._shared))
+        self._initial = np.tile(initial, (min(sizes), 1))
         self._current: Versioned | None = None
+        self.known: Rows = np.zeros(0, np.float32)
+        """The evaluation of the initial position, `[outputs]` float32; empty before the first parameters."""
         self._compiled: set[Any] = set()
 
     @property
@@ -93,6 +98,7 @@ class NetworkDevice:
         if (kind := jax.tree.structure(loaded.params)) not in self._compiled:
             self._compile(loaded.params)
             self._compiled.add(kind)
+        self.known = np.asarray(self._evaluate(loaded.params, jax.device_put(self._initial, self._shared)))[0]
         self._current = loaded
 
     def evaluate(self, rows: Rows) -> tuple[int, Rows]:

@@ -74,6 +74,8 @@ class Welcome(NamedTuple):
     """Name of the server."""
     version: int
     """Learner step of its parameters; -1 before the first ones."""
+    known: np.ndarray[Any, Any]
+    """`[outputs]` float32: the evaluation of the initial position by these parameters; empty before the first ones."""
 
 
 class Answer(NamedTuple):
@@ -135,13 +137,22 @@ def _check_kinds(given: tuple[Any, ...], example: tuple[Any, ...]) -> None:
 
 def welcome_frames(welcome: Welcome) -> list[bytes]:
     """`Welcome` as frames."""
-    return [WELCOME, json.dumps(welcome).encode()]
+    return [WELCOME, json.dumps([welcome.name, welcome.version]).encode(), welcome.known.tobytes()]
 
 
-def read_welcome(frames: Sequence[bytes]) -> Welcome:
-    """The inverse of `welcome_frames`."""
-    name, version = json.loads(frames[1])
-    return Welcome(str(name), int(version))
+def read_welcome(frames: Sequence[bytes], outputs: int) -> Welcome:
+    """The inverse of `welcome_frames`.
+
+    Raises:
+      MessageError: not a valid `Welcome`, or a server that has parameters does not evaluate the initial position.
+    """
+    try:
+        _, content, known = frames
+        name, version = json.loads(content)
+        _check_kinds((name, version + 2), ("", 1))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise MessageError(f"welcome cannot be read ({error})") from None
+    return Welcome(name, version, _numbers(known, outputs)[0] if version >= 0 else np.zeros(0, np.float32))
 
 
 def request_frames(number: int, rows: np.ndarray[Any, Any]) -> list[Any]:
@@ -172,9 +183,32 @@ def answer_frames(answer: Answer) -> list[Any]:
 
 
 def read_answer(frames: Sequence[Any], outputs: int) -> Answer:
-    """The inverse of `answer_frames`."""
-    number, version = _NUMBERS.unpack(frames[1])
-    return Answer(number, version, np.frombuffer(frames[2], np.float32).reshape(-1, outputs))
+    """The inverse of `answer_frames`.
+
+    Raises:
+      MessageError: not a valid answer, or with numbers that are not finite.
+    """
+    try:
+        _, head, data = frames
+        number, version = _NUMBERS.unpack(head)
+    except (ValueError, struct.error) as error:
+        raise MessageError(f"answer cannot be read ({error})") from None
+    return Answer(number, version, _numbers(data, outputs))
+
+
+def _numbers(data: Any, outputs: int) -> np.ndarray[Any, Any]:
+    """Evaluations `[B, outputs]` float32.
+
+    Raises:
+      MessageError: the data is of no such shape, or not finite.
+    """
+    size = memoryview(data).nbytes
+    if not size or size % (4 * outputs):
+        raise MessageError(f"{size} bytes: expected a positive multiple of the {4 * outputs} bytes of an evaluation")
+    evaluations = np.frombuffer(data, np.float32).reshape(-1, outputs)
+    if not np.isfinite(evaluations).all():
+        raise MessageError("an evaluation is not finite")
+    return evaluations
 
 
 def refused_frames(sentence: str, elsewhere: bool) -> list[bytes]:
@@ -188,8 +222,16 @@ def refused_frames(sentence: str, elsewhere: bool) -> list[bytes]:
 
 
 def read_refused(frames: Sequence[bytes]) -> tuple[str, bool]:
-    """The inverse of `refused_frames`."""
-    return frames[2].decode(), frames[1] != b"\0"
+    """The inverse of `refused_frames`.
+
+    Raises:
+      MessageError: not a valid refusal.
+    """
+    try:
+        _, elsewhere, sentence = frames
+        return sentence.decode(), elsewhere != b"\0"
+    except ValueError as error:
+        raise MessageError(f"refusal cannot be read ({error})") from None
 
 
 class Encoding(NamedTuple):

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
+import numpy as np
 import zmq
 
 from podzero.clock import REPORT_EVERY_S
@@ -197,6 +198,7 @@ class InferenceServer:
       identity: must equal the actors'.
       device: evaluates batches.
       version: returns the learner step of the parameters; -1 before the first ones.
+      known: returns their evaluation of the initial position, `[outputs]` float32; empty before the first ones.
       config: batch sizes, deadline, memory of the queue.
       request_positions: most positions in one request; clients that send larger frames are disconnected.
       report: called with the metrics.
@@ -211,6 +213,7 @@ class InferenceServer:
         identity: Identity,
         device: BatchDevice,
         version: Callable[[], int],
+        known: Callable[[], np.ndarray[Any, Any]],
         config: ServerConfig,
         request_positions: int,
         report: Report,
@@ -220,6 +223,7 @@ class InferenceServer:
         self._identity = identity
         self._device = device
         self._version = version
+        self._known = known
         self._config = config
         self._report = report
         self._announce = announce
@@ -298,7 +302,7 @@ class InferenceServer:
             case kind if kind == HELLO:
                 for lost in [client, *self._sessions.admit(client, read_hello(frames), now)]:
                     self._batcher.drop(lost)
-                self._send(client, welcome_frames(Welcome(self._name, self._version())))
+                self._send(client, welcome_frames(Welcome(self._name, self._version(), self._known())))
             case kind if kind == REQUEST:
                 number, rows = read_request(frames, self._identity.row_bytes)
                 if self._version() < 0:

@@ -187,8 +187,9 @@ def _serve_stand_in(
     reports: list[dict[str, float]] = []
     server = InferenceServer(
         name="stand-in", host="127.0.0.1", identity=identity, device=StandIn(times, identity.outputs),
-        version=lambda: 0, config=config, request_positions=request,
-        report=lambda _, metrics: reports.append(dict(metrics)), announce=lambda address: None,
+        version=lambda: 0, known=lambda: np.zeros(identity.outputs, np.float32), config=config,
+        request_positions=request, announce=lambda address: None,
+        report=lambda _, metrics: reports.append(dict(metrics)),
     )  # fmt: skip
     threading.Thread(target=server.run, daemon=True).start()
     parent.send(server.address)
@@ -214,7 +215,7 @@ def serve_echo(identity: Identity, parent: Connection) -> None:
     while parent.fileno() not in dict(poller.poll()):
         client, kind, head, *data = socket.recv_multipart()
         if kind == HELLO:
-            socket.send_multipart([client, *welcome_frames(Welcome("echo", 0))])
+            socket.send_multipart([client, *welcome_frames(Welcome("echo", 0, np.zeros(identity.outputs, np.float32)))])
             continue
         count = len(data[0]) // identity.row_bytes
         zeros = answers.setdefault(count, np.zeros((count, identity.outputs), np.float32))

@@ -14,6 +14,8 @@ from podzero.types import Versioned
 from .test_encoding import positions
 
 SIZES = (4, 16)
+INITIAL = np.zeros(3, np.uint8)
+"""The row of an empty board."""
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +42,16 @@ def compilations():
 
 def test_it_evaluates_what_the_network_does_with_the_newest_parameters(parts):
     env, encoding, network, params = parts
-    device = NetworkDevice(encoding, network.apply, SIZES, jax.devices()[:1])
+    device = NetworkDevice(encoding, network.apply, SIZES, jax.devices()[:1], INITIAL)
     assert device.version == -1
+    assert device.known.size == 0
     states = positions(env, count=16, plies=3)
     rows, seen = np.asarray(encoding.encode(states)), jax.vmap(env.view)(states).observation
     for version, own in enumerate(params):
         device.load(Versioned(version, own))
         assert device.version == version
         logits, value = network.apply(own, seen)
+        np.testing.assert_allclose(device.known, device.evaluate(np.tile(INITIAL, (SIZES[0], 1)))[1][0], atol=1e-5)
         for size in SIZES:
             by, evaluations = device.evaluate(rows[:size])
             assert by == version
@@ -58,7 +62,7 @@ def test_it_evaluates_what_the_network_does_with_the_newest_parameters(parts):
 
 def test_all_sizes_are_compiled_before_the_first_request(parts, compilations):
     _, encoding, network, params = parts
-    device = NetworkDevice(encoding, network.apply, SIZES, jax.devices()[:1])
+    device = NetworkDevice(encoding, network.apply, SIZES, jax.devices()[:1], INITIAL)
     device.load(Versioned(0, params[0]))
     assert len(compilations) >= len(SIZES)
     compilations.clear()
@@ -77,7 +81,7 @@ def test_parameters_of_another_kind_are_compiled_before_they_are_used(parts, com
     def apply(own, observation):
         return network.apply(own[0] if isinstance(own, tuple) else own, observation)
 
-    device = NetworkDevice(encoding, apply, SIZES, jax.devices()[:1], seen.append)
+    device = NetworkDevice(encoding, apply, SIZES, jax.devices()[:1], INITIAL, seen.append)
     device.load(Versioned(0, params[0]))
     compilations.clear()
     device.load(Versioned(1, (params[1],)))
@@ -92,7 +96,7 @@ def test_parameters_of_another_kind_are_compiled_before_they_are_used(parts, com
 def test_sizes_that_the_devices_cannot_share_are_refused(parts):
     _, encoding, network, _ = parts
     with pytest.raises(ConfigError, match=r"6 positions .*4 devices.*multiples of 4"):
-        NetworkDevice(encoding, network.apply, (4, 6), jax.devices() * 4)
+        NetworkDevice(encoding, network.apply, (4, 6), jax.devices() * 4, INITIAL)
 
 
 def test_a_batch_that_does_not_fit_into_memory_is_named(parts):
@@ -103,6 +107,6 @@ def test_a_batch_that_does_not_fit_into_memory_is_named(parts):
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory while trying to allocate")
         return network.apply(own, observation)
 
-    device = NetworkDevice(encoding, too_large, SIZES, jax.devices()[:1])
+    device = NetworkDevice(encoding, too_large, SIZES, jax.devices()[:1], INITIAL)
     with pytest.raises(ConfigError, match=r"16 positions .*memory"):
         device.load(Versioned(0, params[0]))

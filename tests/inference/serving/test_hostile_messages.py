@@ -1,6 +1,7 @@
 """Whatever arrives at an inference server, it answers or drops it, and goes on serving."""
 
 import json
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -19,8 +20,11 @@ from podzero.inference.serving.messages import (
     WELCOME,
     MessageError,
     hello_frames,
+    read_answer,
     read_hello,
+    read_refused,
     read_request,
+    read_welcome,
     refused_frames,
     request_frames,
 )
@@ -73,6 +77,37 @@ UNREADABLE = {
 def test_a_greeting_that_is_none_is_refused(content):
     with pytest.raises(MessageError, match="hello cannot be read"):
         read_hello([HELLO, content])
+
+
+ANSWERS = FRAMES | st.lists(st.binary(max_size=40) | CONTENTS, min_size=2, max_size=2).map(lambda rest: [b"", *rest])
+
+
+def check_readers(frames):
+    """What a client reads from a server is of the right shape and finite, or a `MessageError`."""
+    with suppress(MessageError):
+        welcome = read_welcome(frames, IDENTITY.outputs)
+        assert welcome.known.shape == ((IDENTITY.outputs,) if welcome.version >= 0 else (0,))
+        assert np.isfinite(welcome.known).all()
+    with suppress(MessageError):
+        evaluations = read_answer(frames, IDENTITY.outputs).evaluations
+        assert evaluations.shape[1:] == (IDENTITY.outputs,)
+        assert np.isfinite(evaluations).all()
+    with suppress(MessageError):
+        sentence, elsewhere = read_refused(frames)
+        assert (type(sentence), type(elsewhere)) == (str, bool)
+
+
+@settings(max_examples=100)
+@given(frames=ANSWERS)
+def test_a_client_reads_or_refuses_whatever_a_server_sends(frames):
+    check_readers(frames)
+
+
+@pytest.mark.slow
+@settings(max_examples=5000)
+@given(frames=ANSWERS)
+def test_a_client_reads_or_refuses_thousands_of_messages(frames):
+    check_readers(frames)
 
 
 def test_a_greeting_may_not_be_larger_than_any_actor_sends():

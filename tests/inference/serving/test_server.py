@@ -17,6 +17,7 @@ from podzero.inference.serving import (
     ServerHung,
     ServerLost,
 )
+from podzero.inference.serving import client as client_module
 from podzero.inference.serving.messages import (
     ANSWER,
     HELLO,
@@ -30,6 +31,8 @@ from podzero.inference.serving.messages import (
     welcome_frames,
 )
 from podzero.waiting import Wait
+
+KNOWN = expected(np.zeros((1, 4)))[0]
 
 
 def test_positions_come_back_evaluated_and_in_order():
@@ -104,7 +107,7 @@ def test_positions_evaluated_before_are_not_sent_again():
         batches = len(server.device.sizes)
         np.testing.assert_array_equal(client.evaluate(3, rows[:5]), expected(rows[:5]))
         assert len(server.device.sizes) == batches
-        assert client.metrics() == {"server/cached": 5 / 21}
+        assert client.metrics()["server/cached"] == 5 / 21
         client.evaluate(4, rows)  # a newer version
         assert len(server.device.sizes) > batches
 
@@ -145,6 +148,77 @@ def test_a_lost_server_is_left_for_another_one(caplog):
         assert second.device.sizes
 
 
+class Sick(Device):
+    """A device whose first answers are `wrong`, and whose evaluation of the initial position may be `known`."""
+
+    def __init__(self, wrong, times, known=None):
+        super().__init__()
+        self.wrong, self.times = wrong, times
+        self.known = self.known if known is None else known
+
+    def evaluate(self, rows):
+        version, evaluations = super().evaluate(rows)
+        self.times -= 1
+        return version, self.wrong(evaluations) if self.times >= 0 else evaluations
+
+
+WRONG = {
+    "not a number": lambda evaluations: evaluations * np.float32(np.nan),
+    "one infinity": lambda evaluations: np.where(evaluations == evaluations[0, 0], np.inf, evaluations),
+    "double": lambda evaluations: np.concatenate([evaluations, evaluations], axis=1),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())
+def test_answers_that_cannot_be_used_are_refused_and_counted_and_the_games_go_on(wrong, caplog):
+    rows = rows_of(0, 4)  # one batch
+    with serving(device=Sick(lambda evaluations: wrong(evaluations).astype(np.float32), times=2)) as server:
+        client = client_of(server)
+        np.testing.assert_array_equal(client.evaluate(0, rows), expected(rows))
+        assert client.metrics() == {"count/refused_answers": 2.0}
+        assert client.metrics() == {"count/refused_answers": 0.0}
+    assert "leaves inference-0: what it answers cannot be used" in caplog.text
+
+
+def test_a_server_that_keeps_answering_rubbish_is_left_alone():
+    sick = Running("inference-0", Sick(WRONG["not a number"], times=10**6))
+    with serving(sick):
+        client = client_of(sick, config=CONFIG.model_copy(update={"give_up_s": 1.0}))
+        with pytest.raises(ServerLost, match="cannot be used"):
+            client.evaluate(0, rows_of(0, 4))
+        assert len(sick.device.sizes) == client_module.MOST_UNUSABLE
+        well = Running("inference-1")
+        with serving(well):
+            found = {server.name: server.address for server in (sick, well)}
+            client._servers = lambda: found
+            np.testing.assert_array_equal(client.evaluate(0, rows_of(1, 4)), expected(rows_of(1, 4)))
+        assert len(sick.device.sizes) == client_module.MOST_UNUSABLE
+
+
+def test_a_server_that_was_left_alone_is_tried_again(monkeypatch):
+    monkeypatch.setattr(client_module, "_RETURN_S", 0.0)
+    with serving(device=Sick(WRONG["not a number"], times=2 * client_module.MOST_UNUSABLE)) as server:
+        client = client_of(server)
+        np.testing.assert_array_equal(client.evaluate(0, rows_of(0, 4)), expected(rows_of(0, 4)))
+
+
+@pytest.mark.parametrize("known", [np.full(3, np.nan, np.float32), np.zeros(4, np.float32), np.zeros(0, np.float32)])
+def test_a_server_that_cannot_evaluate_the_initial_position_gets_no_positions(known):
+    sick, well = Running("inference-0", Sick(lambda evaluations: evaluations, 0, known)), Running("inference-1")
+    with serving(sick, well):
+        client = client_of(sick, well)
+        for seed in range(3):
+            np.testing.assert_array_equal(client.evaluate(0, rows_of(seed, 8)), expected(rows_of(seed, 8)))
+        assert sick.device.sizes == []
+
+
+def test_an_actor_that_meets_only_sick_servers_waits_and_says_why():
+    with serving(device=Sick(lambda evaluations: evaluations, 0, np.full(3, np.nan, np.float32))) as server:
+        client = client_of(server, config=CONFIG.model_copy(update={"give_up_s": 1.0}))
+        with pytest.raises(ServerLost, match="cannot be used"):
+            client.evaluate(0, rows_of(0, 8))
+
+
 def answer_late(router):
     """A server that answers the first request only after the client has introduced itself again."""
     late = []
@@ -153,7 +227,7 @@ def answer_late(router):
         if frames[0] == HELLO:
             for answer in late:
                 router.send_multipart([client, *answer])
-            router.send_multipart([client, *welcome_frames(Welcome("inference-0", 3))])
+            router.send_multipart([client, *welcome_frames(Welcome("inference-0", 3, KNOWN))])
             continue
         number, rows = read_request(frames, IDENTITY.row_bytes)
         answer = answer_frames(Answer(number, 3, -expected(rows)))  # negative numbers are not UTF-8
