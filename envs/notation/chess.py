@@ -189,8 +189,9 @@ def _bits(history: Bits, plane: int) -> int:
 
 def _placed(text: str, size: int) -> dict[int, str]:
     """The pieces by square, `8 * file + rank`."""
-    rows = [re.sub(r"\d", lambda found: "." * int(found[0]), row) for row in text.split("/")]
-    if len(rows) != size or any(len(row) != size or set(row.upper()) - set(_PIECES) for row in rows):
+    rows = [re.sub("[1-8]", lambda found: "." * int(found[0]), row) for row in text.split("/")]
+    known = re.fullmatch("[1-8PNBRQKpnbrqk/]*", text)
+    if not known or [len(row) for row in rows] != [size] * size:
         raise NotationError(f"'{text}' does not describe {size} ranks of {size} squares")
     squares = {
         8 * file + size - 1 - row: piece
@@ -223,7 +224,7 @@ def _castling(
 ) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
     """`[2, 2]`, the first player's rights and the second's, on the queen's and on the king's side."""
     rights = np.zeros((2, 2), bool)
-    for letter in text.removeprefix("-"):
+    for letter in "" if text == "-" else text:
         wing, second = _WINGS.get(letter.upper()), letter.islower()
         if wing is None or size != 8:
             raise NotationError(f"'{fen}': castling '{letter}': expected - or letters of KQkq (HAha)")

@@ -51,18 +51,17 @@ class SearchedLines:
     def lines(self) -> list[Line]:
         """The selected move, then the others by visits, descending."""
         found = self._found
-        lines = [Line(found, 0.0, 1.0, 1, (found,))] if isinstance(found, int) else _lines(found)
-        return [line for line in lines if self._legal[line.action]]
+        return [Line(found, 0.0, 1.0, 1, (found,))] if isinstance(found, int) else list(_lines(found, self._legal))
 
 
-def _lines(result: SearchResult) -> Iterator[Line]:
-    """A line for each action of one search."""
+def _lines(result: SearchResult, legal: np.ndarray[Any, Any]) -> Iterator[Line]:
+    """A line for each legal action of one search."""
     policy, visits = np.asarray(result.policy), np.asarray(result.visits)
     # The last key is the first criterion.
     order = np.lexsort((-policy, -visits, np.arange(len(policy)) != int(result.action)))
     nodes, qvalues = result.nodes, result.qvalues
     assert qvalues is not None
-    for one in map(int, order):
+    for one in map(int, order[legal[order]]):
         # Unvisited actions have no Q-value and take the root's value.
         mean = qvalues[one] if visits[one] else result.value
         moves = (one,) if nodes is None or not visits[one] else most_visited(nodes, one)
