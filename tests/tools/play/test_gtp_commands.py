@@ -13,7 +13,7 @@ COLUMNS = "ABCDEFG"
 POINTS = [f"{column}{row}" for column in COLUMNS for row in range(1, SIZE + 1)]
 colours = st.sampled_from(["b", "w", "B", "black", "White"])
 moves = st.one_of(
-    st.sampled_from(POINTS), st.sampled_from(POINTS[:9]), st.sampled_from(["pass", "PASS", "a1", "resign"])
+    st.sampled_from(POINTS), st.sampled_from(POINTS[:9]), st.sampled_from(["pass", "pass", "PASS", "resign"])
 )
 numbers = st.one_of(st.integers(-2, 12), st.integers(), st.floats(), st.sampled_from(["1e999", "9" * 5000, "٣", "2.7"]))
 anything = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), max_size=12)
@@ -50,7 +50,7 @@ ARGUMENTS = {
     },
     "list_commands": arguments(),
 }
-usual = st.sampled_from(["play"] * 12 + ["genmove"] * 4 + ["undo"] * 6 + ["set_free_handicap"] * 2 + list(ARGUMENTS))
+plays = st.builds("play {} {}".format, st.sampled_from("bw"), st.sampled_from(["pass", *POINTS[:9]] * 2 + POINTS))
 
 
 def flat(part):
@@ -58,9 +58,12 @@ def flat(part):
 
 
 lines = st.one_of(
-    *[usual.flatmap(lambda name: ARGUMENTS[name].map(lambda rest: f"{name} {flat(rest)}"))] * 8,
-    st.builds("{} {}".format, st.integers(0, 10**12), usual),
-    anything.filter(lambda text: (parse(text) or ("", "", []))[1] not in ("quit",)),
+    *[plays] * 6,
+    *[st.sampled_from(["genmove b", "genmove w", "undo", "undo", "play b pass", "play w pass"])] * 3,
+    *[st.sampled_from(list(ARGUMENTS)).flatmap(lambda name: ARGUMENTS[name].map(lambda rest: f"{name} {flat(rest)}"))]
+    * 4,
+    st.builds("{} {}".format, st.integers(0, 10**12), st.sampled_from(list(ARGUMENTS))),
+    anything.filter(lambda text: (parse(text) or ("", "", []))[1] != "quit"),
 )
 
 
@@ -69,6 +72,21 @@ class Controller:
 
     def __init__(self):
         self.stones, self.before = {}, []
+
+    def may(self, command):
+        """Whether a command cannot be refused: nothing ends a game, and a point beside an empty one is neither suicide
+        nor a ko.
+        """
+        name, words = command.name, command.arguments
+        if name == "undo":
+            return bool(self.before)
+        if not words or words[0].lower() not in ("b", "w", "black", "white"):
+            return False
+        if name == "play" and len(words) > 1:
+            point = words[1].upper()
+            free = point in POINTS and point not in self.stones
+            return point == "PASS" or (free and any(near not in self.stones for near in beside(point)))
+        return name == "genmove"
 
     def hears(self, command, answer):
         name, words = command.name, command.arguments
@@ -139,6 +157,8 @@ def check(parts, sent):
         assert "failed: " not in text, text
         if sign == "=":
             controller.hears(command, text)
+        else:
+            assert not controller.may(command), (command, text)
     assert shown(answers[-2]) == controller.stones
     assert answers[-1] == "= podzero who"
 
@@ -147,14 +167,14 @@ fuzz = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, Heal
 
 
 @fuzz
-@given(sent=st.lists(lines, max_size=12))
+@given(sent=st.lists(lines, min_size=8, max_size=16))
 def test_every_command_is_answered_and_the_board_is_that_of_the_controller(parts, sent):
     check(parts, sent)
 
 
 @pytest.mark.slow
 @settings(fuzz, max_examples=2000)
-@given(sent=st.lists(lines, max_size=30))
+@given(sent=st.lists(lines, min_size=10, max_size=40))
 def test_thousands_of_commands_are_answered(parts, sent):
     check(parts, sent)
 
