@@ -20,7 +20,7 @@ import jax
 
 from podzero.changes import differences
 from podzero.config import Experiment
-from podzero.errors import ConfigError, PodzeroError
+from podzero.errors import TRY_AGAIN, ConfigError, PodzeroError
 from podzero.waiting import Wait
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,8 @@ _POLL_S = 0.001
 
 class HostLost(PodzeroError, RuntimeError):
     """Another host of the learner is gone or does not respond; the message names it."""
+
+    exit_code = TRY_AGAIN
 
 
 class Command(NamedTuple):

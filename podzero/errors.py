@@ -6,6 +6,9 @@ import difflib
 from collections.abc import Iterable
 from typing import ClassVar
 
+TRY_AGAIN = 4
+"""Exit status after an error that may pass by itself: the same command may succeed later."""
+
 
 class PodzeroError(Exception):
     """The base of all errors that a user can act on.
@@ -23,6 +26,8 @@ class ConfigError(PodzeroError, ValueError):
 
 class ClusterError(PodzeroError, RuntimeError):
     """The cluster cannot be reached, has no room, or did not answer; the message says what podzero waited for."""
+
+    exit_code = TRY_AGAIN
 
 
 def described(error: BaseException) -> str:

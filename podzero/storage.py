@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from podzero.errors import PodzeroError
+from podzero.errors import TRY_AGAIN, PodzeroError
 
 LEARNER_FOLDER = "learner"
 """The learner's folder in a checkpoint."""
@@ -24,6 +24,8 @@ _DIGEST = "sha256"
 
 class StorageError(PodzeroError, RuntimeError):
     """This machine cannot read files that may be intact; the message names the files, the machine and the remedy."""
+
+    exit_code = TRY_AGAIN
 
 
 @contextmanager

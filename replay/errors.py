@@ -1,6 +1,6 @@
 """The errors of replay."""
 
-from podzero.errors import PodzeroError
+from podzero.errors import TRY_AGAIN, PodzeroError
 
 
 class SignatureError(ValueError):
@@ -26,6 +26,8 @@ class SaveUnderWay(PodzeroError, RuntimeError):
 class PortTaken(PodzeroError, RuntimeError):
     """Another process listens on the configured port."""
 
+    exit_code = TRY_AGAIN
+
 
 class WrongServer(PodzeroError, RuntimeError):
     """A different server answers at the address."""
@@ -33,6 +35,8 @@ class WrongServer(PodzeroError, RuntimeError):
 
 class ReplayUnavailable(PodzeroError, ConnectionError):
     """A replay server does not answer, or disappeared during a request."""
+
+    exit_code = TRY_AGAIN
 
 
 class RequestRefused(PodzeroError, RuntimeError):

@@ -16,7 +16,7 @@ from podzero.runtime.cluster.placement import Node, Reservation
 from podzero.runtime.cluster.remote import NodeLost, WorkerDied
 from podzero.runtime.monitoring.monitor import kind_of
 from podzero.runtime.nodes import NodesAbsent
-from podzero.runtime.workers import LearnerFailed, RunFailed
+from podzero.runtime.workers import LearnerFailed, RunFailed, WouldFailAgain
 from podzero.workdir import WorkdirError
 
 log = logging.getLogger(__name__)
@@ -178,7 +178,7 @@ class Failures:
             return
         unfit = isinstance(error, ConfigError)
         if unfit and self._kinds[kind].needed and not self._budget.has_worked(kind):
-            raise RunFailed(f"{worker} cannot do what the experiment asks for: {error}") from error
+            raise WouldFailAgain(f"{worker} cannot do what the experiment asks for: {error}") from error
         self._last[worker] = error
         self._count(worker, node, error, node_at_fault=unfit)
         if self._kinds[kind].needed and all(self._budget.exhausted(other) for other in self._concerned(worker, alive)):
@@ -327,7 +327,7 @@ class LearnerFailures:
         """
         cause = failure.__cause__
         if isinstance(cause, Exception) and _ends_training(cause):
-            raise RunFailed(str(failure)) from cause
+            raise WouldFailAgain(str(failure)) from cause
         window_s = 60 * self._config.window_minutes
         # Failures without a newer checkpoint in between always count: such attempts gain nothing.
         self._counted = [old for old in self._counted if old.began_at == began_at or now - old.time_s < window_s]
@@ -338,7 +338,7 @@ class LearnerFailures:
         again = any((old.step, old.signature) == (step, new.signature) for old in self._counted)
         self._counted.append(new)
         if again:
-            raise RunFailed(f"the learner failed twice at step {step:,} with the same error: {failure}") from cause
+            raise WouldFailAgain(f"the learner failed twice at step {step:,} with the same error: {failure}") from cause
         if len(self._counted) > self._config.learner_failures:
             raise RunFailed(
                 f"the learner failed {len(self._counted)} times within {self._config.window_minutes:g} minutes "

@@ -164,7 +164,7 @@ def with_advice(failure: RunFailed, experiment: Experiment, workdir: Workdir) ->
         cause = cause.__cause__
     rate = f"learner.optimizer.learning_rate={experiment.learner.optimizer.learning_rate / SMALLER:.2g}"
     advice = _next_command(workdir) if cause is None else _next_command(workdir, cause.step, rate)
-    return RunFailed(f"{failure}\n{advice}\nOn a cluster, add the --address of this run. Log: {workdir.log_file}")
+    return type(failure)(f"{failure}\n{advice}\nOn a cluster, add the --address of this run. Log: {workdir.log_file}")
 
 
 def _next_command(workdir: Workdir, diverged: int | None = None, rate: str = "") -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from podzero.errors import ClusterError, PodzeroError, described
+from podzero.errors import TRY_AGAIN, ClusterError, PodzeroError, described
 from podzero.runtime.checkpoints import SavedShard
 from podzero.runtime.cluster.placement import Node, places_with_resources
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, STOP_TIMEOUT_S, Call, NodeLost, RemoteActor, WorkerDied
@@ -327,6 +327,14 @@ class ReplayShards:
 
 class RunFailed(PodzeroError, RuntimeError):
     """The run cannot continue; the message says which worker failed, why, and what to do."""
+
+    exit_code = TRY_AGAIN
+
+
+class WouldFailAgain(RunFailed):
+    """The run cannot continue, and would fail in the same way if it were resumed as it is."""
+
+    exit_code = PodzeroError.exit_code
 
 
 class LearnerFailed(PodzeroError, RuntimeError):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ray.exceptions import RayError
 
-from podzero.errors import ClusterError, PodzeroError
+from podzero.errors import TRY_AGAIN, ClusterError, PodzeroError
 
 START_TIMEOUT_S = 180.0
 BUILD_TIMEOUT_S = 1800.0
@@ -20,6 +20,8 @@ VERDICT_TIMEOUT_S = 60.0
 
 class WorkerDied(PodzeroError, RuntimeError):
     """A process has died or could not be started; the message includes Ray's reason."""
+
+    exit_code = TRY_AGAIN
 
 
 class NodeLost(WorkerDied):

@@ -258,8 +258,9 @@ def test_all_nodes_are_used_when_all_are_avoided(start, clock):
 def test_the_first_worker_that_cannot_do_what_the_experiment_asks_for_ends_the_run(start, clock):
     supervisor, cluster = start(cpu_node("home", 4))
     die(cluster, "actor-0", MISSING_FILE)
-    with pytest.raises(RunFailed, match=r"actor-0 .*env\.id = .*no such file"):
+    with pytest.raises(RunFailed, match=r"actor-0 .*env\.id = .*no such file") as raised:
         tick(supervisor, clock)
+    assert raised.value.exit_code == 2
 
 
 def test_a_later_worker_that_cannot_do_it_refuses_its_node(start, clock, caplog):
@@ -298,6 +299,7 @@ def test_a_run_in_which_no_actor_ever_plays_ends_with_the_last_error(start, cloc
     message = str(failed.value)
     assert "all actors failed 3 times in a row each without doing any work in between" in message
     assert "restarts.max_first_failures" in message
+    assert failed.value.exit_code == 4
     assert str(failed.value.__cause__) in message
     assert processes(cluster, "actor-0") == processes(cluster, "actor-1") == 3
 

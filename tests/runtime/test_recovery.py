@@ -252,8 +252,9 @@ def test_the_learners_last_report_says_at_what_step_it_failed(make_run):
     learner.last("run").end(RuntimeError("INTERNAL: a core was halted"))
     cluster.answers[LearnerProcess]["run"] = RuntimeError("INTERNAL: a core was halted")
     cluster.answers[LearnerProcess]["drain"] = learner.answers["drain"]
-    with pytest.raises(RunFailed, match=r"twice at step 7 .*a core was halted"):
+    with pytest.raises(RunFailed, match=r"twice at step 7 .*a core was halted") as raised:
         run.until_end(signals)
+    assert raised.value.exit_code == 2
 
 
 @pytest.mark.parametrize(
@@ -270,6 +271,7 @@ def test_a_learner_that_would_fail_again_ends_the_run_at_once(make_run, failure,
     cluster.named("learner").last("run").end(failure)
     with pytest.raises(RunFailed, match=f"learner failed: {str(failure)[:20]}") as raised:
         run.until_end(signals)
+    assert raised.value.exit_code == 2
     diverged = isinstance(failure, TrainingDiverged)
     assert ("learner.optimizer.learning_rate=" in str(raised.value)) == diverged, "the advice suits the failure"
     assert len([process for process in cluster.processes if process.name == "learner"]) == 1
@@ -293,8 +295,11 @@ def failures(experiment):
 def test_failures_within_the_window_are_counted_and_the_pause_grows(failures):
     pauses = [failures.pause_s(failed(WorkerDied(kind)), step, step, 10.0 * step) for step, kind in enumerate("ab")]
     assert pauses == [0.0, 5.0]
-    with pytest.raises(RunFailed, match=r"failed 3 times .* 60 minutes .*restarts\.learner_failures.*gone: c"):
+    with pytest.raises(
+        RunFailed, match=r"failed 3 times .* 60 minutes .*restarts\.learner_failures.*gone: c"
+    ) as raised:
         failures.pause_s(failed(WorkerDied("gone: c")), 3, 3, 30.0)
+    assert raised.value.exit_code == 4
 
 
 def test_failures_are_forgotten_after_the_window_if_checkpoints_were_written_in_between(failures):
