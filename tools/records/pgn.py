@@ -184,17 +184,14 @@ def _foreign(tags: Mapping[str, str], spec: EnvSpec) -> str | None:
     from_start = fen is not None and fen.replace("HAha", "KQkq").split() in (start.split(), start.split()[:4])
     if not from_start and (fen is not None or tags.get("setup", "0") != "0"):
         return f"it begins from the position {fen}, and {spec.name} from {start}"
-    usual = (*(() if own else _USUAL), *(() if own or not from_start else _USUAL_FROM_START), expected.lower())
+    usual = (expected.lower(),) if own else (*_USUAL, *(_USUAL_FROM_START if from_start else ()))
     for name in ("variant", "rules"):
         found = tags.get(name, "Standard" if name == "variant" else expected)
         if found.strip().lower() not in usual:
             return f"its {name} is '{found}', and that of {spec.name} is '{expected}'"
-    event = tags.get("event", "")
-    return (
-        f"its event is '{event}', so it may be a variant"
-        if not own and "variant" not in tags and _EVENTS.search(event)
-        else None
-    )
+    if not own and "variant" not in tags and _EVENTS.search(event := tags.get("event", "")):
+        return f"its event is '{event}', so it may be a variant"
+    return None
 
 
 _MOVE = re.compile(r"([PKQRBN]?)([a-h]?)([1-8]?)[-x:]?([a-h][1-8])(?:[=/]?([QRBNqrbn]))?(?:e\.?p\.?)?[+#!?]*")

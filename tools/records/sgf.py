@@ -28,6 +28,8 @@ _LEADS = {"cp932": rb"[\x81-\x9f\xe0-\xfc]"} | dict.fromkeys(("big5hkscs", "gb18
 """The first bytes of two where the second may be that of a bracket or backslash."""
 _ASCII = bytes(range(128)) + b"\x1b$BAA"
 """What no charset that is read takes for other characters; with an escape sequence, after which some do."""
+_ESCAPED = re.compile(rb"[\x80-\xff]\\")
+"""A backslash after another character may be a part of it, if the charset is not the one that is named."""
 _SETUP = ("AB", "AW", "AE")
 """Properties that place or remove stones."""
 _OF_ROOTS = ("FF", "GM", "SZ", "KM", "HA", "RE")
@@ -49,8 +51,8 @@ class _LeftOutError(Exception):
 class _Tree(NamedTuple):
     """A game tree in a file."""
 
-    line: Sequence[re.Match[bytes]]
-    """The tokens of its main line."""
+    line: Sequence[Sequence[bytes | None]]
+    """The tokens of its main line, as groups of `_tokens`."""
     end: int
     """The byte after it."""
     fault: str
@@ -78,23 +80,42 @@ def read_sgf(data: bytes | mmap, file: str, spec: EnvSpec) -> Iterator[RecordedG
 def _trees(data: bytes | mmap) -> Iterator[_Tree]:
     end = 0
     while found := _BEGIN.search(data, end):
-        start = found.start()
-        tree = _tree(data, start, b"")
-        charset = _CHARSET.search(data, start, tree.end)
+        tree = _tree(data, found.start(), b"")
+        charset = _CHARSET.search(data, found.start(), tree.end)
         name = charset[1].decode() if charset else "UTF-8"
         try:
-            codec = lookup(name).name
-            codec = _SUPERSETS.get(codec, codec)
-            if codec in _LEADS:
-                tree = _tree(data, start, _LEADS[codec])
-            if _ASCII.decode(codec) != _ASCII.decode() or not data[start : tree.end].decode(codec):
-                raise LookupError
+            tree = _in_charset(data, found.start(), tree, name)
         except (LookupError, ValueError):
             missing = "" if charset else " and has no property CA"
             remedy = "save it as UTF-8, or name its charset, such as CA[Shift_JIS], CA[Big5] or CA[GB18030]"
             tree = tree._replace(fault=f"it is not in {name}{missing}: {remedy}")
         yield tree
         end = tree.end
+
+
+def _in_charset(data: bytes | mmap, start: int, tree: _Tree, charset: str) -> _Tree:
+    """The tree that begins at a byte, in its charset; `tree` is what it is if no byte of a bracket is part of another.
+
+    Raises:
+      LookupError, ValueError: the charset is not known, or the text is not in it or may be in another.
+    """
+    codec = lookup(charset).name
+    codec, plain = _SUPERSETS.get(codec, codec), tree
+    if codec in _LEADS:
+        tree = _tree(data, start, _LEADS[codec])
+    text = data[start : tree.end]
+    # Records say Latin-1 or Shift_JIS and are in another charset.
+    doubtful = (tree != plain and _is_utf8(text)) if codec in _LEADS else codec != "utf-8" and _ESCAPED.search(text)
+    if doubtful or _ASCII.decode(codec) != _ASCII.decode() or not text.decode(codec):
+        raise LookupError
+    return tree
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        return bool(text.decode())
+    except ValueError:
+        return False
 
 
 @cache
@@ -110,38 +131,41 @@ _NEXT_GAME = re.compile(_NEXT)
 
 def _tree(data: bytes | mmap, start: int, lead: bytes) -> _Tree:
     """The game tree that begins at a byte, in a charset with these first bytes of two."""
-    depth, line, ended, fault = 0, list[re.Match[bytes]](), False, ""
+    depth, line, ended, fault = 0, list[Sequence[bytes | None]](), False, ""
     cut = "it ends in the middle of a game"
     for found in _tokens(lead).finditer(data, start):
-        if found[5] or (found[3] is not None and not found[4]):
-            fault = fault or (f"unexpected '{found[5].decode('ascii', 'replace')}'" if found[5] else cut)
-        if found[1] == b"(":
+        mark, _, value, closed, other = token = found.groups()
+        if other:
+            fault = fault or f"unexpected '{other.decode('ascii', 'replace')}'"
+        elif value is not None and not closed:
+            fault = fault or cut
+        elif mark == b"(":
             if depth and _NEXT_GAME.match(data, found.start()):
                 return _Tree((), found.start(), cut)
             depth += 1
-        elif found[1] == b")":
+        elif mark == b")":
             # First children are on the main line, so whatever follows the first end of a branch is not.
             depth, ended = depth - 1, True
             if not depth:
                 return _Tree(line, found.end(), fault)
         elif not ended:
-            line.append(found)
+            line.append(token)
     return _Tree((), len(data), fault or cut)
 
 
-def _nodes(line: Iterable[re.Match[bytes]]) -> Sequence[Node]:
+def _nodes(line: Iterable[Sequence[bytes | None]]) -> Sequence[Node]:
     nodes, name = list[dict[str, list[str]]](), ""
-    for found in line:
-        if found[1]:
+    for mark, identifier, value, *_ in line:
+        if mark:
             nodes.append({})
             name = ""
-        elif found[2]:
+        elif identifier:
             # FF[1] to FF[3] allow Black for B.
-            name = re.sub("[a-z]", "", found[2].decode())
-        elif not name:
+            name = re.sub("[a-z]", "", identifier.decode())
+        elif not name or value is None:
             raise _LeftOutError("unreadable", "a value follows no property")
         else:
-            nodes[-1].setdefault(name, []).append(found[3].decode("ascii", "replace").strip())
+            nodes[-1].setdefault(name, []).append(value.decode("ascii", "replace").strip())
     return nodes
 
 

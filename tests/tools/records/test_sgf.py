@@ -142,6 +142,8 @@ def test_names_in_the_charset_of_the_game_swallow_nothing(charset, name, text):
     [
         ("(;GM[1]PB[表]SZ[9]KM[0.5];B[ee])".encode("shift_jis"), "CA[Shift_JIS]"),
         ("(;GM[1]CA[UTF-8]PB[許]SZ[9]KM[0.5];B[ee])".encode("big5"), "not in UTF-8"),
+        ("(;GM[1]SZ[9]CA[ISO-8859-1]PB[表]KM[0.5];B[ee])".encode("shift_jis"), "ISO-8859-1"),
+        ("(;GM[1]SZ[9]CA[Shift_JIS]PB[名]KM[0.5];B[ee])".encode(), "Shift_JIS"),
         (b"(;GM[1]CA[klingon]SZ[9];B[ee])", "klingon"),
         (b"(;GM[1]CA[UTF-16]SZ[9];B[ee])", "UTF-16"),
         (b"(;GM[1]CA[iso-2022-jp]SZ[9];B[ee])", "iso-2022-jp"),
@@ -155,7 +157,7 @@ def test_a_game_in_no_known_charset_is_left_out_and_asked_for_its_charset(data, 
     assert second.moves == (0,)
 
 
-CHARSETS = {"UTF-8": "é表]\\", "Shift_JIS": "表ソ能]\\[", "Big5": "功許:]", "GBK": "俓漒\\](;B", "ISO-8859-1": "é]"}
+CHARSETS = {"UTF-8": "é表]\\", "Shift_JIS": "表ソ能]\\[", "Big5": "功許:]", "GBK": "俓漒\\](;B", "ISO-8859-1": "é"}
 OUTSIDE = ("", "\n", ":)", " ) ", "(x)", "-- \r\n", "]", "[", "SZ[9]", "\\", "(")
 RESULTS = {1.0: ("B+R", "B", "b+3.5", " B+ "), 0.0: ("W+T", "W+0.5"), 0.5: ("0", "Draw"), None: ("", "?")}
 
