@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -158,10 +158,14 @@ def print_result(result: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(result)
         return
-    result = _flat(result)
-    width = max(map(len, result), default=0)
-    for name, value in result.items():
-        print(f"{name:<{width}}  {readable(value)}")
+    print_rows([(name, readable(value)) for name, value in _flat(result).items()])
+
+
+def print_rows(rows: Sequence[tuple[str, str]]) -> None:
+    """Prints a line for each label and text, with the texts aligned."""
+    width = max((len(label) for label, _ in rows), default=0)
+    for label, text in rows:
+        print(f"{label:<{width}}  {text}")
 
 
 def _flat(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from podzero.errors import ConfigError, nearest
-from podzero.launch.options import Json, Trained, print_json, print_tables
+from podzero.launch.options import Json, Trained, print_json, print_rows, print_tables
 from podzero.workdir import Workdir, WorkdirError
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The run's working directory.")]
@@ -19,7 +19,7 @@ Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The run's workin
 
 def info(who: Trained, as_json: Json = False) -> None:
     """Show what a trained agent is: network, steps, hours, hardware, strength, and what it was started from."""
-    from podzero.launch.tables import agent_rows, print_rows
+    from podzero.launch.tables import agent_rows
     from podzero.tools.report.info import agent_info
 
     found = agent_info(who)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from podzero.launch.options import print_tables
+from podzero.launch.options import print_rows, print_tables
 from podzero.runtime.monitoring.status import duration
 from podzero.tools.report.figures import ReportTable
 
@@ -16,13 +16,6 @@ Rows = list[tuple[str, str]]
 """Lines of a label and a text; a line without a label continues the one above."""
 _MANY = 100
 """From this number of trials on, percentages have a decimal."""
-
-
-def print_rows(rows: Rows) -> None:
-    """Prints each row as a line, with the texts aligned."""
-    width = max(len(label) for label, _ in rows)
-    for label, text in rows:
-        print(f"{label:<{width}}  {text}")
 
 
 def print_evaluation(found: Mapping[str, Any]) -> None:

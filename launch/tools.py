@@ -25,6 +25,7 @@ from podzero.launch.options import (
     Trained,
     print_json,
     print_result,
+    print_rows,
     progress,
 )
 from podzero.launch.trust import approve_code
@@ -260,7 +261,7 @@ def export(
     # Before the import of JAX, which takes seconds.
     parse_player(who)
     keep_compiled_programs()
-    from podzero.launch.tables import export_rows, print_rows
+    from podzero.launch.tables import export_rows
     from podzero.tools.export import export_agent
 
     result = export_agent(who, to.expanduser().absolute())
