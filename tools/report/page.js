@@ -5,7 +5,7 @@
   const BAND_OPACITY = 0.18;
   const COLORS = 8;
   const DASHES = [[], [8, 4], [2, 3]]; // of the first curves of each colour
-  const FEW = 3; // a curve of fewer points has dots: a line of one point is nothing
+  const FEW = 3; // a curve of fewer points has dots and bars: a line or band of one point is nothing
   const REST = "not measured"; // the label of the time of no stage
   const plots = new Map(); // element -> uPlot
   let data, axis = "hours", inMinutes; // of training: minutes where no figure reaches an hour
@@ -44,19 +44,20 @@
     // The points of several runs follow one another; uPlot needs them in order.
     const given = figure.axes[axis].map((x) => (axisName(axis) === "minutes" ? 60 * x : x)), order = [...given.keys()].sort((a, b) => given[a] - given[b]);
     const inOrder = (values) => order.map((k) => values[k]);
-    const positions = inOrder(given), columns = [positions], bands = [];
+    const positions = inOrder(given), columns = [positions], bands = [], bars = [];
     const series = [{ label: axisName(axis), value: (u, v, s, k) => readable(at(positions, k)) }];
     const sums = figure.stacked ? stacked(figure.curves) : null;
     const share = figure.unit === "share";
     figure.curves.forEach((curve, i) => {
       const values = inOrder(curve.values);
       const stroke = curve.label === REST ? color("--muted") : curveColor(i);
+      const few = values.filter((value) => value != null).length < FEW;
       columns.push(sums ? inOrder(sums[i]) : values);
       series.push({
         label: curve.label, stroke, width: figure.stacked ? 1 : 1.75, spanGaps: true,
         dash: DASHES[Math.floor(i / COLORS) % DASHES.length],
         fill: figure.stacked ? stroke : undefined,
-        points: { show: figure.dots || values.filter((value) => value != null).length < FEW, size: 5 },
+        points: { show: figure.dots || few, size: 5 },
         value: (u, v, s, k) => readable(at(values, k), share),
       });
       if (curve.low) {
@@ -66,14 +67,15 @@
           series.push({ class: "band", width: 0, stroke: "transparent", points: { show: false }, spanGaps: true });
         }
         bands.push({ series: [at, at + 1], fill: faded(stroke) });
+        if (few) bars.push(at);
       }
     });
-    return { columns, series, bands, share };
+    return { columns, series, bands, bars, share };
   }
 
   function draw(element) {
     const figure = data.figures[element.dataset.figure];
-    const { columns, series, bands, share } = plotted(figure);
+    const { columns, series, bands, bars, share } = plotted(figure);
     const line = color("--line"), text = color("--muted");
     const look = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
     const short = (u, values) => values.map((v) => (share ? `${+(100 * v).toFixed(1)}%` : tick(v)));
@@ -82,7 +84,7 @@
       scales: { x: { time: false, range: fromZero }, y: figure.stacked ? { range: [0, 1] } : {} },
       axes: [{ ...look, values: (u, values) => values.map(tick) }, { ...look, size: 56, values: short }],
       cursor: { y: false, points: { size: 6 } },
-      hooks: { setSeries: [showBands] },
+      hooks: { setSeries: [showBands], draw: [(u) => bars.forEach((i) => drawBars(u, i))] },
     }, columns, element);
     plots.set(element, plot);
   }
@@ -92,6 +94,21 @@
     if (index == null || options.show == null || plot.series[index].class === "band") return;
     for (const i of [index + 1, index + 2])
       if (plot.series[i]?.class === "band") plot.setSeries(i, { show: options.show });
+  }
+
+  // The intervals of a curve of few points; the columns of their ends are those of the series `i` and the next.
+  function drawBars(u, i) {
+    if (!u.series[i].show) return;
+    u.ctx.strokeStyle = u.series[i - 1].stroke();
+    u.ctx.lineWidth = devicePixelRatio;
+    u.ctx.beginPath();
+    u.data[0].forEach((position, k) => {
+      const high = u.data[i][k], low = u.data[i + 1][k], x = u.valToPos(position, "x", true);
+      if (high == null || low == null || position < u.scales.x.min || position > u.scales.x.max) return;
+      u.ctx.moveTo(x, u.valToPos(high, "y", true));
+      u.ctx.lineTo(x, u.valToPos(low, "y", true));
+    });
+    u.ctx.stroke();
   }
 
   function redraw() {
