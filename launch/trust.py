@@ -73,13 +73,14 @@ class TrustedCode:
             return
         place = place_of(import_path)
         if place.endswith(".py"):
-            self._approve_file(Path(place).expanduser().resolve())
+            self._approve_file(place)
         elif not _is_known(import_path):
             self._approve_name(import_path)
         self._approved.add(import_path)
 
-    def _approve_file(self, file: Path) -> None:
-        digest = file_digest(str(file))
+    def _approve_file(self, place: str) -> None:
+        file = Path(place).expanduser().resolve()
+        digest = file_digest(place)  # not of `file`: a link may lead to a name that does not end in .py
         if digest is None or file.is_relative_to(_SHIPPED):
             return  # what cannot be read is not imported either
         held = self._held()

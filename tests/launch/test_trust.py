@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from podzero import importing
-from podzero.config import import_paths, load, parse
+from podzero.config import GymnasiumConfig, SimulatorConfig, import_paths, load, parse
 from podzero.envs import spec_of
 from podzero.errors import ConfigError
 from podzero.launch.trust import TrustedCode, approve_code, ask_before_imports
@@ -281,6 +281,35 @@ def test_compiled_code_beside_a_trusted_file_is_not_run(stranger, trusted, code)
     compiled = Path(importlib.util.cache_from_source(str(copy)))
     py_compile.compile(str(other), str(compiled), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
     assert importing.import_named(f"{copy}:value", "network.name") == 1
+    assert not stranger.exists()
+
+
+@pytest.mark.usefixtures("asking")
+def test_a_link_to_a_file_of_another_name_is_asked_about(stranger, code):
+    link = stranger.with_name("net.py")
+    link.symlink_to(code("net.txt", f"open({str(stranger)!r}, 'w')"))
+    with pytest.raises(ConfigError, match="code that the experiment names"):
+        importing.import_named(f"{link}:Net", "network.name")
+    assert not stranger.exists()
+
+
+@pytest.mark.parametrize("name", ["gymnasium", "gymnasium_simulator", "pettingzoo", "open_spiel"])
+@pytest.mark.parametrize("identifier", ["stranger_on_the_path:A-v0", "stranger_on_the_path", "..stranger_on_the_path"])
+def test_the_id_of_a_librarys_environment_is_no_import_path(stranger, name, identifier):
+    kind = GymnasiumConfig if name == "gymnasium" else SimulatorConfig
+    for env in (kind(name=name, id=identifier), kind(name=name, id="CartPole-v1", kwargs={"id": identifier})):
+        with pytest.raises(ConfigError):
+            spec_of(env)
+    assert not stranger.exists()
+
+
+def test_tags_of_yaml_name_no_code(stranger, code):
+    tagged = f"!!python/object/apply:os.system ['touch {stranger}']"
+    for text in (f"env: {tagged}\n", f"env: {{name: hex}}\nlearner: {{optimizer: {tagged}}}\n"):
+        with pytest.raises(ConfigError, match="not valid YAML"):
+            load(str(code("theirs.yaml", text)))
+    with pytest.raises(ConfigError, match="not valid YAML"):
+        load("hex", [f"learner.optimizer={tagged}"])
     assert not stranger.exists()
 
 
