@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from podzero.errors import ConfigError
-from podzero.launch.main import INTERRUPTED
 from podzero.launch.options import GameOption, Json, Simulations, print_json
 from podzero.platforms import keep_compiled_programs
 from podzero.player_names import game_to_play
@@ -67,13 +65,15 @@ def tournament(
     keep_compiled_programs()
     from podzero.envs import simulator_errors
     from podzero.evaluation.tournament import open_tournament
+    from podzero.runtime.stopping import StopSignals
 
     with (
         simulator_errors(),
         closing(open_tournament(who, workdir, anchors, simulations, seed, game)) as running,
-        until_interrupted() as keep_going,
+        StopSignals() as signals,
     ):
-        ended = running.play(games, until, keep_going, (lambda progress: None) if as_json else show_progress)
+        show_each = (lambda progress: None) if as_json else show_progress
+        ended = running.play(games, until, lambda: not signals.number, show_each)
         if records is not None:
             running.write_records(records)
         result = running.standings() | {"workdir": str(running.folder), "ended": ended}
@@ -81,8 +81,8 @@ def tournament(
         print_json(result)
     else:
         show(result)
-    if not keep_going():
-        raise typer.Exit(INTERRUPTED)
+    if signals.number:
+        raise typer.Exit(128 + signals.number)
 
 
 def parse_anchors(given: Sequence[str]) -> dict[str, float]:
@@ -105,24 +105,6 @@ def parse_anchors(given: Sequence[str]) -> dict[str, float]:
             raise ConfigError(f"--anchor {text}: '{name}' has two ratings")
         anchors[name] = rating
     return anchors
-
-
-@contextmanager
-def until_interrupted() -> Iterator[Callable[[], bool]]:
-    """Yields a function that returns False after Ctrl-C; a second Ctrl-C interrupts at once."""
-    pressed = False
-
-    def press(number: int, frame: object) -> None:
-        nonlocal pressed
-        if pressed:
-            raise KeyboardInterrupt
-        pressed = True
-
-    before = signal.signal(signal.SIGINT, press)
-    try:
-        yield lambda: not pressed
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def show_progress(progress: TournamentProgress) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -16,6 +15,7 @@ from podzero.runtime.cluster.placement import Node, Reservation
 from podzero.runtime.cluster.remote import NodeLost, WorkerDied
 from podzero.runtime.monitoring.monitor import kind_of
 from podzero.runtime.nodes import NodesAbsent
+from podzero.runtime.stopping import StopRequest
 from podzero.runtime.workers import LearnerFailed, RunFailed, WouldFailAgain
 from podzero.workdir import WorkdirError
 
@@ -264,7 +264,7 @@ class RestartPolicy:
         return pause_s
 
 
-def first_start[Started](start: Callable[[], Started], stopping: threading.Event) -> Started:
+def first_start[Started](start: Callable[[], Started], stopping: StopRequest) -> Started:
     """Starts a run's workers for the first time; retries after errors that may pass by themselves.
 
     Args:

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import platform
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from podzero.runtime.cluster.preflight import Preflight
 from podzero.runtime.cluster.ray_cluster import Cluster
 from podzero.runtime.cluster.remote import START_TIMEOUT_S
 from podzero.runtime.program import program, reserved_cpus
+from podzero.runtime.stopping import StopRequest
 from podzero.workdir import Workdir, write_atomically
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class RunNodes:
         self._preflight = Preflight(cluster, environment)
         self._learner: Sequence[Node] = ()
 
-    def wait(self, stopping: threading.Event) -> Placement:
+    def wait(self, stopping: StopRequest) -> Placement:
         """Waits until all nodes that the run needs have joined; returns the placement of learner and replay.
 
         Args:

@@ -55,7 +55,32 @@ MOST_BYTES = 4096
 """Most bytes of an answer that are read."""
 NOT_FOUND = 404
 POLL_S = 0.2
-"""How often a request to stop looks whether the run has ended."""
+"""How often a wait looks: for a request to stop, or for the end of a run."""
+
+
+class StopRequest:
+    """Whether a run must end, as a `threading.Event` without its lock, which a signal handler must not wait for.
+
+    The handler may interrupt the thread that holds the lock: another call of itself, for instance.
+    """
+
+    def __init__(self) -> None:
+        self._made = False
+
+    def set(self) -> None:
+        """Makes the request."""
+        self._made = True
+
+    def is_set(self) -> bool:
+        """Whether it was made."""
+        return self._made
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits until it is made, at most `timeout_s` seconds; returns whether it was."""
+        until = time.monotonic() + timeout_s
+        while not self._made and (left_s := until - time.monotonic()) > 0:
+            time.sleep(min(POLL_S, left_s))
+        return self._made
 
 
 class StopSignals:
@@ -64,8 +89,8 @@ class StopSignals:
     The first signal sets `event`; a second SIGINT interrupts. SIGHUP stays ignored if it was, for example by `nohup`.
     """
 
-    def __init__(self, event: threading.Event | None = None) -> None:
-        self.event = event or threading.Event()
+    def __init__(self, event: StopRequest | None = None) -> None:
+        self.event = event or StopRequest()
         self.number = 0
         """The number of the first signal received; 0 if none was."""
         self._interrupts = False
@@ -81,7 +106,8 @@ class StopSignals:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for number, handler in self._before.items():
+        # SIGINT last: if its handler interrupts, the others are back.
+        for number, handler in reversed(self._before.items()):
             signal.signal(number, handler)
 
     def install(self) -> None:
@@ -101,11 +127,14 @@ class StopSignals:
             self._interrupts = False
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        """Records the signal: whatever takes a lock, logs or waits would wait for what it has interrupted."""
         first, now = not self.event.is_set(), time.monotonic()
+        second = not first and number == signal.SIGINT and now - self._received_at >= REPEATED_AFTER_S
         if first:
-            self.number, self._received_at = number, now
+            self.number = number
+        if first or second:
+            self._received_at = now
         self.event.set()
-        second = number == signal.SIGINT and now - self._received_at >= REPEATED_AFTER_S
         if second or (first and self._interrupts):
             raise KeyboardInterrupt
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import uuid
 from collections import Counter, defaultdict
@@ -26,6 +25,7 @@ from podzero.runtime.nodes import RunNodes
 from podzero.runtime.processes.process import Process, RunContext, hosted
 from podzero.runtime.processes.replay import ReplayProcess
 from podzero.runtime.program import CPU_ONLY, Kind, program, start_order
+from podzero.runtime.stopping import StopRequest
 from podzero.runtime.workers import LearnerGroup, ReplayShards, Worker, WorkerGroup, await_end, last_reports
 from podzero.storage import StorageError
 from podzero.workdir import Workdir
@@ -53,7 +53,7 @@ class Supervisor:
         cluster: Cluster,
         experiment: Experiment,
         workdir: Workdir,
-        stopping: threading.Event,
+        stopping: StopRequest,
         home: str,
         secrets: Mapping[str, str] = MappingProxyType({}),
     ) -> None:

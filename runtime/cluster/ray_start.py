@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import psutil
@@ -62,12 +63,22 @@ def deferred_signals() -> Iterator[None]:
         yield
         return
     received: list[int] = []
-    stopping = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    numbers = [number for number in stopping if callable(signal.getsignal(number))]
-    handlers = {number: signal.signal(number, lambda number, _: received.append(number)) for number in numbers}
+    deferred = True
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if deferred:
+            received.append(number)
+        else:  # a handler has interrupted the loop below that restores them
+            handlers[number](number, frame)
+
+    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    handlers = {int(number): handler for number, handler in found.items() if callable(handler)}
+    for number in handlers:
+        signal.signal(number, handle)
     try:
         yield
     finally:
+        deferred = False
         for number, handler in handlers.items():
             signal.signal(number, handler)
         if received:

@@ -79,7 +79,9 @@ def test_a_path_is_shown_from_here(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_it_after_writing_what_was_played_and_the_same_command_goes_on(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_it_after_writing_what_was_played_and_the_same_command_goes_on(tmp_path, number):
+    """The signal comes twice at once, as from a terminal and from a parent that passes it on."""
     program = [sys.executable, "-c", "from podzero.launch.main import main; main()", "tournament", "random", "mcts:2"]
     arguments = ["--game", "tic_tac_toe", "--workdir", str(tmp_path / "t"), "--json"]
     running = subprocess.Popen(
@@ -92,12 +94,13 @@ def test_ctrl_c_ends_it_after_writing_what_was_played_and_the_same_command_goes_
             assert running.poll() is None
             assert time.monotonic() < deadline, "no game within 200 s"
             time.sleep(0.2)
-        os.kill(running.pid, signal.SIGINT)
+        os.kill(running.pid, number)
+        os.kill(running.pid, number)
         out, _ = running.communicate(timeout=60)
     finally:
         running.kill()
     stopped = json.loads(out)
-    assert (running.returncode, stopped["ended"]) == (130, "interrupted")
+    assert (running.returncode, stopped["ended"]) == (128 + number, "interrupted")
     assert stopped["games"] == len(games.read_text().splitlines()) > 0
 
     more = stopped["games"] + 16

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 import pytest
@@ -11,27 +10,28 @@ from fake_cluster import FakeCluster
 from podzero.config import parse
 from podzero.runtime import supervisor
 from podzero.runtime.cluster.placement import POD_TYPE, SLICE_NAME, WORKER_ID, Node
+from podzero.runtime.stopping import StopRequest
 from podzero.runtime.supervisor import Supervisor
 from podzero.workdir import Workdir
 
 
-class NoWait(threading.Event):
-    """An event whose `wait` returns at once, after it has called `meanwhile`; keeps the times that it was told."""
+class NoWait(StopRequest):
+    """A request whose `wait` returns at once, after it has called `meanwhile`; keeps the times that it was told."""
 
     def __init__(self, meanwhile=lambda: None):
         super().__init__()
         self._meanwhile = meanwhile
         self.waits = []
 
-    def wait(self, timeout=None):
-        self.waits.append(timeout)
+    def wait(self, timeout_s):
+        self.waits.append(timeout_s)
         self._meanwhile()
         return self.is_set()
 
 
 @pytest.fixture(scope="session")
 def no_wait():
-    """Makes events whose `wait` returns at once."""
+    """Makes requests to stop whose `wait` returns at once."""
     return NoWait
 
 

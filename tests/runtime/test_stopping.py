@@ -21,7 +21,7 @@ import pytest
 
 from podzero.runtime import stopping
 from podzero.runtime.checkpoints import checkpoints
-from podzero.runtime.stopping import NotStopped, StopSignals, metadata_host, stop_run, watch_for_notices
+from podzero.runtime.stopping import NotStopped, StopRequest, StopSignals, metadata_host, stop_run, watch_for_notices
 from podzero.runtime.train import train
 from podzero.workdir import Workdir
 
@@ -56,6 +56,55 @@ def test_a_second_ctrl_c_interrupts_and_one_that_was_only_passed_on_does_not(sen
         time.sleep(0.3)
         with pytest.raises(KeyboardInterrupt):
             send(signal.SIGINT)
+
+
+def test_of_a_burst_of_second_ctrl_cs_one_interrupts(send):
+    """A parent passes on the second Ctrl-C too, and what the first copy of it ends must not be broken off."""
+    with StopSignals():
+        send(signal.SIGINT)
+        time.sleep(0.3)
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGINT)
+        send(signal.SIGINT)
+
+
+def at_each_opcode(call, act):
+    """Runs `call` and, before each opcode of Python code that this executes, `act`."""
+
+    def trace(frame, event, argument):
+        frame.f_trace_opcodes = True
+        act()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+
+
+@pytest.mark.timeout(30)
+def test_signals_that_come_together_find_no_lock_held(send):
+    """A signal interrupts the handler, or a wait for one, between any two opcodes: also where one has taken a lock."""
+    with StopSignals() as signals:
+        at_each_opcode(lambda: send(signal.SIGTERM), lambda: send(signal.SIGHUP))
+        assert signals.event.is_set()
+    with StopSignals() as signals:
+        waits = (lambda: signals.event.wait(0.01), signals.event.is_set)
+        for call in waits:
+            at_each_opcode(call, lambda: send(signal.SIGTERM))
+        assert signals.event.is_set()
+
+
+@pytest.mark.timeout(30)
+def test_a_wait_ends_with_the_signal(send):
+    with StopSignals() as signals:
+        later = threading.Timer(0.1, send, [signal.SIGTERM])
+        later.start()
+        assert signals.event.wait(600.0)
+        later.join()
+        assert not StopRequest().wait(0.01)
 
 
 def test_a_second_sigterm_does_not_interrupt(send):

@@ -81,6 +81,38 @@ assert steps == ["the body goes on", "left"]
     )
 
 
+def test_a_handler_that_interrupts_the_end_of_the_context_leaves_no_signal_unheard():
+    run(
+        """
+import signal, sys
+from podzero.runtime.cluster.ray_start import deferred_signals
+
+received = []
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
+
+def trace(frame, event, argument):
+    frame.f_trace_opcodes = True
+    if restored():
+        signal.raise_signal(signal.SIGINT)
+    return trace
+
+def restored():
+    return inside and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+inside = False
+sys.settrace(trace)
+try:
+    with deferred_signals():
+        inside = True
+    raise AssertionError("not interrupted")
+except KeyboardInterrupt:
+    signal.raise_signal(signal.SIGTERM)
+assert received == [signal.SIGTERM]
+"""
+    )
+
+
 def test_the_default_action_is_kept(received):
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with deferred_signals():
