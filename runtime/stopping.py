@@ -100,7 +100,8 @@ class StopSignals:
         self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         if self._before[signal.SIGHUP] is signal.SIG_IGN:
             del self._before[signal.SIGHUP]
-        self.install()
+        for number in self._before:
+            signal.signal(number, self._handle)
         return self
 
     def __exit__(
@@ -109,11 +110,6 @@ class StopSignals:
         # SIGINT last: if its handler interrupts, the others are back.
         for number, handler in reversed(self._before.items()):
             signal.signal(number, handler)
-
-    def install(self) -> None:
-        """Installs the handlers; call it again after a library has replaced them."""
-        for number in self._before:
-            signal.signal(number, self._handle)
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:

@@ -108,7 +108,6 @@ def _start(
     cpus = sum(kind.count * kind.cpus for kind in program(experiment))
     extras = environment_extras(experiment)
     cluster = stack.enter_context(connect(address, cpus, f"podzero:{workdir.root}", extras, packages))
-    signals.install()  # Ray has replaced the handlers
     machine_lock = lock_run(f"process {os.getpid()} at {socket.gethostname()} trains {workdir.root}")
     # The lock lasts as long as its handle, which the stack holds.
     stack.callback(lambda: machine_lock)

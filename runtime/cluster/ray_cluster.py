@@ -14,7 +14,13 @@ import podzero
 from podzero.errors import ClusterError, ConfigError
 from podzero.runtime.cluster.node_environment import NODE_PYTHON, EnvironmentSpec, NodeEnvironments, pack_environment
 from podzero.runtime.cluster.placement import MEMORY, Node
-from podzero.runtime.cluster.ray_start import deferred_signals, local_cluster, separate_signals
+from podzero.runtime.cluster.ray_start import (
+    deferred_signals,
+    local_cluster,
+    own_handlers,
+    restore_handlers,
+    separate_signals,
+)
 from podzero.runtime.cluster.remote import RemoteActor
 from podzero.runtime.cluster.scheduling import (
     Bundle,
@@ -206,6 +212,7 @@ def _session(address: str, namespace: str, environment: EnvironmentSpec | None) 
     # would hide the library.
     job._py_driver_sys_path = deque(maxlen=0)
     with ExitStack() as stack:
+        stack.callback(restore_handlers, own_handlers())
         stack.callback(ray.shutdown)  # also if a signal interrupts `ray.init`
         try:
             with separate_signals(), deferred_signals():

@@ -30,6 +30,8 @@ _SOCKET = f"ray/session_2026-11-27_13-15-23_393360_{os.getpid()}/sockets/plasma_
 """The path of a socket in Ray's folder at some time of day."""
 _SOCKET_BYTES = 107
 """The longest path that Linux takes for a socket."""
+Handler = Callable[[int, FrameType | None], Any]
+"""A signal handler of Python's."""
 START_ATTEMPTS = 3
 """Attempts to start a cluster on this machine."""
 
@@ -59,30 +61,40 @@ def deferred_signals() -> Iterator[None]:
     If a handler raised an exception while Ray constructs its core worker, Ray would not shut that worker down, and it
     would abort the process at its end (exit code 134).
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     received: list[int] = []
     deferred = True
 
     def handle(number: int, frame: FrameType | None) -> None:
         if deferred:
             received.append(number)
-        else:  # a handler has interrupted the loop below that restores them
+        else:  # a handler has interrupted the loop that restores them
             handlers[number](number, frame)
 
-    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    handlers = {int(number): handler for number, handler in found.items() if callable(handler)}
-    for number in handlers:
-        signal.signal(number, handle)
+    handlers = own_handlers()
+    restore_handlers(dict.fromkeys(handlers, handle))
     try:
         yield
     finally:
         deferred = False
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        restore_handlers(handlers)
+        if signal.SIGTERM in received:
+            signal.alarm(0)  # Ray's handler, if it was there already, would abort this process after three seconds
         if received:
             signal.raise_signal(received[0])
+
+
+def own_handlers() -> dict[int, Handler]:
+    """The handlers of SIGINT, SIGTERM and SIGHUP, of those that have any; none in other threads than the main one."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    return {int(number): handler for number, handler in found.items() if callable(handler)}
+
+
+def restore_handlers(handlers: Mapping[int, Handler]) -> None:
+    """Installs handlers again; Ray's library takes away that of SIGTERM when it shuts down, unseen by Python."""
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def _set_if_default(set_handler: Callable[[Any], None], handler: Any) -> None:

@@ -11,8 +11,10 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
@@ -21,6 +23,7 @@ import pytest
 
 from podzero.runtime import stopping
 from podzero.runtime.checkpoints import checkpoints
+from podzero.runtime.monitoring.status import read_status
 from podzero.runtime.stopping import NotStopped, StopRequest, StopSignals, metadata_host, stop_run, watch_for_notices
 from podzero.runtime.train import train
 from podzero.workdir import Workdir
@@ -131,28 +134,29 @@ def test_a_signal_interrupts_the_steps_that_may_be_broken_off(send, number):
             pytest.fail("began after the signal")
 
 
-def test_handlers_are_installed_again_and_restored_at_the_end(send):
-    before = signal.getsignal(signal.SIGTERM)
-    with StopSignals() as signals:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signals.install()
-        send(signal.SIGTERM)
-        assert signals.event.is_set()
-    assert signal.getsignal(signal.SIGTERM) is before
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_handlers_from_before_are_restored(send, number):
+    before = signal.getsignal(number)
+    with StopSignals():
+        assert signal.getsignal(number) is not before
+    assert signal.getsignal(number) is before
 
 
 class Train:
     """`podzero train` as a shell starts it: in a process group of its own. Collects what it prints."""
 
-    def __init__(self, workdir):
+    def __init__(self, workdir, *settings):
         command = [Path(sys.executable).with_name("podzero"), "train", "tic_tac_toe", "--view", "plain"]
         self.process = subprocess.Popen(
-            [*command, "--workdir", workdir, "actors.count=1"],
+            [*command, "--workdir", workdir, "actors.count=1", *settings],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            # All processes of the run inherit it.
+            env=os.environ | {"PODZERO_TEST_RUN": str(workdir)},
         )
+        self.workdir = Workdir(workdir)
         self.children = set()
         self.text = ""
         self.reader = threading.Thread(target=self._read)
@@ -168,6 +172,11 @@ class Train:
             assert self.process.poll() is None, self.text
             assert time.monotonic() < until, self.text
             time.sleep(0.05)
+
+    @property
+    def phase(self):
+        """The phase of the run; None before it has one."""
+        return read_status(self.workdir).status.phase if self.workdir.status_file.exists() else None
 
     def has_child(self, name):
         """Whether a process below this one has `name` in its command line."""
@@ -190,20 +199,40 @@ class Train:
         self.reader.join(timeout=20)
         return elapsed_s
 
+    def processes(self):
+        """The living processes of the run."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get("PODZERO_TEST_RUN") == str(self.workdir.root):
+                    found.append(process)
+        return found
+
     def end(self):
-        for process in [*self.children, psutil.Process(self.process.pid)] if self.process.poll() is None else []:
-            try:
+        for process in self.processes():
+            with suppress(psutil.NoSuchProcess):
                 process.kill()
-            except psutil.NoSuchProcess:
-                continue
         self.process.wait(timeout=20)
+        self.reader.join(timeout=20)
 
 
 @pytest.fixture
-def shell(tmp_path):
-    shell = Train(tmp_path / "run")
-    yield shell
-    shell.end()
+def start(tmp_path):
+    """Starts `Train` with the settings that it is called with."""
+    started = []
+
+    def start(*settings):
+        started.append(Train(tmp_path / "run", *settings))
+        return started[-1]
+
+    yield start
+    for shell in started:
+        shell.end()
+
+
+@pytest.fixture
+def shell(start):
+    return start()
 
 
 def assert_quiet_end(shell, number):
@@ -233,6 +262,36 @@ def test_ctrl_c_in_the_first_seconds_ends_the_process_soon_and_quietly(shell, af
 def test_a_signal_while_processes_start_ends_all_of_them_soon_and_quietly(shell, child, number):
     shell.wait_for(lambda: shell.has_child(child))
     assert_quiet_end(shell, number)
+
+
+MOMENTS = {
+    "at its end": lambda shell: shell.phase == "stopping",
+    "while it saves": lambda shell: any(shell.workdir.checkpoints.glob(".*")),
+    "while it trains": lambda shell: shell.phase == "training",
+}
+"""Conditions for the moment of the signals; runs reach the first by themselves."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("moment", ["at its start", *MOMENTS])
+def test_a_hundred_signals_within_a_second_end_the_run_in_order(start, moment, seed):
+    random = Random(f"{moment} {seed}")
+    shell = start("checkpoint.every_minutes=0.05", "stop.minutes=0.2" if moment == "at its end" else "stop.minutes=60")
+    if moment == "at its start":
+        time.sleep(random.uniform(0.5, 20))
+    else:
+        shell.wait_for(lambda: MOMENTS[moment](shell))
+    for _ in range(100):
+        with suppress(ProcessLookupError):
+            os.killpg(shell.process.pid, random.choice(SIGNALS))
+        time.sleep(random.uniform(0, 0.015))
+    # At the very start and at the very end the signals have their default action.
+    assert abs(shell.process.wait(timeout=120)) in {*SIGNALS, *(128 + number for number in SIGNALS)}, shell.text
+    _, alive = psutil.wait_procs(shell.processes(), timeout=20)
+    assert alive == []
+    assert moment == "at its start" or checkpoints(shell.workdir)
 
 
 @pytest.mark.slow

@@ -172,7 +172,6 @@ def train_runs(
     if address is None and parallel is None:
         parallel = max(1, int((os.cpu_count() or 1) // cpus))
     with _tune_files(folder.root) as files, connect(address, cpus * (parallel or 1)) as cluster:
-        signals.install()  # Ray has replaced the handlers
         watcher = _Watcher(folder, runs, signals, say)
         tuner = tune.Tuner(
             tune.with_resources(_trainable(cluster, secrets), _resources(cluster, cpus)),

@@ -32,6 +32,32 @@ with connect(None, cpus=1) as cluster:
 """
 
 
+SIGNALLED = """
+import os, signal, time
+import ray
+from ray.cluster_utils import Cluster
+from podzero.runtime.cluster.ray_cluster import connect
+from podzero.runtime.stopping import StopSignals
+
+init, shutdown = ray.init, Cluster.shutdown
+
+def init_and_signal(*arguments, **options):
+    init(*arguments, **options)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+def signal_and_shutdown(nodes):
+    os.kill(os.getpid(), signal.SIGTERM)
+    shutdown(nodes)
+
+ray.init, Cluster.shutdown = init_and_signal, signal_and_shutdown
+with StopSignals() as signals:
+    with connect(None, cpus=1):
+        assert signals.event.is_set()
+        time.sleep(5)  # the handler of Ray's libraries aborts the process three seconds later
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
 @pytest.fixture
 def short_folder():
     """A folder for Ray's sockets, whose paths may have 107 characters."""
@@ -47,6 +73,12 @@ def test_a_cluster_asks_for_a_token_even_if_ray_was_imported_before_and_is_not_l
     command = [sys.executable, "-c", before + START, "-c", ASK_WITHOUT_TOKEN]
     said = subprocess.run(command, env=plain, capture_output=True, text=True, timeout=240, check=True).stdout
     assert said.split() == ["127.0.0.1", "None", "refused"]
+
+
+@pytest.mark.slow
+def test_signals_reach_the_driver_though_ray_replaces_and_removes_their_handlers():
+    done = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
