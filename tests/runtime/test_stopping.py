@@ -274,24 +274,25 @@ MOMENTS = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("moment", ["at its start", *MOMENTS])
-def test_a_hundred_signals_within_a_second_end_the_run_in_order(start, moment, seed):
-    random = Random(f"{moment} {seed}")
+@pytest.mark.parametrize("moment", [3.0, 6.0, 12.0, *MOMENTS])
+def test_a_hundred_signals_within_a_second_end_the_run_in_order(start, moment):
+    random = Random(moment)
     shell = start("checkpoint.every_minutes=0.05", "stop.minutes=0.2" if moment == "at its end" else "stop.minutes=60")
-    if moment == "at its start":
-        time.sleep(random.uniform(0.5, 20))
-    else:
+    if moment in MOMENTS:
         shell.wait_for(lambda: MOMENTS[moment](shell))
-    for _ in range(100):
+    else:
+        time.sleep(moment * random.uniform(0.7, 1.4))
+    began = time.monotonic()
+    for due_s in sorted(random.uniform(0, 0.8) for _ in range(100)):  # a second later Ctrl-C would count as another
+        time.sleep(max(0.0, began + due_s - time.monotonic()))
         with suppress(ProcessLookupError):
             os.killpg(shell.process.pid, random.choice(SIGNALS))
-        time.sleep(random.uniform(0, 0.015))
-    # At the very start and at the very end the signals have their default action.
+    # Before the handlers are there, while Ray takes them away and at the very end, signals have their default action.
     assert abs(shell.process.wait(timeout=120)) in {*SIGNALS, *(128 + number for number in SIGNALS)}, shell.text
-    _, alive = psutil.wait_procs(shell.processes(), timeout=20)
-    assert alive == []
-    assert moment == "at its start" or checkpoints(shell.workdir)
+    # Workers that Ray was starting then give up half a minute later.
+    _, alive = psutil.wait_procs(shell.processes(), timeout=60)
+    assert [process.cmdline() for process in alive] == [], shell.text
+    assert moment not in MOMENTS or checkpoints(shell.workdir), shell.text
 
 
 @pytest.mark.slow
