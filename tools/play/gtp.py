@@ -298,7 +298,7 @@ class GtpServer:
                 if point.lower() == "pass":
                     raise NotationError(f"'{point}' is not a point")
                 self._give_turn(True)
-                game.play(point)
+                self._move(point)
         except NotationError as error:
             game.take_back(game.ply - before)
             raise GtpError(f"invalid handicap: {error}") from None

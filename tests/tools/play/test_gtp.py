@@ -342,6 +342,12 @@ def test_small_and_even_boards_have_at_most_four_stones():
     assert handicap_points(5, 2) == []
 
 
+def test_a_handicap_has_room_on_a_board_where_only_passes_were_played(talk):
+    parts, answers = talk("go_7x7", *["play b pass"] * 48, "fixed_handicap 4", "genmove w", "undo", "undo")
+    assert answers[48:] == ["= C3 E5 C5 E3", "= A7", "=", "? cannot undo"]
+    assert not parts.game.over
+
+
 def test_after_a_handicap_white_moves(talk):
     parts, answers = talk("go_9x9", "place_free_handicap 2", "genmove w")
     assert answers == ["= C3 G7", "= A9"]
