@@ -94,7 +94,7 @@ class SimulatorReplay:
 
 def renders(config: SimulatorConfig) -> bool:
     """Whether a simulator can render its positions, judged without making it."""
-    own = config.name == "simulator" and hasattr(import_class(config.id, "env.id"), "render")
+    own = config.name == "simulator" and hasattr(import_class(config.place, "env.id"), "render")
     return own or config.name == "gymnasium_simulator"
 
 

@@ -105,6 +105,8 @@ class TrustedCode:
     def _ask_for(self, code: str, trusted: str) -> None:
         if self._trust_all:
             return
+        # On a terminal, escape codes would show another name.
+        code, trusted = (text if text.isprintable() else repr(text) for text in (code, trusted))
         what = f"{code} is code that the experiment names. It would run with all your rights."
         if self._ask is None:
             raise ConfigError(f"{what} Read it first; if you trust it: podzero --trust {self._command}")

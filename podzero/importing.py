@@ -204,7 +204,7 @@ def _approve_home(found: Any, module: ModuleType) -> None:
     if home is None or _package(home) == _package(module):
         return
     # What a library makes for a module, such as a transformed function, is not among the names of the library.
-    for name, value in vars(home).items():
+    for name, value in [*vars(home).items()]:  # other threads may import into it
         if value is found:
             approve(f"{home.__name__}:{name}")
             return

@@ -119,6 +119,12 @@ def test_a_name_in_a_module_is_asked_about_once(trusted):
             trusted(None).approve(other)
 
 
+def test_a_name_with_escape_codes_is_shown_as_it_is_written(trusted):
+    user = User()
+    trusted(user).approve("subprocess:run\x1b[2K\roptax:adam")
+    assert "\x1b" not in user.questions[0]
+
+
 def test_what_is_trusted_by_the_option_is_known_later(code, trusted):
     file = code("mine/net.py", "v1")
     for path in (file, "subprocess:Popen"):
