@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from podzero.errors import PodzeroError
+from podzero.waiting import Wait
 
 log = logging.getLogger(__name__)
 
@@ -184,12 +185,13 @@ def _living(path: Path) -> LockHolder | None:
     found = _read(path)
     if found is None or not found.beat or _is_gone(found.holder, path):
         return None
-    log.warning("looking for up to %g s whether %s still works in %s", PATIENCE_S, found.holder, path.parent)
-    until = time.monotonic() + PATIENCE_S
-    while time.monotonic() < until:
+    wait = Wait(first_s=2 * BEAT_S, limit_s=PATIENCE_S)
+    while not wait.over:
         time.sleep(BEAT_S / 4)
         if (now := _read(path)) != found:
             return None if now is None else now.holder
+        if wait.message_due():
+            log.warning("waiting up to %g s for a sign of %s in %s", PATIENCE_S, found.holder, path.parent)
     return None
 
 
