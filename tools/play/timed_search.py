@@ -29,6 +29,7 @@ class TimedSearch:
 
     def __init__(self, make: Callable[[int], Player], usual: int, most: int) -> None:
         self._make, self._usual, self._most = make, usual, most
+        self._started = usual, most
         self._steps: Steps | None = None
         # One thread: a step that was given up delays the next search instead of competing with it.
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="search")
@@ -44,8 +45,11 @@ class TimedSearch:
         return min(self._usual, self._most)
 
     def limit(self, most: int) -> None:
-        """Makes `most` the usual and the most simulations; `prepare` must be called again."""
-        self._usual, self._most, self._steps = most, most, None
+        """Makes `most` the usual and the most simulations, or 0 those of the start; `prepare` must be called again."""
+        limits = (most, most) if most else self._started
+        if limits != (self._usual, self._most):
+            self._usual, self._most = limits
+            self._steps = None
 
     @property
     def limits(self) -> bool:

@@ -109,7 +109,7 @@ class UciServer:
 
     def _prepared(self) -> EngineParts:
         parts = self._parts.result()
-        if self._simulations and self._simulations != parts.search.most:
+        if self._simulations is not None:
             parts.search.limit(self._simulations)
         parts.search.prepare(Root.of(parts.game.beginning))
         return parts

@@ -205,6 +205,11 @@ def test_searched_moves_can_be_chosen(talk):
 def test_the_number_of_simulations_is_an_option(talk):
     parts, _ = talk("setoption name Simulations value 4", "isready", "go nodes 1000", 1, "go", 2)
     assert parts.search.searched[-2:] == [4, 4]
+    parts, _ = talk(
+        "setoption name Simulations value 4", "isready", "setoption name Simulations value 0", "isready",
+        "go nodes 1000", 1, "go", 2,
+    )  # fmt: skip
+    assert parts.search.searched[-2:] == [64, 16]
 
 
 def test_chess_starts_from_a_fen_and_promotes(talk):
