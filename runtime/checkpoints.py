@@ -121,7 +121,7 @@ def seen_checkpoints(workdir: Workdir, seen: int | None = None) -> list[Checkpoi
     found = checkpoints(workdir)
     if seen is None:
         seen = read_json(workdir.status_file).get("checkpoint_step")
-    if not found and seen is not None:
+    if not found and isinstance(seen, int):
         raise StorageError(
             f"{workdir.checkpoints} shows no checkpoint on {socket.gethostname()}, but the run had one of step "
             f"{seen:,}: is the storage mounted? Nothing begins again at step 0 by itself. Bring the folder back and "

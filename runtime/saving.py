@@ -21,6 +21,7 @@ from podzero.runtime.checkpoints import (
 from podzero.runtime.cluster.remote import RemoteActor
 from podzero.runtime.monitoring.status import duration
 from podzero.runtime.workers import ANSWER_TIMEOUT_S, LearnerGroup
+from podzero.storage import StorageError
 from podzero.workdir import Workdir
 
 log = logging.getLogger(__name__)
@@ -172,12 +173,11 @@ class Saver:
 
     def amend(self, state: SaveState) -> None:
         """Writes the counters and the newest ratings into the newest checkpoint; a failure is logged."""
-        checkpoint = newest_checkpoint(self._workdir)
-        assert checkpoint is not None
         try:
-            amend(checkpoint, state.counters, _newest_ladder(state))
-        except OSError as failure:
-            log.warning("the newest ratings are not in the checkpoint of step %d", checkpoint.step, exc_info=failure)
+            if (checkpoint := newest_checkpoint(self._workdir)) is not None:
+                amend(checkpoint, state.counters, _newest_ladder(state))
+        except (OSError, StorageError) as failure:
+            log.warning("the newest ratings are not in the newest checkpoint", exc_info=failure)
 
     def write_last(self, state: SaveState, timeout_s: float) -> None:
         """Writes a checkpoint after the write under way, if any.
