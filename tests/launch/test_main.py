@@ -91,7 +91,9 @@ def test_a_user_without_home_is_asked_about_code_each_time(homeless, tmp_path):
     file, asked = tmp_path / "own.py", []
     file.write_text("")
     for _ in range(2):
-        TrustedCode(Path.home() / "trusted.json", lambda question: not asked.append(question), "").approve(file)
+        TrustedCode(Path.home() / "trusted.json", lambda question: not asked.append(question), "").approve(
+            f"{file}:Net"
+        )
     assert len(asked) == 2
 
 

@@ -5,7 +5,16 @@ import builtins
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-INTERNAL = {"Abandoned", "CheckpointUnreadable", "GtpError", "Interrupted", "MissingNodes", "Refusal", "SignatureError"}
+INTERNAL = {
+    "Abandoned",
+    "CheckpointUnreadable",
+    "GtpError",
+    "Held",
+    "Interrupted",
+    "MissingNodes",
+    "Refusal",
+    "SignatureError",
+}
 """Exceptions that only podzero's own code raises and catches, or that mean a defect in it."""
 EXCEPTIONS = {
     name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)
