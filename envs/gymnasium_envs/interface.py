@@ -100,10 +100,9 @@ def _array(name: str, value: Any, lead: tuple[int, ...]) -> HostArray:
     """`[*lead]`: one value of each environment."""
     try:
         array = np.asarray(value)
-        found = f"of shape {list(array.shape)}"
     except ValueError:
-        array, found = np.empty((0, 0)), "with parts of different lengths"
+        raise ValueError(f"its {name} is {value!r:.80}, with parts of different lengths") from None
     if array.shape != lead:
         expected = f"shape {list(lead)}" if lead else "one value, without axes"
-        raise ValueError(f"its {name} is {value!r:.80}, {found}; expected {expected}")
+        raise ValueError(f"its {name} is {value!r:.80}, of shape {list(array.shape)}; expected {expected}")
     return array

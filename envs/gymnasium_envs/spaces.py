@@ -108,8 +108,10 @@ class Observations:
             wrong = _box_mismatch(self._box, array, False, lead)
             if wrong is not None:
                 raise ValueError(wrong)
-        with np.errstate(over="ignore"):  # `valid` refuses the infinity
-            return array.astype(self.dtype, copy=False).reshape(*array.shape[:lead], *self.shape)
+        if array.dtype != self.dtype:
+            with np.errstate(over="ignore"):  # `valid` refuses the infinity
+                array = array.astype(self.dtype)
+        return array.reshape(*array.shape[:lead], *self.shape)
 
     def valid(self, observations: HostArray) -> HostArray:
         """Which of B converted observations are valid: `[B]` bool.
