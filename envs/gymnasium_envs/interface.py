@@ -1,4 +1,4 @@
-"""What environments take and return, checked: the same in a run, in `podzero check-env` and in recorded episodes."""
+"""What environments take and return, checked: alike before a run, in it, and in recorded episodes."""
 
 from __future__ import annotations
 
