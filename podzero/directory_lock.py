@@ -167,7 +167,7 @@ class _Record(NamedTuple):
 
 def _read(path: Path) -> _Record | None:
     """The content of the file; None if no process holds the lock, or its name is just being written."""
-    with suppress(OSError, UnicodeDecodeError):
+    with suppress(OSError, ValueError):
         match path.read_text(encoding="utf-8").split(" "):
             case [pid, host, *beat] if pid.isdigit():
                 return _Record(LockHolder(int(pid), host), "".join(beat))

@@ -91,7 +91,9 @@ def test_a_process_that_stood_still_looks_before_its_thread_does(path, monkeypat
         monkeypatch.setattr(directory_lock, "BEAT_S", 0.0)
 
 
-@pytest.mark.parametrize("text", ["", "4711 elsewhere", "nobody", "\x00\x00", f"{2**22 + 1} {socket.gethostname()} 1"])
+@pytest.mark.parametrize(
+    "text", ["", "4711 elsewhere", "nobody", "\u00b2 elsewhere 1", "\x00\x00", f"{2**22 + 1} {socket.gethostname()} 1"]
+)
 def test_files_that_name_no_living_process_need_no_look(path, monkeypatch, text):
     """Among them those of an older version, which had no beats, and of a process of this machine that is gone."""
     path.write_text(text)
