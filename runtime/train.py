@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,8 @@ from podzero.runtime.stopping import StopSignals
 from podzero.runtime.supervisor import Supervisor
 from podzero.runtime.teacher import keep_teacher
 from podzero.workdir import Workdir
+
+log = logging.getLogger(__name__)
 
 
 class End(NamedTuple):
@@ -108,6 +111,7 @@ def _start(
     cpus = sum(kind.count * kind.cpus for kind in program(experiment))
     extras = environment_extras(experiment)
     cluster = stack.enter_context(connect(address, cpus, f"podzero:{workdir.root}", extras, packages))
+    log.info("Ray has started; replay, learner and actors are started and build their programs")
     machine_lock = lock_run(f"process {os.getpid()} at {socket.gethostname()} trains {workdir.root}")
     # The lock lasts as long as its handle, which the stack holds.
     stack.callback(lambda: machine_lock)

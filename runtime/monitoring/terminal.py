@@ -11,6 +11,7 @@ from collections import deque
 from types import TracebackType
 from typing import IO, Literal, Self
 
+import psutil
 from rich.console import Console, RenderableType
 from rich.live import Live
 
@@ -23,6 +24,11 @@ LINE_EVERY_S = 10.0
 """Interval between the lines of the plain view within a phase."""
 LOG_LINES = 6
 """Newest log records that the live view shows."""
+
+
+def since_command_s() -> float:
+    """Seconds since this process was started: its imports count."""
+    return time.time() - psutil.Process().create_time()
 
 
 class TerminalView(ABC):
@@ -75,7 +81,7 @@ class PlainView(TerminalView):
         last, now = self._last, time.monotonic()
         news = last is None or last.phase != status.phase or (last.games == 0 and status.games > 0)
         if news or now - self._shown_at >= LINE_EVERY_S:
-            self._print(status_line(status))
+            self._print(status_line(status, since_command_s()))
             self._shown_at = now
         self._last = status
 
@@ -98,7 +104,6 @@ class LiveView(TerminalView):
         super().__init__()
         self._status: RunStatus | None = None
         self._lines: deque[tuple[int, str]] = deque(maxlen=LOG_LINES)
-        self._began = time.monotonic()
         self._live = Live(
             console=console,
             get_renderable=self._panel,
@@ -135,8 +140,8 @@ class LiveView(TerminalView):
         # A copy, because rich draws in a thread of its own.
         lines = list(self._lines)
         if self._status is None:
-            return starting_panel(time.monotonic() - self._began, lines)
-        return status_panel(self._status, lines)
+            return starting_panel(since_command_s(), lines)
+        return status_panel(self._status, lines, since_command_s())
 
 
 def _silence(out: IO[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.markup import escape
@@ -28,9 +28,15 @@ _EPISODES = ("acting", "episodes", "steps")
 """The label and units of the actors' row: for games, and for environments of gymnasium."""
 
 
-def status_line(status: RunStatus) -> str:
-    """The status in one line; leaves out values that are not known yet."""
-    parts = [f"[{clock(status.elapsed_s)}] {PHASE_WORDS[status.phase]}", f"step {status.step:,}"]
+def status_line(status: RunStatus, since_command_s: float | None = None) -> str:
+    """The status in one line; leaves out values that are not known yet.
+
+    Args:
+      status: the status.
+      since_command_s: seconds since the command, which are shown until training time passes.
+    """
+    time = _time(status, since_command_s, clock)
+    parts = [f"[{time}] {PHASE_WORDS[status.phase]}", f"step {status.step:,}"]
     if status.steps_per_s:
         parts[-1] += f" ({_rate(status.steps_per_s)}/s)"
     _, games, moves = _units(status)
@@ -54,6 +60,13 @@ def status_line(status: RunStatus) -> str:
     return "  ".join(part for part in parts if part)
 
 
+def _time(status: RunStatus, since_command_s: float | None, form: Callable[[float], str]) -> str:
+    """The training time; before it begins, the time since the command if that is given."""
+    if status.elapsed_s or since_command_s is None:
+        return form(status.elapsed_s)
+    return f"{form(since_command_s)} since the command"
+
+
 def _units(status: RunStatus) -> tuple[str, str, str]:
     return _EPISODES if status.episodic else _GAMES
 
@@ -69,9 +82,11 @@ def _evaluated(status: RunStatus) -> list[str]:
     return [*parts, _known("keeps value {:.1%}", status.keeps_value)]
 
 
-def status_panel(status: RunStatus, log_lines: Sequence[tuple[int, str]] = ()) -> Panel:
-    """The status as a panel, above the (level, text) of the newest log records."""
-    times = duration(status.elapsed_s)
+def status_panel(
+    status: RunStatus, log_lines: Sequence[tuple[int, str]] = (), since_command_s: float | None = None
+) -> Panel:
+    """The status as a panel, above the (level, text) of the newest log records; for the time see `status_line`."""
+    times = _time(status, since_command_s, duration)
     if status.time_left_s is not None:
         times += f" · {duration(status.time_left_s)} left"
     grid = Table.grid(padding=(0, 1, 0, 0), expand=True)
@@ -89,9 +104,14 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
-def starting_panel(elapsed_s: float, log_lines: Sequence[tuple[int, str]]) -> Panel:
+def starting_panel(since_command_s: float, log_lines: Sequence[tuple[int, str]]) -> Panel:
     """The panel before the first status."""
-    return _framed("[bold]podzero[/bold] · starting up", duration(elapsed_s), Text(STARTING), log_lines)
+    return _framed(
+        "[bold]podzero[/bold] · starting up",
+        f"{duration(since_command_s)} since the command",
+        Text(STARTING),
+        log_lines,
+    )
 
 
 def _framed(title: str, times: str, body: RenderableType, log_lines: Sequence[tuple[int, str]]) -> Panel:

@@ -5,6 +5,7 @@ import os
 import re
 import time
 
+import psutil
 from rich.console import Console
 
 from podzero.runtime.monitoring.status import RunStatus
@@ -28,6 +29,16 @@ def test_the_plain_view_prints_changes_at_once_and_otherwise_every_ten_seconds(m
             view.show(status)
     found = re.findall(r"(starting up|filling replay).*games (\d)", out.getvalue())
     assert found == [("starting up", "0"), ("filling replay", "0"), ("filling replay", "1"), ("filling replay", "3")]
+
+
+def test_the_clock_counts_from_the_start_of_the_process():
+    """Its imports count, which end before there is a view."""
+    age_s = time.time() - psutil.Process().create_time()
+    out = io.StringIO()
+    with PlainView(out) as view:
+        view.show(dataclasses.replace(NEW, elapsed_s=0.0))
+    minutes, seconds = map(int, re.search(r"\[(\d+):(\d+) since the command\]", out.getvalue()).groups())
+    assert 60 * minutes + seconds >= round(age_s)
 
 
 def test_a_view_shows_log_records_while_it_is_open():

@@ -31,10 +31,10 @@ SINGLE_PLAYER = dataclasses.replace(
 )  # fmt: skip
 
 
-def drawn(status, width, log_lines=()):
+def drawn(status, width, log_lines=(), since_command_s=None):
     console = Console(width=width, file=io.StringIO(), color_system=None)
     with console.capture() as capture:
-        console.print(status_panel(status, log_lines))
+        console.print(status_panel(status, log_lines, since_command_s))
     return capture.get()
 
 
@@ -164,6 +164,14 @@ def test_the_line_shows_the_values_that_are_known():
     assert_shows(status_line(FULL), "13:32", "training", "12,344", "15.4/s", "30,211", "1,520", "72%", "1.823")
     assert_shows(status_line(FULL), "812 ± 33", "81.2%", "6:28")
     assert "\n" not in status_line(FULL)
+
+
+def test_until_training_time_passes_the_time_since_the_command_is_shown():
+    new = dataclasses.replace(NEW, elapsed_s=0.0)
+    assert_shows(status_line(new, 57.4), "0:57 since the command")
+    assert_shows(drawn(new, 80, since_command_s=57.4), "57 s since the command")
+    assert status_line(FULL, 57.4) == status_line(FULL)
+    assert drawn(FULL, 80, since_command_s=57.4) == drawn(FULL, 80)
 
 
 def test_the_line_shows_chips_if_there_are_several_and_cost_if_there_is_a_price():
