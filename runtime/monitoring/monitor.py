@@ -35,6 +35,11 @@ class Stopwatch:
         """Begins to count, unless it has begun."""
         self._started = min(self._started, now)
 
+    @property
+    def started(self) -> bool:
+        """Whether it has begun to count."""
+        return math.isfinite(self._started)
+
     def stop(self, now: float) -> None:
         """Ends counting for good."""
         self._stopped = min(self._stopped, now)
@@ -204,7 +209,7 @@ class Monitor:
     def _phase(self, replay_size: float) -> Phase:
         if self._forced is not None:
             return self._forced
-        if self._rates["steps"].moved:
+        if self._training.started:
             return "training"
         return "collecting" if self._rates["moves"].moved or replay_size > 0 else "starting"
 

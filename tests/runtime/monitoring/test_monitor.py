@@ -34,9 +34,10 @@ def test_training_counts_from_the_first_step_of_each_start_until_it_ends(experim
     """Ten minutes of training before; a start that took 40 s; 100 s with steps; a judgement after training."""
     monitor = Monitor(experiment, 1000.0, {"elapsed_s": 600.0}, step=400)
     monitor.add("learner", {"learner/step": 400}, 1030.0)
-    assert monitor.elapsed_s(1040.0) == 600.0
+    assert (monitor.elapsed_s(1040.0), monitor.status(1040.0).phase) == (600.0, "starting")
     assert monitor.share_passed(1040.0) == 1.0
     monitor.add("learner", {"learner/step": 408}, 1040.0)
+    assert monitor.status(1040.0).phase == "training"
     monitor.add("learner", {"learner/step": 800}, 1100.0)
     assert monitor.elapsed_s(1140.0) == 700.0
     monitor.enter("stopping", 1140.0)
