@@ -116,3 +116,9 @@ def test_whether_a_simulator_renders_is_known_before_it_is_made(config):
     assert not renders(config("Plain"))
     assert renders(SimulatorConfig(name="gymnasium_simulator", id="CartPole-v1"))
     assert not renders(SimulatorConfig(name="open_spiel", id="connect_four"))
+
+
+def test_the_copy_of_a_game_renders_when_its_file_is_gone(config, tmp_path):
+    game = config("Counter")
+    copy = (tmp_path / "counter.py").rename(tmp_path / "copy.py")
+    assert renders(game.kept_at(copy))
