@@ -18,6 +18,7 @@ Node = Mapping[str, Sequence[str]]
 _BEGIN = re.compile(rb"\(\s*;")
 _NEXT = rb"\(\s*;\s*(?:[A-Za-z]+\s*(?:\[[^\]\\]*\]\s*)+)*?(?:FF|GM|SZ)\s*\["
 """Where the next game begins, however the one before it has been cut off: at a node with a property of roots."""
+_NEXT_GAME = re.compile(_NEXT)
 _CHARSET = re.compile(rb"(?<![A-Za-z])CA\s*\[\s*([\w.:-]+)\s*\]")
 _SUPERSETS = dict.fromkeys(("gb2312", "gbk"), "gb18030") | {
     "shift_jis": "cp932",
@@ -82,6 +83,10 @@ def _trees(data: bytes | mmap) -> Iterator[_Tree]:
     while found := _BEGIN.search(data, end):
         tree = _tree(data, found.start(), b"")
         charset = _CHARSET.search(data, found.start(), tree.end)
+        if not charset and not _is_utf8(data[found.start() : tree.end]):
+            # A part of a character may have been taken for the end of the tree.
+            following = _NEXT_GAME.search(data, found.end())
+            charset = _CHARSET.search(data, found.start(), following.start() if following else len(data))
         name = charset[1].decode() if charset else "UTF-8"
         try:
             tree = _in_charset(data, found.start(), tree, name)
@@ -124,9 +129,6 @@ def _tokens(lead: bytes) -> re.Pattern[bytes]:
     pairs = lead + b".|" if lead else b""
     value = rb"\[((?:" + pairs + rb"[^\]\\(]|\\.|(?!" + _NEXT + rb")\()*)(\]?)"
     return re.compile(rb"([();])|([A-Za-z]+)|" + value + rb"|(\S)", re.DOTALL)
-
-
-_NEXT_GAME = re.compile(_NEXT)
 
 
 def _tree(data: bytes | mmap, start: int, lead: bytes) -> _Tree:

@@ -137,6 +137,12 @@ def test_names_in_the_charset_of_the_game_swallow_nothing(charset, name, text):
     assert second.moves == (0,)
 
 
+@pytest.mark.parametrize(("charset", "name"), [("Shift_JIS", "表"), ("Big5", "功"), ("GBK", "俓")])
+def test_a_charset_is_found_behind_what_looks_like_the_end_of_the_game(charset, name):
+    data = f"(;GM[1]C[{name}\\])]SZ[9]CA[{charset}];B[ee]){GOOD}".encode(charset)
+    assert read(data) == [([40], None), ([0], 1.0)]
+
+
 @pytest.mark.parametrize(
     ("data", "asked"),
     [
