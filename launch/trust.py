@@ -67,7 +67,7 @@ class TrustedCode:
           import_path: `file.py:Name` or `module:Name`, or either without a name.
 
         Raises:
-          ConfigError: the user does not trust it, or there is nobody to ask.
+          ConfigError: the user does not trust it, there is nobody to ask, or the file cannot be read.
         """
         if import_path in self._approved:
             return
@@ -81,8 +81,10 @@ class TrustedCode:
     def _approve_file(self, place: str) -> None:
         file = Path(place).expanduser().resolve()
         digest = file_digest(place)  # not of `file`: a link may lead to a name that does not end in .py
+        if digest is None and not self._trust_all:  # another process might find it
+            raise ConfigError(f"the experiment names code in {file}, where no file can be read; correct its path")
         if digest is None or file.is_relative_to(_SHIPPED):
-            return  # what cannot be read is not imported either
+            return
         held = self._held()
         known = digest in held["digests"]
         if not any(file.is_relative_to(folder) for folder in held["folders"]):

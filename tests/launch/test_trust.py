@@ -228,7 +228,7 @@ def _refused(stranger, way, path):
     module = path.partition(":")[0]
     before = module in sys.modules
     for run in (approve_code, _makes_what_it_names):
-        with pytest.raises(ConfigError, match="code that the experiment names"):
+        with pytest.raises(ConfigError, match=r"code that the experiment names|no file can be read"):
             run(experiment)
     assert not stranger.exists()
     assert (module in sys.modules) == before
@@ -304,6 +304,12 @@ def test_compiled_code_beside_a_trusted_file_is_not_run(stranger, trusted, code)
     py_compile.compile(str(other), str(compiled), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
     assert importing.import_named(f"{copy}:value", "network.name") == 1
     assert not stranger.exists()
+
+
+@pytest.mark.usefixtures("asking")
+def test_a_file_that_is_not_there_is_refused_since_other_processes_might_find_it(tmp_path):
+    with pytest.raises(ConfigError, match=f"{tmp_path}/gone.py, where no file can be read"):
+        approve_code(parse(TIC_TAC_TOE | {"network": {"name": f"{tmp_path}/gone.py:Net"}}, "theirs.yaml"))
 
 
 @pytest.mark.usefixtures("asking")
