@@ -218,13 +218,17 @@ def chess_action(notation: Notation, state: EnvState, legal: Array, name: str) -
         piece, origin, target, promotion = found[1], found[2] + found[3], found[4], (found[5] or "").lower()
     else:
         return _legal(name, [notation.action(state, name)], legal)
-    if not piece and len(origin) < 2:
+    if piece in ("", "P") and len(origin) < 2:
         # A pawn that takes is named with its file.
-        piece, origin = "P", origin or target[0]
+        piece, origin = "P", origin if origin.isalpha() else origin + target[0]
     origins = [
         square
         for square, found in pieces_of(state).items()
-        if found.isupper() == white and piece in ("", found.upper()) and all(letter in square for letter in origin)
+        if found.isupper() == white
+        and piece in ("", found.upper())
+        and all(letter in square for letter in origin)
+        # Kg1 is a step, and e1g1 or O-O castles.
+        and (castling or piece != "K" or abs(ord(square[0]) - ord(target[0])) < 2)
     ]
     return _legal(name, [_action(notation, state, square + target + promotion) for square in origins], legal)
 

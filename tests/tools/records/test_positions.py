@@ -11,7 +11,7 @@ import pytest
 
 from podzero.config import GameConfig
 from podzero.envs import make_env
-from podzero.envs.notation import NotationError, notation_of
+from podzero.envs.notation import NotationError, notation_of, state_of
 from podzero.tools.records.games import Fault, RecordedGame
 from podzero.tools.records.pgn import chess_action, read_pgn
 from podzero.tools.records.positions import GameReplay, ReplayedGame
@@ -172,6 +172,25 @@ def test_algebraic_names_without_a_single_legal_move_are_refused(name):
     legal = np.asarray(jax.jit(env.view)(state).legal)
     with pytest.raises(NotationError):
         chess_action(notation_of(env.spec), state, legal, name)
+
+
+@pytest.mark.parametrize("name", ["d5", "Pd5", "4d5"])
+def test_a_pawn_that_takes_is_named_with_its_file(name):
+    spec = make_env("chess").spec
+    notation, legal = notation_of(spec), np.ones(spec.num_actions, bool)
+    state = state_of("4k3/8/8/3p4/2P5/8/8/4K3 w - - 0 1", 8)
+    assert chess_action(notation, state, legal, "cxd5") == chess_action(notation, state, legal, "c4d5")
+    with pytest.raises(NotationError):
+        chess_action(notation, state, legal, name)
+
+
+def test_castling_is_not_named_as_a_move_of_the_king():
+    spec = make_env("chess").spec
+    notation, legal = notation_of(spec), np.ones(spec.num_actions, bool)
+    state = state_of("4k3/8/8/8/8/8/8/R3K3 w Q - 0 1", 8)
+    assert chess_action(notation, state, legal, "O-O-O") == chess_action(notation, state, legal, "e1c1")
+    with pytest.raises(NotationError):
+        chess_action(notation, state, legal, "Kc1")
 
 
 @pytest.mark.slow

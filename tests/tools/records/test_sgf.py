@@ -202,10 +202,9 @@ def rendered(random):
 
 def judged(data):
     """The moves of a game by sgfmill, or None if it cannot read them."""
-    if any(name.encode() in data for name in ("Shift_JIS", "Big5", "GBK")):
-        # It takes second bytes for brackets.
-        return None
     try:
+        # In other charsets it takes second bytes for brackets.
+        data.decode()
         # It knows no size with a colon.
         game = sgf.Sgf_game.from_bytes(data.replace(b"9:9", b"9"))
         plays = [node.get_move() for node in game.get_main_sequence()]
