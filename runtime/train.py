@@ -112,9 +112,10 @@ def _start(
     extras = environment_extras(experiment)
     cluster = stack.enter_context(connect(address, cpus, f"podzero:{workdir.root}", extras, packages))
     log.info("Ray has started; replay, learner and actors are started and build their programs")
-    machine_lock = lock_run(f"process {os.getpid()} at {socket.gethostname()} trains {workdir.root}")
-    # The lock lasts as long as its handle, which the stack holds.
-    stack.callback(lambda: machine_lock)
+    if address is not None:  # no other run joins a cluster that was started here
+        machine_lock = lock_run(f"process {os.getpid()} at {socket.gethostname()} trains {workdir.root}")
+        # The lock lasts as long as its handle, which the stack holds.
+        stack.callback(lambda: machine_lock)
     keep_teacher(experiment, workdir)
     experiment = workdir.keep_code(experiment)
     home = current_node_id()

@@ -199,6 +199,24 @@ def _unlisted() -> Iterator[None]:
         utils.write_ray_address, common.reset_ray_address = write, reset
 
 
+@contextmanager
+def _without_dashboard() -> Iterator[None]:
+    """In this context, Ray starts no dashboard and of its agent the least: each takes a second of processor time.
+
+    `include_dashboard` leaves out a part of the dashboard alone.
+    """
+    from ray._private import utils
+    from ray._private.node import Node
+
+    start, missing = Node.start_api_server, utils.get_dashboard_dependency_error
+    Node.start_api_server = lambda *_, **__: None
+    utils.get_dashboard_dependency_error = lambda: ImportError("left out")
+    try:
+        yield
+    finally:
+        Node.start_api_server, utils.get_dashboard_dependency_error = start, missing
+
+
 def _start_node(cpus: float) -> Any:
     """Starts Ray in several attempts: a raylet gives up if its agents take more than 15 s."""
     from ray.cluster_utils import Cluster as RayNodes
@@ -207,7 +225,7 @@ def _start_node(cpus: float) -> Any:
     for attempt in range(1, START_ATTEMPTS + 1):
         before = set(driver.children(recursive=True))
         try:
-            with separate_signals(), _unlisted():
+            with separate_signals(), _unlisted(), _without_dashboard():
                 return RayNodes(initialize_head=True, head_node_args=local_node(cpus) | {"node_ip_address": LOOPBACK})
         except BaseException as failure:  # Ray raises nothing more specific
             _kill(set(driver.children(recursive=True)) - before)  # Ray leaves behind what it had started
