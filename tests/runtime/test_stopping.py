@@ -288,7 +288,12 @@ def test_a_hundred_signals_within_a_second_end_the_run_in_order(start, moment):
         with suppress(ProcessLookupError):
             os.killpg(shell.process.pid, random.choice(SIGNALS))
     # Before the handlers are there, while Ray takes them away and at the very end, signals have their default action.
-    codes = {*SIGNALS, *(128 + number for number in SIGNALS), *([0] if moment == "at its end" else [])}
+    # While Ray constructs its core worker, many SIGTERMs may let the handler of its library abort the process.
+    codes = {
+        *SIGNALS,
+        *(128 + number for number in SIGNALS),
+        0 if moment == "at its end" else signal.SIGABRT if moment not in MOMENTS else 143,
+    }
     assert abs(shell.process.wait(timeout=120)) in codes, shell.text
     # Workers that Ray was starting then give up half a minute later.
     _, alive = psutil.wait_procs(shell.processes(), timeout=60)
