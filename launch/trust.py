@@ -18,9 +18,8 @@ from typing import Any
 import typer
 
 from podzero.config import Experiment
-from podzero.config.section import place_of
 from podzero.errors import ConfigError
-from podzero.importing import approve, ask_before_import, file_digest
+from podzero.importing import approve, ask_before_import, file_digest, place_of
 from podzero.player_names import TrainedPlayer, parse_player
 from podzero.storage import user_config
 from podzero.workdir import read_json, write_atomically

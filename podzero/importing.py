@@ -67,6 +67,13 @@ def import_named(identifier: str, field: str) -> Any:
     return found
 
 
+def place_of(import_path: str) -> str:
+    """The file or module of `file.py:Name` or `module:Name`, or of a path without a name."""
+    place, colon, name = import_path.rpartition(":")
+    # A file's name may hold a colon itself.
+    return place if colon and not name.endswith(".py") else import_path
+
+
 def file_digest(place: str) -> str | None:
     """The SHA-256 of a Python file; None for the name of a module, and for a file that cannot be read."""
     if not place.endswith(".py"):
@@ -80,8 +87,9 @@ def file_digest(place: str) -> str | None:
 def _module_of(identifier: str, field: str, kind: str) -> tuple[ModuleType, str, str]:
     """The module of `module:Name` or `path/to/file.py:Name`, as an object and as it was written, and the name."""
     wanted_by = f"{field} = '{identifier}'"
-    place, colon, name = identifier.rpartition(":")
-    if not (colon and place and name):
+    place = place_of(identifier)
+    name = identifier[len(place) + 1 :]
+    if not (place and name):
         raise ConfigError(f"{wanted_by}: expected module:{kind}, or path/to/file.py:{kind}")
     approve(identifier)
     return _import(place, wanted_by), place, name

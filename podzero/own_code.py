@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from podzero.config import OwnFile, OwnPart, place_of
+from podzero.config import OwnFile, OwnPart
 from podzero.errors import ConfigError, nearest
-from podzero.importing import file_digest, import_named
+from podzero.importing import file_digest, import_named, place_of
 
 _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 """The kinds of `*args` and `**kwargs`."""

@@ -54,7 +54,6 @@ from podzero.config.running import RestartsConfig as RestartsConfig
 from podzero.config.running import StopConfig as StopConfig
 from podzero.config.section import OwnFile as OwnFile
 from podzero.config.section import OwnPart as OwnPart
-from podzero.config.section import place_of as place_of
 from podzero.config.serving import Int8Config as Int8Config
 from podzero.config.serving import ServerConfig as ServerConfig
 from podzero.config.training import AnyOptimizerConfig as AnyOptimizerConfig

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
+from podzero.importing import place_of
+
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 IMPORT_PATH = "file.py:Name"
 """The form of the name of a user's own class or function, for lists of names."""
@@ -60,8 +62,7 @@ class OwnFile(Section):
         return self.model_copy(update={self.path_field: self._path_in(file)})
 
     def _path_in(self, file: str) -> str:
-        _, colon, name = self.import_path.rpartition(":")
-        return f"{file}:{name}" if colon else file
+        return file + self.import_path.removeprefix(place_of(self.import_path))
 
 
 _PATH_FIELDS = {"simulator": "id", "gymnasium": "module", "gymnasium_simulator": "module"}
@@ -70,12 +71,6 @@ _PATH_FIELDS = {"simulator": "id", "gymnasium": "module", "gymnasium_simulator":
 def path_field_of(name: str) -> str:
     """The field that holds the import path or the file of the user's own code, in the section with this `name`."""
     return _PATH_FIELDS.get(name, "name")
-
-
-def place_of(import_path: str) -> str:
-    """The file or module of `file.py:Name` or `module:Name`, or of a path without a name."""
-    place, colon, name = import_path.rpartition(":")
-    return place if colon else name
 
 
 class OwnPart(OwnFile):

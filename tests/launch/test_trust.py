@@ -436,3 +436,16 @@ def test_no_command_runs_code_that_a_strangers_files_name(tmp_path, podzero, way
         if command in asked:
             assert done.returncode == 2, (command, done.stderr)
             assert "subprocess:check_output is code that the experiment names" in done.stderr, (command, done.stderr)
+
+
+@pytest.mark.parametrize("place", ["optax:evil.py", "gymnasium.wrappers:evil.py"])
+def test_a_file_whose_name_holds_that_of_a_known_module_is_asked_for(trusted, code, monkeypatch, place):
+    monkeypatch.chdir(code(place, "1").parent)
+    with pytest.raises(ConfigError, match=place):
+        trusted(None).approve(place)
+
+
+@pytest.mark.parametrize("place", ["base64:evil.py", "optax:evil.py"])
+def test_a_file_without_a_name_is_never_read_as_a_module_with_one(place):
+    with pytest.raises(ConfigError, match="expected module:Name"):
+        importing.import_named(place, "network.name")
