@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 
+import psutil
 import pytest
 
 from podzero.errors import ConfigError
@@ -105,10 +106,13 @@ def cluster(ray_nodes):
         yield nodes
 
 
-def test_a_cluster_on_this_machine_has_room_for_fractions_of_cpus():
+def test_a_cluster_on_this_machine_has_room_for_fractions_of_cpus_and_starts_no_dashboard():
     cpus = os.cpu_count() + 0.5
     with connect(None, cpus=cpus) as here:
         assert [node.cpus for node in here.nodes()] == [os.cpu_count() + 1]
+        started = " ".join(part for child in psutil.Process().children() for part in child.cmdline())
+    assert "gcs_server" in started
+    assert "dashboard/dashboard.py" not in started
 
 
 def test_nodes_keep_their_environment_where_uv_run_started_a_process_that_had_imported_ray(cluster, monkeypatch):
