@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from podzero.errors import PodzeroError
 from podzero.learner.sharding import replicated
 from podzero.protocols import ParamSink, ReplayReader
 from podzero.types import Batch, Params, Versioned
@@ -22,10 +21,6 @@ log = logging.getLogger(__name__)
 
 PUBLISH_WAIT_S = 10.0
 """Longest time for which the training loop waits for a publication."""
-
-
-class NotFinite(PodzeroError, ValueError):
-    """Parameters with NaN or infinity, which nobody may play with."""
 
 
 class Publisher:
@@ -104,7 +99,7 @@ class Publisher:
 
     def _publish(self, version: int, params: Params, finite: jax.Array) -> None:
         if not finite:
-            raise NotFinite(f"those of step {version} are not finite")
+            raise ValueError(f"those of step {version} are not finite")
         if self._local is not None:
             self._local.publish(version, params)
         if self._sink is not None:

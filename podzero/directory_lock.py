@@ -94,8 +94,7 @@ class DirectoryLock:
           TakenOver: another process has written its name into the file; the message names it.
         """
         if time.monotonic() - self._beat_at > PATIENCE_S:  # this process stood still, and its thread may come later
-            with suppress(OSError):
-                self._look()
+            self._look()
         if self._taken_by is not None:
             raise TakenOver(
                 f"{self._taken_by} works in {self._path.parent} since this process stood still for more than "
@@ -123,10 +122,10 @@ class DirectoryLock:
 
     def _beat(self) -> None:
         while not self._closed.wait(BEAT_S):
+            self._look()
+            if self._taken_by is not None:
+                return
             with suppress(OSError):  # a full disk, or storage that is gone for a moment
-                self._look()
-                if self._taken_by is not None:
-                    return
                 self._write()
 
     def _look(self) -> None:

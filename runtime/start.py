@@ -90,9 +90,10 @@ def _set_aside_later(
     """
     try:
         known = {found.step for found in present}
-        for new in (found for found in checkpoints(workdir) if found.step > step and found.step not in known):
+        new = [found.folder for found in checkpoints(workdir) if found.step > step and found.step not in known]
+        if new:
             raise StorageError(
-                f"{new.folder} appeared while the workers started from an older state: the storage shows its files "
+                f"{new[0]} appeared while the workers started from an older state: the storage shows its files "
                 "late. Give the same command again, to resume from that checkpoint"
             )
         for checkpoint, reason in damaged:
