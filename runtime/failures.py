@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from podzero.config import RestartsConfig
-from podzero.errors import ClusterError, ConfigError
+from podzero.errors import TRY_AGAIN, ConfigError, PodzeroError
 from podzero.runtime.cluster.placement import Node, Reservation
-from podzero.runtime.cluster.remote import NodeLost, WorkerDied
+from podzero.runtime.cluster.remote import NodeLost
 from podzero.runtime.monitoring.monitor import kind_of
 from podzero.runtime.nodes import NodesAbsent
 from podzero.runtime.stopping import StopRequest
@@ -360,11 +360,8 @@ def _signature(error: Exception) -> str:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether the cause of a failed start may be gone at the next attempt."""
-    from podzero.learner import HostLost
-    from podzero.replay import PortTaken
-
-    return isinstance(error, (WorkerDied, ClusterError, HostLost, PortTaken)) and not isinstance(error, NodesAbsent)
+    """Whether the cause of a failed start may be gone at the next attempt; `NodesAbsent` has waited long enough."""
+    return isinstance(error, PodzeroError) and error.exit_code == TRY_AGAIN and not isinstance(error, NodesAbsent)
 
 
 def _ends_training(error: Exception) -> bool:

@@ -77,7 +77,7 @@ class Run:
         self._learner_failures = LearnerFailures(experiment.restarts)
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
-        """Prepares for workers that have just started; training time counts from when their nodes had joined.
+        """Prepares for workers that have just started; what their nodes cost counts from when they had joined.
 
         Args:
           checkpoint: the checkpoint from which they started.
@@ -162,6 +162,7 @@ class Run:
 
         Raises:
           RunFailed: the learner would fail again, has failed too often, or too many attempts to start failed.
+          TakenOver: another process has taken over the directory, for instance during a long wait for nodes.
         """
         pause_s = self._pause_s(loss) if isinstance(loss, LearnerFailed) else 0.0
         when = f"in {pause_s:g} s" if pause_s else "as soon as enough nodes have joined"
@@ -174,6 +175,7 @@ class Run:
         restarts = self._monitor.status(time.monotonic()).restarts + 1
         policy = RestartPolicy()
         while not signals.event.is_set():
+            self._check_held()
             try:
                 with signals.interrupting():
                     checkpoint = start_workers(self._supervisor, self._workdir, seen=self._saver.newest)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import threading
 from contextlib import nullcontext
+from unittest.mock import Mock
 
 import pytest
 from fake_cluster import PENDING, cpu_node, saves_learner
 
+from podzero.directory_lock import TakenOver
 from podzero.errors import ClusterError, ConfigError
 from podzero.learner import CheckpointMismatch, HostLost, TrainingDiverged
 from podzero.learner.devices import DevicesHang
@@ -29,6 +31,7 @@ from podzero.runtime.start import LastCheckpointFailed
 from podzero.runtime.stopping import StopSignals
 from podzero.runtime.supervisor import Supervisor
 from podzero.runtime.workers import LearnerFailed, RunFailed
+from podzero.storage import StorageError
 from podzero.workdir import Workdir
 
 
@@ -82,6 +85,22 @@ def test_a_recovery_survives_every_error_that_may_pass(make_run):
     assert signals.event.waits == sorted(signals.event.waits)
     assert max(signals.event.waits) <= failures_module.LONGEST_PAUSE_S
     assert view.statuses[-1].restarts == 1
+
+
+def test_a_recovery_ends_once_another_process_works_in_the_directory(make_run):
+    run, cluster, signals, _ = make_run()
+    begun = []
+
+    def ready():
+        begun.append(True)
+        run._check_held = Mock(side_effect=TakenOver("process 7 on elsewhere works there"))
+        raise NodesAbsent("waited for nodes")
+
+    cluster.answers[LearnerProcess]["ready"] = ready
+    learner_dies_with_its_node(cluster)
+    with pytest.raises(TakenOver):
+        run.until_end(signals)
+    assert (len(begun), cluster.alive()) == (1, [])
 
 
 def test_a_recovery_waits_for_nodes_however_often(make_run):
@@ -338,7 +357,10 @@ def test_hosts_that_fail_one_after_the_other_at_the_same_step_are_no_repeated_fa
         failures.pause_s(failed(WorkerDied(message.format(3, 7))), 40, 40, 60.0)
 
 
-@pytest.mark.parametrize("error", [NodeLost("learner is gone"), PortTaken("port 7"), HostLost("host 1 did not join")])
+@pytest.mark.parametrize(
+    "error",
+    [NodeLost("learner is gone"), PortTaken("port 7"), HostLost("host 1 did not join"), StorageError("stale handle")],
+)
 def test_a_first_start_that_fails_by_something_that_may_pass_is_tried_again(no_wait, error):
     outcomes, stopping = [error, "started"], no_wait()
 
