@@ -223,7 +223,7 @@ class Monitor:
         counted = ((stop.steps, self._step, "steps"), (stop.games, self._totals["games"], "games"))
         for limit, done, rate in counted:
             per_s = self._rates[rate].per_s(now)
-            if limit is not None and (per_s > 0 or done >= limit):
+            if self._training.started and limit is not None and (per_s > 0 or done >= limit):
                 limits.append((limit - done) / per_s if done < limit else 0.0)
         return max(min(limits), 0.0) if limits else None
 

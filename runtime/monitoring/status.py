@@ -37,8 +37,8 @@ class RunStatus:
     elapsed_s: float
     """Seconds of training, over all resumptions: of each start from its first learner step on."""
     time_left_s: float | None = None
-    """Seconds until the first `stop` limit is reached, at current rates; while the last snapshot is judged, until the
-    limit of that."""
+    """Seconds until the first `stop` limit is reached, at current rates; before the first learner step, those that
+    `stop.minutes` leaves; while the last snapshot is judged, until the limit of that."""
     step: int = 0
     """Learner step."""
     episodic: bool = False

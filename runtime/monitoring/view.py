@@ -55,8 +55,7 @@ def status_line(status: RunStatus, since_command_s: float | None = None) -> str:
     if status.failing:
         shown = list(status.failing)[:_FAILING]
         parts.append(f"failing: {', '.join(shown)}{_more(status)}")
-    if status.time_left_s is not None:
-        parts.append(f"left {clock(status.time_left_s)}")
+    parts.append(_left(status, clock))
     return "  ".join(part for part in parts if part)
 
 
@@ -65,6 +64,13 @@ def _time(status: RunStatus, since_command_s: float | None, form: Callable[[floa
     if status.elapsed_s or since_command_s is None:
         return form(status.elapsed_s)
     return f"{form(since_command_s)} since the command"
+
+
+def _left(status: RunStatus, form: Callable[[float], str]) -> str:
+    if status.time_left_s is None:
+        return ""
+    begins = " from the first step" if status.phase in ("starting", "collecting") else ""
+    return f"{form(status.time_left_s)} left{begins}"
 
 
 def _units(status: RunStatus) -> tuple[str, str, str]:
@@ -86,9 +92,7 @@ def status_panel(
     status: RunStatus, log_lines: Sequence[tuple[int, str]] = (), since_command_s: float | None = None
 ) -> Panel:
     """The status as a panel, above the (level, text) of the newest log records; for the time see `status_line`."""
-    times = _time(status, since_command_s, duration)
-    if status.time_left_s is not None:
-        times += f" · {duration(status.time_left_s)} left"
+    times = " · ".join(filter(None, (_time(status, since_command_s, duration), _left(status, duration))))
     grid = Table.grid(padding=(0, 1, 0, 0), expand=True)
     grid.add_column(style="bold", no_wrap=True, width=_LABEL_WIDTH)
     grid.add_column(ratio=1)

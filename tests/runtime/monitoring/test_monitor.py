@@ -46,8 +46,11 @@ def test_training_counts_from_the_first_step_of_each_start_until_it_ends(experim
     assert (status.phase, status.elapsed_s, status.time_left_s) == ("judging", 700.0, 20.0)
 
 
-def test_a_run_without_a_step_has_not_trained(monitor):
+def test_a_run_without_a_step_has_not_trained():
+    monitor = Monitor(load("tic_tac_toe", ["stop.minutes=10", "stop.games=2"]), now=1000.0)
     monitor.add("learner", {"learner/step": 0}, 1100.0)
+    monitor.add("actor-0", {"count/games": 1}, 1598.0)
+    monitor.add("actor-0", {"count/games": 1}, 1599.0)
     status = monitor.status(1600.0)
     assert (status.elapsed_s, status.time_left_s) == (0.0, 600.0)
     monitor.enter("stopping", 1600.0)

@@ -170,6 +170,9 @@ def test_until_training_time_passes_the_time_since_the_command_is_shown():
     new = dataclasses.replace(NEW, elapsed_s=0.0)
     assert_shows(status_line(new, 57.4), "0:57 since the command")
     assert_shows(drawn(new, 80, since_command_s=57.4), "57 s since the command")
+    waiting = dataclasses.replace(new, phase="collecting", time_left_s=600.0)
+    assert_shows(status_line(waiting), "0:00", "10:00 left from the first step")
+    assert_shows(drawn(waiting, 100), "0 s", "10 min 00 s left from the first step")
     assert status_line(FULL, 57.4) == status_line(FULL)
     assert drawn(FULL, 80, since_command_s=57.4) == drawn(FULL, 80)
 
