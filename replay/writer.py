@@ -168,12 +168,16 @@ class ShardedWriter:
 class LenientWriter:
     """A `ReplayWriter` over another one, which leaves out the samples that the other refuses, and counts them.
 
+    Args:
+      writer: the other one.
+      metric: the name of the count.
+
     Raises:
       SignatureError: `MOST_REFUSED` writes in a row were refused, so that more than single numbers are wrong.
     """
 
-    def __init__(self, writer: ReplayWriter) -> None:
-        self._writer = writer
+    def __init__(self, writer: ReplayWriter, metric: str = "count/refused_samples") -> None:
+        self._writer, self._metric = writer, metric
         self._refused = 0
         self._in_row = 0
 
@@ -188,7 +192,7 @@ class LenientWriter:
             self._in_row += 1
             if self._in_row >= MOST_REFUSED:
                 raise
-            log.warning("%d samples are left out (count/refused_samples): %s", len(samples.version), refusal)
+            log.warning("%d samples are left out (%s): %s", len(samples.version), self._metric, refusal)
         else:
             self._in_row = 0
 
@@ -201,9 +205,9 @@ class LenientWriter:
         self._writer.close()
 
     def metrics(self) -> dict[str, float]:
-        """`count/refused_samples`, the samples left out since the last call."""
+        """How many samples were left out since the last call."""
         refused, self._refused = self._refused, 0
-        return {"count/refused_samples": float(refused)}
+        return {self._metric: float(refused)}
 
 
 class _Connection:

@@ -84,10 +84,13 @@ def actor_clients(
     from podzero.runtime.build import with_metrics
 
     spec = spec_of(experiment.env)
-    samples = LenientWriter(make_writer(shards, spec, experiment, near=own_address()))
+    samples, states = LenientWriter(make_writer(shards, spec, experiment, near=own_address())), None
+    report = with_metrics(report, samples)
     # No preference for near shards: writes of states never block, so all states would end up there.
-    states = LenientWriter(make_writer(shards, spec, experiment, table=STATES)) if experiment.reanalyse.share else None
-    return ActorClients(source, samples, with_metrics(report, samples), states)
+    if experiment.reanalyse.share:
+        states = LenientWriter(make_writer(shards, spec, experiment, table=STATES), "count/refused_states")
+        report = with_metrics(report, states)
+    return ActorClients(source, samples, report, states)
 
 
 def seed_of(seed: int, index: int, attempt: int) -> int:

@@ -40,12 +40,12 @@ class Door:
 
 def test_a_lenient_writer_leaves_out_refused_samples_and_counts_them(make_samples, caplog):
     door = Door()
-    writer = LenientWriter(door)
+    writer = LenientWriter(door, "count/refused_states")
     for start in (0, -16, 8, -32, 16):
         writer.write(make_samples(8, start))
     assert door.written == [0, 8, 16]
-    assert writer.metrics() == {"count/refused_samples": 16.0}
-    assert writer.metrics() == {"count/refused_samples": 0.0}
+    assert writer.metrics() == {"count/refused_states": 16.0}
+    assert writer.metrics() == {"count/refused_states": 0.0}
     assert "value_target[0]: found nan" in caplog.text
 
 
