@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from queue import Empty
@@ -242,11 +243,11 @@ class Analyst:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; raises ValueError for a key that stands twice, of which `json` would lose one."""
+    """A JSON object; raises ValueError for a key given twice, of which `json` would lose one value."""
     tree = dict(pairs)
     if len(tree) < len(pairs):
-        twice = next(key for place, (key, _) in enumerate(pairs) if key in dict(pairs[:place]))
-        raise ValueError(f"the key '{twice}' stands twice")
+        [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"the key '{twice}' is given twice")
     return tree
 
 

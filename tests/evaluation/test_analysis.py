@@ -164,9 +164,9 @@ def test_a_key_that_is_not_known_is_refused_by_name(analyst, key, words):
     assert "move" in answered
 
 
-def test_a_key_that_stands_twice_is_refused(analyst):
+def test_a_key_given_twice_is_refused(analyst):
     (answer,) = answers(analyst, '{"moves": [], "moves": [4]}')
-    assert "'moves' stands twice" in answer["error"]
+    assert "'moves' is given twice" in answer["error"]
 
 
 def test_whether_moves_are_named_is_true_or_false(analyst):
