@@ -113,13 +113,13 @@ def digests(folder: Path) -> dict[str, str]:
     return {file.relative_to(folder).as_posix(): digest_of(file) for file in files}
 
 
-def altered(folder: Path, digests: Mapping[str, str]) -> str | None:
-    """The first file below `folder` that is missing or has another digest than in `digests`; None if there is none.
+def altered(folder: Path, expected: Mapping[str, str]) -> str | None:
+    """The first file below `folder` that is missing or has another digest than in `expected`; None if there is none.
 
     Raises:
       StorageError: a file cannot be read, although it may be intact.
     """
-    for name, digest in digests.items():
+    for name, digest in expected.items():
         file = folder / name
         with reading(file):
             if not file.is_file() or digest_of(file) != digest:

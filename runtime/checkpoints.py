@@ -105,7 +105,13 @@ def checkpoints(workdir: Workdir) -> list[Checkpoint]:
       StorageError: the folder cannot be read.
     """
     with reading(workdir.checkpoints):
-        return _checkpoints(workdir)
+        # If the process died while a checkpoint of the same step was being replaced, the old one has another name.
+        folders = {int(old.stem): old for old in workdir.checkpoints.glob(f"[0-9]*{_REPLACED}")}
+        folders |= {step: step_folder(workdir.checkpoints, step) for step in step_folders(workdir.checkpoints)}
+        found: list[Checkpoint] = []
+        for step in sorted(folders):
+            found.insert(0, _read(step, folders[step])._replace(before=tuple(found)))
+        return found
 
 
 def seen_checkpoints(workdir: Workdir, seen: int | None = None) -> list[Checkpoint]:
@@ -133,16 +139,6 @@ def seen_checkpoints(workdir: Workdir, seen: int | None = None) -> list[Checkpoi
 def anew(workdir: Workdir) -> str:
     """The arguments of `podzero train` that begin a run again at step 0, in a new directory."""
     return shlex.join([str(workdir.experiment_file), "--workdir", str(unused(workdir.root))])
-
-
-def _checkpoints(workdir: Workdir) -> list[Checkpoint]:
-    # If the process died while a checkpoint of the same step was being replaced, the old one has another name.
-    folders = {int(old.stem): old for old in workdir.checkpoints.glob(f"[0-9]*{_REPLACED}")}
-    folders |= {step: step_folder(workdir.checkpoints, step) for step in step_folders(workdir.checkpoints)}
-    found: list[Checkpoint] = []
-    for step in sorted(folders):
-        found.insert(0, _read(step, folders[step])._replace(before=tuple(found)))
-    return found
 
 
 def write_checkpoint(
