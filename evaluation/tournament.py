@@ -134,7 +134,9 @@ class TournamentFiles:
 
         Raises:
           TournamentError: the file cannot be written.
+          TakenOver: another process plays there since this one stood still.
         """
+        self._lock.check()
         lines = "".join(json.dumps(line) + "\n" for pair in pairs for line in self._lines(pair))
         try:
             with self._file.open("a", encoding="utf-8") as file:

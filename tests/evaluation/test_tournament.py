@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from podzero.directory_lock import TakenOver
 from podzero.envs import HostEnv, make_env
 from podzero.errors import ConfigError
 from podzero.evaluation.games import PlayedGame, PlayedPair
@@ -385,6 +386,15 @@ def test_games_without_settings_are_not_overwritten(games, open_files):
     (games.parent / "tournament.json").unlink()
     with pytest.raises(TournamentError, match=r"without tournament.json"):
         open_files()
+
+
+def test_a_tournament_that_another_process_has_taken_over_writes_nothing_more(open_files, tmp_path):
+    files = open_files()
+    (tmp_path / "t" / ".lock").write_text("7 elsewhere 000000000001")
+    files._lock._look()
+    with pytest.raises(TakenOver, match="process 7 on elsewhere"):
+        files.append([])
+    assert files.read() == []
 
 
 def test_two_processes_do_not_play_in_one_folder(games, tmp_path):
