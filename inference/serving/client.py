@@ -180,9 +180,11 @@ class ServerClient:
         """Counts what a server sent and cannot be used; returns the reason."""
         self._refused_answers += 1
         self._unusable[self._address] += 1
+        why = f"what it answers cannot be used: {error}"
         if self._unusable[self._address] >= MOST_UNUSABLE:
             self._left_alone_until[self._address] = time.monotonic() + _RETURN_S
-        return f"what it answers cannot be used: {error}"
+            log.warning("%s leaves %s alone for %g s: %s", self._hello.name, self._server, _RETURN_S, why)
+        return why
 
     def _connect(self, deadline: float) -> None:
         """Tries the servers in turn until one accepts; logs a long wait."""
