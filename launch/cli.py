@@ -30,8 +30,8 @@ from podzero.workdir import Workdir, WorkdirError
 EXIT_CODES = (
     "Exit codes: 0 success; 1 a negative result (analyze: a line had an error; compile: does not fit; doctor: a check "
     "failed) or an unexpected error; 2 an error that its message explains; 3 a run ended without saving its last "
-    "checkpoint; 4 a failure of a cluster, storage or process, after which the same command may succeed; 129, 130 and "
-    "143: ended by SIGHUP, Ctrl-C or SIGTERM, a run after saving its last checkpoint."
+    "checkpoint; 4 a failed cluster, storage or process, or a directory in use: the same command may succeed later; "
+    "129, 130 and 143: ended by SIGHUP, Ctrl-C or SIGTERM, a run after saving its last checkpoint."
 )
 
 app = typer.Typer(

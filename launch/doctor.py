@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from packaging.requirements import Requirement
 
-from podzero.errors import ClusterError
+from podzero.errors import ConfigError
 
 CheckVerdict = Literal["ok", "warn", "fail"]
 PROBE_TIMEOUT_S = 120.0
@@ -151,7 +151,7 @@ def ray() -> Check:
 
     try:
         check_session_folder(session_folder())
-    except ClusterError as error:
+    except ConfigError as error:
         return Check("Ray", "fail", str(error), "no experiment can be trained here without Ray")
     return _importable("Ray", "import ray; print(ray.__version__)")
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from podzero.changes import CHANGEABLE, RecordedChange, differences, record_lines, recorded_changes
 from podzero.config import Experiment, Layers, OwnFile, parse, read_tree
 from podzero.directory_lock import DirectoryLock, Held, LockHolder, holder_of
-from podzero.errors import ConfigError, PodzeroError
+from podzero.errors import TRY_AGAIN, ConfigError, PodzeroError
 from podzero.importing import file_digest
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")
@@ -28,6 +28,12 @@ SWEEP_FILE = "sweep.json"
 
 class WorkdirError(PodzeroError, RuntimeError):
     """A working directory that cannot be used; the message says why and what to do."""
+
+
+class InUse(WorkdirError):
+    """Another live process works in the directory; it may end."""
+
+    exit_code = TRY_AGAIN
 
 
 class Inheritance(NamedTuple):
@@ -202,7 +208,8 @@ class Workdir:
         """Reserves the directory for this process until the lock is closed; creates it if it is missing.
 
         Raises:
-          WorkdirError: another live process works here, or the directory cannot be written.
+          InUse: another live process works here.
+          WorkdirError: the directory cannot be written or locked.
         """
         try:
             self.root.mkdir(parents=True, exist_ok=True)
@@ -223,7 +230,7 @@ class Workdir:
         """Refuses a directory in use, before anything is said about its run; `lock` then reserves it.
 
         Raises:
-          WorkdirError: another live process works here.
+          InUse: another live process works here.
         """
         if (holder := self.holder()) is not None:
             raise self._in_use(holder)
@@ -235,8 +242,8 @@ class Workdir:
     def _read_changes(self) -> str:
         return self.changes_file.read_text(errors="replace", encoding="utf-8") if self.changes_file.exists() else ""
 
-    def _in_use(self, holder: LockHolder) -> WorkdirError:
-        return WorkdirError(f"{self.root} is in use: {holder} works there")
+    def _in_use(self, holder: LockHolder) -> InUse:
+        return InUse(f"{self.root} is in use: {holder} works there")
 
     def _not_writable(self, error: OSError) -> WorkdirError:
         return WorkdirError(f"cannot write the working directory {self.root}: {error.strerror}")

@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from podzero.errors import ClusterError
+from podzero.errors import ClusterError, ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -111,11 +111,11 @@ def check_session_folder(folder: Path) -> None:
     """Checks that Ray can have sockets below `folder`.
 
     Raises:
-      ClusterError: its path is too long for them.
+      ConfigError: its path is too long for them.
     """
     most = _SOCKET_BYTES - len(f"/{_SOCKET}")
     if (length := len(os.fsencode(folder.absolute()))) > most:
-        raise ClusterError(
+        raise ConfigError(
             f"Ray cannot keep its sockets in {folder}: the path has {length} bytes, and at most {most} leave room for "
             "their names; set TMPDIR (or RAY_TMPDIR, which precedes it) to a folder with a shorter path, such as /tmp"
         )
@@ -132,7 +132,8 @@ def local_cluster(cpus: float) -> Iterator[str]:
       the address of the cluster.
 
     Raises:
-      ClusterError: Ray did not start in several attempts, or its files would have paths that are too long.
+      ClusterError: Ray did not start in several attempts.
+      ConfigError: Ray's files would have paths that are too long.
     """
     check_session_folder(session_folder())
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

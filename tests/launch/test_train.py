@@ -34,7 +34,7 @@ def test_a_run_in_use_is_refused_before_anything_is_said_about_it(ended, command
     with ended.lock():
         code, out, error = command("train", str(ended.root), limit)
         assert command("train", str(ended.root), "stop.minutes=9", "--check")[0] == 0
-    assert (code, out) == (2, "")
+    assert (code, out) == (4, "")
     assert "is in use" in error
 
 

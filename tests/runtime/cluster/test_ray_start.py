@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from ray._private import accelerators
 
-from podzero.errors import ClusterError
+from podzero.errors import ConfigError
 from podzero.runtime.cluster.ray_start import (
     check_session_folder,
     deferred_signals,
@@ -157,5 +157,5 @@ def test_the_folder_of_a_session_is_rays(monkeypatch, variables, folder):
 def test_a_folder_whose_path_is_too_long_for_sockets_is_refused_before_ray_starts(monkeypatch):
     check_session_folder(Path("/tmp"))
     monkeypatch.setenv("RAY_TMPDIR", f"/tmp/{'ü' * 45}")
-    with pytest.raises(ClusterError, match="TMPDIR"), local_cluster(1):
+    with pytest.raises(ConfigError, match="TMPDIR"), local_cluster(1):
         pass
