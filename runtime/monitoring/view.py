@@ -198,7 +198,7 @@ def _checkpoint_items(status: RunStatus, age: str) -> Iterator[str]:
     if status.failed_saves:
         yield f"[bold red]{status.failed_saves:,} saves failed since: all that time is lost if the run ends[/bold red]"
     if status.damaged_shards or status.missing_samples:
-        yield f"[yellow]{status.missing_samples:,} samples missing from lost or damaged ones[/yellow]"
+        yield f"[yellow]{status.missing_samples:,} samples missing from lost or damaged shards[/yellow]"
 
 
 def _failing(status: RunStatus) -> RenderableType:
