@@ -325,6 +325,21 @@ def _constant(plane: Planes) -> bool:
     return bool(plane.all()) or not plane.any()
 
 
+def handicap_squares(size: int, stones: int) -> list[Square]:
+    """The points of a fixed handicap in Go, in the order of the GTP specification (section 4.1.1).
+
+    None below 7 x 7, at most four on 7 x 7 and where no point is the centre, elsewhere nine.
+    """
+    stones = min(stones, 0 if size < 7 else 4 if size == 7 or size % 2 == 0 else 9)
+    low, middle = 2 if size < 13 else 3, size // 2
+    high = size - 1 - low
+    corners = [(high, low), (low, high), (low, low), (high, high)]
+    sides = [(middle, low), (middle, high), (high, middle), (low, middle)]
+    # The centre is the last stone of 5, 7 and 9.
+    around = stones if stones < len(corners) else stones - stones % 2
+    return [*(corners + sides)[:around], *[(middle, middle)] * (stones - around)]
+
+
 def checkers(game: PlayableGame) -> str:
     """Where the checkers of backgammon are, by the points' numbers for the player to move, and the dice."""
     position = game.position.state.game

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from queue import Queue
 from typing import Any, NamedTuple
@@ -19,9 +19,10 @@ from podzero.config import KOMI
 from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.boards.go import Go, check_komi, unended, with_komi
 from podzero.envs.notation import NotationError, fen_of, names_in_text
+from podzero.errors import described
 from podzero.evaluation.engines import GTP_COLOURS, GtpAnswer
 from podzero.reading import End, read_ahead
-from podzero.tools.play.drawing import board_text
+from podzero.tools.play.drawing import board_text, handicap_squares
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.search_steps import Line, Root, SearchedLines
 from podzero.tools.play.timed_search import EngineParts, GtpClock
@@ -62,14 +63,11 @@ def word_at(words: list[str], place: int, expected: str) -> str:
 
 def number_at(words: list[str], place: int, expected: str) -> float:
     """The number at index `place`; raises `GtpError` if it is missing or not a number."""
-    try:
-        number = float(word_at(words, place, expected))
-    except ValueError:
-        raise GtpError(f"syntax error: expected {expected}, not '{words[place][:80]}'") from None
-    # Not `>`, so that NaN is refused too.
-    if not abs(number) <= _GREATEST:
-        raise GtpError(f"syntax error: expected {expected}, not '{words[place][:80]}'")
-    return number
+    word = word_at(words, place, expected)
+    with suppress(ValueError):
+        if abs(number := float(word)) <= _GREATEST:
+            return number
+    raise GtpError(f"syntax error: expected {expected}, not '{word[:80]}'")
 
 
 def whole_at(words: list[str], place: int, expected: str, least: int = 0) -> int:
@@ -240,7 +238,7 @@ class GtpServer:
             if self._parts.done() and self._parts.exception() is error:
                 raise
             log.exception("the command %s failed", command.name)
-            text = " ".join(f"{command.name} failed: {type(error).__name__}: {error}".split())
+            text = " ".join(f"{command.name} failed: {described(error)}".split())
             self._write(str(GtpAnswer(command.number, text[:500], failed=True)))
 
     def _known(self, name: str) -> bool:
@@ -525,19 +523,8 @@ def kata_info(lines: Sequence[Line], game: PlayableGame) -> str:
 
 
 def handicap_points(size: int, stones: int) -> list[str]:
-    """The points of a fixed handicap, in the order of the GTP specification (section 4.1.1).
-
-    None below 7 x 7, at most four on 7 x 7 and where no point is the centre, elsewhere nine.
-    """
-    stones = min(stones, 0 if size < 7 else 4 if size == 7 or size % 2 == 0 else _MOST_STONES)
-    low = 3 if size < 13 else 4
-    middle, high = (size + 1) // 2, size + 1 - low
-    corners = [(low, low), (high, high), (low, high), (high, low)]
-    sides = [(low, middle), (high, middle), (middle, low), (middle, high)]
-    # The centre is the last stone of 5, 7 and 9.
-    around = stones if stones < len(corners) else stones - stones % 2
-    points = [*(corners + sides)[:around], *[(middle, middle)] * (stones - around)]
-    return [f"{_COLUMNS[column - 1]}{row}" for column, row in points]
+    """The names of `handicap_squares`."""
+    return [f"{_COLUMNS[column]}{size - row}" for row, column in handicap_squares(size, stones)]
 
 
 def final_score(game: PlayableGame, komi: float) -> str | None:

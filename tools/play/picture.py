@@ -12,7 +12,7 @@ import numpy as np
 
 from podzero.config import SimulatorConfig
 from podzero.envs import SimulatorReplay
-from podzero.tools.play.drawing import Drawing, Square
+from podzero.tools.play.drawing import Drawing, Square, handicap_squares
 from podzero.tools.play.game import PlayableGame
 
 CELL, MARGIN = 60, 34
@@ -189,11 +189,10 @@ class BoardPicture:
 
 def star_points(size: int) -> list[Square]:
     """The marked points of a Go board of `size` lines: its middle and, from 9 lines on, those near its corners."""
-    edge = 3 if size >= 13 else 2
-    near = (edge, size // 2, size - 1 - edge)
+    if size < 9:
+        return [(size // 2, size // 2)]
     # Boards below 13 lines have none at the middles of the sides.
-    marked = [(row, column) for row in near for column in near if size >= 13 or (row == near[1]) == (column == near[1])]
-    return marked if size >= 9 else [(size // 2, size // 2)]
+    return handicap_squares(size, 5 if size < 13 else 9)
 
 
 def heat_of(drawing: Drawing, policy: Mapping[int, float]) -> dict[Square, float]:

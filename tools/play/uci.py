@@ -14,6 +14,7 @@ import numpy as np
 
 from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.notation import NotationError, fen_of, pieces_of, state_of, white_to_move
+from podzero.errors import described
 from podzero.evaluation.engines import UCI_VARIANTS, UciOption, UciPosition
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.search_steps import Line, Root, SearchedLines
@@ -85,7 +86,7 @@ class UciServer:
 
     def _tell_failure(self, name: str, error: Exception) -> None:
         log.error("%s failed", name, exc_info=error)
-        self._say(" ".join(f"info string {name} failed: {type(error).__name__}: {error}".split())[:500])
+        self._say(" ".join(f"info string {name} failed: {described(error)}".split())[:500])
 
     def _say(self, line: str) -> None:
         with self._writing:

@@ -47,7 +47,7 @@ class SweepFolder:
         return Workdir(self.root / run.name)
 
     def lock(self) -> DirectoryLock:
-        """Reserves the folder for this process until the returned file is closed; creates it if it is missing.
+        """Reserves the folder for this process until the lock is closed; creates it if it is missing.
 
         Raises:
           WorkdirError: another process runs this sweep, or the folder cannot be written.

@@ -105,7 +105,7 @@ def test_the_board_of_go_is_one_area_with_star_points():
     _, draw = board("go_9x9")
     assert draw().count("<rect") == 1
     assert [len(star_points(size)) for size in (7, 9, 13, 19)] == [1, 5, 9, 9]
-    assert star_points(9) == [(2, 2), (2, 6), (4, 4), (6, 2), (6, 6)]
+    assert sorted(star_points(9)) == [(2, 2), (2, 6), (4, 4), (6, 2), (6, 6)]
 
 
 def test_the_lines_of_go_do_not_cross_the_numbers_of_a_policy():
