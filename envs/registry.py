@@ -235,8 +235,7 @@ def _in_time[C: (GymnasiumConfig, SimulatorConfig, OwnGameConfig, JaxLibraryConf
     make: Callable[[C], Made], config: C
 ) -> Made:
     """Calls `make(config)` within `env.build_timeout_s`."""
-    for path in import_paths(config):
-        approve(path)  # here, since the user may think about the answer for as long as they like
+    approve(*import_paths(config))  # here, since the user may think about the answer for as long as they like
     # It runs foreign code, which may hang.
     thread = DeadlineThread(config.title)
     try:

@@ -49,7 +49,7 @@ class TrustedCode:
       record: the JSON file that holds all three.
       ask: asks the user a question; returns whether the answer is yes. None: there is nobody to ask.
       command: the command line, for messages.
-      trust_all: whether everything is approved without a question. It is remembered, without the folders of files.
+      trust_all: whether everything is approved without a question. That is remembered, except for folders.
     """
 
     def __init__(self, record: Path, ask: Callable[[str], bool] | None, command: str, trust_all: bool = False) -> None:
@@ -154,8 +154,7 @@ def approve_code(experiment: Experiment) -> None:
     players = (experiment.teacher, *(opponent.who for opponent in experiment.actors.opponents))
     agents = [agent for who in players if who is not None and (agent := _agent(who)) is not None]
     for each in (experiment, *(agent.workdir.experiment() for agent in agents)):
-        for path in each.import_paths:
-            approve(path)
+        approve(*each.import_paths)
 
 
 def _agent(who: str) -> TrainedPlayer | None:

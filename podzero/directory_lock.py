@@ -1,4 +1,4 @@
-"""The lock of a directory, which one live process holds at a time, also where `flock` ends at the machine.
+"""The lock of a directory, which one live process holds at a time, also where other machines do not see `flock`.
 
 A file names the process and its machine, with a count that grows every `BEAT_S` while the process lives. On storage
 whose `flock` other machines do not see (NFS mounted with `nolock`), a holder lives if its count grows while one looks,

@@ -193,17 +193,18 @@ def ask_before_import(approve: Callable[[str], None]) -> None:
     _approve[:] = [approve]
 
 
-def approve(import_path: str) -> None:
+def approve(*import_paths: str) -> None:
     """Asks for code, as its import would; whatever `ask_before_import` was given decides.
 
     Args:
-      import_path: `file.py:Name` or `module:Name`, or either without a name.
+      *import_paths: each is `file.py:Name` or `module:Name`, or either without a name.
 
     Raises:
       ConfigError: it is refused.
     """
     for ask in _approve:
-        ask(import_path)
+        for path in import_paths:
+            ask(path)
 
 
 def _approve_home(found: Any, module: ModuleType) -> None:

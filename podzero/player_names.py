@@ -189,8 +189,7 @@ def game_to_play(game: str | None, *players: str | None) -> str | EnvConfig:
         raise ConfigError(f"these play different games: {listed}")
     if isinstance(chosen, str):
         return chosen
-    for path in import_paths(chosen):
-        approve(path)  # at once: importing JAX takes seconds
+    approve(*import_paths(chosen))  # at once: importing JAX takes seconds
     return in_matches(chosen)
 
 

@@ -63,7 +63,7 @@ def with_komi(state: BoardState, komi: Array) -> BoardState:
 
 
 def unended(state: BoardState, most_passes: int = 2) -> BoardState:
-    """A state of `Go` without a batch axis, on the host, in a game that goes on, whatever has ended it.
+    """A state of `Go` (without a batch axis, on the host), whose game goes on although the rules have ended it.
 
     Controllers and servers play on after two passes, a repetition or the last ply. At the last ply the earlier half of
     the plies is forgotten, so that there is room for more. At most `most_passes` passes in a row are counted.

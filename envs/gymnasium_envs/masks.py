@@ -126,7 +126,7 @@ def _checked(mask: Any, shape: tuple[int, ...], running: HostArray, place: str) 
 
 
 def _mask_name(tree: Mapping[str, Any]) -> str | None:
-    """The first key of a tree that names a mask; a number is none, but a count."""
+    """The first key of a tree that names a mask; one with a single number does not, since that is a count."""
     return next((key for key in tree if key in _NAMES and hasattr(tree[key], "__len__")), None)
 
 

@@ -17,7 +17,7 @@ MAX_JOINT_ACTIONS = 4096
 """Most combinations of a MultiDiscrete or MultiBinary action space."""
 WIDEST_ACTION = 2.0**24
 """Largest distance between the bounds of an action. Actions are float32 in [-1, 1], which in a wider range do not
-distinguish even whole numbers: bounds such as ±3.4e38 are none."""
+distinguish even whole numbers: bounds such as ±3.4e38 do not count as bounds."""
 NOMINAL_WIDTHS = 10.0
 """How far outside its bounds a float may lie during an episode, in multiples of their width: LunarLander flies four
 widths above its upper bound."""

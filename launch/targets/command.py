@@ -162,7 +162,7 @@ def confirm(experiment: Experiment, yes: bool) -> bool:
 
 def _doubts(experiment: Experiment) -> Iterator[str]:
     if experiment.stop.unlimited:
-        yield "The run has no limit: its machines cost until somebody stops it. Set one, such as stop.minutes=1440."
+        yield "The run has no limit: its machines cost money until it is stopped. Set one, such as stop.minutes=1440."
     found = rates(experiment)
     if found is not None and found.waiting > MOST_WAITING:
         yield f"The learner and its chips would wait {waiting_share(found.waiting)} of the time. {_advice(experiment)}"

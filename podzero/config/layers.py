@@ -236,7 +236,7 @@ def read_tree(path: Path) -> dict[str, Any]:
     """The content of a YAML file, which must be a mapping.
 
     Raises:
-      ConfigError: it is none, or cannot be read; the message names the file.
+      ConfigError: it is no mapping, or cannot be read; the message names the file.
     """
     try:
         tree = read_yaml(path.read_text(encoding="utf-8"))

@@ -79,7 +79,7 @@ class _Game:
         return bool(self.names) or self.depth > 0
 
     def add_tag(self, found: re.Match[bytes], apart: bool) -> None:
-        """Adds a pair in brackets, `apart` if an empty line precedes it, or notes why it is none of this game."""
+        """Adds a pair in brackets, `apart` if an empty line precedes it, or notes why it cannot belong here."""
         shown = _text(found[0])[:40]
         if found.lastgroup == "bracket":
             self._doubt(f'{shown} is not a tag such as [White "name"]')
