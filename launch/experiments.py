@@ -139,21 +139,20 @@ def _game(name: str) -> tuple[EnvConfig, EnvSpec, int | None]:
 
     library, _, game = name.partition("/")
     section: EnvConfig
+    if library in get_args(JaxLibrary) and game:
+        section, spec = _of_library(JaxLibraryConfig(name=library, id=game))  # type: ignore[arg-type]  # a JaxLibrary
+        return section, spec, spec.max_plies
     if library in SIMULATORS and game:
         section = SimulatorConfig(name=library, id=game)  # type: ignore[arg-type]  # one of SIMULATORS
-        spec = spec_of(section)
-    elif library in get_args(JaxLibrary) and game:
-        section, spec = _of_library(JaxLibraryConfig(name=library, id=game))  # type: ignore[arg-type]  # a JaxLibrary
     elif name in get_args(ChanceGame):
         section = ChanceGameConfig(name=name)  # type: ignore[arg-type]
-        spec = spec_of(section)
     elif name in get_args(Game):
         section = GameConfig(name=name)  # type: ignore[arg-type]
-        spec = spec_of(section)
     else:
         games = (*get_args(Game), *get_args(ChanceGame))
         libraries = ", ".join(f"{library}/GAME" for library in (*SIMULATORS, *get_args(JaxLibrary)))
         raise ConfigError(f"unknown game '{name}'{nearest(name, games)}; known: {', '.join(games)}, {libraries}")
+    spec = spec_of(section)
     return section, spec, spec.max_plies
 
 

@@ -471,7 +471,7 @@ class GtpServer:
         if not limits:
             return None
         game, search = self._parts.result()
-        if not search.limits:
+        if not search.can_forbid:
             raise GtpError(f"{limits[0].key}: {self._who} does not search, so its moves cannot be chosen")
         named = {key: np.zeros_like(game.legal_mask) for key in ("allow", "avoid")}
         for key, first, names, depth in limits:

@@ -90,7 +90,7 @@ Step = Callable[[], SearchedLines]
 class Steps(Protocol):
     """A player's searches in steps. Steps are run one at a time; one may still run when the next search begins."""
 
-    limits: bool
+    can_forbid: bool
     """Whether actions can be forbidden; a player that does not search ignores it."""
 
     def prepare(self, root: Root) -> None:
@@ -139,7 +139,7 @@ class TreeSteps:
       room: the simulations that it has room for.
     """
 
-    limits = True
+    can_forbid = True
 
     def __init__(self, tree: PlayerTree, room: int) -> None:
         self._tree, self._room = tree, room
@@ -204,7 +204,7 @@ class SizedSteps:
     def __init__(self, make: Callable[[int], Player], usual: int, most: int) -> None:
         self._sizes = sorted({max(most // STEP**step, 1) for step in range(COUNT)} | {min(usual, most)})
         self._players = {size: make(size) for size in self._sizes}
-        self.limits = all(isinstance(player, SearchPlayer) for player in self._players.values())
+        self.can_forbid = all(isinstance(player, SearchPlayer) for player in self._players.values())
         self._seconds: dict[int, float] = {}
         self._key = jax.random.key(0)
 

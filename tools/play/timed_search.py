@@ -52,10 +52,10 @@ class TimedSearch:
             self._steps = None
 
     @property
-    def limits(self) -> bool:
+    def can_forbid(self) -> bool:
         """Whether the search leaves out actions that are forbidden."""
         assert self._steps is not None
-        return self._steps.limits
+        return self._steps.can_forbid
 
     def prepare(self, root: Root) -> None:
         """Compiles and times the search of `root`, unless that has been done."""

@@ -224,7 +224,7 @@ class UciServer:
 
     def _forbidden(self, parts: EngineParts, names: Sequence[str]) -> np.ndarray[Any, Any] | None:
         """`[A]` bool, the actions that are not in `names`; None if none of these is legal."""
-        if names and not parts.search.limits:
+        if names and not parts.search.can_forbid:
             self._say(f"info string searchmoves: {self._who} does not search, so its moves cannot be chosen")
             return None
         named = np.zeros_like(parts.game.legal_mask)
