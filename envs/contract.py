@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.envs.jax_game import GameOfChance
-from podzero.errors import ConfigError
+from podzero.errors import ConfigError, described
 from podzero.protocols import Env
 from podzero.types import Array, EnvSpec, EnvState, View
 
@@ -52,14 +52,14 @@ def check_game(env: Env, games: int = 8, max_plies: int = 64, seed: int = 0) -> 
     except _Violation as violation:
         raise ConfigError(f"{name} violates the contract of podzero.envs.JaxGame: {violation}") from None
     except Exception as error:
-        raise ConfigError(f"{name} cannot be played: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{name} cannot be played: {described(error)}") from error
 
 
 def _name_of(env: Env) -> str:
     try:
         return env.spec.name
     except Exception as error:
-        raise ConfigError(f"a game cannot be played: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"a game cannot be played: {described(error)}") from error
 
 
 class _Played(NamedTuple):

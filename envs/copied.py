@@ -19,7 +19,7 @@ import numpy as np
 from podzero.envs.gymnasium_envs.making import REMEDY, explained, find, interface_to
 from podzero.envs.gymnasium_envs.masks import MASK
 from podzero.envs.gymnasium_envs.rendering import STEPS_PER_SECOND, picture, rendered
-from podzero.errors import ConfigError, nearest
+from podzero.errors import ConfigError, described, nearest
 from podzero.importing import import_extra
 
 _IMMUTABLE = frozenset({type(None), bool, int, float, str, bytes, type, np.float32, np.float64, np.int64, np.bool_})
@@ -116,7 +116,7 @@ class GymnasiumSimulator:
         try:
             has_chance = self._has_chance_events()
         except Exception as error:
-            raise ConfigError(f"{name} cannot be played: {type(error).__name__}: {error}. {REMEDY}") from error
+            raise ConfigError(f"{name} cannot be played: {described(error)}. {REMEDY}") from error
         if has_chance:
             raise ConfigError(
                 f"{name} has chance events: the same actions lead to different observations. Tree search plays copies, "

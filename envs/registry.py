@@ -36,7 +36,7 @@ from podzero.envs.jax_libraries import GymnaxEnv, JumanjiEnv
 from podzero.envs.open_spiel import OpenSpielGame
 from podzero.envs.pgx_games import PgxGame
 from podzero.envs.simulator import Simulator, check_simulator
-from podzero.errors import ConfigError, nearest
+from podzero.errors import ConfigError, described, nearest
 from podzero.importing import approve, import_class
 from podzero.own_code import check_digest
 from podzero.protocols import Env
@@ -97,7 +97,7 @@ def _instance(config: OwnGameConfig | SimulatorConfig, field: str) -> Any:
     try:
         return kind(**config.kwargs)
     except Exception as error:
-        call, found = f"{kind.__name__}(**{config.kwargs})", f"{type(error).__name__}: {error}"
+        call, found = f"{kind.__name__}(**{config.kwargs})", described(error)
         raise ConfigError(f"{field} = '{config.import_path}': {call} raised {found}") from error
 
 

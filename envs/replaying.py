@@ -11,7 +11,7 @@ from podzero.envs.faults import DeadlineThread, SimulatorError
 from podzero.envs.gymnasium_envs import picture, rendering_of
 from podzero.envs.registry import make_simulator
 from podzero.envs.simulator import RenderedSimulator
-from podzero.errors import ConfigError, PodzeroError
+from podzero.errors import ConfigError, PodzeroError, described
 from podzero.importing import import_class
 
 STEPS_PER_SECOND = 5.0
@@ -89,7 +89,7 @@ class SimulatorReplay:
         except TimeoutError as error:
             raise SimulatorError(f"{self._config.title}: {error} (env.{limit})") from None
         except Exception as error:
-            raise SimulatorError(f"{self._config.title} cannot be shown: {type(error).__name__}: {error}") from error
+            raise SimulatorError(f"{self._config.title} cannot be shown: {described(error)}") from error
 
 
 def renders(config: SimulatorConfig) -> bool:

@@ -22,7 +22,7 @@ from podzero.envs.gymnasium_envs.interface import Interface
 from podzero.envs.gymnasium_envs.making import Factory, make_own
 from podzero.envs.gymnasium_envs.rendering import picture, rendered
 from podzero.envs.gymnasium_envs.spaces import Actions, HostArray
-from podzero.errors import ConfigError
+from podzero.errors import ConfigError, described
 from podzero.importing import restore_path, without_current_folder
 
 FAULTS = "podzero_faults"
@@ -249,7 +249,7 @@ def _copy(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     try:
         return deepcopy(env, {id(part): part for part in drawing})
     except Exception as error:
-        raise ConfigError(f"{env} cannot be copied: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{env} cannot be copied: {described(error)}") from error
 
 
 def _reward(env: gymnasium.Env[Any, Any], action: Any) -> float:

@@ -22,7 +22,7 @@ from podzero.config import GymnasiumConfig, WrapperConfig
 from podzero.envs.gymnasium_envs.interface import Interface, parts_of_reset
 from podzero.envs.gymnasium_envs.masks import find_masks
 from podzero.envs.gymnasium_envs.spaces import Actions, Observations, mismatch
-from podzero.errors import ConfigError, nearest
+from podzero.errors import ConfigError, described, nearest
 from podzero.importing import how_to_install, import_class, import_place
 from podzero.own_code import check_digest
 from podzero.types import EnvSpec
@@ -147,7 +147,7 @@ def explained(what: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
     except gymnasium.error.DependencyNotInstalled as error:
         raise ConfigError(f"{what} {lacks(error)}") from error
     except Exception as error:
-        raise ConfigError(f"{what} cannot be made with kwargs {kwargs}: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{what} cannot be made with kwargs {kwargs}: {described(error)}") from error
 
 
 def lacks(error: gymnasium.error.DependencyNotInstalled) -> str:
@@ -206,7 +206,7 @@ def interface_to(
     try:
         returned = env.reset(seed=seed)
     except Exception as error:
-        raise ConfigError(f"{name}: its first reset failed: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{name}: its first reset failed: {described(error)}") from error
     try:
         observation, info = parts_of_reset(returned)
         first = observation

@@ -11,7 +11,7 @@ import numpy as np
 from podzero.config import GymnasiumConfig
 from podzero.envs.gymnasium_envs.making import Factory, lacks, make_own
 from podzero.envs.gymnasium_envs.spaces import HostArray
-from podzero.errors import ConfigError
+from podzero.errors import ConfigError, described
 
 MODE = "rgb_array"
 """Gymnasium's render mode whose frames are arrays of pixels."""
@@ -65,7 +65,7 @@ def rendered(env: Any, title: str) -> Any:
     except gymnasium.error.DependencyNotInstalled as error:
         raise ConfigError(f"{title}: rendering {lacks(error)}") from error
     except Exception as error:
-        raise ConfigError(f"{title} cannot be rendered: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{title} cannot be rendered: {described(error)}") from error
 
 
 def picture(frame: Any, title: str) -> HostArray:

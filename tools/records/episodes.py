@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from podzero.envs import Interface, is_truth
-from podzero.errors import ConfigError
+from podzero.errors import ConfigError, described
 from podzero.replay import Episode
 from podzero.tools.records.games import Fault
 
@@ -36,7 +36,7 @@ def read_episodes(file: Path, interface: Interface) -> Iterator[Episode | Fault]
             yield _episode(where, content(), interface)
         # NumPy, zlib and json raise many kinds of errors on damaged files.
         except Exception as error:
-            what = f"expected the arrays {', '.join(_KEYS)} ({type(error).__name__}: {error})"
+            what = f"expected the arrays {', '.join(_KEYS)} ({described(error)})"
             yield Fault(where, "unreadable", what)
 
 
