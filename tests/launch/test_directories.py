@@ -99,7 +99,7 @@ def test_a_run_that_is_in_a_directory_of_another_name_is_resumed(runs):
 def test_a_run_whose_experiment_cannot_be_read_is_not_started_anew_elsewhere(runs):
     start("cartpole")
     (runs / "cartpole/experiment.yaml").write_text("env: {name")
-    with pytest.raises(WorkdirError, match=r"cartpole/experiment\.yaml .*read"):
+    with pytest.raises(WorkdirError, match=r"cartpole cannot be read: .*experiment\.yaml"):
         find_start("cartpole", [], None)
 
 
