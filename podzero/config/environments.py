@@ -246,12 +246,17 @@ EnvConfig = Annotated[
 ]
 
 
+_FROM_ELSEWHERE = ("GymV21Environment", "GymV26Environment")
+"""Ids of gymnasium that make an environment of OpenAI's gym, from any module that `kwargs` name."""
+
+
 def import_paths(env: EnvConfig) -> list[str]:
     """The import paths of all code that an environment names, as `podzero.importing.approve` takes them."""
     own = [env.place] if isinstance(env, OwnFile) and (":" in env.place or env.path_field == "module") else []
     wrappers = (wrapper.name for wrapper in getattr(env, "wrappers", ()))
     named = (name if ":" in name else f"gymnasium.wrappers:{name}" for name in wrappers)
-    return [path for path in (*own, *named) if path]
+    elsewhere = [env.id] if isinstance(env, GymnasiumConfig) and env.id.startswith(_FROM_ELSEWHERE) else []
+    return [path for path in (*own, *named, *elsewhere) if path]
 
 
 def observes_komi(env: EnvConfig) -> bool:

@@ -438,6 +438,14 @@ def test_no_command_runs_code_that_a_strangers_files_name(tmp_path, podzero, way
             assert "subprocess:check_output is code that the experiment names" in done.stderr, (command, done.stderr)
 
 
+def test_an_id_that_makes_an_environment_of_any_module_is_asked_about(trusted):
+    tree = {"env": {"name": "gymnasium", "id": "GymV26Environment-v0", "kwargs": {"env_id": "os:Env-v0"}}, **_MODEL}
+    (path,) = parse(tree, "a test").import_paths
+    user = User(answer=False)
+    with pytest.raises(ConfigError, match="GymV26Environment-v0 is not trusted"):
+        trusted(user).approve(path)
+
+
 @pytest.mark.parametrize("place", ["optax:evil.py", "gymnasium.wrappers:evil.py"])
 def test_a_file_whose_name_holds_that_of_a_known_module_is_asked_for(trusted, code, monkeypatch, place):
     monkeypatch.chdir(code(place, "1").parent)
