@@ -439,7 +439,11 @@ def test_no_command_runs_code_that_a_strangers_files_name(tmp_path, podzero, way
 
 
 def test_an_id_that_makes_an_environment_of_any_module_is_asked_about(trusted):
-    tree = {"env": {"name": "gymnasium", "id": "GymV26Environment-v0", "kwargs": {"env_id": "os:Env-v0"}}, **_MODEL}
+    tree = {
+        "name": "a",
+        "env": {"name": "gymnasium", "id": "GymV26Environment-v0", "kwargs": {"env_id": "os:Env-v0"}},
+        **_MODEL,
+    }
     (path,) = parse(tree, "a test").import_paths
     user = User(answer=False)
     with pytest.raises(ConfigError, match="GymV26Environment-v0 is not trusted"):
