@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from podzero.config import ActorsConfig
-from podzero.types import Move, Sample, StoredState
+from podzero.core.types import Move, Sample, StoredState
 
 Floats = npt.NDArray[np.float32]
 

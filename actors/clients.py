@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from podzero.clock import REPORT_EVERY_S
-from podzero.protocols import ParamSource, ReplayWriter, Report
-from podzero.types import Sample, StoredState, Window
+from podzero.core.clock import REPORT_EVERY_S
+from podzero.core.protocols import ParamSource, ReplayWriter, Report
+from podzero.core.types import Sample, StoredState, Window
 
 Positions = tuple[Sample, StoredState | None]
 """Training samples, and the same positions as stored for reanalysis."""

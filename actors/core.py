@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import optax
 
 from podzero.config import ActorsConfig
+from podzero.core.protocols import BatchedSearch, Env
+from podzero.core.types import Array, EnvState, Exploration, Move, Params, SearchResult
 from podzero.envs import pack_states
-from podzero.protocols import BatchedSearch, Env
-from podzero.types import Array, EnvState, Exploration, Move, Params, SearchResult
 
 
 class StartPool(NamedTuple):

@@ -19,10 +19,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from podzero.actors.assembly import concatenated, rows_of
 from podzero.actors.clients import ActorClients, Positions, SelfPlayMetrics
 from podzero.actors.rollouts import Finished, Played, RolloutCore, RolloutState
-from podzero.clock import StageClock
 from podzero.config import Experiment
-from podzero.types import Params
-from podzero.waiting import first_params
+from podzero.core.clock import StageClock
+from podzero.core.types import Params
+from podzero.core.waiting import first_params
 
 _spec: Any = PartitionSpec
 _EACH, _ALL = _spec("chips"), _spec()

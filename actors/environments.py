@@ -13,13 +13,13 @@ from podzero.actors.assembly import concatenated
 from podzero.actors.clients import ActorClients
 from podzero.actors.core import explore
 from podzero.actors.windows import CutWindows, Outcome, Position, WindowCutter
-from podzero.clock import StageClock
 from podzero.config import Experiment
+from podzero.core.clock import StageClock
+from podzero.core.types import EnvSpec
+from podzero.core.waiting import first_params
 from podzero.envs import VectorEnv, VectorStep
 from podzero.replay import priorities_of
 from podzero.search import ModelSearch, ModelSearchResult
-from podzero.types import EnvSpec
-from podzero.waiting import first_params
 
 _Transition = tuple[Position, VectorStep]
 """A position, and the step that its actions led to."""

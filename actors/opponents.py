@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.actors.core import Replies, SelfPlayCore, SelfPlayState, keys_of
-from podzero.types import Array, EnvState, Move, Params
+from podzero.core.types import Array, EnvState, Move, Params
 
 
 class Opponent(NamedTuple):

@@ -14,15 +14,15 @@ import numpy.typing as npt
 from podzero.actors.assembly import value_targets
 from podzero.actors.core import explore
 from podzero.actors.windows import value_errors
-from podzero.clock import REPORT_EVERY_S, StageClock
 from podzero.config import ActorsConfig, Experiment
+from podzero.config.samples import observations_kept
+from podzero.core.clock import REPORT_EVERY_S, StageClock
+from podzero.core.protocols import BatchedSearch, Env, ParamSource, ReplayWriter, Report
+from podzero.core.types import Array, ModelNetwork, Params, Sample, SearchResult, StoredState, View, Window
+from podzero.core.waiting import first_params
 from podzero.envs import SimulatorError, faults_of, simulator_errors, unpack_states
-from podzero.protocols import BatchedSearch, Env, ParamSource, ReplayWriter, Report
 from podzero.replay import priorities_of
-from podzero.samples import observations_kept
 from podzero.search import ModelSearch, ModelSearchResult
-from podzero.types import Array, ModelNetwork, Params, Sample, SearchResult, StoredState, View, Window
-from podzero.waiting import first_params
 
 
 class Reanalysed(NamedTuple):

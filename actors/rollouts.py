@@ -17,10 +17,10 @@ import jax.numpy as jnp
 
 from podzero.actors.core import SelfPlayCore, SelfPlayState
 from podzero.config import ActorsConfig, Experiment
+from podzero.core.errors import ConfigError
+from podzero.core.protocols import Env
+from podzero.core.types import Array, EnvState, Move, Params, Sample, StoredState
 from podzero.envs import pack_states
-from podzero.errors import ConfigError
-from podzero.protocols import Env
-from podzero.types import Array, EnvState, Move, Params, Sample, StoredState
 
 _Pair = tuple[jax.Array, jax.Array]
 

@@ -13,11 +13,11 @@ from podzero.actors.assembly import Game, GameAssembler, SampleShuffler
 from podzero.actors.clients import ActorClients, Positions, SelfPlayMetrics
 from podzero.actors.core import SelfPlayCore, SelfPlayState
 from podzero.actors.opponents import Opponent, OpposedGames
-from podzero.clock import StageClock
 from podzero.config import Experiment
+from podzero.core.clock import StageClock
+from podzero.core.types import Move, Params
+from podzero.core.waiting import first_params
 from podzero.envs import SimulatorError, faults_of, simulator_errors
-from podzero.types import Move, Params
-from podzero.waiting import first_params
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from podzero.config import Experiment
-from podzero.samples import nstep_returns, observations_kept, window_steps
-from podzero.types import Array, EnvSpec, Window
+from podzero.config.samples import nstep_returns, observations_kept, window_steps
+from podzero.core.types import Array, EnvSpec, Window
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]

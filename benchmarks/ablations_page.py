@@ -11,7 +11,7 @@ from scipy import special
 
 from podzero.benchmarks.inner_nodes import VALUE_WRONG
 from podzero.config.loading import GONE
-from podzero.markdown import Row, table
+from podzero.tools.compile.markdown import Row, table
 
 Json = Mapping[str, Any]
 

@@ -22,15 +22,15 @@ import numpy as np
 
 from podzero.actors.assembly import rows_of
 from podzero.config import Experiment, load
+from podzero.core.protocols import Env
+from podzero.core.types import Batch, Sample
 from podzero.envs import make_env
 from podzero.evaluation.positions import MAX_PLY, random_games
 from podzero.evaluation.solvers import game_values, make_solver
+from podzero.files.workdir import Workdir
 from podzero.learner.step import Training, make_training, with_progress
 from podzero.networks.snapshots import save_snapshot
-from podzero.protocols import Env
 from podzero.runtime.build import learner_parts
-from podzero.types import Batch, Sample
-from podzero.workdir import Workdir
 
 EXPERIMENT = "connect_four"
 PIECE = 5000

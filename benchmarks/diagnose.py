@@ -16,17 +16,17 @@ import numpy as np
 
 from podzero.actors.assembly import GameAssembler
 from podzero.config import Experiment
+from podzero.core.protocols import Env
+from podzero.core.types import Array, EnvState, Params, Sample, SearchResult
 from podzero.envs import make_env
 from podzero.evaluation.players import Decide, make_decide
 from podzero.evaluation.positions import JudgedPositions, judge_actions, judged_positions, replay
 from podzero.evaluation.solvers import game_values, make_solver
+from podzero.files.workdir import Workdir
 from podzero.networks import make_inference
 from podzero.networks.snapshots import load_snapshot
-from podzero.protocols import Env
 from podzero.runtime.build import local_parts
 from podzero.search import Evaluate, network_evaluation
-from podzero.types import Array, EnvState, Params, Sample, SearchResult
-from podzero.workdir import Workdir
 
 BANDS = {"0 to 9": (0, 9), "10 to 19": (10, 19), "20 to 30": (20, 30)}
 """The bands of plies that are judged separately."""

@@ -17,18 +17,18 @@ import jax
 import numpy as np
 
 from podzero.config import Experiment
+from podzero.core.protocols import Env
+from podzero.core.types import Array, EnvState, Params, SearchedNodes, SearchResult
 from podzero.envs import make_env
 from podzero.evaluation.players import make_decide
 from podzero.evaluation.positions import MAX_PLY, JudgedPositions, judged_positions, random_games, replay
 from podzero.evaluation.solvers import Solver, game_values, make_solver
+from podzero.files.players import zoo_workdir
 from podzero.inference.evaluation_cache import EvaluationCache
 from podzero.inference.openvino_model import CpuCompiler, float_model, infer
 from podzero.networks import make_inference
 from podzero.networks.resnet import layers_of
 from podzero.networks.snapshots import load_snapshot
-from podzero.player_names import zoo_workdir
-from podzero.protocols import Env
-from podzero.types import Array, EnvState, Params, SearchedNodes, SearchResult
 
 SEED = 77
 """The seed of the judged positions, as in `benchmarks/diagnose.py`."""

@@ -17,10 +17,10 @@ from podzero.envs import make_env
 from podzero.evaluation.arena import Arena
 from podzero.evaluation.games import match_result
 from podzero.evaluation.players import NetworkPlayers, SearchPlayer, make_decide
+from podzero.files.workdir import Workdir
 from podzero.inference import QuantizedNetwork, calibration_size, random_positions
 from podzero.networks import make_inference
 from podzero.networks.snapshots import load_snapshot
-from podzero.workdir import Workdir
 
 OPENING_PLIES = 6
 """Random plies of an opening: enough for more openings than games."""

@@ -18,10 +18,10 @@ from podzero.benchmarks.ablations_page import FILES, ablations_page
 from podzero.benchmarks.licences_page import licence_of, licences_page, read_lock
 from podzero.benchmarks.results_page import page_of_results, removed_settings
 from podzero.config import load
-from podzero.markdown import Row, table
 from podzero.replay import server_python
 from podzero.runtime.program import figure, program
 from podzero.tools.bench.measuring import ratios
+from podzero.tools.compile.markdown import Row, table
 from podzero.tools.compile.results import StoredResults
 from podzero.tools.compile.table import table_files
 

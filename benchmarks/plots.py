@@ -18,8 +18,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from podzero.intervals import wilson
-from podzero.workdir import Workdir
+from podzero.evaluation.intervals import wilson
+from podzero.files.workdir import Workdir
 
 RESULTS = Path(__file__).parent / "results"
 LOSSES = {"policy_loss": "-", "value_loss": "--"}

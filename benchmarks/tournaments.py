@@ -41,7 +41,7 @@ from podzero.evaluation.bradley_terry import (
     results_of,
     surprises,
 )
-from podzero.intervals import Z_95
+from podzero.evaluation.intervals import Z_95
 
 REPLICATES = 500
 """The replicates of each bootstrap."""

@@ -18,10 +18,10 @@ from typing import Any
 import yaml
 
 from podzero.config import Experiment, MLPConfig, MuZeroMLPConfig, ResNetConfig
+from podzero.files.workdir import Workdir, step_folder
 from podzero.networks.snapshots import snapshot_steps
 from podzero.runtime.monitoring.reports import merge_metrics
 from podzero.runtime.monitoring.status import read_status
-from podzero.workdir import Workdir, step_folder
 
 ZOO = Path(__file__).resolve().parents[1] / "podzero" / "zoo"
 _SECONDS = 60

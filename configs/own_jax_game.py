@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from podzero.types import View
+from podzero.core.types import View
 
 SIZE = 5
 

@@ -21,15 +21,15 @@ import optax
 
 from podzero.actors.core import explore
 from podzero.config import Experiment, GameConfig, load
+from podzero.core.protocols import Env
+from podzero.core.types import Array, EnvState, Network, Params, Sample
 from podzero.envs import make_env
+from podzero.files.workdir import Workdir
 from podzero.learner.losses import alphazero_loss
 from podzero.learner.objectives import make_augment
 from podzero.networks import make_network
 from podzero.networks.snapshots import save_snapshot
-from podzero.protocols import Env
 from podzero.search import make_search, network_evaluation, rules_model
-from podzero.types import Array, EnvState, Network, Params, Sample
-from podzero.workdir import Workdir
 
 
 class Games(NamedTuple):

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from podzero.core.errors import ConfigError, described
+from podzero.core.protocols import Env
+from podzero.core.types import Array, EnvSpec, EnvState, View
 from podzero.envs.jax_game import GameOfChance
-from podzero.errors import ConfigError, described
-from podzero.protocols import Env
-from podzero.types import Array, EnvSpec, EnvState, View
 
 _RETURN_ROUNDING = 1e-5
 """By how much a sum of rewards may exceed 1."""

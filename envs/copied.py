@@ -16,11 +16,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from podzero.core.errors import ConfigError, described, nearest
+from podzero.core.importing import import_extra
 from podzero.envs.gymnasium_envs.making import REMEDY, explained, find, interface_to
 from podzero.envs.gymnasium_envs.masks import MASK
 from podzero.envs.gymnasium_envs.rendering import STEPS_PER_SECOND, picture, rendered
-from podzero.errors import ConfigError, described, nearest
-from podzero.importing import import_extra
 
 _IMMUTABLE = frozenset({type(None), bool, int, float, str, bytes, type, np.float32, np.float64, np.int64, np.bool_})
 

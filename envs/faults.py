@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from podzero.config import EnvConfig, JaxGameConfig
-from podzero.errors import PodzeroError
+from podzero.core.errors import PodzeroError
 
 
 class SimulatorError(PodzeroError, RuntimeError):

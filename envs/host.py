@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from podzero.core.errors import ConfigError
+from podzero.core.types import Array, EnvSpec, Symmetry, View
 from podzero.envs.faults import DeadlineThread, SimulatorError, kept_errors
 from podzero.envs.packing import packed_bytes
 from podzero.envs.simulator import LimitedSimulator, NamedSimulator, Simulator
-from podzero.errors import ConfigError
-from podzero.types import Array, EnvSpec, Symmetry, View
 
 MAX_ACTIONS = 2**15
 """The largest number of actions: moves are stored as int16."""

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from podzero.core.types import Array, EnvSpec, EnvState, Symmetry, View
 from podzero.envs.packing import packed_bytes
-from podzero.types import Array, EnvSpec, EnvState, Symmetry, View
 
 
 class JaxGame(Protocol):
@@ -19,7 +19,7 @@ class JaxGame(Protocol):
 
     Four class attributes are optional: `players` (by default 2), `zero_sum` (whether the rewards of two players sum to
     zero, by default true), `max_plies` (the length of the longest possible game, by default unlimited), and
-    `symmetries` (a sequence of `podzero.types.Symmetry`, by default none).
+    `symmetries` (a sequence of `podzero.core.types.Symmetry`, by default none).
     """
 
     def init(self, key: Array) -> EnvState:
@@ -31,7 +31,7 @@ class JaxGame(Protocol):
         ...
 
     def view(self, state: EnvState) -> View:
-        """The visible part of `state`; see `podzero.types.View`."""
+        """The visible part of `state`; see `podzero.core.types.View`."""
         ...
 
 

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from podzero.errors import ConfigError, nearest
-from podzero.importing import import_extra, import_optional
-from podzero.types import Array, View
+from podzero.core.errors import ConfigError, nearest
+from podzero.core.importing import import_extra, import_optional
+from podzero.core.types import Array, View
 
 MASK = "action_mask"
 """The field of a jumanji observation that holds the legal actions."""

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from podzero.core.errors import ConfigError, nearest
+from podzero.core.importing import import_extra
 from podzero.envs.simulator import CHANCE_ADVICE
-from podzero.errors import ConfigError, nearest
-from podzero.importing import import_extra
 
 
 class OpenSpielGame:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podzero.types import Array, EnvState
+from podzero.core.types import Array, EnvState
 
 
 def packed_bytes(like: EnvState) -> int:

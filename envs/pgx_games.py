@@ -10,9 +10,9 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 
+from podzero.core.types import Array, EnvSpec, EnvState, Symmetry, View
 from podzero.envs.packing import packed_bytes
 from podzero.envs.symmetries import symmetries_of
-from podzero.types import Array, EnvSpec, EnvState, Symmetry, View
 
 _MAX_PLIES = {"tic_tac_toe": 9, "animal_shogi": 256, "shogi": 512}
 """The number of plies after which pgx ends a game."""

@@ -16,6 +16,11 @@ from podzero.config import (
     SimulatorConfig,
     import_paths,
 )
+from podzero.config.own_code import check_digest
+from podzero.core.errors import ConfigError, described, nearest
+from podzero.core.importing import approve, import_class
+from podzero.core.protocols import Env
+from podzero.core.types import EnvSpec
 from podzero.envs.boards import BOARD_GAMES, CHANCE_GAMES, GO_GAMES
 from podzero.envs.boards.go import Go
 from podzero.envs.contract import check_game
@@ -36,11 +41,6 @@ from podzero.envs.jax_libraries import GymnaxEnv, JumanjiEnv
 from podzero.envs.open_spiel import OpenSpielGame
 from podzero.envs.pgx_games import PgxGame
 from podzero.envs.simulator import Simulator, check_simulator
-from podzero.errors import ConfigError, described, nearest
-from podzero.importing import approve, import_class
-from podzero.own_code import check_digest
-from podzero.protocols import Env
-from podzero.types import EnvSpec
 
 
 def make_host_env(config: SimulatorConfig) -> HostEnv:

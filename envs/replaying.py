@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from podzero.config import GymnasiumConfig, SimulatorConfig
+from podzero.core.errors import ConfigError, PodzeroError, described
+from podzero.core.importing import import_class
 from podzero.envs.faults import DeadlineThread, SimulatorError
 from podzero.envs.gymnasium_envs import picture, rendering_of
 from podzero.envs.registry import make_simulator
 from podzero.envs.simulator import RenderedSimulator
-from podzero.errors import ConfigError, PodzeroError, described
-from podzero.importing import import_class
 
 STEPS_PER_SECOND = 5.0
 """Speed of simulators that declare none."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 
 
 @runtime_checkable

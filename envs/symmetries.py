@@ -21,7 +21,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from podzero.types import Array, Symmetry
+from podzero.core.types import Array, Symmetry
 
 
 def symmetries_of(name: str) -> Sequence[Symmetry]:

@@ -15,17 +15,17 @@ import numpy as np
 import optax
 
 from podzero.config import KOMI
+from podzero.core.errors import ConfigError, nearest
+from podzero.core.protocols import Env
+from podzero.core.reading import read_ahead
+from podzero.core.types import Array, EnvState, SearchResult
 from podzero.envs import GameOfChance, make_env, notation_for, simulator_errors
 from podzero.envs.boards.go import Go, check_komi, with_komi
 from podzero.envs.notation import NotationError
-from podzero.errors import ConfigError, nearest
 from podzero.evaluation.evaluate import discount_of
 from podzero.evaluation.players import SearchPlayer
 from podzero.evaluation.resolve import resolve
-from podzero.player_names import BuiltinPlayer, TrainedPlayer, game_to_play, knows_komi, parse_player
-from podzero.protocols import Env
-from podzero.reading import read_ahead
-from podzero.types import Array, EnvState, SearchResult
+from podzero.files.players import BuiltinPlayer, TrainedPlayer, game_to_play, knows_komi, parse_player
 
 BATCH = 64
 """Batch size of the search: batches of several positions are padded to it, so that only two programs are compiled."""

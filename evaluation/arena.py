@@ -15,10 +15,10 @@ import jax
 import numpy as np
 import optax
 
+from podzero.core.protocols import Env
+from podzero.core.types import Array, EnvState, View
 from podzero.evaluation.games import PlayedGame, PlayedPair
 from podzero.evaluation.players import Contestant, MovesPlayer, Turn, random_actions
-from podzero.protocols import Env
-from podzero.types import Array, EnvState, View
 
 OPENING_PLIES = 4
 """Random opening plies when both players are deterministic and all games would otherwise be the same."""

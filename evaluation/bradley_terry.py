@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special
 
-from podzero.intervals import Z_95
+from podzero.evaluation.intervals import Z_95
 
 ELO_PER_NAT = 400 / math.log(10)
 """Elo points of one unit of log-odds."""

@@ -21,11 +21,11 @@ from threading import Thread
 from typing import IO, NamedTuple, Protocol
 
 from podzero.config import KOMI
+from podzero.core.errors import ConfigError, PodzeroError
+from podzero.core.types import EnvSpec
 from podzero.envs.notation import LineNotation, NotationError, notation_of
-from podzero.errors import ConfigError, PodzeroError
 from podzero.evaluation.players import GIVES_UP, Turn
-from podzero.player_names import EnginePlayer, engine_program
-from podzero.types import EnvSpec
+from podzero.files.players import EnginePlayer, engine_program
 
 NODES = 100_000
 """Positions that a chess engine searches for each move, at all levels."""

@@ -22,15 +22,15 @@ from podzero.config import (
     SearchConfig,
     SimulatorConfig,
 )
+from podzero.core.errors import ConfigError, nearest
+from podzero.core.protocols import Env
+from podzero.core.types import Array, EnvSpec, Exploration, Params
 from podzero.envs import VectorEnv, VectorStep, make_vector_env, spec_of
-from podzero.errors import ConfigError, nearest
 from podzero.evaluation.arena import Interrupted
+from podzero.evaluation.intervals import student
 from podzero.evaluation.players import NetworkPlayers, Player
-from podzero.intervals import student
 from podzero.networks import make_model_network
-from podzero.protocols import Env
 from podzero.search import make_model_search
-from podzero.types import Array, EnvSpec, Exploration, Params
 
 Choose = Callable[[Array, VectorStep], Array]
 """A policy: `(key, newest step of B environments)` to actions `[B]` int32 or `[B, D]` float32 in [-1, 1]."""

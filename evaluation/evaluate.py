@@ -15,8 +15,10 @@ import jax
 import numpy as np
 
 from podzero.config import EnvConfig, GymnasiumConfig
+from podzero.core.errors import ConfigError
+from podzero.core.protocols import Env
+from podzero.core.types import EnvSpec
 from podzero.envs import make_env, make_vector_env, simulator_errors
-from podzero.errors import ConfigError
 from podzero.evaluation.arena import Arena, MatchReport
 from podzero.evaluation.episodes import (
     BASELINES,
@@ -34,9 +36,7 @@ from podzero.evaluation.positions import BandResult, Judge, JudgeResult, all_pos
 from podzero.evaluation.records import record_suffix, write_records
 from podzero.evaluation.resolve import acting, resolve
 from podzero.evaluation.solvers import SOLVED
-from podzero.player_names import PREFIX, TrainedPlayer, game_to_play, parse_player
-from podzero.protocols import Env
-from podzero.types import EnvSpec
+from podzero.files.players import PREFIX, TrainedPlayer, game_to_play, parse_player
 
 POSITIONS = 1000
 """Positions that a solver judges by default."""
@@ -64,7 +64,7 @@ def evaluate(
     player meets each of `DEFAULT_OPPONENTS`. In single-agent environments it plays episodes.
 
     Args:
-      who: the player, see `podzero.player_names`.
+      who: the player, see `podzero.files.players`.
       opponent: the other player, or None.
       games: games of each match, half from each side (rounded up to an even number), or number of episodes.
       simulations: simulations per move of players with a network; None for the number used in training.

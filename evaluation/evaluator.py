@@ -20,6 +20,8 @@ from typing import Any, Protocol
 import jax
 
 from podzero.config import Experiment, GymnasiumConfig, in_matches
+from podzero.core.protocols import Env, Report
+from podzero.core.types import Array, Params
 from podzero.envs import EnvironmentFailed, SimulatorError, make_env, simulator_errors
 from podzero.evaluation.arena import Arena, Interrupted
 from podzero.evaluation.bradley_terry import next_pair
@@ -31,8 +33,6 @@ from podzero.evaluation.ratings import ANCHOR, Ladder, Rating, fixed_ratings, sa
 from podzero.evaluation.resolve import resolve
 from podzero.evaluation.solvers import SOLVED
 from podzero.networks.snapshots import SnapshotError, load_snapshot, snapshot_steps
-from podzero.protocols import Env, Report
-from podzero.types import Array, Params
 
 log = logging.getLogger(__name__)
 

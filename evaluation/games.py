@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from podzero.errors import ConfigError
-from podzero.intervals import wilson
-from podzero.workdir import Workdir, step_folder, write_atomically
+from podzero.core.errors import ConfigError
+from podzero.evaluation.intervals import wilson
+from podzero.files.workdir import Workdir, step_folder, write_atomically
 
 
 class PlayedGame(NamedTuple):

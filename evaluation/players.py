@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.config import NetworkConfig, SearchConfig
+from podzero.core.errors import ConfigError
+from podzero.core.protocols import Env
+from podzero.core.types import Array, EnvState, Exploration, Params, SearchResult
 from podzero.envs import GameOfChance
-from podzero.errors import ConfigError
 from podzero.evaluation.solvers import Solver
 from podzero.inference import QuantizedNetwork
 from podzero.networks import make_inference
-from podzero.protocols import Env
 from podzero.search import (
     Evaluate,
     GrowingSearch,
@@ -26,7 +27,6 @@ from podzero.search import (
     network_evaluation,
     rules_model,
 )
-from podzero.types import Array, EnvState, Exploration, Params, SearchResult
 
 Decide = Callable[[Params, Array, EnvState], SearchResult]
 """A compiled search without exploration: `(params, key, roots)`; recompiles for each batch size. Roots are states, or

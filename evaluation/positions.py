@@ -18,13 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
+from podzero.core.machine import user_cache
+from podzero.core.protocols import Env
+from podzero.core.types import Array, EnvState
+from podzero.evaluation.intervals import wilson
 from podzero.evaluation.players import Player, SearchPlayer, random_actions
 from podzero.evaluation.solvers import Scores, Solver, game_values, known_game, make_solver
-from podzero.intervals import wilson
-from podzero.protocols import Env
-from podzero.storage import user_cache
-from podzero.types import Array, EnvState
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from podzero.errors import PodzeroError
+from podzero.core.errors import PodzeroError
 from podzero.evaluation.bradley_terry import ELO_PER_NAT, Floats, PairResults, Unit, connected, estimate, results_of
 from podzero.evaluation.games import MatchResult
 

@@ -12,12 +12,12 @@ import jax
 import numpy as np
 
 from podzero.config import KOMI
+from podzero.core.errors import ConfigError
+from podzero.core.protocols import Env
+from podzero.core.types import EnvSpec, EnvState
 from podzero.envs.boards.chess import CHESS_SIZES, Chess
 from podzero.envs.notation import notation_of, pieces_of
-from podzero.errors import ConfigError
 from podzero.evaluation.games import PlayedGame
-from podzero.protocols import Env
-from podzero.types import EnvSpec, EnvState
 
 
 def record_suffix(game: str) -> str:

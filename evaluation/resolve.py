@@ -1,4 +1,4 @@
-"""Makes players from their names (`podzero.player_names`): those of matches, and the opponents of self-play."""
+"""Makes players from their names (`podzero.files.players`): those of matches, and the opponents of self-play."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from podzero.config import (
     SearchConfig,
     observes_komi,
 )
+from podzero.core.errors import ConfigError
+from podzero.core.protocols import Env
+from podzero.core.types import Array, EnvState
 from podzero.envs import make_env, spec_of
 from podzero.envs.boards.go import Go
-from podzero.errors import ConfigError
 from podzero.evaluation.engines import engine_contestant
 from podzero.evaluation.episodes import ActAndValue, SearchActors
 from podzero.evaluation.players import (
@@ -35,12 +37,10 @@ from podzero.evaluation.players import (
     mcts_player,
 )
 from podzero.evaluation.solvers import make_solver
+from podzero.files.players import EnginePlayer, TrainedPlayer, full_name, parse_player
 from podzero.inference import has_int8_instructions, quantized_network
 from podzero.networks import make_model_network, make_network
 from podzero.networks.snapshots import SnapshotError, check_matches, load_snapshot, snapshot_steps
-from podzero.player_names import EnginePlayer, TrainedPlayer, full_name, parse_player
-from podzero.protocols import Env
-from podzero.types import Array, EnvState
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def resolve(
     """Makes the player called `name`.
 
     Args:
-      name: see `podzero.player_names`.
+      name: see `podzero.files.players`.
       env: the game to play.
       simulations: a trained player's simulations per move; None for the number used in training.
       discount: discount per move for `mcts:N`; trained players use that of their experiment.
@@ -85,7 +85,7 @@ def acting(name: str, env: GymnasiumConfig, simulations: int | None = None) -> t
     """The full name and the policy, with values, of an agent trained on a gymnasium environment.
 
     Args:
-      name: see `podzero.player_names`; must be a working directory.
+      name: see `podzero.files.players`; must be a working directory.
       env: the environment to act in.
       simulations: simulations per step; None for the number used in training.
 

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from podzero.errors import ConfigError
-from podzero.importing import import_extra
+from podzero.core.errors import ConfigError
+from podzero.core.importing import import_extra
 
 Scores = np.ndarray[Any, np.dtype[np.float32]]
 """`[B, A]` float32, NaN for illegal actions."""

@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 import jax
 
 from podzero.config import GymnasiumConfig
+from podzero.core.errors import ConfigError, PodzeroError, nearest
+from podzero.core.protocols import Env
 from podzero.envs import make_env
-from podzero.errors import ConfigError, PodzeroError, nearest
 from podzero.evaluation.arena import OPENING_PLIES, Arena, Interrupted
 from podzero.evaluation.bradley_terry import cycles, next_pair, surprises
 from podzero.evaluation.evaluate import discount_of
@@ -31,9 +32,8 @@ from podzero.evaluation.players import Contestant
 from podzero.evaluation.ratings import ANCHOR, Ladder, Rating, fixed_ratings
 from podzero.evaluation.records import write_records
 from podzero.evaluation.resolve import resolve
-from podzero.player_names import game_to_play
-from podzero.protocols import Env
-from podzero.workdir import Workdir, sync, write_atomically
+from podzero.files.players import game_to_play
+from podzero.files.workdir import Workdir, sync, write_atomically
 
 SETTINGS_FILE = "tournament.json"
 _FORMAT = 1
@@ -402,12 +402,12 @@ def open_tournament(
     Games start with `OPENING_PLIES` random plies if at least two players are deterministic, and with none otherwise.
 
     Args:
-      who: players, see `podzero.player_names`.
+      who: players, see `podzero.files.players`.
       folder: folder of the tournament's files; None for one below `tournaments/`, named after players and settings.
       anchors: Elo points of players, named as in `who`; None for 0 for `random`, or for the first without `random`.
       simulations: simulations per move of players with a network; None for the number used in training.
       seed: seed of openings and all random choices.
-      game: see `podzero.player_names.game_to_play`.
+      game: see `podzero.files.players.game_to_play`.
 
     Raises:
       ConfigError, WorkdirError, SnapshotError: see `podzero.evaluation.resolve.resolve`.

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.config import Int8Config
-from podzero.protocols import Env
-from podzero.types import Array, EnvState
+from podzero.core.protocols import Env
+from podzero.core.types import Array, EnvState
 
 EVERY = 64
 """Every 64th batch is kept. A move evaluates simulations + 1 batches, often 33; without a common factor, all depths of

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from podzero.protocols import ParamSource
-from podzero.types import Params, Versioned
+from podzero.core.protocols import ParamSource
+from podzero.core.types import Params, Versioned
 
 SHARE = 0.05
 """Largest share of time spent on preparations, so that frequent versions do not slow the games down."""

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.config import ResNetConfig
-from podzero.importing import import_openvino
+from podzero.core.importing import import_openvino
+from podzero.core.types import Array, EnvSpec, Network, Params, Prediction
 from podzero.inference.openvino_model import FROM_CHANNELS_LAST, TO_CHANNELS_LAST, CpuCompiler, infer
 from podzero.networks import make_network
 from podzero.networks.layers import HeadOutputs, Heads, convolve, fold
-from podzero.types import Array, EnvSpec, Network, Params, Prediction
 
 Tower = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 """Activations `[B, H, W, C]`, kernels `[2 N, 3, 3, C, C]`, biases `[2 N, C]` of N blocks to `[B, H, W, C]`; float32."""

@@ -18,12 +18,12 @@ import numpy as np
 from jax import lax
 
 from podzero.config import Int8Config, ResNetConfig
+from podzero.core.protocols import ReplayWriter
+from podzero.core.types import Array, EnvSpec, Params, Sample, StoredState, Window
 from podzero.inference.agreement import AgreementCheck, CalibrationPositions, RecentPositions, agreement
 from podzero.networks import make_inference
 from podzero.networks.layers import Heads, compute_dtype, convolve, pooled
 from podzero.networks.resnet import Layer, layers_of
-from podzero.protocols import ReplayWriter
-from podzero.types import Array, EnvSpec, Params, Sample, StoredState, Window
 
 LARGEST = 127
 """Largest quantized number."""

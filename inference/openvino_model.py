@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from podzero.importing import import_openvino
+from podzero.core.importing import import_openvino
 from podzero.networks.layers import side_factor
 from podzero.networks.resnet import Layer
 

@@ -9,6 +9,8 @@ import jax
 import numpy as np
 
 from podzero.config import Experiment, Int8Config
+from podzero.core.protocols import Env
+from podzero.core.types import Array, EnvSpec, EnvState, Params
 from podzero.inference.agreement import (
     AgreementCheck,
     CalibrationPositions,
@@ -19,9 +21,7 @@ from podzero.inference.agreement import (
 from podzero.inference.evaluation_cache import EvaluationCache
 from podzero.inference.openvino_model import CpuCompiler, float_model, infer, int8_model
 from podzero.networks.resnet import layers_of
-from podzero.protocols import Env
 from podzero.search import Evaluate
-from podzero.types import Array, EnvSpec, EnvState, Params
 
 PIECE = 64
 """Batch size of OpenVINO. In training, the cache answers all but about 50 of 128 requests. For a 64x5 network smaller

@@ -13,7 +13,9 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from podzero.errors import PodzeroError
+from podzero.core.errors import PodzeroError
+from podzero.core.machine import prepare_jax
+from podzero.files.workdir import Workdir, WorkdirError
 from podzero.launch.experiments import diff, new
 from podzero.launch.options import Json, Version, print_json
 from podzero.launch.play import analyze, engine, evaluate, play
@@ -24,8 +26,6 @@ from podzero.launch.tools import bench, compile_experiment, export, import_, rep
 from podzero.launch.tournament import tournament
 from podzero.launch.train import train
 from podzero.launch.trust import ask_before_imports
-from podzero.platforms import prepare_jax
-from podzero.workdir import Workdir, WorkdirError
 
 EXIT_CODES = (
     "Exit codes: 0 success; 1 a negative result (analyze: a line had an error; compile: does not fit; doctor: a check "
@@ -183,7 +183,7 @@ def runs(
 @app.command()
 def zoo(as_json: Json = False) -> None:
     """List the trained agents that come with podzero."""
-    from podzero.player_names import PREFIX, zoo_card, zoo_names
+    from podzero.files.players import PREFIX, zoo_card, zoo_names
 
     cards = {f"{PREFIX}{name}": zoo_card(name) for name in zoo_names()}
     if as_json:

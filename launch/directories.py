@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from podzero.changes import NEUTRAL, Change, differences
 from podzero.config import Experiment, Layers, builtin_configs, load, parse, read_layers
-from podzero.errors import ConfigError
-from podzero.workdir import Workdir, WorkdirError, split_step, step_folders, unused
+from podzero.core.errors import ConfigError
+from podzero.files.changes import NEUTRAL, Change, differences
+from podzero.files.workdir import Workdir, WorkdirError, split_step, step_folders, unused
 
 RUNS = Path("runs")
 """The default folder for working directories."""

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from packaging.requirements import Requirement
 
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 
 CheckVerdict = Literal["ok", "warn", "fail"]
 PROBE_TIMEOUT_S = 120.0

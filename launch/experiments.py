@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from podzero.changes import differences
 from podzero.config import Experiment, load
-from podzero.errors import ConfigError, nearest
+from podzero.core.errors import ConfigError, nearest
+from podzero.files.changes import differences
+from podzero.files.workdir import Workdir
 from podzero.launch.options import Json, config_names, print_json
-from podzero.workdir import Workdir
 
 if TYPE_CHECKING:
     from podzero.config import EnvConfig, JaxLibraryConfig
-    from podzero.types import EnvSpec
+    from podzero.core.types import EnvSpec
 
 ABSENT = "absent"
 """Shown for a setting that only the other experiment has, such as a field of another network."""

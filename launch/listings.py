@@ -20,11 +20,11 @@ from rich.text import Text
 
 from podzero.config import FOR_SLICES, Experiment, builtin_configs
 from podzero.config.section import IMPORT_PATH
-from podzero.errors import ConfigError, nearest
+from podzero.core.errors import ConfigError, nearest
+from podzero.files.workdir import Workdir, WorkdirError, refuse_url
 from podzero.launch.options import readable
 from podzero.runtime.monitoring.status import StoredStatus, duration, read_status
 from podzero.runtime.monitoring.view import status_panel
-from podzero.workdir import Workdir, WorkdirError, refuse_url
 
 
 class Builtin(NamedTuple):

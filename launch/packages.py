@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 
 
 def own_packages(requirements: Iterable[str], joins: bool, installs: bool) -> tuple[str, ...]:

@@ -16,11 +16,11 @@ from podzero.config import (
     OwnNetworkConfig,
     OwnOptimizerConfig,
 )
-from podzero.importing import restore_path
+from podzero.core.importing import restore_path
 
 if TYPE_CHECKING:
-    from podzero.protocols import Env
-    from podzero.types import EnvSpec, EnvState, ModelNetwork, Network, Params
+    from podzero.core.protocols import Env
+    from podzero.core.types import EnvSpec, EnvState, ModelNetwork, Network, Params
 
 _STEPS = 8
 """Random steps in an environment of gymnasium, of which half may fail: a run goes on after a rare failure."""
@@ -107,9 +107,9 @@ def _check_search(
     import jax
     import numpy as np
 
+    from podzero.core.types import ModelNetwork
     from podzero.envs import make_env
     from podzero.search import check_search, make_model_search, make_search, network_evaluation, rules_model
-    from podzero.types import ModelNetwork
 
     simulations, discount = min(experiment.search.simulations, _SIMULATIONS), experiment.env.discount
     config = experiment.search.model_copy(update={"simulations": simulations})

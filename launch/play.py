@@ -10,7 +10,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
+from podzero.core.machine import keep_compiled_programs
+from podzero.core.reading import standard_input
+from podzero.files.players import game_to_play
 from podzero.launch.options import (
     GameOption,
     Json,
@@ -23,9 +26,6 @@ from podzero.launch.options import (
     print_result,
     progress,
 )
-from podzero.platforms import keep_compiled_programs
-from podzero.player_names import game_to_play
-from podzero.reading import standard_input
 
 MOST_GAMES = 100
 """Most episodes in one video."""

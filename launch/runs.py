@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from podzero.errors import ConfigError, nearest
+from podzero.core.errors import ConfigError, nearest
+from podzero.files.workdir import Workdir, WorkdirError
 from podzero.launch.options import Json, Trained, print_json, print_rows, print_tables
-from podzero.workdir import Workdir, WorkdirError
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The run's working directory.")]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from podzero.config import ChanceGameConfig, EnvConfig, GymnasiumConfig, JaxLibraryConfig
 from podzero.config.commented import to_commented_yaml
-from podzero.types import EnvSpec
+from podzero.core.types import EnvSpec
 
 REPLAY_BYTES = 2**30
 """Memory for observations and policies in replay."""

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from podzero.errors import ConfigError
-from podzero.importing import import_extra
+from podzero.core.errors import ConfigError
+from podzero.core.importing import import_extra
+from podzero.core.machine import keep_compiled_programs
 from podzero.launch.directories import RUNS
 from podzero.launch.options import Address, Config, Env, Json, print_json, print_tables, read_env
 from podzero.launch.train import as_resumed
 from podzero.launch.trust import approve_code
-from podzero.platforms import keep_compiled_programs
 
 if TYPE_CHECKING:
     from podzero.config import Experiment

@@ -15,7 +15,10 @@ from typing import Annotated, Any, Literal
 import typer
 
 from podzero.config import KOMI, GymnasiumConfig, builtin_configs, load
-from podzero.errors import ConfigError, PodzeroError
+from podzero.core.errors import ConfigError, PodzeroError
+from podzero.core.machine import keep_compiled_programs
+from podzero.files.players import game_to_play, parse_player
+from podzero.files.workdir import Workdir, sweep_runs, write_atomically
 from podzero.launch.options import (
     Json,
     ListenHost,
@@ -29,11 +32,8 @@ from podzero.launch.options import (
     progress,
 )
 from podzero.launch.trust import approve_code
-from podzero.listen_address import ListenAddress, free_address
-from podzero.platforms import keep_compiled_programs
-from podzero.player_names import game_to_play, parse_player
 from podzero.tools.bench import STAGES
-from podzero.workdir import Workdir, sweep_runs, write_atomically
+from podzero.tools.commands.listen_address import ListenAddress, free_address
 
 _SLICE = "v5e-16"
 """The slice of experiments that set none."""

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
+from podzero.core.machine import keep_compiled_programs
+from podzero.files.players import game_to_play
+from podzero.files.workdir import refuse_url
 from podzero.launch.options import GameOption, Json, Simulations, print_json
-from podzero.platforms import keep_compiled_programs
-from podzero.player_names import game_to_play
-from podzero.workdir import refuse_url
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -12,18 +12,18 @@ from typing import Annotated, Literal
 import typer
 
 from podzero.config import ChanceGameConfig, EvaluationConfig, Experiment, GameConfig, schedule_note
-from podzero.errors import ConfigError
-from podzero.importing import import_openvino, without_current_folder
+from podzero.core.errors import ConfigError
+from podzero.core.importing import import_openvino, without_current_folder
+from podzero.core.machine import keep_compiled_programs
+from podzero.files.players import ENGINES, EnginePlayer, engine_program
+from podzero.files.workdir import Workdir
 from podzero.launch.directories import continuation, find_start
 from podzero.launch.options import Address, Env, Overrides, config_names, read_env
 from podzero.launch.packages import own_packages
 from podzero.launch.parts import make_parts
 from podzero.launch.trust import approve_code
-from podzero.platforms import keep_compiled_programs
-from podzero.player_names import ENGINES, EnginePlayer, engine_program
 from podzero.runtime.monitoring.writers import check_packages
 from podzero.runtime.teacher import with_own_teacher
-from podzero.workdir import Workdir
 
 
 def train(

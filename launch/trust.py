@@ -18,11 +18,11 @@ from typing import Any
 import typer
 
 from podzero.config import Experiment
-from podzero.errors import ConfigError
-from podzero.importing import approve, ask_before_import, file_digest, place_of
-from podzero.player_names import TrainedPlayer, parse_player
-from podzero.storage import user_config
-from podzero.workdir import read_json, write_atomically
+from podzero.core.errors import ConfigError
+from podzero.core.importing import approve, ask_before_import, file_digest, place_of
+from podzero.core.machine import user_config
+from podzero.files.players import TrainedPlayer, parse_player
+from podzero.files.workdir import read_json, write_atomically
 
 _SHIPPED = Path(__file__).resolve().parents[1] / "configs"
 """The experiments that come with podzero."""
@@ -34,7 +34,7 @@ _KNOWN = {
     "gymnasium.wrappers": ("RecordVideo",),
 }
 """The modules whose own functions and classes are called without a question, with whatever arguments, and what is asked
-for nevertheless. What they import from other packages is asked for as well (`podzero.importing`)."""
+for nevertheless. What they import from other packages is asked for as well (`podzero.core.importing`)."""
 _KNOWN_IMPORTS = ("ale_py", "minatar")
 """The modules that only register environments when they are imported; the extra `envs` installs them."""
 _MAX_REMEMBERED = 1000

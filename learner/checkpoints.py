@@ -21,11 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from podzero.errors import PodzeroError
-from podzero.learner.devices import explained
-from podzero.learner.sharding import leaf_names, placed, replicated
-from podzero.learner.step import TrainState
-from podzero.storage import (
+from podzero.core.errors import PodzeroError
+from podzero.files.storage import (
     LEARNER_FOLDER,
     LEARNER_MANIFEST,
     altered,
@@ -35,7 +32,10 @@ from podzero.storage import (
     unreadable,
     unsealed,
 )
-from podzero.workdir import write_atomically
+from podzero.files.workdir import write_atomically
+from podzero.learner.devices import explained
+from podzero.learner.sharding import leaf_names, placed, replicated
+from podzero.learner.step import TrainState
 
 SAVE_TIMEOUT_S = 600.0
 """Longest time for which a save waits for the previous one."""

@@ -11,12 +11,12 @@ import numpy as np
 import optax
 
 from podzero.config import Experiment
-from podzero.errors import ConfigError
+from podzero.config.samples import sample_like, window_steps, with_axes
+from podzero.core.errors import ConfigError
+from podzero.core.types import Array, Batch, EnvSpec, Params, Sample
 from podzero.learner.losses import LossOutput
 from podzero.learner.objectives import Objective
 from podzero.learner.sharding import leaf_names
-from podzero.samples import sample_like, window_steps, with_axes
-from podzero.types import Array, Batch, EnvSpec, Params, Sample
 
 _STEPS = 3
 """Updates of the check."""

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import jax
 
-from podzero.chips import Slice, peak_flops
-from podzero.errors import ConfigError, PodzeroError
+from podzero.core.chips import Slice, peak_flops
+from podzero.core.errors import ConfigError, PodzeroError
+from podzero.core.types import Batch
 from podzero.learner.step import StepOutput, StepSums, TrainState, TrainStep
-from podzero.types import Batch
 
 _MEMORY = {
     "bytes_in_use": "learner/hbm_bytes",

@@ -18,10 +18,10 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 
-from podzero.changes import differences
 from podzero.config import Experiment
-from podzero.errors import TRY_AGAIN, ConfigError, PodzeroError
-from podzero.waiting import Wait
+from podzero.core.errors import TRY_AGAIN, ConfigError, PodzeroError
+from podzero.core.waiting import Wait
+from podzero.files.changes import differences
 
 log = logging.getLogger(__name__)
 

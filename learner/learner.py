@@ -13,8 +13,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from podzero.clock import REPORT_EVERY_S, Progress, StageClock
 from podzero.config import Experiment
+from podzero.core.clock import REPORT_EVERY_S, Progress, StageClock
+from podzero.core.protocols import ParamSink, ReplayReader, Report
+from podzero.core.types import Batch, EnvSpec, Keys, ModelNetwork, Network, Symmetry, Versioned
 from podzero.learner.calibration import chip_metrics
 from podzero.learner.checkpoints import LearnerCheckpoints
 from podzero.learner.devices import DeviceClock, memory_metrics
@@ -24,8 +26,6 @@ from podzero.learner.publishing import Prefetcher, Publisher
 from podzero.learner.sharding import local_part
 from podzero.learner.step import StepSums, TrainState, make_training, with_progress
 from podzero.learner.warm_start import read_warm_start, warm_started
-from podzero.protocols import ParamSink, ReplayReader, Report
-from podzero.types import Batch, EnvSpec, Keys, ModelNetwork, Network, Symmetry, Versioned
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import optax
 from jax.scipy.special import xlogy
 
 from podzero.config import LearnerConfig
-from podzero.types import Array, Network, Params, Prediction, Sample, SoftTargets
+from podzero.core.types import Array, Network, Params, Prediction, Sample, SoftTargets
 
 ILLEGAL_LOGIT = -1e9
 """Replaces minus infinity: the softmax is still zero in float32, and gradients stay finite."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import jax
 
-from podzero.errors import PodzeroError
+from podzero.core.errors import PodzeroError
 from podzero.learner.devices import DeviceSummary, DeviceTime
 from podzero.learner.step import StepSums
 

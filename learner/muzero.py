@@ -12,9 +12,9 @@ from jax.scipy.special import xlogy
 from jax.scipy.stats import norm
 
 from podzero.config import MuZeroConfig
+from podzero.config.samples import nstep_returns
+from podzero.core.types import Array, ModelNetwork, Params, Window
 from podzero.learner.losses import LossOutput
-from podzero.samples import nstep_returns
-from podzero.types import Array, ModelNetwork, Params, Window
 
 
 class WindowTargets(NamedTuple):

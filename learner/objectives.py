@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.config import Experiment, LearnerConfig, MuZeroConfig, OwnObjectiveConfig
-from podzero.errors import ConfigError
+from podzero.config.own_code import own_code
+from podzero.core.errors import ConfigError
+from podzero.core.types import Array, Batch, EnvSpec, ModelNetwork, Network, Params, Sample, Symmetry, Window
 from podzero.learner.losses import LossOutput, alphazero_loss
 from podzero.learner.muzero import muzero_loss
 from podzero.learner.teacher import Teach, add_nothing, read_teacher, soft_targets_of
-from podzero.own_code import own_code
-from podzero.types import Array, Batch, EnvSpec, ModelNetwork, Network, Params, Sample, Symmetry, Window
 
 
 class Objective(NamedTuple):

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import optax
 
 from podzero.config import AnyOptimizerConfig, OptimizerConfig, OwnOptimizerConfig
-from podzero.errors import ConfigError
+from podzero.config.own_code import own_code
+from podzero.core.errors import ConfigError
+from podzero.core.types import Array, Params
 from podzero.learner.sharding import leaf_names
-from podzero.own_code import own_code
-from podzero.types import Array, Params
 
 Rate = Callable[[Array, Array], jax.Array]
 """Maps a learner step `[]` int32 and the progress of the run `[]` float32, in [0, 1], to the learning rate."""

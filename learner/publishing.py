@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from podzero.core.protocols import ParamSink, ReplayReader
+from podzero.core.types import Batch, Params, Versioned
+from podzero.core.waiting import Wait
 from podzero.learner.sharding import replicated
-from podzero.protocols import ParamSink, ReplayReader
-from podzero.types import Batch, Params, Versioned
-from podzero.waiting import Wait
 
 log = logging.getLogger(__name__)
 

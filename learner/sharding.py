@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from podzero.config import LearnerConfig, MeshConfig, SplitRule
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 
 AXES = ("data", "model")
 

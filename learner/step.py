@@ -18,7 +18,9 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 
 from podzero.config import Experiment
-from podzero.errors import ConfigError, nearest
+from podzero.config.samples import UNSEARCHED, sample_like, with_axes
+from podzero.core.errors import ConfigError, nearest
+from podzero.core.types import Array, Batch, EnvSpec, ModelNetwork, Network, Params, Symmetry
 from podzero.learner.losses import LossOutput
 from podzero.learner.objectives import Objective, make_objective
 from podzero.learner.optimizers import Rate, make_optimizer, make_rate
@@ -33,8 +35,6 @@ from podzero.learner.sharding import (
     replicated,
     state_shardings,
 )
-from podzero.samples import UNSEARCHED, sample_like, with_axes
-from podzero.types import Array, Batch, EnvSpec, ModelNetwork, Network, Params, Symmetry
 
 
 @jax.tree_util.register_dataclass

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 
 from podzero.config import Experiment, LearnerConfig
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
+from podzero.core.types import Array, Batch, EnvSpec, Network, Params, Sample, SoftTargets
+from podzero.files.players import full_name, trained_player
 from podzero.learner.losses import ILLEGAL_LOGIT
 from podzero.networks import make_inference, make_network
 from podzero.networks.snapshots import check_matches, load_snapshot
-from podzero.player_names import full_name, trained_player
-from podzero.types import Array, Batch, EnvSpec, Network, Params, Sample, SoftTargets
 
 Teach = Callable[[Params | None, Array, Batch], Batch]
 """Takes the teacher's parameters, the learner step and an augmented batch `[B, ...]`; adds the soft targets."""

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
+from podzero.core.types import Params
+from podzero.files.players import full_name, trained_player
 from podzero.learner.sharding import leaf_names, put_parameter
 from podzero.learner.step import TrainState
 from podzero.networks.snapshots import load_snapshot
-from podzero.player_names import full_name, trained_player
-from podzero.types import Params
 
 
 class WarmStart(NamedTuple):

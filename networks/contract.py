@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from podzero.errors import ConfigError
-from podzero.types import EnvSpec, ModelNetwork, Network, Params
+from podzero.core.errors import ConfigError
+from podzero.core.types import EnvSpec, ModelNetwork, Network, Params
 
 ROWS = 6
 """Observations per evaluation of the check."""

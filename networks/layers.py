@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from podzero.errors import ConfigError
-from podzero.types import Array, EnvSpec, Network, Params, Prediction
+from podzero.core.errors import ConfigError
+from podzero.core.types import Array, EnvSpec, Network, Params, Prediction
 
 
 def check_boards(spec: EnvSpec, network: str) -> None:

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from podzero.config import MLPConfig
+from podzero.core.types import EnvSpec, Network
 from podzero.networks.layers import LAST_LAYER_SCALE, compute_dtype, flax_network, values_of
-from podzero.types import EnvSpec, Network
 
 
 class MLP(nn.Module):

@@ -23,11 +23,11 @@ import numpy as np
 from jax import lax
 
 from podzero.config import ModelNetworkConfig, MuZeroMLPConfig, MuZeroResNetConfig
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
+from podzero.core.types import Array, EnvSpec, ModelNetwork, Params
 from podzero.networks.haiku import Dense, HaikuBlock, HaikuConv, HaikuMLP, layer_norm
 from podzero.networks.layers import LAST_LAYER_SCALE, POLICY_PLANES, VALUE_PLANES, compute_dtype
 from podzero.networks.resnet import residual_start
-from podzero.types import Array, EnvSpec, ModelNetwork, Params
 
 MEAN_BOUND = 3.0
 """Bound of a continuous policy's means before squashing: tanh(3) = 0.995."""

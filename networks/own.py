@@ -20,11 +20,11 @@ import numpy as np
 from flax import nnx
 
 from podzero.config import OwnModelConfig, OwnNetworkConfig
-from podzero.errors import ConfigError
+from podzero.config.own_code import OwnCode, Parameters, own_code, signature_of
+from podzero.core.errors import ConfigError
+from podzero.core.types import Array, EnvSpec, ModelNetwork, Network, Params
 from podzero.networks.layers import compute_dtype
 from podzero.networks.muzero import LOG_STD_BOUNDS, MEAN_BOUND, Projection, action_features, decode, encode, unit_range
-from podzero.own_code import OwnCode, Parameters, own_code, signature_of
-from podzero.types import Array, EnvSpec, ModelNetwork, Network, Params
 
 OFFERED = ("num_actions", "observation_shape", "dtype")
 """The arguments that podzero passes to what takes them: A, the shape of one observation, the dtype to compute in."""

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from podzero.config import ResNetConfig
+from podzero.core.types import EnvSpec, Network, Params
 from podzero.networks.layers import (
     HeadOutputs,
     Heads,
@@ -23,7 +24,6 @@ from podzero.networks.layers import (
     standardize,
     without_auxiliary,
 )
-from podzero.types import EnvSpec, Network, Params
 
 
 def residual_start(blocks: int) -> float:

@@ -19,10 +19,10 @@ import numpy as np
 from flax import serialization
 
 from podzero.config import Experiment
-from podzero.errors import PodzeroError
-from podzero.storage import sealed, unsealed
-from podzero.types import ModelNetwork, Network, Params, Versioned
-from podzero.workdir import step_folder, step_folders, sync, sync_tree
+from podzero.core.errors import PodzeroError
+from podzero.core.types import ModelNetwork, Network, Params, Versioned
+from podzero.files.storage import sealed, unsealed
+from podzero.files.workdir import step_folder, step_folders, sync, sync_tree
 
 log = logging.getLogger(__name__)
 

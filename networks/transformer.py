@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from podzero.config import TransformerConfig
+from podzero.core.types import EnvSpec, Network
 from podzero.networks.layers import Heads, check_boards, compute_dtype, flax_network
-from podzero.types import EnvSpec, Network
 
 
 class Attention(nn.Module):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from podzero.errors import PodzeroError as PodzeroError
+from podzero.core.errors import PodzeroError as PodzeroError
 
 if TYPE_CHECKING:
     from podzero.tools.api.agent import Agent as Agent
@@ -31,7 +31,7 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'podzero' has no attribute '{name}'")
-    from podzero.platforms import choose_platform
+    from podzero.core.machine import choose_platform
 
     choose_platform()
     return getattr(import_module(_MODULES[name]), name)

@@ -15,10 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from podzero.files.storage import SHARD_MANIFEST, altered, checkpoint_of, digests, read_saved, sealed, unsealed
+from podzero.files.workdir import write_atomically
 from podzero.replay.errors import ReplayMismatch, ReplayRestoreError
 from podzero.replay.tables import Table, TableSettings
-from podzero.storage import SHARD_MANIFEST, altered, checkpoint_of, digests, read_saved, sealed, unsealed
-from podzero.workdir import write_atomically
 
 _DATA = "reverb"
 _ADVICE = "resume with the version of podzero that wrote it, or train in another working directory"

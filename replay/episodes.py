@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podzero.config import Experiment
-from podzero.errors import ConfigError
+from podzero.config.samples import UNSEARCHED, observations_kept, window_steps
+from podzero.core.errors import ConfigError
+from podzero.core.types import EnvSpec, Window
 from podzero.replay.records import open_rows
-from podzero.samples import UNSEARCHED, observations_kept, window_steps
-from podzero.types import EnvSpec, Window
 
 
 class Episode(NamedTuple):

@@ -1,6 +1,6 @@
 """The errors of replay."""
 
-from podzero.errors import TRY_AGAIN, PodzeroError
+from podzero.core.errors import TRY_AGAIN, PodzeroError
 
 
 class SignatureError(ValueError):

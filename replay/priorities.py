@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from podzero.core.types import Keys
 from podzero.replay.errors import MalformedAnswer, ReplayUnavailable, RequestRefused
 from podzero.replay.shard import Shard
-from podzero.types import Keys
 
 log = logging.getLogger(__name__)
 

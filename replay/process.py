@@ -24,9 +24,9 @@ from typing import IO, Any
 
 import psutil
 
+from podzero.core.machine import user_cache
+from podzero.core.waiting import Wait
 from podzero.replay.errors import CheckpointRefused, EnvironmentUnusable, ServerFailed
-from podzero.storage import user_cache
-from podzero.waiting import Wait
 
 log = logging.getLogger(__name__)
 

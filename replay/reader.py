@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podzero.config import Experiment, ReplayConfig
-from podzero.protocols import ReplayReader
+from podzero.core.protocols import ReplayReader
+from podzero.core.types import Batch, EnvSpec, Keys, StoredState, Window
+from podzero.core.waiting import Wait
 from podzero.replay.episodes import RecordedEpisodes
 from podzero.replay.errors import ReplayTimeout
 from podzero.replay.priorities import PriorityWriter
@@ -22,8 +24,6 @@ from podzero.replay.records import RecordedPositions, RecordsReader
 from podzero.replay.shard import Address, Addresses, Shard
 from podzero.replay.stream import PRIORITY_FIELDS, ShardStream
 from podzero.replay.tables import REANALYSED, SAMPLES, STATES, Table, tables_of
-from podzero.types import Batch, EnvSpec, Keys, StoredState, Window
-from podzero.waiting import Wait
 
 log = logging.getLogger(__name__)
 

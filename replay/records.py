@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podzero.config import Experiment
-from podzero.errors import ConfigError
-from podzero.samples import UNSEARCHED
-from podzero.types import Batch, EnvSpec, Keys, Sample, Window
-from podzero.workdir import read_json, sync_tree, write_atomically
+from podzero.config.samples import UNSEARCHED
+from podzero.core.errors import ConfigError
+from podzero.core.types import Batch, EnvSpec, Keys, Sample, Window
+from podzero.files.workdir import read_json, sync_tree, write_atomically
 
 _POSITIONS = "positions.bin"
 _RECORDS = "records.json"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from podzero.config import Experiment
+from podzero.core.types import EnvSpec
 from podzero.replay import checkpoint
 from podzero.replay.checkpoint import CheckpointLink
 from podzero.replay.errors import (
@@ -23,7 +24,6 @@ from podzero.replay.errors import (
 from podzero.replay.process import ServerProcess, free_port, server_python
 from podzero.replay.shard import IDENTITY, Address, Shard
 from podzero.replay.tables import REANALYSED, SAMPLES, STATES, Limits, Table, tables_of
-from podzero.types import EnvSpec
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from podzero.core.types import Sample, StoredState, Window
 from podzero.replay.errors import SignatureError
-from podzero.types import Sample, StoredState, Window
 
 Stored = Sample | Window | StoredState
 """The kinds of samples that a table may hold."""
@@ -47,7 +47,7 @@ class SampleSignature:
     """
 
     def __init__(self, name: str, like: Stored, samples_per_item: int) -> None:
-        """Takes the environment's name and a sample of shapes and dtypes, as built by `podzero.samples`."""
+        """Takes the environment's name and a sample of shapes and dtypes, as built by `podzero.config.samples`."""
         self._kind = type(like)
         self.fields = tuple(
             Field(field, tuple(leaf.shape), np.dtype(leaf.dtype))

@@ -11,10 +11,10 @@ import math
 from typing import NamedTuple
 
 from podzero.config import Experiment
+from podzero.config.samples import sample_like, stored_state_like
+from podzero.core.types import EnvSpec
 from podzero.replay.signature import SampleSignature
 from podzero.replay.wire import reverb_pb2 as pb
-from podzero.samples import sample_like, stored_state_like
-from podzero.types import EnvSpec
 
 
 class TableSettings(NamedTuple):

@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podzero.config import Experiment, ReplayConfig
-from podzero.protocols import ReplayWriter
+from podzero.core.protocols import ReplayWriter
+from podzero.core.types import EnvSpec
+from podzero.core.waiting import Wait
 from podzero.replay.errors import MalformedAnswer, ReplayTimeout, RequestRefused, SignatureError, WrongServer
 from podzero.replay.shard import Address, Addresses, Shard
 from podzero.replay.signature import Stored
 from podzero.replay.tables import SAMPLES, Table, tables_of
 from podzero.replay.wire.connection import InsertStream
-from podzero.types import EnvSpec
-from podzero.waiting import Wait
 
 log = logging.getLogger(__name__)
 

@@ -25,8 +25,10 @@ from podzero.actors import (
     window_reanalysis,
 )
 from podzero.config import Experiment, GymnasiumConfig, ModelNetworkConfig, ResNetConfig
+from podzero.core.errors import ConfigError
+from podzero.core.protocols import BatchedSearch, Env, ParamSource, ReplayWriter, Report
+from podzero.core.types import Array, EnvSpec, ModelNetwork, Network, Params, StoredState, Symmetry, Window
 from podzero.envs import make_env, make_vector_env, spec_of
-from podzero.errors import ConfigError
 from podzero.inference import (
     BackgroundSource,
     CalibrationPositions,
@@ -54,9 +56,7 @@ from podzero.inference.serving import (
     served_evaluation,
 )
 from podzero.networks import make_inference, make_model_network, make_network
-from podzero.protocols import BatchedSearch, Env, ParamSource, ReplayWriter, Report
 from podzero.search import Evaluate, ModelSearch, make_model_search, make_search, network_evaluation, rules_model
-from podzero.types import Array, EnvSpec, ModelNetwork, Network, Params, StoredState, Symmetry, Window
 
 log = logging.getLogger(__name__)
 

@@ -22,9 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from podzero.errors import PodzeroError
-from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, RemoteActor
-from podzero.storage import (
+from podzero.core.errors import PodzeroError
+from podzero.files.storage import (
     LEARNER_FOLDER,
     LEARNER_MANIFEST,
     SHARD_MANIFEST,
@@ -35,7 +34,7 @@ from podzero.storage import (
     shard_folder,
     unsealed,
 )
-from podzero.workdir import (
+from podzero.files.workdir import (
     Workdir,
     keep_as,
     read_json,
@@ -46,6 +45,7 @@ from podzero.workdir import (
     unused,
     write_atomically,
 )
+from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, RemoteActor
 
 log = logging.getLogger(__name__)
 

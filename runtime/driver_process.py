@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from podzero.errors import PodzeroError
+from podzero.core.errors import PodzeroError
+from podzero.files.workdir import Workdir
 from podzero.runtime.stopping import NotStopped
-from podzero.workdir import Workdir
 
 PROGRAM = (sys.executable, "-P", "-c", "from podzero.launch.main import main; main()")
 """The command line `podzero` of this Python, whatever is on the path and in the current folder."""

@@ -10,14 +10,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from podzero.config import RestartsConfig
-from podzero.errors import TRY_AGAIN, ConfigError, PodzeroError
+from podzero.core.errors import TRY_AGAIN, ConfigError, PodzeroError
+from podzero.files.workdir import WorkdirError
 from podzero.runtime.cluster.placement import Node, Reservation
 from podzero.runtime.cluster.remote import NodeLost
 from podzero.runtime.monitoring.monitor import kind_of
 from podzero.runtime.nodes import NodesAbsent
 from podzero.runtime.stopping import StopRequest
 from podzero.runtime.workers import LearnerFailed, RunFailed, WouldFailAgain
-from podzero.workdir import WorkdirError
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from podzero.config import Experiment
-from podzero.errors import ClusterError
+from podzero.core.errors import ClusterError
+from podzero.files.workdir import Workdir, write_atomically
 from podzero.runtime.cluster.placement import (
     MEMORY,
     MissingNodes,
@@ -30,7 +31,6 @@ from podzero.runtime.cluster.ray_cluster import Cluster
 from podzero.runtime.cluster.remote import START_TIMEOUT_S
 from podzero.runtime.program import program, reserved_cpus
 from podzero.runtime.stopping import StopRequest
-from podzero.workdir import Workdir, write_atomically
 
 log = logging.getLogger(__name__)
 

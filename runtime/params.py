@@ -30,9 +30,9 @@ from typing import Any
 
 import jax
 
-from podzero.errors import PodzeroError
+from podzero.core.errors import PodzeroError
+from podzero.core.types import Params, Versioned
 from podzero.runtime.cluster.scheduling import node_affinity
-from podzero.types import Params, Versioned
 
 log = logging.getLogger(__name__)
 

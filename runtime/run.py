@@ -11,8 +11,9 @@ from dataclasses import replace
 from functools import partial
 
 from podzero.config import Experiment
-from podzero.directory_lock import TakenOver
-from podzero.errors import PodzeroError, described
+from podzero.core.errors import PodzeroError, described
+from podzero.files.directory_lock import TakenOver
+from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import Checkpoint, seen_checkpoints
 from podzero.runtime.cluster.remote import NodeLost
 from podzero.runtime.failures import SHARD, LearnerFailures, RestartPolicy
@@ -28,7 +29,6 @@ from podzero.runtime.stopping import StopSignals
 from podzero.runtime.supervisor import Supervisor
 from podzero.runtime.tracing import Tracer
 from podzero.runtime.workers import ANSWER_TIMEOUT_S, LearnerFailed, RunFailed, last_reports
-from podzero.workdir import Workdir
 
 log = logging.getLogger(__name__)
 

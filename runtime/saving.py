@@ -9,6 +9,8 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 from podzero.config import Experiment
+from podzero.files.storage import StorageError
+from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import (
     SHARD_TIMEOUT_S,
     Checkpoint,
@@ -21,8 +23,6 @@ from podzero.runtime.checkpoints import (
 from podzero.runtime.cluster.remote import RemoteActor
 from podzero.runtime.monitoring.status import duration
 from podzero.runtime.workers import ANSWER_TIMEOUT_S, LearnerGroup
-from podzero.storage import StorageError
-from podzero.workdir import Workdir
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 from podzero.runtime.cluster.other_runs import RUN_VARIABLE
 from podzero.runtime.program import CPU_ONLY
 

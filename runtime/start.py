@@ -6,7 +6,9 @@ import logging
 import shlex
 
 from podzero.config import Experiment
-from podzero.errors import PodzeroError, described
+from podzero.core.errors import PodzeroError, described
+from podzero.files.storage import StorageError
+from podzero.files.workdir import Workdir, WorkdirError, keep_as
 from podzero.runtime.checkpoints import (
     Checkpoint,
     RunFileDamaged,
@@ -19,8 +21,6 @@ from podzero.runtime.checkpoints import (
 )
 from podzero.runtime.supervisor import Supervisor
 from podzero.runtime.workers import RunFailed
-from podzero.storage import StorageError
-from podzero.workdir import Workdir, WorkdirError, keep_as
 
 log = logging.getLogger(__name__)
 

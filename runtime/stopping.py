@@ -23,12 +23,12 @@ from types import FrameType, TracebackType
 from typing import Self
 from urllib.parse import urlencode
 
-from podzero.directory_lock import LockHolder
-from podzero.errors import PodzeroError
+from podzero.core.errors import PodzeroError
+from podzero.core.waiting import Wait
+from podzero.files.directory_lock import LockHolder
+from podzero.files.workdir import Workdir, WorkdirError
 from podzero.runtime.cluster.other_runs import CHIP_FILES
 from podzero.runtime.monitoring.status import PHASE_WORDS, read_status
-from podzero.waiting import Wait
-from podzero.workdir import Workdir, WorkdirError
 
 log = logging.getLogger(__name__)
 

@@ -12,6 +12,8 @@ from types import MappingProxyType
 from typing import Any
 
 from podzero.config import Experiment
+from podzero.files.storage import StorageError
+from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import Checkpoint, SavedShard
 from podzero.runtime.cluster.directory import start_directory
 from podzero.runtime.cluster.other_runs import RUN_VARIABLE
@@ -27,8 +29,6 @@ from podzero.runtime.processes.replay import ReplayProcess
 from podzero.runtime.program import CPU_ONLY, Kind, program, start_order
 from podzero.runtime.stopping import StopRequest
 from podzero.runtime.workers import LearnerGroup, ReplayShards, Worker, WorkerGroup, await_end, last_reports
-from podzero.storage import StorageError
-from podzero.workdir import Workdir
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ import logging
 import shutil
 
 from podzero.config import Experiment
-from podzero.player_names import full_name, trained_player
-from podzero.workdir import Workdir, WorkdirError, step_folder, sync_tree
+from podzero.files.players import full_name, trained_player
+from podzero.files.workdir import Workdir, WorkdirError, step_folder, sync_tree
 
 log = logging.getLogger(__name__)
 

@@ -10,13 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from podzero.directory_lock import LockHolder
-from podzero.errors import PodzeroError
+from podzero.core.errors import PodzeroError
+from podzero.core.waiting import Wait
+from podzero.files.directory_lock import LockHolder
+from podzero.files.workdir import Workdir, read_json, write_atomically
 from podzero.runtime.cluster.remote import Call, RemoteActor
 from podzero.runtime.monitoring.metrics import WriteAttempts
 from podzero.runtime.workers import ANSWER_TIMEOUT_S
-from podzero.waiting import Wait
-from podzero.workdir import Workdir, read_json, write_atomically
 
 log = logging.getLogger(__name__)
 

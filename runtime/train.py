@@ -13,7 +13,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from podzero.config import ChanceGameConfig, Experiment, GameConfig, Layers, OwnGameConfig
-from podzero.directory_lock import DirectoryLock
+from podzero.files.directory_lock import DirectoryLock
+from podzero.files.workdir import Workdir
 from podzero.runtime.cluster.other_runs import lock_run
 from podzero.runtime.cluster.ray_cluster import connect
 from podzero.runtime.cluster.remote import current_node_id
@@ -30,7 +31,6 @@ from podzero.runtime.start import start_workers
 from podzero.runtime.stopping import StopSignals
 from podzero.runtime.supervisor import Supervisor
 from podzero.runtime.teacher import keep_teacher
-from podzero.workdir import Workdir
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from podzero.errors import TRY_AGAIN, ClusterError, PodzeroError, described
+from podzero.core.errors import TRY_AGAIN, ClusterError, PodzeroError, described
 from podzero.runtime.checkpoints import SavedShard
 from podzero.runtime.cluster.placement import Node, places_with_resources
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, STOP_TIMEOUT_S, Call, NodeLost, RemoteActor, WorkerDied

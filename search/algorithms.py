@@ -12,9 +12,10 @@ import mctx
 import numpy as np
 
 from podzero.config import OwnAlgorithmConfig, SearchConfig
-from podzero.errors import ConfigError
-from podzero.own_code import own_code
-from podzero.protocols import BatchedSearch
+from podzero.config.own_code import own_code
+from podzero.core.errors import ConfigError
+from podzero.core.protocols import BatchedSearch
+from podzero.core.types import Array, EnvState, Exploration, Params, SearchedNodes, SearchResult
 from podzero.search.dense_tree import Tree, grow, root_edges, slots_of
 from podzero.search.models import ILLEGAL, Model
 from podzero.search.selection import (
@@ -29,7 +30,6 @@ from podzero.search.selection import (
     root_value,
     tree_range,
 )
-from podzero.types import Array, EnvState, Exploration, Params, SearchedNodes, SearchResult
 
 
 def qtransform(transform: Transform) -> mctx.QTransform:
@@ -366,7 +366,7 @@ def own_search(algorithm: OwnAlgorithmConfig, config: SearchConfig, model: Model
     code = own_code(algorithm, "search.algorithm", offered=("model", "config"))
     made = code.make_function(
         {"model": model, "config": config},
-        expected="search(params, key, roots, exploration), see podzero.protocols.BatchedSearch",
+        expected="search(params, key, roots, exploration), see podzero.core.protocols.BatchedSearch",
     )
 
     def search(params: Params, key: Array, roots: EnvState, exploration: Exploration) -> SearchResult:
@@ -384,7 +384,7 @@ def _of_form(result: object, of_actions: tuple[int, ...], where: str) -> SearchR
       ConfigError: it is none, or a field has another shape.
     """
     if not isinstance(result, SearchResult):
-        raise ConfigError(f"{where}: it returned a {type(result).__name__}; expected a podzero.types.SearchResult")
+        raise ConfigError(f"{where}: it returned a {type(result).__name__}; expected a podzero.core.types.SearchResult")
     of_rows = of_actions[:1]
     forms = {
         "action": (of_rows, jnp.int32),

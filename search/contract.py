@@ -8,10 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from podzero.errors import ConfigError
-from podzero.protocols import BatchedSearch
+from podzero.core.errors import ConfigError
+from podzero.core.protocols import BatchedSearch
+from podzero.core.types import Exploration, Params, SearchResult
 from podzero.search.learned import ModelSearch, ModelSearchResult
-from podzero.types import Exploration, Params, SearchResult
 
 _ROUNDING = 1e-4
 

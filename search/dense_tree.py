@@ -17,9 +17,9 @@ import numpy as np
 from jax.experimental.layout import Layout, with_layout_constraint
 
 from podzero.config import SearchConfig
+from podzero.core.types import Array, EnvState, Params
 from podzero.search.models import ILLEGAL, Model
 from podzero.search.selection import Edges, Selection, outcome_scores, tree_range
-from podzero.types import Array, EnvState, Params
 
 UNVISITED = -1
 """The child of an action that has not been taken."""

@@ -17,10 +17,10 @@ import mctx
 import numpy as np
 
 from podzero.config import OwnAlgorithmConfig, SearchConfig
+from podzero.core.types import Array, EnvState, Params, SearchResult
 from podzero.search.algorithms import edges_at, evaluated, gumbel_values, inner_selection, result_of
 from podzero.search.models import ILLEGAL, Model
 from podzero.search.selection import LOW, considered_visits
-from podzero.types import Array, EnvState, Params, SearchResult
 
 
 class GrowingSearch(NamedTuple):

@@ -12,9 +12,9 @@ import mctx
 from jax.scipy.stats import norm
 
 from podzero.config import SearchConfig
+from podzero.core.types import Array, EnvSpec, Exploration, ModelNetwork, Params
 from podzero.search.algorithms import make_search
 from podzero.search.models import Model
-from podzero.types import Array, EnvSpec, Exploration, ModelNetwork, Params
 
 BROAD_SHARE = 0.25
 """Share of a root's candidates that are sampled from a broadened policy when the search explores."""

@@ -11,9 +11,9 @@ import mctx
 import numpy as np
 import optax
 
+from podzero.core.protocols import Env
+from podzero.core.types import Array, EnvState, Params, View
 from podzero.envs import DrawnState, GameOfChance
-from podzero.protocols import Env
-from podzero.types import Array, EnvState, Params, View
 
 ILLEGAL = np.finfo(np.float32).min
 """The logit of an illegal action. It is finite because all actions are illegal once a game is over."""

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.config import SearchConfig
-from podzero.types import Array
+from podzero.core.types import Array
 
 TINY = np.finfo(np.float32).tiny
 """The smallest normal float32; it replaces divisors that may be zero."""

@@ -2,7 +2,6 @@
 
 import ipaddress
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -13,11 +12,13 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
+from podzero.core.machine import cpu_kind, user_cache
+
 # Before anything imports jax: the tests are about podzero, not about the accelerator that may be there.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# XLA's programs, small ones too, are kept for the next run of the tests and shared by the processes of this one.
+# XLA's programs, small ones too, are shared by the processes of a run and by the runs of all checkouts.
 # jax's own bound would lock and list the whole folder at each program: 50 ms of CPU time among 1,000 programs.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "xla"))
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(user_cache() / "tests" / (cpu_kind() or "any")))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
@@ -70,13 +71,23 @@ TINY = (
 def pytest_configure(config):
     """Compiles fast instead of for speed: a tenth to a third less CPU time. The slow tests train for minutes.
 
-    Programs of earlier runs are deleted when they exceed 1 GiB.
+    The oldest programs of earlier runs are deleted when all exceed 2 GiB.
     """
     if config.option.markexpr == "not slow":
         os.environ.setdefault("XLA_FLAGS", QUICK_COMPILE)
-    programs = Path(__file__).parents[1] / ".pytest_cache" / "xla"
-    if not hasattr(config, "workerinput") and sum(file.stat().st_size for file in programs.glob("*")) > 2**30:
-        shutil.rmtree(programs)
+    if not hasattr(config, "workerinput"):
+        delete_oldest(user_cache() / "tests", above=2**31)
+
+
+def delete_oldest(folder, above):
+    """Halves a folder of more than `above` bytes."""
+    with suppress(FileNotFoundError):  # another run of the tests does the same
+        files = sorted((path.stat().st_mtime, path.stat().st_size, path) for path in folder.rglob("*-cache"))
+        total = sum(size for _, size, _ in files)
+        for _, size, path in files if total > above else []:
+            if total > above / 2:
+                path.unlink()
+                total -= size
 
 
 def pytest_xdist_auto_num_workers():

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podzero.types import Array, View
+from podzero.core.types import Array, View
 
 _POINTS, _DICE, _CHECKERS = 24, 6, 15
 # After the points: checkers on the bar and borne off, those of the player to move first.

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podzero.types import Array
+from podzero.core.types import Array
 
 _WORD = 32
 Distance = int | np.ndarray[Any, np.dtype[np.integer[Any]]]

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from podzero.core.types import Array
 from podzero.envs.boards.bits import Bits, constant, either, intersection, single, turned, union
 from podzero.envs.boards.chess_moves import (
     BISHOP,
@@ -23,7 +24,6 @@ from podzero.envs.boards.chess_moves import (
     Pieces,
 )
 from podzero.envs.boards.rules import BoardGame, BoardState, PlyResult
-from podzero.types import Array
 
 _QUIET = 100
 """Plies without a capture or a pawn's move after which a game is drawn."""

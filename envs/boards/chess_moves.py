@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from podzero.core.types import Array
 from podzero.envs.boards.bits import EMPTY, Bits, constant, either, union
-from podzero.types import Array
 
 PAWN, KNIGHT, BISHOP, ROOK, QUEEN, KING = range(6)
 """The kinds of pieces."""

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from podzero.core.types import Array
 from podzero.envs.boards.bits import EMPTY, Bits, constant
 from podzero.envs.boards.rules import BoardGame, PlyResult
-from podzero.types import Array
 
 _HEIGHT, _WIDTH = 6, 7
 _COLUMN = _HEIGHT + 1

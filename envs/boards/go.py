@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.config import KOMI, LARGEST_KOMI
+from podzero.core.types import Array
 from podzero.envs.boards.rules import BoardGame, BoardState, PlyResult, beside, chains_beside, placed
-from podzero.types import Array
 
 _NEIGHBOURS = ((-1, 0), (1, 0), (0, -1), (0, 1))
 GO_GAMES = {f"go_{size}x{size}": size for size in (7, 9, 19)}

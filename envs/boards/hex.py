@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from podzero.core.types import Array
 from podzero.envs.boards.rules import BoardGame, PlyResult, placed
-from podzero.types import Array
 
 _SIZE = 11
 _SQUARES = _SIZE * _SIZE

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from podzero.core.types import Array
 from podzero.envs.boards.bits import Bits, Distance, constant, single
 from podzero.envs.boards.rules import BoardGame, PlyResult
-from podzero.types import Array
 
 _SIZE = 8
 _PASS = _SIZE * _SIZE

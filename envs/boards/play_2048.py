@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podzero.types import Array, Symmetry, View
+from podzero.core.types import Array, Symmetry, View
 
 _CELLS = 16
 _LEVELS = 18

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from podzero.core.types import Array, EnvSpec, Symmetry, View
 from podzero.envs.packing import packed_bytes
 from podzero.envs.symmetries import symmetries_of
-from podzero.types import Array, EnvSpec, Symmetry, View
 
 Board = Any
 """A pytree of arrays: what a game needs besides `BoardState.player`."""

@@ -17,13 +17,13 @@ from gymnasium.utils import EzPickle
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from podzero.config import GymnasiumConfig
+from podzero.core.errors import ConfigError, described
+from podzero.core.importing import restore_path, without_current_folder
 from podzero.envs.faults import Abandoned
 from podzero.envs.gymnasium_envs.interface import Interface
 from podzero.envs.gymnasium_envs.making import Factory, make_own
 from podzero.envs.gymnasium_envs.rendering import picture, rendered
 from podzero.envs.gymnasium_envs.spaces import Actions, HostArray
-from podzero.errors import ConfigError, described
-from podzero.importing import restore_path, without_current_folder
 
 FAULTS = "podzero_faults"
 """Key of `info`: how often the environment failed in this step, int. Absent if it did not fail."""

@@ -19,13 +19,13 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode
 
 from podzero.config import GymnasiumConfig, WrapperConfig
+from podzero.config.own_code import check_digest
+from podzero.core.errors import ConfigError, described, nearest
+from podzero.core.importing import how_to_install, import_class, import_place
+from podzero.core.types import EnvSpec
 from podzero.envs.gymnasium_envs.interface import Interface, parts_of_reset
 from podzero.envs.gymnasium_envs.masks import find_masks
 from podzero.envs.gymnasium_envs.spaces import Actions, Observations, mismatch
-from podzero.errors import ConfigError, described, nearest
-from podzero.importing import how_to_install, import_class, import_place
-from podzero.own_code import check_digest
-from podzero.types import EnvSpec
 
 REMEDY = "Fix the environment, or convert what it returns with a wrapper"
 REGISTERED_BY = {"ALE": "ale_py", "MinAtar": "minatar"}

@@ -9,9 +9,9 @@ import gymnasium
 import numpy as np
 
 from podzero.config import GymnasiumConfig
+from podzero.core.errors import ConfigError, described
 from podzero.envs.gymnasium_envs.making import Factory, lacks, make_own
 from podzero.envs.gymnasium_envs.spaces import HostArray
-from podzero.errors import ConfigError, described
 
 MODE = "rgb_array"
 """Gymnasium's render mode whose frames are arrays of pixels."""

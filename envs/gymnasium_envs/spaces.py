@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 
 HostArray = np.ndarray[Any, Any]
 

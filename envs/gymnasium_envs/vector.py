@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from podzero.config import GymnasiumConfig
+from podzero.core.errors import ConfigError, described
+from podzero.core.types import EnvSpec
 from podzero.envs.faults import DeadlineThread, EnvironmentFailed, faults_of
 from podzero.envs.gymnasium_envs import batches
 from podzero.envs.gymnasium_envs.batches import ERROR, FAULTS, REBUILD
@@ -21,8 +23,6 @@ from podzero.envs.gymnasium_envs.interface import Interface
 from podzero.envs.gymnasium_envs.making import REMEDY, interface_of, spec_to
 from podzero.envs.gymnasium_envs.masks import MASK
 from podzero.envs.gymnasium_envs.spaces import HostArray
-from podzero.errors import ConfigError, described
-from podzero.types import EnvSpec
 
 _CLOSE_TIMEOUT_S = 10.0
 _Info = dict[str, Any]

@@ -9,12 +9,12 @@ from functools import cached_property
 import jax.numpy as jnp
 import numpy as np
 
+from podzero.core.types import EnvState
 from podzero.envs.boards.bits import Bits
 from podzero.envs.boards.chess import Chess, ChessBoard, position_hash
 from podzero.envs.boards.chess_moves import UNDERPROMOTIONS, ChessMoves, ChessStep
 from podzero.envs.boards.rules import BoardState
 from podzero.envs.notation.names import NotationError
-from podzero.types import EnvState
 
 _PROMOTIONS = "rbn"
 """The pieces of planes 0 to 2, 3 to 5 and 6 to 8."""

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from podzero.errors import ConfigError
-from podzero.types import EnvState
+from podzero.core.errors import ConfigError
+from podzero.core.types import EnvState
 
 
 class NotationError(ConfigError):

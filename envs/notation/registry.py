@@ -7,6 +7,8 @@ from functools import cache, partial
 
 import numpy as np
 
+from podzero.core.protocols import Env
+from podzero.core.types import EnvSpec, EnvState
 from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.boards.go import GO_GAMES
 from podzero.envs.faults import SimulatorError
@@ -15,8 +17,6 @@ from podzero.envs.notation.chess import ChessNames
 from podzero.envs.notation.names import FixedNames, LineNotation, Notation, NotationError
 from podzero.envs.notation.shogi import SHOGI_GAMES, ShogiNames
 from podzero.envs.simulator import NamedSimulator
-from podzero.protocols import Env
-from podzero.types import EnvSpec, EnvState
 
 _SHOWN = 5
 """Number of names that a message lists."""

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from podzero.core.types import EnvState
 from podzero.envs.notation.names import NotationError
-from podzero.types import EnvState
 
 ShogiBoard = np.ndarray[Any, np.dtype[np.int64]]
 """`[squares]`: the kind of the piece on each square, plus the number of kinds if the opponent owns it; -1 if empty.

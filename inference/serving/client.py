@@ -17,7 +17,9 @@ import numpy as np
 import zmq
 
 from podzero.config import ServerConfig
-from podzero.errors import ClusterError, ConfigError, PodzeroError
+from podzero.core.errors import ClusterError, ConfigError, PodzeroError
+from podzero.core.types import Array, EnvSpec, EnvState, Params, Versioned
+from podzero.core.waiting import Wait
 from podzero.inference.evaluation_cache import EvaluationCache
 from podzero.inference.serving.batching import Rows
 from podzero.inference.serving.messages import (
@@ -37,8 +39,6 @@ from podzero.inference.serving.messages import (
     request_frames,
 )
 from podzero.search import Evaluate
-from podzero.types import Array, EnvSpec, EnvState, Params, Versioned
-from podzero.waiting import Wait
 
 log = logging.getLogger(__name__)
 

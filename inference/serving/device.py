@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
+from podzero.core.protocols import ParamSource
+from podzero.core.types import Array, Params, Versioned
+from podzero.core.waiting import first_params
 from podzero.inference.serving.batching import Rows
 from podzero.inference.serving.messages import Encoding
 from podzero.inference.serving.server import InferenceServer
-from podzero.protocols import ParamSource
-from podzero.types import Array, Params, Versioned
-from podzero.waiting import first_params
 
 log = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.config import Experiment
+from podzero.core.errors import PodzeroError
+from podzero.core.protocols import Env
+from podzero.core.types import Array, EnvState
 from podzero.envs import pack_states, unpack_states
-from podzero.errors import PodzeroError
-from podzero.protocols import Env
-from podzero.types import Array, EnvState
 
 HELLO, WELCOME, REQUEST, ANSWER, REFUSED = b"hello", b"welcome", b"request", b"answer", b"refused"
 """Kinds of messages, in the first frame."""

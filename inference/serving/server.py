@@ -19,9 +19,10 @@ from typing import Any, Protocol
 import numpy as np
 import zmq
 
-from podzero.clock import REPORT_EVERY_S
 from podzero.config import ServerConfig
-from podzero.errors import PodzeroError
+from podzero.core.clock import REPORT_EVERY_S
+from podzero.core.errors import PodzeroError
+from podzero.core.protocols import Report
 from podzero.inference.serving.batching import RUNNING, Batcher, EvaluationBatch, Request, Rows, ServerMetrics
 from podzero.inference.serving.messages import (
     CREDITS,
@@ -39,7 +40,6 @@ from podzero.inference.serving.messages import (
     refused_frames,
     welcome_frames,
 )
-from podzero.protocols import Report
 
 LEASE_S = 120.0
 """Silence after which a client may lose its session to another one."""

@@ -6,7 +6,7 @@ import shlex
 from typing import Any
 
 from podzero.config import Experiment
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 from podzero.launch.targets.machines import Pool, TpuHosts, cpu_pool, tpu_hosts
 from podzero.launch.targets.plan import (
     MOUNT,

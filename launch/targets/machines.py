@@ -10,9 +10,9 @@ import math
 import os
 from typing import NamedTuple
 
-from podzero.chips import Slice
 from podzero.config import Experiment
-from podzero.errors import ConfigError
+from podzero.core.chips import Slice
+from podzero.core.errors import ConfigError
 from podzero.runtime.program import reserved_cpus
 
 

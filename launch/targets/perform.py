@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from podzero.errors import PodzeroError
+from podzero.core.errors import PodzeroError
 from podzero.launch.targets.plan import LaunchStep, Plan
 
 _END = "END-OF-FILE"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from podzero.config import Experiment
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 
 MOUNT = "/mnt/podzero"
 """Where every machine of a cluster mounts the shared storage."""

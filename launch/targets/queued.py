@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from podzero.config import Experiment
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 from podzero.launch.targets.machines import TpuHosts, memory_gib, tpu_hosts
 from podzero.launch.targets.plan import (
     MOUNT,

@@ -251,7 +251,7 @@ _FROM_ELSEWHERE = ("GymV21Environment", "GymV26Environment")
 
 
 def import_paths(env: EnvConfig) -> list[str]:
-    """The import paths of all code that an environment names, as `podzero.importing.approve` takes them."""
+    """The import paths of all code that an environment names, as `podzero.core.importing.approve` takes them."""
     own = [env.place] if isinstance(env, OwnFile) and (":" in env.place or env.path_field == "module") else []
     wrappers = (wrapper.name for wrapper in getattr(env, "wrappers", ()))
     named = (name if ":" in name else f"gymnasium.wrappers:{name}" for name in wrappers)

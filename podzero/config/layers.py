@@ -16,8 +16,8 @@ from podzero.config.networks import ResNetConfig
 from podzero.config.section import path_field_of
 from podzero.config.training import OptimizerConfig
 from podzero.config.unique_keys import read_yaml
-from podzero.errors import ConfigError, nearest
-from podzero.importing import file_digest, place_of
+from podzero.core.errors import ConfigError, nearest
+from podzero.core.importing import file_digest, place_of
 
 FOR_SLICES = "slices/"
 """Prefix of the names of the experiments for TPU slices."""

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from podzero.config.experiment import Experiment
 from podzero.config.layers import EXTENDS, read_layers
 from podzero.config.section import IMPORT_PATH
-from podzero.errors import ConfigError, nearest
+from podzero.core.errors import ConfigError, nearest
 
 GONE: dict[str, tuple[Any, str]] = {
     "actors.final_temperature": (0.0, "removed: after temperature_plies the temperature is 0"),

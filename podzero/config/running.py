@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 import pydantic
 from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from podzero.chips import Slice, find_slice
 from podzero.config.section import Section
-from podzero.errors import nearest
+from podzero.core.chips import Slice, find_slice
+from podzero.core.errors import nearest
 
-# The levels are those of `ENGINES` in podzero/player_names.py, which imports this package.
+# The levels are those of `ENGINES` in podzero/files/players.py, which imports this package.
 _OPPONENTS = ("random", "solver", "earlier", "mcts:N", "gnugo:LEVEL", "stockfish:LEVEL", "fairy-stockfish:LEVEL")
 _OPPONENT = r"random|solver|earlier|mcts:[1-9][0-9]*|gnugo:([1-9]|10)|(fairy-)?stockfish:(1?[0-9]|20)"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
-from podzero.importing import place_of
+from podzero.core.importing import place_of
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 IMPORT_PATH = "file.py:Name"

@@ -15,7 +15,7 @@ import numpy as np
 from google.protobuf.message import Message
 from numpy.typing import NDArray
 
-from podzero.errors import PodzeroError
+from podzero.core.errors import PodzeroError
 from podzero.replay.errors import MalformedAnswer, ReplayUnavailable, RequestRefused
 from podzero.replay.wire import reverb_pb2 as pb
 from podzero.replay.wire.items import KEYS, Inserter, Items, Unpacker

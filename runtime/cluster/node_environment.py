@@ -26,7 +26,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from podzero.errors import ClusterError, ConfigError, described
+from podzero.core.errors import ClusterError, ConfigError, described
 from podzero.runtime.cluster.remote import Call, RemoteActor
 
 if TYPE_CHECKING:

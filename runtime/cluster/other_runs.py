@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from podzero.errors import ClusterError
+from podzero.core.errors import ClusterError
 from podzero.runtime.cluster.remote import START_TIMEOUT_S, current_node_id
 from podzero.runtime.cluster.scheduling import node_affinity
 

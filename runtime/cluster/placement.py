@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
-from podzero.chips import Slice, find_slice
 from podzero.config import ClusterConfig
-from podzero.errors import ConfigError
+from podzero.core.chips import Slice, find_slice
+from podzero.core.errors import ConfigError
 
 TPU, MEMORY = "TPU", "memory"
 """Ray's names for the resources TPU chips and memory (in bytes)."""

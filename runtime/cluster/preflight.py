@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import podzero
-from podzero.errors import ClusterError
+from podzero.core.errors import ClusterError
 from podzero.runtime.cluster.node_environment import code_files
 from podzero.runtime.cluster.other_runs import end_stale_processes
 from podzero.runtime.cluster.placement import Node

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import podzero
-from podzero.errors import ClusterError, ConfigError
+from podzero.core.errors import ClusterError, ConfigError
 from podzero.runtime.cluster.node_environment import NODE_PYTHON, EnvironmentSpec, NodeEnvironments, pack_environment
 from podzero.runtime.cluster.placement import MEMORY, Node
 from podzero.runtime.cluster.ray_start import (

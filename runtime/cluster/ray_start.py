@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from podzero.errors import ClusterError, ConfigError
+from podzero.core.errors import ClusterError, ConfigError
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ray.exceptions import RayError
 
-from podzero.errors import TRY_AGAIN, ClusterError, PodzeroError
+from podzero.core.errors import TRY_AGAIN, ClusterError, PodzeroError
 
 START_TIMEOUT_S = 180.0
 BUILD_TIMEOUT_S = 1800.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from podzero.errors import ClusterError
+from podzero.core.errors import ClusterError
 from podzero.runtime.cluster.placement import MEMORY, Node
 
 

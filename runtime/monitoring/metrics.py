@@ -21,9 +21,9 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.record_writer import masked_crc32c
 
+from podzero.files.workdir import Workdir
 from podzero.runtime.monitoring.reports import MetricsReport, merge_metrics
 from podzero.runtime.monitoring.writers import MetricsWriter
-from podzero.workdir import Workdir
 
 log = logging.getLogger(__name__)
 

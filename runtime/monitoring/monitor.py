@@ -7,8 +7,8 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping
 
-from podzero.clock import share_of_rest
 from podzero.config import Experiment, GymnasiumConfig
+from podzero.core.clock import share_of_rest
 from podzero.runtime.monitoring.reports import merge_metrics
 from podzero.runtime.monitoring.status import Phase, RunStatus
 

@@ -51,7 +51,7 @@ class ReportBuffer(logging.Handler):
         self._guard = threading.Lock()
 
     def report(self, worker: str, metrics: Mapping[str, float]) -> None:
-        """Adds metrics; a `podzero.protocols.Report`."""
+        """Adds metrics; a `podzero.core.protocols.Report`."""
         self._add(MetricsReport(time.time(), worker, dict(metrics)))
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
-from podzero.changes import flatten
 from podzero.config import Experiment
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
+from podzero.files.changes import flatten
+from podzero.files.workdir import Workdir, read_json, write_atomically
 from podzero.runtime.monitoring.reports import MetricsReport
-from podzero.workdir import Workdir, read_json, write_atomically
 
 WANDB_STEP = "learner_step"
 """The metric on the horizontal axis of all others at Weights & Biases."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from podzero.workdir import Workdir, WorkdirError, write_atomically
+from podzero.files.workdir import Workdir, WorkdirError, write_atomically
 
 Phase = Literal["starting", "collecting", "training", "stopping", "judging", "ended"]
 PHASE_WORDS: Mapping[str, str] = {

@@ -11,11 +11,11 @@ from importlib.util import find_spec
 from typing import Protocol
 
 from podzero.config import Experiment, MetricsConfig
-from podzero.errors import ConfigError
-from podzero.importing import how_to_install
+from podzero.core.errors import ConfigError
+from podzero.core.importing import how_to_install
+from podzero.files.workdir import Workdir
 from podzero.runtime.monitoring.reports import MetricsReport
 from podzero.runtime.monitoring.services import MlflowWriter, PrometheusWriter, WandbWriter
-from podzero.workdir import Workdir
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from podzero.config import Experiment
-from podzero.protocols import ParamSource, Report
+from podzero.core.protocols import ParamSource, Report
 from podzero.runtime.cluster.directory import AddressBook, ask
 from podzero.runtime.cluster.remote import own_address
 from podzero.runtime.processes.process import Process, own_devices

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from podzero.config import Experiment
-from podzero.errors import PodzeroError
-from podzero.platforms import prepare_jax
+from podzero.core.errors import PodzeroError
+from podzero.core.machine import prepare_jax
+from podzero.files.workdir import Workdir
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, ReportBuffer
-from podzero.workdir import Workdir
 
 if TYPE_CHECKING:
     import jax

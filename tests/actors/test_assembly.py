@@ -19,7 +19,7 @@ from podzero.actors.assembly import (
     value_targets,
 )
 from podzero.config import ActorsConfig
-from podzero.types import Move, Sample
+from podzero.core.types import Move, Sample
 
 
 def move(done, tag=0.0, player=0, rewards=None):

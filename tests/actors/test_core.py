@@ -10,8 +10,8 @@ import pytest
 from podzero.actors import SelfPlayCore
 from podzero.actors.core import explore
 from podzero.config import ActorsConfig, SimulatorConfig, parse
+from podzero.core.types import SearchResult
 from podzero.envs import make_env
-from podzero.types import SearchResult
 
 
 def first_legal(env):

@@ -13,10 +13,10 @@ from podzero.actors import ActorClients, DeviceActor, RolloutCore, SelfPlayCore
 from podzero.actors.assembly import GameAssembler
 from podzero.actors.device_actor import ChipRollouts, chip_keys, finish
 from podzero.config import parse
+from podzero.core.errors import ConfigError
+from podzero.core.types import Versioned
 from podzero.envs import make_env
-from podzero.errors import ConfigError
 from podzero.runtime.build import make_device_actor
-from podzero.types import Versioned
 
 from .test_reanalysis import Source, Writer
 from .test_rollouts import drawn

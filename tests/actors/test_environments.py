@@ -6,10 +6,10 @@ import pytest
 
 from podzero.actors import ActorClients, EnvironmentActor
 from podzero.config import parse
+from podzero.core.types import EnvSpec, Versioned
 from podzero.envs import VectorStep
 from podzero.replay import priorities_of
 from podzero.search import ModelSearchResult
-from podzero.types import EnvSpec, Versioned
 
 SPEC = EnvSpec("counting", (1,), "float32", 3, players=1)
 ENVIRONMENTS = 2

@@ -20,11 +20,11 @@ from podzero.actors.assembly import GameAssembler
 from podzero.actors.reanalysis import Reanalysed
 from podzero.actors.windows import WindowCutter
 from podzero.config import ActorsConfig, SearchConfig, SimulatorConfig, parse
+from podzero.config.samples import sample_like
+from podzero.core.types import EnvSpec, ModelNetwork, Sample, SearchResult, StoredState, Versioned
 from podzero.envs import EnvironmentFailed, make_env, pack_states, unpack_states
 from podzero.replay import priorities_of
-from podzero.samples import sample_like
 from podzero.search import ModelSearchResult, make_search, rules_model
-from podzero.types import EnvSpec, ModelNetwork, Sample, SearchResult, StoredState, Versioned
 
 from .test_assembly import move
 from .test_core import first_legal

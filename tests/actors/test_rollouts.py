@@ -11,9 +11,9 @@ from podzero.actors import RolloutCore, SelfPlayCore, assembly
 from podzero.actors.assembly import GameAssembler
 from podzero.actors.rollouts import Plies, ends, in_game, targets_of
 from podzero.config import ActorsConfig, Experiment
+from podzero.core.errors import ConfigError
+from podzero.core.types import EnvSpec, SearchResult
 from podzero.envs import make_env
-from podzero.errors import ConfigError
-from podzero.types import EnvSpec, SearchResult
 
 MOVES = 5
 

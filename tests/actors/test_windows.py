@@ -5,7 +5,7 @@ import pytest
 
 from podzero.actors.windows import Outcome, Position, WindowCutter
 from podzero.config import parse
-from podzero.types import EnvSpec
+from podzero.core.types import EnvSpec
 
 SPEC = EnvSpec("scripted", (1,), "float32", 3, players=1)
 

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from podzero.benchmarks.inner_nodes import NEVER_VISITED, NOT_CHOSEN, SEEN_TO_THE_END, VALUE_WRONG, Refutations
+from podzero.core.types import SearchedNodes, SearchResult
 from podzero.envs import make_env
 from podzero.evaluation.positions import replay
 from podzero.evaluation.solvers import make_solver
-from podzero.types import SearchedNodes, SearchResult
 
 MUST_BLOCK_2 = [0, 4, 1]
 """Tic-tac-toe: the player to move draws at 2 and loses elsewhere, at once to a move at 2."""

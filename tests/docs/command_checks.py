@@ -20,10 +20,10 @@ from typer import _click as click
 from typer.core import TyperGroup
 
 from podzero.config import builtin_configs, load
-from podzero.errors import PodzeroError
+from podzero.core.errors import PodzeroError
+from podzero.files.players import game_to_play, parse_player
+from podzero.files.workdir import Workdir, step_folder
 from podzero.launch import cli
-from podzero.player_names import game_to_play, parse_player
-from podzero.workdir import Workdir, step_folder
 
 HERE = "tests/docs/command_checks.py"
 FILLINGS = {

@@ -11,8 +11,8 @@ from command_lines import CommandLine
 from typer import _click as click
 
 from podzero.config import Experiment, ModelNetworkConfig, builtin_configs, load
+from podzero.files.workdir import Workdir
 from podzero.runtime.monitoring.status import RunStatus, write_status
-from podzero.workdir import Workdir
 
 HERE = "tests/docs/command_runs.py"
 SMALL = {

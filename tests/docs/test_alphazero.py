@@ -11,8 +11,8 @@ import pytest
 
 from podzero.config import load
 from podzero.evaluation.evaluate import evaluate
+from podzero.files.workdir import Workdir
 from podzero.networks.snapshots import load_snapshot
-from podzero.workdir import Workdir
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docs" / "alphazero.py"

@@ -6,8 +6,8 @@ import jax
 import pytest
 
 from podzero.config import OwnNetworkConfig, load
+from podzero.core.errors import ConfigError
 from podzero.envs import spec_of
-from podzero.errors import ConfigError
 from podzero.networks import check_model, check_network, make_model_network, make_network
 
 from .printed import ROOT, SHORT, PrintedPage, run_script

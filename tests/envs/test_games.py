@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from podzero.core.errors import ConfigError
 from podzero.envs import GAMES, make_env
 from podzero.envs.boards import BOARD_GAMES
-from podzero.errors import ConfigError
 
 
 def test_views_have_the_shapes_and_dtypes_of_the_spec(trace, check_views):

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
+from podzero.core.errors import ConfigError
 from podzero.envs import EnvironmentFailed
-from podzero.errors import ConfigError
 
 GOOD, FAULT = 1, 2
 """Actions of the toy."""

@@ -3,8 +3,8 @@
 import pytest
 
 from podzero.config import GymnasiumConfig
+from podzero.core.errors import ConfigError
 from podzero.envs import check_env, check_steps
-from podzero.errors import ConfigError
 
 
 def config(returned, **kwargs):

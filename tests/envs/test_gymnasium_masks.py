@@ -8,9 +8,9 @@ from gymnasium.spaces import Box
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from podzero.core.errors import ConfigError
 from podzero.envs.gymnasium_envs.masks import Masks, find_masks
 from podzero.envs.gymnasium_envs.spaces import Actions
-from podzero.errors import ConfigError
 
 ELSEWHERE = {"id": "toys/MaskedElsewhere-v0", "module": "gymnasium_toys"}
 TOY = {"id": "toys/Masked-v0", "module": "gymnasium_toys"}

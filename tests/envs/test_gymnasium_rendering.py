@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from podzero.config import GymnasiumConfig
+from podzero.core.errors import ConfigError
 from podzero.envs import EnvironmentFailed, make_vector_env, observed_picture, rendering
-from podzero.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("toys")
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from podzero.config import SimulatorConfig
+from podzero.core.errors import ConfigError
 from podzero.envs import make_env
 from podzero.envs.copied import GymnasiumSimulator
-from podzero.errors import ConfigError
 
 
 class Slippery(gymnasium.Env):

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
 
+from podzero.core.errors import ConfigError
 from podzero.envs.gymnasium_envs.spaces import Actions, Observations, mismatch
-from podzero.errors import ConfigError
 
 PARTS = Dict({"a": Discrete(3, start=1), "b": Tuple((MultiBinary(2), MultiDiscrete([2, 2]), Box(-1, 1, (1, 2))))})
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from podzero.config import GymnasiumConfig
+from podzero.core.errors import ConfigError
 from podzero.envs import make_env, spec_of
-from podzero.errors import ConfigError
 
 STACK = {"name": "FrameStackObservation", "kwargs": {"stack_size": 4}}
 PONG = {"id": "ALE/Pong-v5", "module": "ale_py", "wrappers": [{"name": "GrayscaleObservation"}, STACK]}

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from podzero.config import SimulatorConfig, load
+from podzero.core.errors import ConfigError
 from podzero.envs import HostEnv, SimulatorError, make_env, simulator_errors
-from podzero.errors import ConfigError
 
 HOSTED = {
     "open_spiel/connect_four": 43,

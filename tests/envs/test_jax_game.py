@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from podzero.config import OwnGameConfig, load, parse
+from podzero.core.errors import ConfigError
+from podzero.core.types import Symmetry, View
 from podzero.envs import GAMES, check_game, make_env
 from podzero.envs.jax_game import OwnGame
-from podzero.errors import ConfigError
-from podzero.types import Symmetry, View
 
 from .conftest import HEAVY
 
@@ -158,7 +158,7 @@ def test_a_game_is_made_from_its_file():
 
 def test_the_rules_in_jax_are_those_in_python():
     """Random games of `configs/own_jax_game.py` beside those of `configs/own_game.py`."""
-    from podzero.importing import import_class
+    from podzero.core.importing import import_class
 
     env, other = make_env(OwnGameConfig(name=FILE)), import_class(FILE.replace("own_jax", "own"), "env.id")()
     step, view, random = jax.jit(env.step), jax.jit(env.view), np.random.default_rng(0)
@@ -187,7 +187,7 @@ def test_an_experiment_names_its_game_by_path():
     [
         ("nowhere.py:Game", "nowhere.py"),
         (FILE.replace("Domineering", "Dominering"), "Dominering.*Domineering"),
-        ("podzero.types:View", "View"),
+        ("podzero.core.types:View", "View"),
         ("collections:Counter", "lacks init, step, view"),
     ],
 )

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from podzero.config import JaxLibraryConfig
+from podzero.core.errors import ConfigError
 from podzero.envs import make_env
-from podzero.errors import ConfigError
 
 jumanji = pytest.importorskip("jumanji")
 gymnax = pytest.importorskip("gymnax")

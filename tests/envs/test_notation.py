@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from podzero.core.types import EnvSpec
 from podzero.envs import make_env
 from podzero.envs.boards import BOARD_GAMES
 from podzero.envs.notation import NotationError, fen_of, notation_of, state_of
-from podzero.types import EnvSpec
 
 PLIES = {"go_19x19": 40, "go_9x9": 90, "chess": 120, "gardner_chess": 120}
 

@@ -7,9 +7,9 @@ import pyspiel
 import pytest
 
 from podzero.config import SimulatorConfig
+from podzero.core.errors import ConfigError
 from podzero.envs import make_env
 from podzero.envs.open_spiel import OpenSpielGame
-from podzero.errors import ConfigError
 
 
 @pytest.mark.parametrize("name", ["connect_four", "tic_tac_toe"])

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from podzero.config import SimulatorConfig
+from podzero.core.errors import ConfigError
 from podzero.envs import make_env
 from podzero.envs.copied import PettingZooGame, copy_of
 from podzero.envs.open_spiel import OpenSpielGame
-from podzero.errors import ConfigError
 
 
 @pytest.mark.parametrize(("name", "other"), [("tictactoe_v3", "tic_tac_toe"), ("connect_four_v3", "connect_four")])

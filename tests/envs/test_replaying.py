@@ -3,8 +3,8 @@
 import pytest
 
 from podzero.config import SimulatorConfig
+from podzero.core.errors import ConfigError
 from podzero.envs import SimulatorError, SimulatorReplay, renders
-from podzero.errors import ConfigError
 
 COUNTER = '''
 import time

@@ -3,9 +3,9 @@ import pytest
 
 from podzero.config import parse
 from podzero.envs import make_env
+from podzero.files.workdir import Workdir
 from podzero.networks import make_network
 from podzero.networks.snapshots import save_snapshot
-from podzero.workdir import Workdir
 
 
 @pytest.fixture(scope="session")

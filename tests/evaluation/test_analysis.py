@@ -10,8 +10,8 @@ from failing_callback import fail_in_callback
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from podzero.core.errors import ConfigError
 from podzero.envs import SimulatorError, make_env
-from podzero.errors import ConfigError
 from podzero.evaluation.analysis import BATCH, Analyst, analyze
 from podzero.evaluation.resolve import resolve
 

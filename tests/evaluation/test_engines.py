@@ -14,10 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero import player_names
+from podzero.core.errors import ConfigError
 from podzero.envs import make_env
 from podzero.envs.notation import notation_of
-from podzero.errors import ConfigError
 from podzero.evaluation.arena import Arena
 from podzero.evaluation.engines import (
     LONGEST_LINE,
@@ -35,6 +34,7 @@ from podzero.evaluation.games import match_result
 from podzero.evaluation.players import RandomPlayer, Turn
 from podzero.evaluation.resolve import resolve
 from podzero.evaluation.tournament import Tournament, TournamentFiles, TournamentSettings
+from podzero.files import players
 
 FAKE = str(Path(__file__).parents[1] / "fakes" / "fake_engine.py")
 
@@ -210,7 +210,7 @@ def test_an_engine_for_another_game_or_without_that_level_is_refused(name, game,
 @pytest.mark.parametrize("name", ["gnugo:1", "stockfish:3", "fairy-stockfish:3"])
 def test_a_missing_engine_names_its_package(name, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(player_names, "GAMES_FOLDERS", ())
+    monkeypatch.setattr(players, "GAMES_FOLDERS", ())
     kind = name.partition(":")[0]
     with pytest.raises(ConfigError, match=f"{kind} is not installed; on Debian and Ubuntu: apt-get install {kind}$"):
         resolve(name, make_env("go_9x9" if kind == "gnugo" else "chess"))

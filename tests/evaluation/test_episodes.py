@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from podzero.config import GymnasiumConfig, JaxLibraryConfig, load
+from podzero.core.errors import ConfigError
+from podzero.core.types import EnvSpec, View
 from podzero.envs import make_env, make_vector_env, spec_of
-from podzero.errors import ConfigError
 from podzero.evaluation.arena import Interrupted
 from podzero.evaluation.episodes import (
     EpisodeRounds,
@@ -25,10 +26,9 @@ from podzero.evaluation.episodes import (
 )
 from podzero.evaluation.evaluate import evaluate
 from podzero.evaluation.evaluator import Evaluator, make_rounds
+from podzero.files.workdir import Workdir
 from podzero.networks import make_model_network
 from podzero.networks.snapshots import save_snapshot
-from podzero.types import EnvSpec, View
-from podzero.workdir import Workdir
 
 KEY = jax.random.key(0)
 

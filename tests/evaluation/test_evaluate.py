@@ -2,8 +2,8 @@ import json
 
 import pytest
 
+from podzero.core.errors import ConfigError
 from podzero.envs import make_env
-from podzero.errors import ConfigError
 from podzero.evaluation.evaluate import evaluate, records_file
 
 

@@ -8,8 +8,8 @@ import jax
 import pytest
 from failing_callback import fail_in_callback
 
+from podzero.core.errors import ConfigError
 from podzero.envs import EnvironmentFailed, make_env
-from podzero.errors import ConfigError
 from podzero.evaluation.arena import Interrupted
 from podzero.evaluation.evaluator import Evaluator, MatchRounds
 from podzero.evaluation.games import GamesFolder

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 from podzero.evaluation.games import (
     MOST_READ,
     GamesFolder,
@@ -17,7 +17,7 @@ from podzero.evaluation.games import (
     kept_games,
     superfluous,
 )
-from podzero.workdir import Workdir
+from podzero.files.workdir import Workdir
 
 GAME = PlayedGame("@20", "random", (4, 0, 8), 1.0, 1, "abcd")
 GIVEN_UP = PlayedGame("random", "@20", (4, 1), 0.0, 0, "", given_up=True)

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from podzero.config import parse
+from podzero.core.errors import ConfigError
 from podzero.envs import make_env
-from podzero.errors import ConfigError
 from podzero.evaluation import resolve
 from podzero.evaluation.resolve import make_opponents
+from podzero.files.workdir import Workdir
 from podzero.inference import QuantizedNetwork
-from podzero.workdir import Workdir
 
 
 def with_opponents(experiment, *names, **changes):

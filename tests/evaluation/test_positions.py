@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from podzero.config import SimulatorConfig
+from podzero.core.errors import ConfigError
 from podzero.envs import make_env
-from podzero.errors import ConfigError
 from podzero.evaluation import positions as drawing
 from podzero.evaluation.positions import all_positions, draw_positions, judged_positions, read_labels, replay
 from podzero.evaluation.solvers import game_values, make_solver

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from sgfmill import sgf
 
+from podzero.core.errors import ConfigError
 from podzero.envs import make_env
 from podzero.envs.notation import notation_of
-from podzero.errors import ConfigError
 from podzero.evaluation.games import PlayedGame
 from podzero.evaluation.records import record_suffix, record_text, write_records
 

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from podzero.config import load
+from podzero.core.errors import ConfigError
 from podzero.envs import make_env
-from podzero.errors import ConfigError
 from podzero.evaluation.resolve import resolve
+from podzero.files.workdir import Workdir
 from podzero.networks import make_network
 from podzero.networks.snapshots import SnapshotError, save_snapshot
-from podzero.workdir import Workdir
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from podzero.config import SimulatorConfig
+from podzero.core.errors import ConfigError
 from podzero.envs import make_env
-from podzero.errors import ConfigError
 from podzero.evaluation.solvers import game_values, make_solver
 
 

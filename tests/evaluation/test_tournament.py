@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero.directory_lock import TakenOver
+from podzero.core.errors import ConfigError
 from podzero.envs import HostEnv, make_env
-from podzero.errors import ConfigError
 from podzero.evaluation.games import PlayedGame, PlayedPair
 from podzero.evaluation.players import RandomPlayer
 from podzero.evaluation.tournament import (
@@ -22,8 +21,9 @@ from podzero.evaluation.tournament import (
     default_folder,
     open_tournament,
 )
+from podzero.files.directory_lock import TakenOver
+from podzero.files.workdir import WorkdirError
 from podzero.networks.snapshots import SnapshotError
-from podzero.workdir import WorkdirError
 
 
 class Fixed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from podzero.types import Exploration
+from podzero.core.types import Exploration
 
 
 def full(batch):

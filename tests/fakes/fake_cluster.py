@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from podzero.errors import ClusterError
+from podzero.core.errors import ClusterError
+from podzero.files.storage import LEARNER_FOLDER, LEARNER_MANIFEST, SHARD_MANIFEST
 from podzero.runtime.cluster.placement import Node
 from podzero.runtime.cluster.preflight import PreflightCheck, versions
 from podzero.runtime.processes.actor import ActorProcess
@@ -13,7 +14,6 @@ from podzero.runtime.processes.inference import InferenceProcess
 from podzero.runtime.processes.learner import LearnerProcess
 from podzero.runtime.processes.reanalyser import ReanalysisProcess
 from podzero.runtime.processes.replay import ReplayProcess
-from podzero.storage import LEARNER_FOLDER, LEARNER_MANIFEST, SHARD_MANIFEST
 
 PENDING = object()
 """The answer of a method that has not returned yet."""

@@ -14,8 +14,8 @@ import time
 from run_files import evaluation, line
 
 from podzero.config import load
+from podzero.files.workdir import Workdir
 from podzero.runtime.monitoring.status import RunStatus, write_status
-from podzero.workdir import Workdir
 
 _, config, *overrides, _, root, _, _ = sys.argv[1:]
 assert "RAY_ADDRESS" not in os.environ

@@ -11,8 +11,8 @@ import time
 from run_files import line
 
 from podzero.config import load
+from podzero.files.workdir import Workdir
 from podzero.runtime.monitoring.status import RunStatus, write_status
-from podzero.workdir import Workdir
 
 BEHAVIOUR = os.environ["FAKE_TRAIN"]
 _, config, *overrides, _, root, _, _ = sys.argv[1:]

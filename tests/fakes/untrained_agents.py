@@ -5,9 +5,9 @@ import numpy as np
 
 from podzero.config import parse
 from podzero.envs import make_env
+from podzero.files.workdir import Workdir
 from podzero.networks import make_network
 from podzero.networks.snapshots import save_snapshot
-from podzero.workdir import Workdir
 
 
 def write_untrained(folder, game, step=1):

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from podzero.core.types import Versioned
 from podzero.inference import BackgroundSource
-from podzero.types import Versioned
 
 
 class Source:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from podzero.config import ResNetConfig
+from podzero.core.types import EnvSpec
 from podzero.inference import host_resnet
 from podzero.inference.host_resnet import make_tower
 from podzero.networks import make_network
 from podzero.networks.layers import convolve
-from podzero.types import EnvSpec
 
 SPEC = EnvSpec("connect_four", (6, 7, 2), "bool", 7)
 CONFIG = ResNetConfig(channels=16, blocks=2, value_hidden=16)

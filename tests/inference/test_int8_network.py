@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from podzero.config import Int8Config, ResNetConfig
+from podzero.core.types import EnvSpec, Sample
 from podzero.inference import CalibrationPositions, Int8Network, NotingWriter, RecentPositions, agreement
 from podzero.inference.int8_network import Int8Params, float_evaluation, quantize
 from podzero.networks import make_inference, make_network
-from podzero.types import EnvSpec, Sample
 
 
 def side_by_side(evaluation):

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from podzero.config import Int8Config, ResNetConfig, SearchConfig
+from podzero.core.errors import ConfigError
+from podzero.core.types import EnvSpec, Exploration
 from podzero.envs import make_env
-from podzero.errors import ConfigError
 from podzero.inference import CalibrationPositions, QuantizedNetwork, agreement
 from podzero.inference.agreement import EVERY
 from podzero.inference.openvino_model import quantize_weights
 from podzero.networks import make_inference, make_network
 from podzero.search import make_search, network_evaluation, rules_model
-from podzero.types import EnvSpec, Exploration
 
 from .conftest import BATCH
 

@@ -15,15 +15,15 @@ import pytest
 import yaml
 
 from podzero.config import load, parse
+from podzero.files.players import parse_player
+from podzero.files.workdir import Workdir
 from podzero.launch import cli, options
 from podzero.launch.listings import card
 from podzero.launch.options import progress
-from podzero.player_names import parse_player
 from podzero.runtime.monitoring.status import RunStatus, write_status
 from podzero.runtime.start import last_checkpoint_failed
 from podzero.runtime.train import End
 from podzero.tools.play.search_steps import STEP
-from podzero.workdir import Workdir
 
 PODZERO = os.path.join(os.path.dirname(sys.executable), "podzero")
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podzero.changes import NEUTRAL, differences
 from podzero.config import load
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
+from podzero.files.changes import NEUTRAL, differences
+from podzero.files.storage import sealed
+from podzero.files.workdir import Workdir, WorkdirError, step_folder
 from podzero.launch.directories import continuation, find_start, place
 from podzero.launch.train import check_startable
-from podzero.storage import sealed
-from podzero.workdir import Workdir, WorkdirError, step_folder
 
 STANDING = load("cartpole")
 NEUTRAL_OVERRIDES = ["stop.minutes=99", "actors.count=3", "replay.timeout_s=7", "evaluation.games=2"]

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from podzero.config import SimulatorConfig, builtin_configs, load
+from podzero.core.types import EnvSpec
+from podzero.files.workdir import Workdir, read_json
 from podzero.launch.starting import REPLAY_BYTES, starting_experiment
-from podzero.types import EnvSpec
-from podzero.workdir import Workdir, read_json
 
 GAME = SimulatorConfig(name="open_spiel", id="some_game")
 GYMNASIUM = load("cartpole").env

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from podzero.config import load
+from podzero.files.workdir import Workdir, WorkdirError
 from podzero.launch.listings import find_runs, watch_status
 from podzero.runtime.monitoring.status import RunStatus, write_status
-from podzero.workdir import Workdir, WorkdirError
 
 
 def make_run(folder, status=None):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from podzero.core.machine import keep_compiled_programs
 from podzero.launch.main import complete_process
 from podzero.launch.trust import TrustedCode
-from podzero.platforms import keep_compiled_programs
 from podzero.replay.errors import EnvironmentUnusable
 from podzero.replay.process import VARIABLE, server_python
 

@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 import pytest
 
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 from podzero.launch.packages import own_packages
 from podzero.runtime import train as runtime
 

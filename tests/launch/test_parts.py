@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from podzero.config import load
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 from podzero.launch.parts import make_parts
 
 SEARCHES = Path(__file__).parents[1] / "search" / "own_searches.py"

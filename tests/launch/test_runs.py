@@ -7,8 +7,8 @@ import pytest
 
 import podzero
 from podzero.config import load
+from podzero.files.workdir import Workdir
 from podzero.runtime.monitoring.status import RunStatus, write_status
-from podzero.workdir import Workdir
 
 LOG = """\
 2026-01-01 10:00:01,001 INFO actor-0: built in 15.3 s

@@ -14,8 +14,8 @@ from ray_nodes import add_node
 from run_files import evaluation, line
 
 from podzero.config import load
+from podzero.files.workdir import Workdir
 from podzero.runtime.monitoring.status import RunStatus, write_status
-from podzero.workdir import Workdir
 
 FAKE = Path(__file__).parents[1] / "fakes" / "fake_sweep_run.py"
 RATES = "learner.optimizer.learning_rate=0.25,0.5"

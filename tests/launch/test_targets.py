@@ -12,7 +12,7 @@ import yaml
 from cloud_tools import SITE
 
 from podzero.config import load, parse
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 from podzero.launch.targets import gcp, gke, machines, plan, queued
 
 TARGETS = {"gcp": gcp, "gke": gke, "queued": queued}

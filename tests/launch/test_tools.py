@@ -10,7 +10,7 @@ import urllib.request
 import pytest
 
 from podzero.config import load
-from podzero.workdir import Workdir
+from podzero.files.workdir import Workdir
 
 
 def make_run(folder):

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 from podzero.launch.tournament import findings, parse_anchors, short_name, show
 
 

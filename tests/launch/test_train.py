@@ -6,13 +6,13 @@ import sys
 import pytest
 
 from podzero.config import load
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 from podzero.evaluation.solvers import make_solver
+from podzero.files.storage import sealed
+from podzero.files.workdir import Workdir, WorkdirError, step_folder
 from podzero.launch import train
 from podzero.launch.train import check_startable
 from podzero.runtime.teacher import keep_teacher
-from podzero.storage import sealed
-from podzero.workdir import Workdir, WorkdirError, step_folder
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_an_engine_that_does_not_play_the_game_is_refused(tmp_path, joins):
 
 
 def test_an_engine_that_is_missing_is_refused_unless_the_evaluator_may_run_on_another_machine(tmp_path, monkeypatch):
-    monkeypatch.setattr("podzero.player_names.shutil.which", lambda program, path: None)
+    monkeypatch.setattr("podzero.files.players.shutil.which", lambda program, path: None)
     experiment = load("go_9x9", ["evaluation.opponents=[gnugo:1]"])
     with pytest.raises(ConfigError, match=r"evaluation\.opponents: .*gnugo is not installed.*apt-get install gnugo"):
         check_startable(experiment, Workdir(tmp_path / "run"))

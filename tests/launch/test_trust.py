@@ -14,15 +14,15 @@ import optax
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from podzero import importing
 from podzero.config import GymnasiumConfig, SimulatorConfig, import_paths, load, parse
+from podzero.config.own_code import own_code
+from podzero.core import importing
+from podzero.core.errors import ConfigError
 from podzero.envs import spec_of
-from podzero.errors import ConfigError
+from podzero.files.players import game_to_play
+from podzero.files.workdir import Workdir
 from podzero.launch.trust import TrustedCode, approve_code, ask_before_imports
 from podzero.networks.snapshots import save_snapshot
-from podzero.own_code import own_code
-from podzero.player_names import game_to_play
-from podzero.workdir import Workdir
 
 
 class User:
@@ -192,7 +192,7 @@ IMPORTERS = (
     "gymnasium.envs.registration:load_env_creator",
     "cloudpickle:loads",
 )
-OWN = ("podzero.importing:import_named", "podzero.launch.main:main", "podzero.envs.registry:make_env")
+OWN = ("podzero.core.importing:import_named", "podzero.launch.main:main", "podzero.envs.registry:make_env")
 CLOSE_TO_KNOWN = ("optax", "optax._src.alias:adam", "optax:_src", "optax.contrib", "gymnasium.wrappers:RecordVideo")
 _words = st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]{0,7}", fullmatch=True)
 PATHS = st.one_of(
@@ -286,11 +286,11 @@ def test_what_a_known_module_imports_from_elsewhere_is_asked_about(monkeypatch, 
     with pytest.raises(ConfigError, match="subprocess:check_output"):
         _makes_what_it_names(config)
     file = code(
-        "mine/tools.py", "from shutil import rmtree as clear\nfrom podzero.types import View\ndef own(): pass\n"
+        "mine/tools.py", "from shutil import rmtree as clear\nfrom podzero.core.types import View\ndef own(): pass\n"
     )
     trusted(User()).approve(file)
     importing.import_named(f"{file}:own", "network.name")
-    for name, home in (("clear", "shutil:rmtree"), ("View", "podzero.types:View")):
+    for name, home in (("clear", "shutil:rmtree"), ("View", "podzero.core.types:View")):
         with pytest.raises(ConfigError, match=home):
             importing.import_named(f"{file}:{name}", "network.name")
 

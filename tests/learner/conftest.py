@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from podzero.config import parse
+from podzero.core.types import Batch, EnvSpec, Network, Sample
 from podzero.learner import Learner
-from podzero.types import Batch, EnvSpec, Network, Sample
 
 SPEC = EnvSpec("tic_tac_toe", (3, 3, 2), "bool", 9)
 

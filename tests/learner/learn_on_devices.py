@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from podzero.config import parse
+from podzero.core.types import Batch, Sample
 from podzero.envs import make_env
 from podzero.learner import Learner
 from podzero.networks import make_network
-from podzero.types import Batch, Sample
 
 
 class Reader:

@@ -16,8 +16,8 @@ import numpy as np
 from conftest import SPEC, apply, init
 
 from podzero.config import parse
+from podzero.core.types import Batch, Network, Sample
 from podzero.learner import HostInfo, Learner, join
-from podzero.types import Batch, Network, Sample
 
 BATCH, STEPS = 16, 2
 HEARTBEAT_S = 10

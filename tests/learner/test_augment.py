@@ -2,9 +2,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from podzero.core.types import Sample, Symmetry
 from podzero.envs import make_env
 from podzero.learner.objectives import make_augment
-from podzero.types import Sample, Symmetry
 
 # A game on a strip of three squares; actions are squares. One symmetry mirrors the strip, the other rotates it by one.
 MIRROR = Symmetry(lambda x: jnp.flip(x, axis=0), np.array([2, 1, 0], np.int32))

@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import pytest
 
 from podzero.config import LearnerConfig, MeshConfig, load, parse
+from podzero.config.samples import position_like, with_axes
+from podzero.core.types import Batch, EnvSpec, Network
 from podzero.envs import make_env
 from podzero.inference import host_resnet
 from podzero.learner.calibration import chip_metrics, flops_of, one_chip_config, one_chip_samples_per_s, training_flops
 from podzero.learner.objectives import alphazero_objective, make_augment
 from podzero.learner.sharding import make_mesh
 from podzero.networks import make_network
-from podzero.samples import position_like, with_axes
-from podzero.types import Batch, EnvSpec, Network
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from podzero.config import MeshConfig, OptimizerConfig
+from podzero.core.types import Network
+from podzero.files.storage import StorageError, sealed, unsealed
 from podzero.learner.checkpoints import CheckpointDamaged, CheckpointMismatch, LearnerCheckpoints, as_text, fingerprint
 from podzero.learner.devices import DoesNotFit
 from podzero.learner.optimizers import make_optimizer
 from podzero.learner.sharding import make_mesh, placed, state_shardings
 from podzero.learner.step import init_state
-from podzero.storage import StorageError, sealed, unsealed
-from podzero.types import Network
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from podzero.chips import find_slice
-from podzero.errors import ConfigError
+from podzero.core.chips import find_slice
+from podzero.core.errors import ConfigError
 from podzero.learner import check_chips, explained
 from podzero.learner.devices import DeviceClock, DevicesHang, DoesNotFit, run_watched
 from podzero.learner.step import StepOutput

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 from podzero.learner import HostInfo, join, make_training
 from podzero.learner.checkpoints import LearnerCheckpoints
 from podzero.learner.hosts import Command, HostLost, MultiHost, SingleHost

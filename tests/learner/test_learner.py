@@ -8,7 +8,7 @@ import numpy as np
 import orbax.checkpoint
 import pytest
 
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 from podzero.learner import Prefetcher, TrainingDiverged, publishing
 from podzero.learner.devices import run_watched
 

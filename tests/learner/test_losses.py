@@ -3,8 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.config import LearnerConfig
+from podzero.core.types import Network, Prediction, Sample, SoftTargets
 from podzero.learner.losses import AUXILIARY_WEIGHT, alphazero_loss, auxiliary_losses
-from podzero.types import Network, Prediction, Sample, SoftTargets
 
 
 def constant_network(logits, value):

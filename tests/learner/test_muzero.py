@@ -9,9 +9,9 @@ import optax
 import pytest
 
 from podzero.config import MuZeroConfig, MuZeroMLPConfig
+from podzero.core.types import EnvSpec, ModelNetwork, Window
 from podzero.learner.muzero import muzero_loss
 from podzero.networks import make_model_network
-from podzero.types import EnvSpec, ModelNetwork, Window
 
 K, N, A = 2, 1, 2
 """`jax.jit` without the optimizations of XLA's backend, which would take longer than they save."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from podzero.config import OwnOptimizerConfig, load
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 from podzero.learner.contract import check_optimizer
 from podzero.learner.optimizers import own_optimizer
 

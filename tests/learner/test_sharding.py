@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from podzero.config import LearnerConfig, MeshConfig, ResNetConfig, TransformerConfig
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
+from podzero.core.types import EnvSpec
 from podzero.learner.checkpoints import LearnerCheckpoints
 from podzero.learner.sharding import TENSOR_PARALLEL, check_batch, leaf_names, make_mesh, spec_of_leaf
 from podzero.networks import make_network
-from podzero.types import EnvSpec
 
 from .train_on_devices import experiment_of, training_of
 

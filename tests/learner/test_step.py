@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from podzero.config import LearnerConfig, MeshConfig, OptimizerConfig
+from podzero.core.types import Network
 from podzero.learner.objectives import alphazero_objective, make_augment
 from podzero.learner.optimizers import make_optimizer, make_rate
 from podzero.learner.sharding import batch_sharding, make_mesh, put_batch, state_shardings
@@ -17,7 +18,6 @@ from podzero.learner.step import (
     with_progress,
     with_relative_weights,
 )
-from podzero.types import Network
 
 METRICS = ("loss", "policy_kl", "policy_loss", "value_loss")
 

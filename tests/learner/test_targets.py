@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from podzero.core.types import Window
 from podzero.learner.muzero import nstep_targets
-from podzero.types import Window
 
 K, N = 2, 3
 REWARD = [1.0, 2.0, 4.0, 8.0, 16.0]

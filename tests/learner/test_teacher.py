@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from podzero.config import LearnerConfig, load
+from podzero.config.samples import position_like
+from podzero.core.errors import ConfigError
+from podzero.core.types import Batch
 from podzero.envs import make_env
-from podzero.errors import ConfigError
+from podzero.files.workdir import Workdir
 from podzero.learner.calibration import training_flops
 from podzero.learner.objectives import make_objective
 from podzero.learner.teacher import read_teacher, teacher_weight_at
 from podzero.networks import make_network
 from podzero.networks.snapshots import SnapshotError, save_snapshot
-from podzero.samples import position_like
-from podzero.types import Batch
-from podzero.workdir import Workdir
 
 MLP = "network={name: mlp, width: 16, layers: 1}"
 

@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
+from podzero.files.players import trained_player
+from podzero.files.workdir import Workdir
 from podzero.learner.optimizers import make_optimizer
 from podzero.learner.warm_start import read_warm_start
 from podzero.networks.snapshots import SnapshotError, save_snapshot
-from podzero.player_names import trained_player
-from podzero.workdir import Workdir
 
 
 @pytest.fixture

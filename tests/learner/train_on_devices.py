@@ -11,11 +11,11 @@ import jax
 import numpy as np
 
 from podzero.config import parse
+from podzero.core.types import Batch, Sample
 from podzero.learner import HostInfo, join, make_training
 from podzero.learner.checkpoints import LearnerCheckpoints
 from podzero.learner.sharding import local_part
 from podzero.networks import make_network
-from podzero.types import Batch, Sample
 
 NETWORKS = {
     "resnet": {"name": "resnet", "channels": 64, "blocks": 1, "remat": True},

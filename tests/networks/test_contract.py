@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from podzero.config import MLPConfig, NetworkConfig, OwnNetworkConfig, ResNetConfig, TransformerConfig
+from podzero.core.types import EnvSpec
 from podzero.networks import check_network, make_inference, make_network
 from podzero.networks.contract import ROWS as BATCH
 from podzero.networks.contract import observations as boards
-from podzero.types import EnvSpec
 
 OWN = Path(__file__).with_name("own_nets.py")
 CONFIGS: dict[str, NetworkConfig] = {

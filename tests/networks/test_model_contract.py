@@ -13,11 +13,11 @@ from podzero.config import (
     OptimizerConfig,
     TransformerConfig,
 )
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
+from podzero.core.types import EnvSpec
 from podzero.learner.optimizers import make_optimizer
 from podzero.networks import make_inference, make_model_network, make_network
 from podzero.networks.muzero import LOG_STD_BOUNDS, MEAN_BOUND, merge
-from podzero.types import EnvSpec
 
 CONFIGS: dict[str, ModelNetworkConfig] = {
     "mlp": MuZeroMLPConfig(name="muzero_mlp", latent=8, width=16, layers=1, support=5, projection=16),

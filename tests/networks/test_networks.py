@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from podzero.config import OwnNetworkConfig, ResNetConfig, TransformerConfig
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
+from podzero.core.types import EnvSpec
 from podzero.networks import check_network, make_inference, make_network
 from podzero.networks.layers import RELU_GAIN, fold, pooled, standardize
 from podzero.networks.resnet import residual_start
-from podzero.types import EnvSpec
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 BOARD = EnvSpec("connect_four", (6, 7, 2), "bool", 7)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from podzero.config import MeshConfig, OwnNetworkConfig, load
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
+from podzero.core.types import EnvSpec
 from podzero.learner.sharding import leaf_names, make_mesh, spec_of_leaf
 from podzero.networks import check_network, make_inference, make_network
 from podzero.networks.snapshots import check_matches, load_snapshot, save_snapshot
-from podzero.types import EnvSpec
 
 FILE = Path(__file__).with_name("own_nets.py")
 SPEC = EnvSpec("connect_four", (6, 7, 2), "bool", 7)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from podzero.config import OwnModelConfig, load
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
+from podzero.core.types import EnvSpec
 from podzero.networks import check_model, make_model_network
 from podzero.networks.muzero import LOG_STD_BOUNDS, MEAN_BOUND
-from podzero.types import EnvSpec
 
 FILE = Path(__file__).with_name("own_models.py")
 SPEC = EnvSpec("vectors", (4,), "float32", 3, players=1)

@@ -13,6 +13,8 @@ import pytest
 from fsyncs import check_before_renames
 
 from podzero.config import Experiment, GameConfig, ResNetConfig, TransformerConfig, parse
+from podzero.core.types import EnvSpec
+from podzero.files.workdir import step_folder
 from podzero.networks import make_network
 from podzero.networks.snapshots import (
     MANIFEST_FILE,
@@ -23,8 +25,6 @@ from podzero.networks.snapshots import (
     save_snapshot,
     snapshot_steps,
 )
-from podzero.types import EnvSpec
-from podzero.workdir import step_folder
 
 EXPERIMENT = Experiment(name="test", env=GameConfig(name="connect_four"))
 PARAMS = {

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+GROUND = ("core", "config", "files")
 PACKAGES = (
     "actors", "configs", "envs", "evaluation", "inference", "launch", "learner", "networks", "replay", "runtime",
     "search", "tools",
@@ -46,7 +47,8 @@ def build(source, kind, to):
 def expected():
     """Every file of the package, as it must lie in site-packages."""
     here = ROOT / "podzero"
-    own = [*here.glob("*"), *(here / "config").glob("*.py"), *(here / "zoo").rglob("*")]
+    ground = [path for package in GROUND for path in (here / package).glob("*.py")]
+    own = [*here.glob("*"), *ground, *(here / "zoo").rglob("*")]
     modules = {path.relative_to(ROOT).as_posix() for path in own if path.is_file()}
     packages = {
         f"podzero/{path.relative_to(ROOT).as_posix()}"

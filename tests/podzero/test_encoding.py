@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from podzero.config import load
-from podzero.errors import ConfigError
-from podzero.workdir import Workdir, WorkdirError
+from podzero.core.errors import ConfigError
+from podzero.files.workdir import Workdir, WorkdirError
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMED = {"read_text", "write_text", "open", "fdopen", "TextIOWrapper", "NamedTemporaryFile", "TemporaryFile"}

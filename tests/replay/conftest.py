@@ -11,9 +11,9 @@ import pytest
 from warm_replay_server import warm
 
 from podzero.config import Experiment, parse
+from podzero.core.types import EnvSpec, Sample
 from podzero.replay import ReplayServer, make_reader, make_writer, server_python
 from podzero.replay.process import VARIABLE
-from podzero.types import EnvSpec, Sample
 
 SPEC = EnvSpec("line", (3,), "float32", 4)
 

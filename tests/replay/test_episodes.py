@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from podzero.config import load
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
+from podzero.core.types import EnvSpec
 from podzero.replay import Episode, EpisodeLayout, RecordsReader, RecordsWriter, make_reader, open_episodes
 from podzero.replay.episodes import RecordedEpisodes
-from podzero.types import EnvSpec
 
 SPEC = EnvSpec("gymnasium/CartPole-v1", (4,), "float32", 2, players=1)
 

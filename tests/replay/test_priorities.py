@@ -8,10 +8,10 @@ import time
 import numpy as np
 import pytest
 
+from podzero.core.types import Keys
 from podzero.replay import make_reader, make_writer, priorities
 from podzero.replay.priorities import LEAST_PRIORITY, PriorityWriter, importance, priorities_of
 from podzero.replay.shard import Address
-from podzero.types import Keys
 
 HIGH = 100
 """Samples with smaller numbers have large errors."""

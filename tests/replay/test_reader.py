@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pytest
 
+from podzero.core.types import Batch, Sample
 from podzero.replay import ReplayTimeout, make_reader, make_writer
-from podzero.types import Batch, Sample
 
 
 def rows(batch: Batch) -> Sample:

@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 
+from podzero.core.types import EnvSpec, StoredState
 from podzero.replay import (
     REANALYSED,
     SAMPLES,
@@ -19,7 +20,6 @@ from podzero.replay import (
     make_state_reader,
 )
 from podzero.replay import make_writer as make_any_writer
-from podzero.types import EnvSpec, StoredState
 
 REANALYSED_FROM = 1000
 """Samples with numbers from here on are reanalysed ones."""

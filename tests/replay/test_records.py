@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from podzero.config import parse
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
+from podzero.core.types import EnvSpec, Sample
 from podzero.replay import (
     PositionLayout,
     RecordedPositions,
@@ -16,7 +17,6 @@ from podzero.replay import (
     make_writer,
     open_positions,
 )
-from podzero.types import EnvSpec, Sample
 
 BITS = EnvSpec("bits", (3, 5), "bool", 11)
 

@@ -13,7 +13,8 @@ import numpy as np
 import psutil
 import pytest
 
-from podzero import storage
+from podzero.files import storage
+from podzero.files.storage import StorageError, sealed, unsealed
 from podzero.replay import (
     ReplayMismatch,
     ReplayRestoreError,
@@ -27,7 +28,6 @@ from podzero.replay import (
 from podzero.replay.checkpoint import CheckpointLink
 from podzero.replay.errors import RequestRefused
 from podzero.replay.shard import Shard
-from podzero.storage import StorageError, sealed, unsealed
 
 
 @pytest.fixture

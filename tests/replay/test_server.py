@@ -129,7 +129,7 @@ START_AND_DIE = """
 import os, psutil
 from podzero.config import parse
 from podzero.replay import ReplayServer
-from podzero.types import EnvSpec
+from podzero.core.types import EnvSpec
 experiment = parse({"name": "test", "env": {"name": "tic_tac_toe"}}, "test")
 server = ReplayServer(experiment, EnvSpec("line", (3,), "float32", 4), 0)
 print(psutil.Process().children()[0].pid, flush=True)

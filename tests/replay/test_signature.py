@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from podzero.config.samples import position_like
+from podzero.core.types import EnvSpec, Sample
 from podzero.replay import SampleSignature, SignatureError
-from podzero.samples import position_like
-from podzero.types import EnvSpec, Sample
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import pytest
 from fake_cluster import FakeCluster
 
 from podzero.config import parse
+from podzero.files.workdir import Workdir
 from podzero.runtime import supervisor
 from podzero.runtime.cluster.placement import POD_TYPE, SLICE_NAME, WORKER_ID, Node
 from podzero.runtime.stopping import StopRequest
 from podzero.runtime.supervisor import Supervisor
-from podzero.workdir import Workdir
 
 
 class NoWait(StopRequest):

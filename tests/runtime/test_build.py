@@ -10,8 +10,9 @@ import pytest
 
 from podzero.actors import ActorClients
 from podzero.config import ClusterConfig, load, parse
+from podzero.core.errors import ConfigError
+from podzero.core.types import Batch, EnvSpec, Versioned
 from podzero.envs import make_env
-from podzero.errors import ConfigError
 from podzero.inference.serving import Hello, ServedParams, ServerClient, encoding_of, identity_of, served_evaluation
 from podzero.learner import make_training
 from podzero.networks import make_network
@@ -28,7 +29,6 @@ from podzero.runtime.build import (
 )
 from podzero.search import network_evaluation
 from podzero.tools.bench.measuring import random_samples
-from podzero.types import Batch, EnvSpec, Versioned
 
 
 class Source:

@@ -10,6 +10,8 @@ import pytest
 from fake_cluster import FakeCall, FakeRemoteActor, save_shard, saves_learner
 from fsyncs import check_before_renames
 
+from podzero.files.storage import StorageError, sealed
+from podzero.files.workdir import Workdir
 from podzero.runtime import checkpoints as module
 from podzero.runtime.checkpoints import (
     PER_DOUBLING,
@@ -21,8 +23,6 @@ from podzero.runtime.checkpoints import (
     write_checkpoint,
 )
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S
-from podzero.storage import StorageError, sealed
-from podzero.workdir import Workdir
 
 
 class Killed(BaseException):

@@ -6,7 +6,7 @@ import jax
 import pytest
 from fake_cluster import PENDING, FakeRemoteActor, cpu_node
 
-from podzero.errors import ClusterError
+from podzero.core.errors import ClusterError
 from podzero.runtime.cluster.remote import START_TIMEOUT_S
 from podzero.runtime.processes.process import NoAccelerator, own_devices
 from podzero.runtime.workers import RunFailed

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podzero.config import RestartsConfig
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 from podzero.runtime.cluster.remote import NodeLost, WorkerDied
 from podzero.runtime.failures import FailureBudget
 from podzero.runtime.monitoring.reports import MetricsReport

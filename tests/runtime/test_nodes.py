@@ -9,11 +9,11 @@ import os
 import pytest
 from fake_cluster import FakeCluster, cpu_node
 
-from podzero.errors import ClusterError
+from podzero.core.errors import ClusterError
+from podzero.files.workdir import Workdir
 from podzero.runtime.cluster.placement import Node
 from podzero.runtime.cluster.preflight import PreflightCheck
 from podzero.runtime.nodes import RunNodes, processor, record_hardware
-from podzero.workdir import Workdir
 
 SLICE = {"cluster": {"slice": "v5e-16"}, "replay": {"shards": 4}}
 TWO_HOSTS = {"cluster": {"hosts": 2}, "replay": {"shards": 2, "min_size": 8192}}

@@ -18,6 +18,7 @@ import pytest
 
 from podzero.config import load
 from podzero.envs import spec_of
+from podzero.files.workdir import Workdir
 from podzero.learner import make_training
 from podzero.learner.checkpoints import LearnerCheckpoints
 from podzero.networks.snapshots import load_snapshot
@@ -25,7 +26,6 @@ from podzero.replay import ReplayServer, make_reader
 from podzero.runtime.build import learner_parts
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.train import train
-from podzero.workdir import Workdir
 
 ARCHIVE = Path(__file__).parent / "data" / "run_of_jax_0.7.tar.gz"
 

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
+from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.train import train
-from podzero.workdir import Workdir
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 

@@ -7,9 +7,9 @@ import signal
 
 import pytest
 
+from podzero.files.workdir import Workdir
 from podzero.runtime import saving
 from podzero.runtime.train import train
-from podzero.workdir import Workdir
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 

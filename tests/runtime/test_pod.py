@@ -11,13 +11,13 @@ import pytest
 from ray_nodes import add_node
 
 from podzero.config import load
-from podzero.errors import ClusterError
+from podzero.core.errors import ClusterError
 from podzero.evaluation.evaluate import evaluate
+from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.cluster.ray_cluster import connect
 from podzero.runtime.params import start_param_store
 from podzero.runtime.train import train
-from podzero.workdir import Workdir
 
 SLICE = (
     "cluster.slice=v4-16",

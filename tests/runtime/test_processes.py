@@ -16,6 +16,7 @@ import pytest
 import zmq
 from number_server import Running, client_of, expected, rows_of
 
+from podzero.files.workdir import Workdir
 from podzero.replay.errors import ReplayRestoreError, ReplayTimeout, WrongServer
 from podzero.runtime.checkpoints import SavedShard
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S
@@ -25,7 +26,6 @@ from podzero.runtime.processes import replay
 from podzero.runtime.processes.learner import LearnerProcess, running_beside
 from podzero.runtime.processes.process import FreedMemory, Host, Process, RunContext, hosted
 from podzero.runtime.processes.replay import SILENT_DRAINS, ReplayProcess
-from podzero.workdir import Workdir
 
 
 def context(experiment=None, **parts):

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from podzero.config import load
+from podzero.files.workdir import Workdir
 from podzero.runtime.processes.process import RunContext
 from podzero.runtime.program import figure, program, reserved_cpus, start_order
-from podzero.workdir import Workdir
 
 SETTINGS = [
     [],

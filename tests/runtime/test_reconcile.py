@@ -9,13 +9,13 @@ import pytest
 from fake_cluster import PENDING, FakeRemoteActor, cpu_node
 
 from podzero.config import RestartsConfig
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
+from podzero.files.storage import StorageError
 from podzero.replay.errors import PortTaken
 from podzero.runtime.checkpoints import Checkpoint
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, START_TIMEOUT_S, NodeLost, WorkerDied
 from podzero.runtime.processes.replay import ReplayProcess
 from podzero.runtime.workers import RunFailed
-from podzero.storage import StorageError
 
 TWO_SHARDS = {"shards": 2, "min_size": 8192}
 REANALYSE = {"share": 0.5, "count": 2, "cpus": 2.0}

@@ -7,12 +7,12 @@ import json
 import pytest
 
 from podzero.evaluation.evaluate import evaluate
+from podzero.files.workdir import Workdir
 from podzero.networks.snapshots import snapshot_steps
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.monitoring.status import read_status
 from podzero.runtime.train import train
 from podzero.tools.records import import_games
-from podzero.workdir import Workdir
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 

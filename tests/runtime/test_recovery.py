@@ -10,8 +10,10 @@ from unittest.mock import Mock
 import pytest
 from fake_cluster import PENDING, cpu_node, saves_learner
 
-from podzero.directory_lock import TakenOver
-from podzero.errors import ClusterError, ConfigError
+from podzero.core.errors import ClusterError, ConfigError
+from podzero.files.directory_lock import TakenOver
+from podzero.files.storage import StorageError
+from podzero.files.workdir import Workdir
 from podzero.learner import CheckpointMismatch, HostLost, TrainingDiverged
 from podzero.learner.devices import DevicesHang
 from podzero.replay import PortTaken, ReplayTimeout
@@ -31,8 +33,6 @@ from podzero.runtime.start import LastCheckpointFailed
 from podzero.runtime.stopping import StopSignals
 from podzero.runtime.supervisor import Supervisor
 from podzero.runtime.workers import LearnerFailed, RunFailed
-from podzero.storage import StorageError
-from podzero.workdir import Workdir
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ import sys
 import psutil
 import pytest
 
-from podzero.errors import ClusterError, ConfigError
+from podzero.core.errors import ClusterError, ConfigError
+from podzero.files.workdir import Workdir, WorkdirError
 from podzero.learner import CheckpointMismatch
 from podzero.replay import PortTaken
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.cluster.ray_cluster import connect
 from podzero.runtime.train import train
-from podzero.workdir import Workdir, WorkdirError
 
 
 def test_processes_of_a_failed_start_of_ray_are_killed(monkeypatch):

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 from fake_cluster import PENDING, FakeRemoteActor, save_shard, saves_learner
 
-from podzero.directory_lock import TakenOver
-from podzero.errors import ClusterError
+from podzero.core.errors import ClusterError
+from podzero.files.directory_lock import TakenOver
+from podzero.files.workdir import Workdir, read_json
 from podzero.learner import CheckpointMismatch
 from podzero.runtime import run as module
 from podzero.runtime.checkpoints import checkpoints, newest_checkpoint
@@ -23,7 +24,6 @@ from podzero.runtime.saving import Saved, Saver
 from podzero.runtime.start import LastCheckpointFailed
 from podzero.runtime.stopping import StopSignals
 from podzero.runtime.workers import LearnerGroup, RunFailed, Worker
-from podzero.workdir import Workdir, read_json
 
 
 class FakeSupervisor:

@@ -6,10 +6,10 @@ from concurrent.futures import Future
 import pytest
 from fake_cluster import FakeRemoteActor, save_shard, saves_learner
 
+from podzero.files.workdir import Workdir, step_folder, step_folders
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.saving import FIRST_SNAPSHOT_S, RETRY_S, Saver, SaveState
 from podzero.runtime.workers import LearnerGroup, Worker
-from podzero.workdir import Workdir, step_folder, step_folders
 
 
 class Later:

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from podzero.config import load
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
+from podzero.files.workdir import Workdir
 from podzero.runtime.processes.process import Process, RunContext, hosted
 from podzero.runtime.secrets import read_secrets
-from podzero.workdir import Workdir
 
 VALUE = "s3cret-value"
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from podzero.config import load
+from podzero.files.storage import StorageError
+from podzero.files.workdir import Workdir, step_folder
 from podzero.launch.directories import find_start
 from podzero.learner import CheckpointDamaged, TrainingDiverged
 from podzero.replay import ReplayMismatch
@@ -17,8 +19,6 @@ from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.monitoring.status import RunStatus, write_status
 from podzero.runtime.start import NoUsableCheckpoint, start_workers, with_advice
 from podzero.runtime.workers import RunFailed
-from podzero.storage import StorageError
-from podzero.workdir import Workdir, step_folder
 
 from .test_checkpoints import write
 

@@ -21,12 +21,12 @@ from urllib.parse import parse_qs, urlsplit
 import psutil
 import pytest
 
+from podzero.files.workdir import Workdir
 from podzero.runtime import stopping
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.monitoring.status import read_status
 from podzero.runtime.stopping import NotStopped, StopRequest, StopSignals, metadata_host, stop_run, watch_for_notices
 from podzero.runtime.train import train
-from podzero.workdir import Workdir
 
 EXIT_S = 10.0
 """Longest time from a signal during the start to the end of the process."""
@@ -326,7 +326,7 @@ def test_podzero_stop_ends_a_run_with_a_checkpoint(shell, command, tmp_path):
 
 DRIVER = """
 import signal, sys, time
-from podzero.workdir import Workdir
+from podzero.files.workdir import Workdir
 lock = Workdir(sys.argv[1]).lock()
 signal.signal(signal.SIGTERM, {handler})
 print("ready", flush=True)

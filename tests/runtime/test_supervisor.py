@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fake_cluster import PENDING, cpu_node
 
-from podzero.errors import ClusterError
+from podzero.core.errors import ClusterError
 from podzero.runtime.checkpoints import Checkpoint
 from podzero.runtime.cluster.other_runs import RUN_VARIABLE
 from podzero.runtime.cluster.preflight import PreflightCheck

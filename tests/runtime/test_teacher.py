@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from podzero.config import load
+from podzero.core.errors import ConfigError
 from podzero.envs import make_env
-from podzero.errors import ConfigError
+from podzero.files.players import zoo_workdir
+from podzero.files.workdir import Workdir, WorkdirError
 from podzero.learner.teacher import read_teacher
-from podzero.player_names import zoo_workdir
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.teacher import keep_teacher, with_own_teacher
 from podzero.runtime.train import train
-from podzero.workdir import Workdir, WorkdirError
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import pytest
 from fake_cluster import PENDING, FakeRemoteActor
 
+from podzero.files.workdir import Workdir
 from podzero.runtime import tracing
 from podzero.runtime.cluster.remote import WorkerDied
 from podzero.runtime.processes.process import Host, Process, RunContext
 from podzero.runtime.tracing import NotTraced, Tracer, request_trace
-from podzero.workdir import Workdir
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import psutil
 import pytest
 
 import podzero
+from podzero.files.workdir import Workdir, WorkdirError
 from podzero.networks.snapshots import snapshot_steps
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.monitoring.status import read_status
 from podzero.runtime.run import STOPPED
 from podzero.runtime.train import train
-from podzero.workdir import Workdir, WorkdirError
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fake_cluster import PENDING, FakeRemoteActor
 
-from podzero.errors import ClusterError
+from podzero.core.errors import ClusterError
 from podzero.runtime import workers
 from podzero.runtime.cluster.remote import NodeLost, WorkerDied
 from podzero.runtime.monitoring.log_file import log_to_file

@@ -2,8 +2,8 @@
 
 import jax.numpy as jnp
 
+from podzero.core.types import SearchResult
 from podzero.search import make_search
-from podzero.types import SearchResult
 
 
 def softer(model, config, temperature=2.0):

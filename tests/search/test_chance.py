@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from podzero.config import ChanceGameConfig, OwnAlgorithmConfig, SearchConfig
+from podzero.core.errors import ConfigError
+from podzero.core.types import Exploration, View
 from podzero.envs import GameOfChance, make_env
-from podzero.errors import ConfigError
 from podzero.search import make_search, rules_model
-from podzero.types import Exploration, View
 
 TREES = ("mctx", "dense")
 

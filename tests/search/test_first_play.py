@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from podzero.config import SearchConfig
+from podzero.core.types import Exploration
 from podzero.search import Model, make_search
 from podzero.search.selection import Edges, puct_selection, puct_transform
-from podzero.types import Exploration
 
 ACTIONS, WINNING = 82, 57
 PARENT = SearchConfig(first_play_urgency="parent")

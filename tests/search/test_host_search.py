@@ -9,10 +9,10 @@ import pytest
 from explorations import full
 
 from podzero.config import SearchConfig, SimulatorConfig
+from podzero.core.types import Exploration
 from podzero.envs import HostEnv, make_env
 from podzero.envs.open_spiel import OpenSpielGame
 from podzero.search import make_search, rules_model
-from podzero.types import Exploration
 
 GAMES = ([], [4], [0, 3, 1, 4], [0, 4, 1], [0, 1, 2, 4, 3, 5], [8, 0, 4])
 """Moves of tic-tac-toe; among the positions are a win in one move and a threat that must be blocked."""

@@ -9,9 +9,9 @@ import pytest
 from explorations import explorations, full
 
 from podzero.config import SearchConfig
+from podzero.core.types import EnvSpec, Exploration, ModelNetwork
 from podzero.search import make_model_search
 from podzero.search.learned import sampled_actions
-from podzero.types import EnvSpec, Exploration, ModelNetwork
 
 ALGORITHMS = ("gumbel", "puct")
 DISCRETE = EnvSpec("chain", (1,), "float32", 2, players=1)

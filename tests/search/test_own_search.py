@@ -9,10 +9,10 @@ import pytest
 from explorations import explorations
 
 from podzero.config import OwnAlgorithmConfig, SearchConfig, load
+from podzero.core.errors import ConfigError
+from podzero.core.types import Exploration
 from podzero.envs import make_env
-from podzero.errors import ConfigError
 from podzero.search import check_search, make_search, rules_model
-from podzero.types import Exploration
 
 FILE = Path(__file__).with_name("own_searches.py")
 BATCH = 4

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from podzero.config import OwnAlgorithmConfig, SearchConfig
+from podzero.core.errors import ConfigError
+from podzero.core.types import Exploration, View
 from podzero.envs import make_env
 from podzero.envs.jax_game import OwnGame
-from podzero.errors import ConfigError
 from podzero.search import make_search, network_evaluation, rules_model
-from podzero.types import Exploration, View
 
 ALGORITHMS = ("gumbel", "puct")
 

@@ -12,10 +12,10 @@ import pytest
 from explorations import explorations, full
 
 from podzero.config import SearchConfig
+from podzero.core.types import Exploration
 from podzero.envs import make_env
 from podzero.search import make_search, network_evaluation, rules_model
 from podzero.search.algorithms import with_noise
-from podzero.types import Exploration
 
 ALGORITHMS = ("gumbel", "puct")
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from podzero.config import SearchConfig
+from podzero.core.types import Exploration
 from podzero.envs import make_env
 from podzero.search import make_search, rules_model
 from podzero.search.selection import Edges, gumbel_transform, root_value
-from podzero.types import Exploration
 
 GAME = (-1.0, 1.0)
 

@@ -8,13 +8,14 @@ import jax
 import numpy as np
 
 from podzero.config import GymnasiumConfig
+from podzero.core.errors import ConfigError
+from podzero.core.protocols import Env
+from podzero.core.types import EnvSpec
 from podzero.envs import make_env, simulator_errors
-from podzero.errors import ConfigError
 from podzero.evaluation.evaluate import discount_of
 from podzero.evaluation.players import GIVES_UP, MovesPlayer, Player, SearchPlayer, Turn
 from podzero.evaluation.resolve import resolve
-from podzero.player_names import PREFIX, TrainedPlayer, game_to_play, parse_player
-from podzero.protocols import Env
+from podzero.files.players import PREFIX, TrainedPlayer, game_to_play, parse_player
 from podzero.tools.api.results import Evaluation, FinishedGame, Search
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.searching import (
@@ -25,7 +26,6 @@ from podzero.tools.play.searching import (
     usual_simulations,
     with_simulations,
 )
-from podzero.types import EnvSpec
 
 
 def load(who: str | Path, game: str | None = None, simulations: int | None = None) -> Agent:
@@ -33,7 +33,7 @@ def load(who: str | Path, game: str | None = None, simulations: int | None = Non
 
     Args:
       who: a working directory (its newest snapshot), `DIR@STEP`, `zoo:go_9x9` or a named player such as `mcts:200`; see
-        `podzero.player_names`.
+        `podzero.files.players`.
       game: a game, or an experiment whose environment is played; required for named players, which play any game.
       simulations: a trained agent's simulations per move; None for the number used in training.
 

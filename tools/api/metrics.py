@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from podzero.errors import ConfigError, nearest
-from podzero.player_names import run_workdir
+from podzero.core.errors import ConfigError, nearest
+from podzero.files.players import run_workdir
+from podzero.files.workdir import WorkdirError
 from podzero.tools.report.history import History, MetricsTail, Values
-from podzero.workdir import WorkdirError
 
 _OF_EACH_KIND = ("time/", "count/")
 """Prefixes of metrics that several kinds of workers have."""

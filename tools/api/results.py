@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 from podzero.evaluation.games import PlayedGame
 from podzero.evaluation.records import record_text, write_records
 from podzero.tools.play.drawing import Drawing, drawing_of

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 
 from podzero.config import Experiment
+from podzero.core.types import Batch, EnvSpec
 from podzero.learner import Prefetcher, Training, make_training
 from podzero.replay import ReplayServer, make_reader, make_writer
 from podzero.runtime.build import learner_parts
@@ -30,7 +31,6 @@ from podzero.tools.bench.measuring import (
     with_replay,
     without_sample_limit,
 )
-from podzero.types import Batch, EnvSpec
 
 log = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from unittest import mock
 import numpy as np
 
 from podzero.config import Experiment, ReanalyseConfig
-from podzero.errors import PodzeroError
-from podzero.samples import sample_like
-from podzero.types import Array, EnvSpec, Params, Sample, Versioned, Window
+from podzero.config.samples import sample_like
+from podzero.core.errors import PodzeroError
+from podzero.core.types import Array, EnvSpec, Params, Sample, Versioned, Window
 
 log = logging.getLogger(__name__)
 

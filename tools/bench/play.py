@@ -20,16 +20,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.actors import ActorClients, DeviceActor, EnvironmentActor, SelfPlayActor, explore
-from podzero.clock import REPORT_EVERY_S
 from podzero.config import Experiment, GameConfig, GymnasiumConfig, ResNetConfig, SimulatorConfig, parse
+from podzero.core.clock import REPORT_EVERY_S
+from podzero.core.errors import ConfigError
+from podzero.core.protocols import Env
+from podzero.core.types import EnvSpec, Params, Versioned
 from podzero.envs import make_env
-from podzero.errors import ConfigError
 from podzero.evaluation.analysis import BATCH, Analyst
 from podzero.evaluation.arena import Arena
 from podzero.evaluation.players import NetworkPlayers, RandomPlayer
 from podzero.inference import BackgroundSource, has_int8_instructions
 from podzero.networks import make_inference, make_network
-from podzero.protocols import Env
 from podzero.replay import ReplayServer, make_writer
 from podzero.runtime.build import actor_parts, learner_parts, make_actor, make_device_actor, model_search
 from podzero.tools.bench.measuring import (
@@ -42,7 +43,6 @@ from podzero.tools.bench.measuring import (
     compare,
     without_insert_limit,
 )
-from podzero.types import EnvSpec, Params, Versioned
 
 log = logging.getLogger(__name__)
 

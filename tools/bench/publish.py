@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from podzero.config import Experiment
+from podzero.core.types import Params, Sample, StoredState, Versioned, Window
 from podzero.runtime.cluster.ray_cluster import Cluster, connect
 from podzero.runtime.cluster.ray_start import local_node
 from podzero.runtime.cluster.remote import STOP_TIMEOUT_S, Call, RemoteActor, current_node_id
 from podzero.tools.bench.measuring import BenchError
-from podzero.types import Params, Sample, StoredState, Versioned, Window
 
 if TYPE_CHECKING:
     from podzero.runtime.params import RayParamSink

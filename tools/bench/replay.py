@@ -22,11 +22,12 @@ from typing import Any, NamedTuple
 import jax
 
 from podzero.config import Experiment
+from podzero.config.samples import sample_like
+from podzero.core.types import EnvSpec, Sample, Window
 from podzero.envs import spec_of
 from podzero.replay import ReplayServer, SampleSignature, make_reader, make_writer, server_python
 from podzero.replay.process import ServerProcess, free_port
 from podzero.replay.server import LOOPBACK
-from podzero.samples import sample_like
 from podzero.tools.bench.measuring import (
     START_S,
     STOP_S,
@@ -38,7 +39,6 @@ from podzero.tools.bench.measuring import (
     without_insert_limit,
     without_sample_limit,
 )
-from podzero.types import EnvSpec, Sample, Window
 
 _PIECE = 48
 """Items that are sent before they are confirmed. With 50 or more, Reverb's client floods the log."""

@@ -25,8 +25,9 @@ import numpy as np
 import zmq
 
 from podzero.config import Experiment, ServerConfig
+from podzero.core.errors import ConfigError
+from podzero.core.types import EnvState
 from podzero.envs import make_env
-from podzero.errors import ConfigError
 from podzero.inference.serving import Hello, Identity, InferenceServer, ServerClient, identity_of
 from podzero.inference.serving.messages import (
     ANSWER,
@@ -41,7 +42,6 @@ from podzero.inference.serving.messages import (
     welcome_frames,
 )
 from podzero.tools.bench.measuring import START_S, BenchError, ChildProcess, answer, child_process
-from podzero.types import EnvState
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from podzero.chips import Slice, find_slice
 from podzero.config import Experiment
+from podzero.core.chips import Slice, find_slice
 from podzero.tools.compile.compiled import SPACES, CompiledProgram, compile_program, summary
 from podzero.tools.compile.programs import NAMES, devices_of, of_one_device, programs_of
 from podzero.tools.compile.rates import feeding_needs, moves_per_core_s, play_rates, scaling_of, with_batch_per_chip

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from typing import Any, NamedTuple
 
-from podzero.chips import Slice
+from podzero.core.chips import Slice
 from podzero.tools.compile.cost import Cost, count
 from podzero.tools.compile.hlo import parse
 from podzero.tools.compile.programs import Program

@@ -8,9 +8,9 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from podzero.chips import Slice, chip_of_kind
 from podzero.config import Experiment, JaxGameConfig, SearchConfig
-from podzero.errors import ConfigError
+from podzero.core.chips import Slice, chip_of_kind
+from podzero.core.errors import ConfigError
 
 NAMES = ("learner", "evaluation", "selfplay", "device", "server")
 """All programs. The learner depends on the slice, the others only on the chip. Only games in JAX have the last three:
@@ -130,11 +130,11 @@ def programs_of(
 def _learner(experiment: Experiment, devices: list[Any]) -> Program:
     import jax
 
+    from podzero.config.samples import sample_like, with_axes
+    from podzero.core.types import Batch
     from podzero.learner import make_training
     from podzero.learner.sharding import placed
     from podzero.runtime.build import learner_parts
-    from podzero.samples import sample_like, with_axes
-    from podzero.types import Batch
 
     config = experiment.learner
     network, spec, symmetries = learner_parts(experiment)

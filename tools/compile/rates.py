@@ -10,16 +10,16 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from podzero.chips import Slice
 from podzero.config import Experiment
-from podzero.errors import ConfigError
+from podzero.core.chips import Slice
+from podzero.core.errors import ConfigError
 from podzero.tools.compile.compiled import CompiledProgram, summary
 from podzero.tools.compile.waiting import evaluations_per_move, moves_asked
 
 if TYPE_CHECKING:
     import jax
 
-    from podzero.types import Array, EnvState, Params
+    from podzero.core.types import Array, EnvState, Params
 
 
 def play_rates(play: CompiledProgram, evaluation: CompiledProgram) -> dict[str, Any]:

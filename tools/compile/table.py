@@ -18,7 +18,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from podzero.chips import find_slice
 from podzero.config import (
     FOR_SLICES,
     MuZeroResNetConfig,
@@ -28,7 +27,8 @@ from podzero.config import (
     builtin_configs,
     load,
 )
-from podzero.markdown import Row, table
+from podzero.core.chips import find_slice
+from podzero.tools.compile.markdown import Row, table
 from podzero.tools.compile.programs import check_compiler, names_of
 from podzero.tools.compile.results import Job, JobResult, Outcome, StoredResults, compiler, estimate_of
 from podzero.tools.compile.waiting import FILE, figures, of_slice, rates_of, slice_jobs

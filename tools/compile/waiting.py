@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from podzero.chips import Slice
 from podzero.config import FOR_SLICES, Experiment, builtin_configs, load
+from podzero.core.chips import Slice
 from podzero.tools.compile.results import Job, StoredResults
 
 FILE = "slices.json"

@@ -12,14 +12,14 @@ import jax
 import numpy as np
 
 from podzero.config import EnvConfig, Experiment, GymnasiumConfig
+from podzero.core.errors import ConfigError, nearest
+from podzero.core.types import EnvSpec, Params
 from podzero.envs import make_env, make_vector_env, simulator_errors, spec_of
-from podzero.errors import ConfigError, nearest
+from podzero.files.players import PREFIX, TrainedPlayer, full_name, parse_player, zoo_card
 from podzero.inference import random_positions
 from podzero.networks.snapshots import check_matches, load_snapshot
-from podzero.player_names import PREFIX, TrainedPlayer, full_name, parse_player, zoo_card
 from podzero.tools.export.files import FORMATS, Arrays, Call, Format, PartialFiles, check_writable
 from podzero.tools.export.functions import BATCH, ExportError, Function, functions_of, trainable_network
-from podzero.types import EnvSpec, Params
 
 MOST_BYTES = 2**31 - 2**24
 """Largest size of all parameters: files of both formats are limited to 2 GiB (by Protocol Buffers and FlatBuffers)."""
@@ -60,7 +60,7 @@ def export_agent(who: str, file: Path) -> dict[str, Any]:
     `NAME.dynamics.onnx` instead of `NAME.onnx`.
 
     Args:
-      who: a trained player, see `podzero.player_names`.
+      who: a trained player, see `podzero.files.players`.
       file: the file to write or replace; its suffix is one of `FORMATS`.
 
     Returns:

@@ -14,10 +14,10 @@ import jax
 import numpy as np
 from jax import export
 
-from podzero.importing import import_extra
+from podzero.core.importing import import_extra
+from podzero.files.workdir import sync
 from podzero.tools.export.functions import BATCH, ExportError, Function
 from podzero.tools.export.onnx import onnx_model
-from podzero.workdir import sync
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 """JAX platforms on which a `.stablehlo` file runs."""

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from podzero.config import BoardNetworkConfig, ModelNetworkConfig, NetworkConfig
-from podzero.errors import PodzeroError
+from podzero.core.errors import PodzeroError
+from podzero.core.types import Array, EnvSpec, ModelNetwork, Network, Params
 from podzero.networks import make_inference, make_model_network, make_network
-from podzero.types import Array, EnvSpec, ModelNetwork, Network, Params
 
 BATCH = "batch"
 """Name of the dynamic first dimension of all inputs and outputs."""

@@ -15,7 +15,7 @@ import numpy as np
 from jax import export
 from jax.extend.core import Jaxpr, Literal
 
-from podzero.importing import import_extra
+from podzero.core.importing import import_extra
 from podzero.tools.export.functions import BATCH, ExportError, Function
 
 _CALLS = ("jaxpr", "call_jaxpr")

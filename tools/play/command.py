@@ -13,14 +13,14 @@ from rich.console import Console
 from rich.status import Status
 
 from podzero.config import EnvConfig, GymnasiumConfig, SimulatorConfig
+from podzero.core.errors import ConfigError
+from podzero.core.importing import how_to_install, import_extra
+from podzero.core.protocols import Env
 from podzero.envs import make_env, renders, spec_of
-from podzero.errors import ConfigError
 from podzero.evaluation.evaluate import discount_of
 from podzero.evaluation.games import KeptGame, kept_games
-from podzero.importing import how_to_install, import_extra
-from podzero.listen_address import free_address
-from podzero.player_names import PREFIX, EnginePlayer, TrainedPlayer, game_to_play, parse_player
-from podzero.protocols import Env
+from podzero.files.players import PREFIX, EnginePlayer, TrainedPlayer, game_to_play, parse_player
+from podzero.tools.commands.listen_address import free_address
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.searching import PositionSearch, make_player
 from podzero.tools.play.terminal import TerminalGame
@@ -64,8 +64,8 @@ def play(
     """Plays games until the person quits; in single-player environments, shows the agent's episodes.
 
     Args:
-      who: the person's opponent or the agent to watch, see `podzero.player_names`.
-      game: see `podzero.player_names.game_to_play`.
+      who: the person's opponent or the agent to watch, see `podzero.files.players`.
+      game: see `podzero.files.players.game_to_play`.
       simulations: simulations per search; None for `USUAL_SIMULATIONS` in games and the number used in training
         elsewhere.
       second: whether the opponent plays first.
@@ -189,7 +189,7 @@ def record(who: str, where: GymnasiumConfig | SimulatorConfig, simulations: int 
     """Plays episodes and writes them to one video.
 
     Args:
-      who: the player, see `podzero.player_names`.
+      who: the player, see `podzero.files.players`.
       where: the environment.
       simulations: simulations per step; None for the number used in training.
       video: options of the video; its file is by default in `videos/` of the player's working directory.

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from rich.text import Text
 
+from podzero.core.types import EnvSpec
 from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.notation import SHOGI_GAMES, ShogiGame, fen_of, notation_of, square_seen_first
 from podzero.envs.registry import GAMES
 from podzero.tools.play.game import PlayableGame
-from podzero.types import EnvSpec
 
 Square = tuple[int, int]
 """Row from the top and column from the left, from 0."""

@@ -8,12 +8,12 @@ from concurrent.futures import Future
 from threading import Thread
 
 from podzero.config import ChanceGameConfig, GymnasiumConfig
+from podzero.core.errors import ConfigError
+from podzero.core.reading import standard_input
 from podzero.envs import GameOfChance, make_env
-from podzero.errors import ConfigError
 from podzero.evaluation.engines import UCI_VARIANTS
 from podzero.evaluation.evaluate import discount_of
-from podzero.player_names import BuiltinPlayer, EnginePlayer, TrainedPlayer, game_to_play, knows_komi, parse_player
-from podzero.reading import standard_input
+from podzero.files.players import BuiltinPlayer, EnginePlayer, TrainedPlayer, game_to_play, knows_komi, parse_player
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.gtp import GtpServer
 from podzero.tools.play.search_steps import STEP, Root
@@ -28,10 +28,10 @@ def serve(
     """Answers the commands on standard input until the controller quits.
 
     Args:
-      who: the player, see `podzero.player_names`.
+      who: the player, see `podzero.files.players`.
       protocol: `gtp` or `uci`.
       simulations: most simulations per move; None for `STEP` times those of training.
-      game: see `podzero.player_names.game_to_play`.
+      game: see `podzero.files.players.game_to_play`.
       resign_at: see `GtpServer`; UCI has no resignation.
 
     Raises:

@@ -15,6 +15,8 @@ import numpy as np
 from PIL import Image
 
 from podzero.config import GymnasiumConfig, SimulatorConfig
+from podzero.core.errors import ConfigError
+from podzero.core.types import Array, EnvState
 from podzero.envs import (
     SimulatorReplay,
     VectorEnv,
@@ -25,7 +27,6 @@ from podzero.envs import (
     rendering,
     simulator_errors,
 )
-from podzero.errors import ConfigError
 from podzero.evaluation.arena import Interrupted
 from podzero.evaluation.episodes import (
     BASELINES,
@@ -39,7 +40,6 @@ from podzero.evaluation.episodes import (
 from podzero.evaluation.players import MovesPlayer, Player, SearchPlayer
 from podzero.evaluation.resolve import acting, resolve
 from podzero.tools.play.picture import png_of
-from podzero.types import Array, EnvState
 
 MAX_FRAMES = 10_000
 """Most frames kept of an episode; later steps have only values and rewards."""
@@ -209,7 +209,7 @@ def watcher_of(who: str, where: GymnasiumConfig | SimulatorConfig, simulations: 
     """Makes the watcher of a player in a single-player environment.
 
     Args:
-      who: the player, see `podzero.player_names`.
+      who: the player, see `podzero.files.players`.
       where: the environment.
       simulations: simulations per step; None for the number used in training.
 

@@ -9,7 +9,7 @@ from typing import Any
 from nicegui import run, ui
 from nicegui.events import KeyEventArguments
 
-from podzero.errors import PodzeroError
+from podzero.core.errors import PodzeroError
 from podzero.evaluation.arena import Interrupted
 from podzero.tools.play.episode import (
     Curve,

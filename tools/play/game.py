@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, cast
 import jax
 import numpy as np
 
+from podzero.core.protocols import Env
+from podzero.core.types import EnvState, View
 from podzero.envs import notation_for
 from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.boards.go import GO_GAMES
 from podzero.envs.notation import Notation, NotationError, names_in_text
-from podzero.protocols import Env
-from podzero.types import EnvState, View
 
 
 class ShownPosition(NamedTuple):

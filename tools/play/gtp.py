@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from podzero.config import KOMI
+from podzero.core.errors import described
+from podzero.core.reading import End, read_ahead
 from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.boards.go import Go, check_komi, unended, with_komi
 from podzero.envs.notation import NotationError, fen_of, names_in_text
-from podzero.errors import described
 from podzero.evaluation.engines import GTP_COLOURS, GtpAnswer
-from podzero.reading import End, read_ahead
 from podzero.tools.play.drawing import board_text, handicap_squares
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.search_steps import Line, Root, SearchedLines

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 from nicegui import run, ui
 from nicegui.events import KeyEventArguments, MouseEventArguments
 
+from podzero.core.protocols import Env
+from podzero.core.types import SearchedNodes
 from podzero.envs.notation import NotationError, names_in_text
 from podzero.evaluation.games import KeptGame, PlayedGame, game_title
-from podzero.protocols import Env
 from podzero.tools.play.drawing import Drawing, Square, drawing_of, last_squares
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.picture import MARGIN, BoardPicture, Marks, heat_of
 from podzero.tools.play.searching import SIMULATIONS, Branch, PositionSearch, Searched, branches
-from podzero.types import SearchedNodes
 
 BOTH, NONE = 2, 3
 """The sides that the person may play besides 0 and 1; with `NONE` the player plays both."""

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
+from podzero.core.types import SearchResult
 from podzero.evaluation.players import Player, PlayerTree, SearchPlayer
 from podzero.search import LimitedState
 from podzero.tools.play.game import ShownPosition
 from podzero.tools.play.searching import batch_of_one, most_visited
-from podzero.types import SearchResult
 
 
 class Line(NamedTuple):

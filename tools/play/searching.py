@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from podzero.core.protocols import Env
+from podzero.core.types import EnvState, SearchedNodes, SearchResult
 from podzero.evaluation.players import MovesPlayer, Player, SearchPlayer
 from podzero.evaluation.resolve import resolve
-from podzero.player_names import BuiltinPlayer, EnginePlayer, TrainedPlayer
-from podzero.protocols import Env
-from podzero.types import EnvState, SearchedNodes, SearchResult
+from podzero.files.players import BuiltinPlayer, EnginePlayer, TrainedPlayer
 
 SIMULATIONS = (1, 8, 32, 128, 512, 2048)
 """The numbers of simulations that the page offers; few, because each one is compiled."""

@@ -12,9 +12,9 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from podzero.config import GymnasiumConfig, SimulatorConfig
+from podzero.core.protocols import Env
 from podzero.evaluation.games import KeptGame
-from podzero.listen_address import ListenAddress, RequestGuard, new_guard
-from podzero.protocols import Env
+from podzero.tools.commands.listen_address import ListenAddress, RequestGuard, new_guard
 from podzero.tools.play.episode import watcher_of
 from podzero.tools.play.episode_page import EpisodePage, Recordings
 from podzero.tools.play.game import PlayableGame

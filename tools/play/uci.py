@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from podzero.core.errors import described
 from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.notation import NotationError, fen_of, pieces_of, state_of, white_to_move
-from podzero.errors import described
 from podzero.evaluation.engines import UCI_VARIANTS, UciOption, UciPosition
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.search_steps import Line, Root, SearchedLines

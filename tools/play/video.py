@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from podzero.errors import ConfigError
-from podzero.importing import import_extra
+from podzero.core.errors import ConfigError
+from podzero.core.importing import import_extra
 from podzero.tools.play.episode import Curve, Numbers, PlayedEpisode, curves_of, number
 
 SUFFIXES = (".mp4", ".gif")

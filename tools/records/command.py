@@ -15,12 +15,13 @@ import jax
 import numpy as np
 
 from podzero.config import KOMI, EnvConfig, GymnasiumConfig
+from podzero.core.errors import ConfigError
+from podzero.core.protocols import Env
+from podzero.core.types import EnvSpec, Sample
 from podzero.envs import gymnasium_interface, make_env, spec_to
 from podzero.envs.boards.go import Go
-from podzero.errors import ConfigError
 from podzero.evaluation.players import SearchPlayer
 from podzero.evaluation.resolve import resolve
-from podzero.protocols import Env
 from podzero.replay import EpisodeLayout, Layout, PositionLayout, RecordsWriter
 from podzero.tools.records.episodes import read_episodes
 from podzero.tools.records.games import Fault, FaultKind, RecordedGame
@@ -28,7 +29,6 @@ from podzero.tools.records.lines import read_lines
 from podzero.tools.records.pgn import read_pgn
 from podzero.tools.records.positions import GameReplay, PolicyOf, ReplayedGame
 from podzero.tools.records.sgf import read_sgf
-from podzero.types import EnvSpec, Sample
 
 SUFFIXES = (".sgf", ".pgn", ".jsonl")
 """The kinds of files of games."""

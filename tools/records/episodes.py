@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from podzero.core.errors import ConfigError, described
 from podzero.envs import Interface, is_truth
-from podzero.errors import ConfigError, described
 from podzero.replay import Episode
 from podzero.tools.records.games import Fault
 

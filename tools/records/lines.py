@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from podzero.core.types import EnvSpec
 from podzero.tools.records.games import RESULTS, Fault, RecordedGame, recorded_game
-from podzero.types import EnvSpec
 
 
 def read_lines(lines: Iterable[str], file: str, spec: EnvSpec) -> Iterator[RecordedGame | Fault]:

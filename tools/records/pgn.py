@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from mmap import mmap
 
+from podzero.core.types import Array, EnvSpec, EnvState
 from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.notation import Notation, NotationError, pieces_of, white_to_move
 from podzero.evaluation.records import variant_tags
 from podzero.tools.records.games import RESULTS, Fault, RecordedGame, recorded_game
-from podzero.types import Array, EnvSpec, EnvState
 
 _SHORTHANDS = {"GAP": r"(?:\s|\0|BOM)*", "FAR": "{0,65536}", "BOM": "\ufeff"}
 _COMMON = r"""

@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 from podzero.actors.assembly import GameAssembler, rows_of
 from podzero.config import KOMI, ActorsConfig
+from podzero.config.samples import UNSEARCHED
+from podzero.core.protocols import Env
+from podzero.core.types import Array, EnvState, Move, Sample, View
 from podzero.envs import notation_for, simulator_errors
 from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.boards.go import Go, check_komi, with_komi
 from podzero.envs.notation import NotationError
 from podzero.envs.notation.names import FixedNames
-from podzero.protocols import Env
-from podzero.samples import UNSEARCHED
 from podzero.tools.records.games import Fault, FaultKind, RecordedGame
 from podzero.tools.records.pgn import chess_action
-from podzero.types import Array, EnvState, Move, Sample, View
 
 PolicyOf = Callable[[EnvState], NDArray[np.float32]]
 """The policy targets `[B, A]` of B positions."""

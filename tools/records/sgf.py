@@ -9,9 +9,9 @@ from functools import cache
 from mmap import mmap
 from typing import NamedTuple
 
+from podzero.core.types import EnvSpec
 from podzero.evaluation.records import SGF_GAMES, board_size, sgf_point
 from podzero.tools.records.games import Fault, FaultKind, RecordedGame, recorded_game
-from podzero.types import EnvSpec
 
 Node = Mapping[str, Sequence[str]]
 """The values of a node's properties, by identifier; what is not ASCII is replaced."""

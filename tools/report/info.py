@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from podzero.changes import flatten
 from podzero.config import Experiment
-from podzero.errors import ConfigError
-from podzero.importing import file_digest
-from podzero.player_names import PREFIX, TrainedPlayer, parse_player, zoo_card
+from podzero.core.errors import ConfigError
+from podzero.core.importing import file_digest
+from podzero.files.changes import flatten
+from podzero.files.players import PREFIX, TrainedPlayer, parse_player, zoo_card
+from podzero.files.workdir import Workdir, step_folders
 from podzero.tools.report.figures import MetricCurves
 from podzero.tools.report.overview import node_cells
 from podzero.tools.report.record import Record, RunReader
 from podzero.tools.report.strength import Evaluations
-from podzero.workdir import Workdir, step_folders
 
 _OWN = re.compile(r"(?P<file>.+\.py)(:\w+)?|[\w.]+:\w+")
 """An import path, such as `my_net.py:MyNet`, `my_module:MyNet`, or a file that registers an environment."""

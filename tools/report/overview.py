@@ -7,13 +7,13 @@ import time
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
-from podzero.changes import RecordedChange, flatten
 from podzero.config import Experiment
 from podzero.config.section import Section
+from podzero.files.changes import RecordedChange, flatten
+from podzero.files.workdir import Inheritance
 from podzero.runtime.monitoring.status import RunStatus, StoredStatus, duration
 from podzero.tools.report.figures import ReportSection, ReportTable
 from podzero.tools.report.record import Event
-from podzero.workdir import Inheritance
 
 NEVER_STARTED = "no status: the run has not started, or status.json is damaged"
 

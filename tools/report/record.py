@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from podzero.changes import RecordedChange
 from podzero.config import FOR_SLICES, Experiment, builtin_configs, load
-from podzero.errors import ConfigError
-from podzero.player_names import run_workdir
+from podzero.core.errors import ConfigError
+from podzero.files.changes import RecordedChange
+from podzero.files.players import run_workdir
+from podzero.files.workdir import Inheritance, Workdir, WorkdirError, read_json, sweep_runs
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.monitoring.log_file import HEAD, OLD_FILES
 from podzero.runtime.monitoring.status import StoredStatus, read_status
 from podzero.tools.report.history import History, MetricsTail
-from podzero.workdir import Inheritance, Workdir, WorkdirError, read_json, sweep_runs
 
 if TYPE_CHECKING:
     from podzero.evaluation.games import KeptGame

@@ -10,11 +10,11 @@ from functools import lru_cache
 from typing import Any, cast
 
 from podzero.config import EnvConfig, Experiment, GymnasiumConfig, in_matches
+from podzero.core.errors import PodzeroError
+from podzero.core.protocols import Env
 from podzero.envs import make_env
 from podzero.envs.notation import NotationError
-from podzero.errors import PodzeroError
 from podzero.evaluation.games import KeptGame, PlayedGame, game_title
-from podzero.protocols import Env
 from podzero.tools.play.drawing import drawing_of, last_squares
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.picture import BoardPicture, Marks

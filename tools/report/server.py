@@ -11,10 +11,10 @@ from typing import NamedTuple
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from podzero.listen_address import AddressNotUsable, ListenAddress, RequestGuard, new_guard
+from podzero.files.workdir import Workdir, WorkdirError
+from podzero.tools.commands.listen_address import AddressNotUsable, ListenAddress, RequestGuard, new_guard
 from podzero.tools.report.page import Live, content_policy, make_report
 from podzero.tools.report.record import RunReader
-from podzero.workdir import Workdir, WorkdirError
 
 POLL_S = 5.0
 """Interval in seconds at which pages ask for a newer report; reports are not made more often."""

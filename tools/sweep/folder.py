@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from podzero.config import StopConfig, builtin_configs
-from podzero.directory_lock import DirectoryLock
+from podzero.files.directory_lock import DirectoryLock
+from podzero.files.workdir import SWEEP_FILE, Workdir, WorkdirError, read_json, refuse_url, write_atomically
 from podzero.runtime.monitoring.status import RunStatus, read_status
 from podzero.tools.sweep.grid import Grid, SweepRun, shown
-from podzero.workdir import SWEEP_FILE, Workdir, WorkdirError, read_json, refuse_url, write_atomically
 
 METRICS = ("keeps_value", "mean_return", "rating")
 """The measures of strength in a status; of those that runs have, the first compares them best."""

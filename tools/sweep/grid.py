@@ -13,7 +13,7 @@ from typing import NamedTuple
 import yaml
 
 from podzero.config import Experiment, load, read_yaml
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 
 SEED = "seed"
 """The setting whose values are repetitions of one combination."""

@@ -16,12 +16,12 @@ from typing import Any
 from ray import tune
 
 from podzero.config import StopConfig
+from podzero.files.workdir import Workdir
 from podzero.runtime.cluster.remote import RemoteActor
 from podzero.runtime.driver_process import STOP_LIMIT_S, DriverProcess
 from podzero.runtime.monitoring.status import RunStatus
 from podzero.runtime.stopping import NotStopped, stop_run
 from podzero.tools.sweep.folder import METRICS, progress
-from podzero.workdir import Workdir
 
 POLL_S = 2.0
 """Time between two looks at a run, in seconds; its status is written as often."""

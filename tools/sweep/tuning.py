@@ -18,7 +18,7 @@ from ray import cloudpickle, tune
 from ray.tune.schedulers import ASHAScheduler
 
 from podzero.config import Experiment
-from podzero.errors import ClusterError
+from podzero.core.errors import ClusterError
 from podzero.runtime.cluster.ray_cluster import Cluster, connect
 from podzero.runtime.cluster.remote import current_node_id
 from podzero.runtime.program import program

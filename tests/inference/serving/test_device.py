@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from podzero.config import ResNetConfig
+from podzero.core.errors import ConfigError
+from podzero.core.types import Versioned
 from podzero.envs import make_env
-from podzero.errors import ConfigError
 from podzero.inference.serving import NetworkDevice, encoding_of
 from podzero.networks import make_inference, make_network
-from podzero.types import Versioned
 
 from .test_encoding import positions
 

@@ -9,7 +9,8 @@ import pytest
 import zmq
 from number_server import CONFIG, IDENTITY, Device, Running, client_of, expected, rows_of, serving
 
-from podzero.errors import ClusterError, ConfigError
+from podzero.core.errors import ClusterError, ConfigError
+from podzero.core.waiting import Wait
 from podzero.inference.serving import (
     Hello,
     ServedParams,
@@ -30,7 +31,6 @@ from podzero.inference.serving.messages import (
     request_frames,
     welcome_frames,
 )
-from podzero.waiting import Wait
 
 KNOWN = expected(np.zeros((1, 4)))[0]
 

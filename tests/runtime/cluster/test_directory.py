@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from podzero.errors import ClusterError
+from podzero.core.errors import ClusterError
 from podzero.runtime.cluster import directory as module
 from podzero.runtime.cluster.directory import STALE_S, AddressBook, Directory
 

@@ -16,7 +16,7 @@ import pytest
 
 import podzero
 from podzero.config import load
-from podzero.errors import ClusterError, ConfigError
+from podzero.core.errors import ClusterError, ConfigError
 from podzero.runtime.cluster import node_environment
 from podzero.runtime.cluster.node_environment import (
     EnvironmentInstaller,

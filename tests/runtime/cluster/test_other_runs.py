@@ -13,7 +13,7 @@ import psutil
 import pytest
 from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
-from podzero.errors import ClusterError
+from podzero.core.errors import ClusterError
 from podzero.runtime.cluster import other_runs
 from podzero.runtime.cluster.other_runs import RUN_VARIABLE, end_stale_processes, lock_run
 from podzero.runtime.cluster.ray_cluster import connect

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import podzero
-from podzero.errors import ClusterError
+from podzero.core.errors import ClusterError
 from podzero.runtime.cluster import preflight as preflight_module
 from podzero.runtime.cluster.placement import Node
 from podzero.runtime.cluster.preflight import Preflight, differences, versions

@@ -10,7 +10,7 @@ import tempfile
 import psutil
 import pytest
 
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 from podzero.runtime.cluster.ray_cluster import connect
 from podzero.runtime.train import train
 

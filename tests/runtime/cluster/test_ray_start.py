@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from ray._private import accelerators
 
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 from podzero.runtime.cluster.ray_start import (
     check_session_folder,
     deferred_signals,

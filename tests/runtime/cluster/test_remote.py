@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from podzero.errors import ClusterError
+from podzero.core.errors import ClusterError
 from podzero.runtime.cluster import remote
 from podzero.runtime.cluster.placement import Node
 from podzero.runtime.cluster.remote import NodeLost, WorkerDied, current_node_id

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from podzero.errors import ClusterError
+from podzero.core.errors import ClusterError
 from podzero.runtime.cluster.ray_cluster import connect
 from podzero.runtime.cluster.scheduling import resource_options
 

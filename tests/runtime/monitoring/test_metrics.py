@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from podzero.config import load
+from podzero.files.workdir import Workdir
 from podzero.runtime.monitoring.metrics import (
     LOST_FILE,
     RESOLUTION,
@@ -20,7 +21,6 @@ from podzero.runtime.monitoring.metrics import (
     WriteAttempts,
     move_lost_lines,
 )
-from podzero.workdir import Workdir
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from podzero.config import load
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
+from podzero.files.workdir import Workdir, read_json
 from podzero.runtime.monitoring.reports import MetricsReport
 from podzero.runtime.monitoring.services import WANDB_STEP, MlflowWriter, PrometheusWriter, WandbWriter, prometheus_name
-from podzero.workdir import Workdir, read_json
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from contextlib import nullcontext
 import pytest
 
 from podzero.config import load
+from podzero.files.workdir import Workdir, WorkdirError
 from podzero.runtime.monitoring.status import RunStatus, duration, read_status, write_status
-from podzero.workdir import Workdir, WorkdirError
 
 STATUS = RunStatus(
     "small", "training", 61.5, step=128, rating=3.5, scores={"random": 0.75}, shares={"actor": {"search": 0.9}}

@@ -7,12 +7,12 @@ import time
 import pytest
 
 from podzero.config import MetricsConfig, load
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
+from podzero.files.workdir import Workdir
 from podzero.runtime.monitoring import writers as module
 from podzero.runtime.monitoring.metrics import MetricsLog
 from podzero.runtime.monitoring.reports import MetricsReport
 from podzero.runtime.monitoring.writers import BackgroundWriter, check_packages, start_writers
-from podzero.workdir import Workdir
 
 
 class Kept:

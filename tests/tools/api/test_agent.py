@@ -7,10 +7,10 @@ from untrained_agents import write_untrained
 
 import podzero
 from podzero.config import load
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 from podzero.evaluation.players import GIVES_UP
+from podzero.files.workdir import Workdir
 from podzero.tools.api.agent import Agent
-from podzero.workdir import Workdir
 
 NEARLY_WON = "a1 b1 a2 b2"
 """The player who began wins with a3."""

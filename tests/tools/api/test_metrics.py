@@ -6,8 +6,8 @@ from run_files import BEGAN, evaluation, line, lines_of
 
 import podzero
 from podzero.config import load
-from podzero.errors import ConfigError
-from podzero.workdir import Workdir, WorkdirError
+from podzero.core.errors import ConfigError
+from podzero.files.workdir import Workdir, WorkdirError
 
 
 @pytest.fixture

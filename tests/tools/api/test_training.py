@@ -8,11 +8,11 @@ import pytest
 
 import podzero
 from podzero.config import load
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
+from podzero.files.workdir import Workdir, WorkdirError
 from podzero.runtime import driver_process
 from podzero.runtime.driver_process import TrainingFailed
 from podzero.runtime.stopping import NotStopped
-from podzero.workdir import Workdir, WorkdirError
 
 FAKES = Path(__file__).parents[2] / "fakes"
 

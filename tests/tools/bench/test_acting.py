@@ -8,9 +8,9 @@ import pytest
 
 from podzero.config import load
 from podzero.evaluation.evaluate import evaluate
+from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.train import train
-from podzero.workdir import Workdir
 
 TINY = (
     "network.width=16", "network.latent=8", "search.simulations=2", "actors.games=8",

@@ -9,8 +9,8 @@ import pytest
 
 from podzero.actors import ActorClients, DeviceActor, SelfPlayActor
 from podzero.config import load
+from podzero.core.errors import ConfigError
 from podzero.envs import spec_of
-from podzero.errors import ConfigError
 from podzero.inference.serving import Identity
 from podzero.tools.bench import replay, server
 from podzero.tools.bench.actors import measure_counts, record

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from podzero.chips import find_slice
-from podzero.errors import ConfigError
+from podzero.core.chips import find_slice
+from podzero.core.errors import ConfigError
 from podzero.launch import cli
 from podzero.tools.compile import programs
 from podzero.tools.compile.compiled import bytes_that_do_not_fit
@@ -192,7 +192,7 @@ def test_without_libtpu_it_says_how_to_get_it(monkeypatch):
 
 def test_the_compiler_knows_every_slice_by_its_size():
     script = (
-        "from podzero.chips import slices\n"
+        "from podzero.core.chips import slices\n"
         "from podzero.tools.compile.programs import devices_of\n"
         "for known in slices():\n"
         "    assert len(devices_of(known)) == known.devices, known.topology\n"

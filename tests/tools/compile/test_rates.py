@@ -2,9 +2,9 @@
 
 import pytest
 
-from podzero.chips import find_slice
 from podzero.config import load
-from podzero.errors import ConfigError
+from podzero.core.chips import find_slice
+from podzero.core.errors import ConfigError
 from podzero.tools.compile.compiled import CompiledProgram
 from podzero.tools.compile.cost import Collective, Cost
 from podzero.tools.compile.programs import Program

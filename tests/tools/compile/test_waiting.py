@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from podzero.chips import find_slice
 from podzero.config import FOR_SLICES, builtin_configs, load
+from podzero.core.chips import find_slice
 from podzero.launch import cli
 from podzero.tools.compile import table, waiting
 from podzero.tools.compile.programs import of_one_device

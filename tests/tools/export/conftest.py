@@ -6,9 +6,9 @@ import pytest
 
 from podzero.config import load
 from podzero.envs import spec_of
+from podzero.files.workdir import Workdir
 from podzero.networks.snapshots import save_snapshot
 from podzero.tools.export.functions import trainable_network
-from podzero.workdir import Workdir
 
 
 def noisy(network, seed=0):

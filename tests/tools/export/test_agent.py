@@ -12,8 +12,9 @@ from jax import export as jax_export
 
 import podzero.tools.export.agent as agent_module
 from podzero.config import load
+from podzero.core.errors import ConfigError
+from podzero.core.types import EnvSpec
 from podzero.envs import make_env, spec_of
-from podzero.errors import ConfigError
 from podzero.networks import make_network
 from podzero.networks.snapshots import load_snapshot
 from podzero.tools.export import export_agent
@@ -27,7 +28,6 @@ from podzero.tools.export.agent import (
 )
 from podzero.tools.export.files import FORMATS
 from podzero.tools.export.functions import ExportError
-from podzero.types import EnvSpec
 
 BOARD = ("network.channels=4", "network.blocks=1", "network.value_hidden=4")
 MODEL = ("network.latent=4", "network.width=8", "network.layers=1", "network.support=3", "network.projection=4")

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from podzero.config import load
+from podzero.core.types import SearchResult
 from podzero.envs import make_env, spec_of
 from podzero.evaluation.players import RandomPlayer, SearchPlayer
+from podzero.files.workdir import Workdir
 from podzero.networks import make_model_network
 from podzero.networks.snapshots import save_snapshot
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.search_steps import Root
 from podzero.tools.play.timed_search import EngineParts, TimedSearch
-from podzero.types import SearchResult
-from podzero.workdir import Workdir
 
 GAMES = {}
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from untrained_agents import write_untrained
 
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 from podzero.evaluation.engines import GtpClient
 from podzero.tools.play.engine import make_parts, serve
 from podzero.tools.play.search_steps import Root

@@ -9,12 +9,12 @@ import pytest
 from PIL import Image
 
 from podzero.config import GymnasiumConfig, SimulatorConfig
+from podzero.core.errors import ConfigError
 from podzero.envs import make_env
-from podzero.errors import ConfigError
 from podzero.evaluation.arena import Interrupted
 from podzero.evaluation.evaluate import evaluate
 from podzero.evaluation.resolve import acting
-from podzero.player_names import game_to_play
+from podzero.files.players import game_to_play
 from podzero.tools.play import episode as watching
 from podzero.tools.play.episode import FrameLog, watcher_of
 

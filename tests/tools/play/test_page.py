@@ -9,7 +9,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from podzero.evaluation.games import GamesFolder, PlayedGame
-from podzero.workdir import Workdir
+from podzero.files.workdir import Workdir
 
 pytestmark = MARKS
 

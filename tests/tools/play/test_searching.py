@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from podzero.core.types import SearchedNodes
 from podzero.envs import make_env
 from podzero.evaluation.players import RandomPlayer, mcts_player
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.searching import PositionSearch, branches, most_visited
-from podzero.types import SearchedNodes
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
-from podzero.listen_address import RequestGuard
+from podzero.tools.commands.listen_address import RequestGuard
 
 TOKEN = "secret-token"
 

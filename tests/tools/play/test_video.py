@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 from podzero.tools.play.episode import FrameLog, PlayedEpisode, WatchedAgent, described, number
 from podzero.tools.play.video import WIDTH, check_file, pictures, write_video
 

@@ -3,9 +3,9 @@
 import pytest
 
 from podzero.config import load
+from podzero.files.storage import sealed
+from podzero.files.workdir import Workdir, step_folder
 from podzero.runtime.monitoring.status import RunStatus, write_status
-from podzero.storage import sealed
-from podzero.workdir import Workdir, step_folder
 
 
 @pytest.fixture

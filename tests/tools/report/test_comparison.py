@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from run_files import evaluation, line, lines_of
 
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
+from podzero.files.workdir import WorkdirError
 from podzero.tools.report.comparison import ABSENT, compare, overlaid
 from podzero.tools.report.page import make_comparison
 from podzero.tools.report.record import read_runs
-from podzero.workdir import WorkdirError
 
 
 def losses(seconds, *values):

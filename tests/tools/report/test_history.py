@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_files import BEGAN, evaluation, line
 
+from podzero.files.workdir import Workdir
 from podzero.runtime.monitoring.metrics import move_lost_lines
 from podzero.tools.report import history as module
 from podzero.tools.report.history import MAX_BINS, SHORTEST_PAUSE_S, Bins, History, MetricsTail, Timeline
-from podzero.workdir import Workdir
 
 # Lines of metrics as columns: workers apart, gaps as NaN, damaged lines counted and left out.
 

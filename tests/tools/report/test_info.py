@@ -8,10 +8,10 @@ from run_files import evaluation, lines_of
 from untrained_agents import write_untrained
 
 from podzero.config import load
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
+from podzero.files.workdir import Workdir, write_atomically
 from podzero.runtime.monitoring.status import RunStatus, write_status
 from podzero.tools.report.info import agent_info, own_code
-from podzero.workdir import Workdir, write_atomically
 
 
 @pytest.fixture

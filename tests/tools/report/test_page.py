@@ -8,9 +8,9 @@ from html.parser import HTMLParser
 import pytest
 from run_files import evaluation, line, lines_of
 
+from podzero.files.workdir import Workdir, WorkdirError
 from podzero.tools.report.page import make_report
 from podzero.tools.report.record import RunReader
-from podzero.workdir import Workdir, WorkdirError
 
 
 def report_of(workdir):

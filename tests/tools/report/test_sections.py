@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from run_files import evaluation, line, lines_of
 
-from podzero.changes import Change, RecordedChange
 from podzero.config import load, parse
-from podzero.intervals import student, wilson
+from podzero.evaluation.intervals import student, wilson
+from podzero.files.changes import Change, RecordedChange
+from podzero.files.workdir import Inheritance
 from podzero.tools.report.figures import REST, MetricCurves
 from podzero.tools.report.history import History
 from podzero.tools.report.overview import settings
 from podzero.tools.report.strength import strength
 from podzero.tools.report.training import data, games, learning, throughput
-from podzero.workdir import Inheritance
 
 # The figures of learning, replay, throughput and games, from known reports.
 

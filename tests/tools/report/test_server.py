@@ -11,10 +11,10 @@ import psutil
 import pytest
 from run_files import line, lines_of
 
-from podzero.listen_address import AddressNotUsable, ListenAddress, free_address
+from podzero.files.workdir import WorkdirError
+from podzero.tools.commands.listen_address import AddressNotUsable, ListenAddress, free_address
 from podzero.tools.report import server as servers
 from podzero.tools.report.server import Dashboard, start
-from podzero.workdir import WorkdirError
 
 
 @asynccontextmanager
@@ -209,7 +209,7 @@ def test_a_port_that_is_in_use_is_refused_with_advice(make_run):
 
 
 def test_a_directory_without_a_run_is_not_served(tmp_path):
-    from podzero.workdir import Workdir
+    from podzero.files.workdir import Workdir
 
     with pytest.raises(WorkdirError, match="working directory"):
         servers.serve(Workdir(tmp_path), free_address(None, None), lambda address: pytest.fail("was served"))

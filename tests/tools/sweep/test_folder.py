@@ -3,10 +3,10 @@
 import pytest
 
 from podzero.config import load
+from podzero.files.workdir import Workdir, WorkdirError, sweep_runs
 from podzero.runtime.monitoring.status import RunStatus, write_status
 from podzero.tools.sweep.folder import SweepFolder
 from podzero.tools.sweep.grid import plan, read_grid
-from podzero.workdir import Workdir, WorkdirError, sweep_runs
 
 GIVEN = ("seed=0..1", "actors.games=8", "stop.minutes=5")
 

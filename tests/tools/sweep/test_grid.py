@@ -2,7 +2,7 @@
 
 import pytest
 
-from podzero.errors import ConfigError
+from podzero.core.errors import ConfigError
 from podzero.tools.sweep.grid import MAX_RUNS, plan, read_grid
 
 RATE = "learner.optimizer.learning_rate"

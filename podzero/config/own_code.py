@@ -1,0 +1,161 @@
+"""The code that an `OwnPart` names: imported, compared with its digest, and called with the experiment's arguments."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from podzero.config import OwnFile, OwnPart
+from podzero.core.errors import ConfigError, nearest
+from podzero.core.importing import file_digest, import_named, place_of
+
+_REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+"""The kinds of `*args` and `**kwargs`."""
+Parameters = Mapping[str, inspect.Parameter]
+"""The parameters of a function or class by name."""
+
+
+class OwnCode(NamedTuple):
+    """A function or class of the user's own."""
+
+    section: str
+    """The dotted name of its section, such as `network`."""
+    config: OwnPart
+    target: Any
+    """What the import path names."""
+    parameters: Parameters
+
+    @property
+    def where(self) -> str:
+        """The setting that names it, for messages."""
+        return f"{self.section}.name = '{self.config.name}'"
+
+    def make(self, offered: Mapping[str, Any], **more: Any) -> Any:
+        """Calls the function or class; returns an object that is neither as it is.
+
+        Args:
+          offered: arguments for those of its parameters that have their names.
+          **more: arguments that it must take.
+
+        Raises:
+          ConfigError: the call fails.
+        """
+        if not callable(self.target):
+            return self.target
+        taken = {name: value for name, value in offered.items() if name in self.parameters}
+        with self.running("the call"):
+            return self.target(**self.config.arguments, **taken, **more)
+
+    def make_function(self, offered: Mapping[str, Any], expected: str) -> Callable[..., Any]:
+        """The function that the call of `make` returns.
+
+        Args:
+          offered: as in `make`.
+          expected: the function that is expected, for the message.
+
+        Raises:
+          ConfigError: the call fails, or returns something else.
+        """
+        made = self.make(offered)
+        if not callable(made):
+            raise ConfigError(f"{self.where} returned a {type(made).__name__}; expected a function {expected}")
+        function: Callable[..., Any] = made
+        return function
+
+    @contextmanager
+    def running(self, what: str) -> Iterator[None]:
+        """Turns exceptions of the user's code into a `ConfigError` with the innermost line of its file.
+
+        Args:
+          what: what the code does, for the message.
+        """
+        try:
+            yield
+        except ConfigError:
+            raise
+        except Exception as error:
+            file = place_of(self.config.place)
+            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+            at = f" at line {lines[-1]} of {Path(file).name}" if lines else ""
+            reason = str(error).strip().partition("\n")[0]
+            raise ConfigError(f"{self.where}: {what} failed{at}: {type(error).__name__}: {reason}") from error
+
+
+def signature_of(target: Any) -> Parameters:
+    """The parameters of a function or class; none of an object that is neither."""
+    return dict(inspect.signature(target).parameters) if callable(target) else {}
+
+
+def own_code(
+    config: OwnPart, section: str, offered: Sequence[str], parameters_of: Callable[[Any], Parameters] = signature_of
+) -> OwnCode:
+    """Imports what `config.name` names, and checks the experiment's arguments against its parameters.
+
+    Args:
+      config: the section.
+      section: its dotted name.
+      offered: the arguments that podzero passes to what takes them.
+      parameters_of: the parameters of what is imported.
+
+    Raises:
+      ConfigError: it cannot be imported, its file is not that of the experiment, or it does not take the arguments.
+    """
+    check_digest(config, f"{section}.name")
+    target = import_named(config.place, f"{section}.name")
+    code = OwnCode(section, config, target, parameters_of(target))
+    _check_arguments(code, offered)
+    return code
+
+
+def check_digest(config: OwnFile, setting: str) -> None:
+    """Checks that the file of an import path is the one with which the experiment was started, before it is imported.
+
+    A process imports a file once, so that later changes of it do not matter.
+
+    Args:
+      config: the section that names it.
+      setting: the dotted name of the setting that names it.
+
+    Raises:
+      ConfigError: it is another file.
+    """
+    digest, section = _first_digest(place_of(config.place)), setting.rpartition(".")[0]
+    if digest is None and config.file is not None:
+        return  # its import says that the file is missing
+    if config.sha256 not in (None, digest):
+        raise ConfigError(
+            f"{setting} = '{config.import_path}': the file is not the one that this experiment was started with: its "
+            f"SHA-256 is {digest}, the experiment has {section}.sha256 = {config.sha256}; restore the file, or train "
+            f"the changed one in a new run (leave {section}.sha256 out)"
+        )
+
+
+@cache
+def _first_digest(place: str) -> str | None:
+    """The digest of a file when this process first asked for it."""
+    return file_digest(place)
+
+
+def _check_arguments(code: OwnCode, offered: Sequence[str]) -> None:
+    section, name, given = code.section, code.config.name, code.config.arguments
+    kinds = [parameter.kind for parameter in code.parameters.values()]
+    own = [key for key, each in code.parameters.items() if each.kind not in _REST and key not in offered]
+    for key in given:
+        if key in offered:
+            raise ConfigError(f"{section}.{key}: podzero passes {key} to '{name}' itself; remove it")
+        if key not in own and inspect.Parameter.VAR_KEYWORD not in kinds:
+            raise ConfigError(
+                f"{section}.{key}: '{name}' has no argument '{key}'{nearest(key, own)}; its arguments: "
+                f"{', '.join(own) or 'none'}"
+            )
+    for key in own:
+        if code.parameters[key].default is inspect.Parameter.empty and key not in given:
+            raise ConfigError(
+                f"{section}.{key}: required by '{name}', but missing{nearest(key, offered)}; podzero itself passes "
+                f"{', '.join(offered)}"
+            )

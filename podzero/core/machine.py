@@ -1,0 +1,98 @@
+"""What a process finds on its machine: JAX's platforms, the cache of compiled programs, the folders of its user."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+
+_TPU = ("accel*", "vfio")
+_GPU = ("nvidia*", "kfd", "dxg")
+"""Device files of NVIDIA GPUs, AMD GPUs, and GPUs in the Windows Subsystem for Linux."""
+_MEANINGS = (
+    "JAX_ENABLE_X64", "JAX_EXPLICIT_X64_DTYPES", "JAX_NUMPY_DTYPE_PROMOTION", "JAX_NUMPY_RANK_PROMOTION",
+    "JAX_DEFAULT_PRNG_IMPL", "JAX_ENABLE_CUSTOM_PRNG", "JAX_LEGACY_PRNG_KEY", "JAX_TRANSFER_GUARD",
+    "JAX_TRANSFER_GUARD_HOST_TO_DEVICE", "JAX_TRANSFER_GUARD_DEVICE_TO_DEVICE", "JAX_TRANSFER_GUARD_DEVICE_TO_HOST",
+)  # fmt: skip
+"""Variables that change what JAX's functions compute or refuse: podzero's programs are written for the defaults."""
+_CACHE_BYTES = 2**30
+"""Size of the cache; JAX deletes the least recently used programs."""
+
+
+def prepare_jax() -> None:
+    """Prepares a process of podzero's own, before it imports JAX: chooses its platform and undoes `_MEANINGS`."""
+    for name in _MEANINGS:
+        os.environ.pop(name, None)
+    choose_platform()
+
+
+def choose_platform(devices: Path = Path("/dev"), environment: MutableMapping[str, str] = os.environ) -> None:
+    """Sets JAX_PLATFORMS=cpu on machines without TPUs and GPUs, unless the user has set it.
+
+    Args:
+      devices: the directory of device files.
+      environment: the environment variables to change.
+    """
+    if any(_found(devices, _TPU)):
+        return
+    # With libtpu installed, as `podzero compile` needs it, JAX would look for TPUs on any machine: libtpu prints errors
+    # and queries Google's metadata server, for minutes if it cannot be reached.
+    environment.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    if not any(_found(devices, _GPU)):
+        environment.setdefault("JAX_PLATFORMS", "cpu")
+        # A notebook may have imported JAX before podzero: JAX has read its variables then, but not chosen a platform.
+        if (jax := sys.modules.get("jax")) is not None and not jax.config.jax_platforms:
+            jax.config.update("jax_platforms", environment["JAX_PLATFORMS"])
+
+
+def keep_compiled_programs(
+    environment: MutableMapping[str, str] = os.environ, cpus: Path = Path("/proc/cpuinfo")
+) -> None:
+    """Makes JAX keep compiled programs in the user's cache folder, unless the user has set another one.
+
+    Args:
+      environment: the environment variables to change.
+      cpus: the file that describes this machine's CPUs.
+    """
+    if "JAX_COMPILATION_CACHE_DIR" in environment or (kind := cpu_kind(cpus)) is None:
+        return
+    folder = user_cache(environment) / "xla" / kind
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        # JAX would warn of each program. A user without a home compiles anew each time.
+        return
+    environment["JAX_COMPILATION_CACHE_DIR"] = str(folder)
+    environment.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(_CACHE_BYTES))
+    # By default JAX keeps only what took a second to compile, which most programs of small networks do not.
+    environment.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+
+
+def cpu_kind(cpus: Path = Path("/proc/cpuinfo")) -> str | None:
+    """A name for CPUs with the instructions of this machine's, given by the file `cpus`; None if it is not Linux.
+
+    A program compiled for one kind of CPU may fail on another, and machines may share a home directory.
+    """
+    try:
+        flags = re.search(r"^(flags|Features)\s*:.*$", cpus.read_text(encoding="utf-8"), re.MULTILINE)
+    except OSError:
+        return None
+    return hashlib.sha256(flags[0].encode() if flags else b"").hexdigest()[:12]
+
+
+def user_cache(environment: Mapping[str, str] = os.environ) -> Path:
+    """`$XDG_CACHE_HOME/podzero`, else `~/.cache/podzero`; it may not exist yet."""
+    # `or`, because by the XDG specification an empty value counts as unset.
+    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "podzero"
+
+
+def user_config(environment: Mapping[str, str] = os.environ) -> Path:
+    """`$XDG_CONFIG_HOME/podzero`, else `~/.config/podzero`; it may not exist yet."""
+    return Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "podzero"
+
+
+def _found(devices: Path, patterns: tuple[str, ...]) -> list[Path]:
+    return [path for pattern in patterns for path in devices.glob(pattern)]

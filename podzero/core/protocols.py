@@ -1,0 +1,159 @@
+"""The interfaces between packages."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from podzero.core.types import (
+    Array,
+    Batch,
+    EnvSpec,
+    EnvState,
+    Exploration,
+    Keys,
+    Params,
+    Sample,
+    SearchResult,
+    StoredState,
+    Symmetry,
+    Versioned,
+    View,
+    Window,
+)
+
+
+class Env(Protocol):
+    """A game as pure JAX functions of one state; `vmap` batches them."""
+
+    @property
+    def spec(self) -> EnvSpec:
+        """Observations, actions and players."""
+        ...
+
+    @property
+    def symmetries(self) -> Sequence[Symmetry]:
+        """The symmetries other than the identity; empty if the game has none."""
+        ...
+
+    def init(self, key: Array) -> EnvState:
+        """Starts a game; `key` is consumed (it may decide which player moves first)."""
+        ...
+
+    def step(self, state: EnvState, action: Array) -> EnvState:
+        """Plays a legal `action` (`[]` int32). If the game is over, the state does not change and rewards are zero."""
+        ...
+
+    def view(self, state: EnvState) -> View:
+        """The visible part of `state`."""
+        ...
+
+
+class BatchedSearch(Protocol):
+    """A batched tree search."""
+
+    def __call__(self, params: Params, key: Array, roots: EnvState, exploration: Exploration) -> SearchResult:
+        """Searches B roots.
+
+        Args:
+          params: network parameters.
+          key: PRNG key, consumed.
+          roots: states with a leading axis B; none of them is over.
+          exploration: noise at the roots, and randomness of the choice of actions.
+        """
+        ...
+
+
+class ReplayWriter(Protocol):
+    """Writes samples of an actor or reanalyser to replay."""
+
+    def write(
+        self,
+        samples: Sample | Window | StoredState,
+        priorities: np.ndarray[Any, Any] | None = None,
+        stopping: threading.Event | None = None,
+    ) -> None:
+        """Writes T samples (`[T, ...]` on every field); blocks while the rate limiter blocks inserts.
+
+        Args:
+          samples: the samples to write.
+          priorities: `[T]`, non-negative, for a prioritized table; 1 by default.
+          stopping: while it is set, samples that would have to wait are dropped.
+
+        Raises:
+          SignatureError: a field's name, shape or dtype differs from the table's, a field contains NaN or infinity, or
+            T is not a multiple of `replay.samples_per_item`.
+          ReplayTimeout: the rate limiter blocked, or no server responded, for `replay.timeout_s`.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Waits until the server has confirmed everything written."""
+        ...
+
+    def close(self) -> None:
+        """Closes the connection."""
+        ...
+
+
+class ReplayReader(Protocol):
+    """Reads the learner's batches from replay: an endless iterator over host batches."""
+
+    def __iter__(self) -> Iterator[Batch]: ...
+
+    def __next__(self) -> Batch:
+        """The next batch (`[steps_per_dispatch, batch_size, ...]` on every field).
+
+        Raises:
+          ReplayTimeout: none arrived within `replay.timeout_s`; the message says who waits for whom.
+          StopIteration: `close` was called before or during the call.
+        """
+        ...
+
+    def update_priorities(self, keys: Keys, errors: np.ndarray[Any, Any]) -> None:
+        """Sets the priorities of samples in a prioritized table; returns without waiting.
+
+        Args:
+          keys: the samples' keys, `[..., B]`.
+          errors: the samples' absolute value errors, `[..., B]`; larger errors give higher priorities.
+        """
+        ...
+
+    def close(self) -> None:
+        """Stops prefetching and closes the connections; any thread may call it."""
+        ...
+
+
+class ParamSink(Protocol):
+    """Receives the parameters that the learner publishes."""
+
+    def publish(self, version: int, params: Params) -> None:
+        """Makes `params` the newest; returns without waiting for any reader."""
+        ...
+
+
+class ParamSource(Protocol):
+    """Gives actors the published parameters."""
+
+    def wait(self, timeout_s: float) -> Versioned:
+        """The newest parameters; waits until there are any.
+
+        Raises:
+          TimeoutError: nothing was published within `timeout_s`; the message says who waits for whom.
+        """
+        ...
+
+    def poll(self) -> Versioned | None:
+        """Parameters newer than those returned last, or None; never waits."""
+        ...
+
+
+class Report(Protocol):
+    """Reports the metrics of a worker; never blocks, never raises."""
+
+    def __call__(self, worker: str, metrics: Mapping[str, float]) -> None:
+        """Reports the metrics of `worker` (such as `actor-0`), named `stage/quantity` with the unit in the name."""
+        ...

@@ -1,0 +1,71 @@
+"""Waits that may be long: when to log them, when they are over, and the wait for the first parameters."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from podzero.core.protocols import ParamSource
+    from podzero.core.types import Versioned
+
+log = logging.getLogger(__name__)
+
+FIRST_MESSAGE_S = 30.0
+"""The length of a wait before its first message, by default."""
+LONGEST_SILENCE_S = 600.0
+"""The longest time between two messages about a wait."""
+_LOOK_EVERY_S = 5.0
+"""How often the wait for parameters checks whether to stop."""
+
+
+class Wait:
+    """One wait. The time between its messages doubles up to `LONGEST_SILENCE_S`; `str` gives its length and start.
+
+    Args:
+      first_s: seconds until the first message is due.
+      limit_s: seconds after which the wait is over; None for a wait without a limit.
+    """
+
+    def __init__(self, first_s: float = FIRST_MESSAGE_S, limit_s: float | None = None) -> None:
+        self._began = time.monotonic()
+        self._since = time.strftime("%Y-%m-%d %H:%M:%S")
+        self._limit_s = math.inf if limit_s is None else limit_s
+        self._silence_s = self._message_at_s = first_s
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.0f} s, since {self._since},"
+
+    @property
+    def seconds(self) -> float:
+        """How long the wait has lasted."""
+        return time.monotonic() - self._began
+
+    @property
+    def over(self) -> bool:
+        """Whether it has lasted longer than its limit."""
+        return self.seconds > self._limit_s
+
+    def message_due(self) -> bool:
+        """Whether a message is due now; if so, schedules the next one."""
+        if self.seconds < self._message_at_s:
+            return False
+        self._message_at_s = self.seconds + self._silence_s
+        # A caller's `first_s` may exceed the longest silence; the silence then stays as long as it is.
+        self._silence_s = min(2 * self._silence_s, max(LONGEST_SILENCE_S, self._silence_s))
+        return True
+
+
+def first_params(source: ParamSource, stopping: threading.Event) -> Versioned | None:
+    """Waits without a limit for the learner's first parameters; None once `stopping` is set. Logs a long wait."""
+    wait = Wait()
+    while not stopping.is_set():
+        try:
+            return source.wait(_LOOK_EVERY_S)
+        except TimeoutError as none_yet:
+            if wait.message_due():
+                log.warning("has waited %s for the first parameters: %s", wait, none_yet)
+    return None

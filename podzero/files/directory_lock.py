@@ -1,0 +1,216 @@
+"""The lock of a directory, which one live process holds at a time, also where other machines do not see `flock`.
+
+A file names the process and its machine, with a count that grows every `BEAT_S` while the process lives. On storage
+whose `flock` other machines do not see (NFS mounted with `nolock`), a holder lives if its count grows while one looks,
+whatever the clocks of the machines say.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import socket
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from podzero.core.errors import PodzeroError
+from podzero.core.waiting import Wait
+
+log = logging.getLogger(__name__)
+
+BEAT_S = 2.0
+"""Time between two counts."""
+PATIENCE_S = 10.0
+"""A process whose count does not grow for this long is gone."""
+_FORGOTTEN_S = 3600.0
+"""A file of this age needs no look: no machine's clock is that wrong."""
+_ATTEMPTS, _PAUSE_S = 6, 0.1
+"""How often a locked file is tried, and the pause before the next attempt."""
+
+
+class LockHolder(NamedTuple):
+    """The process that holds a lock."""
+
+    pid: int | None
+    """None if it has not been written yet."""
+    host: str
+    """The name of its machine, or of its container."""
+
+    def __str__(self) -> str:
+        return f"process {'unknown' if self.pid is None else self.pid} on {self.host or 'an unknown machine'}"
+
+
+class Held(Exception):
+    """Another live process holds the lock."""
+
+    def __init__(self, holder: LockHolder) -> None:
+        super().__init__(holder)
+        self.holder = holder
+
+
+class TakenOver(PodzeroError, RuntimeError):
+    """Another process has taken the lock over while this one stood still."""
+
+
+class DirectoryLock:
+    """A lock that this process holds until `close`, or until it ends in any way.
+
+    Args:
+      path: the file of the lock, which is created if it is missing.
+
+    Raises:
+      Held: another live process holds it.
+      OSError: the file cannot be written or locked.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._holder = LockHolder(os.getpid(), socket.gethostname())
+        self._taken_by: LockHolder | None = None
+        self._count = 0
+        self._closed = threading.Event()
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            _lock_exclusively(self._descriptor, path)
+            if (other := _living(path)) is not None:
+                raise Held(other)
+            os.ftruncate(self._descriptor, 0)
+            self._write()
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        self._thread = threading.Thread(target=self._beat, name="directory-lock", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Checks that the lock is still this process's.
+
+        Raises:
+          TakenOver: another process has written its name into the file; the message names it.
+        """
+        if time.monotonic() - self._beat_at > PATIENCE_S:  # this process stood still, and its thread may come later
+            self._look()
+        if self._taken_by is not None:
+            raise TakenOver(
+                f"{self._taken_by} works in {self._path.parent} since this process stood still for more than "
+                f"{PATIENCE_S:g} s; this one ends without writing anything"
+            )
+
+    def close(self) -> None:
+        """Gives the lock back; may be called twice."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._thread.join(BEAT_S)
+        with suppress(OSError):
+            if self._taken_by is None:
+                os.ftruncate(self._descriptor, 0)
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _beat(self) -> None:
+        while not self._closed.wait(BEAT_S):
+            self._look()
+            if self._taken_by is not None:
+                return
+            with suppress(OSError):  # a full disk, or storage that is gone for a moment
+                self._write()
+
+    def _look(self) -> None:
+        found = _read(self._path)
+        if found is not None and found.holder != self._holder:
+            self._taken_by = found.holder
+
+    def _write(self) -> None:
+        self._count, self._beat_at = self._count + 1, time.monotonic()
+        # Opened anew, since NFS writes through when a file is closed. Always of one length: it is never cut meanwhile.
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            os.pwrite(descriptor, f"{self._holder.pid} {self._holder.host} {self._count:012d}".encode(), 0)
+        finally:
+            os.close(descriptor)
+
+
+def holder_of(path: Path) -> LockHolder | None:
+    """The live process that holds the lock of the file `path`; None if there is none. May look for `PATIENCE_S`."""
+    try:
+        with path.open("rb") as file:
+            # Shared, so that two readers do not take each other for the holder.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _named(path)
+    except OSError:
+        return None
+    return _living(path)
+
+
+class _Record(NamedTuple):
+    """The content of the file."""
+
+    holder: LockHolder
+    beat: str
+    """Empty in a file of an older version."""
+
+
+def _read(path: Path) -> _Record | None:
+    """The content of the file; None if no process holds the lock, or its name is just being written."""
+    with suppress(OSError, ValueError):
+        match path.read_text(encoding="utf-8").split(" "):
+            case [pid, host, *beat] if pid.isdigit():
+                return _Record(LockHolder(int(pid), host), "".join(beat))
+    return None
+
+
+def _named(path: Path) -> LockHolder:
+    """The process that the file names."""
+    found = _read(path)
+    return LockHolder(None, "") if found is None else found.holder
+
+
+def _living(path: Path) -> LockHolder | None:
+    """The process that the file names, if it lives although it holds no lock that this machine sees."""
+    found = _read(path)
+    if found is None or not found.beat or _is_gone(found.holder, path):
+        return None
+    wait = Wait(first_s=2 * BEAT_S, limit_s=PATIENCE_S)
+    while not wait.over:
+        time.sleep(BEAT_S / 4)
+        if (now := _read(path)) != found:
+            return None if now is None else now.holder
+        if wait.message_due():
+            log.warning("waiting up to %g s for a sign of %s in %s", PATIENCE_S, found.holder, path.parent)
+    return None
+
+
+def _is_gone(holder: LockHolder, path: Path) -> bool:
+    """Whether a process that holds no lock on this machine is gone for certain."""
+    if holder.host == socket.gethostname() and not Path(f"/proc/{holder.pid}").exists():
+        return True
+    with suppress(OSError):
+        return time.time() - path.stat().st_mtime > _FORGOTTEN_S
+    return True
+
+
+def _lock_exclusively(descriptor: int, path: Path) -> None:
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            # The kernel ends this lock with its process, however that ends; the existence of a file would outlive it.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            # A reader that asks for the holder has a lock of its own for a moment.
+            if attempt == _ATTEMPTS:
+                raise Held(_named(path)) from None
+            time.sleep(_PAUSE_S)

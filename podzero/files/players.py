@@ -1,0 +1,297 @@
+"""The names of players on the command line.
+
+random            uniformly random legal moves
+solver            perfect play, where a solver of the game exists
+greedy            the action with the highest immediate reward, in gymnasium environments that can be copied
+mcts:400          tree search with 400 random rollouts per move, without a network
+gnugo:10          GNU Go, an external program, at its level 10 (1 to 10)
+stockfish:3       Stockfish at its skill level 3 (0 to 20)
+fairy-stockfish:3 Fairy-Stockfish, for Gardner's chess as well
+runs/mine         the newest snapshot of a working directory
+runs/mine@1200    its snapshot of learner step 1200
+zoo:go_9x9        a trained agent that comes with podzero (`podzero zoo` lists them)
+
+This module imports neither JAX nor environments, so that wrong names are refused at once.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+from podzero.config import (
+    ChanceGame,
+    ChanceGameConfig,
+    EnvConfig,
+    Game,
+    import_paths,
+    in_matches,
+    load,
+    observes_komi,
+    read_yaml,
+)
+from podzero.core.errors import ConfigError, nearest
+from podzero.core.importing import approve
+from podzero.files.workdir import Workdir, split_step, step_folders
+
+_WITHOUT_NUMBER = ("random", "solver", "greedy")
+
+
+class EngineKind(NamedTuple):
+    """An external program that plays; it has the name of its Debian package."""
+
+    levels: range
+    games: tuple[str, ...]
+
+
+ENGINES = {
+    "gnugo": EngineKind(range(1, 11), ("go_7x7", "go_9x9", "go_19x19")),
+    "stockfish": EngineKind(range(21), ("chess",)),
+    "fairy-stockfish": EngineKind(range(21), ("chess", "gardner_chess")),
+}
+"""The supported engines by the name of their program."""
+GAMES_FOLDERS = ("/usr/games", "/usr/local/games")
+"""Where Debian installs games; PATH may lack these folders."""
+_KNOWN = (*_WITHOUT_NUMBER, "mcts:N", "zoo:NAME", *(f"{kind}:LEVEL" for kind in ENGINES))
+
+
+class BuiltinPlayer(NamedTuple):
+    """A player that needs no training."""
+
+    kind: str
+    """`random`, `solver`, `greedy` or `mcts`."""
+    simulations: int = 0
+    """Simulations per move of `mcts`."""
+
+
+class EnginePlayer(NamedTuple):
+    """An external program at one of its levels."""
+
+    kind: str
+    """One of `ENGINES`."""
+    level: int
+
+
+class TrainedPlayer(NamedTuple):
+    """A snapshot of a working directory."""
+
+    workdir: Workdir
+    step: int | None
+    """The learner step of the snapshot; None for the newest."""
+
+    def at_newest(self) -> TrainedPlayer:
+        """With the step of the newest snapshot in place of None.
+
+        Raises:
+          ConfigError: there is no snapshot yet.
+        """
+        if self.step is not None:
+            return self
+        steps = step_folders(self.workdir.snapshots)
+        if not steps:
+            raise ConfigError(f"{self.workdir.snapshots} holds no snapshot; has the run trained long enough for one?")
+        return self._replace(step=steps[-1])
+
+
+def parse_player(name: str) -> BuiltinPlayer | EnginePlayer | TrainedPlayer:
+    """The player with this name.
+
+    Raises:
+      ConfigError: there is no such player.
+    """
+    if name.startswith(PREFIX):
+        return TrainedPlayer(zoo_workdir(name.removeprefix(PREFIX)), None)
+    kind, colon, number = name.partition(":")
+    if kind == "mcts":
+        if not _is_number(number) or int(number) == 0:
+            raise ConfigError(f"player '{name}': expected a positive number of simulations, for example mcts:400")
+        return BuiltinPlayer(kind, int(number))
+    if kind in ENGINES:
+        return _engine_player(name, kind, number)
+    if kind in _WITHOUT_NUMBER:
+        if colon:
+            raise ConfigError(f"player '{name}': '{kind}' takes no number")
+        return BuiltinPlayer(kind)
+    return _trained_player(name)
+
+
+def trained_player(setting: str, who: str) -> TrainedPlayer:
+    """The agent that a setting such as `init_from` names.
+
+    Raises:
+      ConfigError: there is no such player, or it has no parameters.
+    """
+    try:
+        player = parse_player(who)
+    except ConfigError as error:
+        raise ConfigError(f"{setting}: {error}") from None
+    if not isinstance(player, TrainedPlayer):
+        raise ConfigError(f"{setting} = '{who}' has no parameters; expected a run (DIR or DIR@STEP) or zoo:NAME")
+    return player
+
+
+def engine_program(name: str, player: EnginePlayer, game: str) -> str:
+    """The path of the program of `player` on this machine; `name` is the player's name, for messages.
+
+    Raises:
+      ConfigError: the program does not play `game`, or is not installed.
+    """
+    games = ENGINES[player.kind].games
+    if game not in games:
+        raise ConfigError(f"player '{name}': {player.kind} plays {_listed(games)}, not {game}")
+    program = shutil.which(player.kind, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *GAMES_FOLDERS]))
+    if program is None:
+        raise ConfigError(
+            f"player '{name}': the program {player.kind} is not installed; on Debian and Ubuntu: "
+            f"apt-get install {player.kind}"
+        )
+    return program
+
+
+def full_name(name: str, player: TrainedPlayer, step: int) -> str:
+    """The name of a snapshot in results: DIR@STEP, or zoo:NAME."""
+    # An agent of the zoo has only one snapshot.
+    return name if name.startswith(PREFIX) else f"{player.workdir.root}@{step}"
+
+
+def game_to_play(game: str | None, *players: str | None) -> str | EnvConfig:
+    """The game that all players play.
+
+    Args:
+      game: the name of a game, or an experiment whose environment is played; None for the game of the first trained
+        player. All trained players must be able to play it (`Experiment.plays`).
+      *players: names of players; None is skipped.
+
+    Returns:
+      The name of a game in JAX, or an experiment's section `env`, as `in_matches`.
+
+    Raises:
+      ConfigError: a player is unknown, no game is given, the players play different games, or the user does not trust
+        the code of the game.
+      WorkdirError: the experiment of a working directory cannot be read.
+    """
+    games: dict[str, str | EnvConfig] = {}
+    # First, because its arguments take precedence over those of the players' experiments.
+    if game is not None:
+        games["--game"] = _game_called(game)
+    names = [name for name in players if name is not None]
+    parsed = ((name, parse_player(name)) for name in names)
+    experiments = {name: player.workdir.experiment() for name, player in parsed if isinstance(player, TrainedPlayer)}
+    games |= {name: experiment.env for name, experiment in experiments.items()}
+    if not games:
+        raise ConfigError(f"no game given: {', '.join(names)} can play any; choose one with --game")
+    chosen = next(iter(games.values()))
+    if not all(experiment.plays(_title(chosen)) for experiment in experiments.values()):
+        listed = ", ".join(f"{name} plays {_title(found)}" for name, found in games.items())
+        raise ConfigError(f"these play different games: {listed}")
+    if isinstance(chosen, str):
+        return chosen
+    approve(*import_paths(chosen))  # at once: importing JAX takes seconds
+    return in_matches(chosen)
+
+
+def knows_komi(player: BuiltinPlayer | EnginePlayer | TrainedPlayer) -> bool:
+    """Whether a player can be told the komi of a game of Go: it has no network, or one that observes the komi."""
+    return not isinstance(player, TrainedPlayer) or observes_komi(player.workdir.experiment().env)
+
+
+def _game_called(name: str) -> str | EnvConfig:
+    """The game of a name, or of an experiment."""
+    if name in get_args(Game):
+        return name
+    return ChanceGameConfig(name=name) if name in get_args(ChanceGame) else load(name).env  # type: ignore[arg-type]
+
+
+def _title(game: str | EnvConfig) -> str:
+    return game if isinstance(game, str) else game.title
+
+
+def _engine_player(name: str, kind: str, level: str) -> EnginePlayer:
+    levels = ENGINES[kind].levels
+    if not _is_number(level) or int(level) not in levels:
+        expected = f"{levels[0]} to {levels[-1]}, for example {kind}:{levels[-1]}"
+        raise ConfigError(f"player '{name}': expected a level from {expected}")
+    return EnginePlayer(kind, int(level))
+
+
+def _trained_player(name: str) -> TrainedPlayer:
+    """Finds the working directory."""
+    found = split_step(name)
+    if found is None:
+        raise ConfigError(
+            f"unknown player '{name}'{nearest(name, _KNOWN)}; known: {', '.join(_KNOWN)}, or an existing working "
+            "directory as DIR or DIR@STEP"
+        )
+    folder, step = found
+    return TrainedPlayer(Workdir(folder), None) if step is None else _snapshot_player(name, Workdir(folder), step)
+
+
+def _snapshot_player(name: str, workdir: Workdir, step: int) -> TrainedPlayer:
+    present = step_folders(workdir.snapshots)
+    if step not in present:
+        known = ", ".join(map(str, present)) or "none"
+        other = f"; for example: {workdir.root}@{present[-1]}" if present else ""
+        raise ConfigError(
+            f"player '{name}': {workdir.root} holds no snapshot of step {step}; there are: {known}{other}"
+        )
+    return TrainedPlayer(workdir, step)
+
+
+def _is_number(text: str) -> bool:
+    # `isdigit` alone is true of ² and other characters that `int` refuses.
+    return text.isascii() and text.isdigit()
+
+
+PREFIX = "zoo:"
+"""Prefix of the names of the agents that come with podzero."""
+_FOLDER = Path(__file__).parents[1] / "zoo"
+
+
+def zoo_names() -> list[str]:
+    """The names of all agents, sorted."""
+    return sorted(card.parent.name for card in _FOLDER.glob("*/card.yaml"))
+
+
+def zoo_workdir(name: str) -> Workdir:
+    """The working directory of an agent of the zoo.
+
+    Raises:
+      ConfigError: the zoo has no agent of this name.
+    """
+    names = zoo_names()
+    if name not in names:
+        raise ConfigError(f"no agent '{name}' comes with podzero{nearest(name, names)}; there are: {', '.join(names)}")
+    return Workdir(_FOLDER / name)
+
+
+def run_workdir(name: str) -> Workdir:
+    """The working directory of a run given as `DIR`, or of an agent given as `zoo:NAME`.
+
+    Raises:
+      ConfigError: there is no such agent.
+      WorkdirError: `DIR` is no working directory.
+    """
+    workdir = zoo_workdir(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else Workdir(name)
+    # Raises an error if the folder is not a run.
+    workdir.experiment()
+    return workdir
+
+
+def zoo_card(name: str) -> dict[str, Any]:
+    """How an agent was trained and evaluated.
+
+    Returns:
+      `game`, `network`, `command`, `commit`, `date`, `hours`, `hardware`, `games`, and `judged`, sentences on its
+      training and strength.
+    """
+    card: dict[str, Any] = read_yaml((zoo_workdir(name).root / "card.yaml").read_text(encoding="utf-8"))
+    return card | {"date": str(card["date"])}
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names as in a sentence: a, b and c."""
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last

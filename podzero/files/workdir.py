@@ -1,0 +1,356 @@
+"""The working directory of a run: its files, its lock and its experiment."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from podzero.config import Experiment, Layers, OwnFile, parse, read_tree
+from podzero.core.errors import TRY_AGAIN, ConfigError, PodzeroError
+from podzero.core.importing import file_digest
+from podzero.files.changes import CHANGEABLE, RecordedChange, differences, record_lines, recorded_changes
+from podzero.files.directory_lock import DirectoryLock, Held, LockHolder, holder_of
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")
+"""An address, such as that of object storage; `pathlib` leaves one slash of two."""
+
+
+SWEEP_FILE = "sweep.json"
+"""The file by which the folder of a sweep is known; the working directories of its runs are the folders beside it."""
+
+
+class WorkdirError(PodzeroError, RuntimeError):
+    """A working directory that cannot be used; the message says why and what to do."""
+
+
+class InUse(WorkdirError):
+    """Another live process works in the directory; it may end."""
+
+    exit_code = TRY_AGAIN
+
+
+class Inheritance(NamedTuple):
+    """What an experiment takes over from those that it extends."""
+
+    lineage: str
+    """As in `Layers`."""
+    settings: Mapping[str, str]
+    """The file of each inherited setting, by the setting's dotted name."""
+
+
+class Workdir:
+    """The layout of one working directory.
+
+    experiment.yaml            the resolved experiment
+    changes.jsonl              settings that were changed when the run was resumed, one JSON object a line: the time `t`
+                               (Unix seconds), the learner step, the setting, its old and its new value
+    inherited.json             which experiments the run's own extended at its start, and the settings taken from each
+    checkpoints/STEP/          checkpoints: learner/ (Orbax), replay/shard-K/ (Reverb), run.json
+    snapshots/STEP/            acting parameters, for players and ratings
+    code/DIGEST/NAME.py        copies of the files of the user's own that the experiment names
+    teacher/                   a copy of the agent that the run learns from: experiment.yaml and one snapshot
+    .../lost-STEP/             checkpoints and snapshots after the step from which the run was resumed
+    metrics.jsonl              the metrics of every worker, one JSON object a line
+    tensorboard/               the same metrics for TensorBoard
+    status.json                the newest status, replaced as a whole every few seconds
+    train.log                  the log
+    hardware.json              the nodes of the cluster when the run started or resumed last
+    writers.json               names of this run at Weights & Biases and MLflow
+    matches/                   games that `podzero evaluate` played, as SGF or PGN
+    games/STEP.jsonl           games of the evaluator's rounds, one JSON object a line
+    videos/                    episodes that `podzero play` recorded
+    traces/TIME/PROCESS/       profiler traces of running processes; trace.json asks the driver for them
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        """Takes the directory's path; it need not exist.
+
+        Raises:
+          WorkdirError: `root` is the address of object storage.
+        """
+        refuse_url(root)
+        self.root = Path(root).expanduser().absolute()
+        self._lock_file = self.root / ".lock"
+        self.experiment_file = self.root / "experiment.yaml"
+        self.changes_file = self.root / "changes.jsonl"
+        self.inherited_file = self.root / "inherited.json"
+        self.checkpoints = self.root / "checkpoints"
+        self.snapshots = self.root / "snapshots"
+        self.code = self.root / "code"
+        self.teacher = self.root / "teacher"
+        self.metrics_file = self.root / "metrics.jsonl"
+        self.tensorboard = self.root / "tensorboard"
+        self.status_file = self.root / "status.json"
+        self.log_file = self.root / "train.log"
+        self.hardware_file = self.root / "hardware.json"
+        self.writers_file = self.root / "writers.json"
+        self.games = self.root / "games"
+        self.traces = self.root / "traces"
+        self.trace_file = self.root / "trace.json"
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the directory holds an experiment."""
+        return self.experiment_file.is_file()
+
+    def experiment(self) -> Experiment:
+        """Reads the experiment of this directory.
+
+        Raises:
+          WorkdirError: there is none, or its file is damaged.
+        """
+        if not self.is_run:
+            raise WorkdirError(f"{self.root} is not a working directory: it holds no experiment.yaml")
+        try:
+            return self.with_kept_code(parse(read_tree(self.experiment_file), str(self.experiment_file)))
+        except (OSError, ConfigError) as error:
+            raise WorkdirError(f"the experiment of {self.root} cannot be read: {error}") from None
+
+    def with_kept_code(self, experiment: Experiment) -> Experiment:
+        """The experiment with this directory's copies of the files that it names, as far as there are any."""
+        copies = {section: own.kept_at(copy) for section, own, copy in self._copies(experiment) if copy.is_file()}
+        return experiment.with_sections(copies)
+
+    def keep_code(self, experiment: Experiment) -> Experiment:
+        """Copies the files that the experiment names into this directory, unless they are there.
+
+        The run and its players thus have the files with which it was started, on all nodes and whatever becomes of the
+        originals.
+
+        Returns:
+          The experiment with the copies.
+
+        Raises:
+          WorkdirError: a file has changed since the experiment was read, or cannot be copied.
+        """
+        for section, own, copy in self._copies(experiment):
+            if copy.is_file():
+                continue
+            assert own.file is not None
+            partial = copy.with_name(f".{os.getpid()}-{copy.name}")
+            try:
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(own.file, partial)
+            except OSError as error:
+                raise WorkdirError(f"{section}: cannot copy {own.file} to {copy}: {error.strerror}") from None
+            if not str(file_digest(str(partial))).startswith(copy.parent.name):
+                partial.unlink()
+                raise WorkdirError(f"{section}: {own.file} has changed since the experiment was read; start it again")
+            os.replace(partial, copy)
+        return self.with_kept_code(experiment)
+
+    def _copies(self, experiment: Experiment) -> Iterator[tuple[str, OwnFile, Path]]:
+        """The dotted names and sections that name a file of known digest, and where this directory keeps its copy."""
+        for section, own in experiment.own_files.items():
+            if own.file is not None and own.sha256 is not None:
+                yield section, own, self.code / own.sha256[:12] / own.file.name
+
+    def check(self, experiment: Experiment) -> None:
+        """Checks that `experiment` can run in this directory, which may be new.
+
+        Raises:
+          WorkdirError: the directory holds another experiment; the message names the settings that differ.
+        """
+        changes = differences(self.experiment(), experiment, CHANGEABLE) if self.is_run else []
+        if changes:
+            listed = "\n".join(f"  {change}" for change in changes)
+            raise WorkdirError(
+                f"{self.root} holds another experiment:\n{listed}\n"
+                f"Resume that run with: podzero train {shlex.quote(str(self.root))}\n"
+                "Or choose another --workdir for this experiment"
+            )
+
+    def open(self, experiment: Experiment, step: int = 0, layers: Layers | None = None) -> None:
+        """Writes `experiment` into this directory, creating it if missing, and records changed settings.
+
+        Args:
+          experiment: the experiment that runs here from now on.
+          step: the learner step at which the run starts or resumes.
+          layers: the files that the experiment was read from. What it inherits is recorded, for the report; the
+            experiment is written as a whole, so that nothing else needs these files.
+
+        Raises:
+          WorkdirError: the directory holds another experiment, or cannot be written.
+        """
+        self.check(experiment)
+        changes = differences(self.experiment(), experiment) if self.is_run else []
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            if changes:
+                write_atomically(self.changes_file, self._read_changes() + record_lines(changes, step))
+            if layers is not None and layers.inherited:
+                write_atomically(
+                    self.inherited_file, json.dumps(Inheritance(layers.lineage, layers.inherited)._asdict())
+                )
+            write_atomically(self.experiment_file, experiment.to_yaml())
+        except OSError as error:
+            raise self._not_writable(error) from None
+
+    def changes(self) -> list[RecordedChange]:
+        """The settings that were changed when the run was resumed, oldest first."""
+        return [*recorded_changes(self._read_changes())]
+
+    def inheritance(self) -> Inheritance | None:
+        """What the experiment inherited when the run started; None if nothing, or if the record is damaged."""
+        match read_json(self.inherited_file):
+            case {"lineage": str(lineage), "settings": {**settings}}:
+                return Inheritance(lineage, {str(name): str(origin) for name, origin in settings.items()})
+        return None
+
+    def lock(self) -> DirectoryLock:
+        """Reserves the directory for this process until the lock is closed; creates it if it is missing.
+
+        Raises:
+          InUse: another live process works here.
+          WorkdirError: the directory cannot be written or locked.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._not_writable(error) from None
+        try:
+            return DirectoryLock(self._lock_file)
+        except Held as held:
+            raise self._in_use(held.holder) from None
+        except OSError as error:
+            if error.filename is not None:  # not the lock, but the file could not be made
+                raise self._not_writable(error) from None
+            raise WorkdirError(
+                f"cannot lock {self._lock_file}: {error.strerror}; choose a --workdir on a file system with flock"
+            ) from None
+
+    def check_free(self) -> None:
+        """Refuses a directory in use, before anything is said about its run; `lock` then reserves it.
+
+        Raises:
+          InUse: another live process works here.
+        """
+        if (holder := self.holder()) is not None:
+            raise self._in_use(holder)
+
+    def holder(self) -> LockHolder | None:
+        """The process that trains here, on any machine, that is, holds the lock; None if no process does."""
+        return holder_of(self._lock_file)
+
+    def _read_changes(self) -> str:
+        return self.changes_file.read_text(errors="replace", encoding="utf-8") if self.changes_file.exists() else ""
+
+    def _in_use(self, holder: LockHolder) -> InUse:
+        return InUse(f"{self.root} is in use: {holder} works there")
+
+    def _not_writable(self, error: OSError) -> WorkdirError:
+        return WorkdirError(f"cannot write the working directory {self.root}: {error.strerror}")
+
+
+def refuse_url(path: str | Path) -> None:
+    """Refuses addresses such as `gs://bucket/run`.
+
+    Raises:
+      WorkdirError: `path` is an address; the message says what to use instead.
+    """
+    if url := _URL.fullmatch(str(path)):
+        raise WorkdirError(
+            f"{url[1]}://{url[2]} is not a folder, and podzero cannot use object storage. Give a folder of this "
+            "machine, for example --workdir runs/NAME; for several machines one on a file system that they share, for "
+            "example --workdir /shared/NAME (NFS, Filestore; docs/tpu.md). After a run has ended, its folder may be "
+            "copied to a bucket"
+        )
+
+
+def sweep_runs(folder: Path) -> list[Path]:
+    """The working directories in the folder of a sweep, sorted by name; empty if it is no such folder."""
+    if not (folder / SWEEP_FILE).is_file():
+        return []
+    return sorted(file.parent for file in folder.glob("*/experiment.yaml"))
+
+
+def split_step(name: str) -> tuple[Path, int | None] | None:
+    """The directory and the step of `DIR` or `DIR@STEP`; None if there is no such directory.
+
+    Raises:
+      ConfigError: the directory exists, but the @ is not followed by a step.
+      WorkdirError: `name` is the address of object storage.
+    """
+    refuse_url(name)
+    # The name of a directory may itself contain an @.
+    if name and Path(name).expanduser().is_dir():
+        return Path(name), None
+    folder, at, step = name.rpartition("@")
+    if not at or not folder or not Path(folder).expanduser().is_dir():
+        return None
+    if not (step.isascii() and step.isdigit()):
+        raise ConfigError(f"{name}: expected a learner step after the @, for example {folder}@1200")
+    return Path(folder), int(step)
+
+
+def keep_as(folder: Path, prefix: str) -> Path:
+    """Renames a folder to `PREFIX-NAME`, numbered if that exists; returns the new path."""
+    return folder.rename(unused(folder.with_name(f"{prefix}-{folder.name}")))
+
+
+def unused(path: Path) -> Path:
+    """The first of `PATH`, `PATH-2`, `PATH-3`, ... that does not exist."""
+    free, number = path, 1
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}-{number}")
+    return free
+
+
+def step_folders(parent: Path) -> list[int]:
+    """The steps for which `parent` has a folder, ascending."""
+    if not parent.is_dir():
+        return []
+    return sorted(int(child.name) for child in parent.iterdir() if child.is_dir() and child.name.isdigit())
+
+
+def step_folder(parent: Path, step: int) -> Path:
+    """The folder of a step."""
+    # Zeros make the names sort in the order of their steps.
+    return parent / f"{step:09d}"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replaces a file: readers see the old text or the new one, never a part, even after a power failure."""
+    # Each process has its own, since several may write the same file; in the same folder, so that the rename is atomic.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    sync(temporary)
+    os.replace(temporary, path)
+    # The new name is an entry of the folder, and on disk only with it.
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Waits until a file's contents, or a folder's entries, are on disk (fsync)."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some file systems have no fsync for folders.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder: Path) -> None:
+    """Waits until everything below `folder` is on disk."""
+    for path in (*folder.rglob("*"), folder):
+        sync(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in `path`; empty if the file is missing or damaged."""
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return tree if isinstance(tree, dict) else {}
