@@ -120,9 +120,6 @@ def seen_checkpoints(workdir: Workdir, seen: int | None = None) -> list[Checkpoi
     Args:
       workdir: the run's working directory, whose last status names the newest checkpoint.
       seen: the step of a checkpoint that this process knows of.
-
-    Raises:
-      StorageError: the folder cannot be read, or no checkpoint is found although there was one.
     """
     found = checkpoints(workdir)
     if seen is None:
@@ -188,11 +185,7 @@ def write_checkpoint(
 
 
 def amend(checkpoint: Checkpoint, counters: Mapping[str, float], ladder: Mapping[str, Any]) -> None:
-    """Replaces the counters and the rating ladder of a checkpoint.
-
-    Raises:
-      OSError: they cannot be written; the checkpoint is as it was.
-    """
+    """Replaces the counters and the rating ladder of a checkpoint."""
     _write_run(checkpoint.folder, counters, ladder, checkpoint.samples)
 
 
@@ -226,11 +219,7 @@ def newest_checkpoint(workdir: Workdir) -> Checkpoint | None:
 
 
 def _check_visible(folder: Path, shards: Sequence[RemoteActor]) -> None:
-    """Checks that the driver sees the parts of a checkpoint that learner and shards wrote on their own nodes.
-
-    Raises:
-      StorageError: a part is not visible here, so the run could not resume; the message names it and its writer.
-    """
+    """Checks that the driver sees the parts of a checkpoint that learner and shards wrote on their own nodes."""
     parts = [("the learner", folder / LEARNER_FOLDER / LEARNER_MANIFEST)]
     for index, shard in enumerate(shards):
         parts.append((f"{shard.name} on node {shard.node}", shard_folder(folder, index) / SHARD_MANIFEST))
@@ -273,12 +262,7 @@ def _read(step: int, folder: Path) -> Checkpoint:
 
 
 def _read_run(folder: Path) -> tuple[dict[str, float], dict[str, Any], list[int]]:
-    """Reads the counters, the ladder and the number of samples in each shard from a checkpoint's folder.
-
-    Raises:
-      RunFileDamaged: they are missing or damaged.
-      StorageError: they cannot be read now.
-    """
+    """Reads the counters, the ladder and the number of samples in each shard from a checkpoint's folder."""
     file = folder / _RUN_FILE
     try:
         text = read_saved(file, folder)

@@ -245,12 +245,7 @@ class RestartPolicy:
         self._failures = 0
 
     def pause_s(self, error: Exception) -> float:
-        """Seconds until the next attempt after one that failed with `error`.
-
-        Raises:
-          RunFailed: too many attempts failed for reasons other than lost or missing nodes.
-          Exception: `error` itself, if every attempt would fail with it.
-        """
+        """Seconds until the next attempt after one that failed with `error`."""
         from podzero.learner import CheckpointMismatch
 
         # No ConfigError: these workers have run, so it may pass, as where a dying process still holds the chips.
@@ -273,9 +268,6 @@ def first_start[Started](start: Callable[[], Started], stopping: StopRequest) ->
 
     Returns:
       the result of `start`.
-
-    Raises:
-      Exception: the error of `start` if a retry is useless: it cannot pass, has occurred before, or is one too many.
     """
     errors: list[str] = []
     while True:
@@ -320,10 +312,6 @@ class LearnerFailures:
           began_at: the step from which the learner had started.
           step: the last step that it reported.
           now: the current time in seconds.
-
-        Raises:
-          RunFailed: the learner has failed too often, or would fail again: the experiment is at fault, or the same
-            error has occurred at this step before.
         """
         cause = failure.__cause__
         if isinstance(cause, Exception) and _ends_training(cause):

@@ -70,9 +70,6 @@ class RunNodes:
 
         Args:
           stopping: ends the wait when it is set.
-
-        Raises:
-          NodesAbsent: nodes did not join within `cluster.join_minutes`, or `stopping` was set.
         """
         # Nothing joins a cluster that was started here.
         minutes = self._experiment.cluster.join_minutes if self._cluster.joined else 0.0
@@ -133,9 +130,6 @@ class RunNodes:
         Yields:
           the address at which host 0 coordinates the others, empty for a learner on this machine alone. The port is
           reserved for host 0 while the context lasts.
-
-        Raises:
-          ClusterError: a process that must not be ended holds the chips of a host.
         """
         if not self._cluster.joined and len(hosts) == 1:
             yield ""
@@ -161,11 +155,7 @@ class RunNodes:
 
 
 def record_hardware(workdir: Workdir, nodes: Sequence[Node], home: str) -> None:
-    """Writes the hardware of the run's nodes into the hardware file; `home` is the id of the driver's.
-
-    Raises:
-      OSError: it cannot be written.
-    """
+    """Writes the hardware of the run's nodes into the hardware file; `home` is the id of the driver's."""
     # A cluster started here has more CPUs than the machine if the run's processes share them.
     here = float(len(os.sched_getaffinity(0)))
     found = [_node(node, min(here, node.cpus) if node.id == home else node.cpus) for node in nodes]

@@ -126,10 +126,6 @@ class RayParamSink:
         Args:
           version: learner step, above those published before.
           params: pytree of device or host arrays.
-
-        Raises:
-          TimeoutError: the store has not answered for `STORE_TIMEOUT_S`.
-          ParamStoreLost: the store has died.
         """
         import ray
 
@@ -171,12 +167,7 @@ class RayParamSource:
         self._ask()
 
     def wait(self, timeout_s: float) -> Versioned:
-        """The newest parameters; waits for the first ones if there are none yet.
-
-        Raises:
-          TimeoutError: nothing was published within `timeout_s`.
-          ParamStoreLost: the store has died.
-        """
+        """The newest parameters; waits for the first ones if there are none yet."""
         newest = self.poll() or self._last or self.newer(timeout_s)
         if newest is None:
             raise TimeoutError(
@@ -186,11 +177,7 @@ class RayParamSource:
         return newest
 
     def newer(self, timeout_s: float) -> Versioned | None:
-        """Waits for parameters newer than the last ones returned; None after `timeout_s`.
-
-        Raises:
-          ParamStoreLost: the store has died.
-        """
+        """Waits for parameters newer than the last ones returned; None after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         newest, left = None, timeout_s
         while newest is None and left > 0:
@@ -199,11 +186,7 @@ class RayParamSource:
         return newest
 
     def poll(self) -> Versioned | None:
-        """Parameters newer than the last ones returned, or None; never waits.
-
-        Raises:
-          ParamStoreLost: the store has died.
-        """
+        """Parameters newer than the last ones returned, or None; never waits."""
         return self._next(0.0)
 
     def _ask(self) -> None:
@@ -284,11 +267,7 @@ class LocalParams:
             self._changed.notify_all()
 
     def wait(self, timeout_s: float) -> Versioned:
-        """The newest parameters; waits until there are any.
-
-        Raises:
-          TimeoutError: the learner published none within `timeout_s`.
-        """
+        """The newest parameters; waits until there are any."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._newest is not None, timeout_s):
                 raise TimeoutError(f"none within {timeout_s:g} s: the learner beside has not published any")

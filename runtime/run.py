@@ -158,12 +158,7 @@ class Run:
                 self._metrics.close(self._monitor.step)
 
     def _recover(self, loss: NodeLost | LearnerFailed, signals: StopSignals) -> bool:
-        """Restarts all workers from the newest checkpoint once enough nodes have joined; returns False after a signal.
-
-        Raises:
-          RunFailed: the learner would fail again, has failed too often, or too many attempts to start failed.
-          TakenOver: another process has taken over the directory, for instance during a long wait for nodes.
-        """
+        """Restarts all workers from the newest checkpoint once there are enough nodes; returns False after a signal."""
         pause_s = self._pause_s(loss) if isinstance(loss, LearnerFailed) else 0.0
         when = f"in {pause_s:g} s" if pause_s else "as soon as enough nodes have joined"
         log.warning("%s\nAll workers are stopped. The run resumes from its newest checkpoint %s", loss, when)
@@ -195,11 +190,7 @@ class Run:
         return False
 
     def _newest(self) -> Checkpoint | None:
-        """The newest checkpoint, whatever its state; None before the first one.
-
-        Raises:
-          StorageError: it cannot be seen.
-        """
+        """The newest checkpoint, whatever its state; None before the first one."""
         return next(iter(seen_checkpoints(self._workdir, self._saver.newest)), None)
 
     def _note_restart(self, name: str) -> None:
@@ -266,9 +257,6 @@ class Run:
         Args:
           reason: why the run ends.
           signals: once one has arrived, nothing is judged.
-
-        Raises:
-          LastCheckpointFailed: the checkpoint could not be written; everything has been stopped.
         """
         self._enter("stopping")
         self._saver.wait()
@@ -293,11 +281,7 @@ class Run:
             raise last_checkpoint_failed(reason, failed, self._workdir) from failed
 
     def _judge_last(self, step: int, signals: StopSignals) -> None:
-        """Waits while the evaluator judges the last snapshot, that of `step`, within `evaluation.final_minutes`.
-
-        Raises:
-          Exception: the evaluator failed, or could not be started.
-        """
+        """Waits while the evaluator judges the last snapshot, that of `step`, within `evaluation.final_minutes`."""
         minutes = self._experiment.evaluation.final_minutes
         if not minutes or step <= 0 or signals.event.is_set():
             return

@@ -146,12 +146,7 @@ class Saver:
         self.finished()
 
     def write_checkpoint(self, state: SaveState) -> Saved:
-        """Writes a checkpoint, and a snapshot of the newest acting parameters.
-
-        Raises:
-          ClusterError, WorkerDied: a worker did not answer.
-          OSError: the checkpoint cannot be written.
-        """
+        """Writes a checkpoint, and a snapshot of the newest acting parameters."""
         began = time.monotonic()
         ladder = _newest_ladder(state)
         step = write_checkpoint(
@@ -180,12 +175,7 @@ class Saver:
             log.warning("the newest ratings are not in the newest checkpoint", exc_info=failure)
 
     def write_last(self, state: SaveState, timeout_s: float) -> None:
-        """Writes a checkpoint after the write under way, if any.
-
-        Raises:
-          TimeoutError: both together took longer than `timeout_s`.
-          Exception: as in `write_checkpoint`.
-        """
+        """Writes a checkpoint after the write under way, if any."""
         write = self._executor.submit(self.write_checkpoint, state)
         if wait([write], timeout_s).not_done:
             raise TimeoutError(f"it was not complete within {timeout_s:g} s")

@@ -83,11 +83,7 @@ def _set_aside_later(
     damaged: list[tuple[Checkpoint, Exception]],
     present: list[Checkpoint],
 ) -> None:
-    """Renames checkpoints and snapshots later than `step`, where the workers started; kills them if that fails.
-
-    Raises:
-      StorageError: there are later ones that were not `present` when that checkpoint was chosen.
-    """
+    """Renames checkpoints and snapshots later than `step`, where the workers started; kills them if that fails."""
     try:
         known = {found.step for found in present}
         new = [found.folder for found in checkpoints(workdir) if found.step > step and found.step not in known]

@@ -259,12 +259,7 @@ def watch_key(host: str, key: str, give: Callable[[str], None]) -> None:
 
 
 def ask_metadata(host: str, key: str, state: str) -> tuple[str, str]:
-    """Returns the value of a key and its state once the state has changed, or after `HOLD_S`.
-
-    Raises:
-      _Unknown: the server does not know the key.
-      OSError, HTTPException, ValueError: there was no valid answer.
-    """
+    """Returns the value of a key and its state once the state has changed, or after `HOLD_S`."""
     query = urlencode({"wait_for_change": "true", "last_etag": state, "timeout_sec": HOLD_S})
     connection = HTTPConnection(host, timeout=ANSWER_TIMEOUT_S)
     try:

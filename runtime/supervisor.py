@@ -168,9 +168,6 @@ class Supervisor:
 
         Returns:
           the names of the workers that ended and of the shards that were replaced.
-
-        Raises:
-          RunFailed: workers that training needs have failed too often or cannot do what the experiment asks for.
         """
 
         def contents(index: int) -> list[SavedShard]:
@@ -237,10 +234,6 @@ class Supervisor:
 
         Returns:
           their last reports.
-
-        Raises:
-          ClusterError: training did not end in time.
-          WorkerDied: a learner is gone.
         """
         assert self.learner is not None
         return self.learner.stop() + last_reports(self.shards.workers)
@@ -302,11 +295,7 @@ class Supervisor:
         return self._spawn(kind, self._process(kind, index), node)
 
     def _spawn_learner(self, hosts: Sequence[Node]) -> list[Worker]:
-        """Reserves the resources of all learner hosts together and starts a process on each host.
-
-        Raises:
-          ClusterError: the resources are not free within `cluster.join_minutes`.
-        """
+        """Reserves the resources of all learner hosts together and starts a process on each host."""
         kind, bundles = self._program["learner"], list[Bundle | None]([None] * len(hosts))
         if kind.resources:
             timeout_s = 60 * self._context.experiment.cluster.join_minutes

@@ -13,12 +13,7 @@ log = logging.getLogger(__name__)
 
 
 def keep_teacher(experiment: Experiment, workdir: Workdir) -> None:
-    """Copies the teacher into the working directory of a run that starts; a resumed run has its copy.
-
-    Raises:
-      ConfigError: there is no such agent, or it has no snapshot.
-      WorkdirError: the copy cannot be written.
-    """
+    """Copies the teacher into the working directory of a run that starts; a resumed run has its copy."""
     if experiment.teacher is None or workdir.is_run:
         return
     teacher = trained_player("teacher", experiment.teacher).at_newest()

@@ -193,12 +193,7 @@ def await_end(workers: Sequence[Worker], timeout_s: float) -> None:
 
 
 def await_answers(calls: Sequence[tuple[Worker, Call]], timeout_s: float) -> list[Any]:
-    """Waits for calls to several workers; returns the answers in order.
-
-    Raises:
-      ClusterError: not all have answered within `timeout_s`; the message names those that have not.
-      Exception: the first error of any worker, as soon as it arrives.
-    """
+    """Waits for calls to several workers; returns the answers in order."""
     deadline = time.monotonic() + timeout_s
     answers: dict[int, Any] = {}
     while True:
@@ -263,11 +258,7 @@ class ReplayShards:
         self.workers = [self._spawn(index, node, found) for index, (node, found) in places]
 
     def await_ready(self) -> None:
-        """Waits until all shards listen.
-
-        Raises:
-          ReplayMismatch, PortTaken, ...: the first error that kept a shard from being built.
-        """
+        """Waits until all shards listen."""
         await_answers([(worker, worker.actor.begin("ready")) for worker in self.workers], BUILD_TIMEOUT_S)
 
     @property
@@ -354,12 +345,7 @@ class LearnerGroup:
         return self.workers[0]
 
     def await_ready(self) -> None:
-        """Waits until all hosts have built their learners.
-
-        Raises:
-          NodeLost: a host is gone with its node.
-          Exception: the first error that kept a host from building its learner.
-        """
+        """Waits until all hosts have built their learners."""
         calls = [(worker, worker.actor.begin("ready")) for worker in self.workers]
         try:
             await_answers(calls, BUILD_TIMEOUT_S)
@@ -401,12 +387,7 @@ class LearnerGroup:
             self._advance = self.leader.actor.begin("advance", share)
 
     def checkpoint(self, folder: Path) -> int:
-        """Saves the state at the end of the dispatch under way; returns its step once all hosts have written.
-
-        Raises:
-          ClusterError, WorkerDied: a host did not answer.
-          TimeoutError: a host did not write its part within `CHECKPOINT_TIMEOUT_S`.
-        """
+        """Saves the state at the end of the dispatch under way; returns its step once all hosts have written."""
         saves = [worker.actor.begin("checkpoint", folder, CHECKPOINT_TIMEOUT_S) for worker in self.workers]
         # A host raises its own error first, which says more than that it did not answer.
         deadline = time.monotonic() + CHECKPOINT_TIMEOUT_S + ANSWER_TIMEOUT_S
@@ -415,12 +396,7 @@ class LearnerGroup:
         return steps.pop()
 
     def stop(self) -> list[MetricsReport | LogReport]:
-        """Ends training on all hosts, which still answer afterwards; returns their last reports.
-
-        Raises:
-          ClusterError: the hosts did not end in time, or failed while they ended.
-          WorkerDied: a host is gone.
-        """
+        """Ends training on all hosts, which still answer afterwards; returns their last reports."""
         self.leader.actor.ask("stop", timeout_s=STOP_TIMEOUT_S)
         for worker in self.workers:
             if worker.work is not None:

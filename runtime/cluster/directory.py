@@ -78,11 +78,7 @@ def keep_announced(directory: Any, name: str, attempt: int, address: str) -> Non
 
 
 def ask(directory: Any) -> dict[str, str]:
-    """Asks the directory for the addresses of the servers that are up, by name.
-
-    Raises:
-      ClusterError: the directory did not answer.
-    """
+    """Asks the directory for the addresses of the servers that are up, by name."""
     import ray
     from ray.exceptions import GetTimeoutError, RayError
 
@@ -116,9 +112,6 @@ class AddressBook:
 
         Args:
           kind: the name without its number, for example `inference`.
-
-        Raises:
-          ClusterError: the directory does not answer.
         """
         if self._failure is not None:
             raise ClusterError(str(self._failure))
@@ -129,9 +122,6 @@ class AddressBook:
 
         They are in the order of `names`. A server that is missing from the directory keeps its last address: it may be
         away, or the directory was restarted and does not know it yet.
-
-        Raises:
-          ClusterError: not all of them did within `timeout_s`.
         """
         with self._updated:
             if not self._updated.wait_for(lambda: self._last.keys() >= set(names), timeout_s):

@@ -50,9 +50,6 @@ def lock_run(owner: str) -> Any:
 
     Args:
       owner: describes the run to others that find the namespace locked.
-
-    Raises:
-      ClusterError: another run holds the lock (the message says which), or the lock's actor did not start.
     """
     import ray
     from ray.exceptions import ActorAlreadyExistsError, GetTimeoutError, RayError
@@ -98,9 +95,6 @@ def end_stale_processes(run: str, devices: Path = Path("/dev")) -> list[str]:
     Args:
       run: the id of this run.
       devices: the folder of the device files.
-
-    Raises:
-      ClusterError: another process holds a chip, or a stale process cannot be ended.
     """
     chips = {str(file.resolve()) for pattern in CHIP_FILES for file in devices.glob(pattern)}
     ended = []

@@ -84,9 +84,6 @@ def place(nodes: Sequence[Node], program: Iterable[Reservation], config: Cluster
       program: what each kind of process reserves, in the order in which they start.
       config: the section `cluster`.
       driver_node: the id of the driver's node, which the learner prefers.
-
-    Raises:
-      MissingNodes: the run has no room on `nodes`.
     """
     rows = {row.name: row for row in program}
     learner, replay = rows.pop("learner"), rows.pop("replay")
@@ -123,11 +120,7 @@ def _check_room(
 
 
 def learner_nodes(nodes: Sequence[Node], config: ClusterConfig, driver_node: str) -> tuple[Node, ...]:
-    """The nodes of the learner's hosts, by rank; prefers those whose resources are not reserved by others.
-
-    Raises:
-      MissingNodes: not all of them have joined.
-    """
+    """The nodes of the learner's hosts, by rank; prefers those whose resources are not reserved by others."""
     if config.tpu is not None:
         return _slice_nodes(nodes, config.tpu, config)
     able = [node for node in nodes if _has(node, config.host_resources)]
@@ -145,9 +138,6 @@ def actor_nodes(nodes: Sequence[Node], config: ClusterConfig) -> list[Node]:
     """The nodes for actors, replay and evaluation: those without TPUs, unless the experiment says otherwise.
 
     Leaves out nodes without CPUs for this run, as a cluster's head often is.
-
-    Raises:
-      MissingNodes: there is none.
     """
     # A node alone runs everything, even if it has TPUs.
     if len(nodes) == 1:
@@ -165,11 +155,7 @@ def actor_nodes(nodes: Sequence[Node], config: ClusterConfig) -> list[Node]:
 
 
 def shard_nodes(nodes: Sequence[Node], replay: Reservation) -> tuple[Node, ...]:
-    """A node for each replay shard: spreads them as far as there is room, the largest nodes first.
-
-    Raises:
-      MissingNodes: not all shards have room.
-    """
+    """A node for each replay shard: spreads them as far as there is room, the largest nodes first."""
     shards = Counter[str]()
     chosen: list[Node] = []
     for _ in range(replay.count):

@@ -56,11 +56,7 @@ class PreflightCheck:
         return int(self._reservation.getsockname()[1])
 
     def end_stale_processes(self, run: str) -> list[str]:
-        """Ends the processes of earlier runs that hold this node's TPU chips; returns descriptions of them.
-
-        Raises:
-          ClusterError: another process holds the chips.
-        """
+        """Ends the processes of earlier runs that hold this node's TPU chips; returns descriptions of them."""
         return end_stale_processes(run)
 
 

@@ -95,11 +95,7 @@ class Cluster:
         return RemoteActor(name, actor, where.id if where else None)
 
     def install_environment(self, environment: EnvironmentSpec) -> None:
-        """Installs the environment on all nodes; `nodes` omits nodes that join later until they have it.
-
-        Raises:
-          ClusterError: it cannot be installed on a node; the message says on which, and why.
-        """
+        """Installs the environment on all nodes; `nodes` omits nodes that join later until they have it."""
         environments = NodeEnvironments(self.spawn, environment)
         environments.install(self.nodes())
         self._environments = environments
@@ -128,11 +124,7 @@ class Cluster:
         return self._environments.ready_nodes(nodes) if self._environments else nodes
 
     def reserve(self, nodes: Sequence[Node], resources: Mapping[str, float], timeout_s: float) -> PlacementGroup:
-        """Reserves `resources` on each of `nodes`, or on none of them.
-
-        Raises:
-          ClusterError: they are not free within `timeout_s`.
-        """
+        """Reserves `resources` on each of `nodes`, or on none of them."""
         group = reserve(nodes, resources, timeout_s)
         self._groups = [one for one in self._groups if not one.released] + [group]
         return group

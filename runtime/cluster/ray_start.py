@@ -130,10 +130,6 @@ def local_cluster(cpus: float) -> Iterator[str]:
 
     Yields:
       the address of the cluster.
-
-    Raises:
-      ClusterError: Ray did not start in several attempts.
-      ConfigError: Ray's files would have paths that are too long.
     """
     check_session_folder(session_folder())
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

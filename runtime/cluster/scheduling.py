@@ -45,11 +45,7 @@ class PlacementGroup:
 
 
 def reserve(nodes: Sequence[Node], resources: Mapping[str, float], timeout_s: float) -> PlacementGroup:
-    """Reserves `resources` on each of `nodes`, or on none of them.
-
-    Raises:
-      ClusterError: they are not free within `timeout_s`.
-    """
+    """Reserves `resources` on each of `nodes`, or on none of them."""
     from ray.util.placement_group import placement_group, remove_placement_group
 
     group = placement_group(

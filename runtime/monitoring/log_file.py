@@ -37,11 +37,7 @@ _JOIN_TIMEOUT_S = 1.0
 
 @contextmanager
 def log_to_file(path: Path) -> Iterator[None]:
-    """Writes to `path` what podzero logs and what this process prints to stderr.
-
-    Raises:
-      OSError: the file cannot be written.
-    """
+    """Writes to `path` what podzero logs and what this process prints to stderr."""
     handler = _LogFile(path, maxBytes=FILE_BYTES, backupCount=OLD_FILES, encoding="utf-8")
     handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("podzero")

@@ -249,11 +249,7 @@ class AppendFile:
             self._waiting_bytes -= len(self._waiting.popleft())
 
     def flush(self) -> None:
-        """Writes the waiting records.
-
-        Raises:
-          OSError: the write failed; the records wait for the next flush.
-        """
+        """Writes the waiting records."""
         if not self._waiting:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -33,9 +33,6 @@ class WandbWriter:
       project: `PROJECT` or `ENTITY/PROJECT`.
       experiment: its name and settings become those of the W&B run.
       workdir: holds wandb's files and the run's id, so that a resumed run continues the same W&B run.
-
-    Raises:
-      wandb.Error: the run cannot be opened, for example without a key.
     """
 
     def __init__(self, project: str, experiment: Experiment, workdir: Workdir) -> None:
@@ -77,9 +74,6 @@ class MlflowWriter:
       uri: URI of the tracking server.
       experiment: its settings become the parameters of the MLflow run.
       workdir: its path becomes a tag; it keeps the run's id, so that a resumed run continues the same MLflow run.
-
-    Raises:
-      MlflowException: the server does not answer, or refuses the run.
     """
 
     def __init__(self, uri: str, experiment: Experiment, workdir: Workdir) -> None:
@@ -147,9 +141,6 @@ class PrometheusWriter:
     Args:
       address: `HOST:PORT`; port 0 chooses a free one.
       run: the name of the experiment.
-
-    Raises:
-      ConfigError: the port is in use, or the host is not this machine.
     """
 
     def __init__(self, address: str, run: str) -> None:

@@ -157,11 +157,7 @@ class RunStatus:
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> RunStatus:
-        """The inverse of `to_json`, from parsed JSON. Ignores unknown keys, which other versions may have written.
-
-        Raises:
-          TypeError: a field without a default is missing.
-        """
+        """The inverse of `to_json`, from parsed JSON. Ignores unknown keys, which other versions may have written."""
         known = {field.name for field in dataclasses.fields(cls)}
         return cls(**{key: value for key, value in tree.items() if key in known})
 

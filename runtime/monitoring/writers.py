@@ -142,11 +142,7 @@ def check_packages(config: MetricsConfig) -> None:
 
 
 def start_writers(experiment: Experiment, workdir: Workdir) -> list[BackgroundWriter]:
-    """The writers that section `metrics` chooses, except TensorBoard's, which is part of `MetricsLog`.
-
-    Raises:
-      ConfigError: a package is missing, or Prometheus's port cannot be opened.
-    """
+    """The writers that section `metrics` chooses, except TensorBoard's, which is part of `MetricsLog`."""
     config = experiment.metrics
     check_packages(config)
     writers = []

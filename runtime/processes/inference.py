@@ -43,9 +43,6 @@ def inference_server(process: Process, experiment: Experiment, name: str, source
       experiment: the experiment, whose timeouts may differ from the run's (for a server beside the learner).
       name: the name of the server.
       source: the published parameters.
-
-    Raises:
-      NoAccelerator: the process has reserved accelerators, and JAX found only CPUs.
     """
     from podzero.runtime.build import make_server
 

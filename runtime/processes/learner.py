@@ -83,12 +83,7 @@ class LearnerProcess(Process):
         return inference_server(self, patient, f"inference-{rank}", local)
 
     def run(self) -> None:
-        """Trains until stopped or done; meanwhile plays or serves, if the experiment says so.
-
-        Raises:
-          DevicesHang: the devices have executed one dispatch for too long; this process must be killed.
-          Exception: any other error that ended training.
-        """
+        """Trains until stopped or done; meanwhile plays or serves, if the experiment says so."""
         from podzero.learner import explained, run_watched
 
         try:
@@ -109,11 +104,7 @@ class LearnerProcess(Process):
         self.learner.progress.tell(share)
 
     def checkpoint(self, folder: Path, timeout_s: float) -> int:
-        """Writes this host's part of the learner's state below `folder`; returns the step once it is complete.
-
-        Raises:
-          TimeoutError: it was not complete within `timeout_s`.
-        """
+        """Writes this host's part of the learner's state below `folder`; returns the step once it is complete."""
         future = self.learner.request_checkpoint(folder)
         wait([future], timeout_s)
         if not future.done():

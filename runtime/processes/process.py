@@ -113,11 +113,7 @@ class Host:
         self._freed_memory = FreedMemory() if "jax" in sys.modules else None
 
     def ready(self) -> None:
-        """Returns once the process is built.
-
-        Raises:
-          Exception: the error that kept it from being built.
-        """
+        """Returns once the process is built."""
         if self._failure is not None:
             raise self._failure
 
@@ -130,11 +126,7 @@ class Host:
         return self.process.reports.drain()
 
     def trace(self, folder: Path, seconds: float) -> None:
-        """Writes a profiler trace of the next `seconds` below `folder`, which xprof and TensorBoard read.
-
-        Raises:
-          RuntimeError: the process is being traced already.
-        """
+        """Writes a profiler trace of the next `seconds` below `folder`, which xprof and TensorBoard read."""
         import jax
 
         jax.profiler.start_trace(folder)
@@ -174,9 +166,6 @@ def own_devices(name: str, section: str, resources: Mapping[str, float]) -> list
       name: the name of the process.
       section: the section of the experiment that reserves accelerators for it.
       resources: the reserved resources.
-
-    Raises:
-      NoAccelerator: it has reserved GPUs or TPUs, and JAX found only CPUs.
     """
     import jax
 

@@ -68,11 +68,7 @@ class ReplayProcess(Process):
         self.reports.report(self.name, {"count/damaged_shards": 1.0, "count/missing_samples": float(missing)})
 
     def refresh(self) -> None:
-        """Reports the metrics of the tables.
-
-        Raises:
-          ReplayTimeout: the server has not answered `SILENT_DRAINS` requests in a row.
-        """
+        """Reports the metrics of the tables."""
         from podzero.replay.errors import ReplayTimeout
 
         try:
@@ -86,11 +82,7 @@ class ReplayProcess(Process):
             self._silent = 0
 
     def checkpoint(self, folder: Path) -> int:
-        """Writes the shard's contents into `folder`; returns how many samples there were when it began.
-
-        Raises:
-          SaveUnderWay: it still writes another checkpoint.
-        """
+        """Writes the shard's contents into `folder`; returns how many samples there were when it began."""
         samples = self.server.limits().size
         self.server.checkpoint(folder)
         return samples
