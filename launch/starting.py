@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from podzero.config import ChanceGameConfig, EnvConfig, GymnasiumConfig, JaxLibraryConfig
-from podzero.config.commented import to_commented_yaml
+from podzero.config.yaml_text import to_commented_yaml
 from podzero.core.types import EnvSpec
 
 REPLAY_BYTES = 2**30

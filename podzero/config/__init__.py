@@ -6,11 +6,14 @@ One `ConfigError` reports all faults: each field, its value and the most similar
 """
 
 from podzero.config.acting import ActorsConfig as ActorsConfig
+from podzero.config.acting import DataConfig as DataConfig
+from podzero.config.acting import Int8Config as Int8Config
 from podzero.config.acting import OwnAlgorithmConfig as OwnAlgorithmConfig
 from podzero.config.acting import ReanalyseConfig as ReanalyseConfig
 from podzero.config.acting import ReplayConfig as ReplayConfig
 from podzero.config.acting import SearchConfig as SearchConfig
-from podzero.config.data import DataConfig as DataConfig
+from podzero.config.acting import ServerConfig as ServerConfig
+from podzero.config.checks import schedule_note as schedule_note
 from podzero.config.environments import KOMI as KOMI
 from podzero.config.environments import LARGEST_KOMI as LARGEST_KOMI
 from podzero.config.environments import ChanceGame as ChanceGame
@@ -54,8 +57,6 @@ from podzero.config.running import RestartsConfig as RestartsConfig
 from podzero.config.running import StopConfig as StopConfig
 from podzero.config.section import OwnFile as OwnFile
 from podzero.config.section import OwnPart as OwnPart
-from podzero.config.serving import Int8Config as Int8Config
-from podzero.config.serving import ServerConfig as ServerConfig
 from podzero.config.training import AnyOptimizerConfig as AnyOptimizerConfig
 from podzero.config.training import LearnerConfig as LearnerConfig
 from podzero.config.training import MeshConfig as MeshConfig
@@ -64,5 +65,4 @@ from podzero.config.training import OptimizerConfig as OptimizerConfig
 from podzero.config.training import OwnObjectiveConfig as OwnObjectiveConfig
 from podzero.config.training import OwnOptimizerConfig as OwnOptimizerConfig
 from podzero.config.training import SplitRule as SplitRule
-from podzero.config.training import schedule_note as schedule_note
-from podzero.config.unique_keys import read_yaml as read_yaml
+from podzero.config.yaml_text import read_yaml as read_yaml

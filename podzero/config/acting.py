@@ -1,4 +1,4 @@
-"""Sections for producing and storing experience: search, actors, replay, reanalyse."""
+"""Sections for experience: search, actors, int8, server, replay, reanalyse, data."""
 
 from __future__ import annotations
 
@@ -185,6 +185,67 @@ class ActorsConfig(Section):
         return self
 
 
+class Int8Config(Section):
+    """Quantized evaluation (`actors.inference=int8`, or `on_tpu`): its cache, and how far it may differ from evaluation
+    in float32, or with `on_tpu` in the network's own dtype. The limits are means over positions held out from
+    calibration.
+
+    Each version of the parameters is compared; one that exceeds a limit is evaluated without int8.
+    """
+
+    on_tpu: bool = False
+    """With `actors.inference=server` or `device`: computes the tower of `resnet` in int8 on TPUs.
+    Only wide towers gain by it (docs/compile.md)."""
+    positions: Annotated[int, Field(ge=4)] = 512
+    """Positions for calibration (three quarters) and comparison (one quarter): from random play at first, then those
+    that the actor's searches or the server evaluated last, or with `actors.inference=device` those played last. With
+    `actors.inference=int8` the number is rounded up to a multiple of `actors.games`."""
+    max_policy_kl: PositiveFloat = 0.02
+    """The largest mean KL divergence between the two policies over the legal actions, in nats."""
+    max_value_error: PositiveFloat = 0.05
+    """The largest mean absolute difference between the two values."""
+    cache_mib: NonNegativeFloat = 16.0
+    """With `actors.inference=int8`: an actor's cache of evaluations by the current version, in MiB; 0 for none."""
+
+
+class ServerConfig(Section):
+    """Inference servers (`actors.inference=server`): processes that evaluate the network for actors."""
+
+    count: PositiveInt = 1
+    """Server processes."""
+    beside_learner: bool = False
+    """Whether each learner process serves on its devices, in turns with training; there are then no other servers."""
+    cpus: PositiveFloat = 1.0
+    """CPUs that Ray reserves for each server."""
+    resources: dict[str, PositiveFloat] = Field(default_factory=dict)
+    """Ray resources that each server reserves and runs on, for example `{GPU: 1}` or `{TPU: 4}`. Without, it runs on
+    the CPU."""
+    groups: PositiveInt = 2
+    """Groups into which each actor divides its games: while a server evaluates the positions of one group, the actor
+    searches another."""
+    batch_sizes: tuple[PositiveInt, ...] = (16, 32, 64, 128, 256, 512, 1024)
+    """Batch sizes to compile, ascending. A server waits for a full batch while its devices are busy."""
+    deadline_ms: NonNegativeFloat = 1.0
+    """Milliseconds that a position waits for others while the devices are idle."""
+    queue_mib: PositiveFloat = 1024.0
+    """Memory of a server for requests and responses, in MiB. It refuses actors whose requests might need more."""
+    timeout_s: PositiveFloat = 20.0
+    """Seconds without a response after which an actor switches to another server and continues its games there."""
+    give_up_s: PositiveFloat | None = None
+    """Seconds without any server after which an actor fails. By default actors wait without a limit."""
+    hang_s: PositiveFloat = 60.0
+    """Seconds that a batch may take on the devices, or a server may be silent, before the server is replaced."""
+    cache_mib: NonNegativeFloat = 16.0
+    """Cache of evaluations of each group of games, in MiB, so that few positions are sent twice; 0 for none."""
+
+    @pydantic.field_validator("batch_sizes")
+    @classmethod
+    def _sizes_ascend(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        if not sizes or list(sizes) != sorted(set(sizes)):
+            raise ValueError(f"sizes must ascend, as {sorted(set(sizes)) or [64, 256]}, not {list(sizes)}")
+        return sizes
+
+
 class ReplayConfig(Section):
     """The Reverb tables, and the rate limiter between actors and learner."""
 
@@ -255,3 +316,17 @@ class ReanalyseConfig(Section):
     def processes(self) -> int:
         """Reanalyse processes of the run: none if `share` is 0."""
         return self.count if self.share else 0
+
+
+class DataConfig(Section):
+    """Recorded games or episodes that the learner trains on, beside self-play or instead of it."""
+
+    records: str | None = None
+    """A folder that `podzero import` has written, by default none. A relative path begins at the folder of the
+    experiment, or else at the current one."""
+    share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Fraction of recorded samples in every batch. Each learner host rounds it to whole samples, at least one recorded
+    and one other. At 1 there is no self-play: the run has neither actors nor replay."""
+    smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Weight of the uniform distribution over all legal actions in the policy targets of recorded samples; the rest is
+    that of the action that was taken."""

@@ -1,4 +1,4 @@
-"""A whole experiment, and the checks across its sections."""
+"""A whole experiment, and the numbers that follow from its settings; checks.py has the rules across its sections."""
 
 from __future__ import annotations
 
@@ -11,10 +11,17 @@ import pydantic
 import yaml
 from pydantic import Field, NonNegativeInt
 
-from podzero.config.acting import ActorsConfig, ReanalyseConfig, ReplayConfig, SearchConfig
-from podzero.config.data import DataConfig, check_data
-from podzero.config.environments import EnvConfig, GymnasiumConfig, import_paths
-from podzero.config.networks import ModelNetworkConfig, NetworkConfig, OwnNetworkConfig, ResNetConfig, learns_model
+from podzero.config.acting import (
+    ActorsConfig,
+    DataConfig,
+    Int8Config,
+    ReanalyseConfig,
+    ReplayConfig,
+    SearchConfig,
+    ServerConfig,
+)
+from podzero.config.environments import EnvConfig, import_paths
+from podzero.config.networks import ModelNetworkConfig, NetworkConfig, ResNetConfig, learns_model
 from podzero.config.running import (
     CheckpointConfig,
     ClusterConfig,
@@ -24,11 +31,8 @@ from podzero.config.running import (
     StopConfig,
 )
 from podzero.config.section import OwnFile, OwnPart, Section
-from podzero.config.serving import Int8Config, ServerConfig, check_placement
-from podzero.config.training import LearnerConfig, MuZeroConfig, check_tower
+from podzero.config.training import LearnerConfig, MuZeroConfig
 
-_SELF_PLAY_OF_GAMES = ("opponents", "opening_fraction", "opening_plies", "root_value_weight", "td_lambda")
-"""Settings of section `actors` that MuZero's actors do not have."""
 _SIZE = re.compile(r"_\d+x\d+$")
 """The size of the board in the name of a game."""
 
@@ -42,7 +46,7 @@ class BatchParts(NamedTuple):
 
 
 class Experiment(Section):
-    """A whole experiment."""
+    """A whole experiment, each section valid by itself; `podzero.config.parse` also applies `checks.check`."""
 
     name: Annotated[str, Field(min_length=1)]
     """Name of the experiment; by default the name of the file."""
@@ -200,98 +204,10 @@ class Experiment(Section):
                 return tree | {"search": {"tree": "dense"} | search}
         return tree
 
-    @pydantic.model_validator(mode="after")
-    def _network_suits_environment(self) -> Experiment:
-        if isinstance(self.env, GymnasiumConfig):
-            if not self.learns_model:
-                own = "network.learns_model=true if it does, "
-                raise ValueError(
-                    f"{self.env.title} needs a network that learns a model, and '{self.network.name}' does not; set "
-                    f"{own if isinstance(self.network, OwnNetworkConfig) else ''}network.name to muzero_mlp or "
-                    "muzero_resnet, or env.name to gymnasium_simulator if the environment can be copied"
-                )
-            if self.evaluation.opponents:
-                raise ValueError(
-                    f"evaluation.opponents: {self.env.title} has one player, so there are no opponents; remove them"
-                )
-        elif self.learns_model:
-            raise ValueError(
-                f"'{self.network.name}' learns a model, but the rules of '{self.env.name}' are known; set network.name "
-                "to resnet, transformer or mlp"
-            )
-        if self.learns_model and self.teacher is not None:
-            raise ValueError(
-                f"teacher: '{self.network.name}' also predicts positions that no observation shows, for which a "
-                "teacher's network has no policy; a teacher is only for networks of games with known rules: remove it"
-            )
-        if self.learns_model and self.replay.samples_per_item != 1:
-            raise ValueError(
-                f"replay.samples_per_item {self.replay.samples_per_item}: an episode yields any number of windows, so "
-                "each item must hold one window; set replay.samples_per_item=1"
-            )
-        if self.learns_model and self.search.q_scale == "bounds":
-            raise ValueError(f"search.q_scale: values of {self.env.title} have no known bounds; set it to tree or node")
-        if not self.learns_model and self.muzero != MuZeroConfig():
-            raise ValueError(
-                f"section muzero is only for networks that learn a model, and '{self.network.name}' does not; remove it"
-            )
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _self_play_of_games_is_for_games(self) -> Experiment:
-        if not self.learns_model:
-            return self
-        for name in _SELF_PLAY_OF_GAMES:
-            if getattr(self.actors, name) != ActorsConfig.model_fields[name].default:
-                raise ValueError(
-                    f"actors.{name} is only for self-play of games, and '{self.network.name}' learns from "
-                    f"{self.env.title}; remove it"
-                )
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _placement_suits(self) -> Experiment:
-        check_placement(self)
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _tower_is_that_of_a_resnet(self) -> Experiment:
-        check_tower(self)
-        return self
-
     @property
     def uses_openvino(self) -> bool:
         """Whether actors or learner need the optional dependencies `openvino`."""
         return self.actors.inference == "int8" or self.learner.cpu_convolutions == "openvino"
-
-    @pydantic.model_validator(mode="after")
-    def _replay_cannot_deadlock(self) -> Experiment:
-        if self.has_self_play:
-            check_replay(self)
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _hosts_share_equally(self) -> Experiment:
-        hosts = self.cluster.learner_hosts
-        shares = (("replay.shards", self.replay_shards), ("learner.batch_size", self.learner.batch_size))
-        for name, value in shares:
-            if value % hosts:
-                raise ValueError(
-                    f"{name} {value} is not a multiple of the {hosts} learner hosts (cluster.slice, cluster.hosts), "
-                    f"which share it equally; set {name}={(value // hosts + 1) * hosts}"
-                )
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _reanalyse_fits(self) -> Experiment:
-        # Runs after `_hosts_share_equally`, so the batch divides into equal parts.
-        check_reanalyse(self)
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _records_fit(self) -> Experiment:
-        check_data(self)
-        return self
 
     @property
     def batch_parts(self) -> BatchParts:
@@ -340,73 +256,3 @@ class Experiment(Section):
 def _whole(share: float, part: int, others: int) -> int:
     """A share of `part` samples in whole samples: none, or at least one, so that `others` are left."""
     return min(max(round(share * part), 1), part - others) if share else 0
-
-
-def check_replay(experiment: Experiment) -> None:
-    """Checks that replay can hold what learning starts from, and that its tolerance admits every insert and read.
-
-    Raises:
-      ValueError: it cannot; the message names settings that work.
-    """
-    replay, tolerance, least = experiment.replay, experiment.replay_tolerance, experiment.least_tolerance
-    advice = _enough(experiment)
-    if replay.min_size > replay.capacity:
-        raise ValueError(
-            f"replay.min_size {replay.min_size} is larger than replay.capacity {replay.capacity}: "
-            f"learning would never start; {advice}"
-        )
-    if tolerance < least:
-        raise ValueError(
-            f"replay.tolerance {tolerance:g} would deadlock: with samples_per_insert {replay.samples_per_insert:g}, "
-            f"batch {experiment.learner.batch_size}, {replay.shards} shards and {replay.samples_per_item} samples per "
-            f"item it must be at least {least:g}; {advice}"
-        )
-    # With a larger one, the first samples could be learned from more often than `samples_per_insert` says.
-    if tolerance > replay.samples_per_insert * replay.min_size:
-        raise ValueError(
-            f"replay.min_size {replay.min_size} is too small: samples_per_insert * min_size "
-            f"({replay.samples_per_insert * replay.min_size:g}) must be at least the tolerance {tolerance:g}; {advice}"
-        )
-
-
-def check_reanalyse(experiment: Experiment) -> None:
-    """Checks that every host gets fresh and reanalysed samples, and that learning can start.
-
-    The batch must be divisible among the learner hosts.
-
-    Raises:
-      ValueError: a check fails; the message names a setting that works.
-    """
-    reanalyse, items, hosts = experiment.reanalyse, experiment.replay.samples_per_item, experiment.cluster.learner_hosts
-    if not reanalyse.share:
-        return
-    if experiment.learner.batch_size < 2 * hosts:
-        raise ValueError(
-            f"learner.batch_size {experiment.learner.batch_size} is too small for reanalyse.share {reanalyse.share:g}: "
-            f"each of {hosts} hosts needs a fresh and a reanalysed sample in every batch; "
-            f"set learner.batch_size={2 * hosts} or more"
-        )
-    if reanalyse.games % items:
-        raise ValueError(
-            f"reanalyse.games {reanalyse.games} must be a multiple of replay.samples_per_item ({items}); "
-            f"set reanalyse.games={(reanalyse.games // items + 1) * items}"
-        )
-    least = experiment.reanalysed_min_size
-    if reanalyse.capacity < least:
-        raise ValueError(
-            f"reanalyse.capacity {reanalyse.capacity} is too small: learning starts from {least} reanalysed samples "
-            f"(replay.tolerance / replay.samples_per_insert); set reanalyse.capacity={least} or more"
-        )
-
-
-def _enough(experiment: Experiment) -> str:
-    """The smallest replay settings, not below the given ones, that avoid a deadlock; for messages."""
-    replay = experiment.replay
-    tolerance = max(experiment.replay_tolerance, math.ceil(experiment.least_tolerance))
-    min_size = max(replay.min_size, math.ceil(tolerance / replay.samples_per_insert))
-    capacity = max(replay.capacity, min_size)
-    wanted = {"min_size": min_size, "capacity": capacity}
-    if tolerance > experiment.replay_tolerance:
-        wanted["tolerance"] = math.ceil(tolerance)
-    raised = [f"replay.{name}={value}" for name, value in wanted.items() if value != getattr(replay, name)]
-    return f"set {' '.join(raised)}"

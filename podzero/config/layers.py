@@ -10,12 +10,11 @@ from typing import Any, NamedTuple, get_args
 
 import yaml
 
-from podzero.config.commented import to_commented_yaml
 from podzero.config.environments import ChanceGame, Game
 from podzero.config.networks import ResNetConfig
 from podzero.config.section import path_field_of
 from podzero.config.training import OptimizerConfig
-from podzero.config.unique_keys import read_yaml
+from podzero.config.yaml_text import read_yaml, to_commented_yaml
 from podzero.core.errors import ConfigError, nearest
 from podzero.core.importing import file_digest, place_of
 

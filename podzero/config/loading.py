@@ -10,6 +10,7 @@ from typing import Any, get_args
 import pydantic
 from pydantic import BaseModel
 
+from podzero.config.checks import check
 from podzero.config.experiment import Experiment
 from podzero.config.layers import EXTENDS, read_layers
 from podzero.config.section import IMPORT_PATH
@@ -71,11 +72,13 @@ def parse(tree: dict[str, Any], origin: str, inherited: Mapping[str, str] = Mapp
     tree, lines = _without_gone(tree)
     try:
         experiment = Experiment.model_validate(tree)
-    except pydantic.ValidationError as error:
-        lines += explain(error, tree, inherited)
-    else:
+        check(experiment)
         if not lines:
             return experiment
+    except pydantic.ValidationError as error:
+        lines += explain(error, tree, inherited)
+    except ValueError as broken_rule:
+        lines.append(str(broken_rule))
     raise ConfigError("\n  ".join([f"{origin}: this experiment cannot be run:", *lines])) from None
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import pydantic
 from pydantic import Discriminator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Tag
 
-from podzero.config.networks import ResNetConfig
 from podzero.config.section import Fraction, OwnPart, Section, kind_by_name
-
-if TYPE_CHECKING:
-    from podzero.config.experiment import Experiment
 
 
 class _OptimizerConfig(Section):
@@ -165,36 +161,3 @@ class MuZeroConfig(Section):
     needs are not stored."""
     entropy_weight: NonNegativeFloat = 0.0
     """Weight of the entropy bonus, which keeps continuous policies from collapsing."""
-
-
-def schedule_note(experiment: Experiment) -> str | None:
-    """A warning that the schedule never decays, because the run has no limit; None if it does not apply."""
-    optimizer, stop = experiment.learner.optimizer, experiment.stop
-    if optimizer.schedule == "constant" or optimizer.decay_steps or stop != type(stop)():
-        return None
-    return (
-        f"learner.optimizer.schedule = {optimizer.schedule} falls over the run, and section stop has no limit: the "
-        f"learning rate stays at {optimizer.learning_rate:g} after the warm-up. Set stop.minutes, stop.steps, "
-        "stop.games, or learner.optimizer.decay_steps, for it to fall"
-    )
-
-
-def check_tower(experiment: Experiment) -> None:
-    """Checks that the network suits `learner.cpu_convolutions`.
-
-    Raises:
-      ValueError: it does not; the message names a setting that works.
-    """
-    network = experiment.network
-    if experiment.learner.cpu_convolutions != "openvino":
-        return
-    if not isinstance(network, ResNetConfig):
-        raise ValueError(
-            f"learner.cpu_convolutions = openvino supports the network resnet, not '{network.name}'; "
-            "set learner.cpu_convolutions=xla or network.name=resnet"
-        )
-    if network.global_pooling:
-        raise ValueError(
-            "learner.cpu_convolutions = openvino does not support network.global_pooling; "
-            "set learner.cpu_convolutions=xla or network.global_pooling=false"
-        )

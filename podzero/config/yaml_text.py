@@ -1,4 +1,4 @@
-"""Writes settings as YAML with comments."""
+"""YAML as experiments are written: no mapping has a key twice, and each line may end with a comment."""
 
 from __future__ import annotations
 
@@ -7,6 +7,31 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses two sections with one name, of which the first would be lost without a word."""
+
+    # Before the keys that `<<` brings are merged: those may be replaced.
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if (named := (key.tag, key.value)) in seen:
+                raise yaml.MarkedYAMLError(problem=f"'{key.value}' is given twice", problem_mark=key.start_mark)
+            seen.add(named)
+        return node
+
+
+def read_yaml(text: str) -> Any:
+    """The plain values of a YAML document.
+
+    Raises:
+      yaml.YAMLError: it is not valid YAML, or a mapping has a key twice.
+    """
+    return yaml.load(text, _UniqueKeys)
 
 
 def to_commented_yaml(tree: Mapping[str, Any], comments: Mapping[str, str], head: str = "") -> str:

@@ -1,0 +1,254 @@
+"""The rules across the sections of an experiment; those within a section stand in its class.
+
+Each rule is a function of an experiment. A broken one raises a `ValueError`, whose message names settings that work.
+"""
+
+from __future__ import annotations
+
+import math
+
+from podzero.config.acting import ActorsConfig, DataConfig
+from podzero.config.environments import GymnasiumConfig, JaxGameConfig
+from podzero.config.experiment import Experiment
+from podzero.config.networks import OwnNetworkConfig, ResNetConfig
+from podzero.config.training import MuZeroConfig
+
+_SELF_PLAY_OF_GAMES = ("opponents", "opening_fraction", "opening_plies", "root_value_weight", "td_lambda")
+"""Settings of section `actors` that MuZero's actors do not have."""
+
+
+def check(experiment: Experiment) -> None:
+    """Applies all rules, in this order, up to the first that is broken.
+
+    Raises:
+      ValueError: a rule is broken; the message names settings that work.
+    """
+    check_network(experiment)
+    check_self_play(experiment)
+    check_placement(experiment)
+    check_tower(experiment)
+    check_replay(experiment)
+    check_hosts(experiment)
+    # Both divide the batch among the hosts, which now is known to work.
+    check_reanalyse(experiment)
+    check_data(experiment)
+
+
+def check_network(experiment: Experiment) -> None:
+    """The network and its training suit the environment: a model is learned where the rules are not known."""
+    env, network = experiment.env, experiment.network
+    if isinstance(env, GymnasiumConfig):
+        if not experiment.learns_model:
+            own = "network.learns_model=true if it does, "
+            raise ValueError(
+                f"{env.title} needs a network that learns a model, and '{network.name}' does not; set "
+                f"{own if isinstance(network, OwnNetworkConfig) else ''}network.name to muzero_mlp or "
+                "muzero_resnet, or env.name to gymnasium_simulator if the environment can be copied"
+            )
+        if experiment.evaluation.opponents:
+            raise ValueError(
+                f"evaluation.opponents: {env.title} has one player, so there are no opponents; remove them"
+            )
+    elif experiment.learns_model:
+        raise ValueError(
+            f"'{network.name}' learns a model, but the rules of '{env.name}' are known; set network.name "
+            "to resnet, transformer or mlp"
+        )
+    if not experiment.learns_model:
+        if experiment.muzero != MuZeroConfig():
+            raise ValueError(
+                f"section muzero is only for networks that learn a model, and '{network.name}' does not; remove it"
+            )
+        return
+    if experiment.teacher is not None:
+        raise ValueError(
+            f"teacher: '{network.name}' also predicts positions that no observation shows, for which a "
+            "teacher's network has no policy; a teacher is only for networks of games with known rules: remove it"
+        )
+    if experiment.replay.samples_per_item != 1:
+        raise ValueError(
+            f"replay.samples_per_item {experiment.replay.samples_per_item}: an episode yields any number of windows, "
+            "so each item must hold one window; set replay.samples_per_item=1"
+        )
+    if experiment.search.q_scale == "bounds":
+        raise ValueError(f"search.q_scale: values of {env.title} have no known bounds; set it to tree or node")
+
+
+def check_self_play(experiment: Experiment) -> None:
+    """Settings of self-play that only games have are left alone where a model is learned."""
+    for name in _SELF_PLAY_OF_GAMES if experiment.learns_model else ():
+        if getattr(experiment.actors, name) != ActorsConfig.model_fields[name].default:
+            raise ValueError(
+                f"actors.{name} is only for self-play of games, and '{experiment.network.name}' learns from "
+                f"{experiment.env.title}; remove it"
+            )
+
+
+def check_placement(experiment: Experiment) -> None:
+    """The environment and the network suit `actors.inference`."""
+    inference, env, network = experiment.actors.inference, experiment.env, experiment.network
+    if inference == "device" and not isinstance(env, JaxGameConfig):
+        raise ValueError(
+            f"actors.inference = device plays games in JAX, and {env.title} runs on the host; set actors.inference="
+            f"{'local' if experiment.learns_model else 'server or local'}"
+        )
+    where, games = experiment.cluster.tpu, experiment.actors.games
+    if experiment.actors.beside_learner and where is not None and games % where.chips_of_host:
+        raise ValueError(
+            f"actors.games {games} cannot be divided among the {where.chips_of_host} chips of a host of "
+            f"{where.short_name}, which play; set it to {(games // where.chips_of_host + 1) * where.chips_of_host}"
+        )
+    if inference == "int8" and not isinstance(network, ResNetConfig):
+        raise ValueError(
+            f"actors.inference = int8 supports the network resnet, not '{network.name}'; "
+            "set actors.inference=local or network.name=resnet"
+        )
+    if experiment.int8.on_tpu and inference not in ("server", "device"):
+        raise ValueError(
+            f"int8.on_tpu is for evaluation on TPUs, and actors.inference = {inference} evaluates on CPUs; set "
+            "actors.inference=server or device, or actors.inference=int8 for int8 on CPUs"
+        )
+    if experiment.int8.on_tpu and not isinstance(network, ResNetConfig):
+        raise ValueError(
+            f"int8.on_tpu supports the network resnet, not '{network.name}'; "
+            "set int8.on_tpu=false or network.name=resnet"
+        )
+    if inference == "server" and experiment.learns_model:
+        raise ValueError(
+            f"actors.inference = server evaluates positions, and '{network.name}' learns a model; "
+            "set actors.inference=local"
+        )
+    if inference == "server" and games % experiment.server.groups:
+        raise ValueError(
+            f"actors.games {games} cannot be divided into server.groups = {experiment.server.groups} equal groups"
+        )
+
+
+def check_tower(experiment: Experiment) -> None:
+    """The network suits `learner.cpu_convolutions`."""
+    network = experiment.network
+    if experiment.learner.cpu_convolutions != "openvino":
+        return
+    if not isinstance(network, ResNetConfig):
+        raise ValueError(
+            f"learner.cpu_convolutions = openvino supports the network resnet, not '{network.name}'; "
+            "set learner.cpu_convolutions=xla or network.name=resnet"
+        )
+    if network.global_pooling:
+        raise ValueError(
+            "learner.cpu_convolutions = openvino does not support network.global_pooling; "
+            "set learner.cpu_convolutions=xla or network.global_pooling=false"
+        )
+
+
+def check_replay(experiment: Experiment) -> None:
+    """Replay can hold what learning starts from, and its tolerance admits every insert and read."""
+    if not experiment.has_self_play:
+        return
+    replay, tolerance, least = experiment.replay, experiment.replay_tolerance, experiment.least_tolerance
+    advice = _enough(experiment)
+    if replay.min_size > replay.capacity:
+        raise ValueError(
+            f"replay.min_size {replay.min_size} is larger than replay.capacity {replay.capacity}: "
+            f"learning would never start; {advice}"
+        )
+    if tolerance < least:
+        raise ValueError(
+            f"replay.tolerance {tolerance:g} would deadlock: with samples_per_insert {replay.samples_per_insert:g}, "
+            f"batch {experiment.learner.batch_size}, {replay.shards} shards and {replay.samples_per_item} samples per "
+            f"item it must be at least {least:g}; {advice}"
+        )
+    # With a larger one, the first samples could be learned from more often than `samples_per_insert` says.
+    if tolerance > replay.samples_per_insert * replay.min_size:
+        raise ValueError(
+            f"replay.min_size {replay.min_size} is too small: samples_per_insert * min_size "
+            f"({replay.samples_per_insert * replay.min_size:g}) must be at least the tolerance {tolerance:g}; {advice}"
+        )
+
+
+def _enough(experiment: Experiment) -> str:
+    """The smallest replay settings, not below the given ones, that avoid a deadlock; for messages."""
+    replay = experiment.replay
+    tolerance = max(experiment.replay_tolerance, math.ceil(experiment.least_tolerance))
+    min_size = max(replay.min_size, math.ceil(tolerance / replay.samples_per_insert))
+    wanted = {"min_size": min_size, "capacity": max(replay.capacity, min_size)}
+    if tolerance > experiment.replay_tolerance:
+        wanted["tolerance"] = math.ceil(tolerance)
+    raised = [f"replay.{name}={value}" for name, value in wanted.items() if value != getattr(replay, name)]
+    return f"set {' '.join(raised)}"
+
+
+def check_hosts(experiment: Experiment) -> None:
+    """The learner hosts share replay shards and batch equally."""
+    hosts = experiment.cluster.learner_hosts
+    shares = {"replay.shards": experiment.replay_shards, "learner.batch_size": experiment.learner.batch_size}
+    for name, value in shares.items():
+        if value % hosts:
+            raise ValueError(
+                f"{name} {value} is not a multiple of the {hosts} learner hosts (cluster.slice, cluster.hosts), "
+                f"which share it equally; set {name}={(value // hosts + 1) * hosts}"
+            )
+
+
+def check_reanalyse(experiment: Experiment) -> None:
+    """Every host gets fresh and reanalysed samples, and learning can start."""
+    reanalyse, items, hosts = experiment.reanalyse, experiment.replay.samples_per_item, experiment.cluster.learner_hosts
+    if not reanalyse.share:
+        return
+    if experiment.learner.batch_size < 2 * hosts:
+        raise ValueError(
+            f"learner.batch_size {experiment.learner.batch_size} is too small for reanalyse.share {reanalyse.share:g}: "
+            f"each of {hosts} hosts needs a fresh and a reanalysed sample in every batch; "
+            f"set learner.batch_size={2 * hosts} or more"
+        )
+    if reanalyse.games % items:
+        raise ValueError(
+            f"reanalyse.games {reanalyse.games} must be a multiple of replay.samples_per_item ({items}); "
+            f"set reanalyse.games={(reanalyse.games // items + 1) * items}"
+        )
+    least = experiment.reanalysed_min_size
+    if reanalyse.capacity < least:
+        raise ValueError(
+            f"reanalyse.capacity {reanalyse.capacity} is too small: learning starts from {least} reanalysed samples "
+            f"(replay.tolerance / replay.samples_per_insert); set reanalyse.capacity={least} or more"
+        )
+
+
+def check_data(experiment: Experiment) -> None:
+    """The experiment can train on recorded games."""
+    data, reanalyse, hosts = experiment.data, experiment.reanalyse, experiment.cluster.learner_hosts
+    if data.records is None:
+        if data != DataConfig():
+            raise ValueError("section data is only for recorded games; set data.records to their folder")
+        return
+    if not experiment.has_self_play:
+        if experiment.stop.games is not None:
+            raise ValueError("stop.games: no games are played at data.share 1; set stop.steps or stop.minutes")
+        if reanalyse.share:
+            raise ValueError("reanalyse.share: no states are stored at data.share 1; set reanalyse.share=0")
+        return
+    if experiment.replay.sampler == "prioritized":
+        raise ValueError("replay.sampler: recorded samples have no priorities; set replay.sampler=uniform")
+    if data.share + reanalyse.share >= 1:
+        raise ValueError(
+            f"data.share {data.share:g} and reanalyse.share {reanalyse.share:g} leave no room for fresh samples; "
+            "their sum must be below 1"
+        )
+    least = hosts * (3 if reanalyse.share else 2)
+    if experiment.learner.batch_size < least:
+        raise ValueError(
+            f"learner.batch_size {experiment.learner.batch_size} is too small for data.share {data.share:g}: each of "
+            f"{hosts} hosts needs a sample of every kind in every batch; set learner.batch_size={least} or more"
+        )
+
+
+def schedule_note(experiment: Experiment) -> str | None:
+    """A warning that the schedule never decays, because the run has no limit; None if it does not apply."""
+    optimizer, stop = experiment.learner.optimizer, experiment.stop
+    if optimizer.schedule == "constant" or optimizer.decay_steps or not stop.unlimited:
+        return None
+    return (
+        f"learner.optimizer.schedule = {optimizer.schedule} falls over the run, and section stop has no limit: the "
+        f"learning rate stays at {optimizer.learning_rate:g} after the warm-up. Set stop.minutes, stop.steps, "
+        "stop.games, or learner.optimizer.decay_steps, for it to fall"
+    )
