@@ -1,14 +1,13 @@
 """Networks of one's own, named by an import path: Flax and Haiku modules, and pairs of functions.
 
-docs/own_network.md is the contract. Each kind has an adapter, which turns what the path names into two functions:
-`init(key, observation)`, which returns nested dicts of parameters, and `apply(params, observation)`, which returns
-logits and values. They make the module anew each time they are traced, since the dtype is known only then.
+docs/own_network.md is the contract. An adapter for each library turns what the path names into two functions, `init`
+and `apply`. They make the module anew each time they are traced, since the dtype is known only then.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,28 +19,180 @@ import numpy as np
 from flax import nnx
 
 from podzero.config import OwnModelConfig, OwnNetworkConfig
-from podzero.config.own_code import OwnCode, Parameters, own_code, signature_of
+from podzero.config.own_code import Parameters, own_code, signature_of
 from podzero.core.errors import ConfigError
 from podzero.core.types import Array, EnvSpec, ModelNetwork, Network, Params
 from podzero.networks.layers import compute_dtype
 from podzero.networks.muzero import LOG_STD_BOUNDS, MEAN_BOUND, Projection, action_features, decode, encode, unit_range
-
-OFFERED = ("num_actions", "observation_shape", "dtype")
-"""The arguments that podzero passes to what takes them: A, the shape of one observation, the dtype to compute in."""
-NETWORK_OFFERED = (*OFFERED, "num_values")
-"""The arguments offered to networks of games: also the number of values of a position, `EnvSpec.values`."""
 
 Make = Callable[..., Any]
 """Calls what the path names with its keyword arguments."""
 
 
 class _Functions(NamedTuple):
-    """A network before its inputs and outputs are converted."""
+    """What a path names, as pure functions."""
 
-    init: Callable[[jax.Array, jax.Array], Params]
-    """Maps a key and observations `[1, ...]` to nested dicts."""
-    apply: Callable[[Params, jax.Array], Any]
-    """Maps parameters and observations `[B, ...]` to what the user's code returns."""
+    init: Callable[..., tuple[Params, Iterable[str]]]
+    """`(key, *inputs)` to nested dicts of parameters, and the names of what else the module keeps, which is refused."""
+    apply: Callable[..., Any]
+    """`(params, method, *inputs)` to what the method of the module returns."""
+
+
+def _linen(make: Make, every: Callable[..., Any]) -> _Functions:
+    """`every(module, *inputs)` calls all methods, so that each creates its parameters."""
+
+    def init(key: jax.Array, *inputs: jax.Array) -> tuple[Params, Iterable[str]]:
+        variables = dict(make().init(key, *inputs, method=every))
+        return variables.pop("params", {}), variables
+
+    def apply(params: Params, method: str, *inputs: jax.Array) -> Any:
+        return make().apply({"params": params}, *inputs, method=method)
+
+    return _Functions(init, apply)
+
+
+def _nnx(make: Make, every: Callable[..., Any]) -> _Functions:
+    del every  # modules of NNX create their parameters when they are made
+
+    def init(key: jax.Array, *inputs: jax.Array) -> tuple[Params, Iterable[str]]:
+        del inputs
+        params, others = nnx.state(make(rngs=nnx.Rngs(key)), nnx.Param, ...)
+        # The modules of a list have numbers, which become strings here; `replace_by_pure_dict` takes them as numbers.
+        leaves = {tuple(map(str, path)): leaf.get_value() for path, leaf in nnx.to_flat_state(params)}
+        kinds = {type(leaf).__name__ for _, leaf in nnx.to_flat_state(others)}
+        return nnx.traversals.unflatten_mapping(leaves), sorted(kinds)
+
+    def apply(params: Params, method: str, *inputs: jax.Array) -> Any:
+        graph, state = nnx.split(nnx.eval_shape(lambda: make(rngs=nnx.Rngs(0))))
+        nnx.replace_by_pure_dict(state, dict(params))
+        return getattr(nnx.merge(graph, state), method)(*inputs)
+
+    return _Functions(init, apply)
+
+
+def _haiku(make: Make, every: Callable[..., Any]) -> _Functions:
+    def functions() -> tuple[Callable[..., Any], Callable[..., Any]]:
+        module = make()
+        return partial(every, module), lambda method, *inputs: getattr(module, method)(*inputs)
+
+    transformed = hk.multi_transform_with_state(functions)
+
+    def apply(params: Params, method: str, *inputs: jax.Array) -> Any:
+        return transformed.apply(params, {}, None, method, *inputs)[0]
+
+    return _Functions(transformed.init, apply)
+
+
+ADAPTERS: dict[type, Callable[[Make, Callable[..., Any]], _Functions]] = {
+    nn.Module: _linen,
+    nnx.Module: _nnx,
+    hk.Module: _haiku,
+}
+"""The adapter for modules of each library."""
+
+
+def _pair(make: Make, where: str) -> _Functions:
+    """The functions of what a function returns: a pair of functions, or a transformed Haiku function."""
+
+    def pair() -> Any:
+        made = make()
+        if isinstance(made, hk.TransformedWithState):
+            made = hk.without_state(made)
+        if isinstance(made, hk.Transformed):
+            return hk.without_apply_rng(made)
+        if isinstance(made, tuple) and len(made) == 2 and all(map(callable, made)):
+            return hk.Transformed(*made)
+        raise ConfigError(
+            f"{where} is {_described(made)}; expected a Flax or Haiku module class, or a function that returns the two "
+            "functions init(key, observation) and apply(params, observation), or hk.transform(...)"
+        )
+
+    return _Functions(
+        lambda key, observation: (pair().init(key, observation), ()),
+        lambda params, method, observation: pair().apply(params, observation),
+    )
+
+
+class _Own:
+    """A user's network, whose exceptions become errors that name the line of the user's code."""
+
+    def __init__(
+        self,
+        config: OwnNetworkConfig | OwnModelConfig,
+        offered: Mapping[str, Any],
+        every: Callable[..., Any],
+        methods: tuple[str, ...] = (),
+    ) -> None:
+        """Imports what `config.name` names.
+
+        Args:
+          config: the section `network`.
+          offered: the arguments that podzero passes to what takes them; the dtype is known later.
+          every: calls all methods of a module.
+          methods: the methods that it must have, as a module; none if it may be a pair of functions.
+        """
+        self.code = own_code(config, "network", tuple(offered), _parameters)
+        self._offered, self._config = offered, config
+        if config.compute_dtype == "bfloat16" and "dtype" not in self.code.parameters:
+            raise ConfigError(
+                f"{self.code.where} has no argument 'dtype', so it computes in float32; give it one, or remove "
+                "network.compute_dtype"
+            )
+        target = self.code.target
+        bases = inspect.getmro(target) if inspect.isclass(target) else ()
+        adapter = next((adapter for base, adapter in ADAPTERS.items() if base in bases), None)
+        if methods and not (adapter and all(hasattr(target, name) for name in methods)):
+            raise ConfigError(
+                f"{self.code.where} is no Flax or Haiku module class with the methods {', '.join(methods)}, which a "
+                "network that learns a model needs"
+            )
+        self._functions = adapter(self._make, every) if adapter else _pair(self._make, self.code.where)
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The dtype to compute in, see `compute_dtype`."""
+        return compute_dtype(self._config.compute_dtype if "dtype" in self.code.parameters else "float32")
+
+    def _make(self, **more: Any) -> Any:
+        return self.code.make({**self._offered, "dtype": self.dtype}, **more)
+
+    def init(self, key: Array, *inputs: jax.Array) -> Params:
+        """The parameters, without anything else that a module keeps."""
+        with self.code.running("its initialization"):
+            params, state = self._functions.init(jnp.asarray(key), *inputs)
+        if found := ", ".join(state):
+            raise ConfigError(
+                f"{self.code.where} holds state besides its parameters ({found}), which podzero does not support; "
+                "replace batch normalization by layer, group or weight normalization, and remove dropout"
+            )
+        return params
+
+    def run(self, params: Params, method: str, *inputs: jax.Array, returns: tuple[str, ...]) -> list[jax.Array]:
+        """The outputs of a method, of which there must be as many as `returns` has names."""
+        what = "its evaluation" if method == "__call__" else f"{method}()"
+        with self.code.running(what):
+            found = self._functions.apply(params, method, *inputs)
+        outputs = found if isinstance(found, (tuple, list)) else [found]
+        if len(outputs) != len(returns):
+            raise ConfigError(
+                f"{self.code.where}: {what} returned {_described(found)}; expected {' and '.join(returns)}"
+            )
+        return [jnp.asarray(output) for output in outputs]
+
+
+def _parameters(target: Any) -> Parameters:
+    """The parameters of a function or class, without those that its library passes."""
+    if not (inspect.isclass(target) and issubclass(target, tuple(ADAPTERS))):
+        return signature_of(target)
+    # The metaclasses of NNX and Haiku hide the signature of a class.
+    found = signature_of(target.__init__)
+    return {name: each for name, each in found.items() if name not in ("self", "parent", "name", "rngs")}
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"an array of shape {list(value.shape)}" if hasattr(value, "shape") else f"a {type(value).__name__}"
 
 
 def own_network(config: OwnNetworkConfig, spec: EnvSpec) -> Network:
@@ -54,169 +205,23 @@ def own_network(config: OwnNetworkConfig, spec: EnvSpec) -> Network:
       ConfigError: it cannot be imported, its file is not that of the experiment, or it does not take the arguments of
         the experiment. `init` and `apply` raise it if the user's code fails while they are traced.
     """
-    code = own_code(config, "network", NETWORK_OFFERED, _parameters)
-    known = {"num_actions": spec.num_actions, "observation_shape": spec.observation_shape, "num_values": spec.values}
-    dtype, make = _making(code, config, known)
-    functions = _adapt(code.target, make, code.where)
+    offered = {
+        "num_actions": spec.num_actions,
+        "observation_shape": spec.observation_shape,
+        "dtype": None,
+        "num_values": spec.values,
+    }
+    own = _Own(config, offered, every=lambda module, observation: module(observation))
 
     def init(key: Array) -> Params:
-        with code.running("its initialization"):
-            return functions.init(jnp.asarray(key), jnp.zeros((1, *spec.observation_shape), dtype()))
+        return own.init(key, jnp.zeros((1, *spec.observation_shape), own.dtype))
 
     def apply(params: Params, observation: Array) -> tuple[jax.Array, jax.Array]:
-        with code.running("its evaluation"):
-            outputs = functions.apply(params, jnp.asarray(observation, dtype()))
-        if not (isinstance(outputs, (tuple, list)) and len(outputs) == 2):
-            raise ConfigError(f"{code.where}: it returned {_described(outputs)}; expected policy logits and values")
-        logits, value = (jnp.asarray(output, jnp.float32) for output in outputs)
-        return logits, value
+        observed = jnp.asarray(observation, own.dtype)
+        logits, value = own.run(params, "__call__", observed, returns=("policy logits", "values"))
+        return logits.astype(jnp.float32), value.astype(jnp.float32)
 
     return Network(init, apply)
-
-
-def _making(
-    code: OwnCode, config: OwnNetworkConfig | OwnModelConfig, offered: Mapping[str, Any]
-) -> tuple[Callable[[], np.dtype[np.generic]], Make]:
-    """The dtype to compute in, known only while tracing, and what makes the network with the arguments `offered`.
-
-    Raises:
-      ConfigError: bfloat16 is asked for, and the network takes no dtype.
-    """
-    takes_dtype = "dtype" in code.parameters
-    if config.compute_dtype == "bfloat16" and not takes_dtype:
-        raise ConfigError(
-            f"{code.where} has no argument 'dtype', so it computes in float32; give it one, or remove "
-            "network.compute_dtype"
-        )
-
-    def dtype() -> np.dtype[np.generic]:
-        return compute_dtype(config.compute_dtype if takes_dtype else "float32")
-
-    def make(**more: Any) -> Any:
-        return code.make({**offered, "dtype": dtype()}, **more)
-
-    return dtype, make
-
-
-def _parameters(target: Any) -> Parameters:
-    """The parameters of a function or class, without those that its library passes."""
-    if not (inspect.isclass(target) and issubclass(target, (nn.Module, nnx.Module, hk.Module))):
-        return signature_of(target)
-    # The metaclasses of NNX and Haiku hide the signature of a class.
-    found = signature_of(target.__init__)
-    return {name: each for name, each in found.items() if name not in ("self", "parent", "name", "rngs")}
-
-
-def _adapt(target: Any, make: Make, where: str) -> _Functions:
-    """The functions of what a path names."""
-    if inspect.isclass(target) and issubclass(target, nn.Module):
-        return _linen(make, where)
-    if inspect.isclass(target) and issubclass(target, nnx.Module):
-        return _nnx(make, where)
-    if inspect.isclass(target) and issubclass(target, hk.Module):
-
-        def evaluate(observation: jax.Array) -> Any:
-            return make()(observation)
-
-        return _haiku(lambda: hk.transform_with_state(evaluate), where)
-    return _returned(make, where)
-
-
-def _linen(make: Make, where: str) -> _Functions:
-    def init(key: jax.Array, observation: jax.Array) -> Params:
-        variables = make().init(key, observation)
-        _refuse_state([name for name in variables if name != "params"], where)
-        return variables.get("params", {})
-
-    return _Functions(init, lambda params, observation: make().apply({"params": params}, observation))
-
-
-def _nnx(make: Make, where: str) -> _Functions:
-    def init(key: jax.Array, observation: jax.Array) -> Params:
-        del observation
-        _, params, *rest = nnx.split(make(rngs=nnx.Rngs(key)), nnx.Param, ...)
-        _refuse_state(sorted({type(each).__name__ for _, each in nnx.to_flat_state(rest[0])}), where)
-        return _named(nnx.to_pure_dict(params))
-
-    return _Functions(init, lambda params, observation: _nnx_module(make, params)(observation))
-
-
-def _nnx_module(make: Make, params: Params) -> Any:
-    graph, state = nnx.split(nnx.eval_shape(lambda: make(rngs=nnx.Rngs(0))))
-    nnx.replace_by_pure_dict(state, _renamed(params, nnx.to_pure_dict(state)))
-    return nnx.merge(graph, state)
-
-
-def _named(tree: Any) -> Any:
-    """Nested dicts with strings as keys: NNX numbers the modules of a list."""
-    return {str(key): _named(child) for key, child in tree.items()} if isinstance(tree, Mapping) else tree
-
-
-def _renamed(params: Params, like: Any) -> Any:
-    """The inverse of `_named`, with the keys of `like`."""
-    return {key: _renamed(params[str(key)], child) for key, child in like.items()} if isinstance(like, dict) else params
-
-
-def _haiku(transformed: Callable[[], hk.TransformedWithState], where: str) -> _Functions:
-    def init(key: jax.Array, observation: jax.Array) -> Params:
-        params, state = transformed().init(key, observation)
-        _refuse_state(list(state), where)
-        return params
-
-    return _Functions(init, lambda params, observation: transformed().apply(params, {}, None, observation)[0])
-
-
-def _returned(make: Make, where: str) -> _Functions:
-    """The functions of what a function returns: a transformed Haiku function, or a pair of functions."""
-
-    def pair() -> _Functions:
-        made = make()
-        if isinstance(made, hk.TransformedWithState):
-            return _haiku(lambda: made, where)
-        if isinstance(made, hk.Transformed):
-            return _Functions(made.init, lambda params, observation: made.apply(params, None, observation))
-        if isinstance(made, tuple) and len(made) == 2 and all(map(callable, made)):
-            return _Functions(*made)
-        raise ConfigError(
-            f"{where} is {_described(made)}; expected a Flax or Haiku module class, or a function that returns the two "
-            "functions init(key, observation) and apply(params, observation), or a transformed Haiku function"
-        )
-
-    return _Functions(
-        lambda key, observation: pair().init(key, observation),
-        lambda params, observation: pair().apply(params, observation),
-    )
-
-
-def _refuse_state(kinds: list[str], where: str) -> None:
-    """Refuses variables other than parameters, such as running means or the state of dropout."""
-    if kinds:
-        raise ConfigError(
-            f"{where} holds state besides its parameters ({', '.join(kinds)}), which podzero does not support; replace "
-            "batch normalization by layer, group or weight normalization, and remove dropout"
-        )
-
-
-def _described(value: Any) -> str:
-    if isinstance(value, (tuple, list)):
-        return f"a {type(value).__name__} of {len(value)}"
-    return f"an array of shape {list(value.shape)}" if hasattr(value, "shape") else f"a {type(value).__name__}"
-
-
-MODEL_OFFERED = (*OFFERED, "action_shape", "bins")
-"""The arguments offered to networks that learn a model: also the shape of one action (empty for discrete actions), and
-the number of logits of a value or a reward."""
-METHODS = ("represent", "predict", "dynamics")
-"""The methods of a module that learns a model."""
-
-
-class _Methods(NamedTuple):
-    """A network that learns a model before its inputs and outputs are converted."""
-
-    init: Callable[[jax.Array, jax.Array, jax.Array], Params]
-    """Maps a key, observations and actions, each with a batch of one, to nested dicts."""
-    call: Callable[..., Any]
-    """Maps parameters, the name of a method and its arguments to what the user's code returns."""
 
 
 def own_model(config: OwnModelConfig, spec: EnvSpec) -> ModelNetwork:
@@ -228,76 +233,58 @@ def own_model(config: OwnModelConfig, spec: EnvSpec) -> ModelNetwork:
     Raises:
       ConfigError: see `own_network`.
     """
-    code = own_code(config, "network", MODEL_OFFERED, _parameters)
-    known = {"num_actions": spec.num_actions, "observation_shape": spec.observation_shape}
-    dtype, make = _making(code, config, {**known, "action_shape": spec.action_shape, "bins": config.bins})
-    model = _OwnModel(code, spec, dtype, _adapt_model(code.target, make, code.where), config.projection)
+    offered = {
+        "num_actions": spec.num_actions,
+        "observation_shape": spec.observation_shape,
+        "dtype": None,
+        "action_shape": spec.action_shape,
+        "bins": config.bins,
+    }
+    own = _Own(config, offered, _every_method, ("represent", "predict", "dynamics"))
+
+    def project_latent(latent: jax.Array, predicted: bool) -> jax.Array:
+        return Projection(config.projection)(latent, predicted)
+
+    projection = hk.transform(project_latent)
+
+    def features(action: Array) -> jax.Array:
+        return action_features(action, spec).astype(own.dtype)
+
+    def init(key: Array) -> Params:
+        own_key, projection_key = jax.random.split(jnp.asarray(key))
+        observation = jnp.zeros((1, *spec.observation_shape), own.dtype)
+        action = features(jnp.zeros((1, *spec.action_shape), jnp.float32 if spec.action_shape else jnp.int32))
+        params = {"network": own.init(own_key, observation, action)}
+        return params | {"projection": projection.init(projection_key, represent(params, observation), True)}
+
+    def represent(params: Params, observation: Array) -> jax.Array:
+        observed = jnp.asarray(observation, own.dtype)
+        (latent,) = own.run(params["network"], "represent", observed, returns=("latent states",))
+        return unit_range(latent)
+
+    def predict(params: Params, latent: jax.Array) -> tuple[jax.Array, jax.Array]:
+        found = own.run(params["network"], "predict", latent.astype(own.dtype), returns=("policies", "value logits"))
+        policy, value = (output.astype(jnp.float32) for output in found)
+        return _bounded(policy) if spec.action_shape else policy, value
+
+    def dynamics(params: Params, latent: jax.Array, action: Array) -> tuple[jax.Array, jax.Array]:
+        inputs, returns = (latent.astype(own.dtype), features(action)), ("latent states", "reward logits")
+        after, reward = own.run(params["network"], "dynamics", *inputs, returns=returns)
+        if after.shape != latent.shape:
+            shapes = f"{list(after.shape)}; expected {list(latent.shape)}"
+            raise ConfigError(f"{own.code.where}: dynamics() returned latent states of shape {shapes}")
+        return unit_range(after), reward.astype(jnp.float32)
+
     return ModelNetwork(
-        init=model.init,
-        represent=model.represent,
-        predict=model.predict,
-        dynamics=model.dynamics,
-        project=model.project,
+        init=init,
+        represent=represent,
+        predict=predict,
+        dynamics=dynamics,
+        project=lambda params, latent, predicted: projection.apply(params["projection"], None, latent, predicted),
         encode=partial(encode, support=config.support),
         decode=partial(decode, support=config.support),
         observe=lambda params, observations: params,
     )
-
-
-class _OwnModel:
-    """The functions of a `ModelNetwork`, which call the user's methods."""
-
-    def __init__(
-        self, code: OwnCode, spec: EnvSpec, dtype: Callable[[], np.dtype[np.generic]], methods: _Methods, width: int
-    ) -> None:
-        """`width` is that of the projection."""
-        self._code, self._spec, self._dtype, self._methods = code, spec, dtype, methods
-
-        def projected(latent: jax.Array, predicted: bool) -> jax.Array:
-            return Projection(width)(latent, predicted)
-
-        self._projection = hk.transform(projected)
-
-    def init(self, key: Array) -> Params:
-        spec = self._spec
-        own_key, projection_key = jax.random.split(jnp.asarray(key))
-        observation = jnp.zeros((1, *spec.observation_shape), self._dtype())
-        action = self._features(jnp.zeros((1, *spec.action_shape), jnp.float32 if spec.action_shape else jnp.int32))
-        with self._code.running("its initialization"):
-            params = {"network": self._methods.init(own_key, observation, action)}
-        latent = self.represent(params, observation)
-        return params | {"projection": self._projection.init(projection_key, latent, True)}
-
-    def represent(self, params: Params, observation: Array) -> jax.Array:
-        return unit_range(jnp.asarray(self._run(params, "represent", jnp.asarray(observation, self._dtype()))))
-
-    def predict(self, params: Params, latent: jax.Array) -> tuple[jax.Array, jax.Array]:
-        found = self._run(params, "predict", latent.astype(self._dtype()), outputs=2)
-        policy, value = (jnp.asarray(output, jnp.float32) for output in found)
-        return _bounded(policy) if self._spec.action_shape else policy, value
-
-    def dynamics(self, params: Params, latent: jax.Array, action: Array) -> tuple[jax.Array, jax.Array]:
-        found = self._run(params, "dynamics", latent.astype(self._dtype()), self._features(action), outputs=2)
-        after, reward = (jnp.asarray(output, jnp.float32) for output in found)
-        if after.shape != latent.shape:
-            shapes = f"{list(after.shape)}; expected {list(latent.shape)}"
-            raise ConfigError(f"{self._code.where}: dynamics() returned latent states of shape {shapes}")
-        return unit_range(after), reward
-
-    def project(self, params: Params, latent: jax.Array, predicted: bool) -> jax.Array:
-        projected: jax.Array = self._projection.apply(params["projection"], None, latent, predicted)
-        return projected
-
-    def _features(self, action: Array) -> jax.Array:
-        return action_features(action, self._spec).astype(self._dtype())
-
-    def _run(self, params: Params, method: str, *inputs: jax.Array, outputs: int = 1) -> Any:
-        with self._code.running(f"{method}()"):
-            found = self._methods.call(params["network"], method, *inputs)
-        if outputs != (len(found) if isinstance(found, (tuple, list)) else 1):
-            where = self._code.where
-            raise ConfigError(f"{where}: {method}() returned {_described(found)}; expected {outputs} array(s)")
-        return found
 
 
 def _bounded(policy: jax.Array) -> jax.Array:
@@ -306,55 +293,7 @@ def _bounded(policy: jax.Array) -> jax.Array:
     return jnp.stack([mean, jnp.clip(policy[:, 1], *LOG_STD_BOUNDS)], axis=1)
 
 
-def _each_method(module: Any, observation: jax.Array, action: jax.Array) -> Any:
+def _every_method(module: Any, observation: jax.Array, action: jax.Array) -> Any:
     """Calls all methods, so that each creates its parameters."""
     latent = module.represent(observation)
     return module.predict(latent), module.dynamics(latent, action)
-
-
-def _adapt_model(target: Any, make: Make, where: str) -> _Methods:
-    """The methods of what a path names."""
-    kinds = (nn.Module, nnx.Module, hk.Module)
-    if not (inspect.isclass(target) and issubclass(target, kinds) and all(hasattr(target, name) for name in METHODS)):
-        raise ConfigError(
-            f"{where} is no Flax or Haiku module class with the methods {', '.join(METHODS)}, which a network that "
-            "learns a model needs"
-        )
-    if issubclass(target, nn.Module):
-        return _linen_methods(make, where)
-    return _nnx_methods(make, where) if issubclass(target, nnx.Module) else _haiku_methods(make, where)
-
-
-def _linen_methods(make: Make, where: str) -> _Methods:
-    def init(key: jax.Array, observation: jax.Array, action: jax.Array) -> Params:
-        variables = make().init(key, observation, action, method=_each_method)
-        _refuse_state([name for name in variables if name != "params"], where)
-        return variables.get("params", {})
-
-    def call(params: Params, method: str, *inputs: jax.Array) -> Any:
-        return make().apply({"params": params}, *inputs, method=method)
-
-    return _Methods(init, call)
-
-
-def _nnx_methods(make: Make, where: str) -> _Methods:
-    def init(key: jax.Array, observation: jax.Array, action: jax.Array) -> Params:
-        del action
-        return _nnx(make, where).init(key, observation)
-
-    return _Methods(init, lambda params, method, *inputs: getattr(_nnx_module(make, params), method)(*inputs))
-
-
-def _haiku_methods(make: Make, where: str) -> _Methods:
-    def functions() -> tuple[Callable[..., Any], dict[str, Callable[..., Any]]]:
-        module = make()
-        return partial(_each_method, module), {name: getattr(module, name) for name in METHODS}
-
-    transformed = hk.multi_transform_with_state(functions)
-
-    def init(key: jax.Array, observation: jax.Array, action: jax.Array) -> Params:
-        params, state = transformed.init(key, observation, action)
-        _refuse_state(list(state), where)
-        return params
-
-    return _Methods(init, lambda params, method, *inputs: transformed.apply[method](params, {}, None, *inputs)[0])

@@ -49,7 +49,7 @@ def test_policies_of_continuous_actions_are_bounded():
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
-        ("OneOutput", r"predict\(\).*2 array"),
+        ("OneOutput", r"predict\(\).*policies and value logits"),
         ("FewBins", r"rewards.*\[6, 10\].*\[6, 11\]"),
         ("OtherLatent", r"dynamics\(\).*11\].*8\]"),
         ("WholeBatch", r"latent states.*other observations"),
