@@ -10,8 +10,8 @@ from typing import Any
 from scipy import special
 
 from podzero.benchmarks.inner_nodes import VALUE_WRONG
+from podzero.benchmarks.markdown import Row, table
 from podzero.config.loading import GONE
-from podzero.tools.compile.markdown import Row, table
 
 Json = Mapping[str, Any]
 

@@ -10,8 +10,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
+from podzero.benchmarks.markdown import table
 from podzero.core.errors import PodzeroError
-from podzero.tools.compile.markdown import table
 
 STATED = {
     "appnope": "BSD-2-Clause",

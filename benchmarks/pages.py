@@ -15,15 +15,15 @@ from statistics import median
 from typing import Any
 
 from podzero.benchmarks.ablations_page import FILES, ablations_page
+from podzero.benchmarks.compile_results import StoredResults
+from podzero.benchmarks.compile_table import table_files
 from podzero.benchmarks.licences_page import licence_of, licences_page, read_lock
+from podzero.benchmarks.markdown import Row, table
 from podzero.benchmarks.results_page import page_of_results, removed_settings
 from podzero.config import load
 from podzero.replay import server_python
 from podzero.runtime.program import figure, program
 from podzero.tools.bench.measuring import ratios
-from podzero.tools.compile.markdown import Row, table
-from podzero.tools.compile.results import StoredResults
-from podzero.tools.compile.table import table_files
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -223,7 +223,7 @@ def feeding(measured: Json, compiled: Mapping[str, Json]) -> list[str]:
 
     Args:
       measured: `feeding` of `podzero compile CONFIG --topology SLICE --json`, by arguments.
-      compiled: the results of `podzero compile --table`, which give the chips that play.
+      compiled: the results of `compile_table.py`, which give the chips that play.
     """
     rows = [
         (

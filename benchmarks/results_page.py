@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from podzero.tools.compile.markdown import Row, table
+from podzero.benchmarks.markdown import Row, table
 
 Json = Mapping[str, Any]
 

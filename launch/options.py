@@ -42,10 +42,6 @@ Version = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line; errors too.")]
 Config = Annotated[str, typer.Argument(metavar="CONFIG", help=CONFIG_HELP, autocompletion=config_names)]
-OptionalConfig = Annotated[
-    str | None,
-    typer.Argument(metavar="CONFIG", help=CONFIG_HELP, show_default=False, autocompletion=config_names),
-]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="SECTION.FIELD=VALUE", help="Settings that override those of CONFIG.", show_default=False),

@@ -20,10 +20,10 @@ from podzero.core.machine import keep_compiled_programs
 from podzero.files.players import game_to_play, parse_player
 from podzero.files.workdir import Workdir, sweep_runs, write_atomically
 from podzero.launch.options import (
+    Config,
     Json,
     ListenHost,
     ListenPort,
-    OptionalConfig,
     Overrides,
     Trained,
     print_json,
@@ -41,8 +41,13 @@ _SLICE = "v5e-16"
 ProgramName = Literal["learner", "evaluation", "selfplay", "device", "server"]
 
 
+def _refuse_table(given: bool) -> None:
+    if given:
+        raise ConfigError("--table is removed: in a checkout, benchmarks/compile_table.py compiles all experiments")
+
+
 def compile_experiment(
-    config: OptionalConfig = None,
+    config: Config,
     overrides: Overrides = None,
     topology: Annotated[
         str | None,
@@ -65,21 +70,10 @@ def compile_experiment(
         int | None,
         typer.Option(min=1, help="With --scaling: samples per step and chip.", show_default="as on the first slice"),
     ] = None,
-    table: Annotated[
-        bool, typer.Option("--table", help="Compile all built-in experiments and write docs/compile.md.")
-    ] = False,
-    again: Annotated[bool, typer.Option("--again", help="With --table: compile known results again.")] = False,
-    minutes: Annotated[float, typer.Option(min=0.1, help="With --table: longest time per program.")] = 15.0,
+    table: Annotated[bool, typer.Option("--table", hidden=True, is_eager=True, callback=_refuse_table)] = False,
     as_json: Json = False,
 ) -> None:
     """Compile an experiment for a TPU slice: does it fit, and what does it cost? Needs no TPU."""
-    if table:
-        from podzero.tools.compile.table import make_table
-
-        make_table(again, limit_s=60 * minutes)
-        return
-    if config is None:
-        raise ConfigError("no experiment given: name one (see `podzero configs`), or compile all with --table")
     slices = None if scaling is None else scaling.split(",")
     if slices is not None and len(slices) < 2:
         raise ConfigError(f"--scaling {scaling}: expected at least two slices to compare, for example v5e-4,v5e-256")

@@ -1,24 +1,22 @@
 """How much of its time a learner waits for moves, from the compiler's stored figures or else an estimate.
 
-Nothing is compiled here, so `podzero launch` can say it at once. `podzero compile --table` stores the figures of the
-experiments for slices in `slices.json`, each with the settings on which its programs depend: a change of other
-settings, such as the replay ratio, needs no new figures.
+Nothing is compiled here, so `podzero launch` can say it at once. `slices.json` has the figures of the experiments for
+slices, each with the settings on which its programs depend: a change of other settings, such as the replay ratio, needs
+no new figures. `benchmarks/compile_table.py` writes it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from podzero.config import FOR_SLICES, Experiment, builtin_configs, load
+from podzero.config import Experiment
 from podzero.core.chips import Slice
-from podzero.tools.compile.results import Job, StoredResults
 
-FILE = "slices.json"
-"""The name of the file with the stored figures, in this module's folder."""
+FILE = Path(__file__).parent / "slices.json"
+"""The stored figures, by experiment."""
 
 
 class KnownRates(NamedTuple):
@@ -28,40 +26,6 @@ class KnownRates(NamedTuple):
     """The samples/s of the learner while it never waits and its chips do nothing else."""
     chip_moves_per_s: float
     """The moves/s of a chip that does nothing but play."""
-
-
-def slice_jobs() -> list[Job]:
-    """What is compiled for the experiments for slices: each learner on its slice, and self-play on one of its chips."""
-    return [job for name in builtin_configs() if name.startswith(FOR_SLICES) for job in _jobs(name)]
-
-
-def _jobs(name: str) -> tuple[Job, Job]:
-    where = load(name).cluster.slice
-    assert where is not None
-    return Job.of_program(name, where, "learner"), Job.of_program(name, where, "device")
-
-
-def rates_of(learner: Mapping[str, Any], playing: Mapping[str, Any]) -> KnownRates | None:
-    """The rates in two reports of `podzero compile --json`; None if the compiler does not estimate a program's time."""
-    (program,) = learner["programs"]
-    if program["estimated_seconds"] is None or "moves_per_s" not in playing:
-        return None
-    seconds = program["estimated_seconds"] + program["seconds"]["links"]
-    return KnownRates(program["batch"] * program["trip_count"] / seconds, playing["moves_per_s"])
-
-
-def figures(results: StoredResults) -> dict[str, Any]:
-    """The content of the file: settings, compiler and rates of each experiment whose programs were compiled."""
-    found = {}
-    for name in builtin_configs():
-        if name.startswith(FOR_SLICES):
-            learner, play = map(results.get, _jobs(name))
-            if not (learner and play and learner.outcome == play.outcome == "compiled"):
-                continue
-            if rates := rates_of(learner.report, play.report):
-                made = {"settings": settings_of(load(name)), "compiler": learner.compiler}
-                found[name] = made | rates._asdict()
-    return found
 
 
 def known_rates(experiment: Experiment) -> KnownRates | None:
@@ -93,7 +57,7 @@ def settings_of(experiment: Experiment) -> dict[str, Any]:
 
 @cache
 def _file() -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((Path(__file__).parent / FILE).read_text(encoding="utf-8"))
+    content: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return content
 
 

@@ -1,15 +1,12 @@
 """The share of its time that a learner waits, in numbers computed by hand, and the stored figures behind it."""
 
-from pathlib import Path
-
 import pytest
 
 from podzero.config import FOR_SLICES, builtin_configs, load
 from podzero.core.chips import find_slice
 from podzero.launch import cli
-from podzero.tools.compile import table, waiting
+from podzero.tools.compile import waiting
 from podzero.tools.compile.programs import of_one_device
-from podzero.tools.compile.results import JobResult, StoredResults
 
 V5E_16 = ("cluster.slice=v5e-16", "replay.shards=4")
 FOR_A_SLICE = [name for name in builtin_configs() if name.startswith(FOR_SLICES)]
@@ -82,7 +79,7 @@ def test_the_estimate_of_a_slice_that_plays_is_near_the_compilers_figures():
 @pytest.mark.parametrize("name", FOR_A_SLICE)
 def test_every_experiment_for_slices_has_stored_figures_and_keeps_its_chips_busy(name):
     found = rates(name)
-    assert found.absolute, "run `podzero compile --table`"
+    assert found.absolute, "run benchmarks/compile_table.py"
     assert found.waiting == 0.0
     assert 0 < found.moves_per_s < min(found.asked, found.made)
 
@@ -92,38 +89,6 @@ def test_stored_figures_hold_for_another_replay_ratio_and_for_no_other_program()
     assert waiting.known_rates(load("slices/go_9x9_v5e_16", ["replay.samples_per_insert=8", "name=again"])) == known
     for change in ("search.simulations=128", "learner.batch_size=2048", "actors.games=2048", "network.channels=64"):
         assert waiting.known_rates(load("slices/go_9x9_v5e_16", [change])) is None
-
-
-ROOT = Path(__file__).resolve().parents[3]
-LEARNER = {"batch": 4096, "trip_count": 4, "estimated_seconds": 0.07, "seconds": {"links": 0.01}}
-
-
-def test_rates_follow_from_the_reports():
-    """4 steps on 4,096 samples in 80 ms."""
-    found = waiting.rates_of({"programs": [LEARNER]}, {"moves_per_s": 500.0})
-    assert found == waiting.KnownRates(samples_per_s=pytest.approx(204_800.0), chip_moves_per_s=500.0)
-
-
-def test_each_experiment_is_compiled_for_its_own_slice():
-    jobs = waiting.slice_jobs()
-    assert {job.program for job in jobs} == {"learner", "device"}
-    for job in jobs:
-        assert job.slice == load(job.config).cluster.slice
-        assert job.arguments[:3] == (job.config, "--topology", job.slice)
-
-
-def test_the_committed_files_are_made_of_the_stored_results():
-    for path, text in table.table_files(StoredResults(ROOT / table.FIGURES)).items():
-        assert (ROOT / path).read_text() == text, f"{path}: benchmarks/pages.py writes it"
-
-
-def test_what_is_not_compiled_is_not_stored(tmp_path):
-    results = StoredResults(tmp_path / "compile.json")
-    learner, play = waiting.slice_jobs()[:2]
-    results.fill([learner], lambda job, limit_s: JobResult("compiled", 1.0, job.digest(), {}), 60, lambda line: None)
-    assert waiting.figures(results) == {}
-    results.fill([play], lambda job, limit_s: JobResult("crashed", 1.0, job.digest()), 60, lambda line: None)
-    assert waiting.figures(results) == {}
 
 
 @pytest.mark.parametrize(
@@ -160,3 +125,10 @@ def test_an_experiment_is_compiled_for_its_slice_unless_another_is_named(monkeyp
     monkeypatch.setattr("sys.argv", ["podzero", "compile", *arguments])
     with pytest.raises(Asked, match=where):
         cli.main()
+
+
+def test_the_removed_table_names_its_script(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["podzero", "compile", "--table"])
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    assert "benchmarks/compile_table.py" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Stored results of compilations, each with a digest of its inputs, so that nothing is compiled twice."""
+"""What `compile_table.py` compiles, and its stored results, each with a digest of its inputs: nothing is done twice."""
 
 from __future__ import annotations
 
@@ -11,8 +11,39 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from podzero.config import builtin_configs, read_layers
+from podzero.config import (
+    FOR_SLICES,
+    MuZeroResNetConfig,
+    OwnModelConfig,
+    OwnNetworkConfig,
+    ResNetConfig,
+    builtin_configs,
+    load,
+    read_layers,
+)
+from podzero.core.chips import find_slice
+from podzero.tools.compile.programs import names_of
 
+SLICES = ("v4-16", "v5e-16", "v5e-256", "v5p-16", "v6e-16", "tpu7x-16")
+SCALING = ("v5e-4", "v5e-256")
+"""The slices between which scaling is measured."""
+PER_CHIP = (64, 512)
+"""The samples per step and chip for which scaling is measured."""
+ONE_CHIP = "v5e-1"
+"""The slice for which self-play on the chip alone is compiled."""
+ON_CHIP: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("connect_four", ("actors.games=128",)),
+    ("connect_four", ("actors.games=4096",)),
+    ("othello", ("actors.games=512",)),
+    ("hex", ("actors.games=256",)),
+    ("go_9x9", ("actors.games=256",)),
+    ("gardner_chess", ("actors.games=256", "search.tree=dense", "search.slots=64")),
+    ("chess", ("actors.games=256", "search.tree=dense", "search.slots=64")),
+)
+"""The experiments for which self-play on the chip is compiled, with the number of games that is best there; connect
+four also with its own number, which is for CPUs."""
+IN_INT8 = ("actors.inference=device", "int8.on_tpu=true")
+"""Arguments with which each of them is compiled once more."""
 Outcome = Literal["compiled", "too large", "refused", "crashed", "timeout"]
 
 
@@ -29,11 +60,6 @@ class Job:
     arguments: tuple[str, ...]
     """The command-line arguments after `podzero compile`."""
 
-    @classmethod
-    def of_program(cls, config: str, where: str, program: str, *settings: str) -> Job:
-        """The compilation of one program for a slice."""
-        return cls(config, where, program, (config, *settings, "--topology", where, "--program", program))
-
     @property
     def key(self) -> str:
         """Identifies the job."""
@@ -46,6 +72,67 @@ class Job:
         # The paths of own Python files are absolute, and a digest holds on every machine.
         inputs = json.dumps([experiment, compiler()], sort_keys=True).replace(f"{file.parent}/", "")
         return hashlib.sha256(inputs.encode()).hexdigest()[:16]
+
+
+def _of_program(config: str, where: str, program: str, *settings: str) -> Job:
+    return Job(config, where, program, (config, *settings, "--topology", where, "--program", program))
+
+
+def all_jobs() -> list[Job]:
+    """All that is compiled: the experiments that are not made for one slice before those that are."""
+    return [
+        *general_jobs(),
+        *(job for name in builtin_configs() if name.startswith(FOR_SLICES) for job in jobs_of_slice(name)),
+    ]
+
+
+def general_jobs() -> list[Job]:
+    """What is compiled of the experiments that are not made for one slice, those with the smallest networks first."""
+    # The learner depends on the slice; what one chip runs alone is compiled once for each kind of chip.
+    chips: dict[str, str] = {}
+    for name in SLICES:
+        chips.setdefault(find_slice(name).chip.name, name)
+    compared = ",".join(SCALING)
+    return [
+        job
+        for config in sorted((name for name in builtin_configs() if not name.startswith(FOR_SLICES)), key=_size)
+        for job in (
+            *(_of_program(config, where, "learner") for where in SLICES),
+            *(_of_program(config, where, "evaluation") for where in chips.values()),
+            *(
+                _of_program(config, where, "selfplay")
+                for where in chips.values()
+                if "selfplay" in names_of(load(config))
+            ),
+            *(
+                _of_program(name, ONE_CHIP, "device", *settings, *more)
+                for name, settings in ON_CHIP
+                if name == config
+                for more in ((), IN_INT8)
+            ),
+            *(
+                Job(config, SCALING[-1], "scaling", (config, "--scaling", compared, "--per-chip", str(per_chip)))
+                for per_chip in PER_CHIP
+            ),
+        )
+    ]
+
+
+def _size(config: str) -> int:
+    """The approximate size of the network: layers times the square of their width."""
+    match load(config).network:
+        case ResNetConfig(blocks=layers, channels=width) | MuZeroResNetConfig(blocks=layers, channels=width):
+            return layers * width**2
+        case net:
+            assert not isinstance(net, OwnNetworkConfig | OwnModelConfig), "no built-in experiment has one"
+            return net.layers * net.width**2
+
+
+def jobs_of_slice(name: str) -> tuple[Job, Job]:
+    """The learner of an experiment for a slice, and its play on one chip."""
+    where = load(name).cluster.slice
+    assert where is not None
+    return _of_program(name, where, "learner"), _of_program(name, where, "device")
 
 
 @dataclass(frozen=True)
@@ -97,10 +184,8 @@ class StoredResults:
         """The jobs without a valid result."""
         return [job for job in jobs if (found := self.get(job)) is None or not found.is_valid(job, limit_s)]
 
-    def fill(
-        self, jobs: Iterable[Job], run: Callable[[Job, float], JobResult], limit_s: float, tell: Callable[[str], None]
-    ) -> None:
-        """Runs jobs one after the other, each for at most `limit_s`, and saves and tells each result at once.
+    def fill(self, jobs: Iterable[Job], run: Callable[[Job, float], JobResult], limit_s: float) -> None:
+        """Runs jobs one after the other, each for at most `limit_s`, and saves and prints each result at once.
 
         `run` must return a failure as a `JobResult` instead of raising an exception.
         """
@@ -109,7 +194,8 @@ class StoredResults:
             result = run(job, limit_s)
             self._results[job.key] = replace(result, compiler=compiler(), before=self._before(job))
             self._save()
-            tell(f"[{place}/{len(wanted)}] {job.key}: {result.outcome} after {result.seconds:.0f} s {result.message}")
+            done = f"{result.outcome} after {result.seconds:.0f} s {result.message}"
+            print(f"[{place}/{len(wanted)}] {job.key}: {done}", flush=True)
 
     def _before(self, job: Job) -> EarlierEstimate | None:
         """The estimate of the previous compiler for a job, if known."""

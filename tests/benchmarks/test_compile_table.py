@@ -1,17 +1,18 @@
-"""`podzero compile --table` without the compiler: what is run, what is kept, and how it is shown."""
+"""`benchmarks/compile_table.py` without the compiler: what is run, what is stored, and how it is shown."""
 
 import csv
 import json
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
+from podzero.benchmarks import compile_results, compile_table
+from podzero.benchmarks.compile_results import Job, JobResult, StoredResults
+from podzero.benchmarks.compile_table import page, rows
 from podzero.config import FOR_SLICES, GameConfig, builtin_configs, load
-from podzero.tools.compile import results, table
-from podzero.tools.compile.results import Job, JobResult, StoredResults
-from podzero.tools.compile.table import page, rows
-from podzero.tools.compile.waiting import slice_jobs
+from podzero.tools.compile.waiting import KnownRates
 
 LEARNER = Job("connect_four", "v5e-16", "learner", ("connect_four", "--topology", "v5e-16", "--program", "learner"))
 SELFPLAY = Job("connect_four", "v5e-16", "selfplay", ("connect_four", "--topology", "v5e-16", "--program", "selfplay"))
@@ -22,10 +23,6 @@ SCALING = Job("hex", "v5e-256", "scaling", ("hex", "--scaling", "v5e-4,v5e-256",
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "results" / "compile.json"
-
-
-def silent(line):
-    pass
 
 
 def answers(outcome="compiled", seconds=1.0, **report):
@@ -40,15 +37,15 @@ def answers(outcome="compiled", seconds=1.0, **report):
 
 
 def test_the_jobs_are_all_experiments_on_all_slices_and_each_chip_once():
-    jobs = table.all_jobs()
+    jobs = compile_results.general_jobs()
     general = [name for name in builtin_configs() if not name.startswith(FOR_SLICES)]
     configs = len(general)
     games = sum(isinstance(load(name).env, GameConfig) for name in general)
     count = {program: sum(job.program == program for job in jobs) for program in ("learner", "evaluation", "selfplay")}
     assert count == {"learner": 6 * configs, "evaluation": 5 * configs, "selfplay": 5 * games}
     played = [job for job in jobs if job.program == "device"]
-    assert {job.config: job.slice for job in played} == {name: "v5e-1" for name, _ in table.ON_CHIP}
-    assert sum("int8.on_tpu=true" in job.arguments for job in played) == len(table.ON_CHIP) == len(played) / 2
+    assert {job.config: job.slice for job in played} == {name: "v5e-1" for name, _ in compile_results.ON_CHIP}
+    assert sum("int8.on_tpu=true" in job.arguments for job in played) == len(compile_results.ON_CHIP) == len(played) / 2
     played_by_cpu_settings = {job.slice for job in jobs if job.program == "selfplay"}
     assert played_by_cpu_settings == {"v4-16", "v5e-16", "v5p-16", "v6e-16", "tpu7x-16"}
     assert len({job.key for job in jobs}) == len(jobs)
@@ -56,10 +53,10 @@ def test_the_jobs_are_all_experiments_on_all_slices_and_each_chip_once():
 
 def test_a_second_call_compiles_only_what_is_missing(path):
     first = answers()
-    StoredResults(path).fill([LEARNER], first, 60, silent)
+    StoredResults(path).fill([LEARNER], first, 60)
     known = StoredResults(path)
     assert known.missing([LEARNER, SELFPLAY], 60) == [SELFPLAY]
-    assert known.get(LEARNER) == JobResult("compiled", 1.0, LEARNER.digest(), compiler=results.compiler())
+    assert known.get(LEARNER) == JobResult("compiled", 1.0, LEARNER.digest(), compiler=compile_results.compiler())
     assert first.asked == [LEARNER]
 
 
@@ -75,28 +72,28 @@ def test_a_second_call_compiles_only_what_is_missing(path):
     ],
 )
 def test_what_could_end_otherwise_is_tried_again(path, outcome, limit_s, again):
-    StoredResults(path).fill([LEARNER], answers(outcome, seconds=60.0), 60, silent)
+    StoredResults(path).fill([LEARNER], answers(outcome, seconds=60.0), 60)
     assert (StoredResults(path).missing([LEARNER], limit_s) == [LEARNER]) == again
 
 
 def test_another_compiler_or_another_text_makes_it_stale(path, monkeypatch, tmp_path):
-    StoredResults(path).fill([LEARNER], answers(), 60, silent)
+    StoredResults(path).fill([LEARNER], answers(), 60)
     changed = tmp_path / "connect_four.yaml"
     changed.write_text(builtin_configs()["connect_four"].read_text() + "\nseed: 1\n")
     with monkeypatch.context() as patch:
-        patch.setattr(results, "builtin_configs", lambda: {"connect_four": changed})
+        patch.setattr(compile_results, "builtin_configs", lambda: {"connect_four": changed})
         assert StoredResults(path).missing([LEARNER], 60) == [LEARNER]
     with monkeypatch.context() as patch:
-        patch.setattr(results, "compiler", lambda: "libtpu 9.9.9")
+        patch.setattr(compile_results, "compiler", lambda: "libtpu 9.9.9")
         assert StoredResults(path).missing([LEARNER], 60) == [LEARNER]
     assert StoredResults(path).missing([LEARNER], 60) == []
 
 
 def test_a_changed_comment_does_not_make_it_stale(path, monkeypatch, tmp_path):
-    StoredResults(path).fill([LEARNER], answers(), 60, silent)
+    StoredResults(path).fill([LEARNER], answers(), 60)
     commented = tmp_path / "connect_four.yaml"
     commented.write_text("# Another comment.\n" + builtin_configs()["connect_four"].read_text())
-    monkeypatch.setattr(results, "builtin_configs", lambda: {"connect_four": commented})
+    monkeypatch.setattr(compile_results, "builtin_configs", lambda: {"connect_four": commented})
     assert StoredResults(path).missing([LEARNER], 60) == []
 
 
@@ -107,7 +104,7 @@ def test_each_result_is_on_disk_before_the_next_job_starts(path):
         return JobResult("compiled", 1.0, job.digest())
 
     with pytest.raises(KeyboardInterrupt):
-        StoredResults(path).fill([LEARNER, SELFPLAY], run, 60, silent)
+        StoredResults(path).fill([LEARNER, SELFPLAY], run, 60)
     assert StoredResults(path).missing([LEARNER, SELFPLAY], 60) == [SELFPLAY]
 
 
@@ -128,8 +125,8 @@ def test_each_result_is_on_disk_before_the_next_job_starts(path):
     ],
 )
 def test_whatever_happens_in_the_process_of_a_job_is_a_result(monkeypatch, script, outcome, report, message):
-    monkeypatch.setattr(table, "COMMAND", (sys.executable, "-c", f"import sys; {script}"))
-    found = table.compile_apart(LEARNER, limit_s=3.0)
+    monkeypatch.setattr(compile_table, "COMMAND", (sys.executable, "-c", f"import sys; {script}"))
+    found = compile_table.compile_apart(LEARNER, limit_s=3.0)
     assert (found.outcome, found.report, found.message) == (outcome, report, message)
 
 
@@ -156,7 +153,7 @@ SCALED = {
 
 def result(*fields, **more):
     """A result of the present compiler."""
-    return JobResult(*fields, **{"compiler": results.compiler()} | more)
+    return JobResult(*fields, **{"compiler": compile_results.compiler()} | more)
 
 
 def row(path, job, result):
@@ -230,7 +227,7 @@ def test_the_page_names_the_extremes_of_memory_peak_and_scaling(path):
 
 
 def test_self_play_on_a_chip_is_shown_beside_int8(path):
-    in_int8 = Job("connect_four", "v5e-1", "device", (*DEVICE.arguments, *table.IN_INT8))
+    in_int8 = Job("connect_four", "v5e-1", "device", (*DEVICE.arguments, *compile_results.IN_INT8))
     made = {
         job: result("compiled", 9.0, "x", {"programs": [PROGRAM], "ratio": 0.5, "moves_per_s": rate})
         for job, rate in ((DEVICE, 2000.0), (in_int8, 3000.0))
@@ -259,19 +256,19 @@ def test_the_page_says_how_many_programs_are_of_which_compiler(path):
     ],
 )
 def test_the_estimate_is_that_of_a_step_or_a_move(job, report, seconds):
-    assert results.estimate_of(job, report) == (None if seconds is None else pytest.approx(seconds))
+    assert compile_results.estimate_of(job, report) == (None if seconds is None else pytest.approx(seconds))
 
 
 def test_another_compiler_is_compared_with_the_one_before(path, monkeypatch):
     """An estimate of 0.25 ms becomes 0.20 ms; compiled again by the same compiler, the comparison stays."""
     slow, fast = PROGRAM, PROGRAM | {"estimated_seconds": 0.8e-3}
     with monkeypatch.context() as patch:
-        patch.setattr(results, "compiler", lambda: "an older one")
-        StoredResults(path).fill([LEARNER], answers(programs=[slow]), 60, silent)
+        patch.setattr(compile_results, "compiler", lambda: "an older one")
+        StoredResults(path).fill([LEARNER], answers(programs=[slow]), 60)
     assert "newer compiler" not in page([LEARNER], StoredResults(path))
     for _ in range(2):
-        StoredResults(path).fill([LEARNER], answers(programs=[fast]), 60, silent)
-        assert StoredResults(path).get(LEARNER).before == results.EarlierEstimate(
+        StoredResults(path).fill([LEARNER], answers(programs=[fast]), 60)
+        assert StoredResults(path).get(LEARNER).before == compile_results.EarlierEstimate(
             "an older one", pytest.approx(0.25e-3)
         )
         assert "-20%" in page([LEARNER], StoredResults(path))
@@ -282,10 +279,42 @@ def test_what_somebody_did_not_wait_for_is_on_the_page_too(path, tmp_path, monke
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(table, "compile_apart", interrupted)
+    monkeypatch.setattr(compile_table, "compile_apart", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        table.make_table(again=False, limit_s=60, tell=silent)
-    missing = len(table.all_jobs()) + len(slice_jobs())
-    assert f"{missing} not compiled yet" in (tmp_path / table.PAGE).read_text()
-    assert (tmp_path / table.ROWS).read_text().count("\n") == 1
-    assert json.loads((tmp_path / table.FOR_LAUNCH).read_text()) == {}
+        compile_table.make_table(again=False, limit_s=60)
+    missing = len(compile_results.all_jobs())
+    assert f"{missing} not compiled yet" in (tmp_path / compile_table.PAGE).read_text()
+    assert (tmp_path / compile_table.ROWS).read_text().count("\n") == 1
+    assert json.loads((tmp_path / compile_table.FOR_LAUNCH).read_text()) == {}
+
+
+ROOT = Path(__file__).resolve().parents[2]
+TRAINING = {"batch": 4096, "trip_count": 4, "estimated_seconds": 0.07, "seconds": {"links": 0.01}}
+
+
+def test_rates_follow_from_the_reports():
+    """4 steps on 4,096 samples in 80 ms."""
+    found = compile_table.rates_of({"programs": [TRAINING]}, {"moves_per_s": 500.0})
+    assert found == KnownRates(samples_per_s=pytest.approx(204_800.0), chip_moves_per_s=500.0)
+
+
+def test_each_experiment_is_compiled_for_its_own_slice():
+    jobs = [job for job in compile_results.all_jobs() if job.config.startswith(FOR_SLICES)]
+    assert {job.program for job in jobs} == {"learner", "device"}
+    for job in jobs:
+        assert job.slice == load(job.config).cluster.slice
+        assert job.arguments[:3] == (job.config, "--topology", job.slice)
+
+
+def test_the_committed_files_are_made_of_the_stored_results():
+    for path, text in compile_table.table_files(StoredResults(ROOT / compile_table.FIGURES)).items():
+        assert (ROOT / path).read_text() == text, f"{path}: benchmarks/pages.py writes it"
+
+
+def test_what_is_not_compiled_is_not_stored(tmp_path):
+    results = StoredResults(tmp_path / "compile.json")
+    learner, play = compile_results.all_jobs()[-2:]
+    results.fill([learner], lambda job, limit_s: JobResult("compiled", 1.0, job.digest(), {}), 60)
+    assert compile_table.figures(results) == {}
+    results.fill([play], lambda job, limit_s: JobResult("crashed", 1.0, job.digest()), 60)
+    assert compile_table.figures(results) == {}

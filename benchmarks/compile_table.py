@@ -1,4 +1,7 @@
-"""`podzero compile --table`: compiles all experiments for all slices of interest and writes docs/compile.md."""
+"""Compiles the experiments for the TPU slices of interest, and writes docs/compile.md, its table, and `slices.json`.
+
+uv run --group dev python benchmarks/compile_table.py [--again] [--minutes 15]
+"""
 
 from __future__ import annotations
 
@@ -12,133 +15,80 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from podzero.config import (
-    FOR_SLICES,
-    MuZeroResNetConfig,
-    OwnModelConfig,
-    OwnNetworkConfig,
-    ResNetConfig,
-    builtin_configs,
-    load,
+from podzero.benchmarks.compile_results import (
+    Job,
+    JobResult,
+    Outcome,
+    StoredResults,
+    all_jobs,
+    compiler,
+    estimate_of,
+    jobs_of_slice,
 )
-from podzero.core.chips import find_slice
-from podzero.tools.compile.markdown import Row, table
-from podzero.tools.compile.programs import check_compiler, names_of
-from podzero.tools.compile.results import Job, JobResult, Outcome, StoredResults, compiler, estimate_of
-from podzero.tools.compile.waiting import FILE, figures, of_slice, rates_of, slice_jobs
+from podzero.benchmarks.markdown import Row, table
+from podzero.config import FOR_SLICES, builtin_configs, load
+from podzero.tools.compile.programs import check_compiler
+from podzero.tools.compile.waiting import KnownRates, of_slice, settings_of
 
-SLICES = ("v4-16", "v5e-16", "v5e-256", "v5p-16", "v6e-16", "tpu7x-16")
-SCALING = ("v5e-4", "v5e-256")
-"""The slices between which scaling is measured."""
-PER_CHIP = (64, 512)
-"""The samples per step and chip for which scaling is measured."""
-ONE_CHIP = "v5e-1"
-"""The slice for which self-play on the chip alone is compiled."""
-ON_CHIP: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("connect_four", ("actors.games=128",)),
-    ("connect_four", ("actors.games=4096",)),
-    ("othello", ("actors.games=512",)),
-    ("hex", ("actors.games=256",)),
-    ("go_9x9", ("actors.games=256",)),
-    ("gardner_chess", ("actors.games=256", "search.tree=dense", "search.slots=64")),
-    ("chess", ("actors.games=256", "search.tree=dense", "search.slots=64")),
-)
-"""The experiments for which self-play on the chip is compiled, with the number of games that is best there; connect
-four also with its own number, which is for CPUs."""
-IN_INT8 = ("actors.inference=device", "int8.on_tpu=true")
-"""Arguments with which each of them is compiled once more."""
 PAGE, ROWS = Path("docs/compile.md"), Path("benchmarks/results/compile.csv")
-"""The page that sums up the results, and the table with a row for each program, below the current folder."""
+"""The page that sums up the results, and the table with a row for each program; like all files below, relative to the
+repository, which is the current folder."""
 FIGURES = Path("benchmarks/results/compile.json")
-"""The compiler's reports, below the current folder."""
-FOR_LAUNCH = Path("tools/compile") / FILE
-"""The rates of the experiments for slices, below the current folder."""
+"""The compiler's reports."""
+FOR_LAUNCH = Path("tools/compile/slices.json")
+"""The rates of the experiments for slices, which `podzero launch` looks up."""
 
 COMMAND = (sys.executable, "-P", "-c", "from podzero.launch.cli import main; main()", "compile")
 _LAST_WORDS = re.compile(r"^(?:F\d{4} [^\]]*\]|podzero:|[\w.]+Error:) ?(.*)$", re.MULTILINE)
 """The last line of libtpu before it aborts, of podzero about a user's mistake, or of Python about an exception."""
 
 
-def make_table(again: bool, limit_s: float, tell: Callable[[str], None] | None = None) -> None:
+def main() -> None:
+    """Compiles what the options ask for."""
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("--again", action="store_true", help="Compile known results again.")
+    parser.add_argument("--minutes", type=float, default=15.0, help="The longest time per program.")
+    options = parser.parse_args()
+    make_table(options.again, 60 * options.minutes)
+
+
+def make_table(again: bool, limit_s: float) -> None:
     """Compiles what is missing, one program in one process at a time, and writes all files of the table.
 
-    Each program has `limit_s` seconds. `again` compiles what is known, too. `tell` gets a line about each program; by
-    default it is printed.
-
-    Raises:
-      ConfigError: libtpu is missing.
+    Each program has `limit_s` seconds. `again` compiles what is known, too.
     """
     check_compiler()
-    tell = tell or _say
-    jobs, results = [*all_jobs(), *slice_jobs()], StoredResults(FIGURES)
+    jobs, results = all_jobs(), StoredResults(FIGURES)
     wanted = jobs if again else results.missing(jobs, limit_s)
-    tell(f"{len(wanted)} of {len(jobs)} programs to compile with {compiler()}, at most {limit_s / 60:g} minutes each")
+    print(
+        f"{len(wanted)} of {len(jobs)} programs to compile with {compiler()}, at most {limit_s / 60:g} minutes each",
+        flush=True,
+    )
     try:
-        results.fill(wanted, compile_apart, limit_s, tell)
+        results.fill(wanted, compile_apart, limit_s)
     finally:  # also after Ctrl-C: what was compiled is kept
         written = table_files(results)
         for path, text in written.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        tell(f"written: {', '.join(map(str, (FIGURES, *written)))}")
+        print(f"written: {', '.join(map(str, (FIGURES, *written)))}")
 
 
 def table_files(results: StoredResults) -> dict[Path, str]:
     """What is made of the results: the contents of `PAGE`, `ROWS` and `FOR_LAUNCH`."""
-    jobs = [*all_jobs(), *slice_jobs()]
+    jobs = all_jobs()
     return {
         PAGE: page(jobs, results),
         ROWS: rows(jobs, results),
         FOR_LAUNCH: json.dumps(figures(results), indent=1) + "\n",
     }
-
-
-def all_jobs() -> list[Job]:
-    """The jobs of all experiments that are not made for one slice, those with the smallest networks first."""
-    # The learner depends on the slice; what one chip runs alone is compiled once for each kind of chip.
-    chips: dict[str, str] = {}
-    for name in SLICES:
-        chips.setdefault(find_slice(name).chip.name, name)
-    compared = ",".join(SCALING)
-    return [
-        job
-        for config in sorted((name for name in builtin_configs() if not name.startswith(FOR_SLICES)), key=_size)
-        for job in (
-            *(Job.of_program(config, where, "learner") for where in SLICES),
-            *(Job.of_program(config, where, "evaluation") for where in chips.values()),
-            *(
-                Job.of_program(config, where, "selfplay")
-                for where in chips.values()
-                if "selfplay" in names_of(load(config))
-            ),
-            *(
-                Job.of_program(name, ONE_CHIP, "device", *settings, *more)
-                for name, settings in ON_CHIP
-                if name == config
-                for more in ((), IN_INT8)
-            ),
-            *(
-                Job(config, SCALING[-1], "scaling", (config, "--scaling", compared, "--per-chip", str(per_chip)))
-                for per_chip in PER_CHIP
-            ),
-        )
-    ]
-
-
-def _size(config: str) -> int:
-    """The approximate size of the network: layers times the square of their width."""
-    match load(config).network:
-        case ResNetConfig(blocks=layers, channels=width) | MuZeroResNetConfig(blocks=layers, channels=width):
-            return layers * width**2
-        case net:
-            assert not isinstance(net, OwnNetworkConfig | OwnModelConfig), "no built-in experiment has one"
-            return net.layers * net.width**2
 
 
 def compile_apart(job: Job, limit_s: float) -> JobResult:
@@ -169,8 +119,30 @@ def compile_apart(job: Job, limit_s: float) -> JobResult:
     return JobResult("refused" if process.returncode == 2 else "crashed", seconds, job.digest(), message=message)
 
 
-def _say(line: str) -> None:
-    print(line, flush=True)  # also where a file or a pipe is listening
+# The rates that `podzero launch` looks up.
+
+
+def rates_of(learner: Mapping[str, Any], playing: Mapping[str, Any]) -> KnownRates | None:
+    """The rates in two reports of `podzero compile --json`; None if the compiler does not estimate a program's time."""
+    (program,) = learner["programs"]
+    if program["estimated_seconds"] is None or "moves_per_s" not in playing:
+        return None
+    seconds = program["estimated_seconds"] + program["seconds"]["links"]
+    return KnownRates(program["batch"] * program["trip_count"] / seconds, playing["moves_per_s"])
+
+
+def figures(results: StoredResults) -> dict[str, Any]:
+    """The content of the file: settings, compiler and rates of each experiment whose programs were compiled."""
+    found = {}
+    for name in builtin_configs():
+        if name.startswith(FOR_SLICES):
+            learner, play = map(results.get, jobs_of_slice(name))
+            if not (learner and play and learner.outcome == play.outcome == "compiled"):
+                continue
+            if rates := rates_of(learner.report, play.report):
+                made = {"settings": settings_of(load(name)), "compiler": learner.compiler}
+                found[name] = made | rates._asdict()
+    return found
 
 
 # The page and the rows.
@@ -223,8 +195,8 @@ def page(jobs: Sequence[Job], results: StoredResults) -> str:
         "`selfplay` are lower bounds; `device` counts it at a mean depth (`--depth`).",
         "",
         "[compile.csv](../benchmarks/results/compile.csv) has a row for each program, "
-        "[compile.json](../benchmarks/results/compile.json) the whole reports. `podzero compile --table` compiles what "
-        "is missing and writes this page.",
+        "[compile.json](../benchmarks/results/compile.json) the whole reports. `benchmarks/compile_table.py` compiles "
+        "what is missing and writes this page.",
         "",
         *(
             line
@@ -424,3 +396,7 @@ def _efficiency(result: JobResult) -> float | None:
 
 def _number(value: float | None, unit: float) -> float | str:
     return "" if value is None or math.isnan(value) else value / unit
+
+
+if __name__ == "__main__":
+    main()
