@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 LOG_EVERY_S = 30.0
 """Time between two log lines about the nodes that are still missing."""
 _POLL_S = 1.0
-_CPU_INFO = Path("/proc/cpuinfo")
 _ACCELERATORS = ("TPU", "GPU")
 _ACCELERATOR_TYPE = "ray.io/accelerator-type"
 """Ray's label for the kind of a node's accelerators."""
@@ -137,7 +136,8 @@ class RunNodes:
         checks = [self._preflight.start_check(host) for host in hosts]
         try:
             for clear in [check.begin("end_stale_processes", run) for check in checks]:
-                clear.result(START_TIMEOUT_S)
+                for stale in clear.result(START_TIMEOUT_S):
+                    log.warning("ended %s, a process of an earlier run that held the TPU chips", stale)
             yield f"{hosts[0].host}:{checks[0].ask('reserve_port')}"
         finally:
             for check in checks:
@@ -155,21 +155,20 @@ class RunNodes:
 
 
 def record_hardware(workdir: Workdir, nodes: Sequence[Node], home: str) -> None:
-    """Writes the hardware of the run's nodes into the hardware file; `home` is the id of the driver's."""
-    # A cluster started here has more CPUs than the machine if the run's processes share them.
-    here = float(len(os.sched_getaffinity(0)))
-    found = [_node(node, min(here, node.cpus) if node.id == home else node.cpus) for node in nodes]
-    write_atomically(workdir.hardware_file, json.dumps({"driver": _driver(), "nodes": found}) + "\n")
+    """Writes the hardware of the run's nodes into the hardware file; `home` is the id of the driver's.
 
-
-def _driver() -> dict[str, str]:
-    """The driver's processor and versions; the preflight check ensures that all nodes have the same versions."""
-    return {
-        "processor": processor(_CPU_INFO),
+    The preflight check ensures that all nodes have the driver's versions.
+    """
+    driver = {
+        "processor": processor(Path("/proc/cpuinfo")),
         "podzero": version("podzero"),
         "Python": platform.python_version(),
         "JAX": version("jax"),
     }
+    # A cluster started here has more CPUs than the machine if the run's processes share them.
+    here = float(len(os.sched_getaffinity(0)))
+    found = [_node(node, min(here, node.cpus) if node.id == home else node.cpus) for node in nodes]
+    write_atomically(workdir.hardware_file, json.dumps({"driver": driver, "nodes": found}) + "\n")
 
 
 def processor(cpu_info: Path) -> str:

@@ -32,7 +32,7 @@ import jax
 
 from podzero.core.errors import PodzeroError
 from podzero.core.types import Params, Versioned
-from podzero.runtime.cluster.scheduling import node_affinity
+from podzero.runtime.cluster.remote import start_lasting
 
 log = logging.getLogger(__name__)
 
@@ -95,17 +95,8 @@ class ParamStore:
 
 
 def start_param_store(node: str) -> Any:
-    """Starts the store in the connected Ray cluster and returns its actor handle.
-
-    It reserves no CPU, and Ray restarts it on the same node for as long as its owner lives.
-
-    Args:
-      node: the id of its node. Choose the driver's: the store must survive the loss of any other node.
-    """
-    import ray
-
-    options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "max_concurrency": MAX_READERS}
-    return ray.remote(ParamStore).options(scheduling_strategy=node_affinity(node), **options).remote()
+    """Starts the store on the node with this id, the driver's; returns its Ray handle."""
+    return start_lasting(ParamStore, node, max_concurrency=MAX_READERS)
 
 
 class RayParamSink:

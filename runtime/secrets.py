@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from podzero.core.errors import ConfigError
-from podzero.runtime.cluster.other_runs import RUN_VARIABLE
+from podzero.runtime.cluster.preflight import RUN_VARIABLE
 from podzero.runtime.program import CPU_ONLY
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)

@@ -27,7 +27,7 @@ from podzero.core.errors import PodzeroError
 from podzero.core.waiting import Wait
 from podzero.files.directory_lock import LockHolder
 from podzero.files.workdir import Workdir, WorkdirError
-from podzero.runtime.cluster.other_runs import CHIP_FILES
+from podzero.runtime.cluster.preflight import CHIP_FILES
 from podzero.runtime.monitoring.status import PHASE_WORDS, read_status
 
 log = logging.getLogger(__name__)

@@ -16,11 +16,10 @@ from podzero.files.storage import StorageError
 from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import Checkpoint, SavedShard
 from podzero.runtime.cluster.directory import start_directory
-from podzero.runtime.cluster.other_runs import RUN_VARIABLE
 from podzero.runtime.cluster.placement import MEMORY, Node
-from podzero.runtime.cluster.ray_cluster import Cluster
+from podzero.runtime.cluster.preflight import RUN_VARIABLE
+from podzero.runtime.cluster.ray_cluster import Bundle, Cluster, PlacementGroup
 from podzero.runtime.cluster.remote import STOP_TIMEOUT_S, RemoteActor
-from podzero.runtime.cluster.scheduling import Bundle, PlacementGroup
 from podzero.runtime.failures import SHARD, Failures
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport
 from podzero.runtime.nodes import RunNodes

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from podzero.config import ChanceGameConfig, Experiment, GameConfig, Layers, OwnGameConfig
 from podzero.files.directory_lock import DirectoryLock
 from podzero.files.workdir import Workdir
-from podzero.runtime.cluster.other_runs import lock_run
+from podzero.runtime.cluster.directory import lock_run
 from podzero.runtime.cluster.ray_cluster import connect
 from podzero.runtime.cluster.remote import current_node_id
 from podzero.runtime.failures import first_start

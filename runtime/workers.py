@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from podzero.core.errors import TRY_AGAIN, ClusterError, PodzeroError, described
 from podzero.runtime.checkpoints import SavedShard
-from podzero.runtime.cluster.placement import Node, places_with_resources
+from podzero.runtime.cluster.placement import Node, actor_places
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, STOP_TIMEOUT_S, Call, NodeLost, RemoteActor, WorkerDied
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport
 from podzero.runtime.program import Kind, Patience
@@ -157,7 +157,7 @@ class WorkerGroup:
         absent = [index for index, name in enumerate(wanted) if name not in self.workers and may_start(name)]
         started = {}
         running = Counter(worker.actor.node for worker in self.workers.values() if worker.actor.node is not None)
-        places = places_with_resources(nodes, taken, running, self.kind, len(absent))
+        places = actor_places(nodes, taken, self.kind.cpus, len(absent), self.kind.resources, running)
         for index, node in zip(absent, places, strict=False):
             worker = self.workers[wanted[index]] = self._spawn(self.kind, index, node)
             worker.work = worker.actor.begin("run")

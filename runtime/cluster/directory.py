@@ -1,4 +1,8 @@
-"""Where a run's servers listen: they announce their addresses to a small Ray actor, and other processes ask it."""
+"""Two small Ray actors beside the driver: the directory of the run's servers, and the lock of the run.
+
+Servers announce their addresses to the directory, and other processes ask it. The lock keeps the drivers of a cluster
+that is shared from working in the same directory.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from podzero.core.errors import ClusterError
-from podzero.runtime.cluster.scheduling import node_affinity
+from podzero.runtime.cluster.remote import START_TIMEOUT_S, current_node_id, node_affinity, start_lasting
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +25,8 @@ ASK_EVERY_S = 2.0
 """Time between two updates of an `AddressBook`."""
 ANSWER_TIMEOUT_S = 20.0
 """Longest wait for the directory's answer: Ray may be restarting it."""
+LOCK_NAME = "run"
+"""Name of the actor that is the lock."""
 
 
 class Directory:
@@ -47,17 +53,8 @@ class Directory:
 
 
 def start_directory(node: str) -> Any:
-    """Starts a directory in the connected Ray cluster and returns its actor handle.
-
-    It reserves no CPU, and Ray restarts it on the same node for as long as its owner lives.
-
-    Args:
-      node: the id of its node, the driver's.
-    """
-    import ray
-
-    options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1}
-    return ray.remote(Directory).options(scheduling_strategy=node_affinity(node), **options).remote()
+    """Starts a directory on the node with this id, the driver's; returns its Ray handle."""
+    return start_lasting(Directory, node)
 
 
 def tell(directory: Any, name: str, attempt: int, address: str) -> None:
@@ -149,3 +146,55 @@ class AddressBook:
             self._present, self._failure = present, None
             self._last |= present
             self._updated.notify_all()
+
+
+class _RunLock:
+    """The actor that is the lock. Ray ends it with the driver that started it."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+
+    def owner(self) -> str:
+        """Describes the run that holds the lock."""
+        return self._owner
+
+
+def lock_run(owner: str) -> Any:
+    """Locks the namespace of this driver for as long as the returned handle lives.
+
+    Args:
+      owner: describes the run to others that find the namespace locked.
+    """
+    import ray
+    from ray.exceptions import ActorAlreadyExistsError, GetTimeoutError, RayError
+
+    try:
+        strategy = node_affinity(current_node_id())
+        lock = ray.remote(_RunLock).options(name=LOCK_NAME, num_cpus=0, scheduling_strategy=strategy).remote(owner)
+        ray.get(lock.owner.remote(), timeout=START_TIMEOUT_S)
+    except ActorAlreadyExistsError:
+        raise ClusterError(
+            f"another run holds the lock of this working directory in the Ray cluster: {_other_owner()}; stop that "
+            "run, or choose another --workdir"
+        ) from None
+    except GetTimeoutError:
+        raise ClusterError(
+            f"waited {START_TIMEOUT_S:.0f} s for the lock of this working directory in the Ray cluster: its process on "
+            "this node did not start; is the node overloaded?"
+        ) from None
+    except RayError as error:
+        raise ClusterError(
+            f"the lock of this working directory in the Ray cluster could not be started on this node: {error}"
+        ) from error
+    return lock
+
+
+def _other_owner() -> str:
+    """The run that holds the lock."""
+    import ray
+    from ray.exceptions import RayError
+
+    try:
+        return str(ray.get(ray.get_actor(LOCK_NAME).owner.remote(), timeout=START_TIMEOUT_S))
+    except (ValueError, RayError):
+        return "a run that is ending"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from podzero.config import ClusterConfig
@@ -123,7 +124,7 @@ def learner_nodes(nodes: Sequence[Node], config: ClusterConfig, driver_node: str
     """The nodes of the learner's hosts, by rank; prefers those whose resources are not reserved by others."""
     if config.tpu is not None:
         return _slice_nodes(nodes, config.tpu, config)
-    able = [node for node in nodes if _has(node, config.host_resources)]
+    able = [node for node in nodes if _covers(node.resources, config.host_resources)]
     if len(able) < config.learner_hosts:
         wanted = described(config.host_resources) or "any"
         raise MissingNodes(
@@ -178,49 +179,33 @@ def without_learner(nodes: Sequence[Node], hosts: Sequence[Node], resources: Map
     return [left(node) if node.id in ids else node for node in nodes]
 
 
-def actor_places(nodes: Sequence[Node], taken: Mapping[str, float], cpus: float, count: int) -> list[Node]:
-    """Nodes for up to `count` more processes: for each, the node with the most free CPUs.
+def actor_places(
+    nodes: Sequence[Node],
+    taken: Mapping[str, float],
+    cpus: float,
+    count: int,
+    resources: Mapping[str, float] = MappingProxyType({}),
+    running: Mapping[str, int] = MappingProxyType({}),
+) -> list[Node]:
+    """Nodes for up to `count` more processes: for each, of those with room for it, the node with the most free CPUs.
 
     Args:
-      nodes: the nodes to choose from.
+      nodes: the nodes to choose from, by `without_learner` if the processes reserve `resources`.
       taken: the CPUs that this run has already reserved, by node id.
       cpus: the CPUs of one process.
       count: the number of processes.
+      resources: the other resources of one process.
+      running: how many of these processes there are already, by node id.
     """
     free = {node.id: node.cpus - taken.get(node.id, 0.0) for node in nodes}
+    room = {node.id: _processes_on(node, resources) - running.get(node.id, 0) for node in nodes}
     by_id = {node.id: node for node in nodes}
     places: list[Node] = []
-    while len(places) < count and free:
-        roomiest = max(free, key=lambda name: (free[name], name))
-        if free[roomiest] < cpus:
-            break
+    while len(places) < count and (able := [name for name in free if free[name] >= cpus and room[name] > 0]):
+        roomiest = max(able, key=lambda name: (free[name], name))
         free[roomiest] -= cpus
+        room[roomiest] -= 1
         places.append(by_id[roomiest])
-    return places
-
-
-def places_with_resources(
-    nodes: Sequence[Node], taken: Mapping[str, float], running: Mapping[str, int], row: Reservation, count: int
-) -> list[Node]:
-    """Like `actor_places`, for processes that reserve other resources too.
-
-    Args:
-      nodes: the nodes to choose from, by `without_learner` if the kind reserves resources.
-      taken: the CPUs that this run has already reserved, by node id.
-      running: the number of processes of this kind, by node id.
-      row: what each process reserves.
-      count: the number of processes.
-    """
-    total = Counter(running)
-    places: list[Node] = []
-    for _ in range(count):
-        able = [node for node in nodes if total[node.id] < _processes_on(node, row.resources)]
-        place = actor_places(able, taken, row.cpus, 1)
-        if not place:
-            break
-        places += place
-        total[place[0].id] += 1
-        taken = added(taken, place, row.cpus)
     return places
 
 
@@ -230,13 +215,7 @@ def _processes_on(node: Node, resources: Mapping[str, float]) -> int:
 
 
 def without_room(nodes: Sequence[Node], taken: Mapping[str, float], cpus: Iterable[float]) -> list[float]:
-    """The CPUs of those processes for which `nodes` have no room.
-
-    Args:
-      nodes: the nodes that may be used.
-      taken: the CPUs that this run has already reserved, by node id.
-      cpus: the CPUs of each process that must start.
-    """
+    """The CPUs of those processes, each of which needs some of `cpus`, for which `nodes` have no room."""
     left = []
     for amount in sorted(cpus, reverse=True):
         places = actor_places(nodes, taken, amount, 1)
@@ -302,37 +281,31 @@ def _kind(node: Node) -> Slice | None:
 def _missing_hosts(nodes: Sequence[Node], wanted: Slice, found: Mapping[str, Mapping[int, Node]]) -> str:
     needed = f"{wanted.short_name} has {wanted.hosts} hosts with {wanted.chips_of_host} chips each (Ray's TPU resource)"
     if not found:
-        tpus = dict.fromkeys(_describe_tpus(node) for node in nodes if node.resources.get(TPU))
+        tpus = dict.fromkeys(
+            f"{node.labels.get(POD_TYPE, 'an unnamed TPU')} with {node.resources[TPU]:g} chips"
+            + ("" if SLICE_NAME in node.labels else f" without label {SLICE_NAME}")
+            for node in nodes
+            if node.resources.get(TPU)
+        )
         present = f"only {', '.join(tpus)}" if tpus else "no TPUs"
         return f"{needed}; the {len(nodes)} node(s) of the cluster have {present}"
-    parts = [
-        f"of slice '{name}' host(s) {_numbers(set(range(wanted.hosts)) - hosts.keys())} have not joined, "
-        f"{_numbers(hosts.keys())} have"
-        for name, hosts in sorted(found.items())
-    ]
+    parts = []
+    for name, hosts in sorted(found.items()):
+        missing = ", ".join(str(rank) for rank in range(wanted.hosts) if rank not in hosts)
+        joined = ", ".join(map(str, sorted(hosts)))
+        parts.append(f"of slice '{name}' host(s) {missing} have not joined, {joined} have")
     return f"{needed}; {'; '.join(parts)}"
-
-
-def _describe_tpus(node: Node) -> str:
-    """Describes the chips of a host that the run cannot use."""
-    unlabelled = "" if SLICE_NAME in node.labels else f" without label {SLICE_NAME}"
-    return f"{node.labels.get(POD_TYPE, 'an unnamed TPU')} with {node.resources[TPU]:g} chips{unlabelled}"
-
-
-def _numbers(ranks: Iterable[int]) -> str:
-    return ", ".join(map(str, sorted(ranks)))
 
 
 def _holds(node: Node, replay: Reservation, shards: int) -> bool:
     """Whether the node has room for that many replay shards."""
-    return node.cpus >= shards * replay.cpus and _has(node, {MEMORY: shards * replay.memory})
-
-
-def _has(node: Node, resources: Mapping[str, float]) -> bool:
-    return all(node.resources.get(name, 0.0) >= amount for name, amount in resources.items())
+    return node.cpus >= shards * replay.cpus and _covers(node.resources, {MEMORY: shards * replay.memory})
 
 
 def _is_free(node: Node, config: ClusterConfig) -> bool:
     """Whether nobody has reserved what a learner process needs there."""
-    free = node.free
-    return free is None or all(free.get(name, 0.0) >= amount for name, amount in host_resources(config).items())
+    return node.free is None or _covers(node.free, host_resources(config))
+
+
+def _covers(resources: Mapping[str, float], needed: Mapping[str, float]) -> bool:
+    return all(resources.get(name, 0.0) >= amount for name, amount in needed.items())

@@ -1,21 +1,29 @@
-"""Checks each node before a run uses it: it must have the same Python, the same packages and the same code."""
+"""Checks each node before a run uses it: its Python, packages and code, and the chips that earlier runs still hold.
+
+Only one process can use the TPU chips of a host. A process that outlived its run (its driver or its Ray node was
+killed) keeps the next run from starting until the host is restarted. It is found by the device files it has open.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.metadata
 import logging
+import os
 import platform
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import psutil
 
 import podzero
 from podzero.core.errors import ClusterError
 from podzero.runtime.cluster.node_environment import code_files
-from podzero.runtime.cluster.other_runs import end_stale_processes
 from podzero.runtime.cluster.placement import Node
 from podzero.runtime.cluster.remote import Call, RemoteActor, WorkerDied
 
@@ -35,10 +43,16 @@ CHECK_TIMEOUT_S = 120.0
 FIRST_RETRY_S = 15.0
 """Pause after the first check of a node that failed; each further failure doubles it."""
 LONGEST_RETRY_S = 300.0
+RUN_VARIABLE = "PODZERO_RUN"
+"""The environment variable with the run's id, set for all of its processes."""
+CHIP_FILES = ("accel*", "vfio/[0-9]*")
+"""Device files of TPU chips, below /dev."""
+END_TIMEOUT_S = 10.0
+"""Longest wait for a process to release its chips, first after it is asked to end, then after it is killed."""
 
 
 class PreflightCheck:
-    """A process that checks its node."""
+    """A process that checks its node, and prepares it for a learner."""
 
     def __init__(self, name: str) -> None:
         del name
@@ -56,11 +70,11 @@ class PreflightCheck:
         return int(self._reservation.getsockname()[1])
 
     def end_stale_processes(self, run: str) -> list[str]:
-        """Ends the processes of earlier runs that hold this node's TPU chips; returns descriptions of them."""
+        """Ends the processes of earlier runs that hold this node's chips; `end_stale_processes` of this module."""
         return end_stale_processes(run)
 
 
-class _PendingCheck(NamedTuple):
+class _Pending(NamedTuple):
     """A check that has not answered yet."""
 
     node: Node
@@ -70,15 +84,14 @@ class _PendingCheck(NamedTuple):
     """On the monotonic clock."""
 
 
-class _Failures(NamedTuple):
-    """A node's failed checks in a row."""
+class _Failed(NamedTuple):
+    """The last of a node's failed checks in a row."""
 
     error: str
-    """The last error."""
-    retry_s: float
-    """The pause after the last failure."""
+    pause_s: float
+    """Seconds from then until the next check."""
     retry_at: float
-    """Monotonic time at which the pause ends."""
+    """Monotonic time of the next check."""
 
 
 class Preflight:
@@ -97,8 +110,8 @@ class Preflight:
         self._environment = environment
         self._differences: dict[str, str] = {}
         """How the versions of each node differ, by node id; empty for a node that can be used."""
-        self._failures: dict[str, _Failures] = {}
-        self._pending: dict[str, _PendingCheck] = {}
+        self._failed: dict[str, _Failed] = {}
+        self._pending: dict[str, _Pending] = {}
 
     def usable_nodes(self, nodes: Sequence[Node], wait: bool) -> list[Node]:
         """The nodes with the driver's versions; checks new nodes, and logs why a node is not used.
@@ -108,45 +121,37 @@ class Preflight:
           wait: whether to wait for each node's first check; otherwise a node is left out until it has answered.
         """
         for node in nodes:
-            if self._is_due(node):
+            failed = self._failed.get(node.id)
+            begun = node.id in self._differences or node.id in self._pending
+            if not begun and (failed is None or time.monotonic() >= failed.retry_at):
                 check = self.start_check(node)
                 deadline = time.monotonic() + CHECK_TIMEOUT_S
-                self._pending[node.id] = _PendingCheck(node, check, check.begin("versions"), deadline)
+                self._pending[node.id] = _Pending(node, check, check.begin("versions"), deadline)
         for pending in list(self._pending.values()):
-            first = pending.node.id not in self._failures
+            first = pending.node.id not in self._failed
             if (wait and first) or pending.answer.done or time.monotonic() >= pending.deadline:
                 self._finish(pending)
         return [node for node in nodes if self._differences.get(node.id) == ""]
 
-    def _is_due(self, node: Node) -> bool:
-        """Whether a node must be checked now."""
-        if node.id in self._differences or node.id in self._pending:
-            return False
-        failures = self._failures.get(node.id)
-        return failures is None or time.monotonic() >= failures.retry_at
-
-    def _finish(self, pending: _PendingCheck) -> None:
+    def _finish(self, pending: _Pending) -> None:
         """Takes the result of a check."""
         node = pending.node
         del self._pending[node.id]
         try:
             theirs = pending.answer.result(max(0.0, pending.deadline - time.monotonic()))
         except Exception as failure:  # a process with other versions may fail in any way
-            self._note_failure(node, failure)
+            known = isinstance(failure, (ClusterError, WorkerDied))  # their messages suffice without the type
+            error = f"its check failed: {failure if known else repr(failure)}"
+            earlier = self._failed.get(node.id)
+            pause_s = min(2 * earlier.pause_s, LONGEST_RETRY_S) if earlier else FIRST_RETRY_S
+            self._failed[node.id] = _Failed(error, pause_s, time.monotonic() + pause_s)
+            log.warning("%s is not used yet: %s; the check is repeated in %.0f s", node, error, pause_s)
         else:
-            self._failures.pop(node.id, None)
+            self._failed.pop(node.id, None)
             self._differences[node.id] = found = "; ".join(differences(versions(), theirs))
             if found:
                 log.warning("%s is refused: %s%s", node, found, INSTALL_ADVICE)
         pending.check.kill()
-
-    def _note_failure(self, node: Node, failure: Exception) -> None:
-        known = isinstance(failure, (ClusterError, WorkerDied))  # their messages suffice without the type
-        earlier = self._failures.get(node.id)
-        retry_s = min(2 * earlier.retry_s, LONGEST_RETRY_S) if earlier else FIRST_RETRY_S
-        error = f"its check failed: {failure if known else repr(failure)}"
-        self._failures[node.id] = _Failures(error, retry_s, time.monotonic() + retry_s)
-        log.warning("%s is not used yet: %s; the check is repeated in %.0f s", node, error, retry_s)
 
     def refusals(self, nodes: Iterable[Node]) -> list[str]:
         """Why some of `nodes` cannot be used."""
@@ -154,8 +159,8 @@ class Preflight:
         for node in nodes:
             if differing := self._differences.get(node.id):
                 found.append(f"{node}: {differing}{INSTALL_ADVICE}")
-            elif node.id in self._failures:
-                found.append(f"{node}: {self._failures[node.id].error}; the check is repeated")
+            elif node.id in self._failed:
+                found.append(f"{node}: {self._failed[node.id].error}; the check is repeated")
         return found
 
     @property
@@ -180,6 +185,13 @@ def versions() -> dict[str, str]:
     }
 
 
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return _MISSING
+
+
 def differences(mine: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
     """Describes each version that differs, for example `jax 0.12.0, the driver has 0.12.0.1`."""
     return [
@@ -190,13 +202,6 @@ def differences(mine: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]
     ]
 
 
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return _MISSING
-
-
 def code_digest(package: Path) -> str:
     """A hash over the names and contents of all Python files of the package."""
     digest = hashlib.sha256()
@@ -205,3 +210,85 @@ def code_digest(package: Path) -> str:
         digest.update(name.encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def end_stale_processes(run: str, devices: Path = Path("/dev")) -> list[str]:
+    """Ends stale processes of podzero that hold this host's chips; returns descriptions of them.
+
+    A process is stale if it belongs to another run and its parent is gone. Any other process that holds a chip gets
+    some time to end by itself, since it may already be ending; then a `ClusterError` names it.
+
+    Args:
+      run: the id of this run.
+      devices: the folder of the device files.
+    """
+    chips = {str(file.resolve()) for pattern in CHIP_FILES for file in devices.glob(pattern)}
+    ended = []
+    for process in _holders(chips):
+        description = _describe(process)
+        if not _is_stale(process, run):
+            if _releases(process, chips):
+                continue
+            raise ClusterError(f"{description} holds the TPU chips of its host; stop it, or wait for it to end")
+        for end in (process.terminate, process.kill):
+            with suppress(psutil.NoSuchProcess):
+                end()
+            if _releases(process, chips):
+                break
+        else:
+            raise ClusterError(f"{description} holds the TPU chips of its host and cannot be ended; restart the host")
+        ended.append(description)
+    return ended
+
+
+def _holders(chips: AbstractSet[str]) -> Iterator[psutil.Process]:
+    """Other processes that have one of the device files `chips` open."""
+    for process in psutil.process_iter() if chips else ():
+        if process.pid != os.getpid() and chips & open_files(process.pid):
+            yield process
+
+
+def open_files(pid: int) -> set[str]:
+    """A process's open files, including device files, which psutil omits; none if they cannot be read."""
+    found = set()
+    with suppress(OSError):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                found.add(str(link.readlink()))
+    return found
+
+
+def _is_stale(process: psutil.Process, run: str) -> bool:
+    """Whether a process belongs to another run of podzero and is an orphan."""
+    try:
+        its_run = process.environ().get(RUN_VARIABLE)
+        return its_run is not None and its_run != run and is_orphan(process)
+    except (psutil.Error, OSError):
+        return False
+
+
+def is_orphan(process: psutil.Process) -> bool:
+    """Whether a process's original parent is gone: init, or a service manager outside its session, then adopts it."""
+    parent = process.parent()
+    if parent is None or parent.pid == 1:
+        return True
+    # The children of a living raylet have sessions of their own.
+    return "raylet" not in parent.name() and os.getsid(parent.pid) != os.getsid(process.pid)
+
+
+def _releases(process: psutil.Process, chips: AbstractSet[str]) -> bool:
+    """Whether a process closes the files `chips` in time; a zombie has closed them."""
+    deadline = time.monotonic() + END_TIMEOUT_S
+    while process.is_running() and chips & open_files(process.pid):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _describe(process: psutil.Process) -> str:
+    host = f"on {socket.gethostname()}"
+    with suppress(psutil.Error):
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(process.create_time()))
+        return f"process {process.pid} {host} ({process.name()}, since {since})"
+    return f"process {process.pid} {host}"

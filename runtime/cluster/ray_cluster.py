@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import podzero
 from podzero.core.errors import ClusterError, ConfigError
 from podzero.runtime.cluster.node_environment import NODE_PYTHON, EnvironmentSpec, NodeEnvironments, pack_environment
-from podzero.runtime.cluster.placement import MEMORY, Node
+from podzero.runtime.cluster.placement import MEMORY, Node, described
 from podzero.runtime.cluster.ray_start import (
     deferred_signals,
     local_cluster,
@@ -21,17 +22,36 @@ from podzero.runtime.cluster.ray_start import (
     restore_handlers,
     separate_signals,
 )
-from podzero.runtime.cluster.remote import RemoteActor
-from podzero.runtime.cluster.scheduling import (
-    Bundle,
-    CapacityRequest,
-    PlacementGroup,
-    free_resources,
-    node_affinity,
-    reserve,
-    resource_options,
-    usable_cpus,
-)
+from podzero.runtime.cluster.remote import RemoteActor, node_affinity
+
+
+class Bundle(NamedTuple):
+    """Resources of a node, reserved for one process."""
+
+    node: Node
+    resources: Mapping[str, float]
+    strategy: Any
+    """Ray's scheduling strategy for a process that occupies the bundle."""
+
+
+class PlacementGroup:
+    """Resources on several nodes, reserved together; `bundles` has the order of the nodes, and is empty once released.
+
+    Args:
+      group: Ray's placement group.
+      bundles: what it reserves, in the same order.
+    """
+
+    def __init__(self, group: Any, bundles: Sequence[Bundle]) -> None:
+        self._group = group
+        self.bundles = list(bundles)
+
+    def release(self) -> None:
+        """Releases all bundles and kills the processes in them."""
+        from ray.util.placement_group import remove_placement_group
+
+        self.bundles = []
+        remove_placement_group(self._group)
 
 
 class Cluster:
@@ -103,12 +123,13 @@ class Cluster:
     def nodes(self) -> list[Node]:
         """The living nodes."""
         import ray
+        from ray._private import state  # Ray's public API has sums over the cluster only
 
         alive = [node for node in ray.nodes() if node["Alive"]]
         cpus = {node["NodeID"]: node["Resources"].get("CPU", 0.0) for node in alive}
-        free = free_resources() if self.joined else None
+        free = state.available_resources_per_node() if self.joined else None
         if free is not None:
-            usable = usable_cpus(free, self._reserved_cpus, self._bundle_cpus())
+            usable = self._usable_cpus(free)
             cpus = {name: min(total, usable.get(name, 0.0)) for name, total in cpus.items()}
         nodes = [
             Node(
@@ -125,17 +146,48 @@ class Cluster:
 
     def reserve(self, nodes: Sequence[Node], resources: Mapping[str, float], timeout_s: float) -> PlacementGroup:
         """Reserves `resources` on each of `nodes`, or on none of them."""
-        group = reserve(nodes, resources, timeout_s)
-        self._groups = [one for one in self._groups if not one.released] + [group]
-        return group
+        from ray.util.placement_group import placement_group, remove_placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy as Strategy
 
-    def _bundle_cpus(self) -> dict[str, float]:
-        """The CPUs that `reserve` has reserved, by node id."""
-        held: dict[str, float] = defaultdict(float)
-        for group in self._groups:
-            for node, cpus in group.cpus.items():
-                held[node] += cpus
-        return held
+        group = placement_group(
+            [dict(resources)] * len(nodes),
+            strategy="STRICT_SPREAD",
+            bundle_label_selector=[{"ray.io/node-id": node.id} for node in nodes],
+        )
+        if not group.wait(timeout_s):
+            remove_placement_group(group)
+            raise ClusterError(
+                f"waited {timeout_s:.0f} s for {described(resources)} on each of {', '.join(map(str, nodes))}: another "
+                "run, or a process of an earlier one, holds them (`ray status` on the head shows their use)"
+            )
+        places = [Strategy(group, placement_group_bundle_index=index) for index in range(len(nodes))]
+        bundles = [Bundle(node, resources, place) for node, place in zip(nodes, places, strict=True)]
+        reserved = PlacementGroup(group, bundles)
+        self._groups = [*(one for one in self._groups if one.bundles), reserved]
+        return reserved
+
+    def _usable_cpus(self, free: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+        """The CPUs of each node that no other driver has reserved, by node id.
+
+        Actors that are still starting are not counted as this driver's own, since Ray may not have reserved their CPUs
+        yet. The result may therefore be too low for a moment, but never too high.
+
+        Args:
+          free: the unreserved resources of each node, by node id.
+        """
+        import ray
+        from ray._private import state
+
+        job = ray.JobID(bytes.fromhex(ray.get_runtime_context().get_job_id()))
+        actors = state.actors(job_id=job, actor_state_name="ALIVE")
+        own = [(found["Address"]["NodeID"], self._reserved_cpus.get(actor, 0.0)) for actor, found in actors.items()]
+        bundles = [bundle for group in self._groups for bundle in group.bundles]
+        own += [(bundle.node.id, bundle.resources.get("CPU", 0.0)) for bundle in bundles]
+        cpus = {node: resources.get("CPU", 0.0) for node, resources in free.items()}
+        for node, amount in own:
+            if node in cpus:
+                cpus[node] += amount
+        return cpus
 
     def request_capacity(self, cpus: Sequence[float], beyond: frozenset[str]) -> None:
         """Tells a joined cluster's autoscaler, if it has one, which processes have no room.
@@ -146,6 +198,50 @@ class Cluster:
         """
         if self.joined:
             self._request.update(cpus, beyond)
+
+
+def resource_options(resources: Mapping[str, float]) -> dict[str, Any]:
+    """The options of a Ray actor that reserve `resources`: CPU, GPU and memory have options of their own."""
+    custom = dict(resources)
+    options = {"num_cpus": custom.pop("CPU", 0.0), "num_gpus": custom.pop("GPU", None)}
+    return options | {"memory": custom.pop(MEMORY, None) or None, "resources": custom or None}
+
+
+class CapacityRequest:
+    """Tells Ray's autoscaler which processes have no room, through placement groups that no process uses.
+
+    The autoscaler adds nodes for placement groups that Ray cannot place, and Ray removes the groups when their driver
+    ends in any way. `ray.autoscaler.sdk.request_resources` would outlive the driver, and all drivers share one request.
+    """
+
+    def __init__(self) -> None:
+        self._cpus: list[float] = []
+        self._beyond: frozenset[str] = frozenset()
+        self._groups: list[Any] = []
+
+    def update(self, cpus: Iterable[float], beyond: frozenset[str]) -> None:
+        """Replaces the request.
+
+        A node that has just joined may serve the request, which then reserves its CPUs until the node is in `beyond`.
+        Whenever `beyond` changes, the request is only withdrawn, so that these CPUs become free; the next update
+        asks for what is still missing.
+
+        Args:
+          cpus: the CPUs of each process that has no room.
+          beyond: the ids of the nodes that cannot serve the request.
+        """
+        from ray.util.placement_group import placement_group, remove_placement_group
+
+        wanted = sorted(filter(None, cpus)) if beyond == self._beyond else []
+        self._beyond = beyond
+        if wanted == self._cpus:
+            return
+        for group in self._groups:
+            remove_placement_group(group)
+        # No spaces: Ray would take them for parts of the ids.
+        selector = {"ray.io/node-id": f"!in({','.join(sorted(beyond))})"} if beyond else {}
+        self._groups = [placement_group([{"CPU": amount}], bundle_label_selector=[selector]) for amount in wanted]
+        self._cpus = wanted
 
 
 @contextmanager

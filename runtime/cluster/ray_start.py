@@ -9,8 +9,8 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -37,7 +37,19 @@ START_ATTEMPTS = 3
 
 
 @contextmanager
-def separate_signals() -> Iterator[None]:
+def _replaced(*attributes: tuple[Any, str, Any]) -> Iterator[None]:
+    """In this context, attributes (of an object, by name) of Ray's own have other values."""
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in attributes]
+    for owner, name, value in attributes:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+
+def separate_signals() -> AbstractContextManager[None]:
     """In this context, Ray's processes start in sessions of their own, and Ray keeps the caller's SIGTERM handler.
 
     A terminal sends signals to the driver's whole process group; processes in other sessions do not receive them. Ray's
@@ -45,13 +57,14 @@ def separate_signals() -> Iterator[None]:
     """
     from ray._private import services, utils
 
-    popen, set_handler = services.ConsolePopen, utils.set_sigterm_handler
-    services.ConsolePopen = partial(popen, start_new_session=True)
-    utils.set_sigterm_handler = partial(_set_if_default, set_handler)
-    try:
-        yield
-    finally:
-        services.ConsolePopen, utils.set_sigterm_handler = popen, set_handler
+    set_handler = utils.set_sigterm_handler
+
+    def set_if_default(handler: Any) -> None:
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            set_handler(handler)
+
+    popen = partial(services.ConsolePopen, start_new_session=True)
+    return _replaced((services, "ConsolePopen", popen), (utils, "set_sigterm_handler", set_if_default))
 
 
 @contextmanager
@@ -97,11 +110,6 @@ def restore_handlers(handlers: Mapping[int, Handler]) -> None:
         signal.signal(number, handler)
 
 
-def _set_if_default(set_handler: Callable[[Any], None], handler: Any) -> None:
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        set_handler(handler)
-
-
 def session_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """The folder below which Ray keeps the files of a cluster started here; it may not exist yet."""
     return Path(environment.get("RAY_TMPDIR", environment.get("TMPDIR", "/tmp")))
@@ -129,7 +137,7 @@ def local_cluster(cpus: float) -> Iterator[str]:
       cpus: the cluster's CPUs; more if the machine has more.
 
     Yields:
-      the address of the cluster.
+      the cluster's address.
     """
     check_session_folder(session_folder())
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -170,34 +178,22 @@ def _reload_ray_settings() -> None:
     AuthenticationTokenLoader.instance().reset_cache()
 
 
-@contextmanager
-def _loopback_kept() -> Iterator[None]:
+def _loopback_kept() -> AbstractContextManager[None]:
     """Keeps `ray.init` from replacing a loopback address with another address of this machine."""
     from ray._private import ray_constants
 
-    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
+    return _replaced((ray_constants, "ENABLE_RAY_CLUSTER", False))
 
 
-@contextmanager
-def _unlisted() -> Iterator[None]:
+def _unlisted() -> AbstractContextManager[None]:
     """In this context, Ray leaves alone its record of the machine's newest cluster, which `--address auto` means."""
     from ray._common import utils as common
     from ray._private import utils
 
-    write, reset = utils.write_ray_address, common.reset_ray_address
-    utils.write_ray_address = common.reset_ray_address = lambda *_: None
-    try:
-        yield
-    finally:
-        utils.write_ray_address, common.reset_ray_address = write, reset
+    return _replaced((utils, "write_ray_address", _nothing), (common, "reset_ray_address", _nothing))
 
 
-@contextmanager
-def _without_dashboard() -> Iterator[None]:
+def _without_dashboard() -> AbstractContextManager[None]:
     """In this context, Ray starts no dashboard and of its agent the least: each takes a second of processor time.
 
     `include_dashboard` leaves out a part of the dashboard alone.
@@ -205,13 +201,12 @@ def _without_dashboard() -> Iterator[None]:
     from ray._private import utils
     from ray._private.node import Node
 
-    start, missing = Node.start_api_server, utils.get_dashboard_dependency_error
-    Node.start_api_server = lambda *_, **__: None
-    utils.get_dashboard_dependency_error = lambda: ImportError("left out")
-    try:
-        yield
-    finally:
-        Node.start_api_server, utils.get_dashboard_dependency_error = start, missing
+    missing = "get_dashboard_dependency_error"
+    return _replaced((Node, "start_api_server", _nothing), (utils, missing, lambda: ImportError("left out")))
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Stands in for a function of Ray's."""
 
 
 def _start_node(cpus: float) -> Any:
@@ -225,20 +220,16 @@ def _start_node(cpus: float) -> Any:
             with separate_signals(), _unlisted(), _without_dashboard():
                 return RayNodes(initialize_head=True, head_node_args=local_node(cpus) | {"node_ip_address": LOOPBACK})
         except BaseException as failure:  # Ray raises nothing more specific
-            _kill(set(driver.children(recursive=True)) - before)  # Ray leaves behind what it had started
+            left = set(driver.children(recursive=True)) - before  # Ray leaves behind what it had started
+            for process in left:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(list(left), timeout=5.0)
             if not isinstance(failure, Exception):
                 raise
             log.warning("Ray did not start (attempt %d of %d): %s", attempt, START_ATTEMPTS, failure)
             cause = failure
     raise ClusterError(f"Ray did not start on this machine in {START_ATTEMPTS} attempts: {cause}")
-
-
-def _kill(processes: Iterable[psutil.Process]) -> None:
-    gone = list(processes)
-    for process in gone:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(gone, timeout=5.0)
 
 
 def local_node(cpus: float) -> dict[str, Any]:

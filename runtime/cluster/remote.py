@@ -58,24 +58,14 @@ class RemoteActor:
         ray.kill(self.actor, no_restart=True)
 
     def diagnose(self, method: str, error: RayError) -> ClusterError | WorkerDied:
-        """Finds out why a call failed: its node is lost, its process has died, or only the answer was lost.
+        """Why a call failed with Ray's `error`: the node is lost, the process died, or only the answer was lost.
 
-        Args:
-          method: the method that was called.
-          error: Ray's error for the call.
+        Asks Ray until it knows whether the process lives.
         """
-        death = self._death(error)
-        if death is None:
-            return ClusterError(f"{self.name} is alive, but Ray lost its answer to '{method}': {error}")
-        kind = NodeLost if self.node is not None and not _alive(self.node) else WorkerDied
-        return kind(f"{self.name} is gone: {death}")
-
-    def _death(self, error: RayError) -> RayError | None:
-        """Asks Ray until it knows whether the process lives; returns the last error, or None if the process answers."""
         import ray
         from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
 
-        deadline = time.monotonic() + VERDICT_TIMEOUT_S
+        death, deadline = error, time.monotonic() + VERDICT_TIMEOUT_S
         while time.monotonic() < deadline:
             try:
                 # Ray gives every actor this method, which answers once the actor is up.
@@ -83,13 +73,15 @@ class RemoteActor:
             except GetTimeoutError:
                 continue
             except ActorUnavailableError as unavailable:  # Ray does not know yet
-                error = unavailable
+                death = unavailable
+                time.sleep(0.5)
             except RayError as final:
-                return final
+                death = final
+                break
             else:
-                return None
-            time.sleep(0.5)
-        return error
+                return ClusterError(f"{self.name} is alive, but Ray lost its answer to '{method}': {error}")
+        lost = self.node is not None and not any(node["NodeID"] == self.node and node["Alive"] for node in ray.nodes())
+        return (NodeLost if lost else WorkerDied)(f"{self.name} is gone: {death}")
 
 
 class Call:
@@ -128,15 +120,34 @@ class Call:
                 "it may be starting, overloaded, or without a node that has room for it"
             ) from None
         except RayTaskError as error:
-            raise _cause(error) from error
+            # The method's own exception, with its own type.
+            cause = error.cause if isinstance(error.cause, Exception) else error.as_instanceof_cause()
+            raise cause from error
         except RayError as error:
             raise self._actor.diagnose(self._method, error) from error
 
 
-def _cause(error: Any) -> Exception:
-    """The exception that a method raised in the other process, with its own type."""
-    cause: Exception = error.cause if isinstance(error.cause, Exception) else error.as_instanceof_cause()
-    return cause
+def node_affinity(node: str) -> Any:
+    """Ray's scheduling strategy for a process that must run on the node with this id."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(node, soft=False)
+
+
+def start_lasting(service: type, node: str, **options: Any) -> Any:
+    """Starts `service()` as a small Ray actor, which reserves no CPU; returns its handle.
+
+    Ray restarts it, on the same node, for as long as its owner lives, and repeats the calls that were pending.
+
+    Args:
+      service: a plain class.
+      node: the id of its node. Choose the driver's: it must survive the loss of any other node.
+      options: further options of the actor.
+    """
+    import ray
+
+    lasting = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": node_affinity(node)}
+    return ray.remote(service).options(**lasting, **options).remote()
 
 
 def current_node_id() -> str:
@@ -151,9 +162,3 @@ def own_address() -> str:
     from ray.util import get_node_ip_address
 
     return str(get_node_ip_address())
-
-
-def _alive(node: str) -> bool:
-    import ray
-
-    return any(found["NodeID"] == node and found["Alive"] for found in ray.nodes())

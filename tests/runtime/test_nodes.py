@@ -107,6 +107,13 @@ def test_host_0_of_several_coordinates_the_others_at_a_reserved_port(make_nodes,
         assert coordinator == ""
 
 
+def test_processes_of_earlier_runs_that_were_ended_are_logged(make_nodes, tpu_host, caplog):
+    cluster = FakeCluster(tpu_host(0))
+    cluster.answers[PreflightCheck]["end_stale_processes"] = ["process 7"]
+    with caplog.at_level(logging.WARNING, "podzero"), make_nodes(cluster).prepared_hosts(cluster.listed, "run"):
+        assert any("process 7" in message for message in caplog.messages)
+
+
 def test_the_nodes_with_their_accelerators_are_recorded(tmp_path, monkeypatch):
     """The driver's has no more CPUs than the machine, of which a run may have less on a cluster that others use."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(2))

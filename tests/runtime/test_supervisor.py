@@ -9,8 +9,7 @@ from fake_cluster import PENDING, cpu_node
 
 from podzero.core.errors import ClusterError
 from podzero.runtime.checkpoints import Checkpoint
-from podzero.runtime.cluster.other_runs import RUN_VARIABLE
-from podzero.runtime.cluster.preflight import PreflightCheck
+from podzero.runtime.cluster.preflight import RUN_VARIABLE, PreflightCheck
 from podzero.runtime.cluster.remote import NodeLost
 from podzero.runtime.processes.learner import LearnerProcess
 from podzero.runtime.processes.replay import ReplayProcess

@@ -8,8 +8,7 @@ import time
 import pytest
 
 from podzero.core.errors import ClusterError
-from podzero.runtime.cluster.ray_cluster import connect
-from podzero.runtime.cluster.scheduling import resource_options
+from podzero.runtime.cluster.ray_cluster import connect, resource_options
 
 
 def test_cpus_gpus_and_memory_are_options_of_their_own():
