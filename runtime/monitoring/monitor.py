@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from podzero.config import Experiment, GymnasiumConfig
 from podzero.core.clock import share_of_rest
@@ -22,6 +22,14 @@ SERVERS_BUSY = 0.8
 """Inference servers limit the actors if their devices are busy for this share of the time."""
 RESUMED_COUNTERS = ("games", "moves", "samples", "restarts", "failed_episodes", "damaged_shards", "missing_samples")
 """Counters that a resumed run continues from its checkpoint, as it does `elapsed_s` and `nodes_s`."""
+_RATES = ("moves", "games", "steps", "evaluations", "reanalysed", "served")
+"""Counts whose rates the status shows as `..._per_s`."""
+_OF_LEARNER = (
+    "policy_age", "loss", "policy_loss", "value_loss", "teacher_policy_loss", "teacher_value_loss",
+    "scaling_efficiency",
+)  # fmt: skip
+_OF_EVALUATOR = ("mean_return", "std_return", "keeps_value")
+"""Fields of the status with the name of the newest metric of the learner, and of the evaluator."""
 
 
 class Stopwatch:
@@ -88,7 +96,8 @@ class Monitor:
         self._reported_at[worker] = now
         # While a run stops, a worker's last report covers too short a time for averages over it to mean anything.
         if self._forced is not None:
-            metrics = {name: value for name, value in metrics.items() if not _covers_interval(name)}
+            averages = ("time/", "learner/scaling_efficiency")
+            metrics = {name: value for name, value in metrics.items() if not name.startswith(averages)}
         gauges = {}
         for name, value in metrics.items():
             stage, _, quantity = name.partition("/")
@@ -145,66 +154,70 @@ class Monitor:
 
     def status(self, now: float) -> RunStatus:
         """The status of the run at `now`."""
-        learner = self._gauges["learner"]
+        experiment, learner = self._experiment, self._gauges["learner"]
         evaluator, driver = self._gauges["evaluator"], self._gauges["driver"]
         shares, server_busy = self._shares(now), self._mean_over("inference", "server/busy")
-        size = self._sum_over("replay", "replay/size")
+        size = sum(self._values("replay", "replay/size"))
         phase = self._phase(size)
-        status = RunStatus(
-            name=self._experiment.name,
+        known: dict[str, Any] = {name: learner.get(f"learner/{name}") for name in _OF_LEARNER}
+        known |= {name: evaluator.get(f"evaluation/{name}") for name in _OF_EVALUATOR}
+        known |= {name: int(self._totals[name]) for name in RESUMED_COUNTERS}
+        known |= {f"{name}_per_s": self._rates[name].per_s(now) for name in _RATES}
+        known |= self._of_chips(known["steps_per_s"], known["moves_per_s"])
+        price = experiment.cluster.price_per_hour
+        cost = None if price is None else price * self.nodes_s(now) / 3600.0
+        return RunStatus(
+            name=experiment.name,
             phase=phase,
             elapsed_s=self.elapsed_s(now),
             time_left_s=self._time_left_s(now),
             step=self._step,
-            episodic=isinstance(self._experiment.env, GymnasiumConfig),
-            games=int(self._totals["games"]),
-            moves=int(self._totals["moves"]),
-            samples=int(self._totals["samples"]),
-            moves_per_s=self._rates["moves"].per_s(now),
-            games_per_s=self._rates["games"].per_s(now),
-            steps_per_s=self._rates["steps"].per_s(now),
-            evaluations_per_s=self._rates["evaluations"].per_s(now),
-            reanalysed_per_s=self._rates["reanalysed"].per_s(now),
-            served_per_s=self._rates["served"].per_s(now),
+            episodic=isinstance(experiment.env, GymnasiumConfig),
             server_fill=self._mean_over("inference", "server/fill"),
             server_busy=server_busy,
             server_latency_ms=self._max_over("inference", "server/latency_ms_median"),
             server_latency_p99_ms=self._max_over("inference", "server/latency_ms_p99"),
             replay_size=int(size),
-            replay_capacity=self._experiment.replay.capacity if self._experiment.has_self_play else 0,
+            replay_capacity=experiment.replay.capacity if experiment.has_self_play else 0,
             samples_per_insert=self._samples_per_insert(),
-            policy_age=learner.get("learner/policy_age"),
-            loss=learner.get("learner/loss"),
-            policy_loss=learner.get("learner/policy_loss"),
-            value_loss=learner.get("learner/value_loss"),
-            teacher_policy_loss=learner.get("learner/teacher_policy_loss"),
-            teacher_value_loss=learner.get("learner/teacher_value_loss"),
             rating=evaluator.get("evaluation/elo"),
             rating_error=evaluator.get("evaluation/elo_error"),
-            rated_step=int(evaluator["evaluation/step"]) if "evaluation/step" in evaluator else None,
-            mean_return=evaluator.get("evaluation/mean_return"),
-            std_return=evaluator.get("evaluation/std_return"),
+            rated_step=_whole(evaluator.get("evaluation/step")),
             acting_return=self._mean_over("actor", "acting/mean_return"),
-            failed_episodes=int(self._totals["failed_episodes"]),
-            keeps_value=evaluator.get("evaluation/keeps_value"),
             scores=_with_prefix(evaluator, "evaluation/score_"),
-            restarts=int(self._totals["restarts"]),
-            checkpoint_step=int(driver["checkpoint/step"]) if "checkpoint/step" in driver else None,
+            checkpoint_step=_whole(driver.get("checkpoint/step")),
             checkpoint_age_s=driver.get("checkpoint/age_s"),
             failed_saves=int(driver.get("checkpoint/failed_saves", 0)),
-            damaged_shards=int(self._totals["damaged_shards"]),
-            missing_samples=int(self._totals["missing_samples"]),
             # Reports arrive unevenly, so that a window may hold the work of more than its length.
             device_busy=min(self._rates["device_s"].per_s(now), 1.0) if "learner/device_busy" in learner else None,
+            cost=cost,
+            cost_per_million_samples=None if cost is None else _per(1e6 * cost, self._totals["samples"]),
             shares=shares,
             bottleneck=bottleneck(
-                phase, shares, size, self._experiment.replay.min_size, server_busy, self._experiment.has_self_play
+                phase, shares, size, experiment.replay.min_size, server_busy, experiment.has_self_play
             ),
+            **known,
         )
-        hosts = [metrics for worker, metrics in self._gauges.items() if kind_of(worker) == "learner"]
-        price = self._experiment.cluster.price_per_hour
-        cost = None if price is None else price * self.nodes_s(now) / 3600.0
-        return with_utilization(status, learner, hosts, self._experiment.learner.batch_size, cost)
+
+    def _of_chips(self, steps_per_s: float, moves_per_s: float) -> dict[str, Any]:
+        """The fields of the status on chips and their memory."""
+        learner = self._gauges["learner"]
+        chips, hosts = learner.get("learner/chips"), learner.get("learner/hosts")
+        samples_per_s = steps_per_s * self._experiment.learner.batch_size
+        flops_per_s = samples_per_s * learner.get("learner/flops_per_sample", 0.0)
+        memory = ("hbm_bytes", "hbm_peak_bytes", "hbm_limit_bytes")
+        return {
+            "chips": _whole(chips),
+            "hosts": _whole(hosts),
+            "step_s": _per(1.0, steps_per_s),
+            "samples_per_s": samples_per_s,
+            "samples_per_s_per_chip": _per(samples_per_s, chips),
+            "samples_per_s_per_host": _per(samples_per_s, hosts),
+            "moves_per_s_per_chip": _per(moves_per_s, chips),
+            "moves_per_s_per_host": _per(moves_per_s, hosts),
+            "share_of_peak": _per(flops_per_s, learner.get("learner/peak_flops")),
+            **{name: self._max_over("learner", f"learner/{name}") for name in memory},
+        }
 
     def _phase(self, replay_size: float) -> Phase:
         if self._forced is not None:
@@ -217,18 +230,13 @@ class Monitor:
         if self._forced is not None:
             return max(self._phase_ends - now, 0.0) if math.isfinite(self._phase_ends) else None
         stop = self._experiment.stop
-        limits: list[float] = []
-        if stop.minutes is not None:
-            limits.append(60.0 * stop.minutes - self.elapsed_s(now))
+        limits = [] if stop.minutes is None else [60.0 * stop.minutes - self.elapsed_s(now)]
         counted = ((stop.steps, self._step, "steps"), (stop.games, self._totals["games"], "games"))
         for limit, done, rate in counted:
             per_s = self._rates[rate].per_s(now)
             if self._training.started and limit is not None and (per_s > 0 or done >= limit):
                 limits.append((limit - done) / per_s if done < limit else 0.0)
         return max(min(limits), 0.0) if limits else None
-
-    def _sum_over(self, kind: str, name: str) -> float:
-        return sum(self._values(kind, name))
 
     def _mean_over(self, kind: str, name: str) -> float | None:
         values = self._values(kind, name)
@@ -266,11 +274,6 @@ class Monitor:
 def kind_of(worker: str) -> str:
     """The kind of a worker, for example `actor` of `actor-3`."""
     return worker.rpartition("-")[0] if worker.rpartition("-")[2].isdigit() else worker
-
-
-def _covers_interval(name: str) -> bool:
-    """Whether a metric is an average since the worker's previous report."""
-    return name.startswith("time/") or name == "learner/scaling_efficiency"
 
 
 def _with_prefix(metrics: Mapping[str, float], prefix: str) -> dict[str, float]:
@@ -331,29 +334,22 @@ def bottleneck(
       has_self_play: whether there are actors.
     """
     if phase == "collecting":
-        if replay_size < min_size:
-            return f"the learner waits for the first {min_size:,} samples ({replay_size / min_size:.0%} there)"
-        return "the learner prepares its first step (compiling)"
+        waits = f"the learner waits for the first {min_size:,} samples ({replay_size / min_size:.0%} there)"
+        return waits if replay_size < min_size else "the learner prepares its first step (compiling)"
     if phase != "training":
         return ""
     writers = {"actors": shares.get("actor", {})} if has_self_play else {"recorded games": {}}
     if "reanalyser" in shares:
         writers["reanalysers"] = shares["reanalyser"]
-    return _training_bottleneck(writers, shares.get("learner", {}), server_busy or 0.0)
-
-
-def _training_bottleneck(
-    writers: Mapping[str, Mapping[str, float]], learner: Mapping[str, float], server_busy: float
-) -> str:
-    """The bottleneck while the learner trains: replay makes one side wait, or the learner is busy between steps."""
+    learner, busy = shares.get("learner", {}), server_busy or 0.0
     # Actors and reanalysers both write to replay; the kind that it blocks less is the slower one.
     kind, writer = min(writers.items(), key=lambda item: item[1].get("write", 0.0))
     starved, blocked = learner.get("wait_replay", 0.0), writer.get("write", 0.0)
     if starved >= max(WAIT_SHARE, blocked):
         stage, share = _largest(writer, without=("write",))
         why = f"; they spend {share:.0%} of their time on {stage}" if stage else ""
-        limited = kind == "actors" and server_busy >= SERVERS_BUSY
-        servers = f"; the inference servers' devices are busy {server_busy:.0%} of the time" if limited else ""
+        limited = kind == "actors" and busy >= SERVERS_BUSY
+        servers = f"; the inference servers' devices are busy {busy:.0%} of the time" if limited else ""
         return f"the learner waits for the {kind} ({starved:.0%} of its time{why}){servers}"
     if blocked >= WAIT_SHARE:
         return f"the {kind} wait for the learner ({blocked:.0%} of their time)"
@@ -370,49 +366,9 @@ def _largest(stages: Mapping[str, float], without: Collection[str]) -> tuple[str
     return stage, share
 
 
-def with_utilization(
-    status: RunStatus,
-    learner: Mapping[str, float],
-    hosts: Iterable[Mapping[str, float]],
-    batch_size: int,
-    cost: float | None,
-) -> RunStatus:
-    """Fills in the fields of `status` on chips, memory and cost that are known.
-
-    Args:
-      status: must hold the counts, rates and times.
-      learner: the newest metrics of the learner process on host 0.
-      hosts: the newest metrics of each learner process, including that on host 0.
-      batch_size: global batch size of a learner step.
-      cost: what all nodes have cost so far, in any currency; None if that is unknown.
-    """
-    chips, on_hosts = learner.get("learner/chips"), learner.get("learner/hosts")
-    samples_per_s = status.steps_per_s * batch_size
-    peak, flops_per_sample = learner.get("learner/peak_flops"), learner.get("learner/flops_per_sample", 0.0)
-    memory = list(hosts)
-    return dataclasses.replace(
-        status,
-        samples_per_s=samples_per_s,
-        step_s=1.0 / status.steps_per_s if status.steps_per_s > 0 else None,
-        chips=None if chips is None else int(chips),
-        hosts=None if on_hosts is None else int(on_hosts),
-        samples_per_s_per_chip=_per(samples_per_s, chips),
-        samples_per_s_per_host=_per(samples_per_s, on_hosts),
-        moves_per_s_per_chip=_per(status.moves_per_s, chips),
-        moves_per_s_per_host=_per(status.moves_per_s, on_hosts),
-        share_of_peak=_per(samples_per_s * flops_per_sample, peak),
-        scaling_efficiency=learner.get("learner/scaling_efficiency"),
-        hbm_bytes=_fullest(memory, "learner/hbm_bytes"),
-        hbm_peak_bytes=_fullest(memory, "learner/hbm_peak_bytes"),
-        hbm_limit_bytes=_fullest(memory, "learner/hbm_limit_bytes"),
-        cost=cost,
-        cost_per_million_samples=_per(1e6 * cost, status.samples) if cost is not None else None,
-    )
-
-
 def _per(amount: float, divisor: float | None) -> float | None:
     return amount / divisor if divisor else None
 
 
-def _fullest(hosts: list[Mapping[str, float]], name: str) -> float | None:
-    return max((metrics[name] for metrics in hosts if name in metrics), default=None)
+def _whole(number: float | None) -> int | None:
+    return None if number is None else int(number)

@@ -102,7 +102,7 @@ def test_the_name_of_the_environment_depends_on_lock_file_python_and_extras(chec
 
 def test_the_archive_of_this_checkout_is_complete_small_and_without_tests():
     files = archived_files(PACKAGE)
-    assert {name.split("/")[1] for name in files if name.count("/") > 1} == {*PACKAGES, "config"}
+    assert {name.split("/")[1] for name in files if name.count("/") > 1} == {*PACKAGES, "config", "core", "files"}
     assert {name.split("/")[0] for name in files} == {"podzero", "pyproject.toml", "uv.lock"}
     assert {"podzero/py.typed", "podzero/configs/connect_four.yaml", "podzero/runtime/processes/replay.py"} <= set(
         files

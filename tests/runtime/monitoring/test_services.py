@@ -12,7 +12,7 @@ from podzero.config import load
 from podzero.core.errors import ConfigError
 from podzero.files.workdir import Workdir, read_json
 from podzero.runtime.monitoring.reports import MetricsReport
-from podzero.runtime.monitoring.services import WANDB_STEP, MlflowWriter, PrometheusWriter, WandbWriter, prometheus_name
+from podzero.runtime.monitoring.writers import WANDB_STEP, MlflowWriter, PrometheusWriter, WandbWriter, prometheus_name
 
 
 @pytest.fixture
