@@ -57,10 +57,8 @@ class FailureBudget:
 
     def __init__(self, config: RestartsConfig) -> None:
         self._config = config
-        self._failed: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_MOST_COUNTED))
-        """The times of each worker's failures."""
-        self._failed_on: defaultdict[tuple[str, str], deque[float]] = defaultdict(lambda: deque(maxlen=_MOST_COUNTED))
-        """The times of each kind's failures on each node."""
+        self._times: defaultdict[str | tuple[str, str], deque[float]] = defaultdict(lambda: deque(maxlen=_MOST_COUNTED))
+        """When a worker failed, by name, and when workers of a kind failed on a node, by kind and node."""
         self._in_row: Counter[str] = Counter()
         self._may_start_at: dict[str, float] = {}
         self._avoided_until: dict[tuple[str, str], float] = {}
@@ -83,8 +81,10 @@ class FailureBudget:
         """
         self._in_row[worker] += 1
         # A worker that needs longer than the window to fail must not restart at once each time.
-        failures = max(self._count(self._failed[worker], now), self._in_row[worker])
-        pause_s = self._pause_s(failures)
+        failures = max(self._count(worker, now), self._in_row[worker])
+        # None after the first failure; then the first pause, doubled by each further failure.
+        doubled_s = self._config.first_pause_s * 2.0 ** min(failures - 2, _MOST_COUNTED)
+        pause_s = 0.0 if failures == 1 else min(doubled_s, self._config.longest_pause_s)
         self._may_start_at[worker] = now + pause_s
         avoided = node is not None and self._avoid(kind_of(worker), node, now, node_at_fault)
         return Restart(self._in_row[worker], pause_s, avoided)
@@ -110,28 +110,22 @@ class FailureBudget:
         worked = self.has_worked(kind_of(worker))
         return self._in_row[worker] >= (self._config.max_failures if worked else self._config.max_first_failures)
 
-    def _count(self, times: deque[float], now: float) -> int:
-        """Adds a failure; returns the number within the window."""
+    def _count(self, failed: str | tuple[str, str], now: float) -> int:
+        """Adds a failure of a worker, or of a kind on a node; returns their number within the window."""
+        times = self._times[failed]
         while times and times[0] <= now - 60 * self._config.window_minutes:
             times.popleft()
         times.append(now)
         return len(times)
 
-    def _pause_s(self, failures: int) -> float:
-        """0 after the first failure; then the first pause, doubled by each further failure."""
-        if failures == 1:
-            return 0.0
-        doublings = min(failures - 2, _MOST_COUNTED)
-        return min(self._config.first_pause_s * 2.0**doublings, self._config.longest_pause_s)
-
     def _avoid(self, kind: str, node: str, now: float, at_fault: bool) -> bool:
         """Counts a failure on a node; returns whether the kind begins to avoid it."""
         self._avoided_until = {place: until for place, until in self._avoided_until.items() if now < until}
-        failures = self._count(self._failed_on[kind, node], now)
+        failures = self._count((kind, node), now)
         if self.avoids(kind, node, now) or not (at_fault or failures >= self._config.node_failures):
             return False
         # When the kind comes back, these failures must not make it avoid the node at its first new one.
-        del self._failed_on[kind, node]
+        del self._times[kind, node]
         self._avoided_until[kind, node] = now + 60 * self._config.node_pause_minutes
         return True
 
@@ -171,17 +165,26 @@ class Failures:
           RunFailed: training needs the worker, and the experiment is at fault, or all workers of its kind have used up
             their failures in a row. The message gives the last error.
         """
-        kind = kind_of(worker)
+        kind = self._kinds[kind_of(worker)]
         if isinstance(error, NodeLost):
             self._last.pop(worker, None)
             log.warning("%s was lost with its node; it restarts on a node that has room for it", worker)
             return
         unfit = isinstance(error, ConfigError)
-        if unfit and self._kinds[kind].needed and not self._budget.has_worked(kind):
+        if unfit and kind.needed and not self._budget.has_worked(kind.name):
             raise WouldFailAgain(f"{worker} cannot do what the experiment asks for: {error}") from error
         self._last[worker] = error
-        self._count(worker, node, error, node_at_fault=unfit)
-        if self._kinds[kind].needed and all(self._budget.exhausted(other) for other in self._concerned(worker, alive)):
+        restart = self._budget.note_failure(worker, node, time.monotonic(), node_at_fault=unfit)
+        when = f"in {restart.pause_s:g} s" if restart.pause_s else "at once"
+        log.warning("%s failed %s; it restarts %s", worker, _times(restart.in_row), when, exc_info=error)
+        if restart.node_avoided and node is not None:
+            why = f"{worker} cannot work there" if unfit else "they keep failing there; the last error is"
+            pause = f"for {self._config.node_pause_minutes:g} minutes (restarts.node_pause_minutes)"
+            log.warning("%s avoid %s %s, because %s: %s", kind.plural, self._describe(node), pause, why, error)
+        # Training needs every shard, but only some workers of the other kinds.
+        peers = {*alive, *(other for other in self._last if kind_of(other) == kind.name)}
+        concerned = {worker} if kind.name == SHARD else peers
+        if kind.needed and all(self._budget.exhausted(other) for other in concerned):
             raise self._exhausted(worker, error) from error
 
     def may_start(self, worker: str) -> bool:
@@ -200,27 +203,6 @@ class Failures:
             worker: f"{_times(self._budget.in_row(worker))}: {error}".splitlines()[0]
             for worker, error in sorted(self._last.items())
         }
-
-    def _count(self, worker: str, node: str | None, error: Exception, node_at_fault: bool) -> None:
-        restart = self._budget.note_failure(worker, node, time.monotonic(), node_at_fault)
-        when = f"in {restart.pause_s:g} s" if restart.pause_s else "at once"
-        log.warning("%s failed %s; it restarts %s", worker, _times(restart.in_row), when, exc_info=error)
-        if restart.node_avoided and node is not None:
-            log.warning(
-                "%s avoid %s for %g minutes (restarts.node_pause_minutes), because %s: %s",
-                self._kinds[kind_of(worker)].plural,
-                self._describe(node),
-                self._config.node_pause_minutes,
-                f"{worker} cannot work there" if node_at_fault else "they keep failing there; the last error is",
-                error,
-            )
-
-    def _concerned(self, worker: str, alive: Collection[str]) -> set[str]:
-        """The workers that must all be exhausted to end the run: those of the kind that are alive or have failed."""
-        kind = kind_of(worker)
-        if kind == SHARD:
-            return {worker}
-        return {*alive, *(other for other in self._last if kind_of(other) == kind)}
 
     def _exhausted(self, worker: str, error: Exception) -> RunFailed:
         kind = kind_of(worker)
