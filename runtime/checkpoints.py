@@ -115,14 +115,9 @@ def checkpoints(workdir: Workdir) -> list[Checkpoint]:
 
 
 def seen_checkpoints(workdir: Workdir, seen: int | None = None) -> list[Checkpoint]:
-    """The checkpoints of a working directory, newest first; empty only if it has never had one.
-
-    Args:
-      workdir: the run's working directory, whose last status names the newest checkpoint.
-      seen: the step of a checkpoint that this process knows of.
-    """
+    """The checkpoints of a working directory, newest first; empty only if it never had one."""
     found = checkpoints(workdir)
-    if seen is None:
+    if seen is None:  # the step of one that this process knows of
         seen = read_json(workdir.status_file).get("checkpoint_step")
     if not found and isinstance(seen, int):
         raise StorageError(
@@ -281,13 +276,7 @@ def _write_run(folder: Path, counters: Mapping[str, float], ladder: Mapping[str,
 
 
 def delete_old_snapshots(folder: Path, newest: int, ladder: Mapping[str, Any]) -> None:
-    """Deletes the snapshots that `kept_snapshots` leaves out.
-
-    Args:
-      folder: `Workdir.snapshots`.
-      newest: how many of the newest are kept.
-      ladder: the rating ladder of the run.
-    """
+    """Deletes the snapshots in `folder` that `kept_snapshots` leaves out, given the run's rating ladder."""
     steps = step_folders(folder)
     for step in set(steps) - kept_snapshots(steps, newest, rated_steps(ladder)):
         shutil.rmtree(step_folder(folder, step), ignore_errors=True)
@@ -304,16 +293,11 @@ def set_aside_later(folder: Path, step: int) -> None:
 
 
 def kept_snapshots(steps: Collection[int], newest: int, rated: Collection[int]) -> set[int]:
-    """The steps whose snapshots are kept.
+    """Of the `steps` of all snapshots, those whose snapshots are kept; `rated` are the steps with a rating.
 
     These are the newest ones, and the rated ones that the evaluator may choose as opponents: the last rated one, and
     for every doubling of the step the first in each of `PER_DOUBLING` equal intervals of its logarithm. The evaluator
     chooses the one nearest to half of the current step.
-
-    Args:
-      steps: the steps of all snapshots.
-      newest: how many of the newest are kept.
-      rated: the steps with a rating.
     """
     candidates = sorted(set(rated) & set(steps))
     first = {int(PER_DOUBLING * math.log2(max(step, 1))): step for step in reversed(candidates)}

@@ -50,9 +50,6 @@ class FailureBudget:
 
     Pauses and avoided nodes depend on the failures within `restarts.window_minutes`. Only failures in a row, since the
     worker last worked, can be too many; they count however old they are.
-
-    Args:
-      config: the section `restarts`.
     """
 
     def __init__(self, config: RestartsConfig) -> None:
@@ -71,14 +68,7 @@ class FailureBudget:
         self._in_row.pop(worker, None)
 
     def note_failure(self, worker: str, node: str | None, now: float, node_at_fault: bool = False) -> Restart:
-        """Notes that a worker failed.
-
-        Args:
-          worker: its name; `actor-3` is of the kind `actor`.
-          node: the id of its node, if known.
-          now: the current time in seconds.
-          node_at_fault: whether the worker cannot work on this node at all, so that its kind must avoid it.
-        """
+        """Notes that a worker failed, and whether that shows that it cannot work on this node (its id) at all."""
         self._in_row[worker] += 1
         # A worker that needs longer than the window to fail must not restart at once each time.
         failures = max(self._count(worker, now), self._in_row[worker])
@@ -131,13 +121,7 @@ class FailureBudget:
 
 
 class Failures:
-    """The failures of a run's workers. A worker that is lost with its node has not failed.
-
-    Args:
-      config: the section `restarts`.
-      program: the kinds of processes.
-      describe: describes the node with an id, for the log.
-    """
+    """The failures of a run's workers, by their nodes' ids. A worker that is lost with its node has not failed."""
 
     def __init__(self, config: RestartsConfig, program: Iterable[Reservation], describe: Callable[[str], str]) -> None:
         self._config = config
@@ -242,15 +226,7 @@ class RestartPolicy:
 
 
 def first_start[Started](start: Callable[[], Started], stopping: StopRequest) -> Started:
-    """Starts a run's workers for the first time; retries after errors that may pass by themselves.
-
-    Args:
-      start: starts the workers; leaves none running if it fails.
-      stopping: set when the run must end.
-
-    Returns:
-      the result of `start`.
-    """
+    """The result of `start`, which starts a run's workers; called again after errors that may pass by themselves."""
     errors: list[str] = []
     while True:
         try:
@@ -275,11 +251,7 @@ class _Failure(NamedTuple):
 
 
 class LearnerFailures:
-    """The failures of a run's learner. Pure: the clock is an argument.
-
-    Args:
-      config: the section `restarts`.
-    """
+    """The failures of a run's learner. Pure: the clock is an argument."""
 
     def __init__(self, config: RestartsConfig) -> None:
         self._config = config

@@ -47,14 +47,7 @@ class NodesAbsent(ClusterError):
 
 
 class RunNodes:
-    """The nodes that a run may use: all of a local cluster, or those of a joined one that pass the preflight check.
-
-    Args:
-      cluster: the Ray cluster.
-      experiment: the run's experiment.
-      home: the id of the driver's node.
-      environment: environment variables for the preflight checks.
-    """
+    """The nodes that a run may use: all of a local cluster, or those of a joined one that pass the preflight check."""
 
     def __init__(self, cluster: Cluster, experiment: Experiment, home: str, environment: Mapping[str, str]) -> None:
         self._cluster = cluster
@@ -65,11 +58,7 @@ class RunNodes:
         self._learner: Sequence[Node] = ()
 
     def wait(self, stopping: StopRequest) -> Placement:
-        """Waits until all nodes that the run needs have joined; returns the placement of learner and replay.
-
-        Args:
-          stopping: ends the wait when it is set.
-        """
+        """Waits until all nodes that the run needs have joined; returns where learner and replay run."""
         # Nothing joins a cluster that was started here.
         minutes = self._experiment.cluster.join_minutes if self._cluster.joined else 0.0
         deadline, log_at = time.monotonic() + 60 * minutes, time.monotonic()
@@ -109,12 +98,7 @@ class RunNodes:
         return next((str(known) for known in self._cluster.nodes() if known.id == node), f"node {node[:8]}")
 
     def request_capacity(self, taken: Mapping[str, float], cpus: Sequence[float]) -> None:
-        """Asks an autoscaler for nodes for processes that have no room; replaces earlier requests.
-
-        Args:
-          taken: the CPUs that this run has reserved, by node.
-          cpus: the CPUs of each process that must start; an empty list withdraws the request.
-        """
+        """Asks an autoscaler for room for processes that need `cpus`, beside those taken; replaces the last request."""
         nodes = self.for_workers() if cpus else []
         self._cluster.request_capacity(without_room(nodes, taken, cpus), self._preflight.checked)
 

@@ -62,15 +62,10 @@ class ParamStore:
         self._changed = asyncio.Condition()
 
     async def hold(self, publisher: str, version: int, refs: list[Any]) -> None:
-        """Makes a publication the newest; returns once a newer one has replaced it.
+        """Makes a publication, a list of one reference, the newest; returns once a newer one has replaced it.
 
         A publisher's versions must increase; other calls are ignored. The first publication of a new publisher is
         always accepted.
-
-        Args:
-          publisher: the id of the sink.
-          version: the learner step.
-          refs: a list of one reference to the parameters.
         """
         # After a restart Ray repeats the pending calls, in any order.
         if publisher == self._publisher and version <= self._version:
@@ -113,10 +108,6 @@ class RayParamSink:
 
         It waits for the parameter store only when `MAX_PENDING` publications are pending, so that their number is
         bounded while the store restarts.
-
-        Args:
-          version: learner step, above those published before.
-          params: pytree of device or host arrays.
         """
         import ray
 

@@ -42,17 +42,7 @@ STOPPED = "stopped by a signal"
 
 
 class Run:
-    """A run whose workers have started.
-
-    Args:
-      experiment: the experiment.
-      workdir: the directory for the run's files.
-      supervisor: the workers.
-      view: shows the status.
-      saver: writes checkpoints and snapshots.
-      writers: receive the metrics of all workers; the caller closes them after the run.
-      check_held: raises `TakenOver` when another process has taken over the working directory.
-    """
+    """A run whose workers have started; `check_held` raises `TakenOver` once another process works in the directory."""
 
     def __init__(
         self,
@@ -77,11 +67,7 @@ class Run:
         self._learner_failures = LearnerFailures(experiment.restarts)
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
-        """Prepares for workers that have just started; what their nodes cost counts from when they had joined.
-
-        Args:
-          checkpoint: the checkpoint from which they started.
-        """
+        """Prepares for workers that have just started from `checkpoint`; their nodes cost from when they had joined."""
         self.close()
         counters, self._began_at = (checkpoint.counters, checkpoint.step) if checkpoint else ({}, 0)
         self._monitor = Monitor(self._experiment, self._supervisor.nodes_since, counters, self._began_at)
@@ -253,10 +239,6 @@ class Run:
         """Stops actors, then the learner, writes a checkpoint, has the last snapshot judged, and stops the rest.
 
         Unfinished games are lost, and samples that replay had not confirmed when their actor ended.
-
-        Args:
-          reason: why the run ends.
-          signals: once one has arrived, nothing is judged.
         """
         self._enter("stopping")
         self._saver.wait()

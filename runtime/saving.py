@@ -63,13 +63,7 @@ class _Newest(NamedTuple):
 
 
 class Saver:
-    """Writes checkpoints and snapshots when they are due, one at a time.
-
-    Args:
-      experiment: says how often they are written and how many are kept.
-      workdir: the run's working directory.
-      executor: runs the writes; a thread by default.
-    """
+    """Writes checkpoints and snapshots when they are due, one at a time, by default in a thread."""
 
     def __init__(self, experiment: Experiment, workdir: Workdir, executor: Executor | None = None) -> None:
         self._experiment = experiment

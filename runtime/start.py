@@ -147,13 +147,7 @@ def last_checkpoint_failed(reason: str, failure: Exception, workdir: Workdir) ->
 
 
 def with_advice(failure: RunFailed, experiment: Experiment, workdir: Workdir) -> RunFailed:
-    """Adds to a run's failure the command that resumes the run.
-
-    Args:
-      failure: the error that ended the run.
-      experiment: the run's experiment.
-      workdir: the run's working directory.
-    """
+    """Adds to a run's failure the command that resumes the run."""
     from podzero.learner import TrainingDiverged  # slow, and only needed after a failure
 
     cause: BaseException | None = failure

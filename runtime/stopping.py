@@ -205,25 +205,15 @@ def _doing(workdir: Workdir) -> str:
 
 
 def metadata_host(devices: Path = Path("/dev")) -> str | None:
-    """The address of the metadata server, on nodes with TPU chips or where `GCE_METADATA_HOST` is set; None elsewhere.
-
-    Args:
-      devices: the folder of the device files.
-    """
+    """The address of the metadata server on nodes with TPU chips, or with `GCE_METADATA_HOST`; None elsewhere."""
     chips = any(file for pattern in CHIP_FILES for file in devices.glob(pattern))
     return os.environ.get(HOST_VARIABLE) or ("metadata.google.internal" if chips else None)
 
 
 def watch_for_notices(give: Callable[[str], None]) -> list[threading.Thread]:
-    """Calls `give` with a message whenever the end of this node is announced, for as long as the process lives.
+    """Calls `give`, in other threads, with a message whenever the end of this node is announced; returns the threads.
 
     Errors of the server are ignored. Without a metadata server, nothing is watched.
-
-    Args:
-      give: called in another thread, once per announcement.
-
-    Returns:
-      the watching daemon threads, one for each of `ANNOUNCEMENTS`.
     """
     host = metadata_host()
     watchers = [

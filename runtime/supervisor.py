@@ -209,11 +209,7 @@ class Supervisor:
         return [worker.actor for worker in [*self._learners, *(w for group in groups for w in group.workers.values())]]
 
     def stop_actors(self) -> list[MetricsReport | LogReport]:
-        """Asks actors and reanalysers to stop and kills those that take too long; then ends the inference servers.
-
-        Returns:
-          their last reports.
-        """
+        """Asks actors and reanalysers to stop, kills the slow, then ends the servers; returns their last reports."""
         workers = [worker for group in self._samplers for worker in group.workers.values()]
         for worker in workers:
             worker.actor.begin("stop")
@@ -229,11 +225,7 @@ class Supervisor:
         return reports
 
     def stop_learner(self) -> list[MetricsReport | LogReport]:
-        """Ends training; learner and replay still answer calls afterwards.
-
-        Returns:
-          their last reports.
-        """
+        """Ends training and returns the last reports; learner and replay still answer calls afterwards."""
         assert self.learner is not None
         return self.learner.stop() + last_reports(self.shards.workers)
 

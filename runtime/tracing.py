@@ -96,11 +96,7 @@ class _Pending(NamedTuple):
 
 
 class Tracer:
-    """The driver's side: lets processes write traces, and collects who has. Not thread-safe.
-
-    Args:
-      workdir: the run's working directory.
-    """
+    """The driver's side: lets processes write traces, and collects who has. Not thread-safe."""
 
     def __init__(self, workdir: Workdir) -> None:
         self._workdir = workdir
@@ -108,11 +104,7 @@ class Tracer:
         self._attempt = WriteAttempts()
 
     def advance(self, processes: Callable[[], Iterable[RemoteActor]]) -> None:
-        """Begins the traces that were asked for, or notes their end; never waits.
-
-        Args:
-          processes: the processes to trace.
-        """
+        """Begins the traces of `processes` that were asked for, or notes their end; never waits."""
         if self._pending is None:
             self._pending = self._begin(processes)
         elif time.monotonic() > self._pending.deadline or all(call.done for call in self._pending.calls.values()):

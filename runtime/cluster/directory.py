@@ -89,11 +89,7 @@ def ask(directory: Any) -> dict[str, str]:
 
 
 class AddressBook:
-    """A process's copy of the directory, updated by a thread every few seconds; reading it never waits.
-
-    Args:
-      ask: returns the addresses of the servers that are up, by name, or raises `ClusterError`; `ask` of this module.
-    """
+    """A process's copy of what `ask()` answers, updated by a thread every few seconds; reading it never waits."""
 
     def __init__(self, ask: Callable[[], Mapping[str, str]]) -> None:
         self._ask = ask
@@ -105,11 +101,7 @@ class AddressBook:
         threading.Thread(target=self._follow, name="addresses", daemon=True).start()
 
     def present(self, kind: str) -> dict[str, str]:
-        """The addresses of the servers of one kind that announced themselves lately, by name.
-
-        Args:
-          kind: the name without its number, for example `inference`.
-        """
+        """The addresses of the servers of one kind, such as `inference`, that announced themselves lately, by name."""
         if self._failure is not None:
             raise ClusterError(str(self._failure))
         return {name: address for name, address in self._present.items() if name.startswith(f"{kind}-")}
@@ -160,11 +152,7 @@ class _RunLock:
 
 
 def lock_run(owner: str) -> Any:
-    """Locks the namespace of this driver for as long as the returned handle lives.
-
-    Args:
-      owner: describes the run to others that find the namespace locked.
-    """
+    """Locks the namespace of this driver as long as the returned handle lives; `owner` describes the run to others."""
     import ray
     from ray.exceptions import ActorAlreadyExistsError, GetTimeoutError, RayError
 

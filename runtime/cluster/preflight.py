@@ -99,10 +99,6 @@ class Preflight:
 
     A node with other versions is refused for as long as Ray runs on it. A check that fails in any other way, such as a
     timeout, is repeated after a pause.
-
-    Args:
-      cluster: starts processes on nodes.
-      environment: environment variables of the checks.
     """
 
     def __init__(self, cluster: Any, environment: Mapping[str, str]) -> None:
@@ -213,14 +209,10 @@ def code_digest(package: Path) -> str:
 
 
 def end_stale_processes(run: str, devices: Path = Path("/dev")) -> list[str]:
-    """Ends stale processes of podzero that hold this host's chips; returns descriptions of them.
+    """Ends stale processes of podzero, left by other runs than `run`, that hold chips; returns descriptions of them.
 
     A process is stale if it belongs to another run and its parent is gone. Any other process that holds a chip gets
     some time to end by itself, since it may already be ending; then a `ClusterError` names it.
-
-    Args:
-      run: the id of this run.
-      devices: the folder of the device files.
     """
     chips = {str(file.resolve()) for pattern in CHIP_FILES for file in devices.glob(pattern)}
     ended = []

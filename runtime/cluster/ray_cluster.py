@@ -35,12 +35,7 @@ class Bundle(NamedTuple):
 
 
 class PlacementGroup:
-    """Resources on several nodes, reserved together; `bundles` has the order of the nodes, and is empty once released.
-
-    Args:
-      group: Ray's placement group.
-      bundles: what it reserves, in the same order.
-    """
+    """Resources on several nodes, reserved together. `bundles` has the order of the nodes; empty once released."""
 
     def __init__(self, group: Any, bundles: Sequence[Bundle]) -> None:
         self._group = group
@@ -167,13 +162,10 @@ class Cluster:
         return reserved
 
     def _usable_cpus(self, free: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-        """The CPUs of each node that no other driver has reserved, by node id.
+        """The CPUs of each node that no other driver has reserved, by node id; `free` are the unreserved resources.
 
         Actors that are still starting are not counted as this driver's own, since Ray may not have reserved their CPUs
         yet. The result may therefore be too low for a moment, but never too high.
-
-        Args:
-          free: the unreserved resources of each node, by node id.
         """
         import ray
         from ray._private import state
@@ -220,15 +212,11 @@ class CapacityRequest:
         self._groups: list[Any] = []
 
     def update(self, cpus: Iterable[float], beyond: frozenset[str]) -> None:
-        """Replaces the request.
+        """Replaces the request by one for processes with these CPUs, on other nodes than those with the ids `beyond`.
 
         A node that has just joined may serve the request, which then reserves its CPUs until the node is in `beyond`.
         Whenever `beyond` changes, the request is only withdrawn, so that these CPUs become free; the next update
         asks for what is still missing.
-
-        Args:
-          cpus: the CPUs of each process that has no room.
-          beyond: the ids of the nodes that cannot serve the request.
         """
         from ray.util.placement_group import placement_group, remove_placement_group
 

@@ -131,14 +131,7 @@ def check_session_folder(folder: Path) -> None:
 
 @contextmanager
 def local_cluster(cpus: float) -> Iterator[str]:
-    """Starts a cluster on this machine for as long as the context lasts.
-
-    Args:
-      cpus: the cluster's CPUs; more if the machine has more.
-
-    Yields:
-      the cluster's address.
-    """
+    """Starts a cluster of at least `cpus` CPUs on this machine as long as the context lasts; yields its address."""
     check_session_folder(session_folder())
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # By default Ray hides all accelerators from processes that reserve none, such as a learner on one machine.

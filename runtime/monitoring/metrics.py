@@ -225,13 +225,9 @@ class WriteAttempts:
 
 
 class AppendFile:
-    """A file to which records are appended. Not thread-safe.
+    """A file of complete records, at first `header`, to which records are appended. Not thread-safe.
 
     Records wait in memory until `flush` writes them.
-
-    Args:
-      path: the file; if it exists, it must hold complete records.
-      header: start of a new file.
     """
 
     def __init__(self, path: Path, header: bytes = b"") -> None:

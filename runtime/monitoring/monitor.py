@@ -119,13 +119,7 @@ class Monitor:
         return self._gauges[shard].get("replay/size", 0.0)
 
     def enter(self, phase: Phase, now: float, limit_s: float = math.inf) -> None:
-        """Sets a phase that the metrics cannot tell, which ends training for good: a restart makes a new monitor.
-
-        Args:
-          phase: for example `stopping`.
-          now: the present time.
-          limit_s: longest duration of the phase, in seconds.
-        """
+        """Sets a phase, at most `limit_s` long, that the metrics cannot tell. It ends training for good."""
         self._forced, self._phase_ends = phase, now + limit_s
         self._training.stop(now)
         if phase in ("starting", "ended"):  # the workers are gone, and new ones may have to wait for nodes

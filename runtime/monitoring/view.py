@@ -29,12 +29,7 @@ _EPISODES = ("acting", "episodes", "steps")
 
 
 def status_line(status: RunStatus, since_command_s: float | None = None) -> str:
-    """The status in one line; leaves out values that are not known yet.
-
-    Args:
-      status: the status.
-      since_command_s: seconds since the command, which are shown until training time passes.
-    """
+    """The status in one line, without what is not known yet; shows `since_command_s` until training time passes."""
     time = _time(status, since_command_s, clock)
     parts = [f"[{time}] {PHASE_WORDS[status.phase]}", f"step {status.step:,}"]
     if status.steps_per_s:

@@ -251,14 +251,10 @@ def _mlflow_name(name: str) -> str:
 
 
 class PrometheusWriter:
-    """Serves the newest metrics at `http://ADDRESS/metrics` until it is closed; a `MetricsWriter`.
+    """Serves the newest metrics at `http://ADDRESS/metrics` (port 0: a free one) until closed; a `MetricsWriter`.
 
     `replay/size` becomes the gauge `podzero_replay_size{run="...", worker="..."}`, `count/moves` becomes the counter
     `podzero_moves_total`.
-
-    Args:
-      address: `HOST:PORT`; port 0 chooses a free one.
-      run: the name of the experiment.
     """
 
     def __init__(self, address: str, run: str) -> None:

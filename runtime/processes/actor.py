@@ -70,14 +70,7 @@ class ActorProcess(Process):
 def actor_clients(
     experiment: Experiment, shards: Callable[[], Sequence[str]], source: ParamSource, report: Report
 ) -> ActorClients:
-    """An actor's clients, with writers for all replay tables that it fills.
-
-    Args:
-      experiment: the run's experiment.
-      shards: gives the addresses of all replay shards.
-      source: the published parameters.
-      report: receives the metrics.
-    """
+    """An actor's clients, with writers for all replay tables that it fills, to the shards at these addresses."""
     from podzero.actors import ActorClients
     from podzero.envs import spec_of
     from podzero.replay import STATES, LenientWriter, make_writer

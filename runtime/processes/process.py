@@ -160,13 +160,7 @@ class NoAccelerator(PodzeroError, RuntimeError):
 
 
 def own_devices(name: str, section: str, resources: Mapping[str, float]) -> list[jax.Device]:
-    """All devices of this process.
-
-    Args:
-      name: the name of the process.
-      section: the section of the experiment that reserves accelerators for it.
-      resources: the reserved resources.
-    """
+    """All devices of a process, for which a section of the experiment reserves `resources`."""
     import jax
 
     reserved = [resource for resource in resources if resource in ("GPU", "TPU")]
