@@ -14,15 +14,14 @@ from podzero.core.errors import ConfigError
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState, Exploration, Params, SearchResult
 from podzero.envs import GameOfChance
+from podzero.evaluation.growing import GrowingSearch, PlayerTree, make_growing_search
 from podzero.evaluation.solvers import Solver
 from podzero.inference import QuantizedNetwork
 from podzero.networks import make_inference
 from podzero.search import (
     Evaluate,
-    GrowingSearch,
     LimitedState,
     limited,
-    make_growing_search,
     make_search,
     network_evaluation,
     rules_model,
@@ -166,7 +165,7 @@ class SearchPlayer:
     @property
     def tree(self) -> PlayerTree | None:
         """A new tree for one game, with room for the simulations of `search`; None unless the player keeps nodes and
-        its search can go on (`podzero.search.make_growing_search`).
+        its search can go on (`make_growing_search`).
         """
         return None if self._growing is None else PlayerTree(self._growing, self._params)
 
@@ -189,35 +188,6 @@ class SearchPlayer:
         return self._network(self._params, states)
 
 
-class PlayerTree:
-    """The tree of a player in one game: it grows in steps, and the part below the moves played is kept.
-
-    States are `LimitedState`.
-    """
-
-    def __init__(self, search: GrowingSearch, params: Params) -> None:
-        self._search = search
-        self._params = params
-        self._tree: Any = None
-        self.simulations = 0
-        """The number of simulations in the tree."""
-
-    def turn_to(self, key: Array, states: EnvState) -> None:
-        """Makes a non-terminal state, with a batch axis of 1, the root; starts anew if the tree does not have it.
-
-        States are compared, not moves, so no history of a game can lead to a wrong tree.
-        """
-        tree, found = (None, False) if self._tree is None else self._search.follow(self._tree, states)
-        self._tree = tree if found else self._search.begin(self._params, key, states)
-        self.simulations = int(self._tree.node_visits[0, 0]) - 1
-
-    def grow(self, key: Array, simulations: int) -> SearchResult:
-        """The result after more simulations, as that of `SearchPlayer.search`; the tree must have room for them."""
-        self._tree, result = self._search.grow(self._params, key, self._tree, np.asarray(simulations, np.int32))
-        self.simulations += simulations
-        return result
-
-
 def mcts_player(env: Env, simulations: int, discount: float = 1.0, keep_nodes: bool = False) -> SearchPlayer:
     """Monte Carlo tree search without a network: PUCT with a uniform prior and one random rollout per leaf.
 
@@ -227,7 +197,7 @@ def mcts_player(env: Env, simulations: int, discount: float = 1.0, keep_nodes: b
     config = SearchConfig(algorithm="puct", simulations=simulations, first_play_urgency="parent")
     evaluate = rollout_evaluation(env, discount)
     decide = make_decide(env, config, evaluate, discount, keep_nodes)
-    growing = _make_growing(env, config, evaluate, discount) if keep_nodes else None
+    growing = make_growing_search(config, rules_model(env, evaluate, discount)) if keep_nodes else None
     return SearchPlayer(f"mcts:{simulations}", decide, None, deterministic=False, growing=growing)
 
 
@@ -252,7 +222,7 @@ class NetworkPlayers:
         self._int8 = int8
         evaluate = network_evaluation(env, inference.apply) if int8 is None else int8.evaluation(env)
         self._decide = make_decide(env, config, evaluate, discount, keep_nodes)
-        self._growing = _make_growing(env, config, evaluate, discount) if keep_nodes else None
+        self._growing = make_growing_search(config, rules_model(env, evaluate, discount)) if keep_nodes else None
         self._network = _policy_and_value(env, evaluate)
 
     def player(self, name: str, params: Params) -> SearchPlayer:
@@ -287,16 +257,6 @@ def make_decide(
 
     compiled: Decide = jax.jit(decide)
     return compiled
-
-
-def _make_growing(env: Env, config: SearchConfig, evaluate: Evaluate, discount: float) -> GrowingSearch | None:
-    """Compiles a search that goes on where it stopped; trees are consumed."""
-    search = make_growing_search(config, limited(rules_model(env, evaluate, discount)))
-    if search is None:
-        return None
-    return GrowingSearch(
-        jax.jit(search.begin), jax.jit(search.grow, donate_argnums=2), jax.jit(search.follow, donate_argnums=0)
-    )
 
 
 def _policy_and_value(env: Env, evaluate: Evaluate) -> PolicyAndValue:

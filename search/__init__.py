@@ -3,8 +3,6 @@
 from podzero.search.algorithms import make_search as make_search
 from podzero.search.contract import check_search as check_search
 from podzero.search.dense_tree import DESCENT as DESCENT
-from podzero.search.growing import GrowingSearch as GrowingSearch
-from podzero.search.growing import make_growing_search as make_growing_search
 from podzero.search.learned import ModelSearch as ModelSearch
 from podzero.search.learned import ModelSearchResult as ModelSearchResult
 from podzero.search.learned import make_model_search as make_model_search

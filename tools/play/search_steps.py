@@ -11,7 +11,8 @@ import jax
 import numpy as np
 
 from podzero.core.types import SearchResult
-from podzero.evaluation.players import Player, PlayerTree, SearchPlayer
+from podzero.evaluation.growing import PlayerTree
+from podzero.evaluation.players import Player, SearchPlayer
 from podzero.search import LimitedState
 from podzero.tools.play.game import ShownPosition
 from podzero.tools.play.searching import batch_of_one, most_visited

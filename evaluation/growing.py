@@ -1,11 +1,12 @@
-"""A search of one position that goes on where it stopped and keeps the tree below the moves played.
+"""The tree of a player in one game: it grows in steps, and the part below the moves played is kept.
 
-It uses mctx's trees: there a simulation costs the same however much room a tree has, while a dense tree computes the
-scores of all its nodes each time.
+It is one of mctx's trees: there a simulation costs the same however much room a tree has, while a dense tree computes
+the scores of all its nodes each time.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
@@ -19,12 +20,12 @@ import numpy as np
 from podzero.config import OwnAlgorithmConfig, SearchConfig
 from podzero.core.types import Array, EnvState, Params, SearchResult
 from podzero.search.algorithms import edges_at, evaluated, gumbel_values, inner_selection, result_of
-from podzero.search.models import ILLEGAL, Model
+from podzero.search.models import ILLEGAL, Model, limited
 from podzero.search.selection import LOW, considered_visits
 
 
 class GrowingSearch(NamedTuple):
-    """Pure functions of a tree of one game (B = 1) with room for a number of simulations."""
+    """Compiled functions of a tree of one game (B = 1) with room for a number of simulations. They consume the tree."""
 
     begin: Callable[[Params, Array, EnvState], mctx.Tree]
     """`(params, key, roots [1, ...])` to a tree of the root alone."""
@@ -36,12 +37,13 @@ class GrowingSearch(NamedTuple):
 
 
 def make_growing_search(config: SearchConfig, model: Model) -> GrowingSearch | None:
-    """Builds a search without exploration, whose trees have room for `config.simulations`.
+    """Builds a search without exploration, whose trees have room for `config.simulations`; states are `LimitedState`.
 
     None for a search of one's own, in games of chance, and for models with values for each player.
     """
     if isinstance(config.algorithm, OwnAlgorithmConfig) or model.chance is not None or model.turn is not None:
         return None
+    model = limited(model)
     inner = inner_selection(config, model)
     simulate = partial(
         mctx.search,
@@ -61,6 +63,7 @@ def make_growing_search(config: SearchConfig, model: Model) -> GrowingSearch | N
             root=root,
             invalid_actions=~legal,
             extra_data=_Begun(*[jnp.zeros(legal.shape, jnp.int32)] * 2),
+            # No simulation: the loop returns its start, a tree of the root alone.
             loop_fn=lambda low, high, body, start: start,
         )
 
@@ -86,7 +89,33 @@ def make_growing_search(config: SearchConfig, model: Model) -> GrowingSearch | N
         found = jnp.where(_equal_to(tree, states), tree.node_visits[0], 0)
         return subtree(tree, jnp.argmax(found)), jnp.any(found > 0)
 
-    return GrowingSearch(begin, grow, follow)
+    return GrowingSearch(jax.jit(begin), jax.jit(grow, donate_argnums=2), jax.jit(follow, donate_argnums=0))
+
+
+class PlayerTree:
+    """The tree of a player in one game. States are `LimitedState`."""
+
+    def __init__(self, search: GrowingSearch, params: Params) -> None:
+        self._search = search
+        self._params = params
+        self._tree: Any = None
+        self.simulations = 0
+        """The number of simulations in the tree."""
+
+    def turn_to(self, key: Array, states: EnvState) -> None:
+        """Makes a non-terminal state, with a batch axis of 1, the root; starts anew if the tree does not have it.
+
+        States are compared, not moves, so no history of a game can lead to a wrong tree.
+        """
+        tree, found = (None, False) if self._tree is None else self._search.follow(self._tree, states)
+        self._tree = tree if found else self._search.begin(self._params, key, states)
+        self.simulations = int(self._tree.node_visits[0, 0]) - 1
+
+    def grow(self, key: Array, simulations: int) -> SearchResult:
+        """The result after more simulations, as that of `SearchPlayer.search`; the tree must have room for them."""
+        self._tree, result = self._search.grow(self._params, key, self._tree, np.asarray(simulations, np.int32))
+        self.simulations += simulations
+        return result
 
 
 class _Begun(NamedTuple):
@@ -140,13 +169,21 @@ def _equal_to(tree: mctx.Tree, states: EnvState) -> jax.Array:
     return jnp.all(jnp.stack([jnp.all((held[0] == leaf).reshape(nodes, -1), axis=1) for held, leaf in leaves]), axis=0)
 
 
+_FIELDS = {
+    *("node_visits", "raw_values", "node_values", "parents", "action_from_parent", "children_index"),
+    *("children_prior_logits", "children_visits", "children_rewards", "children_discounts", "children_values"),
+    *("embeddings", "root_invalid_actions", "extra_data"),
+}
+"""The fields of mctx's trees that `subtree` knows: it must renumber each of them that holds numbers of nodes."""
+
+
 def subtree(tree: mctx.Tree, node: Array) -> mctx.Tree:
     """Makes `node` (`[]` int32) the root of a tree of one game, and frees the nodes that are not below it.
 
     The nodes keep their order, so a child still has a larger number than its parent.
     """
-    parents, children = tree.parents[0], tree.children_index[0]
-    numbers = jnp.arange(len(parents))
+    assert {field.name for field in dataclasses.fields(mctx.Tree)} == _FIELDS, "another version of mctx"
+    parents, numbers = tree.parents[0], jnp.arange(tree.parents.shape[1])
     # After k rounds `below` knows the 2**k nearest ancestors.
     below, above = numbers == node, jnp.maximum(parents, 0)
     for _ in range(len(parents).bit_length()):
@@ -157,29 +194,20 @@ def subtree(tree: mctx.Tree, node: Array) -> mctx.Tree:
     renumbered = jnp.where(below, jnp.cumsum(below) - 1, mctx.Tree.UNVISITED).astype(parents.dtype)
 
     def moved(rows: jax.Array, free: int = 0) -> jax.Array:
-        """Rows `[N, ...]` in the new order, `[1, N, ...]`, with `free` in those without a node."""
-        mask = kept.reshape(-1, *[1] * (rows.ndim - 1))
-        return jnp.where(mask, rows[order], jnp.asarray(free, rows.dtype))[None]
+        """Rows `[1, N, ...]` in the new order, with `free` in those without a node."""
+        mask = kept.reshape(-1, *[1] * (rows.ndim - 2))
+        return jnp.where(mask, rows[:, order], jnp.asarray(free, rows.dtype))
 
     def target(nodes: jax.Array) -> jax.Array:
         return jnp.where(nodes < 0, nodes, renumbered[nodes])
 
-    logits = moved(tree.children_prior_logits[0])
-    return tree.replace(
-        node_visits=moved(tree.node_visits[0]),
-        raw_values=moved(tree.raw_values[0]),
-        node_values=moved(tree.node_values[0]),
-        parents=moved(target(parents), mctx.Tree.NO_PARENT),
-        action_from_parent=moved(
-            jnp.where(numbers == node, mctx.Tree.NO_PARENT, tree.action_from_parent[0]), mctx.Tree.NO_PARENT
-        ),
-        children_index=moved(target(children), mctx.Tree.UNVISITED),
-        children_prior_logits=logits,
-        children_values=moved(tree.children_values[0]),
-        children_visits=moved(tree.children_visits[0]),
-        children_rewards=moved(tree.children_rewards[0]),
-        children_discounts=moved(tree.children_discounts[0]),
+    action = jnp.where(numbers == node, mctx.Tree.NO_PARENT, tree.action_from_parent)
+    at_nodes = jax.tree.map(moved, tree.replace(embeddings=None, root_invalid_actions=None, extra_data=None))
+    return at_nodes.replace(
+        parents=moved(target(tree.parents), mctx.Tree.NO_PARENT),
+        action_from_parent=moved(action, mctx.Tree.NO_PARENT),
+        children_index=moved(target(tree.children_index), mctx.Tree.UNVISITED),
         embeddings=jax.tree.map(lambda leaf: leaf[:, order], tree.embeddings),
-        root_invalid_actions=logits[:, mctx.Tree.ROOT_INDEX] == ILLEGAL,
+        root_invalid_actions=at_nodes.children_prior_logits[:, mctx.Tree.ROOT_INDEX] == ILLEGAL,
         extra_data=_Begun(*[tree.children_visits[:, node]] * 2),
     )

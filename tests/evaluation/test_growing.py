@@ -13,8 +13,8 @@ from explorations import explorations
 
 from podzero.config import SearchConfig
 from podzero.envs import make_env
-from podzero.search import LimitedState, limited, make_growing_search, make_search, rules_model
-from podzero.search.growing import subtree
+from podzero.evaluation.growing import make_growing_search, subtree
+from podzero.search import LimitedState, limited, make_search, rules_model
 from podzero.search.models import ILLEGAL
 
 ROOM = 64
@@ -41,8 +41,7 @@ def config(algorithm, simulations):
 
 @cache
 def growing(algorithm):
-    search = make_growing_search(config(algorithm, ROOM), limited(model()[1]))
-    return search._replace(grow=jax.jit(search.grow), follow=jax.jit(search.follow))
+    return make_growing_search(config(algorithm, ROOM), model()[1])
 
 
 @cache
@@ -114,7 +113,7 @@ def test_a_subtree_of_a_small_tree():
         embeddings=np.arange(7)[None], root_invalid_actions=np.zeros((1, 2), bool),
         extra_data=np.zeros((1, 2), np.int32),
     )  # fmt: skip
-    kept = jax.device_get(subtree(jax.tree.map(jnp.asarray, tree), 1))
+    kept = jax.device_get(jax.jit(subtree)(tree, 1))
     assert kept.node_visits[0].tolist() == [3, 2, 1, 0, 0, 0, 0]
     assert kept.parents[0].tolist() == [-1, 0, 1, -1, -1, -1, -1]
     assert kept.action_from_parent[0].tolist() == [-1, 0, 1, -1, -1, -1, -1]
@@ -124,7 +123,7 @@ def test_a_subtree_of_a_small_tree():
     np.testing.assert_allclose(kept.node_values[0, :3], [0.4, -0.5, 0.6])
     np.testing.assert_allclose(kept.children_prior_logits[0, :3, 0], [1, 3, 5])
     assert_lawful(kept, 3)
-    whole = jax.device_get(subtree(jax.tree.map(jnp.asarray, tree), 0))
+    whole = jax.device_get(jax.jit(subtree)(tree, 0))
     jax.tree.map(np.testing.assert_array_equal, whole.replace(extra_data=0), tree.replace(extra_data=0))
 
 
@@ -179,7 +178,7 @@ def test_a_state_is_followed_only_if_it_is_in_the_tree():
     tree, result = grown("puct", 30)
     move = int(result.action[0])
     reply = int(np.argmax(tree.children_visits[0, tree.children_index[0, 0, move]]))
-    kept, found = search.follow(tree, root(move, reply))
+    kept, found = jax.device_get(search.follow(tree, root(move, reply)))
     assert found
     assert kept.node_visits[0, 0] >= 1
     for elsewhere in ((), (move,), (reply,)):
