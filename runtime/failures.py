@@ -9,7 +9,6 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from podzero.config import RestartsConfig
 from podzero.core.errors import TRY_AGAIN, ConfigError, PodzeroError
 from podzero.files.workdir import WorkdirError
 from podzero.runtime.cluster.placement import Node, Reservation
@@ -34,6 +33,32 @@ MAX_FIRST_FAILURES = 2
 """How many attempts may fail before a run's workers have started for the first time."""
 
 
+class RestartLimits(NamedTuple):
+    """How often workers and learner may fail, and how long their restarts wait."""
+
+    window_minutes: float = 30.0
+    """Minutes for which a failure counts."""
+    first_pause_s: float = 5.0
+    """Seconds before the restart after a worker's second failure; each further failure doubles the pause. After the
+    first failure the worker restarts at once."""
+    longest_pause_s: float = 300.0
+    node_failures: int = 3
+    """Failures of one kind of worker on a node, within the window, after which this kind avoids the node unless it
+    avoids all nodes."""
+    node_pause_minutes: float = 30.0
+    """Minutes for which a node is avoided; less if it leaves the cluster and joins again."""
+    max_failures: int = 10
+    """Failures of a worker in a row, without any work in between. The run ends when a replay shard, or all workers of a
+    kind that training needs, have failed this often. The evaluator is always restarted."""
+    max_first_failures: int = 3
+    """Like `max_failures`, before any worker of a kind has worked."""
+    learner_failures: int = 5
+    """Failures of the learner within the window, or without a new checkpoint in between, that a run survives."""
+
+
+LIMITS = RestartLimits()
+
+
 class Restart(NamedTuple):
     """The consequences of a failure."""
 
@@ -48,12 +73,12 @@ class Restart(NamedTuple):
 class FailureBudget:
     """Counts failures per worker, and per node and kind of worker. Pure: the clock is an argument.
 
-    Pauses and avoided nodes depend on the failures within `restarts.window_minutes`. Only failures in a row, since the
-    worker last worked, can be too many; they count however old they are.
+    Pauses and avoided nodes depend on the failures within `window_minutes`. Only failures in a row, since the worker
+    last worked, can be too many; they count however old they are.
     """
 
-    def __init__(self, config: RestartsConfig) -> None:
-        self._config = config
+    def __init__(self, limits: RestartLimits) -> None:
+        self._limits = limits
         self._times: defaultdict[str | tuple[str, str], deque[float]] = defaultdict(lambda: deque(maxlen=_MOST_COUNTED))
         """When a worker failed, by name, and when workers of a kind failed on a node, by kind and node."""
         self._in_row: Counter[str] = Counter()
@@ -73,8 +98,8 @@ class FailureBudget:
         # A worker that needs longer than the window to fail must not restart at once each time.
         failures = max(self._count(worker, now), self._in_row[worker])
         # None after the first failure; then the first pause, doubled by each further failure.
-        doubled_s = self._config.first_pause_s * 2.0 ** min(failures - 2, _MOST_COUNTED)
-        pause_s = 0.0 if failures == 1 else min(doubled_s, self._config.longest_pause_s)
+        doubled_s = self._limits.first_pause_s * 2.0 ** min(failures - 2, _MOST_COUNTED)
+        pause_s = 0.0 if failures == 1 else min(doubled_s, self._limits.longest_pause_s)
         self._may_start_at[worker] = now + pause_s
         avoided = node is not None and self._avoid(kind_of(worker), node, now, node_at_fault)
         return Restart(self._in_row[worker], pause_s, avoided)
@@ -98,12 +123,12 @@ class FailureBudget:
     def exhausted(self, worker: str) -> bool:
         """Whether a worker has used up its failures in a row."""
         worked = self.has_worked(kind_of(worker))
-        return self._in_row[worker] >= (self._config.max_failures if worked else self._config.max_first_failures)
+        return self._in_row[worker] >= (self._limits.max_failures if worked else self._limits.max_first_failures)
 
     def _count(self, failed: str | tuple[str, str], now: float) -> int:
         """Adds a failure of a worker, or of a kind on a node; returns their number within the window."""
         times = self._times[failed]
-        while times and times[0] <= now - 60 * self._config.window_minutes:
+        while times and times[0] <= now - 60 * self._limits.window_minutes:
             times.popleft()
         times.append(now)
         return len(times)
@@ -112,22 +137,21 @@ class FailureBudget:
         """Counts a failure on a node; returns whether the kind begins to avoid it."""
         self._avoided_until = {place: until for place, until in self._avoided_until.items() if now < until}
         failures = self._count((kind, node), now)
-        if self.avoids(kind, node, now) or not (at_fault or failures >= self._config.node_failures):
+        if self.avoids(kind, node, now) or not (at_fault or failures >= self._limits.node_failures):
             return False
         # When the kind comes back, these failures must not make it avoid the node at its first new one.
         del self._times[kind, node]
-        self._avoided_until[kind, node] = now + 60 * self._config.node_pause_minutes
+        self._avoided_until[kind, node] = now + 60 * self._limits.node_pause_minutes
         return True
 
 
 class Failures:
     """The failures of a run's workers, by their nodes' ids. A worker that is lost with its node has not failed."""
 
-    def __init__(self, config: RestartsConfig, program: Iterable[Reservation], describe: Callable[[str], str]) -> None:
-        self._config = config
+    def __init__(self, program: Iterable[Reservation], describe: Callable[[str], str]) -> None:
         self._kinds = {kind.name: kind for kind in program}
         self._describe = describe
-        self._budget = FailureBudget(config)
+        self._budget = FailureBudget(LIMITS)
         self._last: dict[str, Exception] = {}
         """The last error of each worker that has not worked since it failed."""
 
@@ -163,7 +187,7 @@ class Failures:
         log.warning("%s failed %s; it restarts %s", worker, _times(restart.in_row), when, exc_info=error)
         if restart.node_avoided and node is not None:
             why = f"{worker} cannot work there" if unfit else "they keep failing there; the last error is"
-            pause = f"for {self._config.node_pause_minutes:g} minutes (restarts.node_pause_minutes)"
+            pause = f"for {LIMITS.node_pause_minutes:g} minutes"
             log.warning("%s avoid %s %s, because %s: %s", kind.plural, self._describe(node), pause, why, error)
         # Training needs every shard, but only some workers of the other kinds.
         peers = {*alive, *(other for other in self._last if kind_of(other) == kind.name)}
@@ -190,12 +214,11 @@ class Failures:
 
     def _exhausted(self, worker: str, error: Exception) -> RunFailed:
         kind = kind_of(worker)
-        limit = "max_failures" if self._budget.has_worked(kind) else "max_first_failures"
+        limit = LIMITS.max_failures if self._budget.has_worked(kind) else LIMITS.max_first_failures
         who, each = (worker, "") if kind == SHARD else (f"all {self._kinds[kind].plural}", " each")
         return RunFailed(
-            f"{who} failed {_times(getattr(self._config, limit))}{each} without doing any work in between "
-            f"(restarts.{limit}); the last error, of {worker}: {error}\n"
-            f"Correct its cause, for which the log has tracebacks; if it passes by itself, raise restarts.{limit}"
+            f"{who} failed {_times(limit)}{each} without doing any work in between; the last error, of {worker}: "
+            f"{error}\nCorrect its cause, for which the log has tracebacks, and resume the run"
         )
 
 
@@ -253,9 +276,9 @@ class _Failure(NamedTuple):
 class LearnerFailures:
     """The failures of a run's learner. Pure: the clock is an argument."""
 
-    def __init__(self, config: RestartsConfig) -> None:
-        self._config = config
-        self._pauses = FailureBudget(config)
+    def __init__(self, limits: RestartLimits = LIMITS) -> None:
+        self._limits = limits
+        self._pauses = FailureBudget(limits)
         self._counted: list[_Failure] = []
 
     def pause_s(self, failure: LearnerFailed, began_at: int, step: int, now: float) -> float:
@@ -270,7 +293,7 @@ class LearnerFailures:
         cause = failure.__cause__
         if isinstance(cause, Exception) and _ends_training(cause):
             raise WouldFailAgain(str(failure)) from cause
-        window_s = 60 * self._config.window_minutes
+        window_s = 60 * self._limits.window_minutes
         # Failures without a newer checkpoint in between always count: such attempts gain nothing.
         self._counted = [old for old in self._counted if old.began_at == began_at or now - old.time_s < window_s]
         # A checkpoint since the last failure is the learner's work.
@@ -281,11 +304,10 @@ class LearnerFailures:
         self._counted.append(new)
         if again:
             raise WouldFailAgain(f"the learner failed twice at step {step:,} with the same error: {failure}") from cause
-        if len(self._counted) > self._config.learner_failures:
+        if len(self._counted) > self._limits.learner_failures:
             raise RunFailed(
-                f"the learner failed {len(self._counted)} times within {self._config.window_minutes:g} minutes "
-                f"(restarts.window_minutes) or without a new checkpoint, at most {self._config.learner_failures} are "
-                f"allowed (restarts.learner_failures); last error: {failure}"
+                f"the learner failed {len(self._counted)} times within {self._limits.window_minutes:g} minutes or "
+                f"without a new checkpoint, more than {self._limits.learner_failures} times; last error: {failure}"
             ) from cause
         return self._pauses.note_failure("learner", None, now).pause_s
 

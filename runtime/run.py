@@ -64,7 +64,7 @@ class Run:
         self._attempt_write = WriteAttempts()
         self._tracer = Tracer(workdir)
         self._metrics: MetricsLog | None = None
-        self._learner_failures = LearnerFailures(experiment.restarts)
+        self._learner_failures = LearnerFailures()
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
         """Prepares for workers that have just started from `checkpoint`; their nodes cost from when they had joined."""

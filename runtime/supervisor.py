@@ -68,7 +68,7 @@ class Supervisor:
         self._home = home
         self._context = RunContext(experiment, workdir, run="", store=None, directory=None, secrets=dict(secrets))
         self._program = {kind.name: kind for kind in program(experiment)}
-        self._failures = Failures(experiment.restarts, self._program.values(), self._nodes.describe)
+        self._failures = Failures(self._program.values(), self._nodes.describe)
         # Shards and learner start on nodes chosen beforehand; all others one by one, wherever there is room.
         self._groups = {
             name: WorkerGroup(kind, self._spawn_alone)

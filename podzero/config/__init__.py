@@ -53,7 +53,6 @@ from podzero.config.running import CheckpointConfig as CheckpointConfig
 from podzero.config.running import ClusterConfig as ClusterConfig
 from podzero.config.running import EvaluationConfig as EvaluationConfig
 from podzero.config.running import MetricsConfig as MetricsConfig
-from podzero.config.running import RestartsConfig as RestartsConfig
 from podzero.config.running import StopConfig as StopConfig
 from podzero.config.section import OwnFile as OwnFile
 from podzero.config.section import OwnPart as OwnPart

@@ -27,7 +27,6 @@ from podzero.config.running import (
     ClusterConfig,
     EvaluationConfig,
     MetricsConfig,
-    RestartsConfig,
     StopConfig,
 )
 from podzero.config.section import OwnFile, OwnPart, Section
@@ -90,8 +89,6 @@ class Experiment(Section):
     """Where metrics go."""
     cluster: ClusterConfig = ClusterConfig()
     """Nodes of the Ray cluster."""
-    restarts: RestartsConfig = RestartsConfig()
-    """Restarts of workers that fail."""
     stop: StopConfig = StopConfig()
     """Limits of the run."""
 

@@ -42,6 +42,18 @@ GONE: dict[str, tuple[Any, str]] = {
 
 Old working directories hold all of them. A setting at its default changes nothing, so it is dropped; any other value
 is refused."""
+FIXED: dict[str, Any] = {
+    "restarts.first_pause_s": 5.0,
+    "restarts.learner_failures": 5,
+    "restarts.longest_pause_s": 300.0,
+    "restarts.max_failures": 10,
+    "restarts.max_first_failures": 3,
+    "restarts.node_failures": 3,
+    "restarts.node_pause_minutes": 30.0,
+    "restarts.window_minutes": 30.0,
+}
+"""Settings of earlier commits that are constants now, with their values. They never changed what a run learns, so that
+working directories may hold any other value; elsewhere it is refused."""
 
 
 def load(config: str, overrides: Iterable[str] = ()) -> Experiment:
@@ -58,18 +70,21 @@ def load(config: str, overrides: Iterable[str] = ()) -> Experiment:
     return parse(layers.tree, config, layers.inherited)
 
 
-def parse(tree: dict[str, Any], origin: str, inherited: Mapping[str, str] = MappingProxyType({})) -> Experiment:
+def parse(
+    tree: dict[str, Any], origin: str, inherited: Mapping[str, str] = MappingProxyType({}), of_run: bool = False
+) -> Experiment:
     """Checks a tree of plain values against the schema.
 
     Args:
       tree: the content of a YAML file.
       origin: the name of the experiment or file, for the message of an error.
       inherited: the files of settings that another file gives, by dotted name, for the message of an error.
+      of_run: whether the tree is that of a working directory, which may hold other values of `FIXED`.
 
     Raises:
       ConfigError: the schema refuses the tree; the message has one line for each fault.
     """
-    tree, lines = _without_gone(tree)
+    tree, lines = _without_gone(tree, of_run)
     try:
         experiment = Experiment.model_validate(tree)
         check(experiment)
@@ -82,21 +97,24 @@ def parse(tree: dict[str, Any], origin: str, inherited: Mapping[str, str] = Mapp
     raise ConfigError("\n  ".join([f"{origin}: this experiment cannot be run:", *lines])) from None
 
 
-def _without_gone(tree: Any) -> tuple[Any, list[str]]:
-    """The tree without the settings of `GONE`, and a fault for each of them that was not at its default."""
+def _without_gone(tree: Any, of_run: bool) -> tuple[Any, list[str]]:
+    """The tree without the settings of `GONE` and `FIXED`, and a fault for each of them that may not be dropped."""
     faults: list[str] = []
     if not isinstance(tree, dict):
         # The schema explains what is wrong with it.
         return tree, faults
-    for name, (default, advice) in GONE.items():
+    fixed = {name: (value, f"removed: it is {value}") for name, value in FIXED.items()}
+    for name, (default, advice) in (GONE | fixed).items():
         section, _, field = name.partition(".")
         given = tree.get(section)
         if not isinstance(given, dict) or field not in given:
             continue
-        value = given[field]
-        tree = tree | {section: {key: each for key, each in given.items() if key != field}}
+        value, rest = given[field], {key: each for key, each in given.items() if key != field}
+        # A section of which nothing is left may be gone itself.
+        tree = {key: each for key, each in tree.items() if key != section} | ({section: rest} if rest else {})
         # A section may give some of its fields only, each at its default.
-        if value != default and not (isinstance(value, dict) and default | value == default):
+        at_default = value == default or (isinstance(value, dict) and default | value == default)
+        if not (at_default or (of_run and name in FIXED)):
             faults.append(f"{name} = {value!r}: {advice}")
     return tree, faults
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 import pydantic
-from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from podzero.config.section import Section
 from podzero.core.chips import Slice, find_slice
@@ -149,42 +149,6 @@ class ClusterConfig(Section):
     def learner_hosts(self) -> int:
         """Nodes that train together."""
         return self.tpu.hosts if self.tpu else self.hosts or 1
-
-
-class RestartsConfig(Section):
-    """Restarts of workers that fail: replay shards, inference servers, actors, reanalysers, the evaluator and the
-    learner. A worker that is lost with its node has not failed.
-    """
-
-    window_minutes: PositiveFloat = 30.0
-    """The window: minutes for which a failure counts."""
-    first_pause_s: NonNegativeFloat = 5.0
-    """Pause in seconds before the restart after a worker's second failure; each further failure doubles it. After the
-    first failure the worker restarts at once."""
-    longest_pause_s: NonNegativeFloat = 300.0
-    """The longest pause before a restart, in seconds."""
-    node_failures: PositiveInt = 3
-    """Failures of one kind of worker on a node, within the window, after which this kind avoids the node unless it
-    avoids all nodes."""
-    node_pause_minutes: PositiveFloat = 30.0
-    """Minutes for which a node is avoided; less if it leaves the cluster and joins again."""
-    max_failures: PositiveInt = 10
-    """Failures of a worker in a row, without any work in between. The run ends when a replay shard, or all workers of a
-    kind that training needs, have failed this often. The evaluator is always restarted."""
-    max_first_failures: PositiveInt = 3
-    """Like `max_failures`, before any worker of a kind has worked."""
-    learner_failures: NonNegativeInt = 5
-    """Failures of the learner within the window, or without a new checkpoint in between, that a run survives; after
-    each, all workers restart from the newest checkpoint. A second failure at the same step with the same error ends the
-    run too."""
-
-    @pydantic.model_validator(mode="after")
-    def _pauses_grow(self) -> RestartsConfig:
-        if self.first_pause_s > self.longest_pause_s:
-            raise ValueError(
-                f"first_pause_s {self.first_pause_s:g} is longer than longest_pause_s {self.longest_pause_s:g}"
-            )
-        return self
 
 
 class StopConfig(Section):

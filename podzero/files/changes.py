@@ -11,7 +11,7 @@ from podzero.config import Experiment
 from podzero.config.training import OptimizerConfig
 
 NEUTRAL: dict[str, Any] = {
-    **dict.fromkeys(("stop", "evaluation", "checkpoint", "metrics", "cluster", "restarts", "int8", "server"), True),
+    **dict.fromkeys(("stop", "evaluation", "checkpoint", "metrics", "cluster", "int8", "server"), True),
     "actors": {"count", "min_count", "cpus", "inference", "resources", "moves_per_dispatch"},
     "search": {"tree"},
     "network": {"remat"},

@@ -9,7 +9,7 @@ from fake_cluster import FakeCluster
 
 from podzero.config import parse
 from podzero.files.workdir import Workdir
-from podzero.runtime import supervisor
+from podzero.runtime import failures, supervisor
 from podzero.runtime.cluster.placement import POD_TYPE, SLICE_NAME, WORKER_ID, Node
 from podzero.runtime.stopping import StopRequest
 from podzero.runtime.supervisor import Supervisor
@@ -87,6 +87,12 @@ def start(make_supervisor):
         return supervisor, cluster
 
     return make
+
+
+@pytest.fixture
+def restart_limits(monkeypatch):
+    """Changes how often workers may fail."""
+    return lambda **changed: monkeypatch.setattr(failures, "LIMITS", failures.LIMITS._replace(**changed))
 
 
 @pytest.fixture

@@ -48,16 +48,16 @@ def test_a_run_without_chips_for_the_first_says_how_many_are_missing(make_superv
         supervisor.start(None)
 
 
-def test_one_whose_chips_are_taken_is_given_up_and_they_are_named(make_supervisor, clock, monkeypatch):
+def test_one_whose_chips_are_taken_is_given_up_and_they_are_named(make_supervisor, clock, monkeypatch, restart_limits):
+    restart_limits(max_first_failures=1)
+
     def begin(actor, method, *args, begin=FakeRemoteActor.begin):
         if actor.name == "actor-0":
             actor.answers["drain"] = PENDING
         return begin(actor, method, *args)
 
     monkeypatch.setattr(FakeRemoteActor, "begin", begin)
-    supervisor, _ = make_supervisor(
-        cpu_node("home", 8, TPU=4.0), actors={**DEVICE, "count": 1}, restarts={"max_first_failures": 1}
-    )
+    supervisor, _ = make_supervisor(cpu_node("home", 8, TPU=4.0), actors={**DEVICE, "count": 1})
     supervisor.start(None)
     list(supervisor.listen())
     clock[0] += START_TIMEOUT_S + 1.0

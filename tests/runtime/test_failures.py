@@ -7,16 +7,15 @@ from fake_cluster import PENDING, cpu_node
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podzero.config import RestartsConfig
 from podzero.core.errors import ConfigError
 from podzero.runtime.cluster.remote import NodeLost, WorkerDied
-from podzero.runtime.failures import FailureBudget
+from podzero.runtime.failures import LIMITS, FailureBudget, RestartLimits
 from podzero.runtime.monitoring.reports import MetricsReport
 from podzero.runtime.processes.actor import ActorProcess
 from podzero.runtime.processes.replay import ReplayProcess
 from podzero.runtime.workers import RunFailed
 
-CONFIG = RestartsConfig(
+CONFIG = RestartLimits(
     window_minutes=10.0, first_pause_s=5.0, longest_pause_s=60.0, node_failures=3, node_pause_minutes=20.0,
     max_failures=4, max_first_failures=2,
 )  # fmt: skip
@@ -141,19 +140,13 @@ def test_pauses_and_avoided_nodes_are_bounded_in_any_history(events):
 
 @given(st.integers(1, 2000), st.floats(0.0, 1e6), st.floats(0.0, 1e6))
 def test_pauses_never_shrink_while_failures_follow_each_other(count, first_s, longer_s):
-    config = RestartsConfig(first_pause_s=first_s, longest_pause_s=first_s + longer_s)
+    config = RestartLimits(first_pause_s=first_s, longest_pause_s=first_s + longer_s)
     budget = FailureBudget(config)
     pauses = [budget.note_failure("actor-0", "a", float(second)).pause_s for second in range(min(count, 300))]
     assert pauses == sorted(pauses)
     assert pauses[-1] <= config.longest_pause_s
 
 
-def test_pauses_that_shrink_are_refused():
-    with pytest.raises(ValueError, match=r"first_pause_s 20 .*longest_pause_s 10"):
-        RestartsConfig(first_pause_s=20.0, longest_pause_s=10.0)
-
-
-DEFAULTS = RestartsConfig()
 PLAYED = {"count/moves": 128.0}
 MISSING_FILE = ConfigError("env.id = 'own_game.py:Game': there is no such file")
 
@@ -196,7 +189,7 @@ def fail_for(seconds, supervisor, cluster, clock, names, error="a bug"):
 
 def restarts_in_a_day(starts):
     """Whether a worker that failed all day was started with the longest pause between most of its attempts."""
-    longest_s = DEFAULTS.longest_pause_s
+    longest_s = LIMITS.longest_pause_s
     return DAY_S / (longest_s + 50.0) < starts < DAY_S / longest_s + 10
 
 
@@ -213,7 +206,7 @@ def test_the_second_failure_of_a_worker_waits_before_it_restarts(start, clock):
     die(cluster, "actor-0")
     assert tick(supervisor, clock) == ["actor-0"]
     assert "actor-0" not in cluster.alive()
-    assert tick(supervisor, clock, DEFAULTS.first_pause_s - 0.1) == []
+    assert tick(supervisor, clock, LIMITS.first_pause_s - 0.1) == []
     assert "actor-0" not in cluster.alive()
     tick(supervisor, clock, 0.1)
     assert "actor-0" in cluster.alive()
@@ -228,9 +221,9 @@ def test_a_node_on_which_actors_keep_failing_is_left_alone_and_used_again_later(
         tick(supervisor, clock)
     assert cluster.places("actor")["actor-2"] == "a"
     (line,) = [message for message in caplog.messages if "avoid" in message]
-    assert line.startswith("actors avoid node b at host-b for 30 minutes (restarts.node_pause_minutes)")
+    assert line.startswith("actors avoid node b at host-b for 30 minutes, ")
     assert "no space left on device" in line
-    clock[0] += 60 * DEFAULTS.node_pause_minutes
+    clock[0] += 60 * LIMITS.node_pause_minutes
     work(supervisor, cluster, "actor-2", PLAYED)
     die(cluster, "actor-2")
     tick(supervisor, clock)
@@ -273,7 +266,7 @@ def test_a_later_worker_that_cannot_do_it_refuses_its_node(start, clock, caplog)
     assert cluster.places("actor")["actor-1"] == "new"
     die(cluster, "actor-1", MISSING_FILE)
     assert tick(supervisor, clock) == ["actor-1"]
-    tick(supervisor, clock, DEFAULTS.first_pause_s)
+    tick(supervisor, clock, LIMITS.first_pause_s)
     assert cluster.places("actor")["actor-1"] == "a"
     assert "actors avoid node new at host-new for 30 minutes" in caplog.text
     assert "actor-1 cannot work there: env.id = 'own_game.py:Game': there is no such file" in caplog.text
@@ -287,8 +280,8 @@ def test_a_node_that_rejoins_is_used_again(start, clock):
     assert cluster.places("actor")["actor-0"] == "a"
     cluster.listed[-1] = cpu_node("b-rejoined", 8)  # Ray gives it another id
     die(cluster, "actor-0")
-    tick(supervisor, clock, DEFAULTS.first_pause_s)
-    tick(supervisor, clock, DEFAULTS.first_pause_s)
+    tick(supervisor, clock, LIMITS.first_pause_s)
+    tick(supervisor, clock, LIMITS.first_pause_s)
     assert cluster.places("actor")["actor-0"] == "b-rejoined"
 
 
@@ -298,7 +291,6 @@ def test_a_run_in_which_no_actor_ever_plays_ends_with_the_last_error(start, cloc
         fail_for(600.0, supervisor, cluster, clock, ["actor-0", "actor-1"])
     message = str(failed.value)
     assert "all actors failed 3 times in a row each without doing any work in between" in message
-    assert "restarts.max_first_failures" in message
     assert failed.value.exit_code == 4
     assert str(failed.value.__cause__) in message
     assert processes(cluster, "actor-0") == processes(cluster, "actor-1") == 3
@@ -308,7 +300,7 @@ def test_actors_that_have_played_may_fail_more_often_before_the_run_ends(start, 
     supervisor, cluster = start(cpu_node("home", 4))
     work(supervisor, cluster, "actor-0", PLAYED)
     began = clock[0]
-    with pytest.raises(RunFailed, match=r"actors failed 10 times .*restarts\.max_failures"):
+    with pytest.raises(RunFailed, match="actors failed 10 times "):
         fail_for(DAY_S, supervisor, cluster, clock, ["actor-0", "actor-1"])
     assert clock[0] - began > 5 + 10 + 20 + 40 + 80 + 160 + 300 + 300  # the pauses between ten failures
 

@@ -8,18 +8,17 @@ from pathlib import Path
 import pytest
 from fake_cluster import PENDING, FakeRemoteActor, cpu_node
 
-from podzero.config import RestartsConfig
 from podzero.core.errors import ConfigError
 from podzero.files.storage import StorageError
 from podzero.replay.errors import PortTaken
 from podzero.runtime.checkpoints import Checkpoint
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, START_TIMEOUT_S, NodeLost, WorkerDied
+from podzero.runtime.failures import LIMITS
 from podzero.runtime.processes.replay import ReplayProcess
 from podzero.runtime.workers import RunFailed
 
 TWO_SHARDS = {"shards": 2, "min_size": 8192}
 REANALYSE = {"share": 0.5, "count": 2, "cpus": 2.0}
-AT_ONCE = {"first_pause_s": 0.0}
 SAVED = Checkpoint(40, Path("saves/40"), {}, {}, [100, 100])
 
 
@@ -79,8 +78,9 @@ def test_a_worker_whose_work_ends_by_itself_is_replaced(start, end):
     assert cluster.places("actor").keys() == {"actor-0", "actor-1"}
 
 
-def test_workers_lost_with_their_node_are_no_failures_and_start_where_there_is_room(start):
-    supervisor, cluster = start(cpu_node("a", 3), cpu_node("b", 4), restarts={"max_first_failures": 1})
+def test_workers_lost_with_their_node_are_no_failures_and_start_where_there_is_room(start, restart_limits):
+    restart_limits(max_first_failures=1)
+    supervisor, cluster = start(cpu_node("a", 3), cpu_node("b", 4))
     assert cluster.places("actor") == {"actor-0": "b", "actor-1": "b"}  # the last name, where room is equal
     cluster.listed.pop()
     for name in ("actor-0", "actor-1"):
@@ -177,8 +177,9 @@ def test_a_lost_shard_restarts_without_a_reservation_where_actors_took_its_cpus(
     assert (cluster.named("replay-1").node, cluster.options["replay-1"]["cpus"]) == ("a", 0.0)
 
 
-def test_a_shard_whose_checkpoint_was_deleted_meanwhile_takes_its_contents_from_the_next(start):
-    supervisor, cluster = start(cpu_node("home", 8), restarts=AT_ONCE)
+def test_a_shard_whose_checkpoint_was_deleted_meanwhile_takes_its_contents_from_the_next(start, restart_limits):
+    restart_limits(first_pause_s=0.0)
+    supervisor, cluster = start(cpu_node("home", 8))
     cluster.answers[ReplayProcess]["ready"] = PENDING
     lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
     assert supervisor.reconcile(lambda: SAVED) == ["replay-0"]
@@ -193,8 +194,9 @@ def unseen():
     raise StorageError("saves shows no checkpoint, but the run had one of step 40")
 
 
-def test_a_lost_shard_does_not_restart_empty_while_the_checkpoints_are_not_seen(start):
-    supervisor, cluster = start(cpu_node("home", 8), restarts=AT_ONCE | {"max_first_failures": 9})
+def test_a_lost_shard_does_not_restart_empty_while_the_checkpoints_are_not_seen(start, restart_limits):
+    restart_limits(first_pause_s=0.0, max_first_failures=9)
+    supervisor, cluster = start(cpu_node("home", 8))
     lost = lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
     for _ in range(3):
         assert supervisor.reconcile(unseen) == []
@@ -204,8 +206,9 @@ def test_a_lost_shard_does_not_restart_empty_while_the_checkpoints_are_not_seen(
     assert cluster.started["replay-0"].contents == SAVED.shard(0)
 
 
-def test_checkpoints_that_stay_away_from_a_lost_shard_end_the_run_at_last(start):
-    supervisor, cluster = start(cpu_node("home", 8), restarts=AT_ONCE | {"max_first_failures": 2})
+def test_checkpoints_that_stay_away_from_a_lost_shard_end_the_run_at_last(start, restart_limits):
+    restart_limits(first_pause_s=0.0, max_first_failures=2)
+    supervisor, cluster = start(cpu_node("home", 8))
     lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
     with pytest.raises(RunFailed, match="one of step 40"):
         supervisor.reconcile(unseen)
@@ -221,7 +224,7 @@ def test_a_restarted_shard_that_never_listens_is_a_failure_that_is_tried_again(s
     clock[0] += 2.0
     del cluster.answers[ReplayProcess]["ready"]
     assert supervisor.reconcile(nothing_saved) == supervisor.reconcile(nothing_saved) == []
-    clock[0] += RestartsConfig().first_pause_s
+    clock[0] += LIMITS.first_pause_s
     assert supervisor.reconcile(nothing_saved) == ["replay-0"]
     assert supervisor.reconcile(nothing_saved) == []
     assert "replay-0 has not listened for 1800 s since it was restarted on node home" in caplog.text
@@ -241,8 +244,9 @@ def test_a_lost_shard_without_a_node_is_named_once_and_room_for_it_is_requested(
     assert cluster.requests[-1][0] == []
 
 
-def test_a_shard_that_fails_otherwise_keeps_its_contents_for_the_next_attempt(start):
-    supervisor, cluster = start(cpu_node("home", 8), restarts=AT_ONCE)
+def test_a_shard_that_fails_otherwise_keeps_its_contents_for_the_next_attempt(start, restart_limits):
+    restart_limits(first_pause_s=0.0)
+    supervisor, cluster = start(cpu_node("home", 8))
     cluster.answers[ReplayProcess]["ready"] = PortTaken("port 7 is taken")
     lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
     assert supervisor.reconcile(lambda: SAVED) == ["replay-0"]
@@ -251,8 +255,9 @@ def test_a_shard_that_fails_otherwise_keeps_its_contents_for_the_next_attempt(st
     assert cluster.started["replay-0"].contents == SAVED.shard(0)
 
 
-def test_a_restarted_shard_that_cannot_be_built_is_a_failure_that_is_tried_again(start):
-    supervisor, cluster = start(cpu_node("home", 8), restarts=AT_ONCE)
+def test_a_restarted_shard_that_cannot_be_built_is_a_failure_that_is_tried_again(start, restart_limits):
+    restart_limits(first_pause_s=0.0)
+    supervisor, cluster = start(cpu_node("home", 8))
     taken = RuntimeError("port 7 is taken")
     cluster.answers[ReplayProcess]["ready"] = taken
     lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
@@ -289,11 +294,12 @@ def test_a_server_that_falls_silent_is_replaced_and_the_actors_stay(served, capl
     assert supervisor.reconcile(nothing_saved) == []
 
 
-def test_a_server_whose_chips_are_taken_is_given_up_and_they_are_named(start, clock, monkeypatch):
+def test_a_server_whose_chips_are_taken_is_given_up_and_they_are_named(start, clock, monkeypatch, restart_limits):
     """Ray never starts it, because another run has reserved the GPU."""
+    restart_limits(max_first_failures=1)
     monkeypatch.setattr(FakeRemoteActor, "begin", pending_drains(FakeRemoteActor.begin))
     supervisor, _ = start(
-        cpu_node("home", 8, GPU=1.0), actors={"inference": "server"}, restarts={"max_first_failures": 1},
+        cpu_node("home", 8, GPU=1.0), actors={"inference": "server"},
         server={"resources": {"GPU": 1}},
     )  # fmt: skip
     clock[0] += START_TIMEOUT_S - 1.0

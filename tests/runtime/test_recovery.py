@@ -22,7 +22,7 @@ from podzero.runtime import run as run_module
 from podzero.runtime import saving
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.cluster.remote import NodeLost, WorkerDied
-from podzero.runtime.failures import LearnerFailures, first_start
+from podzero.runtime.failures import LearnerFailures, RestartLimits, first_start
 from podzero.runtime.monitoring.reports import MetricsReport
 from podzero.runtime.nodes import NodesAbsent
 from podzero.runtime.processes.evaluator import EvaluatorProcess
@@ -308,17 +308,15 @@ def failed(cause):
 
 
 @pytest.fixture
-def failures(experiment):
+def failures():
     """Counts two failures within an hour."""
-    return LearnerFailures(experiment(restarts={"learner_failures": 2, "window_minutes": 60}).restarts)
+    return LearnerFailures(RestartLimits(learner_failures=2, window_minutes=60.0))
 
 
 def test_failures_within_the_window_are_counted_and_the_pause_grows(failures):
     pauses = [failures.pause_s(failed(WorkerDied(kind)), step, step, 10.0 * step) for step, kind in enumerate("ab")]
     assert pauses == [0.0, 5.0]
-    with pytest.raises(
-        RunFailed, match=r"failed 3 times .* 60 minutes .*restarts\.learner_failures.*gone: c"
-    ) as raised:
+    with pytest.raises(RunFailed, match=r"failed 3 times .* 60 minutes .*gone: c") as raised:
         failures.pause_s(failed(WorkerDied("gone: c")), 3, 3, 30.0)
     assert raised.value.exit_code == 4
 
@@ -349,8 +347,8 @@ def test_the_same_error_at_the_same_step_ends_the_run_whatever_ids_and_addresses
         "learner failed: learner host 0 has waited 61 s for a batch, and host(s) {} gave no sign",
     ],
 )
-def test_hosts_that_fail_one_after_the_other_at_the_same_step_are_no_repeated_failure(experiment, message):
-    failures = LearnerFailures(experiment(restarts={"learner_failures": 5}).restarts)
+def test_hosts_that_fail_one_after_the_other_at_the_same_step_are_no_repeated_failure(message):
+    failures = LearnerFailures()
     for rank in range(1, 6):
         failures.pause_s(failed(WorkerDied(message.format(rank, rank))), 40, 40, 10.0 * rank)
     with pytest.raises(RunFailed, match="twice at step 40 "):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from podzero.config import FOR_SLICES, Experiment, StopConfig, builtin_configs, load, parse, read_yaml, schedule_note
-from podzero.config.loading import GONE
+from podzero.config.loading import FIXED, GONE
 from podzero.core.errors import ConfigError, nearest
 
 SMALL = {"name": "small", "env": {"name": "tic_tac_toe"}}
@@ -487,6 +487,15 @@ def test_a_removed_setting_is_dropped_at_its_default_and_refused_with_what_to_do
     message = refusal(**{section: {field: "other"}}, seed=-1)
     assert f"{name} = 'other': {advice}" in message
     assert "seed = -1" in message
+
+
+@pytest.mark.parametrize(("name", "value"), FIXED.items())
+def test_a_setting_that_became_a_constant_is_refused_with_its_value_but_dropped_from_a_working_directory(name, value):
+    section, _, field = name.partition(".")
+    given = SMALL | {section: SMALL.get(section, {}) | {field: "other"}}
+    with pytest.raises(ConfigError, match=re.escape(f"{name} = 'other': removed: it is {value}")):
+        parse(given, "test")
+    assert parse(given, "test", of_run=True) == experiment()
 
 
 def test_each_value_of_a_removed_section_counts():
