@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from podzero.config import GymnasiumConfig, SimulatorConfig
 from podzero.core.errors import ConfigError, PodzeroError, described
@@ -16,15 +16,6 @@ from podzero.envs.simulator import RenderedSimulator
 
 STEPS_PER_SECOND = 5.0
 """Speed of simulators that declare none."""
-
-
-class Shown(NamedTuple):
-    """A position of a replayed game."""
-
-    frame: Any
-    """`[H, W, 3]` uint8; None if none was requested."""
-    reward: float
-    """Unscaled reward of the move that led here; 0 at the start."""
 
 
 class SimulatorReplay:
@@ -46,39 +37,30 @@ class SimulatorReplay:
         self.steps_per_second: float = getattr(self._simulator, "steps_per_second", STEPS_PER_SECOND)
         """The speed at which to show the game."""
 
-    def positions(self, seed: int, moves: Sequence[int], most_frames: int) -> Iterator[Shown]:
-        """The T + 1 positions of a game with T moves; only the first `most_frames` have frames.
+    def play(self, seed: int, moves: Iterable[int]) -> Iterator[float]:
+        """Plays a game; yields its unscaled rewards: 0 at the start, then that of each move.
 
         Raises:
-          ConfigError: rendering failed.
-          SimulatorError: the game failed, or took longer than `env.step_timeout_s`.
+          SimulatorError: the game failed, or a move took longer than `env.step_timeout_s`.
         """
-        for ply in range(len(moves) + 1):
-            go = partial(self._simulator.step, moves[ply - 1]) if ply else partial(self._simulator.reset, seed)
-            yield self._call("step_timeout_s", partial(self._position, go, ply < most_frames))
+        self._call("step_timeout_s", partial(self._simulator.reset, seed))
+        yield 0.0
+        for move in moves:
+            self._call("step_timeout_s", partial(self._simulator.step, move))
+            yield float(self._call("step_timeout_s", self._simulator.rewards)[0])
 
-    def frame(self, seed: int, moves: Sequence[int]) -> Any:
-        """The position after these moves, as pixels `[H, W, 3]` uint8.
+    def frame(self) -> Any:
+        """The position that the game has reached, as pixels `[H, W, 3]` uint8.
 
         Raises:
-          ConfigError, SimulatorError: see `positions`; the time limit is for all moves together.
+          ConfigError: `render` did not return an image.
+          SimulatorError: it failed, or took longer than `env.step_timeout_s`.
         """
-
-        def play() -> None:
-            self._simulator.reset(seed)
-            for move in moves:
-                self._simulator.step(move)
-
-        return self._call("step_timeout_s", partial(self._position, play, True)).frame
+        return picture(self._call("step_timeout_s", self._simulator.render), self._config.title)
 
     def close(self) -> None:
         """Ends the thread that calls the simulator."""
         self._thread.stop()
-
-    def _position(self, go: Any, framed: bool) -> Shown:
-        go()
-        frame = picture(self._simulator.render(), self._config.title) if framed else None
-        return Shown(frame, float(self._simulator.rewards()[0]))
 
     def _call(self, limit: str, function: Any) -> Any:
         """Calls `function` within the time limit `env.LIMIT`."""

@@ -29,6 +29,8 @@ from podzero.launch.options import (
 
 MOST_GAMES = 100
 """Most episodes in one video."""
+STEPWISE = ("rewards", "values")
+"""What only `play --json` tells of a video."""
 
 
 def play(
@@ -45,7 +47,7 @@ def play(
         ),
     ] = None,
     second: Annotated[bool, typer.Option("--second", help="Let WHO play first.")] = False,
-    web: Annotated[bool, typer.Option("--web", help="Play or watch on a web page (extra `web`).")] = False,
+    web: Annotated[bool, typer.Option("--web", help="Play on a web page (extra `web`).")] = False,
     kept: Annotated[
         Path | None,
         typer.Option(
@@ -75,7 +77,7 @@ def play(
     """Play against an agent in the terminal or on a web page, or watch it.
 
     In single-player environments you watch the agent:
-    the command writes a video or, with --web, shows episodes step by step.
+    the command writes a video.
     """
     game_to_play(game, who, *(others or ()))
     keep_compiled_programs()
@@ -85,7 +87,8 @@ def play(
     page, video = PageOptions(others or [], kept, host, port), Video(to, games, seed)
     written = run(who, game, simulations, second, web, page, video)
     if written is not None:
-        print_result(written, as_json)
+        # Numbers of each step are for programs.
+        print_result(written if as_json else {k: v for k, v in written.items() if k not in STEPWISE}, as_json)
 
 
 def evaluate(

@@ -81,34 +81,27 @@ def replay():
 
 
 def test_a_game_is_played_again_from_its_seed_by_its_moves(config, replay):
-    shown = list(replay(config("Counter")).positions(14, [1, 0, 0], most_frames=3))
-    assert [position.reward for position in shown] == [0.0, 5.0, 4.0, 3.0]
-    assert [position.frame[0, 0, 0] for position in shown[:3]] == [4, 5, 4]
-    assert shown[3].frame is None
-
-
-def test_a_single_position_is_shown(config, replay):
     counter = replay(config("Counter"))
-    assert counter.frame(14, [1, 1])[0, 0, 0] == 6
-    assert counter.frame(12, [])[0, 0, 0] == 2
+    shown = [(reward, counter.frame()[0, 0, 0]) for reward in counter.play(14, [1, 0, 0])]
+    assert shown == [(0.0, 4), (5.0, 5), (4.0, 4), (3.0, 3)]
 
 
 def test_a_gymnasium_environment_is_shown_as_it_wants(replay):
     cartpole = replay(SimulatorConfig(name="gymnasium_simulator", id="CartPole-v1"))
     assert cartpole.steps_per_second == 50.0
-    positions = list(cartpole.positions(0, [1] * 5, most_frames=9))
-    assert [position.reward for position in positions] == [0.0] + [1.0] * 5
-    assert positions[0].frame.shape == (400, 600, 3)
-    assert (positions[0].frame != positions[5].frame).any()
+    rewards, frames = zip(*((reward, cartpole.frame()) for reward in cartpole.play(0, [1] * 5)), strict=True)
+    assert rewards == (0.0, *[1.0] * 5)
+    assert frames[0].shape == (400, 600, 3)
+    assert (frames[0] != frames[5]).any()
 
 
 def test_games_that_cannot_be_shown_are_explained(config, replay):
     with pytest.raises(ConfigError, match=r"Plain .*render\(\)"):
         replay(config("Plain"))
     with pytest.raises(SimulatorError, match=r"Broken .*ZeroDivisionError: no colours"):
-        list(replay(config("Broken")).positions(1, [], most_frames=1))
+        replay(config("Broken")).frame()
     with pytest.raises(SimulatorError, match=r"0\.2 s.*env\.step_timeout_s"):
-        list(replay(config("Slow", step_timeout_s=0.2)).positions(1, [], most_frames=1))
+        replay(config("Slow", step_timeout_s=0.2)).frame()
 
 
 def test_whether_a_simulator_renders_is_known_before_it_is_made(config):

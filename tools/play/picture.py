@@ -218,26 +218,14 @@ def png_of(pixels: np.ndarray[Any, Any]) -> bytes:
     return file.getvalue()
 
 
-def data_address(png: bytes) -> str:
-    """A `data:` URL that contains the image."""
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
-
-
 class OwnPicture:
-    """Draws positions by the simulator's own method `render` (see `podzero.envs.RenderedSimulator`).
-
-    Raises:
-      ConfigError: the simulator has no `render` or cannot be made.
-    """
+    """Draws positions by the simulator's own method `render` (see `podzero.envs.RenderedSimulator`)."""
 
     def __init__(self, config: SimulatorConfig) -> None:
         self._replay = SimulatorReplay(config)
 
     def __call__(self, game: PlayableGame) -> str:
-        """The `data:` address of an image of the position shown.
-
-        Raises:
-          ConfigError: `render` did not return an image.
-          SimulatorError: `render` failed or took longer than `env.step_timeout_s`.
-        """
-        return data_address(png_of(self._replay.frame(int(game.state.seed), game.moves[: game.ply])))
+        """The `data:` address of an image of the position shown."""
+        for _ in self._replay.play(int(game.state.seed), game.moves[: game.ply]):
+            pass
+        return f"data:image/png;base64,{base64.b64encode(png_of(self._replay.frame())).decode()}"

@@ -11,18 +11,15 @@ from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from podzero.config import GymnasiumConfig, SimulatorConfig
 from podzero.core.protocols import Env
 from podzero.evaluation.games import KeptGame
 from podzero.tools.commands.listen_address import ListenAddress, RequestGuard, new_guard
-from podzero.tools.play.episode import watcher_of
-from podzero.tools.play.episode_page import EpisodePage, Recordings
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.page import GamePage
 from podzero.tools.play.searching import PositionSearch
 
 
-def serve_game(
+def serve(
     env: Env,
     players: Mapping[str, PositionSearch],
     simulations: int,
@@ -30,41 +27,15 @@ def serve_game(
     kept: Sequence[KeptGame] = (),
     own_picture: Callable[[PlayableGame], str] | None = None,
 ) -> None:
-    """Serves a `GamePage` at the address `where`."""
+    """Prints the address of a `GamePage` and serves it at `where` until Ctrl-C."""
     # In a game for one player, the agent only searches the person's positions.
     title = f"{env.spec.name} {'with' if env.spec.players == 1 else 'against'} {next(iter(players))}"
-    serve(env.spec.name, title, lambda: GamePage(env, players, simulations, kept, own_picture), where)
-
-
-def watch(
-    who: str, env: GymnasiumConfig | SimulatorConfig, simulations: int | None, seed: int, where: ListenAddress
-) -> None:
-    """Serves an `EpisodePage` at the address `where`; the other arguments are as in `watcher_of` and `EpisodePage`.
-
-    Raises:
-      ConfigError, WorkdirError, SnapshotError: see `watcher_of`.
-    """
-    recordings = Recordings(watcher_of(who, env, simulations))
-    app.on_shutdown(recordings.stop)
-    name = env.title
-    serve(name, f"{name} with {recordings.subject.player}", lambda: EpisodePage(recordings, seed), where)
-
-
-def serve(name: str, title: str, build: Callable[[], object], where: ListenAddress) -> None:
-    """Prints a page's address and serves it until Ctrl-C.
-
-    Args:
-      name: the page's title in the browser.
-      title: printed before the address.
-      build: builds the page for one browser.
-      where: the address to listen on.
-    """
     guard = new_guard(where, "podzero play --web", MAX_BODY_BYTES)
     app.add_middleware(GuardedApp, guard=guard)
 
-    @ui.page("/", title=f"podzero: {name}")
+    @ui.page("/", title=f"podzero: {env.spec.name}")
     def page() -> None:
-        build()
+        GamePage(env, players, simulations, kept, own_picture)
 
     async def announce() -> None:
         # NiceGUI starts before it listens. If it cannot listen, it ends, and this task with it.
