@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from podzero.actors.assembly import GameAssembler
+from podzero.actors.build import actor_parts
 from podzero.config import Experiment
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState, Params, Sample, SearchResult
@@ -25,7 +26,6 @@ from podzero.evaluation.solvers import game_values, make_solver
 from podzero.files.workdir import Workdir
 from podzero.networks import make_inference
 from podzero.networks.snapshots import load_snapshot
-from podzero.runtime.build import local_parts
 from podzero.search import Evaluate, network_evaluation
 
 BANDS = {"0 to 9": (0, 9), "10 to 19": (10, 19), "20 to 30": (20, 30)}
@@ -150,7 +150,7 @@ def target_errors(experiment: Experiment, params: Params, positions: int) -> dic
 
 def play(experiment: Experiment, params: Params) -> dict[float, Sample]:
     """Plays as an actor of the experiment; returns the positions of finished games by the lambda of their targets."""
-    parts = local_parts(experiment)
+    parts = actor_parts(experiment, "local")
     folded, move = parts.fold(params), jax.jit(parts.core.move, donate_argnums=1)
     state = jax.jit(parts.core.init)(jax.random.key(experiment.seed))
     every = {"root_value_weight": 0.0}

@@ -23,11 +23,12 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from podzero.actors import ActorClients
+from podzero.actors.build import make_actor
 from podzero.config import Experiment, load
 from podzero.learner import Learner
+from podzero.learner.build import learner_parts
 from podzero.replay import make_reader, make_writer
 from podzero.replay.server import ReplayServer
-from podzero.runtime.build import learner_parts, make_actor
 from podzero.runtime.params import LocalParams
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -159,7 +160,7 @@ def position_files() -> set[str]:
             reader=make_reader(lambda: addresses, spec, experiment), sink=None, local_sink=params, report=_unheard,
         )  # fmt: skip
         clients = ActorClients(params, make_writer(lambda: addresses, spec, experiment), _unheard, None)
-        actor = make_actor(experiment, "actor-0", 0, clients)
+        actor = make_actor(experiment, "actor-0", 0, [clients])
         acting, found = threading.Thread(target=actor.run, daemon=True), set[str]()
 
         def called(frame: FrameType, event: str, _: Any) -> None:

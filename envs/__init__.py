@@ -1,6 +1,7 @@
 """Environments: `make_env` and `make_vector_env` create them. This package imports neither Ray nor Reverb."""
 
 from podzero.envs.contract import check_game as check_game
+from podzero.envs.contract import check_values as check_values
 from podzero.envs.faults import EnvironmentFailed as EnvironmentFailed
 from podzero.envs.faults import SimulatorError as SimulatorError
 from podzero.envs.faults import faults_of as faults_of

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from podzero.config import Experiment
 from podzero.core.errors import ConfigError, described
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvSpec, EnvState, View
@@ -238,3 +239,29 @@ def _require(holds: np.ndarray[Any, Any], played: _Played, violation: str, after
     ply += after
     moves = played.actions[:ply, game].tolist()
     raise _Violation(f"{violation} (game {game}, after the moves {moves})")
+
+
+def check_values(experiment: Experiment, spec: EnvSpec) -> None:
+    """Refuses settings that need a single value per position, in a game in which each player has one.
+
+    Raises:
+      ConfigError: a setting is not supported.
+    """
+    if spec.values == 1:
+        return
+    actors = experiment.actors
+    refused = {
+        "actors.root_value_weight": actors.root_value_weight > 0,
+        "actors.td_lambda": actors.td_lambda < 1,
+        "actors.opponents": bool(actors.opponents),
+        "actors.inference=int8": actors.inference == "int8",
+        "int8.on_tpu": experiment.int8.on_tpu,
+        "network.auxiliary": experiment.has_auxiliary_heads,
+        "reanalyse.share": experiment.reanalyse.share > 0,
+        "data.records": experiment.data.records is not None,
+    }
+    if found := [name for name, is_set in refused.items() if is_set]:
+        raise ConfigError(
+            f"{', '.join(found)}: supported only in games for one player and zero-sum games for two; in {spec.name} "
+            f"each of {spec.players} players has a value of its own. Remove these settings"
+        )

@@ -43,9 +43,8 @@ def make_parts(experiment: Experiment) -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"
     import jax
 
-    from podzero.envs import check_steps, spec_of
+    from podzero.envs import check_steps, check_values, spec_of
     from podzero.networks import check_model, check_network, make_model_network, make_network
-    from podzero.runtime.build import check_values
 
     env = experiment.env
     spec = check_steps(env, 1, _STEPS, _STEPS // 2) if isinstance(env, GymnasiumConfig) else spec_of(env)
@@ -63,7 +62,7 @@ def make_parts(experiment: Experiment) -> None:
     if set(experiment.own_parts) - {"network"}:
         _check_parts_around(experiment, network, spec, jax.jit(network.init)(jax.random.key(0)))
     if experiment.reanalyse.share and spec.masked:
-        from podzero.runtime.build import make_reanalysis
+        from podzero.actors.build import make_reanalysis
 
         make_reanalysis(experiment, seed=0)  # which refuses action masks
     if experiment.init_from is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -157,3 +157,8 @@ class Report(Protocol):
     def __call__(self, worker: str, metrics: Mapping[str, float]) -> None:
         """Reports the metrics of `worker` (such as `actor-0`), named `stage/quantity` with the unit in the name."""
         ...
+
+
+def with_metrics(report: Report, more: Callable[[], Mapping[str, float]]) -> Report:
+    """A report that adds the newest metrics of something that the worker uses."""
+    return lambda worker, metrics: report(worker, {**metrics, **more()})

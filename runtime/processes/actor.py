@@ -8,14 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from podzero.config import Experiment
-from podzero.core.protocols import ParamSource, Report
+from podzero.core.protocols import ParamSource, Report, with_metrics
 from podzero.runtime.cluster.directory import AddressBook, ask
 from podzero.runtime.cluster.remote import own_address
 from podzero.runtime.processes.process import Process, own_devices
 from podzero.runtime.processes.replay import replay_addresses
 
 if TYPE_CHECKING:
-    from podzero.actors import ActorClients, ActorGroups, DeviceActor, EnvironmentActor, Opponent, SelfPlayActor
+    from podzero.actors import ActorClients, Opponent
 
 
 @dataclass(eq=False)
@@ -24,32 +24,25 @@ class ActorProcess(Process):
 
     def build(self) -> None:
         """Waits for the replay shards, then builds the actor."""
+        from podzero.actors.build import Servers, make_actor
         from podzero.runtime.params import RayParamSource
 
         experiment, source = self.context.experiment, RayParamSource(self.context.store)
+        seed = seed_of(experiment.seed, self.index, self.attempt)
         book = AddressBook(partial(ask, self.context.directory))
         shards = replay_addresses(book, experiment)
         # Each group of games that waits for inference servers writes by itself.
         groups = experiment.server.groups if experiment.actors.inference == "server" else 1
         clients = [actor_clients(experiment, shards, source, self.reports.report) for _ in range(groups)]
-        self._actor = self._make(clients, book)
-
-    def _make(
-        self, clients: Sequence[ActorClients], book: AddressBook
-    ) -> SelfPlayActor | EnvironmentActor | DeviceActor | ActorGroups:
-        from podzero.runtime.build import make_actor, make_device_actor, make_served_actor
-
-        experiment, actors = self.context.experiment, self.context.experiment.actors
-        seed = seed_of(experiment.seed, self.index, self.attempt)
-        match actors.inference:
-            case "device":
-                devices = own_devices(self.name, "actors", actors.resources)
-                return make_device_actor(experiment, self.name, seed, clients[0], devices)
-            case "server":
-                servers, first = partial(book.present, "inference"), self.index * len(clients)
-                return make_served_actor(experiment, self.name, seed, clients, self.context.run, servers, first)
-            case _:
-                return make_actor(experiment, self.name, seed, clients[0], self._opponents(seed))
+        self._actor = make_actor(
+            experiment,
+            self.name,
+            seed,
+            clients,
+            opponents=self._opponents(seed),
+            servers=Servers(self.context.run, partial(book.present, "inference"), first=self.index * groups),
+            devices=own_devices(self.name, "actors", experiment.actors.resources),
+        )
 
     def _opponents(self, seed: int) -> Sequence[Opponent]:
         if not self.context.experiment.actors.opponents:
@@ -74,15 +67,14 @@ def actor_clients(
     from podzero.actors import ActorClients
     from podzero.envs import spec_of
     from podzero.replay import STATES, LenientWriter, make_writer
-    from podzero.runtime.build import with_metrics
 
     spec = spec_of(experiment.env)
     samples, states = LenientWriter(make_writer(shards, spec, experiment, near=own_address())), None
-    report = with_metrics(report, samples)
+    report = with_metrics(report, samples.metrics)
     # No preference for near shards: writes of states never block, so all states would end up there.
     if experiment.reanalyse.share:
         states = LenientWriter(make_writer(shards, spec, experiment, table=STATES), "count/refused_states")
-        report = with_metrics(report, states)
+        report = with_metrics(report, states.metrics)
     return ActorClients(source, samples, report, states)
 
 

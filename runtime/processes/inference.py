@@ -44,7 +44,7 @@ def inference_server(process: Process, experiment: Experiment, name: str, source
       name: the name of the server.
       source: the published parameters.
     """
-    from podzero.runtime.build import make_server
+    from podzero.inference.build import make_server
 
     server, context = experiment.server, process.context
     devices = own_devices(name, "server", {} if server.beside_learner else server.resources)

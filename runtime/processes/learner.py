@@ -44,8 +44,8 @@ class LearnerProcess(Process):
         if experiment.cluster.tpu is not None:
             check_chips(experiment.cluster.tpu)
 
+        from podzero.learner.build import learner_parts
         from podzero.replay import make_reader
-        from podzero.runtime.build import learner_parts
         from podzero.runtime.params import LocalParams, RayParamSink
         from podzero.runtime.teacher import with_own_teacher
 
@@ -70,13 +70,13 @@ class LearnerProcess(Process):
         """The actor or inference server on the learner's devices, with the parameters that it publishes here."""
         import jax
 
-        from podzero.runtime.build import make_device_actor
+        from podzero.actors.build import make_actor
 
         experiment, rank = self.context.experiment, self.index
         if experiment.actors.beside_learner:
             clients = actor_clients(experiment, replay_addresses(book, experiment), local, self.reports.report)
             seed = seed_of(experiment.seed, rank, attempt=self.learner.step)  # other games after a resumption
-            return make_device_actor(experiment, f"actor-{rank}", seed, clients, jax.local_devices())
+            return make_actor(experiment, f"actor-{rank}", seed, [clients], devices=jax.local_devices())
         # This server waits for its devices without a limit, since they also train; `run` watches for hangs.
         server = experiment.server.model_copy(update={"hang_s": math.inf})
         patient = experiment.model_copy(update={"server": server})

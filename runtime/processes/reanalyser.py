@@ -18,25 +18,27 @@ class ReanalysisProcess(Process):
 
     def build(self) -> None:
         """Waits for the replay shards, then builds the reanalyser."""
+        from podzero.actors import ReanalysisActor
+        from podzero.actors.build import make_reanalysis
         from podzero.envs import spec_of
         from podzero.replay import REANALYSED, make_state_reader, make_writer
-        from podzero.runtime.build import make_reanalyser
         from podzero.runtime.params import RayParamSource
 
         experiment = self.context.experiment
-        spec, shards = (
-            spec_of(experiment.env),
-            replay_addresses(AddressBook(partial(ask, self.context.directory)), experiment),
-        )
+        spec = spec_of(experiment.env)
+        shards = replay_addresses(AddressBook(partial(ask, self.context.directory)), experiment)
+        seed = seed_of(experiment.seed, experiment.actors.count + self.index, self.attempt)
+        reanalyse, prepare = make_reanalysis(experiment, seed)
         self._states = make_state_reader(shards, spec, experiment)
-        self._actor = make_reanalyser(
-            experiment,
-            self.name,
-            seed_of(experiment.seed, experiment.actors.count + self.index, self.attempt),
-            RayParamSource(self.context.store),
-            self._states,
-            make_writer(shards, spec, experiment, near=own_address(), table=REANALYSED),
-            self.reports.report,
+        self._actor = ReanalysisActor(
+            experiment=experiment,
+            name=self.name,
+            reanalyse=reanalyse,
+            prepare=prepare,
+            source=RayParamSource(self.context.store),
+            states=self._states,
+            writer=make_writer(shards, spec, experiment, near=own_address(), table=REANALYSED),
+            report=self.reports.report,
         )
 
     def run(self) -> None:

@@ -11,12 +11,12 @@ import pytest
 
 from podzero.actors import ActorClients, DeviceActor, RolloutCore, SelfPlayCore
 from podzero.actors.assembly import GameAssembler
+from podzero.actors.build import make_actor
 from podzero.actors.device_actor import ChipRollouts, chip_keys, finish
 from podzero.config import parse
 from podzero.core.errors import ConfigError
 from podzero.core.types import Versioned
 from podzero.envs import make_env
-from podzero.runtime.build import make_device_actor
 
 from .test_reanalysis import Source, Writer
 from .test_rollouts import drawn
@@ -164,4 +164,4 @@ def test_each_chip_plays_as_one_alone():
 def test_games_that_devices_cannot_share_evenly_are_refused():
     clients = ActorClients(Source(), Writer([], "samples", writes=1), lambda name, metrics: None)
     with pytest.raises(ConfigError, match=r"actors\.games 16 .* 3 devices.* 18"):
-        make_device_actor(experiment_with(), "actor-0", 0, clients, jax.local_devices() * 3)
+        make_actor(experiment_with(), "actor-0", 0, [clients], devices=jax.local_devices() * 3)

@@ -377,7 +377,7 @@ def test_reanalysed_windows_have_the_shapes_and_dtypes_of_the_samples_table():
 
 
 def test_a_reanalysis_is_built_from_an_experiment():
-    from podzero.runtime.build import make_reanalysis
+    from podzero.actors.build import make_reanalysis
 
     tree = {
         "name": "t",

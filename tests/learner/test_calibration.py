@@ -14,9 +14,9 @@ from podzero.config import LearnerConfig, MeshConfig, load, parse
 from podzero.config.samples import position_like, with_axes
 from podzero.core.types import Batch, EnvSpec, Network
 from podzero.envs import make_env
-from podzero.inference import host_resnet
 from podzero.learner.calibration import chip_metrics, flops_of, one_chip_config, one_chip_samples_per_s, training_flops
 from podzero.learner.objectives import alphazero_objective, make_augment
+from podzero.learner.openvino_tower import host_resnet
 from podzero.learner.sharding import make_mesh
 from podzero.networks import make_network
 

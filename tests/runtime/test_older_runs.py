@@ -20,10 +20,10 @@ from podzero.config import load
 from podzero.envs import spec_of
 from podzero.files.workdir import Workdir
 from podzero.learner import make_training
+from podzero.learner.build import learner_parts
 from podzero.learner.checkpoints import LearnerCheckpoints
 from podzero.networks.snapshots import load_snapshot
 from podzero.replay import ReplayServer, make_reader
-from podzero.runtime.build import learner_parts
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.train import train
 

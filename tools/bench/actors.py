@@ -22,12 +22,12 @@ import numpy as np
 import psutil
 
 from podzero.actors import ActorClients, SelfPlayActor, SelfPlayCore, SelfPlayState, StartPool
+from podzero.actors.build import actor_parts
 from podzero.config import Experiment
 from podzero.core.types import Array, Move, Params, Versioned
 from podzero.envs import make_env, spec_of
 from podzero.networks import make_network
 from podzero.replay import ReplayServer, ShardedWriter, make_writer
-from podzero.runtime.build import actor_parts
 from podzero.tools.bench.measuring import BenchError, ChildProcess, answer, child_process, without_insert_limit
 
 log = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ import jax
 from podzero.config import Experiment
 from podzero.core.types import Batch, EnvSpec
 from podzero.learner import Prefetcher, Training, make_training
+from podzero.learner.build import learner_parts
 from podzero.replay import ReplayServer, make_reader, make_writer
-from podzero.runtime.build import learner_parts
 from podzero.tools.bench.measuring import (
     START_S,
     BenchError,

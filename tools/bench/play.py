@@ -19,7 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podzero.actors import ActorClients, DeviceActor, EnvironmentActor, SelfPlayActor, explore
+from podzero.actors import ActorClients, explore
+from podzero.actors.build import Actor, actor_parts, make_actor, model_search
 from podzero.config import Experiment, GameConfig, GymnasiumConfig, ResNetConfig, SimulatorConfig, parse
 from podzero.core.clock import REPORT_EVERY_S
 from podzero.core.errors import ConfigError
@@ -30,9 +31,9 @@ from podzero.evaluation.analysis import BATCH, Analyst
 from podzero.evaluation.arena import Arena
 from podzero.evaluation.players import NetworkPlayers, RandomPlayer
 from podzero.inference import BackgroundSource, has_int8_instructions
+from podzero.learner.build import learner_parts
 from podzero.networks import make_inference, make_network
 from podzero.replay import ReplayServer, make_writer
-from podzero.runtime.build import actor_parts, learner_parts, make_actor, make_device_actor, model_search
 from podzero.tools.bench.measuring import (
     BenchError,
     FixedParams,
@@ -191,7 +192,7 @@ def _compare_actor(
         # A turn of the actor begins and ends with a report, so reports must not be further apart than a turn is long.
         every_s = min(REPORT_EVERY_S, seconds / (2 * _ROUNDS))
         clients = ActorClients(FixedParams(params), writer, totals, report_every_s=every_s)
-        actor = _make_actor(experiment, clients)
+        actor = make_actor(experiment, "actor-0", experiment.seed, [clients], devices=jax.local_devices())
 
         def actor_rate(turn_s: float) -> float:
             with _running(actor):
@@ -211,12 +212,6 @@ def _compare_actor(
             f"evaluations/s, complete actor over {what}", seconds, longest_s=_ACTOR_S, rounds=_ROUNDS,
         )  # fmt: skip
     return found, rounds
-
-
-def _make_actor(experiment: Experiment, clients: ActorClients) -> SelfPlayActor | EnvironmentActor | DeviceActor:
-    if experiment.actors.inference == "device":
-        return make_device_actor(experiment, "actor-0", experiment.seed, clients, jax.local_devices())
-    return make_actor(experiment, "actor-0", experiment.seed, clients)
 
 
 class ReportTotals:
@@ -266,7 +261,7 @@ class ReportTotals:
 
 
 @contextmanager
-def _running(actor: SelfPlayActor | EnvironmentActor | DeviceActor) -> Iterator[None]:
+def _running(actor: Actor) -> Iterator[None]:
     """Runs the actor in a thread while the context lasts."""
     thread = threading.Thread(target=actor.run, name="bench-actor")
     thread.start()

@@ -154,7 +154,7 @@ class ActorProbe:
         import jax
 
         from podzero.actors import ActorClients, SelfPlayActor
-        from podzero.runtime.build import actor_parts
+        from podzero.actors.build import actor_parts
         from podzero.runtime.params import RayParamSource
 
         core, fold, _ = actor_parts(experiment)

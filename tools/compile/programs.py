@@ -6,11 +6,14 @@ import os
 from collections.abc import Callable, Collection
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from podzero.config import Experiment, JaxGameConfig, SearchConfig
+from podzero.config import Experiment, JaxGameConfig, ModelNetworkConfig, SearchConfig
 from podzero.core.chips import Slice, chip_of_kind
 from podzero.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from podzero.core.types import EnvSpec, Params
 
 NAMES = ("learner", "evaluation", "selfplay", "device", "server")
 """All programs. The learner depends on the slice, the others only on the chip. Only games in JAX have the last three:
@@ -133,8 +136,8 @@ def _learner(experiment: Experiment, devices: list[Any]) -> Program:
     from podzero.config.samples import sample_like, with_axes
     from podzero.core.types import Batch
     from podzero.learner import make_training
+    from podzero.learner.build import learner_parts
     from podzero.learner.sharding import placed
-    from podzero.runtime.build import learner_parts
 
     config = experiment.learner
     network, spec, symmetries = learner_parts(experiment)
@@ -166,12 +169,11 @@ def _evaluation(experiment: Experiment, devices: list[Any]) -> Program:
     import jax
 
     from podzero.envs import spec_of
-    from podzero.runtime.build import acting_network
 
     spec, games = spec_of(experiment.env), experiment.actors.games
 
     def lower() -> Any:
-        init, predict = acting_network(experiment, spec)
+        init, predict = _acting_network(experiment, spec)
         params = jax.eval_shape(init, jax.random.key(0))
         struct: Any = jax.ShapeDtypeStruct
         observation = struct((games, *spec.observation_shape), spec.observation_dtype)
@@ -186,19 +188,30 @@ def _evaluation(experiment: Experiment, devices: list[Any]) -> Program:
     )
 
 
+def _acting_network(experiment: Experiment, spec: EnvSpec) -> tuple[Callable[[Any], Params], Callable[..., Any]]:
+    """The network that actors evaluate: its `init`, and the function of parameters and observations."""
+    from podzero.inference.build import placed_network
+    from podzero.networks import make_model_network
+
+    if isinstance(experiment.network, ModelNetworkConfig):
+        model = make_model_network(experiment.network, spec)
+        return model.init, lambda params, observation: model.predict(params, model.represent(params, observation))
+    network = placed_network(experiment)
+    return network.init, network.apply
+
+
 def _server(experiment: Experiment, devices: list[Any]) -> Program:
     import jax
 
     from podzero.envs import make_env
     from podzero.inference.serving import encoding_of
     from podzero.inference.serving.device import evaluation_of
-    from podzero.runtime.build import acting_network
 
     env, size = make_env(experiment.env), experiment.server.batch_sizes[-1]
     encoding = encoding_of(env, experiment.int8.on_tpu)
 
     def lower() -> Any:
-        init, predict = acting_network(experiment, env.spec)
+        init, predict = _acting_network(experiment, env.spec)
         params = jax.eval_shape(init, jax.random.key(0))
         struct: Any = jax.ShapeDtypeStruct
         arguments = _on_one((params, struct((size, encoding.row_bytes), "uint8")), devices[0])
@@ -211,14 +224,14 @@ def _server(experiment: Experiment, devices: list[Any]) -> Program:
 def _selfplay(experiment: Experiment, devices: list[Any]) -> Program:
     import jax
 
+    from podzero.actors.build import actor_parts
     from podzero.envs import spec_of
     from podzero.networks import make_network
-    from podzero.runtime.build import local_parts
 
     games, simulations = experiment.actors.games, experiment.search.simulations
 
     def lower() -> Any:
-        core, fold, _ = local_parts(experiment)
+        core, fold, _ = actor_parts(experiment, "local")
         network = make_network(experiment.network, spec_of(experiment.env))
         params = jax.eval_shape(lambda: fold(network.init(jax.random.key(0))))
         state = jax.eval_shape(core.init, jax.random.key(0))
@@ -237,7 +250,7 @@ def _selfplay(experiment: Experiment, devices: list[Any]) -> Program:
 def _device(experiment: Experiment, devices: list[Any], depth: float | None) -> Program:
     import jax
 
-    from podzero.runtime.build import device_parts
+    from podzero.actors.build import device_parts
 
     experiment = on_device(experiment)
     games, moves, simulations = (

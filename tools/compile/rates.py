@@ -57,8 +57,8 @@ def moves_per_core_s(experiment: Experiment) -> float:
     import jax
     import jax.numpy as jnp
 
+    from podzero.actors.build import selfplay_core
     from podzero.envs import make_env
-    from podzero.runtime.build import selfplay_core
 
     games = max(1, experiment.actors.games // experiment.server.groups)
     search = experiment.search

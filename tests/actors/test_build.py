@@ -1,4 +1,4 @@
-"""Actors built from experiments, with in-memory clients: int8, bfloat16, and networks that servers evaluate."""
+"""Actors built from experiments, with in-memory clients: the four placements of the network."""
 
 import logging
 import threading
@@ -8,34 +8,23 @@ import jax
 import numpy as np
 import pytest
 
-from podzero.actors import ActorClients
-from podzero.config import ClusterConfig, load, parse
+from podzero.actors import ActorClients, build
+from podzero.actors.build import Servers, actor_parts, make_actor, make_reanalysis, selfplay_core
+from podzero.config import load, parse
 from podzero.core.errors import ConfigError
-from podzero.core.types import Batch, EnvSpec, Versioned
+from podzero.core.types import Versioned
 from podzero.envs import make_env
+from podzero.inference import Int8Network
+from podzero.inference.build import make_server
 from podzero.inference.serving import Hello, ServedParams, ServerClient, encoding_of, identity_of, served_evaluation
-from podzero.learner import make_training
 from podzero.networks import make_network
-from podzero.runtime import build
-from podzero.runtime.build import (
-    check_values,
-    learner_parts,
-    local_network,
-    local_parts,
-    make_device_actor,
-    make_served_actor,
-    make_server,
-    selfplay_core,
-)
-from podzero.search import network_evaluation
-from podzero.tools.bench.measuring import random_samples
 
 
 class Source:
     """Versions 0, 1, 2, ... of a network, one for each poll."""
 
     def __init__(self, experiment):
-        network, _, _ = build.learner_parts(experiment)
+        network = make_network(experiment.network, make_env(experiment.env).spec)
         self.params, self.version = jax.jit(network.init)(jax.random.key(0)), 0
 
     def wait(self, timeout_s):
@@ -71,10 +60,14 @@ def experiment(monkeypatch):
     return load("tic_tac_toe", ["actors.inference=int8", *SMALL])
 
 
+def initial_params(experiment):
+    return jax.jit(make_network(experiment.network, make_env(experiment.env).spec).init)(jax.random.key(3))
+
+
 def play(experiment, until_version):
     writer, reports = Writer(until_version), []
     clients = ActorClients(Source(experiment), writer, lambda name, metrics: reports.append(metrics))
-    actor = build.make_actor(experiment, "actor-0", 0, clients)
+    actor = make_actor(experiment, "actor-0", 0, [clients])
     writer.enough = actor.stop
     actor.run()
     return writer.written, reports
@@ -100,67 +93,21 @@ def test_a_cpu_without_the_instructions_plays_in_float32_and_says_so(experiment,
 
 
 def test_both_placements_choose_mostly_the_same_moves(experiment):
-    params = jax.jit(make_network(experiment.network, build.learner_parts(experiment)[1]).init)(jax.random.key(3))
-    found = []
-    for make in (build.actor_parts, build.local_parts):
-        core, fold, _ = make(experiment)
+    params, found = initial_params(experiment), []
+    for inference in ("int8", "local"):
+        core, fold, _ = actor_parts(experiment, inference)
         state = jax.jit(core.init)(jax.random.key(1))
         _, move = jax.jit(core.move)(fold(params), state)
         found.append(move)
     assert np.mean(found[0].action == found[1].action) >= 0.75
 
 
-@pytest.fixture
-def bfloat16(monkeypatch):
-    """An experiment whose learner computes its tower by OpenVINO, which any CPU can, if slowly."""
-    monkeypatch.setattr(build, "has_bfloat16_instructions", lambda: True)
-    return load("tic_tac_toe", [
-        "learner.cpu_convolutions=openvino", "network.channels=8", "network.blocks=1", "learner.batch_size=32",
-        "learner.steps_per_dispatch=4", "learner.publish_every=4",
-    ])  # fmt: skip
-
-
-def losses(experiment):
-    """The sums of the metrics over a dispatch, run as the learner runs it."""
-    network, spec, symmetries = build.learner_parts(experiment)
-    training = make_training(experiment, network, spec, symmetries)
-    samples = random_samples(experiment, spec, 4 * 32)
-    batch = training.put(Batch(jax.tree.map(lambda leaf: leaf.reshape(4, 32, *leaf.shape[1:]), samples)))
-    state = training.init()
-    with jax.transfer_guard_host_to_device("disallow"):
-        return {name: float(total) for name, total in training.step(state, batch).sums.metrics.items()}
-
-
 @pytest.mark.usefixtures("experiment")
-def test_auxiliary_heads_are_trained_and_take_no_part_in_play():
-    """In int8; tests/networks/test_contract.py says the same of the folded networks of other actors."""
+def test_auxiliary_heads_take_no_part_in_play_in_int8():
+    """tests/networks/test_contract.py says the same of the folded networks of other actors."""
     experiment = load("tic_tac_toe", ["network.auxiliary=true", "actors.inference=int8", *SMALL])
     written, _ = play(experiment, until_version=0)
     assert all(samples.moves_left.min() >= 1 for samples in written)
-    with_heads = {name for name in losses(experiment) if name.endswith("_loss")}
-    assert with_heads == {"policy_loss", "value_loss", "outcome_loss", "moves_left_loss", "reply_loss"}
-
-
-def test_a_learner_by_openvino_learns_what_one_by_xla_learns(bfloat16):
-    found = losses(bfloat16)
-    xla = bfloat16.model_copy(update={"learner": bfloat16.learner.model_copy(update={"cpu_convolutions": "xla"})})
-    expected = losses(xla)
-    assert found == pytest.approx(expected, rel=0.02)
-    assert found != expected
-
-
-def test_a_cpu_without_the_instructions_trains_in_float32_and_says_so(bfloat16, monkeypatch, caplog):
-    monkeypatch.setattr(build, "has_bfloat16_instructions", lambda: False)
-    monkeypatch.setattr(build, "host_resnet", None)
-    with caplog.at_level(logging.WARNING):
-        build.learner_parts(bfloat16)
-    assert "no bfloat16 instructions" in caplog.text
-
-
-def test_a_learner_on_a_slice_never_computes_on_its_host(bfloat16, monkeypatch):
-    monkeypatch.setattr(build, "host_resnet", None)
-    slice_of_8 = bfloat16.model_copy(update={"cluster": ClusterConfig(slice="v5e-8")})
-    build.learner_parts(slice_of_8)
 
 
 GAME, GAMES, MOVES = "connect_four", 8, 6
@@ -227,8 +174,7 @@ class Serving:
 
 @pytest.fixture(scope="module")
 def params():
-    network, _, _ = learner_parts(experiment_with("local"))
-    return jax.jit(network.init)(jax.random.key(3))
+    return initial_params(experiment_with("local"))
 
 
 def moves_of(core, params):
@@ -243,7 +189,7 @@ def moves_of(core, params):
 @pytest.fixture(scope="module")
 def moves_by_mctx(params):
     """What actors with `local` inference choose, in float32 and in trees of mctx."""
-    parts = local_parts(experiment_with("local"))
+    parts = actor_parts(experiment_with("local"))
     return moves_of(parts.core, parts.fold(params))
 
 
@@ -262,9 +208,11 @@ def moves_by_server(experiment, params):
 
 def test_all_placements_choose_the_same_moves(params, moves_by_mctx):
     """`local` in trees of mctx, as `device` in dense trees, and as `server` over a connection."""
-    env, network, fold = local_network(experiment_with("local"))
-    core = selfplay_core(experiment_with("device"), env, network_evaluation(env, network.apply))
-    placements = {"device": moves_of(core, fold(params)), "server": moves_by_server(experiment_with("server"), params)}
+    device = actor_parts(experiment_with("device"))
+    placements = {
+        "device": moves_of(device.core, device.fold(params)),
+        "server": moves_by_server(experiment_with("server"), params),
+    }
     for name, made in placements.items():
         np.testing.assert_array_equal(made[0], moves_by_mctx[0], err_msg=name)
         for values, wanted in zip(made[1:], moves_by_mctx[1:], strict=True):
@@ -277,7 +225,7 @@ def test_an_actor_plays_its_groups_at_the_same_time_and_writes_both(params):
         finished = [threading.Event() for _ in range(2)]
         writers = [CountingWriter(64, event.set) for event in finished]
         clients = [ActorClients(None, writer, lambda *made: reports.append(made)) for writer in writers]
-        actor = make_served_actor(experiment, "actor-0", 1, clients, "run", servers, 0)
+        actor = make_actor(experiment, "actor-0", 1, clients, servers=Servers("run", servers))
         thread = threading.Thread(target=actor.run)
         thread.start()
         assert all(event.wait(120.0) for event in finished)
@@ -300,7 +248,7 @@ def test_a_server_in_int8_reports_the_agreement_and_chooses_mostly_the_same_move
     experiment, reports = experiment_with("server", INT8), []
     serving = Serving(experiment, params, lambda *made: reports.append(made))
     with serving as servers:
-        env, _, _ = local_network(experiment)
+        env = make_env(experiment.env)
         encoding, outputs = encoding_of(env, with_legal=True), env.spec.outputs
         hello = Hello("actor-0", GAMES, identity_of(experiment, "run", encoding.row_bytes, outputs))
         client = ServerClient(hello, servers, experiment.server)
@@ -318,10 +266,10 @@ def test_a_server_in_int8_reports_the_agreement_and_chooses_mostly_the_same_move
 @pytest.mark.slow
 def test_an_actor_on_devices_in_int8_reports_the_agreement_and_notes_what_it_writes(params, monkeypatch):
     experiment, reports, noted = experiment_with("device", INT8), [], []
-    monkeypatch.setattr(build.Int8Network, "note", lambda self, batch: noted.append(batch))
+    monkeypatch.setattr(Int8Network, "note", lambda self, batch: noted.append(batch))
     writer = CountingWriter(64, None)
     clients = ActorClients(Params(params), writer, lambda *made: reports.append(made))
-    actor = make_device_actor(experiment, "actor-0", 0, clients, jax.devices()[:1])
+    actor = make_actor(experiment, "actor-0", 0, [clients], devices=jax.devices()[:1])
     writer.enough = actor.stop
     actor.run()
     written = np.concatenate([samples.observation for samples in writer.written])
@@ -332,15 +280,9 @@ def test_an_actor_on_devices_in_int8_reports_the_agreement_and_notes_what_it_wri
     assert metrics["count/moves"] > 0
 
 
-def test_a_gpu_evaluates_without_int8_and_says_so(monkeypatch, caplog):
-    monkeypatch.setattr(build.jax, "default_backend", lambda: "gpu")
-    assert build.placed_network(experiment_with("device", INT8)).int8 is None
-    assert "int8.on_tpu is for TPUs" in caplog.text
-
-
 def test_positions_with_action_masks_are_not_searched_again():
     with pytest.raises(ConfigError, match=r"reanalyse\.share=0"):
-        build.make_reanalysis(load("taxi", ["reanalyse.share=0.5"]), seed=0)
+        make_reanalysis(load("taxi", ["reanalyse.share=0.5"]), seed=0)
 
 
 THREE = {"name": f"{Path(__file__).resolve().parents[2] / 'configs' / 'own_three_players.py'}:ThreeInARow"}
@@ -350,27 +292,6 @@ def test_a_server_evaluates_a_value_for_each_player():
     tree = experiment_with("server").model_dump(mode="json") | {"env": THREE}
     served = parse(tree, "test")
     local = parse(tree | {"actors": {"inference": "local", "games": GAMES}}, "test")
-    params = jax.jit(learner_parts(local)[0].init)(jax.random.key(3))
-    parts = local_parts(local)
+    params, parts = initial_params(local), actor_parts(local)
     for expected, found in zip(moves_of(parts.core, parts.fold(params)), moves_by_server(served, params), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"actors": {"td_lambda": 0.9}},
-        {"actors": {"root_value_weight": 0.2}},
-        {"actors": {"opponents": [{"who": "self", "share": 0.5}, {"who": "random", "share": 0.5}]}},
-        {"actors": {"inference": "int8"}},
-        {"network": {"name": "resnet", "auxiliary": True}},
-        {"reanalyse": {"share": 0.25}},
-        {"data": {"records": "games", "share": 0.5}},
-    ],
-    ids=str,
-)
-def test_what_needs_one_value_per_position_is_refused_where_each_player_has_one(changes):
-    experiment = parse({"name": "test", "env": THREE} | changes, "test")
-    ((section, settings),) = changes.items()
-    with pytest.raises(ConfigError, match=rf"{section}\.({'|'.join(settings)})"):
-        check_values(experiment, EnvSpec("three", (5, 5, 3), "bool", 25, players=3, values=3))

@@ -9,8 +9,7 @@ import pytest
 
 from podzero.config import ResNetConfig
 from podzero.core.types import EnvSpec
-from podzero.inference import host_resnet
-from podzero.inference.host_resnet import make_tower
+from podzero.learner.openvino_tower import host_resnet, make_tower
 from podzero.networks import make_network
 from podzero.networks.layers import convolve
 

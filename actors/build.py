@@ -1,0 +1,250 @@
+"""Builds an experiment's actors: of environments, and of games with the network in one of four places."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import jax
+
+from podzero.actors.clients import ActorClients
+from podzero.actors.core import SelfPlayCore
+from podzero.actors.device_actor import DeviceActor
+from podzero.actors.environments import EnvironmentActor
+from podzero.actors.opponents import Opponent
+from podzero.actors.reanalysis import Reanalyse, position_reanalysis, window_reanalysis
+from podzero.actors.rollouts import RolloutCore
+from podzero.actors.selfplay import ActorGroups, SelfPlayActor
+from podzero.config import Experiment, GymnasiumConfig, ModelNetworkConfig
+from podzero.core.errors import ConfigError
+from podzero.core.protocols import Env, with_metrics
+from podzero.core.types import EnvSpec, Params
+from podzero.envs import make_env, make_vector_env, spec_of
+from podzero.inference import (
+    BackgroundSource,
+    NotingWriter,
+    QuantizedNetwork,
+    has_int8_instructions,
+    quantized_network,
+)
+from podzero.inference.build import PlacedNetwork, placed_network
+from podzero.inference.serving import (
+    Hello,
+    ServedParams,
+    ServerClient,
+    encoding_of,
+    identity_of,
+    served_evaluation,
+)
+from podzero.networks import make_inference, make_model_network
+from podzero.search import Evaluate, ModelSearch, make_model_search, make_search, network_evaluation, rules_model
+
+log = logging.getLogger(__name__)
+
+Actor = SelfPlayActor | ActorGroups | DeviceActor | EnvironmentActor
+
+
+class Servers(NamedTuple):
+    """The inference servers of a run, as an actor finds them."""
+
+    run: str
+    """The run's id."""
+    addresses: Callable[[], Mapping[str, str]]
+    """Finds the addresses of the servers that are up, by name."""
+    first: int = 0
+    """The number of the server that the actor's first group of games asks first."""
+
+
+def make_actor(
+    experiment: Experiment,
+    name: str,
+    seed: int,
+    clients: Sequence[ActorClients],
+    *,
+    opponents: Sequence[Opponent] = (),
+    servers: Servers | None = None,
+    devices: Sequence[jax.Device] = (),
+) -> Actor:
+    """The actor of an experiment.
+
+    Args:
+      experiment: the run's experiment; `actors.inference` says where the network is evaluated.
+      name: the actor's name, such as `actor-0`.
+      seed: the actor's seed.
+      clients: the connections of each group of games; only an actor of `server` has several groups.
+      opponents: the players that have one side of some games (`local`, `int8`).
+      servers: the inference servers (`server`).
+      devices: the accelerators that play (`device`).
+
+    Raises:
+      ConfigError: OpenVINO, which evaluates in int8, is not installed; the devices cannot share the games evenly; or
+        the length of games on devices is unlimited.
+    """
+    if isinstance(experiment.env, GymnasiumConfig):
+        return _environment_actor(experiment, name, seed, clients[0])
+    match experiment.actors.inference:
+        case "local" | "int8":
+            core, fold, int8 = actor_parts(experiment)
+            own = clients[0]
+            if int8 is not None:
+                # New parameters are quantized in the background, while games go on, and arrive folded.
+                source = BackgroundSource(own.source, fold)
+                own, fold = own._replace(source=source, report=with_metrics(own.report, int8.metrics)), _as_published
+            return SelfPlayActor(
+                experiment=experiment, name=name, seed=seed, core=core, fold=fold, clients=own, opponents=opponents
+            )
+        case "server":
+            assert servers is not None
+            return _served_groups(experiment, name, seed, clients, servers)
+        case "device":
+            return _device_actor(experiment, name, seed, clients[0], devices)
+
+
+class ActorParts(NamedTuple):
+    """The parts of an actor that evaluates the network on the CPUs of its process."""
+
+    core: SelfPlayCore
+    fold: Callable[[Params], Params]
+    """Turns published parameters into the core's."""
+    int8: QuantizedNetwork | None = None
+    """The network in int8, which the core calls on the host; None if the network is part of the core's program."""
+
+
+def actor_parts(experiment: Experiment, inference: str | None = None) -> ActorParts:
+    """The parts of an actor on CPUs, by `inference` in place of `actors.inference`: `int8`, or else `local`.
+
+    Raises:
+      ConfigError: OpenVINO, which evaluates in int8, is not installed.
+    """
+    env = make_env(experiment.env)
+    unfolded, network = make_inference(experiment.network, env.spec)
+    fold = jax.jit(unfolded)
+    if (inference or experiment.actors.inference) == "int8":
+        if has_int8_instructions():
+            int8 = quantized_network(experiment, env, experiment.actors.games)
+            core = selfplay_core(experiment, env, int8.evaluation(env))
+            return ActorParts(core, lambda params: int8.load(fold(params)), int8)
+        log.warning("this CPU has no int8 instructions (VNNI): actors.inference = int8 evaluates in float32 here")
+    return ActorParts(selfplay_core(experiment, env, network_evaluation(env, network.apply)), fold)
+
+
+def selfplay_core(experiment: Experiment, env: Env, evaluate: Evaluate) -> SelfPlayCore:
+    """The self-play step, whose searches follow the rules of `env` and evaluate states with `evaluate`."""
+    search = make_search(experiment.search, rules_model(env, evaluate, experiment.env.discount))
+    return SelfPlayCore(env, search, experiment.actors, keep_states=experiment.reanalyse.share > 0)
+
+
+def _as_published(params: Params) -> Params:
+    return params
+
+
+def _environment_actor(experiment: Experiment, name: str, seed: int, clients: ActorClients) -> EnvironmentActor:
+    assert isinstance(experiment.env, GymnasiumConfig)
+    spec = spec_of(experiment.env)
+    return EnvironmentActor(
+        experiment=experiment,
+        name=name,
+        seed=seed,
+        spec=spec,
+        make_environments=partial(make_vector_env, experiment.env, experiment.actors.games, seed),
+        search=model_search(experiment, spec),
+        clients=clients,
+    )
+
+
+def model_search(experiment: Experiment, spec: EnvSpec) -> ModelSearch:
+    """The search of an experiment whose network learns a model of its environment."""
+    assert isinstance(experiment.network, ModelNetworkConfig)
+    network = make_model_network(experiment.network, spec)
+    return make_model_search(experiment.search, network, spec, experiment.env.discount)
+
+
+def _served_groups(
+    experiment: Experiment, name: str, seed: int, clients: Sequence[ActorClients], servers: Servers
+) -> ActorGroups:
+    """Groups of games whose network inference servers evaluate: while one group waits, the others search."""
+    games = experiment.actors.games // experiment.server.groups
+    group = _with_games(experiment, games)
+    actors, connections = [], []
+    for number, own in enumerate(clients):
+        env = make_env(experiment.env)
+        encoding = encoding_of(env, experiment.int8.on_tpu)
+        identity = identity_of(experiment, servers.run, encoding.row_bytes, env.spec.outputs)
+        hello = Hello(f"{name}, group {number}", games, identity)
+        connection = ServerClient(hello, servers.addresses, experiment.server, servers.first + number)
+        connections.append(connection)
+        actors.append(
+            SelfPlayActor(
+                experiment=group,
+                name=name,
+                # A prime, so that the seeds of groups and those of other actors (`seed_of`) do not meet.
+                seed=(seed + 104_729 * number) % 2**31,
+                core=selfplay_core(group, env, served_evaluation(encoding, env.spec, connection)),
+                fold=_as_published,
+                clients=own._replace(
+                    source=ServedParams(connection), report=with_metrics(own.report, connection.metrics)
+                ),
+            )
+        )
+
+    def interrupt() -> None:
+        for connection in connections:
+            connection.close()
+
+    def cause() -> Exception | None:
+        return next((found for connection in connections if (found := connection.failure)), None)
+
+    return ActorGroups(actors, interrupt, cause)
+
+
+def _device_actor(
+    experiment: Experiment, name: str, seed: int, clients: ActorClients, devices: Sequence[jax.Device]
+) -> DeviceActor:
+    games = experiment.actors.games
+    if games % len(devices):
+        raise ConfigError(
+            f"actors.games {games} is not a multiple of the {len(devices)} devices that play; "
+            f"set it to {(games // len(devices) + 1) * len(devices)}"
+        )
+    core, placed = device_parts(_with_games(experiment, games // len(devices)))
+    if (int8 := placed.int8) is not None:
+        writer, report = NotingWriter(clients.writer, int8.note), with_metrics(clients.report, int8.metrics)
+        clients = clients._replace(writer=writer, report=report)
+    return DeviceActor(
+        experiment=experiment, name=name, seed=seed, core=core, devices=devices, fold=placed.fold, clients=clients
+    )
+
+
+def device_parts(experiment: Experiment) -> tuple[RolloutCore, PlacedNetwork]:
+    """Self-play on one accelerator, and the network that it evaluates."""
+    placed = placed_network(experiment)
+    core = selfplay_core(experiment, placed.env, network_evaluation(placed.env, placed.apply))
+    return RolloutCore(core, placed.env, experiment), placed
+
+
+def _with_games(experiment: Experiment, games: int) -> Experiment:
+    return experiment.model_copy(update={"actors": experiment.actors.model_copy(update={"games": games})})
+
+
+def make_reanalysis(experiment: Experiment, seed: int) -> tuple[Reanalyse, Callable[[Params], Params]]:
+    """The search of stored states, and the function that turns published parameters into its own.
+
+    Raises:
+      ConfigError: the environment has action masks, which stored windows do not keep.
+    """
+    if isinstance(experiment.network, ModelNetworkConfig):
+        spec = spec_of(experiment.env)
+        if spec.masked:
+            raise ConfigError(
+                f"reanalyse.share is {experiment.reanalyse.share:g}, but {spec.name} has action masks, which replay "
+                "does not store, so that old positions cannot be searched again; set reanalyse.share=0"
+            )
+        network = make_model_network(experiment.network, spec)
+        return window_reanalysis(experiment, network, model_search(experiment, spec), seed), _as_published
+    env = make_env(experiment.env)
+    fold, inference = make_inference(experiment.network, env.spec)
+    model = rules_model(env, network_evaluation(env, inference.apply), experiment.env.discount)
+    search = make_search(experiment.search, model)
+    return position_reanalysis(env, search, experiment.actors, seed, experiment.has_auxiliary_heads), jax.jit(fold)

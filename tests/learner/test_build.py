@@ -1,0 +1,63 @@
+"""The network that the learner trains, built from experiments: by XLA, and by OpenVINO in bfloat16."""
+
+import logging
+
+import jax
+import pytest
+
+from podzero.config import ClusterConfig, load
+from podzero.core.types import Batch
+from podzero.learner import build, make_training
+from podzero.learner.build import learner_parts
+from podzero.tools.bench.measuring import random_samples
+
+SMALL = (
+    "network.channels=8", "network.blocks=1", "learner.batch_size=32", "learner.steps_per_dispatch=4",
+    "learner.publish_every=4",
+)  # fmt: skip
+
+
+@pytest.fixture
+def bfloat16(monkeypatch):
+    """An experiment whose learner computes its tower by OpenVINO, which any CPU can, if slowly."""
+    monkeypatch.setattr(build, "has_bfloat16_instructions", lambda: True)
+    return load("tic_tac_toe", ["learner.cpu_convolutions=openvino", *SMALL])
+
+
+def losses(experiment):
+    """The sums of the metrics over a dispatch, run as the learner runs it."""
+    network, spec, symmetries = learner_parts(experiment)
+    training = make_training(experiment, network, spec, symmetries)
+    samples = random_samples(experiment, spec, 4 * 32)
+    batch = training.put(Batch(jax.tree.map(lambda leaf: leaf.reshape(4, 32, *leaf.shape[1:]), samples)))
+    state = training.init()
+    with jax.transfer_guard_host_to_device("disallow"):
+        return {name: float(total) for name, total in training.step(state, batch).sums.metrics.items()}
+
+
+def test_auxiliary_heads_are_trained():
+    experiment = load("tic_tac_toe", ["network.auxiliary=true", *SMALL])
+    with_heads = {name for name in losses(experiment) if name.endswith("_loss")}
+    assert with_heads == {"policy_loss", "value_loss", "outcome_loss", "moves_left_loss", "reply_loss"}
+
+
+def test_a_learner_by_openvino_learns_what_one_by_xla_learns(bfloat16):
+    found = losses(bfloat16)
+    xla = bfloat16.model_copy(update={"learner": bfloat16.learner.model_copy(update={"cpu_convolutions": "xla"})})
+    expected = losses(xla)
+    assert found == pytest.approx(expected, rel=0.02)
+    assert found != expected
+
+
+def test_a_cpu_without_the_instructions_trains_in_float32_and_says_so(bfloat16, monkeypatch, caplog):
+    monkeypatch.setattr(build, "has_bfloat16_instructions", lambda: False)
+    monkeypatch.setattr(build, "host_resnet", None)
+    with caplog.at_level(logging.WARNING):
+        learner_parts(bfloat16)
+    assert "no bfloat16 instructions" in caplog.text
+
+
+def test_a_learner_on_a_slice_never_computes_on_its_host(bfloat16, monkeypatch):
+    monkeypatch.setattr(build, "host_resnet", None)
+    slice_of_8 = bfloat16.model_copy(update={"cluster": ClusterConfig(slice="v5e-8")})
+    learner_parts(slice_of_8)
