@@ -81,9 +81,6 @@ class Arena:
           keep_going: called before every ply; the match stops when it returns False.
           known: `PlayedGame.position` of openings that deterministic players have already played.
           report: is told of the progress.
-
-        Raises:
-          Interrupted: `keep_going` returned False.
         """
         repeat = not (first.deterministic and second.deterministic)
         if opening_plies is None:

@@ -96,9 +96,6 @@ class EngineContestant:
           name: the player's name in results.
           start: starts a process.
           processes: the most processes; by default `PROCESSES`, or the number of cores if it is smaller.
-
-        Raises:
-          EngineFailed: the engine cannot be started.
         """
         self._name, self._start = name, start
         count = processes or min(PROCESSES, os.cpu_count() or 1)
@@ -171,11 +168,7 @@ class LineProcess:
     """A running program that reads and writes lines. Only one thread at a time may use it."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        """Starts the program.
-
-        Raises:
-          EngineFailed: it cannot be started.
-        """
+        """Starts the program."""
         self.name = command[0].rpartition("/")[2]
         try:
             self._process = subprocess.Popen(
@@ -203,11 +196,7 @@ class LineProcess:
         return self._process.pid
 
     def send(self, line: str) -> None:
-        """Sends one line.
-
-        Raises:
-          EngineFailed: the program has ended.
-        """
+        """Sends one line."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{line}\n".encode())
@@ -221,9 +210,6 @@ class LineProcess:
         Args:
           deadline: the latest time, on the clock of `time.monotonic`.
           waiting_for: the question that the line answers, for error messages.
-
-        Raises:
-          EngineFailed: the program has ended, or wrote no line before the deadline.
         """
         try:
             # A deadline that has passed still takes a line that waits; `get` refuses negative times.
@@ -350,11 +336,7 @@ class GtpClient:
         return self._process.pid
 
     def ask(self, command: str) -> str:
-        """The answer to a command, without `=`.
-
-        Raises:
-          EngineFailed: the engine refused the command, ended, took too long, or did not answer in the protocol.
-        """
+        """The answer to a command, without `=`."""
         self._number += 1
         self._process.send(f"{self._number} {command}")
         deadline = time.monotonic() + self._timeout_s
@@ -384,11 +366,7 @@ class GtpEngine:
     """A Go engine. It gets the whole game before each of its moves, so it can serve several games."""
 
     def __init__(self, command: Sequence[str], notation: LineNotation, setup: Sequence[str], timeout_s: float) -> None:
-        """Starts the engine and sends the commands in `setup`.
-
-        Raises:
-          EngineFailed: it does not answer, or refuses a command.
-        """
+        """Starts the engine and sends the commands in `setup`."""
         self._notation = notation
         self.client = GtpClient(command, timeout_s)
         try:
@@ -399,11 +377,7 @@ class GtpEngine:
             raise
 
     def best(self, turn: Turn) -> int:
-        """The engine's move, or `GIVES_UP` if it resigns.
-
-        Raises:
-          EngineFailed: as `GtpClient.ask`, or the answer is not a move.
-        """
+        """The engine's move, or `GIVES_UP` if it resigns."""
         self.client.ask("clear_board")
         for ply, name in enumerate(self._notation.names(turn.moves)):
             self.client.ask(f"play {'bw'[ply % 2]} {name}")
@@ -426,11 +400,7 @@ class UciEngine:
     def __init__(
         self, command: Sequence[str], notation: LineNotation, options: Mapping[str, str], nodes: int, timeout_s: float
     ) -> None:
-        """Starts the engine, which searches `nodes` positions for each move, and sets its options.
-
-        Raises:
-          EngineFailed: it does not answer, or does not know an option.
-        """
+        """Starts the engine, which searches `nodes` positions for each move, and sets its options."""
         self._notation, self._nodes, self._timeout_s = notation, nodes, timeout_s
         self._process = LineProcess(command)
         try:
@@ -445,11 +415,7 @@ class UciEngine:
         return self._process.pid
 
     def best(self, turn: Turn) -> int:
-        """The engine's move.
-
-        Raises:
-          EngineFailed: the engine ended, took too long, or did not answer with a move.
-        """
+        """The engine's move."""
         self._process.send(f"position {UciPosition('startpos', self._notation.names(turn.moves))}")
         self._process.send(f"go nodes {self._nodes}")
         _, *answer = self._lines_to("bestmove", "go")[-1].split()

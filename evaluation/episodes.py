@@ -137,11 +137,7 @@ def play_episodes(
 
 
 def baseline(name: str, vector_env: VectorEnv) -> Choose:
-    """The baseline policy called `name`.
-
-    Raises:
-      ConfigError: unknown name.
-    """
+    """The baseline policy called `name`."""
     if name == "random":
         return random_policy(vector_env.spec)
     if name == "greedy":
@@ -308,11 +304,7 @@ def reward_scale(env: EnvConfig) -> float:
 def play_alone(
     env: Env, player: Player, games: int, key: Array, keep_going: Callable[[], bool] = lambda: True
 ) -> np.ndarray[Any, Any]:
-    """Returns of `player`, `[games]` float64, in single-agent games that run in one batch.
-
-    Raises:
-      Interrupted: `keep_going`, called before every move, returned False.
-    """
+    """Returns of `player`, `[games]` float64, in single-agent games that run in one batch."""
     init_key, key = jax.random.split(key)
     init, step, view = _programs(cast(Hashable, env))
     starts = init(jax.random.split(init_key, games))

@@ -114,13 +114,7 @@ class Evaluator:
         return self._rounds.ladder()
 
     def judge_newest(self) -> None:
-        """Runs and reports one round.
-
-        Raises:
-          Interrupted: `stop` was called, for another step; the round is discarded.
-          SnapshotError: no snapshot newer than the last judged one can be read.
-          EnvironmentFailed, SimulatorError: the environments, or a game on the host, failed; the round is discarded.
-        """
+        """Runs and reports one round."""
         step, params = load_snapshot(self._snapshots)
         if step <= self._rounds.rated:
             raise SnapshotError(f"{self._snapshots}: no snapshot after step {self._rounds.rated} is intact")
@@ -173,10 +167,6 @@ class MatchRounds:
           snapshots: `Workdir.snapshots`, for matches against earlier snapshots.
           ladder: what `ladder()` returned in an earlier evaluator process.
           keep: receives the step and the games of each complete round.
-
-        Raises:
-          ConfigError: an opponent does not exist or cannot play this game.
-          LadderError: `ladder` cannot be read.
         """
         self._config = experiment.evaluation
         self._env = env
@@ -310,9 +300,6 @@ class RatingRound:
     def play(self, key: Array, keep_going: Callable[[], bool]) -> None:
         """Plays one match against each opponent, then matches chosen by uncertainty, until the newest rating's interval
         is short enough or all games are played. `key` is consumed.
-
-        Raises:
-          Interrupted: `keep_going` returned False.
         """
         known: dict[frozenset[str], list[str]] = {}
         for number in range(self._most):

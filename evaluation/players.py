@@ -179,9 +179,6 @@ class SearchPlayer:
 
         Returns:
           probabilities `[B, A]` float32, zero for illegal actions; values `[B]` float32 in [-1, 1].
-
-        Raises:
-          ConfigError: the player has no network.
         """
         if self._network is None:
             raise ConfigError(f"player '{self._name}' has no network that could evaluate a position: search it instead")

@@ -98,9 +98,6 @@ def all_positions(env: Env, max_ply: int) -> JudgedPositions:
     """All distinct positions up to a ply in which legal moves differ in value.
 
     Holds a whole ply in memory, so the game must be small.
-
-    Raises:
-      ConfigError: the game has no solver.
     """
     solver, look, found = make_solver(env.spec.name), jax.jit(jax.vmap(env.view)), []
     moves = np.full((1, max_ply), -1, np.int32)
@@ -126,9 +123,6 @@ def draw_positions(env: Env, solver: Solver, count: int, seed: int, max_ply: int
 
     Positions that are terminal, or whose legal moves all have the same value, are rejected. Every prefix of the result
     is even over plies 0 to `max_ply`, except that early plies have few positions.
-
-    Raises:
-      ConfigError: the game has too few positions.
     """
     key, rng = jax.random.key(seed), np.random.default_rng(seed)
     play = random_games(env, max_ply)
@@ -319,11 +313,7 @@ class Judge:
         return judge_actions(np.asarray(player.choose(key, self._states)), self._positions)
 
     def network(self, player: SearchPlayer) -> JudgeResult:
-        """Judges the most probable moves of a player's network, without search.
-
-        Raises:
-          ConfigError: the player has no network.
-        """
+        """Judges the most probable moves of a player's network, without search."""
         policy, _ = player.evaluate(self._states)
         return judge_actions(np.asarray(policy).argmax(axis=1), self._positions)
 

@@ -121,11 +121,7 @@ class Ladder:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Ladder:
-        """The inverse of `to_json`; an empty tree gives an empty ladder.
-
-        Raises:
-          LadderError: the tree was not made by `to_json`.
-        """
+        """The inverse of `to_json`; an empty tree gives an empty ladder."""
         ladder = cls()
         try:
             for row in tree.get("results", []):
@@ -159,11 +155,7 @@ def fixed_ratings(names: Iterable[str], anchors: Mapping[str, float]) -> Floats:
 
 
 def saved_ratings(tree: Mapping[str, Any]) -> dict[str, Rating]:
-    """The ratings stored by `Ladder.to_json`.
-
-    Raises:
-      LadderError: the tree was not made by `to_json`.
-    """
+    """The ratings stored by `Ladder.to_json`."""
     try:
         return {name: _rating(row) for name, row in tree.get("ratings", {}).items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -88,9 +88,6 @@ def acting(name: str, env: GymnasiumConfig, simulations: int | None = None) -> t
       name: see `podzero.files.players`; must be a working directory.
       env: the environment to act in.
       simulations: simulations per step; None for the number used in training.
-
-    Raises:
-      ConfigError, WorkdirError, SnapshotError: see `resolve`.
     """
     player = parse_player(name)
     if not isinstance(player, TrainedPlayer):

@@ -79,12 +79,7 @@ class TournamentFiles:
     """The folder of one tournament."""
 
     def __init__(self, folder: Path, settings: TournamentSettings) -> None:
-        """Makes the folder, or checks that it holds the same tournament; locks it until `close`.
-
-        Raises:
-          TournamentError: the folder holds another tournament, or cannot be read or written.
-          WorkdirError: another process plays there.
-        """
+        """Makes the folder, or checks that it holds the same tournament; locks it until `close`."""
         self._lock = Workdir(folder).lock()
         self.folder = folder
         self._settings = settings
@@ -110,11 +105,7 @@ class TournamentFiles:
         self._lock.close()
 
     def read(self) -> list[NumberedPair]:
-        """All games so far. Truncates an incomplete line or pair that an interruption left at the end of the file.
-
-        Raises:
-          TournamentError: a complete line is damaged.
-        """
+        """All games so far. Truncates an incomplete line or pair that an interruption left at the end of the file."""
         if not self._file.exists():
             return []
         text = self._file.read_bytes()
@@ -130,12 +121,7 @@ class TournamentFiles:
         return pairs
 
     def append(self, pairs: Iterable[NumberedPair]) -> None:
-        """Appends games and syncs the file to disk.
-
-        Raises:
-          TournamentError: the file cannot be written.
-          TakenOver: another process plays there since this one stood still.
-        """
+        """Appends games and syncs the file to disk."""
         self._lock.check()
         lines = "".join(json.dumps(line) + "\n" for pair in pairs for line in self._lines(pair))
         try:
@@ -232,9 +218,6 @@ class Tournament:
           anchors: Elo points of at least one player with a known rating.
           files: the tournament's folder.
           settings: the tournament's settings.
-
-        Raises:
-          TournamentError: the games so far cannot be read.
         """
         self._players = {player.name: player for player in players}
         self._names = [player.name for player in players]
@@ -298,11 +281,7 @@ class Tournament:
         return "the most games were played"
 
     def write_records(self, path: Path) -> None:
-        """Writes all games so far to one SGF or PGN file (`podzero.evaluation.records`).
-
-        Raises:
-          ConfigError: the file cannot be written.
-        """
+        """Writes all games so far to one SGF or PGN file (`podzero.evaluation.records`)."""
         write_records(path, self._env, (game for pair in self._files.read() for game in pair.games))
 
     def close(self) -> None:

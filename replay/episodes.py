@@ -79,11 +79,7 @@ class EpisodeLayout:
 
 
 def open_episodes(experiment: Experiment, spec: EnvSpec) -> NDArray[Any]:
-    """The rows `[N]` of `data.records`, mapped into memory.
-
-    Raises:
-      ConfigError: see `EpisodeLayout` and `open_rows`.
-    """
+    """The rows `[N]` of `data.records`, mapped into memory."""
     return open_rows(experiment.data.records, EpisodeLayout(spec, experiment.env.discount))[1]
 
 
@@ -95,11 +91,7 @@ class RecordedEpisodes:
     """
 
     def __init__(self, experiment: Experiment, spec: EnvSpec) -> None:
-        """Opens the folder.
-
-        Raises:
-          ConfigError: see `open_episodes`.
-        """
+        """Opens the folder."""
         self._rows = open_episodes(experiment, spec)
         self._starts = np.flatnonzero(self._rows["left"] > 0)
         self._unroll, self._steps = experiment.muzero.unroll_steps, window_steps(experiment)

@@ -104,11 +104,7 @@ def _make(folder: Path, lock: IO[str]) -> None:
 
 
 def install(folder: Path, lock: IO[str]) -> None:
-    """Lets uv make the environment of `PROJECT` in `folder`, with a Python of uv's or else of pyenv's.
-
-    Raises:
-      EnvironmentUnusable: uv failed; the message quotes it.
-    """
+    """Lets uv make the environment of `PROJECT` in `folder`, with a Python of uv's or else of pyenv's."""
     said = ""
     for python in (_PYTHON, *_pythons_of_pyenv()):
         shutil.rmtree(folder, ignore_errors=True)
@@ -167,11 +163,7 @@ def _by_hand(folder: Path) -> str:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[IO[str]]:
-    """Waits until no other process makes the environment, then locks it.
-
-    Raises:
-      EnvironmentUnusable: another process takes too long, or the folder cannot be locked.
-    """
+    """Waits until no other process makes the environment, then locks it."""
     wait = Wait(MESSAGE_S, _MAKE_S)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -217,10 +209,6 @@ class ServerProcess:
           python: the interpreter of an environment with dm-reverb.
           wanted: the server's tables and folders, in the form that `reverb_server/serve.py` takes.
           timeout_s: longest wait.
-
-        Raises:
-          ServerFailed: the server ended, did not listen within `timeout_s`, or has an unknown version of Reverb.
-          CheckpointRefused: the server cannot read the checkpoint.
         """
         self._child = subprocess.Popen(
             [str(python), "-P", "-u", str(PROJECT / "serve.py")],
@@ -305,11 +293,7 @@ class ServerProcess:
 
 
 def free_port(port: int = 0) -> int:
-    """`port` if it is free; by default any free port.
-
-    Raises:
-      OSError: a process listens on `port`.
-    """
+    """`port` if it is free, else OSError; by default any free port."""
     with socket.socket() as probe:
         # Connections of a server that was killed linger for a minute; they do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -92,11 +92,6 @@ class BatchReader:
     def __next__(self) -> Batch:
         """The next batch (`[steps_per_dispatch, batch_size, ...]` on every field), with weights and keys if the tables
         are prioritized.
-
-        Raises:
-          ReplayTimeout: `replay.timeout_s` is set and no batch came within it; the message says which limiter blocks
-            whom. What has arrived is kept for the next call.
-          StopIteration: the reader was closed, before or during this call.
         """
         while len(self._read) < len(self._parts):
             self._read.append(next(self._parts[len(self._read)]))
@@ -137,12 +132,7 @@ class StateReader:
         return self
 
     def __next__(self) -> StoredState | Window:
-        """The next states.
-
-        Raises:
-          ReplayTimeout: as in `BatchReader`.
-          StopIteration: the reader was closed.
-        """
+        """The next states."""
         # `Batch` is typed for the learner's tables; this one holds states.
         samples: Any = next(self._reader).samples
         states: StoredState | Window = samples
@@ -185,13 +175,7 @@ class ShardedReader:
         return self
 
     def __next__(self) -> Batch:
-        """The next batch, with weights and keys if the table is prioritized; `keys.shard` is the index of the shard.
-
-        Raises:
-          ReplayTimeout: `replay.timeout_s` is set and no batch came within it; the message says which limiter blocks
-            whom. What has arrived is kept for the next call.
-          StopIteration: the reader was closed, before or during this call.
-        """
+        """The next batch, with weights and keys if the table is prioritized; `keys.shard` is the index of the shard."""
         self._follow_restarts()
         wait = Wait(self._replay.warn_after_s, self._replay.timeout_s)
         while missing := self._missing():
@@ -222,11 +206,7 @@ class ShardedReader:
             stream.join()
 
     def _open(self, address: Address, shards: int) -> ShardStream:
-        """Begins to read one of `shards` shards; if it does not answer, its stream waits for it.
-
-        Raises:
-          WrongServer: another server answers at the address.
-        """
+        """Begins to read one of `shards` shards; if it does not answer, its stream waits for it."""
         shard = Shard(address, self._table)
         # Find a wrong server here and not in the stream's thread.
         shard.limits()

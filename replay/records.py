@@ -190,11 +190,7 @@ def open_positions(experiment: Experiment, spec: EnvSpec) -> tuple[PositionLayou
 
 
 def open_rows[Kind: Layout[Any]](records: str | None, *layouts: Kind) -> tuple[Kind, NDArray[Any]]:
-    """The layout of the folder `records`, one of `layouts`, and its rows `[N]`, mapped into memory.
-
-    Raises:
-      ConfigError: there are none, they are damaged, or they are of another game or environment.
-    """
+    """The layout of the folder `records`, one of `layouts`, and its rows `[N]`, mapped into memory."""
     folder = Path(records or "")
     what, tree = f"data.records = '{folder}'", read_json(folder / _RECORDS)
     if not tree:
@@ -226,11 +222,7 @@ class RecordedPositions:
     """The positions of `data.records`."""
 
     def __init__(self, experiment: Experiment, spec: EnvSpec) -> None:
-        """Opens the folder.
-
-        Raises:
-          ConfigError: see `open_positions`.
-        """
+        """Opens the folder."""
         self._layout, self._rows = open_positions(experiment, spec)
         self._smoothing, self._auxiliary = experiment.data.smoothing, experiment.has_auxiliary_heads
 
@@ -259,11 +251,7 @@ class RecordsReader:
         return self
 
     def __next__(self) -> Batch:
-        """The next batch, `[*leading, ...]` on every field.
-
-        Raises:
-          StopIteration: the reader was closed.
-        """
+        """The next batch, `[*leading, ...]` on every field."""
         if self._closed.is_set():
             raise StopIteration
         samples = self._records.draw(self._random, math.prod(self._leading))

@@ -106,12 +106,7 @@ class ReplayServer:
         return 0.0 if self._server is None else self._server.cpu_seconds
 
     def limits(self, table: str = SAMPLES) -> Limits:
-        """The state of a table and its limiter.
-
-        Raises:
-          ServerFailed: the server has ended.
-          ReplayTimeout: the server does not answer.
-        """
+        """The state of a table and its limiter."""
         self._check_runs()
         try:
             return self._shards[table].wait(_ANSWER_S)
@@ -238,11 +233,7 @@ def _identity_table(identity: str) -> dict[str, Any]:
 
 
 def _port(first: int, shard: int) -> int:
-    """The port of a shard.
-
-    Raises:
-      PortTaken: another process listens there.
-    """
+    """The port of a shard."""
     # Reverb would silently share a port that is taken.
     port = first + shard if first else 0
     try:

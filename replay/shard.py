@@ -44,11 +44,7 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Parses `host:port#identity`.
-
-        Raises:
-          ValueError: the text is not of that form.
-        """
+        """Parses `host:port#identity`; other text is a ValueError."""
         endpoint, mark, identity = text.partition("#")
         if not mark or ":" not in endpoint:
             raise ValueError(f"replay address '{text}': expected host:port#identity, as ReplayServer.address() gives")
@@ -89,12 +85,7 @@ class Shard:
         return f"replay at {self.address.endpoint} does not answer; if it is gone, the driver is restarting it"
 
     def wait(self, timeout_s: float) -> Limits:
-        """The state of the table; asks repeatedly until the server answers.
-
-        Raises:
-          ReplayTimeout: the server did not answer within `timeout_s`.
-          WrongServer: as in `limits`.
-        """
+        """The state of the table; asks repeatedly until the server answers."""
         until = time.monotonic() + timeout_s
         while True:
             limits = self.limits()

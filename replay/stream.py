@@ -72,11 +72,7 @@ class ShardStream:
         return sum(map(len, self._blocks))
 
     def gather(self, rows: int, timeout_s: float) -> bool:
-        """Whether at least `rows` rows are at hand; waits for them up to `timeout_s`.
-
-        Raises:
-          BaseException: the error that ended the thread.
-        """
+        """Whether at least `rows` rows are at hand; waits for them up to `timeout_s`. Raises what ended the thread."""
         with self._changed:
             self._changed.wait_for(lambda: self.at_hand >= rows or self._failure or self._stopped, timeout_s)
             if self._failure is not None:
@@ -136,11 +132,7 @@ class ShardStream:
                 self._changed.notify_all()
 
     def _read(self) -> None:
-        """Reads until the limiter has blocked for some time or the stream is stopped.
-
-        Raises:
-          ReplayUnavailable: the shard disappeared.
-        """
+        """Reads until the limiter has blocked for some time or the stream is stopped."""
         table = self.shard.table
         with closing(SampleStream(self.shard.connection, table.name, self._signature.item_bytes)) as stream:
             with self._changed:

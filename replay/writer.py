@@ -90,10 +90,6 @@ class ShardedWriter:
             always read as a whole, so they should come from different games (`actors/assembly.py`).
           priorities: `[T]`, non-negative, for a prioritized table (whose items hold one sample); 1 by default.
           stopping: while it is set, samples that would have to wait are dropped.
-
-        Raises:
-          SignatureError: samples or priorities do not match the table's signature; nothing was written.
-          ReplayTimeout: `replay.timeout_s` is set and no shard accepted within it; the message gives the reason.
         """
         length = self._signature.check(samples)
         if priorities is None:
@@ -110,11 +106,7 @@ class ShardedWriter:
             connection.send(items[piece], priorities[piece])
 
     def flush(self) -> None:
-        """Waits until everything written has been confirmed.
-
-        Raises:
-          ReplayTimeout: `replay.timeout_s` is set and was exceeded; the message gives the reason.
-        """
+        """Waits until everything written has been confirmed."""
         wait = Wait(self._config.warn_after_s, self._config.timeout_s)
         while waiting := [
             connection for connection in self._connections if connection.pending and not connection.settled()
@@ -154,11 +146,7 @@ class ShardedWriter:
                 self._connections[place] = self._connect(connection.index, new)
 
     def _connect(self, index: int, address: str) -> _Connection:
-        """Connects to the shard with an index, which may be away.
-
-        Raises:
-          WrongServer: another server answers at the address.
-        """
+        """Connects to the shard with an index, which may be away."""
         parsed = Address.parse(address)
         connection = _Connection(index, Shard(parsed, self._table), parsed.host != self._near)
         connection.probe()
@@ -264,11 +252,7 @@ class _Connection:
             )
 
     def ready(self) -> bool:
-        """Whether the shard takes more samples; asks it if it is silent or lost.
-
-        Raises:
-          RequestRefused, MalformedAnswer: the server does not accept the samples.
-        """
+        """Whether the shard takes more samples; asks it if it is silent or lost."""
         return self._looked_after(
             self._stream is None or self._stream.wait_for_room(self._patience_s, _AHEAD)
         ) and not (self._stream is None or self._stream.broken)
@@ -336,11 +320,7 @@ class _Connection:
 
 
 def _check(wait: Wait, connections: Sequence[_Connection]) -> None:
-    """Called in each round of a wait for `connections`: logs a long wait, and keeps the rounds from spinning.
-
-    Raises:
-      ReplayTimeout: the wait has lasted longer than `replay.timeout_s`.
-    """
+    """Called in each round of a wait for `connections`: logs a long wait, and keeps the rounds from spinning."""
     if wait.over:
         reasons = _explain(connections)
         raise ReplayTimeout(f"samples waited {wait.seconds:.0f} s (replay.timeout_s) to be inserted: {reasons}")

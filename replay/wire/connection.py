@@ -57,7 +57,11 @@ _UNREADABLE = "deserializ"
 
 
 class Connection:
-    """A connection to one Reverb server, opened when first needed and reopened when lost. Thread-safe."""
+    """A connection to one Reverb server, opened when first needed and reopened when lost. Thread-safe.
+
+    A request raises ReplayUnavailable if the server does not answer in time, RequestRefused if it refuses, and
+    MalformedAnswer if another program answers.
+    """
 
     def __init__(self, endpoint: str) -> None:
         """Takes the server's `host:port`."""
@@ -70,45 +74,25 @@ class Connection:
         self._reset = self._question("Reset", pb.ResetResponse)
 
     def tables(self, timeout_s: float) -> dict[str, pb.TableInfo]:
-        """The server's tables by name.
-
-        Raises:
-          ReplayUnavailable: the server does not answer within `timeout_s`.
-          MalformedAnswer: the program there does not speak Reverb's protocol.
-        """
+        """The server's tables by name."""
         with self.errors("its tables"):
             answer = self._server_info(pb.ServerInfoRequest(), timeout=timeout_s)
         return {info.name: info for info in answer.table_info}
 
     def set_priorities(self, table: str, priorities: Sequence[tuple[int, float]], timeout_s: float) -> None:
-        """Sets the priorities of items by key; keys that the table no longer holds are ignored.
-
-        Raises:
-          ReplayUnavailable: the server does not answer within `timeout_s`.
-          RequestRefused: the server has no such table or refuses a priority.
-        """
+        """Sets the priorities of items by key; keys that the table no longer holds are ignored."""
         updates = [pb.KeyWithPriority(key=key, priority=priority) for key, priority in priorities]
         with self.errors("an update of priorities"):
             self._mutate_priorities(pb.MutatePrioritiesRequest(table=table, updates=updates), timeout=timeout_s)
 
     def checkpoint(self, timeout_s: float | None = None) -> str:
-        """Lets the server write all tables into a new folder in its checkpoint folder; returns that folder.
-
-        Raises:
-          ReplayUnavailable: the server disappears meanwhile, or takes longer than `timeout_s`.
-          RequestRefused: the server could not write.
-        """
+        """Lets the server write all tables into a new folder in its checkpoint folder; returns that folder."""
         with self.errors("a checkpoint"):
             path: str = self._checkpoint(pb.CheckpointRequest(), timeout=timeout_s).checkpoint_path
         return path
 
     def reset(self, table: str, timeout_s: float) -> None:
-        """Empties a table and resets its limiter.
-
-        Raises:
-          ReplayUnavailable: the server does not answer within `timeout_s`.
-          RequestRefused: the server has no such table.
-        """
+        """Empties a table and resets its limiter."""
         with self.errors("a reset"):
             self._reset(pb.ResetRequest(table=table), timeout=timeout_s)
 
@@ -125,11 +109,7 @@ class Connection:
 
     @contextmanager
     def errors(self, asked_for: str) -> Iterator[None]:
-        """Turns gRPC's errors into those of replay; `asked_for` names in messages what was requested.
-
-        Raises:
-          ReplayUnavailable, RequestRefused, MalformedAnswer: see their docstrings.
-        """
+        """Turns gRPC's errors into those of replay; `asked_for` names in messages what was requested."""
         try:
             yield
         except grpc.RpcError as error:
@@ -248,9 +228,6 @@ class InsertStream:
     def wait(self, timeout_s: float) -> bool:
         """Waits up to `timeout_s` until all items are confirmed, and returns whether they are; ends early if the stream
         breaks.
-
-        Raises:
-          RequestRefused, MalformedAnswer: the server does not accept the items, and never will.
         """
         return self._wait(lambda: not self._unconfirmed, timeout_s)
 
@@ -341,13 +318,7 @@ class SampleStream:
         self._requests.put(pb.SampleStreamRequest(table=self._table, num_samples=items, rate_limiter_timeout=timeout))
 
     def __iter__(self) -> Iterator[Items]:
-        """Blocks of items in the order in which they were sampled.
-
-        Raises:
-          ReplayUnavailable: the server disappeared.
-          RequestRefused: the server has no such table.
-          MalformedAnswer: the answer is not a block of items.
-        """
+        """Blocks of items in the order in which they were sampled."""
         with self._connection.errors("samples"):
             try:
                 for answer in self._call:

@@ -12,11 +12,7 @@ _FOLDER = Path(__file__).parent
 
 
 def generate(into: Path) -> None:
-    """Writes the two modules into the folder `into`.
-
-    Raises:
-      RuntimeError: the compiler refused `reverb.proto`.
-    """
+    """Writes the two modules into the folder `into`."""
     from grpc_tools import protoc
 
     arguments = ["protoc", f"--proto_path={_FOLDER}", f"--python_out={into}", f"--pyi_out={into}", "reverb.proto"]

@@ -119,11 +119,7 @@ class Unpacker:
         """The entries so far of an incomplete item."""
 
     def unpack(self, answer: pb.SampleStreamResponse) -> Items:
-        """The items that `answer` completes, in order.
-
-        Raises:
-          MalformedAnswer: `answer` contains anything but items of `item_bytes` bytes.
-        """
+        """The items that `answer` completes, in order."""
         items = []
         for entry in answer.entries:
             self._begun.append(entry)
