@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import psutil
+import uv
 
 from podzero.core.machine import user_cache
 from podzero.core.waiting import Wait
@@ -40,8 +41,6 @@ _MAKE_S = 1800.0
 MESSAGE_S = 10.0
 """A wait of this length for another process that makes the environment is logged."""
 _POLL_S = 0.2
-_NO_PYTHON = "no interpreter found"
-"""Part of uv's message if it finds no Python of the version."""
 
 
 def server_python(environment: Mapping[str, str] = os.environ) -> Path:
@@ -53,8 +52,7 @@ def server_python(environment: Mapping[str, str] = os.environ) -> Path:
     Raises:
       EnvironmentUnusable: the named interpreter does not exist, or the environment could not be made.
     """
-    named = environment.get(VARIABLE)
-    if named:
+    if named := environment.get(VARIABLE):
         if not os.access(named, os.X_OK):
             raise EnvironmentUnusable(
                 f"{VARIABLE}={named}: there is no such program; name the Python of an environment with dm-reverb and "
@@ -62,12 +60,19 @@ def server_python(environment: Mapping[str, str] = os.environ) -> Path:
             )
         return Path(named)
     folder = environment_folder(environment)
-    if not _is_whole(folder):
-        with _alone(folder) as lock:
-            # Another process may have made it meanwhile.
-            if not _is_whole(folder):
-                _make(folder, lock)
-    return _python(folder)
+    python = folder / "bin" / "python"
+    try:
+        if not python.exists():
+            with _alone(folder) as lock:
+                # Another process may have made it meanwhile.
+                if not python.exists():
+                    _make(folder, lock)
+    except OSError as error:
+        raise EnvironmentUnusable(
+            f"the environment of the replay server cannot be made in {folder}: {error}; free some space (it needs "
+            f"1.2 GB), name another cache with XDG_CACHE_HOME, or an environment made from {PROJECT} with {VARIABLE}"
+        ) from None
+    return python
 
 
 def environment_folder(environment: Mapping[str, str] = os.environ) -> Path:
@@ -76,104 +81,62 @@ def environment_folder(environment: Mapping[str, str] = os.environ) -> Path:
     return user_cache(environment) / f"replay-server-{digest[:12]}"
 
 
-def _python(folder: Path) -> Path:
-    return folder / "bin" / "python"
-
-
-def _is_whole(folder: Path) -> bool:
-    """Whether the environment is complete; an incomplete one has another name."""
-    return _python(folder).exists()
-
-
 def _make(folder: Path, lock: IO[str]) -> None:
-    """Makes the environment under another name and renames it at the end, so that it is complete or absent."""
+    """Lets uv make the environment under another name, and renames it at the end."""
+    # uv takes a half-installed package for an installed one, so only the rename makes the folder complete or absent.
     began = folder.with_name(folder.name + ".new")
-    shutil.rmtree(began, ignore_errors=True)
-    shutil.rmtree(folder, ignore_errors=True)
+    for leftover in (began, folder):
+        shutil.rmtree(leftover, ignore_errors=True)
     log.info("making the environment of the replay server, once, in %s", folder)
     try:
-        install(began, lock)
+        _sync(began, lock, f"UV_PROJECT_ENVIRONMENT={folder} uv sync --project {PROJECT} --frozen")
         began.rename(folder)
-    except OSError as error:
-        raise EnvironmentUnusable(
-            f"the environment of the replay server cannot be made in {folder}: {error}; free some space (it needs "
-            f"1.2 GB), or name another cache with XDG_CACHE_HOME"
-        ) from None
     finally:
         shutil.rmtree(began, ignore_errors=True)
 
 
-def install(folder: Path, lock: IO[str]) -> None:
-    """Lets uv make the environment of `PROJECT` in `folder`, with a Python of uv's or else of pyenv's."""
-    said = ""
-    for python in (_PYTHON, *_pythons_of_pyenv()):
-        shutil.rmtree(folder, ignore_errors=True)
-        done = _run_uv(folder, python, lock)
-        if done.returncode == 0:
-            return
-        said = said or done.stderr
-        if _NO_PYTHON not in done.stderr.lower():
-            break
-    raise EnvironmentUnusable(_explanation(said, folder))
-
-
-def _run_uv(folder: Path, python: str, lock: IO[str]) -> subprocess.CompletedProcess[str]:
-    import uv
-
-    command = [uv.find_uv_bin(), "sync", "--project", str(PROJECT), "--frozen", "--no-progress", "--python", python]
+def _sync(folder: Path, lock: IO[str], by_hand: str) -> None:
+    """Runs uv; `by_hand` is the command that a person can try instead."""
+    command = [uv.find_uv_bin(), "sync", "--project", str(PROJECT), "--frozen", "--no-progress", "--python", _PYTHON]
     variables = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "UV_PYTHON")}
+    # Of pyenv's versions, uv itself finds only the active one.
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv").glob(f"versions/{_PYTHON}*/bin")
+    variables["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), *sorted(map(str, pyenv))])
     variables["UV_PROJECT_ENVIRONMENT"] = str(folder)
     # uv inherits the lock: if this process is killed, nobody else begins before uv has ended.
     try:
-        return subprocess.run(
+        done = subprocess.run(
             command, env=variables, capture_output=True, encoding="utf-8", errors="replace", timeout=_MAKE_S,
             check=False, pass_fds=(lock.fileno(),),
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise EnvironmentUnusable(
             f"the environment of the replay server was not made within {_MAKE_S / 60:.0f} minutes: is the network "
-            f"slow? Try it by hand: {_by_hand(folder)}"
+            f"slow? Try it by hand: {by_hand}"
         ) from None
-
-
-def _pythons_of_pyenv() -> list[str]:
-    """Interpreters installed by pyenv, of which uv only finds the active one."""
-    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    return sorted(map(str, root.glob(f"versions/{_PYTHON}*/bin/python{_PYTHON}")))
-
-
-def _explanation(said: str, folder: Path) -> str:
-    """The message about a failure of uv."""
-    last = " ".join(said.split())[-800:]
-    if _NO_PYTHON in said.lower():
-        return (
+    if done.returncode == 0:
+        return
+    said = " ".join(done.stderr.split())
+    if "no interpreter found" in said.lower():
+        advice = (
             f"the replay server needs Python {_PYTHON}, and this machine has none: uv looked for its own, the system's "
             f"and pyenv's, and could not download one. Install it (`uv python install {_PYTHON}`, or your system's "
-            f"package python{_PYTHON}), or name an environment made from {PROJECT} with {VARIABLE}. uv said: {last}"
+            f"package python{_PYTHON}), or name an environment made from {PROJECT} with {VARIABLE}"
         )
-    return (
-        f"the environment of the replay server could not be made. Without a network, make it elsewhere and name its "
-        f"Python with {VARIABLE}. By hand: {_by_hand(folder)}. uv said: {last}"
-    )
-
-
-def _by_hand(folder: Path) -> str:
-    return f"UV_PROJECT_ENVIRONMENT={folder.with_suffix('')} uv sync --project {PROJECT} --frozen"
+    else:
+        advice = (
+            f"the environment of the replay server could not be made. Without a network, make it elsewhere and name "
+            f"its Python with {VARIABLE}. By hand: {by_hand}"
+        )
+    raise EnvironmentUnusable(f"{advice}. uv said: {said[-800:]}")
 
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[IO[str]]:
     """Waits until no other process makes the environment, then locks it."""
     wait = Wait(MESSAGE_S, _MAKE_S)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        opened = folder.with_name(folder.name + ".lock").open("w", encoding="utf-8")
-    except OSError as error:
-        raise EnvironmentUnusable(
-            f"the environment of the replay server cannot be made in {folder}: {error}; name another cache with "
-            f"XDG_CACHE_HOME, or an environment made from {PROJECT} with {VARIABLE}"
-        ) from None
-    with opened as lock:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(folder.name + ".lock").open("w", encoding="utf-8") as lock:
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

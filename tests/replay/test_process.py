@@ -118,22 +118,11 @@ def cache(tmp_path):
 
 
 @pytest.fixture
-def made(monkeypatch):
-    """Stands in for uv; the folders that it was to make."""
-    folders = []
-
-    def sync(folder, lock):
-        del lock
-        folders.append(folder)
-        make(folder)
-
-    monkeypatch.setattr(process, "install", sync)
-    return folders
-
-
-def make(folder):
-    (folder / "bin").mkdir(parents=True)
-    (folder / "bin" / "python").touch()
+def made(monkeypatch, tmp_path):
+    """The file in which uv, which is replaced by a stand-in, writes a line for each environment that it makes."""
+    file = tmp_path / "made"
+    uv_that(monkeypatch, tmp_path, f'echo "$UV_PROJECT_ENVIRONMENT" >> {file}; {MAKE}')
+    return file
 
 
 def uv_that(monkeypatch, tmp_path, script):
@@ -148,7 +137,7 @@ def test_a_named_interpreter_is_taken(tmp_path, made):
     python = tmp_path / "python"
     python.touch(0o755)
     assert server_python({VARIABLE: str(python)}) == python
-    assert made == []
+    assert not made.exists()
 
 
 def test_a_named_interpreter_that_does_not_exist_is_refused(tmp_path):
@@ -160,7 +149,7 @@ def test_it_is_made_once(cache, made):
     first, second = server_python(cache), server_python(cache)
     assert first == second == environment_folder(cache) / "bin" / "python"
     assert first.exists()
-    assert len(made) == 1
+    assert len(made.read_text().splitlines()) == 1
 
 
 def test_what_an_interrupted_installation_left_is_made_anew(cache, made):
@@ -172,43 +161,32 @@ def test_what_an_interrupted_installation_left_is_made_anew(cache, made):
     assert [path.name for path in folder.parent.iterdir() if path.name.endswith(".new")] == []
 
 
-def test_an_installation_that_fails_leaves_nothing(cache, monkeypatch):
-    def fail(folder, lock):
-        del lock
-        (folder / "lib").mkdir(parents=True)
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(process, "install", fail)
+def test_an_installation_that_fails_leaves_nothing(cache, monkeypatch, tmp_path):
+    script = 'mkdir -p "$UV_PROJECT_ENVIRONMENT/lib"; echo "No space left on device" >&2; exit 2'
+    uv_that(monkeypatch, tmp_path, script)
     with pytest.raises(EnvironmentUnusable, match="No space left on device"):
         server_python(cache)
     assert [path for path in environment_folder(cache).parent.iterdir() if path.is_dir()] == []
 
 
-def test_of_two_processes_one_makes_it_and_the_other_waits_and_says_so(cache, monkeypatch, caplog):
+def test_of_two_processes_one_makes_it_and_the_other_waits_and_says_so(cache, monkeypatch, caplog, tmp_path):
     monkeypatch.setattr(process, "MESSAGE_S", 0.01)
     caplog.set_level("INFO", "podzero")
-    begun, go_on, folders = threading.Event(), threading.Event(), []
-
-    def slow(folder, lock):
-        del lock
-        folders.append(folder)
-        begun.set()
-        go_on.wait(10)
-        make(folder)
-
-    monkeypatch.setattr(process, "install", slow)
+    begun, go_on = tmp_path / "begun", tmp_path / "go_on"
+    wait = f"until [ -e {go_on} ]; do sleep 0.05; done"
+    uv_that(monkeypatch, tmp_path, f"echo once >> {begun}; {wait}; {MAKE}")
     found = []
     threads = [threading.Thread(target=lambda: found.append(server_python(cache))) for _ in range(2)]
-    threads[0].start()
-    begun.wait(10)
-    threads[1].start()
+    for thread in threads:
+        thread.start()
     until = time.monotonic() + 10
-    while "has waited" not in caplog.text and time.monotonic() < until:
-        threads[1].join(0.05)
-    go_on.set()
+    while not (begun.exists() and "has waited" in caplog.text) and time.monotonic() < until:
+        time.sleep(0.05)
+    go_on.touch()
     for thread in threads:
         thread.join(10)
-    assert len(folders) == 1
+    assert begun.read_text().split() == ["once"]
+    assert "has waited" in caplog.text
     assert found == [environment_folder(cache) / "bin" / "python"] * 2
 
 
@@ -225,15 +203,16 @@ def test_a_missing_python_is_named_with_the_remedy(cache, monkeypatch, tmp_path)
         server_python(cache)
 
 
-def test_the_python_of_pyenv_is_found_where_uv_finds_none(cache, monkeypatch, tmp_path):
+def test_the_pythons_of_pyenv_are_found_after_all_others(cache, monkeypatch, tmp_path):
+    """uv alone finds only the one that is active."""
     python = tmp_path / "versions" / "3.11.9" / "bin" / "python3.11"
     python.parent.mkdir(parents=True)
-    python.touch(0o755)
-    fail = "echo 'error: No interpreter found for Python 3.11' >&2; exit 2"
-    script = f'case "$*" in *{python}*) {MAKE};; *) {fail};; esac'
-    uv_that(monkeypatch, tmp_path, script)
+    python.symlink_to(sys.executable)
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    monkeypatch.setenv("PATH", "/nowhere")
+    uv_that(monkeypatch, tmp_path, f'PATH="$PATH:/usr/bin:/bin"; echo "$PATH" > {tmp_path}/path; {MAKE}')
     assert server_python(cache).exists()
+    assert (tmp_path / "path").read_text().startswith(f"/nowhere:{python.parent}:")
 
 
 def test_uv_installs_the_locked_project_into_the_folder_that_is_wanted(cache, monkeypatch, tmp_path):
