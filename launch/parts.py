@@ -78,10 +78,9 @@ def make_parts(experiment: Experiment) -> None:
 
         make_opponents(experiment, Path(), seed=0)
     if experiment.data.records is not None:
-        from podzero.replay import open_episodes, open_positions
+        from podzero.replay import open_records
 
-        opens = open_episodes if experiment.learns_model else open_positions
-        opens(experiment, spec)
+        open_records(experiment, spec)
 
 
 def _check_parts_around(experiment: Experiment, network: Network | ModelNetwork, spec: EnvSpec, params: Params) -> None:

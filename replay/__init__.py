@@ -4,9 +4,6 @@ Each shard is a Reverb server in a process and a Python environment of its own (
 Reverb's wire protocol (`wire/`) and imports neither Reverb nor TensorFlow.
 """
 
-from podzero.replay.episodes import Episode as Episode
-from podzero.replay.episodes import EpisodeLayout as EpisodeLayout
-from podzero.replay.episodes import open_episodes as open_episodes
 from podzero.replay.errors import EnvironmentUnusable as EnvironmentUnusable
 from podzero.replay.errors import PortTaken as PortTaken
 from podzero.replay.errors import ReplayMismatch as ReplayMismatch
@@ -20,12 +17,13 @@ from podzero.replay.priorities import priorities_of as priorities_of
 from podzero.replay.process import server_python as server_python
 from podzero.replay.reader import make_reader as make_reader
 from podzero.replay.reader import make_state_reader as make_state_reader
+from podzero.replay.records import Episode as Episode
+from podzero.replay.records import EpisodeLayout as EpisodeLayout
 from podzero.replay.records import Layout as Layout
 from podzero.replay.records import PositionLayout as PositionLayout
-from podzero.replay.records import RecordedPositions as RecordedPositions
 from podzero.replay.records import RecordsReader as RecordsReader
 from podzero.replay.records import RecordsWriter as RecordsWriter
-from podzero.replay.records import open_positions as open_positions
+from podzero.replay.records import open_records as open_records
 from podzero.replay.server import ReplayServer as ReplayServer
 from podzero.replay.signature import SampleSignature as SampleSignature
 from podzero.replay.tables import REANALYSED as REANALYSED

@@ -36,12 +36,11 @@ def priorities_of(errors: NDArray[Any]) -> NDArray[np.float64]:
     return np.abs(np.asarray(errors, np.float64)) + LEAST_PRIORITY
 
 
-def importance(probability: NDArray[Any], size: NDArray[Any], exponent: float) -> NDArray[np.float32]:
-    """Importance weights `(1 / (N P))^exponent`, `[N]`; with exponent 1 they undo the bias of prioritized sampling."""
+def importance(probability: NDArray[Any], size: NDArray[Any]) -> NDArray[np.float32]:
+    """Importance weights `1 / (N P)`, `[n]`, which undo the bias of sampling with probabilities P from N items."""
     # The learner divides the weights by the largest of the batch. N does not cancel there: it differs between shards,
     # between new and reanalysed samples, and while a table fills.
-    weight: NDArray[np.float32] = np.power(size * np.maximum(probability, 1e-12), -exponent).astype(np.float32)
-    return weight
+    return np.asarray(1 / (size * np.maximum(probability, 1e-12)), np.float32)
 
 
 class PriorityWriter:

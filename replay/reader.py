@@ -1,11 +1,16 @@
-"""Reads batches of samples from all replay shards for the learner, and of states for the reanalysers."""
+"""Reads batches of samples from all replay shards for the learner, and of states for the reanalysers.
+
+A thread for each shard reads ahead of demand.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
+from contextlib import closing
 from itertools import accumulate
 from typing import Any, Self
 
@@ -15,20 +20,28 @@ from numpy.typing import NDArray
 
 from podzero.config import Experiment, ReplayConfig
 from podzero.core.protocols import ReplayReader
-from podzero.core.types import Batch, EnvSpec, Keys, StoredState, Window
+from podzero.core.types import Batch, EnvSpec, Keys
 from podzero.core.waiting import Wait
-from podzero.replay.episodes import RecordedEpisodes
-from podzero.replay.errors import ReplayTimeout
-from podzero.replay.priorities import PriorityWriter
-from podzero.replay.records import RecordedPositions, RecordsReader
+from podzero.replay.errors import ReplayTimeout, ReplayUnavailable, WrongServer
+from podzero.replay.priorities import PriorityWriter, importance
+from podzero.replay.records import RecordsReader, open_records
 from podzero.replay.shard import Address, Addresses, Shard
-from podzero.replay.stream import PRIORITY_FIELDS, ShardStream
-from podzero.replay.tables import REANALYSED, SAMPLES, STATES, Table, tables_of
+from podzero.replay.tables import REANALYSED, SAMPLES, STATES, Limits, Table, tables_of
+from podzero.replay.wire.connection import SampleStream
+from podzero.replay.wire.items import Items
 
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.1
 """How often a waiting `__next__` checks whether the reader was closed or a shard restarted."""
+_RETRY_S = 0.5
+"""How often to check whether a shard is back."""
+_SILENCE_S = 15.0
+"""A stream that is silent for this long is considered lost. While its limiter blocks, a server ends streams earlier."""
+_STOP_S = 5.0
+"""Longest wait for the thread of a stream that was stopped."""
+PRIORITY_FIELDS = np.dtype([("key", np.uint64), ("weight", np.float32)])
+"""Appended to each row of a prioritized table: the item's key and its importance weight."""
 
 
 def make_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment, hosts: int = 1) -> BatchReader:
@@ -51,26 +64,20 @@ def make_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment, hos
     """
     tables, steps = tables_of(experiment, spec), experiment.learner.steps_per_dispatch
     fresh, reanalysed, recorded = experiment.batch_parts
-
-    def part(table: str, samples: int) -> ShardedReader:
-        leading = (steps, samples // hosts)
-        return ShardedReader(addresses, tables[table], experiment.replay, leading)
-
-    parts: list[ReplayReader] = []
-    if fresh:
-        parts.append(part(SAMPLES, fresh))
-    if reanalysed:
-        parts.append(part(REANALYSED, reanalysed))
+    parts: list[ReplayReader] = [
+        ShardedReader(addresses, tables[table], experiment.replay, (steps, samples // hosts))
+        for table, samples in ((SAMPLES, fresh), (REANALYSED, reanalysed))
+        if samples
+    ]
     if recorded:
-        records = (RecordedEpisodes if experiment.learns_model else RecordedPositions)(experiment, spec)
-        parts.append(RecordsReader(records, (steps, recorded // hosts)))
+        parts.append(RecordsReader(open_records(experiment, spec), (steps, recorded // hosts)))
     return BatchReader(parts, len(addresses()))
 
 
 def make_state_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment) -> StateReader:
     """Connects a reanalyser's reader, which reads `reanalyse.games` states at a time; see `make_reader`."""
     table, games = tables_of(experiment, spec)[STATES], experiment.reanalyse.games
-    return StateReader(AnyShardReader(addresses, table, experiment.replay, (games,)))
+    return StateReader(addresses, table, experiment.replay, (games,))
 
 
 class BatchReader:
@@ -86,18 +93,17 @@ class BatchReader:
         self._read: list[Batch] = []
         """The parts of the next batch that have been read, kept if a timeout interrupts the rest."""
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Batch:
-        """The next batch (`[steps_per_dispatch, batch_size, ...]` on every field), with weights and keys if the tables
-        are prioritized.
-        """
+        """The next batch, with weights and keys if the tables are prioritized."""
         while len(self._read) < len(self._parts):
             self._read.append(next(self._parts[len(self._read)]))
         read, self._read = self._read, []
         parts = [part._replace(keys=self._global(part.keys, index)) for index, part in enumerate(read)]
-        return parts[0] if len(parts) == 1 else Batch(*jax.tree.map(_concatenated, *parts))
+        # Parts `[S, B_i, ...]` make a batch `[S, B, ...]`.
+        return parts[0] if len(parts) == 1 else Batch(*jax.tree.map(lambda *fields: np.concatenate(fields, 1), *parts))
 
     def update_priorities(self, keys: Keys, errors: NDArray[Any]) -> None:
         """Sets the priorities of samples of earlier batches by their absolute value errors; never waits."""
@@ -120,32 +126,6 @@ class BatchReader:
     def _global(self, keys: Keys | None, part: int) -> Keys | None:
         """Keys whose `shard` counts through the shards of all parts."""
         return None if keys is None else keys._replace(shard=keys.shard + np.int32(part * self._shards))
-
-
-class StateReader:
-    """An endless iterator over states `[reanalyse.games, ...]`, sampled from all shards."""
-
-    def __init__(self, reader: AnyShardReader) -> None:
-        self._reader = reader
-
-    def __iter__(self) -> Iterator[StoredState | Window]:
-        return self
-
-    def __next__(self) -> StoredState | Window:
-        """The next states."""
-        # `Batch` is typed for the learner's tables; this one holds states.
-        samples: Any = next(self._reader).samples
-        states: StoredState | Window = samples
-        return states
-
-    def close(self) -> None:
-        """Stops prefetching and closes the connections; a `__next__` that waits ends. Thread-safe."""
-        self._reader.close()
-
-
-def _concatenated(*parts: NDArray[Any]) -> NDArray[Any]:
-    """Concatenates parts `[S, B_i, ...]` of a batch to `[S, B, ...]`."""
-    return np.concatenate(parts, axis=1)
 
 
 class ShardedReader:
@@ -171,24 +151,22 @@ class ShardedReader:
         for address in found:
             self._streams.append(self._open(Address.parse(address), len(found)))
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Batch:
         """The next batch, with weights and keys if the table is prioritized; `keys.shard` is the index of the shard."""
-        self._follow_restarts()
         wait = Wait(self._replay.warn_after_s, self._replay.timeout_s)
-        while missing := self._missing():
-            if self._closed.is_set():
-                raise StopIteration
+        while not self._closed.is_set():
             self._follow_restarts()
+            missing = self._missing()
+            if not missing:
+                return self._assemble(self._shares())
             if wait.over:
                 raise ReplayTimeout(f"no batch within {wait.seconds:.0f} s (replay.timeout_s): {_explain(missing)}")
             if wait.message_due():
                 log.warning("the %s has waited %s for a batch: %s", self._table.users.reader, wait, _explain(missing))
-        if self._closed.is_set():
-            raise StopIteration
-        return self._assemble(self._shares())
+        raise StopIteration
 
     def update_priorities(self, keys: Keys, errors: NDArray[Any]) -> None:
         """Sets the priorities of samples read earlier by their absolute value errors; never waits."""
@@ -208,11 +186,9 @@ class ShardedReader:
     def _open(self, address: Address, shards: int) -> ShardStream:
         """Begins to read one of `shards` shards; if it does not answer, its stream waits for it."""
         shard = Shard(address, self._table)
-        # Find a wrong server here and not in the stream's thread.
+        # A wrong server is an error here and not in the stream's thread.
         shard.limits()
-        # With the exponent 1, the weights fully undo the bias of prioritized sampling.
-        exponent = None if self._priorities is None else 1.0
-        return ShardStream(shard, self._largest_share(shards), exponent)
+        return ShardStream(shard, self._largest_share(shards))
 
     def _largest_share(self, shards: int) -> int:
         """The largest number of samples of a batch that come from one of `shards` shards."""
@@ -221,9 +197,10 @@ class ShardedReader:
     def _follow_restarts(self) -> None:
         """Replaces the streams of shards that were restarted at other addresses."""
         for index, (stream, found) in enumerate(zip(self._streams, self._addresses(), strict=True)):
-            if found != str(stream.address):
+            old = stream.shard.address
+            if found != str(old):
                 address = Address.parse(found)
-                log.info("replay at %s continues at %s", stream.address.endpoint, address.endpoint)
+                log.info("replay at %s continues at %s", old.endpoint, address.endpoint)
                 self._streams[index] = self._open(address, len(self._streams))
                 self._streams[index].inherit(stream)
 
@@ -256,8 +233,14 @@ class ShardedReader:
         return Batch(samples, np.ascontiguousarray(fields["weight"]), keys)
 
 
-class AnyShardReader(ShardedReader):
-    """Reads from whichever shards have samples, so that an empty or lost shard delays no batch."""
+class StateReader(ShardedReader):
+    """An endless iterator over states `[reanalyse.games, ...]` from whichever shards have some, so that an empty or
+    lost shard delays nothing.
+    """
+
+    def __next__(self) -> Any:
+        """The next states, a `StoredState` or `Window`."""
+        return super().__next__().samples
 
     def _largest_share(self, shards: int) -> int:
         return self._count
@@ -284,4 +267,147 @@ class AnyShardReader(ShardedReader):
 
 
 def _explain(streams: Sequence[ShardStream]) -> str:
-    return "; ".join(stream.explain() for stream in streams)
+    return "; ".join(stream.shard.explain(Limits.explain_sample) for stream in streams)
+
+
+class ShardStream:
+    """Rows sampled from one shard; those not yet taken are fewer than `wanted` plus the rows of two items.
+
+    Rows of a prioritized table end with `PRIORITY_FIELDS`.
+    """
+
+    def __init__(self, shard: Shard, wanted: int) -> None:
+        """Starts the thread; `wanted` is the largest number of rows that one `take` asks for."""
+        table = shard.table
+        self.shard = shard
+        self._prioritized = table.settings.priority_exponent is not None
+        self._signature = table.signature
+        self.row_bytes = table.signature.row_bytes + (PRIORITY_FIELDS.itemsize if self._prioritized else 0)
+        # More room made no reader faster, also with one step per dispatch and shards 4 ms away; it only ages samples.
+        self._room = wanted + 2 * table.signature.samples_per_item - 1
+        """Largest number of rows at hand or under way."""
+        self._blocks = [np.empty((0, self.row_bytes), np.uint8)]
+        self._under_way = 0
+        """Items that the open stream was asked for and has not delivered."""
+        self._stream: SampleStream | None = None
+        self._heard = time.monotonic()
+        """When the last items arrived, or the wait for them began."""
+        self._changed = threading.Condition()
+        """Guards the fields from `_blocks` on."""
+        self._stopped = False
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"replay-{shard.address.endpoint}", daemon=True)
+        self._thread.start()
+
+    @property
+    def at_hand(self) -> int:
+        """The number of rows that can be taken without waiting."""
+        return sum(map(len, self._blocks))
+
+    def gather(self, rows: int, timeout_s: float) -> bool:
+        """Whether at least `rows` rows are at hand; waits for them up to `timeout_s`. Raises what ended the thread."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.at_hand >= rows or self._failure or self._stopped, timeout_s)
+            if self._failure is not None:
+                raise self._failure
+            enough = self.at_hand >= rows
+            if not enough and self._stream is not None and time.monotonic() - self._heard > _SILENCE_S:
+                # The shard's node may have vanished. The thread then opens a new stream.
+                self._stream.close()
+            return enough
+
+    def take(self, rows: int) -> NDArray[np.uint8]:
+        """Removes and returns the oldest `rows` rows, `[rows, row_bytes]`; they must be at hand."""
+        with self._changed:
+            held = np.concatenate(self._blocks)
+            self._blocks = [held[rows:]]
+            self._ask()
+            return held[:rows]
+
+    def inherit(self, other: ShardStream) -> None:
+        """Stops another stream and takes over its rows at hand."""
+        other.stop()
+        self._append(other.take(other.at_hand), 0)
+
+    def stop(self) -> None:
+        """Asks the thread to end."""
+        with self._changed:
+            self._stopped = True
+            if self._stream is not None:
+                self._stream.close()
+            self._changed.notify_all()
+
+    def join(self) -> None:
+        """Waits up to `_STOP_S` for the thread to end, then closes the connection."""
+        self._thread.join(_STOP_S)
+        self.shard.close()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped:
+                try:
+                    self._read()
+                except ReplayUnavailable as error:
+                    self._await_shard(error)
+        except BaseException as failure:
+            with self._changed:
+                self._failure = failure
+                self._changed.notify_all()
+
+    def _read(self) -> None:
+        """Reads until the limiter has blocked for some time or the stream is stopped."""
+        table = self.shard.table
+        with closing(SampleStream(self.shard.connection, table.name, self._signature.item_bytes)) as stream:
+            with self._changed:
+                if self._stopped:
+                    return
+                self._stream, self._under_way, self._heard = stream, 0, time.monotonic()
+                self._ask()
+            try:
+                for items in stream:
+                    self._append(self._unpack(items), len(items.key))
+            finally:
+                with self._changed:
+                    self._stream = None
+
+    def _ask(self) -> None:
+        """Asks for as many items as there is room for; `_changed` must be held."""
+        items = (self._room - self.at_hand) // self._signature.samples_per_item - self._under_way
+        if self._stream is not None and items > 0:
+            if self._under_way == 0:
+                # Nothing was asked for, so the silence begins now.
+                self._heard = time.monotonic()
+            self._stream.ask(items)
+            self._under_way += items
+
+    def _append(self, rows: NDArray[np.uint8], items: int) -> None:
+        """Adds rows, which come from `items` items that were under way."""
+        with self._changed:
+            self._blocks.append(rows)
+            self._under_way -= items
+            self._heard = time.monotonic()
+            self._changed.notify_all()
+
+    def _await_shard(self, reason: ReplayUnavailable) -> None:
+        """Waits until the shard answers again or the stream is stopped."""
+        if not self._stopped:
+            log.warning("%s; reading continues when it is back", reason)
+        while not self._stopped:
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopped, _RETRY_S)
+            try:
+                if self.shard.limits() is not None:
+                    return
+            except WrongServer as error:
+                # The shard may have restarted, and its new identity is not known here yet.
+                log.warning("%s", error)
+
+    def _unpack(self, items: Items) -> NDArray[np.uint8]:
+        """The rows of a block of items, `[n * samples_per_item, row_bytes]`."""
+        rows = items.rows.reshape(-1, self._signature.row_bytes)
+        if not self._prioritized:
+            return rows
+        fields = np.empty(len(rows), PRIORITY_FIELDS)
+        fields["key"] = items.key
+        fields["weight"] = importance(items.probability, items.table_size)
+        return np.concatenate([rows, fields.view(np.uint8).reshape(len(rows), -1)], axis=1)

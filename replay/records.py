@@ -1,10 +1,11 @@
-"""The positions of recorded games in a folder: `podzero import` writes them, the learner reads batches of them.
+"""Recorded games and episodes in a folder: `podzero import` writes them, the learner reads batches of them.
 
     positions.bin   one row of bytes for each position
     records.json    what the rows hold, how many there are, and which games they come from
 
-Bits are packed, and the policy is the move that was played unless the positions were searched at the import, so that a
-row takes a quarter (connect four) to a twentieth (chess) of one in replay.
+For AlphaZero a sample is one position of a game: bits are packed, and the policy is the move that was played unless the
+positions were searched at the import, so that a row takes a quarter (connect four) to a twentieth (chess) of one in
+replay. For MuZero it is a window of an episode.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ import math
 import shutil
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from podzero.config import Experiment
-from podzero.config.samples import UNSEARCHED
+from podzero.config.samples import UNSEARCHED, observations_kept, window_steps
 from podzero.core.errors import ConfigError
 from podzero.core.types import Batch, EnvSpec, Keys, Sample, Window
 from podzero.files.workdir import read_json, sync_tree, write_atomically
@@ -33,10 +34,12 @@ _RECORDS = "records.json"
 
 
 class Layout[Content](Protocol):
-    """How contents, such as the positions of a game, become rows; `text` and `row` are as in `PositionLayout`."""
+    """How contents, such as the positions of a game, become rows."""
 
     text: str
+    """What rows hold, as one line; folders with equal lines are interchangeable."""
     row: np.dtype[Any]
+    """The dtype of a row."""
 
     def pack(self, content: Content) -> NDArray[Any]:
         """The rows of a content."""
@@ -44,20 +47,11 @@ class Layout[Content](Protocol):
 
 
 class PositionLayout:
-    """The row of one position.
-
-    Attributes:
-      text: what rows hold, as one line; folders with equal lines are interchangeable.
-      row: the dtype of a row.
-    """
+    """The row of one position of a game."""
 
     def __init__(self, spec: EnvSpec, discount: float, searched: bool = False) -> None:
-        """Takes the game.
-
-        Args:
-          spec: the game's specification.
-          discount: the discount per move that the value targets include.
-          searched: whether the policy targets are those of a search, in float16, instead of the moves played.
+        """`discount` is that of the value targets, per move. With `searched`, policy targets are those of a search, in
+        float16, instead of the moves played.
         """
         self._shape, self._dtype = spec.observation_shape, np.dtype(spec.observation_dtype)
         self._in_bits, self._actions = self._dtype.kind == "b", spec.num_actions
@@ -97,15 +91,10 @@ class PositionLayout:
         return rows
 
     def unpack(self, rows: NDArray[Any], smoothing: float, auxiliary: bool) -> Sample:
-        """The samples `[T, ...]` of rows `[T]`.
+        """The samples `[T, ...]` of rows `[T]`, with the targets of auxiliary heads if `auxiliary`.
 
-        The policy target is `(1 - s) * policy + s * uniform(legal)`, where `policy` is that of the search, or chooses
-        the move played.
-
-        Args:
-          rows: what `pack` returned.
-          smoothing: s.
-          auxiliary: whether samples have the targets of auxiliary heads.
+        The policy target is `(1 - s) * policy + s * uniform(legal)`, where s is `smoothing`, and `policy` is that of
+        the search or chooses the move played.
         """
         observation = rows["observation"]
         if self._in_bits:
@@ -140,12 +129,7 @@ class RecordsWriter[Content]:
     """Writes a folder of records as a whole: leaving the context by an exception leaves nothing behind."""
 
     def __init__(self, folder: Path, layout: Layout[Content]) -> None:
-        """Takes the folder to write.
-
-        Raises:
-          ConfigError: the folder exists already.
-          OSError: it cannot be written; so do `add` and `finish`.
-        """
+        """Raises ConfigError if the folder exists, and OSError if it cannot be written; so do `add` and `finish`."""
         self._folder, self._layout = folder, layout
         self._unfinished = folder.with_name(f".{folder.name}.unfinished")
         if folder.exists():
@@ -178,18 +162,16 @@ class RecordsWriter[Content]:
         self._unfinished.rename(self._folder)
 
 
-def open_positions(experiment: Experiment, spec: EnvSpec) -> tuple[PositionLayout, NDArray[Any]]:
-    """The layout and the rows `[N]` of `data.records`, mapped into memory.
+def open_records(experiment: Experiment, spec: EnvSpec) -> RecordedPositions | RecordedEpisodes:
+    """The positions of `data.records`, or the episodes if the experiment learns a model.
 
     Raises:
-      ConfigError: see `open_rows`.
+      ConfigError: there are none, they are damaged, or they are of another game or environment.
     """
-    discount = experiment.env.discount
-    played, searched = PositionLayout(spec, discount), PositionLayout(spec, discount, searched=True)
-    return open_rows(experiment.data.records, played, searched)
+    return (RecordedEpisodes if experiment.learns_model else RecordedPositions)(experiment, spec)
 
 
-def open_rows[Kind: Layout[Any]](records: str | None, *layouts: Kind) -> tuple[Kind, NDArray[Any]]:
+def _open_rows[Kind: Layout[Any]](records: str | None, *layouts: Kind) -> tuple[Kind, NDArray[Any]]:
     """The layout of the folder `records`, one of `layouts`, and its rows `[N]`, mapped into memory."""
     folder = Path(records or "")
     what, tree = f"data.records = '{folder}'", read_json(folder / _RECORDS)
@@ -210,44 +192,135 @@ def open_rows[Kind: Layout[Any]](records: str | None, *layouts: Kind) -> tuple[K
     return layout, np.memmap(file, layout.row, "r")
 
 
-class Records(Protocol):
-    """The contents of a folder, of which samples are drawn."""
-
-    def draw(self, random: np.random.Generator, count: int) -> Sample | Window:
-        """Samples `[count, ...]`, drawn uniformly with replacement."""
-        ...
-
-
 class RecordedPositions:
-    """The positions of `data.records`."""
+    """The positions of `data.records`: their `layout`, and their `rows` `[N]`, which are mapped into memory."""
 
     def __init__(self, experiment: Experiment, spec: EnvSpec) -> None:
-        """Opens the folder."""
-        self._layout, self._rows = open_positions(experiment, spec)
+        discount = experiment.env.discount
+        played, searched = PositionLayout(spec, discount), PositionLayout(spec, discount, searched=True)
+        self.layout, self.rows = _open_rows(experiment.data.records, played, searched)
         self._smoothing, self._auxiliary = experiment.data.smoothing, experiment.has_auxiliary_heads
 
     def draw(self, random: np.random.Generator, count: int) -> Sample:
-        """See `Records`."""
-        rows = self._rows[random.integers(len(self._rows), size=count)]
-        return self._layout.unpack(rows, self._smoothing, self._auxiliary)
+        """Samples `[count, ...]`, drawn uniformly with replacement."""
+        rows = self.rows[random.integers(len(self.rows), size=count)]
+        return self.layout.unpack(rows, self._smoothing, self._auxiliary)
+
+
+class Episode(NamedTuple):
+    """A recorded episode of T steps."""
+
+    observation: NDArray[Any]
+    """`[T + 1, *observation_shape]`, before each action and at the end."""
+    action: NDArray[np.int32]
+    """`[T]`."""
+    reward: NDArray[np.float32]
+    """`[T]`."""
+    terminated: bool
+    """Whether the episode terminated; otherwise a limit truncated it, or the recording stopped."""
+
+
+class EpisodeLayout:
+    """The row of one position of an episode.
+
+    `value` is the discounted sum of the later rewards of the episode, `left` the number of steps until its end.
+    """
+
+    def __init__(self, spec: EnvSpec, discount: float) -> None:
+        """`discount` is per step. Raises ConfigError if the environment has continuous actions or action masks."""
+        if spec.action_bounds is not None or spec.masked:
+            what = "action masks" if spec.masked else "continuous actions"
+            raise ConfigError(
+                f"{spec.name} has {what}; episodes are learned from only with discrete actions, all legal"
+            )
+        shape, dtype = spec.observation_shape, np.dtype(spec.observation_dtype)
+        self._discount = discount
+        self.text = (
+            f"{spec.name} episodes observation:{dtype}{list(shape)} actions:{spec.num_actions} discount:{discount:g}"
+        )
+        self.row = np.dtype(
+            [
+                ("observation", dtype, shape),
+                ("action", np.int32),
+                ("reward", np.float32),
+                ("value", np.float32),
+                ("left", np.int32),
+                ("terminated", np.bool_),
+            ]
+        )
+
+    def pack(self, episode: Episode) -> NDArray[Any]:
+        """The rows `[T + 1]` of an episode."""
+        steps = len(episode.action)
+        rows = np.zeros(steps + 1, self.row)
+        rows["observation"] = episode.observation
+        rows["action"][:-1], rows["reward"][:-1] = episode.action, episode.reward
+        rows["left"], rows["terminated"] = np.arange(steps, -1, -1), episode.terminated
+        for step in reversed(range(steps)):
+            rows["value"][step] = rows["reward"][step] + np.float32(self._discount) * rows["value"][step + 1]
+        return rows
+
+
+class RecordedEpisodes:
+    """The episodes of `data.records`, of which windows are drawn, which begin at any step.
+
+    The policy target is the action that was taken, the value of a position its return. Neither is the result of a
+    search, so what is learned is the recorded behaviour; a search with the learned model improves on it.
+    """
+
+    def __init__(self, experiment: Experiment, spec: EnvSpec) -> None:
+        _, self._rows = _open_rows(experiment.data.records, EpisodeLayout(spec, experiment.env.discount))
+        self._starts = np.flatnonzero(self._rows["left"] > 0)
+        self._unroll, self._steps = experiment.muzero.unroll_steps, window_steps(experiment)
+        self._kept, self._smoothing = observations_kept(experiment), experiment.data.smoothing
+        self._actions = spec.num_actions
+
+    def draw(self, random: np.random.Generator, count: int) -> Window:
+        """Windows `[count, ...]`, drawn uniformly with replacement."""
+        starts = self._starts[random.integers(len(self._starts), size=count)]
+        left = self._rows["left"][starts]
+        ahead = np.arange(self._steps + 1)
+        step_exists, position_exists = ahead < left[:, None], ahead <= left[:, None]
+        # Positions after the end stay at the last row of the episode, and are cleared below.
+        index = starts[:, None] + np.minimum(ahead, left[:, None])
+
+        def gathered(name: str, count: int, exists: NDArray[np.bool_]) -> NDArray[Any]:
+            found: NDArray[Any] = self._rows[name][index[:, :count]]
+            found[~exists[:, :count]] = 0
+            return found
+
+        action = gathered("action", self._unroll, step_exists)
+        # As in `WindowCutter`: no action leaves the absorbing state after the end.
+        missing = ~step_exists[:, : self._unroll]
+        action[missing] = random.integers(self._actions, size=int(missing.sum()))
+        taken = np.eye(self._actions, dtype=np.float32)[gathered("action", self._unroll + 1, step_exists)]
+        policy = (1 - self._smoothing) * taken + self._smoothing / self._actions
+        policy[~step_exists[:, : self._unroll + 1]] = 0
+        return Window(
+            observation=gathered("observation", self._kept, position_exists),
+            action=action,
+            reward=gathered("reward", self._steps, step_exists),
+            value=gathered("value", self._steps + 1, position_exists),
+            policy=policy.astype(np.float32),
+            candidates=np.zeros((len(starts), self._unroll + 1, 0), np.float32),
+            length=np.minimum(left, self._steps).astype(np.int32),
+            terminated=self._rows["terminated"][starts] & (left <= self._steps),
+            version=np.full(len(starts), UNSEARCHED, np.int32),
+        )
 
 
 class RecordsReader:
     """An endless iterator over batches of recorded samples; a `ReplayReader`."""
 
-    def __init__(self, records: Records, leading: tuple[int, ...], seed: int | None = None) -> None:
-        """Takes the records.
-
-        Args:
-          records: what samples are drawn of.
-          leading: the leading axes of a batch.
-          seed: the seed of the draws; by default they differ from process to process.
-        """
+    def __init__(
+        self, records: RecordedPositions | RecordedEpisodes, leading: tuple[int, ...], seed: int | None = None
+    ) -> None:
+        """`leading` are the leading axes of a batch; without `seed`, draws differ from process to process."""
         self._records, self._leading = records, leading
         self._random = np.random.default_rng(seed)
         self._closed = threading.Event()
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Batch:

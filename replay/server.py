@@ -1,21 +1,29 @@
-"""One shard of replay: a Reverb server in a child process."""
+"""One shard of replay: a Reverb server in a child process, and its checkpoints.
+
+A checkpoint is a folder with Reverb's files and a manifest, which holds the server's identity, the tables' settings and
+a digest of every file.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import shutil
 import threading
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Self
 
 from podzero.config import Experiment
 from podzero.core.types import EnvSpec
-from podzero.replay import checkpoint
-from podzero.replay.checkpoint import CheckpointLink
+from podzero.files.storage import SHARD_MANIFEST, altered, checkpoint_of, digests, read_saved, sealed, unsealed
+from podzero.files.workdir import write_atomically
 from podzero.replay.errors import (
     CheckpointRefused,
     PortTaken,
+    ReplayMismatch,
     ReplayRestoreError,
     ReplayTimeout,
     SaveUnderWay,
@@ -23,7 +31,7 @@ from podzero.replay.errors import (
 )
 from podzero.replay.process import ServerProcess, free_port, server_python
 from podzero.replay.shard import IDENTITY, Address, Shard
-from podzero.replay.tables import REANALYSED, SAMPLES, STATES, Limits, Table, tables_of
+from podzero.replay.tables import SAMPLES, Limits, Table, TableSettings, tables_of
 
 log = logging.getLogger(__name__)
 
@@ -69,17 +77,16 @@ class ReplayServer:
           ServerFailed: the server did not start, for another reason than the checkpoint.
           ReplayTimeout: the server started but does not answer; the checkpoint may be intact.
         """
-        self._server: ServerProcess | None = None
-        self._shards: dict[str, Shard] = {}
         self._saving = threading.Lock()
         self._tables = tables_of(experiment, spec)
         data, identity = None, secrets.token_hex(6)
         if restore_from is not None:
-            data, identity = checkpoint.unseal(restore_from, self._tables)
+            data, identity = unseal(restore_from, self._tables)
         port = _port(experiment.replay.port, shard)
-        self._link = CheckpointLink()
-        try:
+        with ExitStack() as opened:
+            self._link = opened.enter_context(closing(CheckpointLink()))
             self._server = self._start(port, identity, data, host == LOOPBACK)
+            opened.callback(self._server.stop)
             # Reverb can only listen on all interfaces; `serve.py` restricts its socket where the kernel allows it.
             if host == LOOPBACK and not self._server.loopback:
                 log.warning(
@@ -88,13 +95,13 @@ class ReplayServer:
                     port,
                 )
             address = Address(f"{host}:{port}", identity)
-            self._shards = {name: Shard(address, table) for name, table in self._tables.items()}
+            self._shards = {
+                name: opened.enter_context(closing(Shard(address, table))) for name, table in self._tables.items()
+            }
             self._shards[SAMPLES].wait(_ANSWER_S if restore_from is None else _FIRST_ANSWER_S)
             if restore_from is not None:
                 self._check_restored(restore_from)
-        except BaseException:
-            self.stop()
-            raise
+            self._opened = opened.pop_all()
 
     def address(self) -> str:
         """`host:port#identity`; writers and readers check the identity when they connect."""
@@ -103,7 +110,7 @@ class ReplayServer:
     @property
     def cpu_seconds(self) -> float:
         """CPU time that the server has used."""
-        return 0.0 if self._server is None else self._server.cpu_seconds
+        return self._server.cpu_seconds
 
     def limits(self, table: str = SAMPLES) -> Limits:
         """The state of a table and its limiter."""
@@ -116,12 +123,18 @@ class ReplayServer:
 
     def info(self) -> dict[str, float]:
         """Metrics for `Report`: `replay/...`, and `states/...` and `reanalysed/...` for the other tables."""
-        prefixes = {SAMPLES: "replay", STATES: STATES, REANALYSED: REANALYSED}
-        return {
-            f"{prefixes[name]}/{quantity}": value
-            for name in self._tables
-            for quantity, value in _metrics(self.limits(name)).items()
-        }
+        metrics: dict[str, float] = {}
+        for name in self._tables:
+            limits, prefix = self.limits(name), "replay" if name == SAMPLES else name
+            metrics |= {
+                f"{prefix}/size": float(limits.size),
+                f"{prefix}/inserted": float(limits.inserted),
+                f"{prefix}/sampled": float(limits.sampled),
+                f"{prefix}/samples_per_insert": limits.sampled / max(limits.inserted, 1),
+                f"{prefix}/insert_blocked": float(limits.insert_blocked),
+                f"{prefix}/sample_blocked": float(limits.sample_blocked),
+            }
+        return metrics
 
     def checkpoint(self, folder: Path) -> Path:
         """Writes all tables into `folder`, in place of any checkpoint there; returns `folder`. Inserts and samples
@@ -142,24 +155,16 @@ class ReplayServer:
             self._link.lead_to(folder)
             shard = self._shards[SAMPLES]
             written = Path(shard.connection.checkpoint()).name
-            return checkpoint.seal(folder, written, shard.address.identity, self._tables)
+            return seal(folder, written, shard.address.identity, self._tables)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         finally:
-            try:
-                self._link.lead_nowhere()
-            finally:
-                self._saving.release()
+            self._saving.release()
 
     def stop(self) -> None:
         """Stops listening and deletes the tables; may be called twice."""
-        server, self._server = self._server, None
-        for shard in self._shards.values():
-            shard.close()
-        if server is not None:
-            server.stop()
-        self._link.remove()
+        self._opened.close()
 
     def __enter__(self) -> Self:
         return self
@@ -182,8 +187,7 @@ class ReplayServer:
             raise ReplayRestoreError(f"replay checkpoint {data.parent}: Reverb cannot read it: {error}") from None
 
     def _check_runs(self) -> None:
-        code = None if self._server is None else self._server.exit_code
-        if code is not None:
+        if (code := self._server.exit_code) is not None:
             raise ServerFailed(f"the replay server has ended with exit code {code}")
 
     def _check_restored(self, folder: Path) -> None:
@@ -194,17 +198,6 @@ class ReplayServer:
                 raise ReplayRestoreError(
                     f"replay checkpoint {folder} restored {found} of table {name}; expected {table.settings}"
                 )
-
-
-def _metrics(limits: Limits) -> dict[str, float]:
-    return {
-        "size": float(limits.size),
-        "inserted": float(limits.inserted),
-        "sampled": float(limits.sampled),
-        "samples_per_insert": limits.sampled / max(limits.inserted, 1),
-        "insert_blocked": float(limits.insert_blocked),
-        "sample_blocked": float(limits.sample_blocked),
-    }
 
 
 def _described(table: Table) -> dict[str, Any]:
@@ -243,3 +236,92 @@ def _port(first: int, shard: int) -> int:
             f"replay shard {shard} cannot listen on port {port}: {error.strerror}. Stop the process that listens "
             "there, or set replay.port to another first port (0 chooses free ones)"
         ) from None
+
+
+_DATA = "reverb"
+_ADVICE = "resume with the version of podzero that wrote it, or train in another working directory"
+
+
+def seal(folder: Path, written: str, identity: str, tables: Mapping[str, Table]) -> Path:
+    """Renames Reverb's files, in the subfolder `written` of `folder`, and adds the manifest; returns `folder`."""
+    data = (folder / written).rename(folder / _DATA)
+    manifest = {
+        "identity": identity,
+        "tables": {
+            name: {"layout": table.signature.layout, "settings": table.settings._asdict()}
+            for name, table in tables.items()
+        },
+        "files": digests(data),
+    }
+    write_atomically(folder / SHARD_MANIFEST, sealed(manifest))
+    return folder
+
+
+def unseal(folder: Path, tables: Mapping[str, Table]) -> tuple[Path, str]:
+    """Checks a checkpoint; returns the folder for Reverb to restore and the identity of the server that wrote it.
+
+    Raises:
+      ReplayRestoreError: the checkpoint is incomplete or damaged.
+      ReplayMismatch: the checkpoint has other tables, for example those of another version of podzero.
+      StorageError: this machine cannot read the files, which may be intact.
+    """
+    # Reverb alone would accept bad checkpoints. It refuses a corrupt record, but without a DONE file it restores an
+    # empty table, and saved settings replace the experiment's, both silently.
+    where = f"replay checkpoint {folder}"
+    try:
+        text = read_saved(folder / SHARD_MANIFEST, checkpoint_of(folder))
+        if text is None:
+            raise ReplayRestoreError(f"{where}: {SHARD_MANIFEST} is missing")
+        manifest = unsealed(text)
+        found = {
+            name: (table["layout"], TableSettings(**table["settings"])) for name, table in manifest["tables"].items()
+        }
+        identity, files = str(manifest["identity"]), dict(manifest["files"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ReplayRestoreError(f"{where}: {SHARD_MANIFEST} is damaged ({error})") from None
+    if found.keys() != tables.keys():
+        raise ReplayMismatch(
+            f"{where} holds the tables {', '.join(found)}; this experiment needs {', '.join(tables)} "
+            f"(reanalyse.share); {_ADVICE}"
+        )
+    for name, table in tables.items():
+        layout, settings = found[name]
+        if layout != table.signature.layout:
+            raise ReplayMismatch(
+                f"{where}, table {name}, holds '{layout}'; this experiment needs '{table.signature.layout}'; {_ADVICE}"
+            )
+        changes = [
+            f"{field} {old} (now {new})"
+            for field, old, new in zip(TableSettings._fields, settings, table.settings, strict=True)
+            if old != new
+        ]
+        if changes:
+            raise ReplayMismatch(
+                f"{where}, table {name}, was written with other settings, which Reverb would restore: "
+                f"{', '.join(changes)}; {_ADVICE}"
+            )
+    if (changed := altered(folder / _DATA, files)) is not None:
+        raise ReplayRestoreError(f"{where}: {_DATA}/{changed} is missing, cut short or altered")
+    return folder / _DATA, identity
+
+
+class CheckpointLink:
+    """The folder to which Reverb writes checkpoints: a path below `/proc` that leads to wherever this process chooses.
+
+    Reverb takes this path once, when it starts, but each checkpoint is written to another folder.
+    """
+
+    def __init__(self) -> None:
+        self._file = os.open(os.devnull, os.O_PATH)
+        self.path = Path(f"/proc/{os.getpid()}/fd/{self._file}")
+        """The path, which at first leads to no folder."""
+
+    def lead_to(self, folder: Path) -> None:
+        """Lets the path lead to `folder`."""
+        opened = os.open(folder, os.O_PATH)
+        os.dup2(opened, self._file, inheritable=False)
+        os.close(opened)
+
+    def close(self) -> None:
+        """Ends the path."""
+        os.close(self._file)

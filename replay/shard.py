@@ -80,9 +80,15 @@ class Shard:
             raise WrongServer(f"replay at {self.address.endpoint} holds '{layout}'; expected '{expected.layout}'")
         return limits_of(found, expected.samples_per_item, self.table.users)
 
-    def explain_silence(self) -> str:
-        """The message about a server that does not answer."""
-        return f"replay at {self.address.endpoint} does not answer; if it is gone, the driver is restarting it"
+    def explain(self, reason: Callable[[Limits], str]) -> str:
+        """Why the server does not give or accept samples: the `reason` in its limits, or what is wrong with it."""
+        try:
+            limits = self.limits()
+        except WrongServer as error:
+            return str(error)
+        if limits is None:
+            return f"replay at {self.address.endpoint} does not answer; if it is gone, the driver is restarting it"
+        return f"{self.address.endpoint}: {reason(limits)}"
 
     def wait(self, timeout_s: float) -> Limits:
         """The state of the table; asks repeatedly until the server answers."""

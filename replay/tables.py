@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from podzero.config import Experiment
+from podzero.config import Experiment, ReplayConfig
 from podzero.config.samples import sample_like, stored_state_like
 from podzero.core.types import EnvSpec
 from podzero.replay.signature import SampleSignature
@@ -59,23 +59,19 @@ class Limits(NamedTuple):
     @property
     def insert_blocked(self) -> bool:
         """Whether the limiter blocks the next insert."""
-        settings = self.settings
+        settings, item = self.settings, self.settings.samples_per_item
         # Reverb's limiter blocks no insert before the table holds `min_size`.
-        if self.size + settings.samples_per_item <= settings.min_size:
+        if self.size + item <= settings.min_size:
             return False
-        return (
-            self.inserted + settings.samples_per_item
-        ) * settings.samples_per_insert - self.sampled > settings.max_diff
+        return (self.inserted + item) * settings.samples_per_insert - self.sampled > settings.max_diff
 
     @property
     def sample_blocked(self) -> bool:
         """Whether the limiter blocks the next sample."""
-        settings = self.settings
+        settings, item = self.settings, self.settings.samples_per_item
         if self.size < settings.min_size:
             return True
-        return (
-            self.inserted * settings.samples_per_insert - self.sampled - settings.samples_per_item < settings.min_diff
-        )
+        return self.inserted * settings.samples_per_insert - self.sampled - item < settings.min_diff
 
     def explain_insert(self) -> str:
         """The reason why inserts wait; says so if the limiter does not block them."""
@@ -154,45 +150,23 @@ class Table(NamedTuple):
 
 def tables_of(experiment: Experiment, spec: EnvSpec) -> dict[str, Table]:
     """The tables of each shard by name; `STATES` and `REANALYSED` only if the experiment reanalyses."""
-    learned = SampleSignature(spec.name, sample_like(experiment, spec), experiment.replay.samples_per_item)
-    tables = [
-        Table(SAMPLES, learned, _samples(experiment), TableUsers("samples", "actors", "learner", "replay.min_size")),
-    ]
-    if experiment.reanalyse.share:
-        kept = SampleSignature(spec.name, stored_state_like(experiment, spec), experiment.replay.samples_per_item)
-        tables += [
-            Table(
-                STATES,
-                kept,
-                _states(experiment),
-                TableUsers("states", "actors", "reanalyser", "half of replay.min_size"),
-            ),
-            Table(
-                REANALYSED,
-                learned,
-                _reanalysed(experiment),
-                TableUsers(
-                    "reanalysed samples", "reanalysers", "learner", "replay.tolerance / replay.samples_per_insert"
-                ),
-            ),
-        ]
+    replay, reanalyse = experiment.replay, experiment.reanalyse
+    learned = SampleSignature(spec.name, sample_like(experiment, spec), replay.samples_per_item)
+    settings = _limited(replay, replay.capacity, replay.min_size, experiment.replay_tolerance)
+    tables = [Table(SAMPLES, learned, settings, TableUsers("samples", "actors", "learner", "replay.min_size"))]
+    if reanalyse.share:
+        stored = SampleSignature(spec.name, stored_state_like(experiment, spec), replay.samples_per_item)
+        users = TableUsers("states", "actors", "reanalyser", "half of replay.min_size")
+        tables.append(Table(STATES, stored, _states(replay), users))
+        settings = _limited(replay, reanalyse.capacity, experiment.reanalysed_min_size, experiment.reanalysed_tolerance)
+        starts_from = "replay.tolerance / replay.samples_per_insert"
+        users = TableUsers("reanalysed samples", "reanalysers", "learner", starts_from)
+        tables.append(Table(REANALYSED, learned, settings, users))
     return {table.name: table for table in tables}
 
 
-def _samples(experiment: Experiment) -> TableSettings:
-    replay = experiment.replay
-    return _limited(experiment, replay.capacity, replay.min_size, experiment.replay_tolerance)
-
-
-def _reanalysed(experiment: Experiment) -> TableSettings:
-    return _limited(
-        experiment, experiment.reanalyse.capacity, experiment.reanalysed_min_size, experiment.reanalysed_tolerance
-    )
-
-
-def _states(experiment: Experiment) -> TableSettings:
+def _states(replay: ReplayConfig) -> TableSettings:
     """Writes never block; reads block until a shard holds half of its part of `replay.min_size`."""
-    replay = experiment.replay
     # Below `min_size`, reanalysers would search the first few states again and again. Half of it rules out a deadlock:
     # the table of samples blocks no actor before all shards together hold `replay.min_size`; then at least one shard
     # holds half of its part, and reanalysers read from any shard.
@@ -207,9 +181,8 @@ def _states(experiment: Experiment) -> TableSettings:
     )
 
 
-def _limited(experiment: Experiment, capacity: int, min_size: int, tolerance: float) -> TableSettings:
+def _limited(replay: ReplayConfig, capacity: int, min_size: int, tolerance: float) -> TableSettings:
     """One shard's part of a table whose limiter keeps `replay.samples_per_insert`; sizes are whole items."""
-    replay = experiment.replay
     min_size = _whole(min_size / replay.shards, replay.samples_per_item)
     center, tolerance = replay.samples_per_insert * min_size, tolerance / replay.shards
     return TableSettings(

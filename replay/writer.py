@@ -20,7 +20,7 @@ from podzero.core.waiting import Wait
 from podzero.replay.errors import MalformedAnswer, ReplayTimeout, RequestRefused, SignatureError, WrongServer
 from podzero.replay.shard import Address, Addresses, Shard
 from podzero.replay.signature import Stored
-from podzero.replay.tables import SAMPLES, Table, tables_of
+from podzero.replay.tables import SAMPLES, Limits, Table, tables_of
 from podzero.replay.wire.connection import InsertStream
 
 log = logging.getLogger(__name__)
@@ -49,12 +49,7 @@ def make_writer(
 ) -> ShardedWriter:
     """Connects to replay shards; skips those that do not answer, with a warning, until they do.
 
-    Args:
-      addresses: returns the addresses of all shards.
-      spec: the environment's specification.
-      experiment: the experiment to train.
-      near: this machine's host name in addresses; shards there are preferred.
-      table: the name of the table.
+    Shards on the machine whose host name in addresses is `near` are preferred.
 
     Raises:
       WrongServer: another server answers at an address.
@@ -85,16 +80,19 @@ class ShardedWriter:
     ) -> None:
         """Writes T samples; waits while every shard's limiter blocks inserts. `flush` waits for confirmations.
 
-        Args:
-          samples: `[T, ...]` on every field. Each `replay.samples_per_item` consecutive samples make one item, which is
-            always read as a whole, so they should come from different games (`actors/assembly.py`).
-          priorities: `[T]`, non-negative, for a prioritized table (whose items hold one sample); 1 by default.
-          stopping: while it is set, samples that would have to wait are dropped.
+        See `ReplayWriter`. Each `replay.samples_per_item` consecutive samples make one item, which is always read as a
+        whole, so they should come from different games (`actors/assembly.py`).
         """
         length = self._signature.check(samples)
         if priorities is None:
             priorities = np.ones(length)
-        _check_priorities(priorities, length)
+        if np.shape(priorities) != (length,):
+            raise SignatureError(f"priorities: found shape {list(np.shape(priorities))}; expected [{length}]")
+        # A single wrong priority would block a prioritized table forever.
+        wrong = ~(np.isfinite(priorities) & (priorities >= 0))
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            raise SignatureError(f"priorities[{at}]: found {priorities[at]}; expected finite numbers of at least 0")
         items = self._signature.pack(samples)
         priorities = priorities[:: self._signature.samples_per_item]
         for start in range(0, len(items), _PIECE):
@@ -156,12 +154,8 @@ class ShardedWriter:
 class LenientWriter:
     """A `ReplayWriter` over another one, which leaves out the samples that the other refuses, and counts them.
 
-    Args:
-      writer: the other one.
-      metric: the name of the count.
-
-    Raises:
-      SignatureError: `MOST_REFUSED` writes in a row were refused, so that more than single numbers are wrong.
+    `metric` is the name of the count. The last of `MOST_REFUSED` refusals in a row is raised, since then more than
+    single numbers are wrong.
     """
 
     def __init__(self, writer: ReplayWriter, metric: str = "count/refused_samples") -> None:
@@ -207,7 +201,7 @@ class _Connection:
         self.remote = remote
         """Whether the shard is on another node than this writer."""
         self.alive = False
-        self._timed_out = False
+        self.timed_out = False
         """Whether the last wait timed out; the next one then does not wait."""
         self._samples_per_item = shard.table.signature.samples_per_item
         self._stream: InsertStream | None = None
@@ -215,13 +209,9 @@ class _Connection:
         self._resume_s = _RESUME_S
 
     @property
-    def waits(self) -> bool:
-        """Whether a wait for this shard takes time and ends as soon as the shard accepts more."""
+    def works(self) -> bool:
+        """Whether the shard answers and the stream is open."""
         return self.alive and self._stream is not None and not self._stream.broken
-
-    def wait_next_time(self) -> None:
-        """Makes the next `ready` wait up to `_POLL_S` again, although the last one timed out."""
-        self._timed_out = False
 
     @property
     def pending(self) -> int:
@@ -241,10 +231,16 @@ class _Connection:
         self._probed = time.monotonic()
         self._resume_s = max(_RESUME_S, (self._probed - began) / _ASKING_SHARE)
         if self.alive:
-            self._open()
-        if self.alive and not was and self.pending:
-            log.info("replay at %s answers again", self.shard.address.endpoint)
-        if not self.alive and (was or self._stream is None):
+            signature = self.shard.table.signature
+            if self._stream is None:
+                chunk_steps = min(max(_CHUNK_BYTES // signature.item_bytes, 1), 4)
+                table = self.shard.table.name
+                self._stream = InsertStream(self.shard.connection, table, signature.item_bytes, chunk_steps)
+            elif self._stream.broken:
+                self._stream.resume()
+            if not was and self.pending:
+                log.info("replay at %s answers again", self.shard.address.endpoint)
+        elif was or self._stream is None:
             log.warning(
                 "replay at %s does not answer; it is skipped until it does, %d samples sent to it are unconfirmed",
                 self.shard.address.endpoint,
@@ -253,26 +249,24 @@ class _Connection:
 
     def ready(self) -> bool:
         """Whether the shard takes more samples; asks it if it is silent or lost."""
-        return self._looked_after(
-            self._stream is None or self._stream.wait_for_room(self._patience_s, _AHEAD)
-        ) and not (self._stream is None or self._stream.broken)
+        self._look_after(self._stream is None or self._stream.wait_for_room(self._poll_s, _AHEAD))
+        return self.works and not self.timed_out
 
     def settled(self) -> bool:
-        """Whether everything sent has been confirmed; asks the shard if it is silent or lost. Raises as `ready`."""
-        return self._looked_after(self._stream is None or self._stream.wait(self._patience_s))
+        """Whether everything sent has been confirmed; asks the shard if it is silent or lost."""
+        self._look_after(self._stream is None or self._stream.wait(self._poll_s))
+        return self.alive and not self.timed_out
 
     @property
-    def _patience_s(self) -> float:
+    def _poll_s(self) -> float:
         """How long to wait for the shard before trying the next."""
-        return 0.0 if self._timed_out or not self.alive else _POLL_S
+        return 0.0 if self.timed_out or not self.alive else _POLL_S
 
-    def _looked_after(self, answered: bool) -> bool:
-        """Probes a shard that has not `answered` for some time or is lost; returns whether it answered and is alive."""
-        self._timed_out = not answered
-        lost = not self.alive or self._stream is None or self._stream.broken
+    def _look_after(self, answered: bool) -> None:
+        """Probes a shard that is lost, or has not `answered` for some time."""
+        self.timed_out, lost = not answered, not self.works
         if (not answered or lost) and time.monotonic() - self._probed > (self._resume_s if lost else PROBE_S):
             self.probe()
-        return answered and self.alive
 
     def send(self, items: NDArray[np.uint8], priorities: NDArray[np.float64]) -> None:
         """Sends items `[n, item_bytes]` without waiting for their confirmation; the connection must be `ready`."""
@@ -282,41 +276,20 @@ class _Connection:
 
     def close(self) -> None:
         """Closes the connection and drops unconfirmed samples."""
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            self._warn_of_dropped(stream)
-            stream.close()
+        if self._stream is not None:
+            # If the server refuses them, the samples are dropped as well.
+            with suppress(RequestRefused, MalformedAnswer):
+                self._stream.wait(_POLL_S)
+            if self.pending:
+                log.warning(
+                    "closing: %d samples sent to replay at %s were not confirmed",
+                    self.pending,
+                    self.shard.address.endpoint,
+                )
+            self._stream.close()
+            self._stream = None
         self.shard.close()
         self.alive = False
-
-    def explain(self) -> str:
-        """The reason why the shard does not accept samples."""
-        try:
-            limits = self.shard.limits()
-        except WrongServer as error:
-            return str(error)
-        if limits is None:
-            return self.shard.explain_silence()
-        return f"{self.shard.address.endpoint}: {limits.explain_insert()}"
-
-    def _open(self) -> None:
-        table = self.shard.table
-        if self._stream is None:
-            chunk_steps = min(max(_CHUNK_BYTES // table.signature.item_bytes, 1), 4)
-            self._stream = InsertStream(self.shard.connection, table.name, table.signature.item_bytes, chunk_steps)
-        elif self._stream.broken:
-            self._stream.resume()
-
-    def _warn_of_dropped(self, stream: InsertStream) -> None:
-        # If the server refuses them, the samples are dropped as well.
-        with suppress(RequestRefused, MalformedAnswer):
-            stream.wait(_POLL_S)
-        if stream.pending:
-            log.warning(
-                "closing: %d samples sent to replay at %s were not confirmed",
-                stream.pending * self._samples_per_item,
-                self.shard.address.endpoint,
-            )
 
 
 def _check(wait: Wait, connections: Sequence[_Connection]) -> None:
@@ -326,23 +299,13 @@ def _check(wait: Wait, connections: Sequence[_Connection]) -> None:
         raise ReplayTimeout(f"samples waited {wait.seconds:.0f} s (replay.timeout_s) to be inserted: {reasons}")
     if wait.message_due():
         log.warning("samples have waited %s to be inserted: %s", wait, _explain(connections))
-    waiting = next((connection for connection in connections if connection.waits), None)
-    if waiting is None:
+    works = next((connection for connection in connections if connection.works), None)
+    if works is None:
         time.sleep(_POLL_S)
     else:
-        waiting.wait_next_time()
+        # The next `ready` waits for this one, and ends as soon as it accepts more.
+        works.timed_out = False
 
 
 def _explain(connections: Sequence[_Connection]) -> str:
-    return "; ".join(connection.explain() for connection in connections)
-
-
-def _check_priorities(priorities: NDArray[np.float64], length: int) -> None:
-    """Refuses negative and non-finite priorities."""
-    # A single one would block a prioritized table forever.
-    if np.shape(priorities) != (length,):
-        raise SignatureError(f"priorities: found shape {list(np.shape(priorities))}; expected [{length}]")
-    wrong = ~(np.isfinite(priorities) & (priorities >= 0))
-    if wrong.any():
-        at = int(np.argmax(wrong))
-        raise SignatureError(f"priorities[{at}]: found {priorities[at]}; expected finite numbers of at least 0")
+    return "; ".join(connection.shard.explain(Limits.explain_insert) for connection in connections)

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn, Self
+from typing import Any
 
 import grpc
 import numpy as np
@@ -68,44 +68,42 @@ class Connection:
         self.endpoint = endpoint
         self._channel = grpc.insecure_channel(endpoint, options=_OPTIONS)
         self._inserting = grpc.insecure_channel(endpoint, options=_CONFIRMING)
-        self._server_info = self._question("ServerInfo", pb.ServerInfoResponse)
-        self._mutate_priorities = self._question("MutatePriorities", pb.MutatePrioritiesResponse)
-        self._checkpoint = self._question("Checkpoint", pb.CheckpointResponse)
-        self._reset = self._question("Reset", pb.ResetResponse)
 
     def tables(self, timeout_s: float) -> dict[str, pb.TableInfo]:
         """The server's tables by name."""
-        with self.errors("its tables"):
-            answer = self._server_info(pb.ServerInfoRequest(), timeout=timeout_s)
+        request = pb.ServerInfoRequest()
+        answer = self._ask("ServerInfo", request, pb.ServerInfoResponse, "its tables", timeout_s)
         return {info.name: info for info in answer.table_info}
 
     def set_priorities(self, table: str, priorities: Sequence[tuple[int, float]], timeout_s: float) -> None:
         """Sets the priorities of items by key; keys that the table no longer holds are ignored."""
         updates = [pb.KeyWithPriority(key=key, priority=priority) for key, priority in priorities]
-        with self.errors("an update of priorities"):
-            self._mutate_priorities(pb.MutatePrioritiesRequest(table=table, updates=updates), timeout=timeout_s)
+        request = pb.MutatePrioritiesRequest(table=table, updates=updates)
+        self._ask("MutatePriorities", request, pb.MutatePrioritiesResponse, "an update of priorities", timeout_s)
 
     def checkpoint(self, timeout_s: float | None = None) -> str:
         """Lets the server write all tables into a new folder in its checkpoint folder; returns that folder."""
-        with self.errors("a checkpoint"):
-            path: str = self._checkpoint(pb.CheckpointRequest(), timeout=timeout_s).checkpoint_path
-        return path
-
-    def reset(self, table: str, timeout_s: float) -> None:
-        """Empties a table and resets its limiter."""
-        with self.errors("a reset"):
-            self._reset(pb.ResetRequest(table=table), timeout=timeout_s)
+        request = pb.CheckpointRequest()
+        return self._ask("Checkpoint", request, pb.CheckpointResponse, "a checkpoint", timeout_s).checkpoint_path
 
     def insert(self, requests: Iterator[bytes]) -> Any:
         """Opens a stream of serialized `InsertStreamRequest`s; returns an iterator over `InsertStreamResponse`.
 
         Read the answers inside `errors`.
         """
-        return self._stream(self._inserting, "InsertStream", None, pb.InsertStreamResponse)(requests)
+        call = self._inserting.stream_stream(
+            f"{_SERVICE}InsertStream", response_deserializer=pb.InsertStreamResponse.FromString
+        )
+        return call(requests)
 
     def sample(self, requests: Iterator[pb.SampleStreamRequest]) -> Any:
         """Opens a stream of samples; returns an iterator over `SampleStreamResponse`, to be read inside `errors`."""
-        return self._stream(self._channel, "SampleStream", _serialized, pb.SampleStreamResponse)(requests)
+        call = self._channel.stream_stream(
+            f"{_SERVICE}SampleStream",
+            request_serializer=pb.SampleStreamRequest.SerializeToString,
+            response_deserializer=pb.SampleStreamResponse.FromString,
+        )
+        return call(requests)
 
     @contextmanager
     def errors(self, asked_for: str) -> Iterator[None]:
@@ -113,7 +111,18 @@ class Connection:
         try:
             yield
         except grpc.RpcError as error:
-            self._raise(error, asked_for)
+            status, details = error.code(), error.details() or ""
+            if status in _GONE:
+                raise ReplayUnavailable(
+                    f"replay at {self.endpoint} was asked for {asked_for} and does not answer "
+                    f"({status.name}: {details})"
+                ) from None
+            if status is grpc.StatusCode.UNIMPLEMENTED or _UNREADABLE in details:
+                raise MalformedAnswer(
+                    f"what answers at {self.endpoint} does not speak Reverb's protocol, as that of 0.14 and 0.15 is "
+                    f"({status.name}: {details}): another program, or another version of Reverb, has the port"
+                ) from None
+            raise RequestRefused(f"replay at {self.endpoint} refuses {asked_for}: {status.name}: {details}") from None
         except ValueError as error:
             # Another thread closed the channel.
             raise ReplayUnavailable(f"the connection to replay at {self.endpoint} is closed ({error})") from None
@@ -123,43 +132,18 @@ class Connection:
         self._channel.close()
         self._inserting.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _question[Answer: Message](self, name: str, answer: type[Answer]) -> Callable[..., Answer]:
-        call: Callable[..., Answer] = self._channel.unary_unary(
-            _SERVICE + name, request_serializer=_serialized, response_deserializer=answer.FromString
+    def _ask[Answer: Message](
+        self, method: str, request: Message, answer: type[Answer], asked_for: str, timeout_s: float | None
+    ) -> Answer:
+        """The answer to one request; `asked_for` as in `errors`."""
+        call = self._channel.unary_unary(
+            _SERVICE + method,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=answer.FromString,
         )
-        return call
-
-    def _stream(
-        self, channel: grpc.Channel, name: str, serializer: Callable[[Message], bytes] | None, answer: type[Message]
-    ) -> Callable[..., Any]:
-        call: Callable[..., Any] = channel.stream_stream(
-            _SERVICE + name, request_serializer=serializer, response_deserializer=answer.FromString
-        )
-        return call
-
-    def _raise(self, error: Any, asked_for: str) -> NoReturn:
-        status, details = error.code(), error.details() or ""
-        if status in _GONE:
-            raise ReplayUnavailable(
-                f"replay at {self.endpoint} was asked for {asked_for} and does not answer ({status.name}: {details})"
-            ) from None
-        if status is grpc.StatusCode.UNIMPLEMENTED or _UNREADABLE in details:
-            raise MalformedAnswer(
-                f"what answers at {self.endpoint} does not speak Reverb's protocol, as that of 0.14 and 0.15 is "
-                f"({status.name}: {details}): another program, or another version of Reverb, has the port"
-            ) from None
-        raise RequestRefused(f"replay at {self.endpoint} refuses {asked_for}: {status.name}: {details}") from None
-
-
-def _serialized(request: Message) -> bytes:
-    content: bytes = request.SerializeToString()
-    return content
+        with self.errors(asked_for):
+            answered: Answer = call(request, timeout=timeout_s)
+        return answered
 
 
 _BLOCKED_MS = 5_000
@@ -177,14 +161,7 @@ class InsertStream:
     """
 
     def __init__(self, connection: Connection, table: str, item_bytes: int, chunk_steps: int) -> None:
-        """Opens the stream.
-
-        Args:
-          connection: the connection to the server.
-          table: the name of the table.
-          item_bytes: bytes per item.
-          chunk_steps: see `Inserter`.
-        """
+        """Opens the stream; `chunk_steps` as in `Inserter`."""
         self._connection = connection
         self._inserter = Inserter(table, item_bytes, chunk_steps)
         self._next_key = secrets.randbits(64)
@@ -210,12 +187,7 @@ class InsertStream:
         return self._failure is not None
 
     def send(self, rows: NDArray[np.uint8], priorities: NDArray[np.float64]) -> None:
-        """Sends items without waiting for their confirmation.
-
-        Args:
-          rows: `[n, item_bytes]`.
-          priorities: `[n]`.
-        """
+        """Sends items (`[n, item_bytes]`) with their priorities (`[n]`) without waiting for their confirmation."""
         request = self._inserter.request(rows, priorities, self._next_key)
         keys = [key % KEYS for key in range(self._next_key, self._next_key + len(rows))]
         self._next_key = (self._next_key + len(rows)) % KEYS
@@ -298,13 +270,7 @@ class SampleStream:
     """
 
     def __init__(self, connection: Connection, table: str, item_bytes: int) -> None:
-        """Opens the stream; nothing is sampled before `ask`.
-
-        Args:
-          connection: the connection to the server.
-          table: the name of the table.
-          item_bytes: bytes per item.
-        """
+        """Opens the stream; nothing is sampled before `ask`."""
         self._connection = connection
         self._table = table
         self._unpacker = Unpacker(item_bytes)

@@ -40,13 +40,7 @@ class Inserter:
     """Builds the requests that insert rows of bytes as items of one table. Not thread-safe."""
 
     def __init__(self, table: str, item_bytes: int, chunk_steps: int) -> None:
-        """Prepares the messages.
-
-        Args:
-          table: the name of the table.
-          item_bytes: bytes per row.
-          chunk_steps: number of rows compressed together; the server sends all of them for every item that is read.
-        """
+        """`chunk_steps` rows are compressed together; the server sends all of them for every item that is read."""
         self._chunk_steps = chunk_steps
         # Filling in and serializing the same messages takes half the time of building new ones.
         self._item = pb.InsertStreamRequest(items=[_item(table)])
@@ -54,12 +48,9 @@ class Inserter:
         """The messages of chunks of one row, two rows, and so on."""
 
     def request(self, rows: NDArray[np.uint8], priorities: NDArray[np.float64], first_key: int) -> bytes:
-        """The serialized request that inserts rows.
+        """The serialized request that inserts rows, `[n, item_bytes]`, with `priorities`, `[n]`.
 
-        Args:
-          rows: `[n, item_bytes]`.
-          priorities: `[n]`.
-          first_key: the first item's key; the others follow, modulo 2^64.
+        `first_key` is the first item's key; the others follow, modulo 2^64.
         """
         # Protocol Buffers read concatenated messages, here of one chunk or one item each, as one.
         rows, parts = np.ascontiguousarray(rows), []
@@ -79,7 +70,6 @@ class _Chunk:
     """The message of one chunk, which is filled in repeatedly."""
 
     def __init__(self, steps: int, item_bytes: int) -> None:
-        """Takes the number of rows and the bytes per row."""
         self._request = pb.InsertStreamRequest(chunks=[_chunk(steps, item_bytes)])
         self._chunk = self._request.chunks[0]
         self._range, self._tensor = self._chunk.sequence_range, self._chunk.data.tensors[0]
@@ -113,7 +103,6 @@ class Unpacker:
     """Extracts the items from the answers of one stream; an item may be spread over several answers."""
 
     def __init__(self, item_bytes: int) -> None:
-        """Takes the bytes per item."""
         self._item_bytes = item_bytes
         self._begun: list[Any] = []
         """The entries so far of an incomplete item."""

@@ -7,7 +7,7 @@ import pytest
 
 from podzero.config import load
 from podzero.envs import make_env
-from podzero.replay import open_positions
+from podzero.replay import open_records
 
 WON = '{"moves": [0, 3, 1, 4, 2], "result": "1-0"}\n'
 """A game of tic-tac-toe."""
@@ -108,8 +108,8 @@ def test_positions_are_searched_for_their_policies(command, tmp_path, games):
     tree = json.loads((records / "records.json").read_text())
     assert (tree["search"], tree["layout"].split()[-1]) == ("mcts:200", "policy:searched")
     experiment = load("tic_tac_toe", [f"data.records={records}"])
-    layout, rows = open_positions(experiment, make_env("tic_tac_toe").spec)
-    samples = layout.unpack(rows, smoothing=0.0, auxiliary=False)
+    records = open_records(experiment, make_env("tic_tac_toe").spec)
+    samples = records.layout.unpack(records.rows, smoothing=0.0, auxiliary=False)
     assert samples.policy_target[4].argmax() == 2
     assert samples.policy_target[5].argmax() == 5
     np.testing.assert_array_equal(samples.value_target, [-1, 1, -1, 1, -1, 1])

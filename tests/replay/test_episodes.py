@@ -6,8 +6,7 @@ import pytest
 from podzero.config import load
 from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec
-from podzero.replay import Episode, EpisodeLayout, RecordsReader, RecordsWriter, make_reader, open_episodes
-from podzero.replay.episodes import RecordedEpisodes
+from podzero.replay import Episode, EpisodeLayout, RecordsReader, RecordsWriter, make_reader, open_records
 
 SPEC = EnvSpec("gymnasium/CartPole-v1", (4,), "float32", 2, players=1)
 
@@ -48,7 +47,7 @@ def test_values_are_the_discounted_returns_until_the_end():
 def test_windows_follow_their_episode_and_end_with_it(experiment_on):
     # Two episodes: 6 steps that are truncated, then 2 that terminate.
     experiment = experiment_on(episode(6, False), episode(2, True, first=100))
-    samples = next(RecordsReader(RecordedEpisodes(experiment, SPEC), (4, 64), seed=1)).samples
+    samples = next(RecordsReader(open_records(experiment, SPEC), (4, 64), seed=1)).samples
     assert samples.observation.shape[:2] == (4, 64)
     windows = {int(w[0]): i for i, w in enumerate(samples.observation.reshape(256, -1, 4)[:, 0])}
     assert sorted(windows) == [0, 1, 2, 3, 4, 5, 100, 101]
@@ -69,7 +68,7 @@ def test_windows_follow_their_episode_and_end_with_it(experiment_on):
 
 def test_smoothing_leaves_probability_to_the_other_actions(experiment_on):
     experiment = experiment_on(episode(6, True), **{"data.smoothing": 0.2})
-    policy = next(RecordsReader(RecordedEpisodes(experiment, SPEC), (1, 32), seed=0)).samples.policy
+    policy = next(RecordsReader(open_records(experiment, SPEC), (1, 32), seed=0)).samples.policy
     found = np.unique(np.round(policy[..., :1, :], 3))
     np.testing.assert_allclose(found, [0.1, 0.9])
 
@@ -86,7 +85,7 @@ def test_the_learner_s_batches_are_recorded_windows(experiment_on):
 
 def test_records_with_another_discount_are_refused(experiment_on):
     with pytest.raises(ConfigError, match=r"discount:0\.9.*discount:0\.5"):
-        open_episodes(experiment_on(episode(3, True), discount=0.9), SPEC)
+        open_records(experiment_on(episode(3, True), discount=0.9), SPEC)
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,11 @@ from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec, Sample
 from podzero.replay import (
     PositionLayout,
-    RecordedPositions,
     RecordsReader,
     RecordsWriter,
     make_reader,
     make_writer,
-    open_positions,
+    open_records,
 )
 
 BITS = EnvSpec("bits", (3, 5), "bool", 11)
@@ -95,10 +94,10 @@ def test_searched_policies_are_kept_in_half_precision_and_sum_to_one():
 
 def test_a_folder_says_whether_its_policies_were_searched(write, spec, experiment_on):
     played, searched = write(positions(spec, 3)), write(positions(spec, 3), "searched", searched=True)
-    assert open_positions(experiment_on(played), spec)[0].text == PositionLayout(spec, 1.0).text
-    layout, rows = open_positions(experiment_on(searched), spec)
-    assert layout.text == PositionLayout(spec, 1.0, searched=True).text
-    assert "policy" in rows.dtype.names
+    assert open_records(experiment_on(played), spec).layout.text == PositionLayout(spec, 1.0).text
+    records = open_records(experiment_on(searched), spec)
+    assert records.layout.text == PositionLayout(spec, 1.0, searched=True).text
+    assert "policy" in records.rows.dtype.names
 
 
 def test_bits_are_packed():
@@ -124,7 +123,7 @@ def test_without_self_play_batches_come_from_the_folder_alone(write, spec, exper
 
 def test_draws_are_uniform(write, spec, experiment_on):
     samples = positions(spec, 4)._replace(value_target=np.arange(4, dtype=np.float32) / 4)
-    reader = RecordsReader(RecordedPositions(experiment_on(write(samples)), spec), (4000,), seed=7)
+    reader = RecordsReader(open_records(experiment_on(write(samples)), spec), (4000,), seed=7)
     counts = np.bincount((4 * next(reader).samples.value_target).astype(int), minlength=4)
     assert abs(counts - 1000).max() < 5 * 27, "five standard deviations"
 
@@ -154,20 +153,20 @@ def test_a_folder_is_not_overwritten_and_a_failed_import_leaves_nothing(tmp_path
 
 def test_folders_that_cannot_be_used_are_refused(tmp_path, write, spec, experiment_on):
     folder = write(positions(spec, 3))
-    assert len(open_positions(experiment_on(folder), spec)[1]) == 3
+    assert len(open_records(experiment_on(folder), spec).rows) == 3
     with pytest.raises(ConfigError, match="no records"):
-        open_positions(experiment_on(tmp_path / "missing"), spec)
+        open_records(experiment_on(tmp_path / "missing"), spec)
     with pytest.raises(ConfigError, match=r"holds 'line .*needs 'bits "):
-        open_positions(experiment_on(folder), BITS)
+        open_records(experiment_on(folder), BITS)
     with pytest.raises(ConfigError, match=r"discount:0\.5"):
-        open_positions(experiment_on(write(positions(spec, 3), "other", discount=0.5)), spec)
+        open_records(experiment_on(write(positions(spec, 3), "other", discount=0.5)), spec)
     with (folder / "positions.bin").open("ab") as file:
         file.write(b"x")
     with pytest.raises(ConfigError, match="damaged"):
-        open_positions(experiment_on(folder), spec)
+        open_records(experiment_on(folder), spec)
     (folder / "positions.bin").unlink()
     with pytest.raises(ConfigError, match="damaged"):
-        open_positions(experiment_on(folder), spec)
+        open_records(experiment_on(folder), spec)
 
 
 def test_the_folder_says_what_it_holds(write, spec):

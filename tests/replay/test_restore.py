@@ -1,11 +1,9 @@
-"""Checkpoints of a shard are restored exactly or refused with a reason; a killed server leaves no temporary folders."""
+"""Checkpoints of a shard are restored exactly or refused with a reason."""
 
 from __future__ import annotations
 
 import errno
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -20,12 +18,11 @@ from podzero.replay import (
     ReplayRestoreError,
     ReplayTimeout,
     SaveUnderWay,
-    checkpoint,
     make_reader,
     make_writer,
+    server,
     tables_of,
 )
-from podzero.replay.checkpoint import CheckpointLink
 from podzero.replay.errors import RequestRefused
 from podzero.replay.shard import Shard
 
@@ -94,25 +91,24 @@ def test_a_checkpoint_is_written_in_its_place_and_a_failed_one_leaves_nothing(
     assert list((tmp_path / "saves").iterdir()) == []
     server.checkpoint(tmp_path / "saves" / "shard-0")
     assert sorted(path.name for path in (tmp_path / "saves" / "shard-0").iterdir()) == ["reverb", "shard.json"]
-    (held,) = (tmp_path / "memory").iterdir()
-    assert not any(path.is_file() and path.stat().st_size for path in held.rglob("*"))
+    assert list((tmp_path / "memory").iterdir()) == []
 
 
 def test_no_second_checkpoint_begins_while_the_first_is_written(serve, make_experiment, tmp_path, monkeypatch):
-    server, seal, second = serve(make_experiment()), checkpoint.seal, []
+    shard, seal, second = serve(make_experiment()), server.seal, []
 
     def meanwhile(*arguments):
         with pytest.raises(SaveUnderWay) as raised:
-            server.checkpoint(tmp_path / "second")
+            shard.checkpoint(tmp_path / "second")
         second.append(raised.value)
         return seal(*arguments)
 
-    monkeypatch.setattr(checkpoint, "seal", meanwhile)
-    server.checkpoint(tmp_path / "first")
+    monkeypatch.setattr(server, "seal", meanwhile)
+    shard.checkpoint(tmp_path / "first")
     assert len(second) == 1
     assert not (tmp_path / "second").exists()
-    monkeypatch.setattr(checkpoint, "seal", seal)
-    server.checkpoint(tmp_path / "third")
+    monkeypatch.setattr(server, "seal", seal)
+    shard.checkpoint(tmp_path / "third")
 
 
 @pytest.mark.parametrize("name", ["chunks.tfrecord", "items.tfrecord", "tables.tfrecord"])
@@ -149,11 +145,11 @@ def test_every_digit_of_a_manifest_counts(saved, make_experiment, spec):
     """Another capacity would be taken for that of another experiment, which the run refuses."""
     tables, file = tables_of(make_experiment(), spec), saved / "shard.json"
     text = file.read_text()
-    checkpoint.unseal(saved, tables)
+    server.unseal(saved, tables)
     for place in (index for index, letter in enumerate(text) if letter.isdigit()):
         file.write_text(text[:place] + str((int(text[place]) + 1) % 10) + text[place + 1 :])
         with pytest.raises(ReplayRestoreError, match=r"shard.json is damaged"):
-            checkpoint.unseal(saved, tables)
+            server.unseal(saved, tables)
 
 
 def test_damage_that_only_reverb_notices_is_refused(serve, make_experiment, saved):
@@ -232,57 +228,3 @@ def test_restored_samples_are_the_saved_ones(serve, make_experiment, make_sample
     writer.close()
     for observation, version in zip(batch.observation.reshape(-1, 3), batch.version.ravel(), strict=True):
         np.testing.assert_array_equal(observation, make_samples(1, int(version)).observation[0])
-
-
-HOLD = """
-import sys, tempfile
-from podzero.replay.checkpoint import CheckpointLink
-
-tempfile.tempdir = sys.argv[1]
-link = CheckpointLink()
-(link.path / "chunk").write_text("samples")
-print(link.path.parent.name, flush=True)
-input()
-"""
-
-
-@pytest.fixture
-def parent(tmp_path, monkeypatch):
-    """The folder in which this process makes temporary ones."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
-
-
-@pytest.fixture
-def holder(parent):
-    """Another process with such a folder there, and the name of that folder."""
-    command = [sys.executable, "-c", HOLD, str(parent)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield process, process.stdout.readline().strip()
-        process.kill()
-
-
-def names(parent):
-    return {folder.name for folder in parent.iterdir()}
-
-
-def test_the_folder_of_a_killed_process_is_deleted_by_the_next(parent, holder):
-    process, name = holder
-    assert names(parent) == {name}
-    process.kill()
-    process.wait(30)
-    own = CheckpointLink()
-    assert names(parent) == {own.path.parent.name}
-    own.remove()
-    own.remove()
-    assert names(parent) == set()
-
-
-def test_folders_of_living_processes_and_of_others_stay(parent, holder):
-    _, name = holder
-    (parent / "podzero-replay-of-an-older-version").mkdir()
-    first, second = CheckpointLink(), CheckpointLink()
-    own = {first.path.parent.name, second.path.parent.name}
-    assert names(parent) == {name, "podzero-replay-of-an-older-version", *own}
-    first.remove()
-    second.remove()

@@ -3,13 +3,16 @@
 import queue
 import socket
 from collections import Counter
+from contextlib import closing
 
+import grpc
 import numpy as np
 import pytest
 
 from podzero.replay import server_python
 from podzero.replay.errors import RequestRefused
 from podzero.replay.process import ServerProcess
+from podzero.replay.wire import reverb_pb2 as pb
 from podzero.replay.wire.connection import Connection, InsertStream, SampleStream
 from podzero.replay.wire.items import Inserter
 
@@ -55,9 +58,11 @@ def endpoint(tmp_path_factory):
 
 @pytest.fixture
 def connection(endpoint):
-    with Connection(endpoint) as connection:
+    with grpc.insecure_channel(endpoint) as channel:
+        reset = channel.unary_unary("/deepmind.reverb.ReverbService/Reset", pb.ResetRequest.SerializeToString)
         for each in TABLES:
-            connection.reset(each["name"], 5)
+            reset(pb.ResetRequest(table=each["name"]), timeout=5)
+    with closing(Connection(endpoint)) as connection:
         yield connection
 
 
@@ -194,7 +199,7 @@ def test_an_unknown_table_is_refused(connection):
 def test_a_server_that_restores_gives_both_clients_the_same_items(tmp_path, own_client):
     port, content = free_port(), rows(12)
     server = start(tmp_path / "a", port)
-    with Connection(f"127.0.0.1:{port}") as connection:
+    with closing(Connection(f"127.0.0.1:{port}")) as connection:
         insert(connection, "uniform", content[:6])
         own_client(connection.endpoint, SIZE).insert("uniform", content[6:], np.ones(6), 2)
         saved = connection.checkpoint(20)
