@@ -18,7 +18,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from podzero.evaluation.intervals import wilson
+from podzero.evaluation.statistics import wilson
 from podzero.files.workdir import Workdir
 
 RESULTS = Path(__file__).parent / "results"

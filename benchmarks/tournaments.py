@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special
 
-from podzero.evaluation.bradley_terry import (
+from podzero.evaluation.statistics import (
     ELO_PER_NAT,
-    LEVEL,
+    Z_95,
     Estimates,
     Floats,
     PairResults,
@@ -39,9 +39,8 @@ from podzero.evaluation.bradley_terry import (
     maximum_likelihood,
     next_pair,
     results_of,
-    surprises,
 )
-from podzero.evaluation.intervals import Z_95
+from podzero.evaluation.tournament import LEVEL, surprises
 
 REPLICATES = 500
 """The replicates of each bootstrap."""

@@ -27,8 +27,8 @@ from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvSpec, Exploration, Params
 from podzero.envs import VectorEnv, VectorStep, make_vector_env, spec_of
 from podzero.evaluation.arena import Interrupted
-from podzero.evaluation.intervals import student
 from podzero.evaluation.players import NetworkPlayers, Player
+from podzero.evaluation.statistics import student
 from podzero.networks import make_model_network
 from podzero.search import make_model_search
 

@@ -24,7 +24,6 @@ from podzero.core.protocols import Env, Report
 from podzero.core.types import Array, Params
 from podzero.envs import EnvironmentFailed, SimulatorError, make_env, simulator_errors
 from podzero.evaluation.arena import Arena, Interrupted
-from podzero.evaluation.bradley_terry import next_pair
 from podzero.evaluation.episodes import EpisodeRounds, SoloRounds
 from podzero.evaluation.games import GamesFolder, MatchResult, PlayedGame, match_result
 from podzero.evaluation.players import Contestant, NetworkPlayers
@@ -32,6 +31,7 @@ from podzero.evaluation.positions import Judge, JudgeResult, judged_positions
 from podzero.evaluation.ratings import ANCHOR, Ladder, Rating, fixed_ratings, saved_ratings
 from podzero.evaluation.resolve import resolve
 from podzero.evaluation.solvers import SOLVED
+from podzero.evaluation.statistics import next_pair
 from podzero.networks.snapshots import SnapshotError, load_snapshot, snapshot_steps
 
 log = logging.getLogger(__name__)
@@ -289,7 +289,7 @@ class RatingRound:
         earlier = [int(name[1:]) for name in opponents if name.startswith("@")]
         self._before = snapshot_name(max(earlier)) if earlier else ANCHOR
         self._most = -(-games // (2 * self._openings)) * len(opponents)
-        self._barred: set[frozenset[str]] = set()
+        self._excluded: set[frozenset[str]] = set()
         self.ladder = deepcopy(ladder)
         """The given ladder with the games of this round."""
         self.results = dict.fromkeys(opponents, MatchResult(0, 0, 0))
@@ -311,7 +311,7 @@ class RatingRound:
             before = known.setdefault(met, [])
             played = self._arena.pairs(one, other, self._openings, match_key, None, keep_going, before)
             if not played:
-                self._barred.add(met)
+                self._excluded.add(met)
                 continue
             before += [both.opened.position for both in played]
             self.ladder.add(*pair, [both.points for both in played])
@@ -354,9 +354,9 @@ class RatingRound:
     def _by_uncertainty(self, names: list[str]) -> tuple[str, str] | None:
         results = self.ladder.results(names)
         points = results.points_of(len(names), results.count)
-        barred = {(i, j) for i, j in combinations(range(len(names)), 2) if not self._may_play(names[i], names[j])}
+        excluded = {(i, j) for i, j in combinations(range(len(names)), 2) if not self._may_play(names[i], names[j])}
         fixed = fixed_ratings(names, {self._before: 0.0})
-        pair = next_pair(points, fixed, 2 * self._openings, [names.index(self._newest)], barred)
+        pair = next_pair(points, fixed, 2 * self._openings, [names.index(self._newest)], excluded)
         if pair is None:
             return None
         one, other = (names[i] for i in pair)
@@ -364,7 +364,7 @@ class RatingRound:
 
     def _may_play(self, one: str, other: str) -> bool:
         # Two earlier snapshots never meet, since the openings they have played are not stored.
-        present = one in self._players and other in self._players and frozenset((one, other)) not in self._barred
+        present = one in self._players and other in self._players and frozenset((one, other)) not in self._excluded
         return present and (self._newest in (one, other) or not (one.startswith("@") and other.startswith("@")))
 
 

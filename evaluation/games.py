@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from podzero.core.errors import ConfigError
-from podzero.evaluation.intervals import wilson
+from podzero.evaluation.statistics import wilson
 from podzero.files.workdir import Workdir, step_folder, write_atomically
 
 

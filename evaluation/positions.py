@@ -22,9 +22,9 @@ from podzero.core.errors import ConfigError
 from podzero.core.machine import user_cache
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState
-from podzero.evaluation.intervals import wilson
 from podzero.evaluation.players import Player, SearchPlayer, random_actions
 from podzero.evaluation.solvers import Scores, Solver, game_values, known_game, make_solver
+from podzero.evaluation.statistics import wilson
 
 log = logging.getLogger(__name__)
 

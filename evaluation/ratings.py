@@ -1,4 +1,4 @@
-"""Ratings of named players: `podzero.evaluation.bradley_terry` with names, and stored as JSON."""
+"""Ratings of named players: `podzero.evaluation.statistics` with names, and stored as JSON."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from podzero.core.errors import PodzeroError
-from podzero.evaluation.bradley_terry import ELO_PER_NAT, Floats, PairResults, Unit, connected, estimate, results_of
 from podzero.evaluation.games import MatchResult
+from podzero.evaluation.statistics import ELO_PER_NAT, Floats, PairResults, Unit, connected, estimate, results_of
 
 ANCHOR = "random"
 """The player rated 0 by default."""

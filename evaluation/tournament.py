@@ -1,4 +1,4 @@
-"""Tournaments: matches chosen by uncertainty until the ratings are certain enough, and their folders.
+"""Tournaments: matches chosen by uncertainty until the ratings are certain enough, their folders, and their surprises.
 
 The folder holds the settings (`tournament.json`) and the games (`games.jsonl`), one JSON object a line:
 
@@ -13,25 +13,37 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
+from scipy import special
 
 from podzero.config import GymnasiumConfig
 from podzero.core.errors import ConfigError, PodzeroError, nearest
 from podzero.core.protocols import Env
 from podzero.envs import make_env
 from podzero.evaluation.arena import OPENING_PLIES, Arena, Interrupted
-from podzero.evaluation.bradley_terry import cycles, next_pair, surprises
 from podzero.evaluation.evaluate import discount_of
 from podzero.evaluation.games import GAMES_FILE, PlayedGame, PlayedPair, game_from_tree, game_to_tree
 from podzero.evaluation.players import Contestant
 from podzero.evaluation.ratings import ANCHOR, Ladder, Rating, fixed_ratings
 from podzero.evaluation.records import write_records
 from podzero.evaluation.resolve import resolve
+from podzero.evaluation.statistics import (
+    Floats,
+    PairResults,
+    connected,
+    covariance,
+    difference_variances,
+    firth,
+    next_pair,
+)
 from podzero.files.players import game_to_play
 from podzero.files.workdir import Workdir, sync, write_atomically
 
@@ -67,14 +79,6 @@ class NumberedPair(NamedTuple):
     games: PlayedPair
 
 
-class _Line(NamedTuple):
-    """A line of `games.jsonl`."""
-
-    batch: int
-    pair: int
-    game: PlayedGame
-
-
 class TournamentFiles:
     """The folder of one tournament."""
 
@@ -84,15 +88,15 @@ class TournamentFiles:
         self.folder = folder
         self._settings = settings
         self._file = folder / GAMES_FILE
-        held = folder / SETTINGS_FILE
+        stored = folder / SETTINGS_FILE
         tree = {"format": _FORMAT, **json.loads(json.dumps(settings._asdict()))}
         try:
-            if held.exists():
-                _check_same(held, tree)
+            if stored.exists():
+                _check_same(stored, tree)
             elif self._file.exists():
                 raise TournamentError(f"{folder} holds {GAMES_FILE} without {SETTINGS_FILE}; choose another --workdir")
             else:
-                write_atomically(held, json.dumps(tree, indent=1) + "\n")
+                write_atomically(stored, json.dumps(tree, indent=1) + "\n")
         except OSError as error:
             self.close()
             raise TournamentError(f"cannot write the folder {folder}: {error.strerror}") from None
@@ -111,19 +115,21 @@ class TournamentFiles:
         text = self._file.read_bytes()
         lines = text[: text.rfind(b"\n") + 1].splitlines(keepends=True)
         games = [self._parse(number, line) for number, line in enumerate(lines, 1)]
-        if len(games) % 2:
-            games.pop()
-        pairs = [self._join(number, *games[number : number + 2]) for number in range(0, len(games), 2)]
-        kept = sum(map(len, lines[: len(games)]))
-        if kept < len(text):
-            os.truncate(self._file, kept)
+        pairs = [self._pair(at + 1, games[at], games[at + 1]) for at in range(0, len(games) - 1, 2)]
+        whole = sum(map(len, lines[: 2 * len(pairs)]))
+        if whole < len(text):
+            os.truncate(self._file, whole)
             sync(self._file)
         return pairs
 
     def append(self, pairs: Iterable[NumberedPair]) -> None:
         """Appends games and syncs the file to disk."""
         self._lock.check()
-        lines = "".join(json.dumps(line) + "\n" for pair in pairs for line in self._lines(pair))
+        lines = "".join(
+            json.dumps({"batch": batch, "pair": pair, **game_to_tree(game), "seed": self._settings.seed}) + "\n"
+            for batch, pair, games in pairs
+            for game in games
+        )
         try:
             with self._file.open("a", encoding="utf-8") as file:
                 file.write(lines)
@@ -132,11 +138,8 @@ class TournamentFiles:
         except OSError as error:
             raise TournamentError(f"cannot write {self._file}: {error.strerror}") from None
 
-    def _lines(self, pair: NumberedPair) -> Iterable[dict[str, Any]]:
-        for game in pair.games:
-            yield {"batch": pair.batch, "pair": pair.pair, **game_to_tree(game), "seed": self._settings.seed}
-
-    def _parse(self, number: int, line: bytes) -> _Line:
+    def _parse(self, number: int, line: bytes) -> tuple[int, int, PlayedGame]:
+        """The batch, the pair and the game of a line."""
         try:
             tree = json.loads(line)
             game = game_from_tree(tree)
@@ -144,15 +147,17 @@ class TournamentFiles:
                 raise ValueError("invalid players")
             if not isinstance(tree["batch"], int) or not isinstance(tree["pair"], int):
                 raise ValueError("invalid batch or pair")
-            return _Line(tree["batch"], tree["pair"], game)
+            return tree["batch"], tree["pair"], game
         except (ValueError, KeyError, TypeError) as error:
             raise self._damaged(number, f"{type(error).__name__} {error}") from None
 
-    def _join(self, number: int, one: _Line, other: _Line) -> NumberedPair:
-        players = (one.game.first, one.game.second)
-        if one.pair != other.pair or players != (other.game.second, other.game.first):
-            raise self._damaged(number + 1, "this and the next line are not the two games of an opening")
-        return NumberedPair(one.batch, one.pair, PlayedPair(one.game, other.game))
+    def _pair(self, number: int, one: tuple[int, int, PlayedGame], other: tuple[int, int, PlayedGame]) -> NumberedPair:
+        """The pair of games in two lines, of which the first has the `number`."""
+        batch, pair, opened = one
+        _, also, replied = other
+        if pair != also or (opened.first, opened.second) != (replied.second, replied.first):
+            raise self._damaged(number, "this and the next line are not the two games of an opening")
+        return NumberedPair(batch, pair, PlayedPair(opened, replied))
 
     def _damaged(self, number: int, why: str) -> TournamentError:
         return TournamentError(
@@ -161,27 +166,28 @@ class TournamentFiles:
         )
 
 
-def _check_same(held: Path, given: dict[str, Any]) -> None:
+def _check_same(file: Path, given: dict[str, Any]) -> None:
     try:
-        found = json.loads(held.read_text(encoding="utf-8"))
+        found = json.loads(file.read_text(encoding="utf-8"))
         keys = sorted({*found, *given})
     except (ValueError, TypeError) as error:
-        raise TournamentError(f"{held} is damaged ({error}); choose another --workdir") from None
-    changes = [(key, found.get(key), given.get(key)) for key in keys if found.get(key) != given.get(key)]
+        raise TournamentError(f"{file} is damaged ({error}); choose another --workdir") from None
+    changes = [
+        f"  {key}: {_difference(found.get(key), given.get(key))}\n" for key in keys if found.get(key) != given.get(key)
+    ]
     if changes:
-        listed = "\n".join(f"  {key}: {_difference(old, new)}" for key, old, new in changes)
         raise TournamentError(
-            f"{held.parent} holds another tournament:\n{listed}\n"
+            f"{file.parent} holds another tournament:\n{''.join(changes)}"
             "Choose another --workdir, or give the same players and settings to resume it."
         )
 
 
-def _difference(held: Any, given: Any) -> str:
+def _difference(old: Any, new: Any) -> str:
     """The difference in words; for lists, the entries that only one of them has."""
-    if isinstance(held, Sequence) and isinstance(given, list) and not isinstance(held, str):
-        parts = {"holds": [x for x in held if x not in given], "given": [x for x in given if x not in held]}
+    if isinstance(old, list) and isinstance(new, list):
+        parts = {"holds": [x for x in old if x not in new], "given": [x for x in new if x not in old]}
         return ", ".join(f"only {name}: {', '.join(map(str, values))}" for name, values in parts.items() if values)
-    return f"holds {held}, given {given}"
+    return f"holds {old}, given {new}"
 
 
 OPENINGS = 8
@@ -210,34 +216,23 @@ class Tournament:
         files: TournamentFiles,
         settings: TournamentSettings,
     ) -> None:
-        """Reads the games so far.
-
-        Args:
-          env: the game.
-          players: the players, in the order of `settings.players`.
-          anchors: Elo points of at least one player with a known rating.
-          files: the tournament's folder.
-          settings: the tournament's settings.
-        """
+        """Reads the games so far. `anchors` are the Elo points of at least one player with a known rating."""
         self._players = {player.name: player for player in players}
-        self._names = [player.name for player in players]
+        self._names = [*settings.players]
         self._anchors = anchors
         self._files = files
+        self.folder = files.folder
+        """The folder with the files of the tournament."""
         self._settings = settings
         self._env = env
         self._arena = Arena(env)
         self._ladder = Ladder()
-        self._known: dict[tuple[str, str], set[str]] = {}
-        """Positions of played openings, by sorted names."""
+        self._known: dict[frozenset[str], set[str]] = {}
+        """Positions of played openings, by the names of two players."""
         self._exhausted: set[tuple[int, int]] = set()
         self._batches = self._pairs = self._cut_off = 0
         for pair in files.read():
             self._count(pair)
-
-    @property
-    def folder(self) -> Path:
-        """The folder with the files of the tournament."""
-        return self._files.folder
 
     @property
     def games(self) -> int:
@@ -256,7 +251,7 @@ class Tournament:
         Args:
           games: most games of the tournament, including those so far; the last match may exceed it.
           until: the tournament ends when half of every interval is at most this, in Elo points.
-          keep_going: called before every ply; if it returns False, the unfinished match is dropped.
+          keep_going: called before every ply; if it returns False, the unfinished match is discarded.
           report: called after each match.
         """
         while self.games < games:
@@ -269,7 +264,7 @@ class Tournament:
             try:
                 played = self._match(first, second, keep_going)
             except Interrupted:
-                # The whole match is dropped: its finished games would be the short ones.
+                # The whole match is discarded: its finished games would be the short ones.
                 return "interrupted"
             if not played:
                 self._exhausted.add(pair)
@@ -310,24 +305,22 @@ class Tournament:
         """
         rated = self.ratings()
         order = [*rated, *(name for name in self._names if name not in rated)]
-        cross = [[self._meeting(one, other) for other in order] for one in order]
         results, names = self._ladder.results(self._names), self._names
         found = surprises(results, fixed_ratings(names, self._anchors))
-        triples = cycles(results, found, len(names))
         return {
             "games": self.games,
             "cut_off": self._cut_off,
             "players": [self._row(name, rated.get(name)) for name in order],
-            "cross": cross,
+            "cross": [[self._meeting(one, other) for other in order] for one in order],
             "surprises": [one._asdict() | {"first": names[one.first], "second": names[one.second]} for one in found],
-            "cycles": [[names[i] for i in triple] for triple in triples],
+            "cycles": [[names[i] for i in triple] for triple in cycles(results, found, len(names))],
         }
 
     def _next(self) -> tuple[int, int] | None:
         results = self._ladder.results(self._names)
         points = results.points_of(len(self._names), results.count)
         fixed = fixed_ratings(self._names, self._anchors)
-        return next_pair(points, fixed, 2 * self._settings.openings, barred=self._exhausted)
+        return next_pair(points, fixed, 2 * self._settings.openings, excluded=self._exhausted)
 
     def _match(self, first: str, second: str, keep_going: Callable[[], bool]) -> list[NumberedPair]:
         """A match; empty if two deterministic players have played all openings of the game."""
@@ -339,7 +332,7 @@ class Tournament:
             jax.random.fold_in(jax.random.key(settings.seed), batch),
             settings.opening_plies,
             keep_going,
-            self._known.get(_sorted(first, second), ()),
+            self._known.get(frozenset((first, second)), ()),
         )
         return [NumberedPair(batch, self._pairs + number, games) for number, games in enumerate(played)]
 
@@ -347,7 +340,7 @@ class Tournament:
         """Counts the two games of an opening."""
         one, other = pair.games
         self._ladder.add(one.first, one.second, [pair.games.points])
-        self._known.setdefault(_sorted(one.first, one.second), set()).add(one.position)
+        self._known.setdefault(frozenset((one.first, one.second)), set()).add(one.position)
         self._batches, self._pairs = pair.batch + 1, pair.pair + 1
         self._cut_off += one.cut_off + other.cut_off
 
@@ -358,14 +351,108 @@ class Tournament:
     def _row(self, name: str, rating: Rating | None) -> dict[str, Any]:
         results = [self._ladder.meetings(name, other) for other in self._names if other != name]
         games = sum(result.games for result in results)
-        return {
-            "name": name,
-            "elo": None if rating is None else rating.elo,
-            "low": None if rating is None else rating.low,
-            "high": None if rating is None else rating.high,
-            "games": games,
-            "score": sum(result.points for result in results) / games if games else None,
-        }
+        elo, low, high = (rating.elo, rating.low, rating.high) if rating else (None, None, None)
+        score = sum(result.points for result in results) / games if games else None
+        return {"name": name, "elo": elo, "low": low, "high": high, "games": games, "score": score}
+
+
+LEVEL = 0.05
+"""Probability that any pair of a tournament is flagged although the model holds."""
+
+
+class Surprise(NamedTuple):
+    """A pair of players whose games differ from the ratings by more than chance."""
+
+    first: int
+    """The player that scores more than expected."""
+    second: int
+    score: float
+    """Points per game of the first player against the second."""
+    expected: float
+    """The score predicted by all other games."""
+    p_value: float
+    """Probability of at least this difference if the model holds, times the number of pairs tested (Bonferroni)."""
+
+
+def surprises(results: PairResults, fixed: Floats) -> list[Surprise]:
+    """The pairs of players whose games contradict the ratings, least probable first.
+
+    Each pair's own games are compared with the prediction of all other games (node splitting: Dias et al. 2010,
+    https://doi.org/10.1002/sim.3767). Both are log-odds with a variance; their expected difference is zero if the
+    Bradley-Terry model holds.
+
+    `fixed` are the ratings `[N]` of the anchors in natural units, NaN for the others.
+    """
+    points = results.points_of(len(fixed), results.count)
+    spread = max(1.0, dispersion(results))
+    tested = []
+    for i, j in combinations(range(len(fixed)), 2):
+        others = _indirect(points, fixed, i, j)
+        if others is not None and points[i, j] + points[j, i] > 0:
+            difference, variance = others
+            won, lost = points[i, j] + 0.5, points[j, i] + 0.5
+            away = math.log(won / lost) - difference
+            z = away / math.sqrt(spread * (variance + 1 / won + 1 / lost))
+            pair = (i, j, difference) if away > 0 else (j, i, -difference)
+            tested.append((*pair, 2 * float(special.ndtr(-abs(z)))))
+    found = [
+        Surprise(i, j, float(points[i, j] / (points[i, j] + points[j, i])), float(special.expit(difference)), p_value)
+        for i, j, difference, chance in tested
+        if (p_value := chance * len(tested)) < LEVEL
+    ]
+    return sorted(found, key=lambda surprise: surprise.p_value)
+
+
+def cycles(results: PairResults, found: list[Surprise], players: int) -> list[tuple[int, int, int]]:
+    """Triples i, j, k, lowest index first, in which i beats j, j beats k and k beats i on points, and which contain a
+    pair of `found`, so that they are intransitive by more than chance.
+    """
+    points = results.points_of(players, results.count)
+    ahead = points > points.T
+    flagged = {frozenset((surprise.first, surprise.second)) for surprise in found}
+    triples = [
+        triple
+        for low, middle, high in combinations(range(players), 3)
+        for triple in ((low, middle, high), (low, high, middle))
+        if flagged & {frozenset(pair) for pair in combinations(triple, 2)}
+    ]
+    return [(i, j, k) for i, j, k in triples if ahead[i, j] and ahead[j, k] and ahead[k, i]]
+
+
+def dispersion(results: PairResults) -> float:
+    """The variance of the units around their pair's mean, relative to that of independent games without draws; 1 if
+    there are too few games.
+    """
+    squares = expected = 0.0
+    for i, j in {*zip(results.first.tolist(), results.second.tolist(), strict=True)}:
+        rows = (results.first == i) & (results.second == j)
+        games, count = results.games[rows], results.count[rows]
+        mean = float((results.points[rows] * count).sum() / (games * count).sum())
+        if count.sum() > 1:
+            away = results.points[rows] - games * mean
+            squares += float((count * away**2).sum() * count.sum() / (count.sum() - 1))
+            expected += float((count * games).sum()) * mean * (1 - mean)
+    return squares / expected if expected > 0 else 1.0
+
+
+def _indirect(points: Floats, fixed: Floats, i: int, j: int) -> tuple[float, float] | None:
+    """The difference between two ratings, and its variance, without the games of these two against each other; None if
+    no other games connect them.
+    """
+    others = points.copy()
+    others[i, j] = others[j, i] = 0
+    anchored = ~np.isnan(fixed)
+    members = connected((others + others.T > 0) | (anchored[:, None] & anchored[None, :]), i)
+    if j not in members:
+        return None
+    inside = fixed[members]
+    where_i, where_j = int(np.searchsorted(members, i)), int(np.searchsorted(members, j))
+    if np.isnan(inside).all():
+        inside[where_i] = 0
+    others = others[np.ix_(members, members)]
+    ratings, _ = firth(others, inside)
+    variances = difference_variances(covariance(ratings, others, inside))
+    return float(ratings[where_i] - ratings[where_j]), float(variances[where_i, where_j])
 
 
 def open_tournament(
@@ -394,11 +481,9 @@ def open_tournament(
       TournamentError: the folder holds another tournament, or its files are damaged.
     """
     where = game_to_play(game, *who)
-    if isinstance(where, GymnasiumConfig):
-        raise ConfigError(f"{where.title} has a single agent, so there are no matches; see podzero evaluate")
-    env = make_env(where)
-    if env.spec.players == 1:
-        raise ConfigError(f"{env.spec.name} has a single agent, so there are no matches; see podzero evaluate")
+    if isinstance(where, GymnasiumConfig) or (env := make_env(where)).spec.players == 1:
+        name = where if isinstance(where, str) else where.title
+        raise ConfigError(f"{name} has a single agent, so there are no matches; see podzero evaluate")
     called = {name: resolve(name, env, simulations, discount_of(where)) for name in who}
     players = sorted({player.name: player for player in called.values()}.values(), key=lambda player: player.name)
     if len(players) < max(2, len(who)):
@@ -428,7 +513,3 @@ def _anchors(given: Mapping[str, float] | None, who: Sequence[str], names: Mappi
     if len(given) == len(names):
         raise ConfigError("all players are anchors, so there is nothing to rate; remove one anchor")
     return {names[name]: elo for name, elo in given.items()}
-
-
-def _sorted(first: str, second: str) -> tuple[str, str]:
-    return (first, second) if first < second else (second, first)

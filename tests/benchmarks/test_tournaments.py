@@ -8,7 +8,7 @@ import pytest
 
 from podzero.benchmarks.pages import RESULTS
 from podzero.benchmarks.tournaments import SAVINGS, SCENARIOS, Scenario, Simulation, coverage, fisher, played, saving
-from podzero.evaluation.bradley_terry import estimate
+from podzero.evaluation.statistics import estimate
 
 
 def test_intervals_hold_the_truth():

@@ -10,9 +10,9 @@ from podzero.config import OwnGameConfig
 from podzero.envs import HostEnv, make_env
 from podzero.evaluation.arena import Arena, Interrupted
 from podzero.evaluation.games import MatchResult, match_result
-from podzero.evaluation.intervals import wilson
 from podzero.evaluation.players import RandomPlayer, SolverPlayer, mcts_player
 from podzero.evaluation.solvers import make_solver
+from podzero.evaluation.statistics import wilson
 
 
 def play_match(env, first, second, games, key, **settings):

@@ -5,10 +5,10 @@ import pytest
 
 from podzero.envs import make_env
 from podzero.evaluation.evaluator import judgement_metrics
-from podzero.evaluation.intervals import wilson
 from podzero.evaluation.players import RandomPlayer, SolverPlayer
 from podzero.evaluation.positions import BandResult, Judge, JudgedPositions, draw_positions, judge_actions
 from podzero.evaluation.solvers import game_values, make_solver
+from podzero.evaluation.statistics import wilson
 
 NAN = np.nan
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podzero.evaluation.bradley_terry import ELO_PER_NAT
 from podzero.evaluation.games import MatchResult
 from podzero.evaluation.ratings import Ladder, LadderError, saved_ratings
+from podzero.evaluation.statistics import ELO_PER_NAT
 
 
 def pairs(wins, draws, losses):

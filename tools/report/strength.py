@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from podzero.config import Experiment
-from podzero.evaluation.intervals import student, wilson
+from podzero.evaluation.statistics import student, wilson
 from podzero.tools.report.figures import Figure, MetricCurves, ReportCurve, ReportSection, ReportTable
 from podzero.tools.report.history import FloatArray
 

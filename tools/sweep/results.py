@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from podzero.evaluation.intervals import student
+from podzero.evaluation.statistics import student
 from podzero.tools.report.figures import MetricCurves, ReportTable
 from podzero.tools.report.record import RunReader
 from podzero.tools.report.strength import Evaluations

@@ -5,7 +5,7 @@ import pytest
 from run_files import evaluation, line, lines_of
 
 from podzero.config import load, parse
-from podzero.evaluation.intervals import student, wilson
+from podzero.evaluation.statistics import student, wilson
 from podzero.files.changes import Change, RecordedChange
 from podzero.files.workdir import Inheritance
 from podzero.tools.report.figures import REST, MetricCurves

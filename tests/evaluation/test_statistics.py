@@ -5,13 +5,11 @@ import choix
 import numpy as np
 import pytest
 
-from podzero.evaluation.bradley_terry import (
+from podzero.evaluation.statistics import (
     ELO_PER_NAT,
     Unit,
     connected,
     covariance,
-    cycles,
-    dispersion,
     effective_units,
     estimate,
     expected_reductions,
@@ -19,8 +17,8 @@ from podzero.evaluation.bradley_terry import (
     maximum_likelihood,
     next_pair,
     results_of,
-    surprises,
 )
+from podzero.evaluation.tournament import cycles, dispersion, surprises
 
 NAN = math.nan
 
@@ -217,10 +215,10 @@ def test_a_match_of_others_is_chosen_if_it_tells_more():
     """Player 2 is known well relative to player 1, which is hardly known relative to the anchor."""
     points = np.array([[0, 2, 0], [2, 0, 500], [0, 500, 0.0]])
     assert next_pair(points, np.array([0, NAN, NAN]), 16, among=[2]) in ((0, 1), (0, 2))
-    assert next_pair(points, np.array([0, NAN, NAN]), 16, among=[2], barred=[(0, 2)]) == (0, 1)
+    assert next_pair(points, np.array([0, NAN, NAN]), 16, among=[2], excluded=[(0, 2)]) == (0, 1)
 
 
-def test_barred_pairs_do_not_play():
+def test_excluded_pairs_do_not_play():
     fixed = np.array([0, NAN, NAN])
-    assert next_pair(np.zeros((3, 3)), fixed, 16, barred=[(0, 1), (0, 2)]) == (1, 2)
-    assert next_pair(np.zeros((3, 3)), fixed, 16, barred=[(0, 1), (0, 2), (1, 2)]) is None
+    assert next_pair(np.zeros((3, 3)), fixed, 16, excluded=[(0, 1), (0, 2)]) == (1, 2)
+    assert next_pair(np.zeros((3, 3)), fixed, 16, excluded=[(0, 1), (0, 2), (1, 2)]) is None

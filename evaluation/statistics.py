@@ -1,4 +1,6 @@
-"""Ratings from results, with anchors and 95% intervals (Bradley & Terry 1952, https://doi.org/10.2307/2334029).
+"""Statistics of results: intervals of shares and means, and ratings with 95% intervals.
+
+Ratings are those of Bradley & Terry (1952, https://doi.org/10.2307/2334029):
 
     P(i scores against j) = 1 / (1 + exp(r_j - r_i)),   r in natural units (`ELO_PER_NAT` Elo points)
 
@@ -20,14 +22,13 @@ import math
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special
 
-from podzero.evaluation.intervals import Z_95
-
+Z_95 = 1.959963984540054
+"""Standard normal quantile of 0.975."""
 ELO_PER_NAT = 400 / math.log(10)
 """Elo points of one unit of log-odds."""
 REPLICATES = 1000
@@ -43,6 +44,37 @@ _TOLERANCE = 1e-6
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Ints = np.ndarray[Any, np.dtype[np.intp]]
+
+
+def wilson(successes: float, trials: int, z: float = Z_95) -> tuple[float, float]:
+    """Wilson's score interval (Wilson 1927, https://doi.org/10.1080/01621459.1927.10502953) for a binomial share.
+
+        (p + z^2/2n -+ z sqrt(p (1-p) / n + z^2 / 4n^2)) / (1 + z^2/n),   p = successes / n
+
+    `successes` may contain halves (draws). Scores with draws vary less than wins and losses of the same mean, so the
+    interval is then conservative. Without trials it is (0, 1).
+    """
+    if trials == 0:
+        return 0.0, 1.0
+    share = successes / trials
+    spread = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
+    middle, scale = share + z * z / (2 * trials), 1 + z * z / trials
+    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
+
+
+def student(mean: float, deviation: float, trials: int) -> tuple[float, float]:
+    """Student's 95% interval for the expectation that `mean` estimates.
+
+        mean -+ t s / sqrt(n),   t = the 0.975 quantile of Student's distribution with n - 1 degrees of freedom
+
+    `deviation` is s, the sample standard deviation with n - 1 in its denominator. The interval of a single trial is
+    infinite.
+    """
+    if trials < 2:
+        return -math.inf, math.inf
+    # Not `scipy.stats.t.ppf`, which computes the same: importing `scipy.stats` takes a second.
+    spread = float(special.stdtrit(trials - 1, 0.975)) * deviation / math.sqrt(trials)
+    return mean - spread, mean + spread
 
 
 class Unit(NamedTuple):
@@ -244,107 +276,6 @@ def _free(information: Floats, free: Ints) -> Floats:
     return np.asarray(information[..., free[:, None], free])
 
 
-LEVEL = 0.05
-"""Probability that any pair of a tournament is flagged although the model holds."""
-
-
-class Surprise(NamedTuple):
-    """A pair of players whose games differ from the ratings by more than chance."""
-
-    first: int
-    """The player that scores more than expected."""
-    second: int
-    score: float
-    """Points per game of the first player against the second."""
-    expected: float
-    """The score predicted by all other games."""
-    p_value: float
-    """Probability of at least this difference if the model holds, times the number of pairs tested (Bonferroni)."""
-
-
-def surprises(results: PairResults, fixed: Floats) -> list[Surprise]:
-    """The pairs of players whose games contradict the ratings, least probable first.
-
-    Each pair's own games are compared with the prediction of all other games (node splitting: Dias et al. 2010,
-    https://doi.org/10.1002/sim.3767). Both are log-odds with a variance; their expected difference is zero if the
-    Bradley-Terry model holds.
-
-    Args:
-      results: all games.
-      fixed: `[N]` ratings of the anchors in natural units, NaN for the others.
-    """
-    points = results.points_of(len(fixed), results.count)
-    spread = max(1.0, dispersion(results))
-    tested = []
-    for i, j in combinations(range(len(fixed)), 2):
-        others = _indirect(points, fixed, i, j)
-        if others is not None and points[i, j] + points[j, i] > 0:
-            difference, variance = others
-            won, lost = points[i, j] + 0.5, points[j, i] + 0.5
-            away = math.log(won / lost) - difference
-            z = away / math.sqrt(spread * (variance + 1 / won + 1 / lost))
-            pair = (i, j, difference) if away > 0 else (j, i, -difference)
-            tested.append((*pair, 2 * float(special.ndtr(-abs(z)))))
-    found = [
-        Surprise(i, j, float(points[i, j] / (points[i, j] + points[j, i])), float(special.expit(difference)), p_value)
-        for i, j, difference, chance in tested
-        if (p_value := chance * len(tested)) < LEVEL
-    ]
-    return sorted(found, key=lambda surprise: surprise.p_value)
-
-
-def cycles(results: PairResults, found: list[Surprise], players: int) -> list[tuple[int, int, int]]:
-    """Triples i, j, k, lowest index first, in which i beats j, j beats k and k beats i on points, and which contain a
-    pair of `found`, so that they are intransitive by more than chance.
-    """
-    points = results.points_of(players, results.count)
-    ahead = points > points.T
-    flagged = {frozenset((surprise.first, surprise.second)) for surprise in found}
-    triples = [
-        triple
-        for low, middle, high in combinations(range(players), 3)
-        for triple in ((low, middle, high), (low, high, middle))
-        if flagged & {frozenset(pair) for pair in combinations(triple, 2)}
-    ]
-    return [(i, j, k) for i, j, k in triples if ahead[i, j] and ahead[j, k] and ahead[k, i]]
-
-
-def dispersion(results: PairResults) -> float:
-    """The variance of the units around their pair's mean, relative to that of independent games without draws; 1 if
-    there are too few games.
-    """
-    squares = expected = 0.0
-    for i, j in {*zip(results.first.tolist(), results.second.tolist(), strict=True)}:
-        rows = (results.first == i) & (results.second == j)
-        games, count = results.games[rows], results.count[rows]
-        mean = float((results.points[rows] * count).sum() / (games * count).sum())
-        if count.sum() > 1:
-            away = results.points[rows] - games * mean
-            squares += float((count * away**2).sum() * count.sum() / (count.sum() - 1))
-            expected += float((count * games).sum()) * mean * (1 - mean)
-    return squares / expected if expected > 0 else 1.0
-
-
-def _indirect(points: Floats, fixed: Floats, i: int, j: int) -> tuple[float, float] | None:
-    """The difference between two ratings, and its variance, without the games of these two against each other; None if
-    no other games connect them.
-    """
-    others = points.copy()
-    others[i, j] = others[j, i] = 0
-    anchored = ~np.isnan(fixed)
-    members = connected((others + others.T > 0) | (anchored[:, None] & anchored[None, :]), i)
-    if j not in members:
-        return None
-    inside = fixed[members]
-    where_i, where_j = int(np.searchsorted(members, i)), int(np.searchsorted(members, j))
-    if np.isnan(inside).all():
-        inside[where_i] = 0
-    others = others[np.ix_(members, members)]
-    ratings, _ = firth(others, inside)
-    variances = difference_variances(covariance(ratings, others, inside))
-    return float(ratings[where_i] - ratings[where_j]), float(variances[where_i, where_j])
-
-
 def connected(met: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], start: int) -> Ints:
     """The players that games connect with `start`, ascending; `met` is `[N, N]`, True for pairs that have met."""
     reached = np.zeros(len(met), bool)
@@ -361,7 +292,7 @@ _POWER = 4
 
 
 def next_pair(
-    points: Floats, fixed: Floats, games: int, among: Collection[int] = (), barred: Collection[tuple[int, int]] = ()
+    points: Floats, fixed: Floats, games: int, among: Collection[int] = (), excluded: Collection[tuple[int, int]] = ()
 ) -> tuple[int, int] | None:
     """The pair whose games are expected to reduce the uncertainty of the ratings most (Glickman & Jensen 2005,
     https://doi.org/10.1016/j.jspi.2003.09.022).
@@ -379,13 +310,13 @@ def next_pair(
       fixed: `[N]` ratings of the anchors in natural units, NaN for the others.
       games: number of games in the match, n.
       among: players whose ratings count in the sum; empty for all. Others may still be chosen to play.
-      barred: pairs (i, j), i < j, that cannot play.
+      excluded: pairs (i, j), i < j, that cannot play.
 
     Returns:
-      Two indices, ascending; None if all pairs are barred or nothing is uncertain.
+      Two indices, ascending; None if all pairs are excluded or nothing is uncertain.
     """
     reductions = expected_reductions(points, fixed, games, among)
-    for i, j in barred:
+    for i, j in excluded:
         reductions[i, j] = reductions[j, i] = 0
     best = int(np.argmax(np.triu(reductions, 1)))
     i, j = divmod(best, len(fixed))
