@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,14 +39,6 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-class ComparedRow(NamedTuple):
-    """A quantity of each run."""
-
-    what: str
-    values: list[Measured | None]
-    """In the order of the runs; None where a run has not measured it."""
-
-
 class Comparison(NamedTuple):
     """Runs side by side."""
 
@@ -55,23 +47,24 @@ class Comparison(NamedTuple):
     """The time of training at which they are compared: that of the shortest run that has trained."""
     settings: dict[str, list[Any]]
     """The settings in which the runs differ, with the value of each run; `ABSENT` where it has no such setting."""
-    rows: list[ComparedRow]
+    values: dict[str, list[Measured | None]]
+    """By quantity that of each run; None where a run has not measured it."""
 
     def to_tree(self) -> dict[str, Any]:
         """The comparison as JSON values."""
-        rows = [(row.what, [value and value._asdict() for value in row.values]) for row in self.rows]
+        values = {what: [value and value._asdict() for value in row] for what, row in self.values.items()}
         return {
             "runs": self.runs,
             "hours": self.hours,
             "settings": self.settings,
-            "values": [{"what": what, "values": values} for what, values in rows],
+            "values": [{"what": what, "values": row} for what, row in values.items()],
         }
 
     def tables(self) -> list[ReportTable]:
         """Two tables with a column for each run."""
         header = ("", *self.runs)
         settings = [(name, *map(_text, values)) for name, values in self.settings.items()]
-        values = [(row.what, *(ABSENT if value is None else str(value) for value in row.values)) for row in self.rows]
+        values = [(what, *(str(value or ABSENT) for value in row)) for what, row in self.values.items()]
         return [
             *([ReportTable("Settings that differ.", header, settings)] if settings else []),
             ReportTable(
@@ -102,7 +95,7 @@ def compare(records: Mapping[str, Record]) -> Comparison:
         list(records),
         hours,
         side_by_side(experiments, exclude={"name"}, absent=ABSENT),
-        [ComparedRow(what, [column.get(what) for column in columns]) for what in named],
+        {what: [column.get(what) for column in columns] for what in named},
     )
 
 
@@ -114,50 +107,34 @@ def _values(record: Record, metrics: MetricCurves, hours: float) -> dict[str, Me
     reached = {"learner steps": at.steps[0], "games": at.games[0], "samples written": written}
     return {
         **{name: Measured(float(value)) for name, value in reached.items()},
-        **_of(strength(metrics, record.experiment, record.ladder), hours, _newest),
-        **_of(learning(metrics), hours, _recent),
-        **_of(throughput(metrics, record.experiment), hours, _mean),
+        **_of(strength(metrics, record.experiment, record.ladder), hours, None),
+        **_of(learning(metrics), hours, RECENT),
+        **_of(throughput(metrics, record.experiment), hours, 1.0),
     }
 
 
-_Indices = np.ndarray[Any, np.dtype[np.intp]]
-_Summary = Callable[[ReportCurve, _Indices, FloatArray], Measured]
-"""Summarizes a curve by its values at indices `[K]`, K > 0, in the order of time. `[K]`, their times, are shares of the
-time at which runs are compared."""
+def _of(section: ReportSection, hours: float, over: float | None) -> dict[str, Measured]:
+    """Each curve of a section after so many hours, by name; shares of the time are left out.
 
-
-def _of(section: ReportSection, hours: float, summary: _Summary) -> dict[str, Measured]:
-    """The summary of each curve of a section after so many hours, by name; shares of the time are left out."""
+    A value is the mean `over` this last share of the time, or, for None, the newest one with its band.
+    """
     found = {}
     for figure in section.figures:
         for curve in () if figure.stacked else figure.curves:
             # The bins of another run end elsewhere, so rounding decides whether the last one counts.
             known = np.flatnonzero(np.isfinite(curve.values) & (figure.axes.hours <= hours * (1 + 1e-9)))
-            if len(known):
-                unit = f" ({figure.unit})" if figure.unit else ""
+            if not len(known):
+                continue
+            name = f"{figure.title}: {curve.label}" + (f" ({figure.unit})" if figure.unit else "")
+            if over is None:
+                edges = (None if edge is None else float(edge[known[-1]]) for edge in (curve.low, curve.high))
+                low, high = (None if edge is None or np.isnan(edge) else edge for edge in edges)
+                found[name] = Measured(float(curve.values[known[-1]]), low, high)
+            else:
                 shares = figure.axes.hours[known] / max(hours, 1e-9)
-                found[f"{figure.title}: {curve.label}{unit}"] = summary(curve, known, shares)
+                late = known[shares >= min(1 - over, shares[-1])]
+                found[name] = Measured(float(curve.values[late].mean()))
     return found
-
-
-def _newest(curve: ReportCurve, known: _Indices, shares: FloatArray) -> Measured:
-    del shares
-    low, high = (None if edge is None else _finite(edge[known[-1]]) for edge in (curve.low, curve.high))
-    return Measured(float(curve.values[known[-1]]), low, high)
-
-
-def _recent(curve: ReportCurve, known: _Indices, shares: FloatArray) -> Measured:
-    late = known[shares >= min(1 - RECENT, shares[-1])]
-    return Measured(float(curve.values[late].mean()))
-
-
-def _mean(curve: ReportCurve, known: _Indices, shares: FloatArray) -> Measured:
-    del shares
-    return Measured(float(curve.values[known].mean()))
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 def overlaid(records: Mapping[str, Record]) -> list[ReportSection]:
@@ -168,7 +145,7 @@ def overlaid(records: Mapping[str, Record]) -> list[ReportSection]:
     """
     sections: dict[str, dict[str, list[tuple[str, Figure]]]] = {}
     for name, record in records.items():
-        for section in _curves(record):
+        for section in measured(record):
             figures = sections.setdefault(section.title, {})
             for figure in section.figures:
                 if not figure.stacked:
@@ -179,7 +156,8 @@ def overlaid(records: Mapping[str, Record]) -> list[ReportSection]:
     ]
 
 
-def _curves(record: Record) -> list[ReportSection]:
+def measured(record: Record) -> list[ReportSection]:
+    """The sections of a run's curves."""
     metrics, experiment = MetricCurves(record.history), record.experiment
     return [
         strength(metrics, experiment, record.ladder),

@@ -33,14 +33,16 @@ class ReportCurve:
         return result
 
     @property
-    def least(self) -> float:
-        """The minimum of the values and the band."""
-        return float(np.nanmin(self.values if self.low is None else np.fmin(self.values, self.low)))
+    def cells(self) -> list[str]:
+        """Its first, last, least and greatest value; the band counts among the last two."""
+        low, high = self.values if self.low is None else self.low, self.values if self.high is None else self.high
+        least, greatest = np.nanmin(np.fmin(self.values, low)), np.nanmax(np.fmax(self.values, high))
+        return [f"{value:,.4g}" for value in (self.known[0], self.known[-1], least, greatest)]
 
-    @property
-    def greatest(self) -> float:
-        """The maximum of the values and the band."""
-        return float(np.nanmax(self.values if self.high is None else np.fmax(self.values, self.high)))
+    def to_tree(self) -> dict[str, Any]:
+        """The curve as JSON values for the page's script."""
+        arrays = {"values": self.values, "low": self.low, "high": self.high}
+        return {"label": self.label} | {name: None if a is None else numbers(a) for name, a in arrays.items()}
 
 
 @dataclass(frozen=True)
@@ -65,15 +67,7 @@ class Figure:
             "stacked": self.stacked,
             "dots": self.dots,
             "axes": {name: numbers(values) for name, values in self.axes._asdict().items()},
-            "curves": [
-                {
-                    "label": curve.label,
-                    "values": numbers(curve.values),
-                    "low": None if curve.low is None else numbers(curve.low),
-                    "high": None if curve.high is None else numbers(curve.high),
-                }
-                for curve in self.curves
-            ],
+            "curves": [curve.to_tree() for curve in self.curves],
         }
 
 
@@ -185,31 +179,25 @@ class MetricCurves:
     def shares(self, kind: str) -> list[ReportCurve]:
         """The mean share of time that a kind of worker spends in each stage, and the rest that no stage measures."""
         stages = sorted(name for name in self.history.names(kind) if name.startswith("time/"))
-        tables = self.history.of_kind(kind)
-        # One matrix `[N, stages]` per worker. A line without a stage spent no time in it; a line without any stage does
-        # not report times.
-        columns = [np.stack([table.column(stage) for stage in stages], axis=1) for table in tables if stages]
-        reported = [np.isfinite(column).any(axis=1) for column in columns]
-        means: dict[str, FloatArray] = {}
-        if columns:
-            times = np.concatenate([table.times[known] for table, known in zip(tables, reported, strict=True)])
-            shares = np.concatenate([np.nan_to_num(c[known]) for c, known in zip(columns, reported, strict=True)])
-            hours = self.timeline.hours(times)
-            for column, stage in enumerate(stages):
-                means[stage.removeprefix("time/")] = self._bins.envelope(hours, shares[:, column]).mean
-        if not means:
+        if not stages:
             return []
+        tables = self.history.of_kind(kind)
+        # `[N, stages]`. A line without a stage spent no time in it; a line without any stage does not report times.
+        shares = np.stack([np.concatenate([table.column(stage) for table in tables]) for stage in stages], axis=1)
+        reported = np.isfinite(shares).any(axis=1)
+        hours = self.timeline.hours(np.concatenate([table.times for table in tables])[reported])
+        means = {
+            stage.removeprefix("time/"): self._bins.envelope(hours, column).mean
+            for stage, column in zip(stages, np.nan_to_num(shares[reported]).T, strict=True)
+        }
         rest = np.maximum(1.0 - np.sum(list(means.values()), axis=0), 0.0)
         named = {stage: mean for stage, mean in means.items() if np.nanmean(mean) >= SMALLEST_SHARE}
-        largest_first = sorted(named, key=lambda stage: -float(np.nanmean(named[stage])))
-        return [ReportCurve(stage, named[stage]) for stage in largest_first] + [ReportCurve(REST, rest)]
+        largest_first = sorted(named, key=lambda stage: float(np.nanmean(named[stage])), reverse=True)
+        return [*(ReportCurve(stage, named[stage]) for stage in largest_first), ReportCurve(REST, rest)]
 
-    def figure(self, title: str, unit: str, caption: str, curves: Sequence[ReportCurve | None]) -> list[Figure]:
-        """A list of one figure with the curves that are not None; empty if there are none."""
+    def figure(
+        self, title: str, unit: str, caption: str, curves: Sequence[ReportCurve | None], stacked: bool = False
+    ) -> list[Figure]:
+        """A list of one figure with the curves that have values; empty if there are none."""
         found = [curve for curve in curves if curve is not None and len(curve.known)]
-        return [Figure(title, unit, caption, self._axes, found)] if found else []
-
-    def stacked(self, title: str, caption: str, curves: Sequence[ReportCurve]) -> list[Figure]:
-        """A list of one figure of stacked shares; empty without data."""
-        found = [curve for curve in curves if len(curve.known)]
-        return [Figure(title, "share", caption, self._axes, found, stacked=True)] if found else []
+        return [Figure(title, unit, caption, self._axes, found, stacked)] if found else []

@@ -28,17 +28,13 @@ class WorkerTable:
 
     def add(self, time_s: float, step: float, metrics: dict[str, float]) -> None:
         """Adds a line."""
-        for name, value in metrics.items():
-            column = self._columns.get(name)
-            # A new metric: earlier lines lack it.
-            if column is None:
-                column = self._columns[name] = array("d", [math.nan]) * len(self._times)
-            column.append(value)
+        # Earlier lines lack a new metric.
+        for name in metrics.keys() - self._columns.keys():
+            self._columns[name] = array("d", [math.nan]) * len(self._times)
+        for name, column in self._columns.items():
+            column.append(metrics.get(name, math.nan))
         self._times.append(time_s)
         self._steps.append(step)
-        for column in self._columns.values():
-            if len(column) < len(self._times):
-                column.append(math.nan)
 
     @property
     def names(self) -> set[str]:
@@ -137,10 +133,6 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
 
 
-# Reading a file that a run may still be writing: first the whole file, then what has been added.
-
-CHUNK_BYTES = 4 * 2**20
-"""Bytes read at once."""
 LONGEST_LINE = 2**20
 """Bytes after which a line counts as damaged."""
 
@@ -156,11 +148,7 @@ class MetricsTail:
         self._restart(None)
 
     def read(self) -> History:
-        """All metrics so far; empty without a file.
-
-        Raises:
-          OSError: the file exists but cannot be read.
-        """
+        """All metrics so far; empty without a file. A file that cannot be read raises `OSError`."""
         try:
             file = self._path.open("rb")
         except FileNotFoundError:
@@ -172,24 +160,13 @@ class MetricsTail:
             if found.st_ino != self._inode or found.st_size < self._offset:
                 self._restart(found.st_ino)
             file.seek(self._offset)
-            while chunk := file.read(min(CHUNK_BYTES, found.st_size - self._offset)):
-                self._offset += len(chunk)
-                self._add(chunk)
+            while (line := file.readline(LONGEST_LINE)).endswith(b"\n") or len(line) == LONGEST_LINE:
+                self._offset += len(line)
+                self._history.add_line(line)
         return self._history
 
     def _restart(self, inode: int | None) -> None:
-        self._inode = inode
-        self._offset = 0
-        self._rest = b""
-        self._history = History()
-
-    def _add(self, chunk: bytes) -> None:
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        for line in lines:
-            self._history.add_line(line)
-        # Drop a line that is too long; with this start, whatever follows cannot be parsed.
-        if len(self._rest) > LONGEST_LINE:
-            self._rest = b"!"
+        self._inode, self._offset, self._history = inode, 0, History()
 
 
 # The progress of a run at each moment: hours of training, learner steps, games.
@@ -225,8 +202,10 @@ class Timeline:
         for table in tables:
             np.maximum.at(steps, np.searchsorted(moments, table.times), table.steps)
         # Workers write the newest step that they know, so a later line may have an earlier step.
-        self._steps = np.maximum.accumulate(steps) if len(steps) else steps
-        self._games = _total(history.values("actor", "count/games"), moments)
+        self._steps = np.maximum.accumulate(steps)
+        games = history.values("actor", "count/games")
+        totals = np.concatenate([[0.0], np.cumsum(games.values)])
+        self._games = totals[np.searchsorted(games.times, moments, side="right")]
 
     @property
     def end_hours(self) -> float:
@@ -249,23 +228,12 @@ class Timeline:
 
     def at_hours(self, hours: FloatArray) -> Axes:
         """The coordinates of moments given by hours of training, `[N]`."""
-        return Axes(
-            hours,
-            _interpolate(hours, self._hours, self._steps),
-            _interpolate(hours, self._hours, self._games),
-        )
+        return Axes(hours, *(_interpolate(hours, self._hours, axis) for axis in (self._steps, self._games)))
 
     def at_steps(self, steps: FloatArray) -> Axes:
         """The coordinates of the moments at which the learner reached `steps`, `[N]`."""
         first = np.searchsorted(self._steps, steps).clip(0, max(len(self._steps) - 1, 0))
         return Axes(self._hours[first], steps, self._games[first])
-
-
-def _total(counts: Values, moments: FloatArray) -> FloatArray:
-    """The sum of `counts` up to each of `moments`, `[N]`."""
-    totals = np.concatenate([[0.0], np.cumsum(counts.values)])
-    result: FloatArray = totals[np.searchsorted(counts.times, moments, side="right")]
-    return result
 
 
 def _without_pauses(moments: FloatArray) -> FloatArray:
@@ -313,14 +281,14 @@ class Bins:
 
     def envelope(self, hours: FloatArray, values: FloatArray) -> Envelope:
         """Summarizes `values` `[N]`, measured at `hours` `[N]` of training."""
-        index, count = self._index(hours), len(self._edges) - 1
+        count = len(self._edges) - 1
+        index = np.clip(np.searchsorted(self._edges, hours, side="right") - 1, 0, count - 1)
         numbers = np.bincount(index, minlength=count)
         low, high = np.full(count, np.inf), np.full(count, -np.inf)
         np.minimum.at(low, index, values)
         np.maximum.at(high, index, values)
-        seen = numbers > 0
         mean = np.bincount(index, values, count) / np.maximum(numbers, 1)
-        return Envelope(*(np.where(seen, summary, np.nan) for summary in (mean, low, high)))
+        return Envelope(*(np.where(numbers > 0, summary, np.nan) for summary in (mean, low, high)))
 
     def per_s(self, hours: FloatArray, counts: FloatArray) -> FloatArray:
         """The events per second in each bin, `[B]`, counted by one worker.
@@ -332,9 +300,4 @@ class Bins:
         # A count is spread over the time since the previous one; the first falls on its own time.
         totals = np.interp(self._edges, np.append(hours[:1], hours), np.append(0.0, np.cumsum(counts)))
         result: FloatArray = np.diff(totals) / (3600.0 * np.diff(self._edges))
-        return result
-
-    def _index(self, hours: FloatArray) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-        found = np.searchsorted(self._edges, hours, side="right") - 1
-        result: np.ndarray[tuple[int], np.dtype[np.intp]] = np.clip(found, 0, len(self._edges) - 2)
         return result

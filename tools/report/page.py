@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import jinja2
 
 from podzero.runtime.monitoring.status import StoredStatus
-from podzero.tools.report.comparison import compare, overlaid
-from podzero.tools.report.figures import Figure, MetricCurves, ReportCurve, ReportSection
+from podzero.tools.report.comparison import compare, measured, overlaid
+from podzero.tools.report.figures import ReportSection
+from podzero.tools.report.history import History
 from podzero.tools.report.overview import faults, machines, overview, settings
 from podzero.tools.report.record import Record
-from podzero.tools.report.strength import strength
-from podzero.tools.report.training import data, games, learning, throughput
 
 
 def make_report(record: Record, live: Live | None = None) -> str:
@@ -66,17 +65,13 @@ def _page(heading: str, sections: Sequence[ReportSection], live: Live | None) ->
 
 def sections(record: Record) -> list[ReportSection]:
     """All sections in page order; those without data are empty."""
-    metrics, experiment = MetricCurves(record.history), record.experiment
+    experiment = record.experiment
     return [
         overview(experiment, record.status, record.history.damaged_lines),
-        strength(metrics, experiment, record.ladder),
-        learning(metrics),
-        data(metrics, experiment),
-        throughput(metrics, experiment),
-        games(metrics),
+        *measured(record),
         _sample_games(record),
         settings(experiment, record.base, record.changes, record.inheritance),
-        faults(record.events, _fault_counts(metrics, record.status)),
+        faults(record.events, _fault_counts(record.history, record.status)),
         machines(record.hardware, record.status),
     ]
 
@@ -90,10 +85,10 @@ def _sample_games(record: Record) -> ReportSection:
     return sample_games(record.experiment, record.games)
 
 
-def _fault_counts(metrics: MetricCurves, stored: StoredStatus | None) -> dict[str, int]:
+def _fault_counts(history: History, stored: StoredStatus | None) -> dict[str, int]:
     if stored is None:
         return {}
-    skipped = metrics.history.values("learner", "count/skipped_steps").values
+    skipped = history.values("learner", "count/skipped_steps").values
     return {
         "restarts": stored.status.restarts,
         "failed episodes": stored.status.failed_episodes,
@@ -130,18 +125,8 @@ def _asset(name: str) -> str:
 def _template() -> jinja2.Template:
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.undefined = jinja2.StrictUndefined
-    environment.filters |= {"id": id, "rows": _rows, "slug": _slug}
+    environment.filters |= {"id": id, "slug": _slug}
     return environment.from_string(_asset("page.html"))
-
-
-def _rows(figure: Figure) -> list[tuple[str, list[str]]]:
-    """Label and first, last, least and greatest value of each curve, for the table below a figure."""
-    return [(curve.label, _cells(curve)) for curve in figure.curves]
-
-
-def _cells(curve: ReportCurve) -> list[str]:
-    known = curve.known
-    return [f"{value:,.4g}" for value in (float(known[0]), float(known[-1]), curve.least, curve.greatest)]
 
 
 def _slug(title: Any) -> str:

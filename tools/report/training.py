@@ -131,10 +131,6 @@ def games(metrics: MetricCurves) -> ReportSection:
     return ReportSection("Games of the actors", figures)
 
 
-_STAGES = ("actor", "learner", "reanalyser")
-"""Kinds of workers that report their shares of time per stage."""
-
-
 def throughput(metrics: MetricCurves, experiment: Experiment) -> ReportSection:
     """The section on the rate of each stage and its share of the time."""
     batch = experiment.learner.batch_size
@@ -167,24 +163,22 @@ def throughput(metrics: MetricCurves, experiment: Experiment) -> ReportSection:
             f"Steps of the learner, of {batch:,} samples.",
             [metrics.steps_per_s("steps")],
         ),
-        *_time(metrics),
+        *(
+            figure
+            for kind in metrics.history.kinds
+            if kind in ("actor", "learner", "reanalyser")
+            for figure in metrics.figure(
+                f"Where the time goes: {kind}",
+                "share",
+                f"Share of wall time by stage, mean over all workers of the kind {kind}.",
+                metrics.shares(kind),
+                stacked=True,
+            )
+        ),
         *_devices(metrics),
         *_servers(metrics),
     ]
     return ReportSection("Throughput", figures)
-
-
-def _time(metrics: MetricCurves) -> list[Figure]:
-    kinds = [kind for kind in metrics.history.kinds if kind in _STAGES]
-    return [
-        figure
-        for kind in kinds
-        for figure in metrics.stacked(
-            f"Where the time goes: {kind}",
-            f"Share of wall time by stage, mean over all workers of the kind {kind}.",
-            metrics.shares(kind),
-        )
-    ]
 
 
 def _devices(metrics: MetricCurves) -> list[Figure]:

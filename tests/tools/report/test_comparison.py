@@ -29,8 +29,8 @@ def records(make_run):
 
 
 def row(comparison, what):
-    (found,) = [one for one in comparison.rows if what in one.what]
-    return found.values
+    (found,) = [values for name, values in comparison.values.items() if what in name]
+    return found
 
 
 def test_runs_are_compared_at_the_end_of_the_shorter_one(records):
