@@ -166,24 +166,18 @@ def _parameters(workdir: Workdir, step: int) -> int:
 def _progress(record: Record, metrics: MetricCurves, step: int, of_run: bool) -> dict[str, Any]:
     """The fields `samples`, `games`, `hours`, `began` and `reached`."""
     moments = metrics.timeline.moments(step)
-    found: dict[str, Any] = {"samples": None, "games": None, "hours": None, "began": None, "reached": None}
+    samples = games = hours = began = reached = None
     if moments is not None:
-        began, reached = moments
-        written, at = (
-            record.history.values("actor", "count/samples"),
-            metrics.timeline.at_steps(np.array([float(step)])),
-        )
-        samples = int(written.values[written.times <= reached].sum())
-        found = {"samples": samples, "games": int(at.games[0]), "hours": round(float(at.hours[0]), 4)}
-        found |= {"began": _local(began), "reached": _local(reached)}
+        began, reached = (time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(moment)) for moment in moments)
+        written = record.history.values("actor", "count/samples")
+        samples = int(written.values[written.times <= moments[1]].sum())
+        at = metrics.timeline.at_steps(np.array([float(step)]))
+        games, hours = int(at.games[0]), float(at.hours[0])
     if of_run and record.status is not None:
         status = record.status.status
-        found |= {"samples": status.samples, "games": status.games, "hours": round(status.elapsed_s / 3600, 4)}
-    return found
-
-
-def _local(time_s: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(time_s))
+        samples, games, hours = status.samples, status.games, status.elapsed_s / 3600
+    hours = hours and round(hours, 4)
+    return {"samples": samples, "games": games, "hours": hours, "began": began, "reached": reached}
 
 
 def _version(hardware: Mapping[str, Any], card: Mapping[str, Any]) -> str | None:
@@ -194,12 +188,10 @@ def _version(hardware: Mapping[str, Any], card: Mapping[str, Any]) -> str | None
 
 
 def _hardware(hardware: Mapping[str, Any]) -> list[str]:
-    driver, nodes = hardware.get("driver"), hardware.get("nodes")
+    driver = hardware.get("driver")
     found = [str(driver["processor"])] if isinstance(driver, dict) and "processor" in driver else []
-    cells = [cells for node in (nodes if isinstance(nodes, list) else []) if (cells := node_cells(node))]
-    return found + [
-        f"{host}: {cpus} CPUs, {memory} GiB, accelerators: {accelerators}" for host, cpus, memory, accelerators in cells
-    ]
+    nodes = node_cells(hardware)
+    return found + [f"{host}: {cpus} CPUs, {gib} GiB, accelerators: {kinds}" for host, cpus, gib, kinds in nodes]
 
 
 def _strength(rounds: Evaluations, step: int) -> dict[str, float]:

@@ -38,40 +38,45 @@ def machines(hardware: Mapping[str, Any], stored: StoredStatus | None) -> Report
     )
 
 
+def _known(*rows: tuple[str, object, str]) -> dict[str, str]:
+    """The facts whose values are not None, from rows of name, value and format."""
+    return {name: form.format(value) for name, value, form in rows if value is not None}
+
+
 def _counts(status: RunStatus) -> dict[str, str]:
-    return {
-        "training time": duration(status.elapsed_s),
-        "learner step": f"{status.step:,}",
-        "games": f"{status.games:,}",
-        "moves": f"{status.moves:,}",
-        "samples": f"{status.samples:,}",
-    }
+    return _known(
+        ("training time", duration(status.elapsed_s), "{}"),
+        ("learner step", status.step, "{:,}"),
+        ("games", status.games, "{:,}"),
+        ("moves", status.moves, "{:,}"),
+        ("samples", status.samples, "{:,}"),
+    )
 
 
 def _results(status: RunStatus) -> dict[str, str]:
-    facts = {}
-    if status.rating is not None:
-        error = "" if status.rating_error is None else f" ± {status.rating_error:,.0f}"
-        facts["rating"] = f"{status.rating:,.0f}{error} Elo"
-    if status.keeps_value is not None:
-        facts["keeps the value"] = f"{status.keeps_value:.1%} of moves"
-    if status.mean_return is not None:
-        facts["mean return"] = f"{status.mean_return:,.4g}"
-    if status.loss is not None:
-        facts["loss"] = f"{status.loss:.4g}"
-    if status.bottleneck:
-        facts["bottleneck"] = status.bottleneck
-    return facts
+    error = "" if status.rating_error is None else f" ± {status.rating_error:,.0f}"
+    return _known(
+        ("rating", status.rating, f"{{:,.0f}}{error} Elo"),
+        ("keeps the value", status.keeps_value, "{:.1%} of moves"),
+        ("mean return", status.mean_return, "{:,.4g}"),
+        ("loss", status.loss, "{:.4g}"),
+        ("bottleneck", status.bottleneck or None, "{}"),
+    )
 
 
 def _nodes(hardware: Mapping[str, Any]) -> list[ReportTable]:
-    rows = [row for node in _list(hardware.get("nodes")) if (row := node_cells(node))]
+    rows = node_cells(hardware)
     caption = "Nodes of the cluster when the run last started or resumed."
     return [ReportTable(caption, ("node", "CPUs", "memory, GiB", "accelerators"), rows)] if rows else []
 
 
-def node_cells(node: object) -> list[str] | None:
-    """Host, CPUs, GiB of memory and accelerators of a node of `Workdir.hardware_file`; None if it is damaged."""
+def node_cells(hardware: Mapping[str, Any]) -> list[list[str]]:
+    """Host, CPUs, GiB of memory and accelerators of each node of `Workdir.hardware_file`; damaged ones are left out."""
+    nodes = hardware.get("nodes")
+    return [cells for node in nodes if (cells := _cells(node))] if isinstance(nodes, list) else []
+
+
+def _cells(node: object) -> list[str] | None:
     match node:
         case {
             "host": str(host),
@@ -79,12 +84,8 @@ def node_cells(node: object) -> list[str] | None:
             "memory_gib": int() | float() as memory,
             "accelerators": {**named},
         }:
-            return [
-                host,
-                f"{cpus:g}",
-                f"{memory:,.1f}",
-                ", ".join(f"{n} {kind}" for kind, n in named.items()) or "none",
-            ]
+            accelerators = ", ".join(f"{n} {kind}" for kind, n in named.items()) or "none"
+            return [host, f"{cpus:g}", f"{memory:,.1f}", accelerators]
     return None
 
 
@@ -96,24 +97,20 @@ def _driver(hardware: Mapping[str, Any]) -> dict[str, str]:
 def _devices(status: RunStatus | None) -> dict[str, str]:
     if status is None or status.chips is None:
         return {}
-    facts = {"learner": f"{status.chips} device(s) on {status.hosts} host(s)"}
-    if status.hbm_peak_bytes is not None:
-        facts["highest use of device memory"] = f"{status.hbm_peak_bytes / 2**30:.1f} GiB"
-    return facts
+    peak = None if status.hbm_peak_bytes is None else status.hbm_peak_bytes / 2**30
+    return {"learner": f"{status.chips} device(s) on {status.hosts} host(s)"} | _known(
+        ("highest use of device memory", peak, "{:.1f} GiB")
+    )
 
 
 def _cost(status: RunStatus | None) -> dict[str, str]:
     """The cost in the currency of `cluster.price_per_hour`; empty without a price."""
-    if status is None or status.cost is None:
+    if status is None:
         return {}
-    facts = {"cost": f"{status.cost:,.2f} (cluster.price_per_hour times the training time)"}
-    if status.cost_per_million_samples is not None:
-        facts["cost per million samples"] = f"{status.cost_per_million_samples:,.2f}"
-    return facts
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
+    return _known(
+        ("cost", status.cost, "{:,.2f} (cluster.price_per_hour times the training time)"),
+        ("cost per million samples", status.cost_per_million_samples, "{:,.2f}"),
+    )
 
 
 def settings(
@@ -135,18 +132,13 @@ def settings(
         changed = (_inherited(experiment, inheritance, {change.setting for _, _, change in changes}), *changed)
     own = flatten(experiment.model_dump(mode="json"))
     if base is None:
-        chosen = flatten(experiment.model_dump(mode="json", exclude_defaults=True))
-        other = {key: default for key, default in _defaults().items() if key in own}
-        rows = [(key, _text(other, key), _text(own, key)) for key in sorted(chosen)]
+        other, differing = _defaults(), [*flatten(experiment.model_dump(mode="json", exclude_defaults=True))]
         caption, name = "Settings that differ from the defaults: no built-in experiment has this name.", "default"
     else:
         other = flatten(base.model_dump(mode="json"))
-        rows = [
-            (key, _text(other, key), _text(own, key))
-            for key in sorted({*own, *other})
-            if own.get(key) != other.get(key)
-        ]
+        differing = [key for key in {*own, *other} if own.get(key) != other.get(key)]
         caption, name = f"Settings that differ from the built-in experiment {base.name}.", base.name
+    rows = [(key, _text(other, key), _text(own, key)) for key in sorted(differing)]
     if not rows:
         facts = {"differences": f"none from the built-in experiment {experiment.name}"}
         return ReportSection("Settings", facts=facts, tables=changed, text=experiment.to_yaml())

@@ -30,12 +30,7 @@ class Version(NamedTuple):
 
 
 class Dashboard:
-    """The newest report of a run, shared by all browsers.
-
-    Args:
-      workdir: the run's working directory.
-      clock: returns the time in seconds.
-    """
+    """The newest report of a run, shared by all browsers; `clock` returns the time in seconds."""
 
     def __init__(self, workdir: Workdir, clock: Callable[[], float] = time.monotonic) -> None:
         self._workdir = workdir
@@ -46,11 +41,7 @@ class Dashboard:
         self._due = 0.0
 
     async def newest(self) -> Version:
-        """The report, made from files that are at most a short time old.
-
-        Raises:
-          WorkdirError: the run cannot be read.
-        """
+        """The report, made from files that are at most a short time old."""
         async with self._one_at_a_time:
             if self._newest is None or self._clock() >= self._due:
                 name = fingerprint(self._workdir)
@@ -87,7 +78,6 @@ MAX_BODY = 1024
 """Largest body of a request in bytes; no body is read."""
 KEEP_ALIVE_S = 60.0
 """Seconds after which idle connections are closed."""
-_DASHBOARD = web.AppKey("dashboard", Dashboard)
 
 
 class ReportServer(NamedTuple):
@@ -126,16 +116,18 @@ def serve(workdir: Workdir, where: ListenAddress, announce: Callable[[str], None
 
 
 async def start(dashboard: Dashboard, where: ListenAddress) -> ReportServer:
-    """Starts the server; the caller stops it with `runner.cleanup`.
-
-    Raises:
-      AddressNotUsable: the port is in use.
-    """
+    """Starts the server; the caller stops it with `runner.cleanup`. Raises `AddressNotUsable` if the port is in use."""
     guard = new_guard(where, "podzero report --serve", MAX_BODY)
+
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(text=(await dashboard.newest()).html, content_type="text/html")
+
+    async def version(_: web.Request) -> web.Response:
+        return web.Response(text=(await dashboard.newest()).name)
+
     app = web.Application(middlewares=[_guarded(guard)])
-    app[_DASHBOARD] = dashboard
-    app.router.add_get("/{token}/", _page)
-    app.router.add_get("/{token}/version", _version)
+    app.router.add_get("/{token}/", page)
+    app.router.add_get("/{token}/version", version)
     # No request has a body that is read, so a connection need not linger until the rest of it has arrived.
     runner = web.AppRunner(
         app, access_log=None, lingering_time=0.0, keepalive_timeout=KEEP_ALIVE_S, shutdown_timeout=2.0
@@ -150,48 +142,32 @@ async def start(dashboard: Dashboard, where: ListenAddress) -> ReportServer:
 
 
 def _guarded(guard: RequestGuard) -> Middleware:
-    """Middleware that refuses the requests that `guard` does not allow."""
-
-    @web.middleware
-    async def answer_guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-        lowered = {name.lower(): value for name, value in request.headers.items()}
-        refusal = guard.refusal(lowered, request.path.split("/")[1])
-        if refusal is None:
-            answer = await _answer(request, handler)
-        else:
-            answer = web.Response(status=refusal[0], text=refusal[1])
-            # Otherwise aiohttp would read the refused body first.
-            answer.force_close()
-        answer.headers.update(_headers())
-        return answer
-
-    return answer_guarded
-
-
-async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except web.HTTPException as refusal:
-        return web.Response(status=refusal.status, text=refusal.reason)
-    except WorkdirError as error:
-        return web.Response(status=503, text=str(error))
-
-
-async def _page(request: web.Request) -> web.Response:
-    newest = await request.app[_DASHBOARD].newest()
-    return web.Response(text=newest.html, content_type="text/html")
-
-
-async def _version(request: web.Request) -> web.Response:
-    newest = await request.app[_DASHBOARD].newest()
-    return web.Response(text=newest.name)
-
-
-def _headers() -> dict[str, str]:
-    return {
+    """Middleware that refuses the requests that `guard` does not allow, and answers errors with their text."""
+    headers = {
         "Cache-Control": "no-store",
         "Content-Security-Policy": f"{content_policy()}; frame-ancestors 'none'",
         "Cross-Origin-Resource-Policy": "same-origin",
         "Referrer-Policy": "no-referrer",
         "X-Content-Type-Options": "nosniff",
     }
+
+    @web.middleware
+    async def answer_guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        lowered = {name.lower(): value for name, value in request.headers.items()}
+        refusal = guard.refusal(lowered, request.path.split("/")[1])
+        answer: web.StreamResponse
+        if refusal is not None:
+            answer = web.Response(status=refusal[0], text=refusal[1])
+            # Otherwise aiohttp would read the refused body first.
+            answer.force_close()
+        else:
+            try:
+                answer = await handler(request)
+            except web.HTTPException as error:
+                answer = web.Response(status=error.status, text=error.reason)
+            except WorkdirError as error:
+                answer = web.Response(status=503, text=str(error))
+        answer.headers.update(headers)
+        return answer
+
+    return answer_guarded
