@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from podzero.config import Experiment
 from podzero.runtime.cluster.placement import Reservation, described, host_resources
@@ -45,7 +45,8 @@ class Kind(Reservation):
       ahead: how many start before the kinds further down the table; the rest start last. None: all of them.
       work: the metric whose report proves that a process works; if it is a count, it must not be zero.
       patience: how long a process may be silent before it is replaced; None: for any time.
-      restart: what happens when a process is lost.
+      restart: what starts again when a process is lost: it `alone`, wherever there is room; it `with contents` of the
+        newest checkpoint, on any node; or all processes of the run `together`, from the newest checkpoint.
     """
 
     process: type[Process]
@@ -54,7 +55,7 @@ class Kind(Reservation):
     ahead: int | None = None
     work: str = ""
     patience: Patience | None = None
-    restart: str = ""
+    restart: Literal["alone", "with contents", "together"] = "alone"
 
     @property
     def names(self) -> list[str]:
@@ -78,13 +79,13 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
             settings="replay.cpus or replay.memory_gib" if replay.memory_gib else "replay.cpus", environment=CPU_ONLY,
             fed_by={"actor": "samples, states" if stored else "samples"} | stored | prioritized,
             work="replay/size",
-            restart="alone, with the contents of the newest checkpoint; its users connect again",
+            restart="with contents",  # its users connect again
         ),
         Kind(
             "learner", learners, process=LearnerProcess, plural="learners", needed=learners,
             cpus=hosts.get("CPU", 0.0), resources=hosts,
             fed_by={"replay": "batches"},
-            restart="all processes, from the newest checkpoint",
+            restart="together",
         ),
         Kind(
             "inference", servers, process=InferenceProcess, plural="inference servers", needed=servers,
@@ -94,7 +95,6 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
             fed_by={"learner": "parameters", "actor": "positions"},
             work="count/served",
             patience=Patience(START_TIMEOUT_S, server.hang_s, _advice("server", server.resources)),
-            restart="alone; actors wait, or ask another server",
         ),
         Kind(
             "reanalyser", reanalyse.processes, process=ReanalysisProcess, plural="reanalysers",
@@ -103,7 +103,6 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
             fed_by={"learner": "parameters", "replay": "states"},
             ahead=1,  # training needs the samples of one reanalyser, but no actor should wait for the others
             work="count/reanalysed",
-            restart="alone, with other random numbers",
         ),
         Kind(
             "actor", players, process=ActorProcess, plural="actors", needed=min(players, actors.first_processes),
@@ -115,7 +114,6 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
             work="count/moves",
             patience=Patience(START_TIMEOUT_S, math.inf, _advice("actors", actors.resources))
             if actors.resources else None,
-            restart="alone, with other games; unfinished games are lost",
         ),
         Kind(
             "evaluator", 1, process=EvaluatorProcess, plural="evaluators", needed=0,
@@ -123,7 +121,6 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
             fed_by={"learner": "snapshots"},
             ahead=0,  # training needs no ratings
             work="evaluation/step",
-            restart="alone, with the ratings so far",
         ),
     )  # fmt: skip
 

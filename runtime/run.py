@@ -104,7 +104,7 @@ class Run:
                     while (reason := self._end_reason(signals)) is None:
                         self._check_held()
                         self.handle(self._supervisor.listen())
-                        self._supervisor.advance(self._monitor.share_passed(time.monotonic()))
+                        self._supervisor.learner.advance(self._monitor.share_passed(time.monotonic()))
                         for name in self._supervisor.reconcile(self._newest):
                             self._note_restart(name)
                         self._save()
@@ -188,7 +188,6 @@ class Run:
 
     def _pause_s(self, failure: LearnerFailed) -> float:
         """The pause before the workers start again after the learner failed."""
-        assert self._supervisor.learner is not None
         self.handle(last_reports([self._supervisor.learner.leader]))  # they tell the step at which it failed
         return self._learner_failures.pause_s(failure, self._began_at, self._monitor.step, time.monotonic())
 
@@ -214,7 +213,6 @@ class Run:
     def _save_state(self) -> SaveState:
         """Copies what a save needs: the saver's thread must not read what this thread changes."""
         supervisor = self._supervisor
-        assert supervisor.learner is not None
         return SaveState(
             learner=supervisor.learner,
             shards=tuple(supervisor.shards.actors),
@@ -290,7 +288,7 @@ class Run:
     def _save_what_works(self, failure: Exception) -> None:
         """Writes a last checkpoint of a failing run; if that fails too, adds a note to `failure`."""
         # A learner that has failed is not asked: its state may be the cause.
-        if isinstance(failure, TakenOver) or self._supervisor.learner is None or not self._supervisor.learner.can_save:
+        if isinstance(failure, TakenOver) or not self._supervisor.learner.can_save:
             return
         try:
             with suppress(Exception):  # the view itself may have caused the failure

@@ -14,7 +14,7 @@ from typing import Any
 from podzero.config import Experiment
 from podzero.files.storage import StorageError
 from podzero.files.workdir import Workdir
-from podzero.runtime.checkpoints import Checkpoint, SavedShard
+from podzero.runtime.checkpoints import Checkpoint
 from podzero.runtime.cluster.directory import start_directory
 from podzero.runtime.cluster.placement import MEMORY, Node
 from podzero.runtime.cluster.preflight import RUN_VARIABLE
@@ -23,11 +23,10 @@ from podzero.runtime.cluster.remote import STOP_TIMEOUT_S, RemoteActor
 from podzero.runtime.failures import SHARD, Failures
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport
 from podzero.runtime.nodes import RunNodes
-from podzero.runtime.processes.process import Process, RunContext, hosted
-from podzero.runtime.processes.replay import ReplayProcess
+from podzero.runtime.processes.process import RunContext, hosted
 from podzero.runtime.program import CPU_ONLY, Kind, program, start_order
 from podzero.runtime.stopping import StopRequest
-from podzero.runtime.workers import LearnerGroup, ReplayShards, Worker, WorkerGroup, await_end, last_reports
+from podzero.runtime.workers import LearnerGroup, Worker, WorkerGroup, await_end, last_reports
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +55,6 @@ class Supervisor:
         home: str,
         secrets: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.learner: LearnerGroup | None = None
-        self.shards = ReplayShards(self._spawn_shard)
         self.ladder: dict[str, Any] = {}
         """The evaluator's last known rating ladder, which a restarted evaluator continues."""
         self.nodes_since = time.monotonic()
@@ -67,24 +64,20 @@ class Supervisor:
         self._nodes = RunNodes(cluster, experiment, home, CPU_ONLY)
         self._home = home
         self._context = RunContext(experiment, workdir, run="", store=None, directory=None, secrets=dict(secrets))
-        self._program = {kind.name: kind for kind in program(experiment)}
-        self._failures = Failures(self._program.values(), self._nodes.describe)
-        # Shards and learner start on nodes chosen beforehand; all others one by one, wherever there is room.
-        self._groups = {
-            name: WorkerGroup(kind, self._spawn_alone)
-            for name, kind in self._program.items()
-            if name not in ("replay", "learner")
-        }
+        table = program(experiment)
+        self._failures = Failures(table, self._nodes.describe)
+        self._groups = {kind.name: WorkerGroup(kind, self._spawn) for kind in table if kind.restart != "together"}
+        """The groups whose workers are replaced one by one."""
+        self.learner = LearnerGroup(next(kind for kind in table if kind.restart == "together"), self._spawn)
+        self.shards = self._groups["replay"]
         self._samplers = (self._groups["actor"], self._groups["reanalyser"])
         self._evaluators = self._groups["evaluator"]
         self._evaluators.wanted = 0
         self._first_attempt = 0
         self._starts: Counter[str] = Counter()
         self._learner_resources: PlacementGroup | None = None
-        self._noted: dict[int, Worker] = {}
-        """The last process of each shard, by index, whose loss has been noted."""
-        self._homeless: set[int] = set()
-        """Indices of the lost shards that no node can run."""
+        self._stranded: set[str] = set()
+        """The lost shards that no node can run."""
         self._look_at = 0.0
 
     def start(self, checkpoint: Checkpoint | None) -> None:
@@ -116,11 +109,11 @@ class Supervisor:
         nodes = self._nodes.wait(self._stopping)
         self.nodes_since = time.monotonic()
         try:
-            contents = [checkpoint.shard(index) if checkpoint else [] for index in range(len(nodes.shards))]
-            self.shards.start(nodes.shards, contents)
+            for index, node in enumerate(nodes.shards):
+                self.shards.start(index, node, contents=checkpoint.shard(index) if checkpoint else [])
             with self._nodes.prepared_hosts(nodes.learner, self._context.run) as coordinator:
                 self._context = replace(self._context, coordinator=coordinator)
-                self.learner = LearnerGroup(self._spawn_learner(nodes.learner))
+                self._start_learner(nodes.learner)
                 self.scale()
                 self.shards.await_ready()
                 self.learner.await_ready()
@@ -141,12 +134,7 @@ class Supervisor:
           NodeLost: one of its hosts is gone with its node.
           LearnerFailed: it failed.
         """
-        return self.learner is not None and self.learner.working
-
-    def advance(self, share: float) -> None:
-        """Tells the learner which share of the run's minutes and games has passed; never waits for it."""
-        if self.learner is not None:
-            self.learner.advance(share)
+        return self.learner.working
 
     @property
     def evaluator(self) -> Worker | None:
@@ -168,24 +156,19 @@ class Supervisor:
         Returns:
           the names of the workers that ended and of the shards that were replaced.
         """
-
-        def contents(index: int) -> list[SavedShard]:
-            return saved.shard(index) if (saved := newest()) else []
-
-        for worker in [*self.shards.workers, *self._workers]:
+        for worker in self._workers:
             if worker.worked:
                 self._failures.note_work(worker.actor.name)
-        self.shards.check_restarts()
-        replaced = self._replace_shards(contents)
         ended = [name for group in self._groups.values() for name in self._remove_ended(group)]
-        if replaced or ended or time.monotonic() >= self._look_at:
+        restarted = self._restart_shards(newest)
+        if restarted or ended or time.monotonic() >= self._look_at:
             self.scale()
-        return [*replaced, *ended]
+        return restarted + [name for name in ended if name not in self.shards.kind.names]
 
     def scale(self) -> None:
         """Starts the missing workers that may start again and for which nodes have room."""
         self._look_at = time.monotonic() + LOOK_EVERY_S
-        groups = self._groups.values()
+        groups = [group for group in self._groups.values() if group.kind.restart == "alone"]
         nodes = [] if all(group.complete for group in groups) else self._nodes.for_workers()
         for kind, limit in start_order(group.kind for group in groups):
             group = self._groups[kind.name]
@@ -193,20 +176,22 @@ class Supervisor:
                 continue  # their constructors wait for all shards
             where = self._nodes.with_accelerators() if kind.resources and not group.complete else nodes
             usable = self._failures.usable(kind.name, [node for node in where if group.could_run_on(node)])
-            for name, node in group.scale(usable, self._taken(), self._failures.may_start, limit).items():
-                log.info("%s starts on %s", name, node)
+            absent = group.missing(limit, self._failures.may_start)
+            for index, node in zip(absent, group.places(len(absent), usable, self._taken()), strict=False):
+                group.start(index, node)
+                log.info("%s starts on %s", kind.names[index], node)
         missing = [cpus for group in groups for cpus in group.missing_cpus]
-        self._nodes.request_capacity(self._taken(), missing + [self._program["replay"].cpus] * len(self._homeless))
+        self._nodes.request_capacity(self._taken(), missing + [self.shards.kind.cpus] * len(self._stranded))
 
     def listen(self) -> Iterator[MetricsReport | LogReport]:
         """All workers' reports that have arrived since the last call; never waits for a worker."""
-        for worker in [*self.shards.workers, *self._workers, *self._learners]:
+        for worker in [*self._workers, *self.learner.workers.values()]:
             yield from worker.reports()
 
     def traceable(self) -> list[RemoteActor]:
         """The processes that play, serve, reanalyse or train."""
-        groups = (self._groups["inference"], *self._samplers)
-        return [worker.actor for worker in [*self._learners, *(w for group in groups for w in group.workers.values())]]
+        groups = (self.learner, self._groups["inference"], *self._samplers)
+        return [worker.actor for group in groups for worker in group.workers.values()]
 
     def stop_actors(self) -> list[MetricsReport | LogReport]:
         """Asks actors and reanalysers to stop, kills the slow, then ends the servers; returns their last reports."""
@@ -226,8 +211,7 @@ class Supervisor:
 
     def stop_learner(self) -> list[MetricsReport | LogReport]:
         """Ends training and returns the last reports; learner and replay still answer calls afterwards."""
-        assert self.learner is not None
-        return self.learner.stop() + last_reports(self.shards.workers)
+        return self.learner.stop() + last_reports(list(self.shards.workers.values()))
 
     def judge_last(self, step: int) -> Worker | None:
         """Asks the evaluator to judge the snapshot of `step` and to end; starts it if it is missing, after the actors.
@@ -248,80 +232,51 @@ class Supervisor:
 
     def kill(self) -> None:
         """Ends all workers at once and releases what they reserved."""
-        for group in (*self._samplers, self._groups["inference"]):
+        for group in (*self._samplers, self._groups["inference"], self._evaluators, self.learner, self.shards):
             group.kill()
-        self.stop_evaluator()
-        if self.learner is not None:
-            self.learner.kill()
-        self.shards.kill()
+        self._evaluators.wanted = 0
         if self._learner_resources is not None:
             self._learner_resources.release()
             self._learner_resources = None
+        self._stranded = set()
         self._nodes.request_capacity({}, [])
-        self.learner = None
-
-    @property
-    def _learners(self) -> list[Worker]:
-        return self.learner.workers if self.learner else []
 
     @property
     def _workers(self) -> list[Worker]:
-        """All inference servers, actors and reanalysers, and the evaluator."""
-        return [worker for group in self._groups.values() for worker in list(group.workers.values())]
+        """All workers but the learner's."""
+        return [worker for group in self._groups.values() for worker in group.workers.values()]
 
-    def _taken(self, except_shard: int | None = None) -> dict[str, float]:
-        """The CPUs that the workers have reserved, by node; leaves out the shard of this index."""
-        shards = [worker for index, worker in enumerate(self.shards.workers) if index != except_shard]
-        reserved = [(worker, group.kind.cpus) for group in self._groups.values() for worker in group.workers.values()]
+    def _taken(self) -> dict[str, float]:
+        """The CPUs that these workers have reserved, by node."""
         taken: dict[str, float] = defaultdict(float)
-        for worker, cpus in [*reserved, *((worker, self._program["replay"].cpus) for worker in shards)]:
-            if worker.actor.node is not None:
-                taken[worker.actor.node] += cpus
+        for group in self._groups.values():
+            for worker in group.workers.values():
+                if worker.actor.node is not None:
+                    taken[worker.actor.node] += group.kind.cpus
         return taken
 
-    # Starting a process: the table gives its class and resources, the context what it shares with the others.
-
-    def _spawn_alone(self, kind: Kind, index: int, node: Node) -> Worker:
-        """Starts a process that can be replaced alone."""
-        return self._spawn(kind, self._process(kind, index), node)
-
-    def _spawn_learner(self, hosts: Sequence[Node]) -> list[Worker]:
+    def _start_learner(self, hosts: Sequence[Node]) -> None:
         """Reserves the resources of all learner hosts together and starts a process on each host."""
-        kind, bundles = self._program["learner"], list[Bundle | None]([None] * len(hosts))
-        if kind.resources:
+        resources, bundles = self.learner.kind.resources, list[Bundle | None]([None] * len(hosts))
+        if resources:
             timeout_s = 60 * self._context.experiment.cluster.join_minutes
-            self._learner_resources = self._cluster.reserve(hosts, kind.resources, timeout_s)
+            self._learner_resources = self._cluster.reserve(hosts, resources, timeout_s)
             bundles = list(self._learner_resources.bundles)
-        places = enumerate(zip(hosts, bundles, strict=True))
-        return [self._spawn(kind, self._process(kind, rank), node, bundle) for rank, (node, bundle) in places]
+        for rank, (node, bundle) in enumerate(zip(hosts, bundles, strict=True)):
+            self.learner.start(rank, node, bundle=bundle)
 
-    def _spawn_shard(self, index: int, node: Node, contents: Sequence[SavedShard]) -> Worker:
-        """Starts a shard, without a reservation if its CPUs or memory are taken: a run needs all of its shards."""
-        kind = self._program["replay"]
-        free = node.cpus - self._taken(except_shard=index).get(node.id, 0.0)
-        shards = 1 + sum(
-            worker.actor.node == node.id for other, worker in enumerate(self.shards.workers) if other != index
-        )
-        if free < kind.cpus or node.resources.get(MEMORY, 0.0) < shards * kind.memory:
-            kind = replace(kind, cpus=0.0, memory=0)
+    def _spawn(self, kind: Kind, index: int, node: Node, bundle: Bundle | None = None, **parts: Any) -> RemoteActor:
+        """Starts a process: the table gives its class and resources, the context what it shares with the others."""
         name = kind.names[index]
-        return self._spawn(kind, ReplayProcess(name, self._context, index, self._attempt(name), contents), node)
-
-    def _process(self, kind: Kind, index: int) -> Process:
-        """The process of this kind and index, ready to start."""
-        name = kind.names[index]
-        return kind.process(name, replace(self._context, ladder=self.ladder), index, self._attempt(name))
-
-    def _attempt(self, name: str) -> int:
-        """The number of a process's next attempt, which no earlier attempt had."""
+        # The number of the attempt, which no earlier attempt of this name had.
         attempt = self._first_attempt + self._starts[name]
         self._starts[name] += 1
-        return attempt
-
-    def _spawn(self, kind: Kind, process: Process, node: Node, bundle: Bundle | None = None) -> Worker:
-        actor = self._cluster.spawn(
-            hosted(type(process)),
-            process.name,
+        process = kind.process(name, replace(self._context, ladder=self.ladder), index, attempt, **parts)
+        if kind.restart == "with contents" and not self._has_room(node, kind, name):
+            kind = replace(kind, cpus=0.0, memory=0)  # a run needs all of its shards
+        return self._cluster.spawn(
+            hosted(kind.process),
+            name,
             process,
             cpus=kind.cpus,
             memory=kind.memory,
@@ -330,9 +285,13 @@ class Supervisor:
             node=node,
             bundle=bundle,
         )
-        return Worker(actor, metric=kind.work)
 
-    # Replacing what ended.
+    def _has_room(self, node: Node, kind: Kind, name: str) -> bool:
+        """Whether the CPUs and the memory of one more shard are free on a node."""
+        others = [one.actor.node for other, one in self.shards.workers.items() if other != name]
+        memory = (1 + others.count(node.id)) * kind.memory
+        free = node.cpus - self._taken().get(node.id, 0.0)
+        return free >= kind.cpus and node.resources.get(MEMORY, 0.0) >= memory
 
     def _remove_ended(self, group: WorkerGroup) -> list[str]:
         """Removes the ended workers of a group; returns their names."""
@@ -342,32 +301,29 @@ class Supervisor:
             self._failures.note_end(name, node, error, alive)
         return list(ended)
 
-    def _replace_shards(self, contents: Callable[[int], list[SavedShard]]) -> list[str]:
+    def _restart_shards(self, newest: Callable[[], Checkpoint | None]) -> list[str]:
         """Restarts the lost shards that may start again; returns their names."""
-        replaced, all_lost = [], self.shards.lost()
-        self._homeless &= {index for index, _ in all_lost}
-        for index, loss in all_lost:
-            name, lost = f"{SHARD}-{index}", self.shards.workers[index]
-            if self._noted.get(index) is not lost:
-                self._noted[index] = lost
-                self._failures.note_end(name, lost.actor.node, loss, [])
-            if not self._failures.may_start(name):
-                continue
+        group, restarted, stranded = self.shards, list[str](), set[str]()
+        for index in group.missing(group.wanted, self._failures.may_start):
+            name = group.kind.names[index]
             try:
-                saved = contents(index)
+                saved = newest()
             except StorageError as failure:  # it may pass, and an empty shard in its place would not
                 self._failures.note_end(name, None, failure, [])
                 continue
             nodes = self._failures.usable(SHARD, self._nodes.for_workers())
-            if self.shards.replace(index, nodes, saved):
-                self._homeless.discard(index)
-                replaced.append(name)
-            elif index not in self._homeless:
-                self._homeless.add(index)
-                log.warning(
-                    "%s is lost (%s), and no node can run it: it restarts when one joins. Until then its samples are "
-                    "missing",
-                    name,
-                    loss,
-                )
-        return replaced
+            for node in group.places(1, nodes, {}):
+                contents = saved.shard(index) if saved else []
+                what = f"the contents of {contents[0].folder}" if contents else "no contents"
+                log.warning("%s restarts on %s with %s", name, node, what)
+                group.restart(index, node, contents=contents)
+                restarted.append(name)
+            if not nodes:
+                stranded.add(name)
+        for name in sorted(stranded - self._stranded):
+            log.warning(
+                "%s is lost, and no node can run it: it restarts when one joins. Until then its samples are missing",
+                name,
+            )
+        self._stranded = stranded
+        return restarted

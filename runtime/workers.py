@@ -1,8 +1,9 @@
-"""The driver's view of processes: one worker, a group of one kind, all replay shards, all learner hosts."""
+"""The driver's view of processes: one worker, and a group of one kind, which obeys what its kind says of losses."""
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from podzero.core.errors import TRY_AGAIN, ClusterError, PodzeroError, described
-from podzero.runtime.checkpoints import SavedShard
 from podzero.runtime.cluster.placement import Node, actor_places
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, STOP_TIMEOUT_S, Call, NodeLost, RemoteActor, WorkerDied
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport
@@ -39,6 +39,10 @@ class Worker:
     """Why the worker can no longer be used; None while it can."""
     metric: str = ""
     """The metric that shows that it works (`Kind.work`)."""
+    built: Call | None = None
+    """The pending `ready` of a worker that restarts with contents; None once it has answered."""
+    built_by: float = math.inf
+    """Monotonic time by which it must have."""
     worked: bool = False
     """Whether it has reported any work."""
     _drain: Call | None = None
@@ -48,6 +52,8 @@ class Worker:
 
     def ended(self) -> Exception | None:
         """Why the worker no longer works; None while it does."""
+        if self.failure is None and self.built is not None:
+            self._check_built(self.built)
         if self.failure is None and self.work is not None and self.work.done:
             try:
                 self.work.result(ANSWER_TIMEOUT_S)
@@ -56,6 +62,19 @@ class Worker:
             else:
                 return WorkerDied(f"{self.actor.name} ended its work before the end of the run")
         return self.failure
+
+    def _check_built(self, built: Call) -> None:
+        if built.done:
+            self.built = None
+            try:
+                built.result(ANSWER_TIMEOUT_S)
+            except Exception as failure:
+                self.failure = failure
+        elif time.monotonic() >= self.built_by:
+            self.failure = ClusterError(
+                f"{self.actor.name} has not listened for {BUILD_TIMEOUT_S:.0f} s since it was restarted on node "
+                f"{self.actor.node}: is the node overloaded, or without the CPUs or memory that it reserves?"
+            )
 
     def check_silence(self, patience: Patience) -> None:
         """Marks the worker as failed if it has been silent for too long."""
@@ -105,25 +124,32 @@ class WorkerEnd(NamedTuple):
 
 
 class WorkerGroup:
-    """The workers of one kind: as many as are wanted, if nodes have room for them.
+    """The workers of one kind. `Kind.restart` decides where they start again, and what the loss of one ends.
 
     Args:
       kind: the row of the program's table.
-      spawn: starts the process of an index on a node.
+      spawn: starts the process of an index on a node; further arguments are those of `start`.
     """
 
-    def __init__(self, kind: Kind, spawn: Callable[[Kind, int, Node], Worker]) -> None:
+    def __init__(self, kind: Kind, spawn: Callable[..., RemoteActor]) -> None:
         self.kind = kind
         self.wanted = kind.count
         """How many workers there should be; they take the first names."""
         self.workers: dict[str, Worker] = {}
-        """The workers by name, without those for which no node has room yet."""
+        """The workers by name, without those that have not started or are lost."""
+        self._newest: dict[str, RemoteActor] = {}
+        """The newest process of each name, which may be lost."""
         self._spawn = spawn
 
     @property
+    def actors(self) -> list[RemoteActor]:
+        """The newest process of each name. A checkpoint asks all of them, so that it fails while one is lost."""
+        return list(self._newest.values())
+
+    @property
     def complete(self) -> bool:
-        """Whether every wanted worker has been started."""
-        return len(self.workers) >= self.wanted
+        """Whether every wanted worker has been started, and none is still restarting."""
+        return len(self.workers) >= self.wanted and all(worker.built is None for worker in self.workers.values())
 
     @property
     def missing_cpus(self) -> list[float]:
@@ -135,34 +161,40 @@ class WorkerGroup:
         has, needed = node.resources, self.kind.resources
         return node.cpus >= self.kind.cpus and all(has.get(name, 0.0) >= amount for name, amount in needed.items())
 
-    def scale(
-        self,
-        nodes: Sequence[Node],
-        taken: Mapping[str, float],
-        may_start: Callable[[str], bool],
-        limit: int,
-    ) -> dict[str, Node]:
-        """Starts the missing workers for which nodes have room.
+    def start(self, index: int, node: Node, **parts: Any) -> Worker:
+        """Starts the worker of an index on a node, in the place of a lost one; returns before it is built."""
+        name = self.kind.names[index]
+        if name in self._newest:
+            self._newest[name].kill()
+        actor = self._newest[name] = self._spawn(self.kind, index, node, **parts)
+        worker = self.workers[name] = Worker(actor, metric=self.kind.work)
+        if self.kind.restart == "alone":
+            worker.work = actor.begin("run")
+        return worker
 
-        Args:
-          nodes: the nodes on which workers may start.
-          taken: the CPUs that the run already uses, by node id.
-          may_start: whether the worker with this name may start now.
-          limit: considers only the first `limit` workers.
+    def restart(self, index: int, node: Node, **parts: Any) -> None:
+        """Starts a lost worker with contents again, which must be built in time."""
+        worker = self.start(index, node, **parts)
+        worker.built, worker.built_by = worker.actor.begin("ready"), time.monotonic() + BUILD_TIMEOUT_S
 
-        Returns:
-          the node of each started worker, by the worker's name.
+    def missing(self, limit: int, may_start: Callable[[str], bool]) -> list[int]:
+        """The indices, below `limit`, of the wanted workers that are not there and may start now."""
+        names = self.kind.names[: min(self.wanted, limit)]
+        return [index for index, name in enumerate(names) if name not in self.workers and may_start(name)]
+
+    def places(self, count: int, nodes: Sequence[Node], taken: Mapping[str, float]) -> list[Node]:
+        """The nodes for up to `count` more workers; `taken` are the CPUs that the run uses, by node id.
+
+        Workers with contents start in any case, since training needs all of them, on the nodes with the fewest.
         """
-        wanted = self.kind.names[: min(self.wanted, limit)]
-        absent = [index for index, name in enumerate(wanted) if name not in self.workers and may_start(name)]
-        started = {}
         running = Counter(worker.actor.node for worker in self.workers.values() if worker.actor.node is not None)
-        places = actor_places(nodes, taken, self.kind.cpus, len(absent), self.kind.resources, running)
-        for index, node in zip(absent, places, strict=False):
-            worker = self.workers[wanted[index]] = self._spawn(self.kind, index, node)
-            worker.work = worker.actor.begin("run")
-            started[wanted[index]] = node
-        return started
+        if self.kind.restart == "alone":
+            return actor_places(nodes, taken, self.kind.cpus, count, self.kind.resources, running)
+        places: list[Node] = []
+        for _ in range(count if nodes else 0):
+            places.append(min(nodes, key=lambda node: (running[node.id], -node.cpus, node.id)))
+            running[places[-1].id] += 1
+        return places
 
     def remove_ended(self) -> dict[str, WorkerEnd]:
         """Removes the workers that have ended or were silent for too long; returns how each ended, by name."""
@@ -175,14 +207,21 @@ class WorkerGroup:
             if (error := worker.ended()) is not None
         }
         for name in ended:
-            self.workers.pop(name).actor.kill()
+            worker = self.workers.pop(name)
+            # One with contents may still serve them until its successor starts.
+            if self.kind.restart == "alone":
+                worker.actor.kill()
         return ended
 
+    def await_ready(self) -> None:
+        """Waits until all workers are built; raises the first error that kept one from it."""
+        await_answers([(worker, worker.actor.begin("ready")) for worker in self.workers.values()], BUILD_TIMEOUT_S)
+
     def kill(self) -> None:
-        """Ends all workers at once."""
-        for worker in self.workers.values():
-            worker.actor.kill()
-        self.workers = {}
+        """Ends all workers at once, the first one last: the others of a learner would report that it is silent."""
+        for actor in reversed(self._newest.values()):
+            actor.kill()
+        self.workers, self._newest = {}, {}
 
 
 def await_end(workers: Sequence[Worker], timeout_s: float) -> None:
@@ -226,96 +265,6 @@ def last_reports(workers: Sequence[Worker], timeout_s: float = ANSWER_TIMEOUT_S)
     return reports
 
 
-class _Restart(NamedTuple):
-    """A restart of a shard that is under way."""
-
-    ready: Call
-    node: Node
-    deadline: float
-    """Monotonic time by which the shard must listen."""
-
-
-class ReplayShards:
-    """All replay shards. One that dies is restarted; its users find the new address in the directory.
-
-    Args:
-      spawn: starts the shard of an index on a node, with the first of the given contents that is whole.
-    """
-
-    def __init__(self, spawn: Callable[[int, Node, Sequence[SavedShard]], Worker]) -> None:
-        self._spawn = spawn
-        self.workers: list[Worker] = []
-        self._restarts: dict[int, _Restart] = {}
-
-    @property
-    def actors(self) -> list[RemoteActor]:
-        """The shards' remote actors, some of which may still be starting."""
-        return [worker.actor for worker in self.workers]
-
-    def start(self, nodes: Sequence[Node], contents: Sequence[Sequence[SavedShard]]) -> None:
-        """Starts one shard on each of `nodes`, with the first of its `contents` that is whole; returns at once."""
-        places = enumerate(zip(nodes, contents, strict=True))
-        self.workers = [self._spawn(index, node, found) for index, (node, found) in places]
-
-    def await_ready(self) -> None:
-        """Waits until all shards listen."""
-        await_answers([(worker, worker.actor.begin("ready")) for worker in self.workers], BUILD_TIMEOUT_S)
-
-    @property
-    def complete(self) -> bool:
-        """Whether no shard is known to have failed or is being restarted."""
-        return not self._restarts and not self.lost()
-
-    def lost(self) -> list[tuple[int, Exception]]:
-        """The index of each shard that failed, and why it failed."""
-        return [(index, end) for index, worker in enumerate(self.workers) if (end := worker.ended()) is not None]
-
-    def replace(self, index: int, nodes: Sequence[Node], contents: Sequence[SavedShard]) -> bool:
-        """Restarts a lost shard on the node with the fewest shards; returns False if `nodes` is empty.
-
-        Args:
-          index: the index of the shard.
-          nodes: the nodes on which shards may start.
-          contents: the shard's contents in each checkpoint, newest first; it takes the first that is whole, or none.
-        """
-        if not nodes:
-            return False
-        crowded = Counter(worker.actor.node for other, worker in enumerate(self.workers) if other != index)
-        self._restart(index, min(nodes, key=lambda node: (crowded[node.id], -node.cpus, node.id)), contents)
-        return True
-
-    def check_restarts(self) -> None:
-        """Checks shards that are being restarted: one that failed, or does not listen in time, is `lost` again."""
-        for index, restart in list(self._restarts.items()):
-            if restart.ready.done:
-                del self._restarts[index]
-                try:
-                    restart.ready.result(ANSWER_TIMEOUT_S)
-                except Exception as failure:
-                    self.workers[index].failure = failure
-            elif time.monotonic() >= restart.deadline:
-                del self._restarts[index]
-                self.workers[index].failure = ClusterError(
-                    f"replay-{index} has not listened for {BUILD_TIMEOUT_S:.0f} s since it was restarted on "
-                    f"{restart.node}: is the node overloaded, or without the CPUs or memory that it reserves "
-                    "(replay.cpus, replay.memory_gib)?"
-                )
-
-    def kill(self) -> None:
-        """Ends all shards at once."""
-        for worker in self.workers:
-            worker.actor.kill()
-        self.workers, self._restarts = [], {}
-
-    def _restart(self, index: int, node: Node, contents: Sequence[SavedShard]) -> None:
-        held = f"the contents of {contents[0].folder}" if contents else "no contents"
-        log.warning("replay-%d restarts on %s with %s", index, node, held)
-        self.workers[index].actor.kill()
-        self.workers[index] = self._spawn(index, node, contents)
-        ready = self.workers[index].actor.begin("ready")
-        self._restarts[index] = _Restart(ready, node, time.monotonic() + BUILD_TIMEOUT_S)
-
-
 class RunFailed(PodzeroError, RuntimeError):
     """The run cannot continue; the message says which worker failed, why, and what to do."""
 
@@ -332,63 +281,60 @@ class LearnerFailed(PodzeroError, RuntimeError):
     """The learner failed, or its process died although its node did not; its cause is what a host raised."""
 
 
-class LearnerGroup:
-    """The workers of all learner hosts, rank 0 first."""
+class LearnerGroup(WorkerGroup):
+    """The learner's hosts, rank 0 first, which start, train and save together; the loss of one is the loss of all."""
 
-    def __init__(self, workers: Sequence[Worker]) -> None:
-        self.workers = list(workers)
-        self._advance: Call | None = None
+    _advance: Call | None = None
+    """The pending `advance` of host 0."""
 
     @property
     def leader(self) -> Worker:
         """The worker of host 0, which decides, publishes and reports."""
-        return self.workers[0]
+        return self.workers[self.kind.names[0]]
 
     def await_ready(self) -> None:
-        """Waits until all hosts have built their learners."""
-        calls = [(worker, worker.actor.begin("ready")) for worker in self.workers]
+        """Waits until all hosts have built their learners; raises the first error, or the loss of a node behind it."""
+        calls = [(worker, worker.actor.begin("ready")) for worker in self.workers.values()]
         try:
             await_answers(calls, BUILD_TIMEOUT_S)
         except NodeLost:
             raise
         except WorkerDied as death:  # which the loss of another host may have caused
-            for loss in _dead(calls):
-                if isinstance(loss, NodeLost):
-                    raise loss from death
+            _dead(calls, death)
             raise
 
     def begin(self) -> None:
         """Starts training."""
-        for worker in self.workers:
+        for worker in self.workers.values():
             worker.work = worker.actor.begin("run")
 
     @property
     def working(self) -> bool:
-        """Whether all hosts train; False once host 0 has ended its work without an error.
+        """Whether all hosts train; False before that, and once host 0 has ended its work without an error.
 
         Raises:
           NodeLost: a host is gone with its node.
           LearnerFailed: a host failed.
         """
-        for worker in self.workers:
+        for worker in self.workers.values():
             if worker.work is not None and worker.work.done:
-                self._check(worker)
-        work = self.leader.work
-        return work is not None and not work.done
+                self._check(worker, worker.work)
+        return bool(self.workers) and self.leader.work is not None and not self.leader.work.done
 
     @property
     def can_save(self) -> bool:
         """Whether all hosts train, so that the state that they would save is whole."""
-        return all(worker.work is not None and not worker.work.done for worker in self.workers)
+        works = [worker.work for worker in self.workers.values()]
+        return bool(works) and all(work is not None and not work.done for work in works)
 
     def advance(self, share: float) -> None:
         """Tells host 0 what share of the run's minutes and games has passed (`Progress.tell`); never waits for it."""
-        if self._advance is None or self._advance.done:
+        if self.workers and (self._advance is None or self._advance.done):
             self._advance = self.leader.actor.begin("advance", share)
 
     def checkpoint(self, folder: Path) -> int:
         """Saves the state at the end of the dispatch under way; returns its step once all hosts have written."""
-        saves = [worker.actor.begin("checkpoint", folder, CHECKPOINT_TIMEOUT_S) for worker in self.workers]
+        saves = [actor.begin("checkpoint", folder, CHECKPOINT_TIMEOUT_S) for actor in self.actors]
         # A host raises its own error first, which says more than that it did not answer.
         deadline = time.monotonic() + CHECKPOINT_TIMEOUT_S + ANSWER_TIMEOUT_S
         steps = {int(save.result(max(0.0, deadline - time.monotonic()))) for save in saves}
@@ -398,36 +344,33 @@ class LearnerGroup:
     def stop(self) -> list[MetricsReport | LogReport]:
         """Ends training on all hosts, which still answer afterwards; returns their last reports."""
         self.leader.actor.ask("stop", timeout_s=STOP_TIMEOUT_S)
-        for worker in self.workers:
+        for worker in self.workers.values():
             if worker.work is not None:
-                _await_host(worker)
-        return last_reports(self.workers)
+                try:
+                    worker.work.result(4 * STOP_TIMEOUT_S)
+                except (ClusterError, WorkerDied):
+                    raise
+                except Exception as failure:
+                    raise ClusterError(f"{worker.actor.name} failed while it ended: {described(failure)}") from failure
+        return last_reports(list(self.workers.values()))
 
-    def kill(self) -> None:
-        """Ends all hosts at once, host 0 last: the others would report that it is silent."""
-        for worker in reversed(self.workers):
-            worker.actor.kill()
-
-    def _check(self, worker: Worker) -> None:
+    def _check(self, worker: Worker, work: Call) -> None:
         """Raises the error that ended a host's work; if another host's loss caused it, raises that loss."""
-        assert worker.work is not None
         try:
-            worker.work.result(ANSWER_TIMEOUT_S)
+            work.result(ANSWER_TIMEOUT_S)
         except NodeLost:
             raise
         except Exception as failure:
-            dead = _dead([(other, other.work) for other in self.workers if other is not worker and other.work])
-            for loss in dead:
-                if isinstance(loss, NodeLost):
-                    raise loss from failure
+            others = [(other, other.work) for other in self.workers.values() if other is not worker and other.work]
+            dead = _dead(others, failure)
             if isinstance(failure, WorkerDied):
                 dead.insert(0, failure)
             reason = "; ".join(map(str, dead)) or f"{worker.actor.name} failed: {failure}"
             raise LearnerFailed(reason) from failure
 
 
-def _dead(calls: Sequence[tuple[Worker, Call]]) -> list[WorkerDied]:
-    """Finds the hosts whose processes died, since that may be why another host failed; a lost node ends the search."""
+def _dead(calls: Sequence[tuple[Worker, Call]], failure: Exception) -> list[WorkerDied]:
+    """Finds the hosts whose processes died, which may be why another host failed; raises the loss of a node at once."""
     deadline = time.monotonic() + BLAME_TIMEOUT_S
     pending, dead = list(calls), list[WorkerDied]()
     while pending and time.monotonic() < deadline:
@@ -435,22 +378,11 @@ def _dead(calls: Sequence[tuple[Worker, Call]]) -> list[WorkerDied]:
             pending.remove((worker, call))
             try:
                 call.result(ANSWER_TIMEOUT_S)
+            except NodeLost as loss:
+                raise loss from failure
             except WorkerDied as loss:
                 dead.append(loss)
-                if isinstance(loss, NodeLost):
-                    return dead
-            except Exception as failure:  # an error of the program, like that of the first host
-                log.warning("%s failed as well", worker.actor.name, exc_info=failure)
+            except Exception as another:  # an error of the program, like that of the first host
+                log.warning("%s failed as well", worker.actor.name, exc_info=another)
         time.sleep(POLL_S)
     return dead
-
-
-def _await_host(worker: Worker) -> None:
-    """Waits for the end of a host's work."""
-    assert worker.work is not None
-    try:
-        worker.work.result(4 * STOP_TIMEOUT_S)
-    except (ClusterError, WorkerDied):
-        raise
-    except Exception as failure:
-        raise ClusterError(f"{worker.actor.name} failed while it ended: {described(failure)}") from failure

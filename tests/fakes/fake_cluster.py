@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+from podzero.config import load
 from podzero.core.errors import ClusterError
 from podzero.files.storage import LEARNER_FOLDER, LEARNER_MANIFEST, SHARD_MANIFEST
 from podzero.runtime.cluster.placement import Node
@@ -14,6 +15,8 @@ from podzero.runtime.processes.inference import InferenceProcess
 from podzero.runtime.processes.learner import LearnerProcess
 from podzero.runtime.processes.reanalyser import ReanalysisProcess
 from podzero.runtime.processes.replay import ReplayProcess
+from podzero.runtime.program import program
+from podzero.runtime.workers import LearnerGroup
 
 PENDING = object()
 """The answer of a method that has not returned yet."""
@@ -158,3 +161,15 @@ class FakeCluster:
 def cpu_node(name, cpus=8.0, **resources):
     """A node without accelerators and labels."""
     return Node(name, f"host-{name}", cpus, {"CPU": cpus, **resources}, {})
+
+
+def learner_group(*actors):
+    """The learner's group whose hosts, by rank, are these remote actors; it does not train yet."""
+    hosts = len(actors)
+    table = program(
+        load("tic_tac_toe", [f"cluster.hosts={hosts}", f"replay.shards={hosts}", f"learner.batch_size={64 * hosts}"])
+    )
+    group = LearnerGroup(next(kind for kind in table if kind.name == "learner"), lambda kind, rank, node: actors[rank])
+    for rank in range(len(actors)):
+        group.start(rank, None)
+    return group

@@ -7,7 +7,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from fake_cluster import PENDING, FakeRemoteActor, save_shard, saves_learner
+from fake_cluster import PENDING, FakeRemoteActor, learner_group, save_shard, saves_learner
 
 from podzero.core.errors import ClusterError
 from podzero.files.directory_lock import TakenOver
@@ -23,7 +23,7 @@ from podzero.runtime.run import STOPPED, Run
 from podzero.runtime.saving import Saved, Saver
 from podzero.runtime.start import LastCheckpointFailed
 from podzero.runtime.stopping import StopSignals
-from podzero.runtime.workers import LearnerGroup, RunFailed, Worker
+from podzero.runtime.workers import RunFailed, Worker
 
 
 class FakeSupervisor:
@@ -31,7 +31,7 @@ class FakeSupervisor:
 
     def __init__(self, rounds=3, reports=()):
         self.rounds, self.reports = rounds, list(reports)
-        self.learner = LearnerGroup([Worker(FakeRemoteActor("learner", checkpoint=saves_learner(8), snapshot=8))])
+        self.learner = learner_group(FakeRemoteActor("learner", checkpoint=saves_learner(8), snapshot=8))
         self.shards = SimpleNamespace(actors=[FakeRemoteActor("replay-0", checkpoint=save_shard)])
         self.evaluator = None
         self.ladder = {}
@@ -42,6 +42,7 @@ class FakeSupervisor:
         self.failing = {}
         self.nodes_since = time.monotonic()
         self.shares = []
+        self.learner.advance = self.shares.append
         self.judgement = {"run": PENDING, "drain": []}
         """What the evaluator answers."""
 
@@ -56,15 +57,12 @@ class FakeSupervisor:
             failure, self.failure = self.failure, None
             raise failure
 
-    def advance(self, share):
-        self.shares.append(share)
-
     def reconcile(self, newest):
         ended, self.ended = self.ended, []
         return ended
 
     def traceable(self):
-        return [worker.actor for worker in self.learner.workers]
+        return [worker.actor for worker in self.learner.workers.values()]
 
     def start(self, checkpoint):
         self.rounds = 3

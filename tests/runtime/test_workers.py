@@ -6,13 +6,13 @@ import logging
 from pathlib import Path
 
 import pytest
-from fake_cluster import PENDING, FakeRemoteActor
+from fake_cluster import PENDING, FakeRemoteActor, learner_group
 
 from podzero.core.errors import ClusterError
 from podzero.runtime import workers
 from podzero.runtime.cluster.remote import NodeLost, WorkerDied
 from podzero.runtime.monitoring.log_file import log_to_file
-from podzero.runtime.workers import CHECKPOINT_TIMEOUT_S, LearnerFailed, LearnerGroup, Worker
+from podzero.runtime.workers import CHECKPOINT_TIMEOUT_S, LearnerFailed, Worker
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def make_group():
             FakeRemoteActor(name, f"node-{name}", history, **({"run": PENDING, "drain": []} | answers))
             for name in names
         ]
-        learner = LearnerGroup([Worker(actor) for actor in actors])
+        learner = learner_group(*actors)
         learner.begin()
         history.clear()
         return learner, actors, history
@@ -61,7 +61,7 @@ def test_host_0_alone_is_told_the_share_of_the_run_by_one_call_at_a_time(make_gr
 
 
 def test_a_group_that_has_not_begun_does_not_work():
-    assert not LearnerGroup([Worker(FakeRemoteActor("learner"))]).working
+    assert not learner_group(FakeRemoteActor("learner")).working
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
