@@ -111,7 +111,7 @@ def read_env(names: Iterable[str] | None) -> dict[str, str]:
     if not names:
         return {}
     # Imports JAX, which takes seconds.
-    from podzero.runtime.secrets import read_secrets
+    from podzero.runtime.train import read_secrets
 
     return read_secrets(names, os.environ)
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 from podzero.config import Experiment
 from podzero.runtime.cluster.placement import Reservation, described, host_resources
 from podzero.runtime.cluster.remote import START_TIMEOUT_S
-from podzero.runtime.processes.actor import ActorProcess
-from podzero.runtime.processes.evaluator import EvaluatorProcess
-from podzero.runtime.processes.inference import InferenceProcess
+from podzero.runtime.processes.kinds import (
+    ActorProcess,
+    EvaluatorProcess,
+    InferenceProcess,
+    ReanalysisProcess,
+    ReplayProcess,
+)
 from podzero.runtime.processes.learner import LearnerProcess
-from podzero.runtime.processes.process import Process
-from podzero.runtime.processes.reanalyser import ReanalysisProcess
-from podzero.runtime.processes.replay import ReplayProcess
+from podzero.runtime.processes.process import Handle, Parameters, Replay, Servers, Snapshots
 
 CPU_ONLY = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
 """Environment of the processes without accelerators, so that they leave those of their host to others."""
@@ -39,9 +42,8 @@ class Kind(Reservation):
 
     Attributes:
       name: the kind. Its processes are called `NAME-0`, `NAME-1`, ...; the first learner and the evaluator just `NAME`.
-      process: the class of each process.
+      process: makes a process from its name, context, index and attempt: its class, with its handles of other kinds.
       environment: the environment variables of each process.
-      fed_by: what the processes receive, by the kind that sends it.
       ahead: how many start before the kinds further down the table; the rest start last. None: all of them.
       work: the metric whose report proves that a process works; if it is a count, it must not be zero.
       patience: how long a process may be silent before it is replaced; None: for any time.
@@ -49,13 +51,17 @@ class Kind(Reservation):
         newest checkpoint, on any node; or all processes of the run `together`, from the newest checkpoint.
     """
 
-    process: type[Process]
+    process: partial[Any]
     environment: Mapping[str, str] = field(default_factory=dict)
-    fed_by: Mapping[str, str] = field(default_factory=dict)
     ahead: int | None = None
     work: str = ""
     patience: Patience | None = None
     restart: Literal["alone", "with contents", "together"] = "alone"
+
+    @property
+    def handles(self) -> list[Handle]:
+        """The handles that each process gets: what it reaches of other kinds."""
+        return [handle for handle in self.process.keywords.values() if isinstance(handle, Handle)]
 
     @property
     def names(self) -> list[str]:
@@ -68,57 +74,61 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
     """The processes of an experiment, in the order in which they start; kinds that it does not use have count 0."""
     replay, server, actors, reanalyse = experiment.replay, experiment.server, experiment.actors, experiment.reanalyse
     cluster, shards, players = experiment.cluster, experiment.replay_shards, experiment.actor_processes
+    beside = actors.beside_learner and experiment.has_self_play
     learners, servers, hosts = cluster.learner_hosts, experiment.server_processes, host_resources(cluster)
-    served = actors.inference == "server"
-    stored = {"reanalyser": "new targets"} if reanalyse.processes else {}
-    prioritized = {"learner": "priorities"} if replay.sampler == "prioritized" else {}
+    served, played = actors.inference == "server", "samples, states" if reanalyse.processes else "samples"
+    returned = [*(["priorities"] if replay.sampler == "prioritized" else []), *([played] if beside else [])]
+    earlier = any(opponent.who == "earlier" for opponent in actors.opponents)
+    network = Servers(kind="learner" if server.beside_learner else "inference") if served else Parameters()
     return (
         Kind(
-            "replay", shards, process=ReplayProcess, plural="replay shards", needed=shards,
+            "replay", shards, process=partial(ReplayProcess), plural="replay shards", needed=shards,
             cpus=replay.cpus, memory=replay.memory_bytes,
             settings="replay.cpus or replay.memory_gib" if replay.memory_gib else "replay.cpus", environment=CPU_ONLY,
-            fed_by={"actor": "samples, states" if stored else "samples"} | stored | prioritized,
             work="replay/size",
             restart="with contents",  # its users connect again
         ),
         Kind(
-            "learner", learners, process=LearnerProcess, plural="learners", needed=learners,
-            cpus=hosts.get("CPU", 0.0), resources=hosts,
-            fed_by={"replay": "batches"},
+            "learner", learners, plural="learners", needed=learners, cpus=hosts.get("CPU", 0.0), resources=hosts,
+            process=partial(LearnerProcess, replay=Replay(receives="batches", sends=", ".join(returned))),
             restart="together",
         ),
         Kind(
-            "inference", servers, process=InferenceProcess, plural="inference servers", needed=servers,
+            "inference", servers, plural="inference servers", needed=servers,
+            process=partial(InferenceProcess, parameters=Parameters()),
             cpus=server.cpus, resources=server.resources,
             settings=f"server.count or server.{'resources' if server.resources else 'cpus'}",
             environment=_environment(server.resources, threads=max(1, round(server.cpus))),
-            fed_by={"learner": "parameters", "actor": "positions"},
             work="count/served",
             patience=Patience(START_TIMEOUT_S, server.hang_s, _advice("server", server.resources)),
         ),
         Kind(
-            "reanalyser", reanalyse.processes, process=ReanalysisProcess, plural="reanalysers",
+            "reanalyser", reanalyse.processes, plural="reanalysers",
             needed=min(reanalyse.processes, 1), cpus=reanalyse.cpus, settings="reanalyse.cpus",
+            process=partial(
+                ReanalysisProcess, parameters=Parameters(), replay=Replay(receives="states", sends="new targets")
+            ),
             environment=_environment({}, threads=max(1, round(reanalyse.cpus))),
-            fed_by={"learner": "parameters", "replay": "states"},
             ahead=1,  # training needs the samples of one reanalyser, but no actor should wait for the others
             work="count/reanalysed",
         ),
         Kind(
-            "actor", players, process=ActorProcess, plural="actors", needed=min(players, actors.first_processes),
+            "actor", players, plural="actors", needed=min(players, actors.first_processes),
+            process=partial(
+                ActorProcess, replay=Replay(sends=played), network=network,
+                opponents=Snapshots(receives="snapshots" if earlier else "") if actors.opponents else None,
+            ),
             cpus=actors.cpus, resources=actors.resources,
             settings=f"actors.count, actors.{'resources' if actors.resources else 'cpus'} or actors.min_count",
             # Each group of games that waits for a server holds a thread.
             environment=_environment(actors.resources, max(1, round(actors.cpus), server.groups if served else 0)),
-            fed_by={"inference": "policies, values"} if served else {"learner": "parameters"},
             work="count/moves",
             patience=Patience(START_TIMEOUT_S, math.inf, _advice("actors", actors.resources))
             if actors.resources else None,
         ),
         Kind(
-            "evaluator", 1, process=EvaluatorProcess, plural="evaluators", needed=0,
+            "evaluator", 1, process=partial(EvaluatorProcess, snapshots=Snapshots()), plural="evaluators", needed=0,
             cpus=experiment.evaluation.cpus, environment=CPU_ONLY,
-            fed_by={"learner": "snapshots"},
             ahead=0,  # training needs no ratings
             work="evaluation/step",
         ),
@@ -141,13 +151,10 @@ def figure(kinds: Iterable[Kind]) -> str:
     """The processes and what flows between them, as a Mermaid flow chart; kinds without processes are left out."""
     used = {kind.name: kind for kind in kinds if kind.count}
     boxes = [f'    {kind.name}["{kind.name} x {kind.count}"]' for kind in used.values()]
-    arrows = [
-        f"    {source} -- {what} --> {kind.name}"
-        for kind in used.values()
-        for source, what in kind.fed_by.items()
-        if source in used
-    ]
-    return "\n".join(["flowchart LR", *boxes, *arrows])
+    held = [(kind.name, handle) for kind in used.values() for handle in kind.handles if handle.kind in used]
+    flows = [(handle.kind, handle.receives, name) for name, handle in held if handle.receives]
+    flows += [(name, handle.sends, handle.kind) for name, handle in held if handle.sends]
+    return "\n".join(["flowchart LR", *boxes, *(f"    {source} -- {what} --> {end}" for source, what, end in flows)])
 
 
 def _environment(resources: Mapping[str, float], threads: int) -> dict[str, str]:

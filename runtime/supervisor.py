@@ -275,7 +275,7 @@ class Supervisor:
         if kind.restart == "with contents" and not self._has_room(node, kind, name):
             kind = replace(kind, cpus=0.0, memory=0)  # a run needs all of its shards
         return self._cluster.spawn(
-            hosted(kind.process),
+            hosted(type(process)),
             name,
             process,
             cpus=kind.cpus,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -13,9 +14,11 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from podzero.config import ChanceGameConfig, Experiment, GameConfig, Layers, OwnGameConfig
+from podzero.core.errors import ConfigError
 from podzero.files.directory_lock import DirectoryLock
 from podzero.files.workdir import Workdir
 from podzero.runtime.cluster.directory import lock_run
+from podzero.runtime.cluster.preflight import RUN_VARIABLE
 from podzero.runtime.cluster.ray_cluster import connect
 from podzero.runtime.cluster.remote import current_node_id
 from podzero.runtime.failures import first_start
@@ -24,7 +27,7 @@ from podzero.runtime.monitoring.metrics import WriteAttempts
 from podzero.runtime.monitoring.terminal import TerminalView
 from podzero.runtime.monitoring.writers import start_writers
 from podzero.runtime.nodes import record_hardware
-from podzero.runtime.program import program
+from podzero.runtime.program import CPU_ONLY, program
 from podzero.runtime.run import STOPPED, Run
 from podzero.runtime.saving import Saver
 from podzero.runtime.start import start_workers
@@ -33,6 +36,9 @@ from podzero.runtime.supervisor import Supervisor
 from podzero.runtime.teacher import keep_teacher
 
 log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+"""A name of an environment variable."""
 
 
 class End(NamedTuple):
@@ -139,3 +145,29 @@ def environment_extras(experiment: Experiment) -> list[str] | None:
     envs = [] if isinstance(experiment.env, GameConfig | ChanceGameConfig | OwnGameConfig) else ["envs"]
     openvino = ["openvino"] if experiment.uses_openvino else []
     return envs + openvino + (["tpu"] if experiment.cluster.tpu else [])
+
+
+def read_secrets(names: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The values of environment variables that all processes of a run get, such as a key to a service, by name.
+
+    They travel as an argument of the processes. They are not in Ray's `runtime_env`, which Ray writes into its logs,
+    nor in the working directory, nor in the arguments of a program, which `ps` shows.
+
+    Raises:
+      ConfigError: no such name can be, its variable is not set, or podzero or Ray sets it; the message has no value.
+    """
+    found = {}
+    for name in names:
+        if "=" in name:
+            raise ConfigError(
+                f"--env {name.partition('=')[0]}=...: expected a name alone, since others could see a value there; "
+                "export the variable before, and give its name"
+            )
+        if not _NAME.fullmatch(name):
+            raise ConfigError(f"--env {name}: expected the name of an environment variable, such as API_KEY")
+        if name in CPU_ONLY or name == RUN_VARIABLE or name.startswith("RAY_"):
+            raise ConfigError(f"--env {name}: podzero and Ray set this variable themselves for each process")
+        if name not in environment:
+            raise ConfigError(f"--env {name}: this variable is not set here; set it before: export {name}=VALUE")
+        found[name] = environment[name]
+    return found

@@ -9,15 +9,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from podzero.runtime.cluster.directory import AddressBook, ask
-from podzero.runtime.processes.actor import actor_clients, seed_of
-from podzero.runtime.processes.inference import inference_server
-from podzero.runtime.processes.process import Process
-from podzero.runtime.processes.replay import replay_addresses
+from podzero.runtime.processes.kinds import actor_clients, inference_server, seed_of
+from podzero.runtime.processes.process import Process, Replay
 from podzero.runtime.stopping import watch_for_notices
 
 if TYPE_CHECKING:
@@ -29,9 +25,11 @@ COMPANION_END_S = 10.0
 """Longest wait for the companion's last program, or its last write to replay, to end."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class LearnerProcess(Process):
     """The learner's process on the host of rank `index`."""
+
+    replay: Replay
 
     def build(self) -> None:
         """Joins the other hosts, waits for the replay shards, and builds the learner and its companion."""
@@ -50,23 +48,22 @@ class LearnerProcess(Process):
         from podzero.runtime.teacher import with_own_teacher
 
         network, spec, symmetries = learner_parts(experiment)
-        book = AddressBook(partial(ask, context.directory))
         local = LocalParams() if experiment.uses_learner_devices else None
         self.learner = Learner(
             with_own_teacher(experiment, context.workdir),
             network,
             spec,
             symmetries,
-            reader=make_reader(replay_addresses(book, experiment, rank, hosts), spec, experiment, hosts),
+            reader=make_reader(self.replay.addresses(self, rank, hosts), spec, experiment, hosts),
             sink=RayParamSink(context.store) if rank == 0 else None,
             report=self.reports.report,
             restore_from=context.restore_from,
             host_sync=host_sync,
             local_sink=local,
         )
-        self._beside = running_beside(self._companion(local, book), self.learner.fail) if local else nullcontext()
+        self._beside = running_beside(self._companion(local), self.learner.fail) if local else nullcontext()
 
-    def _companion(self, local: LocalParams, book: AddressBook) -> Companion:
+    def _companion(self, local: LocalParams) -> Companion:
         """The actor or inference server on the learner's devices, with the parameters that it publishes here."""
         import jax
 
@@ -74,7 +71,7 @@ class LearnerProcess(Process):
 
         experiment, rank = self.context.experiment, self.index
         if experiment.actors.beside_learner:
-            clients = actor_clients(experiment, replay_addresses(book, experiment), local, self.reports.report)
+            clients = actor_clients(experiment, self.replay.addresses(self), local, self.reports.report)
             seed = seed_of(experiment.seed, rank, attempt=self.learner.step)  # other games after a resumption
             return make_actor(experiment, f"actor-{rank}", seed, [clients], devices=jax.local_devices())
         # This server waits for its devices without a limit, since they also train; `run` watches for hangs.

@@ -1,4 +1,7 @@
-"""The processes of a run: each is a value that is sent to its node, where a Ray actor holds it."""
+"""The processes of a run: each is a value that is sent to its node, where a Ray actor holds it.
+
+A process reaches another kind only by a handle that the table of `program` gives it.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,17 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from podzero.config import Experiment
 from podzero.core.errors import PodzeroError
 from podzero.core.machine import prepare_jax
+from podzero.core.protocols import ParamSource
 from podzero.files.workdir import Workdir
+from podzero.runtime.cluster.directory import AddressBook, ask
+from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, ReportBuffer
 
 if TYPE_CHECKING:
@@ -76,6 +83,11 @@ class Process:
     attempt: int = 0
     reports: ReportBuffer = field(init=False, repr=False)
 
+    @cached_property
+    def book(self) -> AddressBook:
+        """The addresses of shards and inference servers, which a thread of this process asks the directory for."""
+        return AddressBook(partial(ask, self.context.directory))
+
     def build(self) -> None:
         """Makes the object that this process runs."""
         raise NotImplementedError
@@ -88,6 +100,75 @@ class Process:
 
     def refresh(self) -> None:
         """Adds reports that the driver's `drain` is about to fetch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handle:
+    """What a process holds of another kind: how it reaches its processes, and an edge of the figure.
+
+    Attributes:
+      kind: the other kind.
+      receives: what comes from there.
+      sends: what goes there.
+    """
+
+    kind: str
+    receives: str = ""
+    sends: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay(Handle):
+    """The replay shards."""
+
+    kind: str = "replay"
+
+    def addresses(self, process: Process, rank: int = 0, hosts: int = 1) -> Callable[[], list[str]]:
+        """Waits until the shards listen; returns a function that gives their current addresses, by index.
+
+        Of several learner `hosts`, that of a rank reads every so many shards; other processes use all of them.
+        """
+        names = [f"replay-{index}" for index in range(process.context.experiment.replay_shards)]
+        # The driver waits as long: with less, a replay that takes longer to restore could never be resumed.
+        return process.book.await_servers(names[rank::hosts], BUILD_TIMEOUT_S)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(Handle):
+    """The parameters that the learner publishes."""
+
+    kind: str = "learner"
+    receives: str = "parameters"
+
+    def source(self, process: Process) -> ParamSource:
+        """The client of the parameter store."""
+        from podzero.runtime.params import RayParamSource
+
+        return RayParamSource(process.context.store)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Servers(Handle):
+    """The inference servers, in processes of their own or beside the learner."""
+
+    receives: str = "policies, values"
+    sends: str = "positions"
+
+    def addresses(self, process: Process) -> Callable[[], Mapping[str, str]]:
+        """A function that gives the addresses of those that are up, by name."""
+        return partial(process.book.present, "inference")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshots(Handle):
+    """The snapshots that the learner writes."""
+
+    kind: str = "learner"
+    receives: str = "snapshots"
+
+    def folder(self, process: Process) -> Path:
+        """The folder that holds them by step."""
+        return process.context.workdir.snapshots
 
 
 class Host:

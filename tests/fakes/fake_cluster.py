@@ -9,12 +9,14 @@ from podzero.core.errors import ClusterError
 from podzero.files.storage import LEARNER_FOLDER, LEARNER_MANIFEST, SHARD_MANIFEST
 from podzero.runtime.cluster.placement import Node
 from podzero.runtime.cluster.preflight import PreflightCheck, versions
-from podzero.runtime.processes.actor import ActorProcess
-from podzero.runtime.processes.evaluator import EvaluatorProcess
-from podzero.runtime.processes.inference import InferenceProcess
+from podzero.runtime.processes.kinds import (
+    ActorProcess,
+    EvaluatorProcess,
+    InferenceProcess,
+    ReanalysisProcess,
+    ReplayProcess,
+)
 from podzero.runtime.processes.learner import LearnerProcess
-from podzero.runtime.processes.reanalyser import ReanalysisProcess
-from podzero.runtime.processes.replay import ReplayProcess
 from podzero.runtime.program import program
 from podzero.runtime.workers import LearnerGroup
 

@@ -21,11 +21,11 @@ from podzero.replay.errors import ReplayRestoreError, ReplayTimeout, WrongServer
 from podzero.runtime.checkpoints import SavedShard
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport
+from podzero.runtime.processes import kinds
 from podzero.runtime.processes import learner as module
-from podzero.runtime.processes import replay
+from podzero.runtime.processes.kinds import SILENT_DRAINS, ReplayProcess
 from podzero.runtime.processes.learner import LearnerProcess, running_beside
-from podzero.runtime.processes.process import FreedMemory, Host, Process, RunContext, hosted
-from podzero.runtime.processes.replay import SILENT_DRAINS, ReplayProcess
+from podzero.runtime.processes.process import FreedMemory, Host, Process, Replay, RunContext, hosted
 
 
 def context(experiment=None, **parts):
@@ -57,7 +57,7 @@ def checkpoint():
         def build(self):
             self.learner = SimpleNamespace(request_checkpoint=lambda folder: future)
 
-    return future, host(Saving("learner", context()))
+    return future, host(Saving("learner", context(), replay=Replay()))
 
 
 def test_a_checkpoint_that_takes_too_long_names_the_worker_and_the_time(checkpoint):
@@ -84,7 +84,7 @@ def test_an_error_of_the_constructor_keeps_its_type():
         def build(self):
             raise ValueError("the mesh does not fit")
 
-    broken = host(Broken("learner", context()))
+    broken = host(Broken("learner", context(), replay=Replay()))
     for call in (broken.ready, broken.run):
         with pytest.raises(ValueError, match="the mesh does not fit"):
             call()
@@ -97,7 +97,7 @@ def test_the_actor_of_ray_has_the_name_and_the_calls_of_its_process(process):
     assert issubclass(ray_class, Host)
     assert ray_class.__name__ == process.__name__
     calls = {name for name in dir(process) if not name.startswith("_")} - {"build", "refresh"}
-    assert calls - {"index", "attempt", "contents"} <= set(dir(ray_class))
+    assert calls - {"index", "attempt", "contents", "book"} <= set(dir(ray_class))
     assert not hasattr(Process("p", context()), "reports")  # which must not travel
 
 
@@ -106,7 +106,8 @@ def test_users_of_replay_wait_for_its_shards_as_long_as_the_driver_does(part, na
     """Otherwise a replay that restores for longer could never be resumed from."""
     book = SimpleNamespace(await_servers=lambda *asked: asked)
     experiment = SimpleNamespace(replay_shards=3)
-    assert replay.replay_addresses(book, experiment, *part) == (names, BUILD_TIMEOUT_S)
+    process = SimpleNamespace(book=book, context=context(experiment))
+    assert Replay().addresses(process, *part) == (names, BUILD_TIMEOUT_S)
 
 
 @pytest.fixture
@@ -166,9 +167,9 @@ def restored(monkeypatch):
 
         monkeypatch.setattr("podzero.envs.spec_of", lambda env: None)
         monkeypatch.setattr("podzero.replay.ReplayServer", serve)
-        monkeypatch.setattr(replay, "own_address", lambda: "here")
+        monkeypatch.setattr(kinds, "own_address", lambda: "here")
         monkeypatch.setattr(
-            replay, "keep_announced", lambda directory, name, attempt, address: announced.append((name, address))
+            kinds, "keep_announced", lambda directory, name, attempt, address: announced.append((name, address))
         )
         return host(ReplayProcess("replay-1", context(SimpleNamespace(env=None)), 1, contents=contents))
 

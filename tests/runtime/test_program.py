@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from podzero.config import load
 from podzero.files.workdir import Workdir
-from podzero.runtime.processes.process import RunContext
+from podzero.runtime.processes.kinds import EvaluatorProcess
+from podzero.runtime.processes.process import Replay, RunContext
 from podzero.runtime.program import figure, program, reserved_cpus, start_order
 
 SETTINGS = [
@@ -30,12 +32,11 @@ def rows(experiment):
     return {kind.name: kind for kind in program(experiment)}
 
 
-def test_each_kind_is_fed_by_kinds_of_the_table_and_says_what_a_restart_means(experiment):
+def test_each_kind_holds_handles_of_kinds_of_the_table_that_have_processes(experiment):
     table = rows(experiment)
     assert len(table) == len(program(experiment))
     for kind in table.values():
-        assert kind.fed_by.keys() <= table.keys()
-        assert kind.restart
+        assert all(table[handle.kind].count for handle in kind.handles if kind.count)
         assert len(set(kind.names)) == kind.count
 
 
@@ -88,13 +89,39 @@ def test_the_figure_has_all_kinds_with_processes_and_what_flows_between_them(exp
     drawn = figure(table.values())
     for kind in table.values():
         assert (f'{kind.name}["' in drawn) == (kind.count > 0)
-        for source, what in kind.fed_by.items():
-            assert (f"{source} -- {what} --> {kind.name}" in drawn) == (kind.count > 0 and table[source].count > 0)
+        for handle in kind.handles:
+            assert (f"{handle.kind} -- {handle.receives} --> {kind.name}" in drawn) == bool(
+                kind.count and handle.receives
+            )
+            assert (f"{kind.name} -- {handle.sends} --> {handle.kind}" in drawn) == bool(kind.count and handle.sends)
 
 
 def test_the_figure_follows_the_table():
     table = rows(load("connect_four"))
-    other = replace(table["evaluator"], count=2, fed_by={"replay": "games"})
+    other = replace(table["evaluator"], count=2, process=partial(EvaluatorProcess, snapshots=Replay(receives="games")))
     drawn = figure([*table.values(), other])
     assert 'evaluator["evaluator x 2"]' in drawn
     assert "replay -- games --> evaluator" in drawn
+
+
+@pytest.mark.parametrize(
+    ("settings", "arrow"),
+    [
+        (["actors.inference=server", "server.beside_learner=true"], "learner -- policies, values --> actor"),
+        (["actors.inference=device"], "learner -- samples --> replay"),
+        (["actors.opponents=[{who: earlier, share: 1}]"], "learner -- snapshots --> actor"),
+    ],
+)
+def test_what_plays_or_serves_beside_the_learner_and_opponents_are_drawn(settings, arrow):
+    assert arrow in figure(program(load("connect_four", settings)))
+
+
+def test_a_process_without_a_handle_that_it_needs_is_not_made(experiment):
+    for kind in program(experiment):
+        for name, handle in kind.process.keywords.items():
+            if handle is None:
+                continue
+            less = {key: value for key, value in kind.process.keywords.items() if key != name}
+            if (kind.name, name) != ("actor", "opponents"):
+                with pytest.raises(TypeError, match=name):
+                    kind.process.func("name", None, **less)

@@ -9,7 +9,7 @@ from podzero.config import load
 from podzero.core.errors import ConfigError
 from podzero.files.workdir import Workdir
 from podzero.runtime.processes.process import Process, RunContext, hosted
-from podzero.runtime.secrets import read_secrets
+from podzero.runtime.train import read_secrets
 
 VALUE = "s3cret-value"
 
