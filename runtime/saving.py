@@ -53,19 +53,12 @@ class Saved(NamedTuple):
     ladder: Mapping[str, Any]
 
 
-class _Newest(NamedTuple):
-    """The newest complete checkpoint."""
-
-    step: int | None
-    """None before the first one."""
-    began: float
-    """Monotonic time at which it was begun; without one, the start of the run."""
-
-
 class Saver:
     """Writes checkpoints and snapshots when they are due, one at a time, by default in a thread."""
 
     def __init__(self, experiment: Experiment, workdir: Workdir, executor: Executor | None = None) -> None:
+        self.newest: int | None = None
+        """The step of the newest checkpoint; None before the first one."""
         self._experiment = experiment
         self._workdir = workdir
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="saver")
@@ -75,12 +68,14 @@ class Saver:
 
     def begin(self, checkpoint: Checkpoint | None = None) -> None:
         """Restarts the intervals after the workers have started from `checkpoint`."""
-        self._began_at = 0.0
         now = time.monotonic()
-        self._newest = _Newest(checkpoint.step, now - age_s(checkpoint)) if checkpoint else _Newest(None, now)
+        self._began_at = 0.0
+        self.newest = checkpoint.step if checkpoint else None
+        self._newest_began = now - age_s(checkpoint) if checkpoint else now
+        """Monotonic time at which the newest checkpoint was begun; without one, the start of the run."""
         self._failed = 0
-        self._checkpoint_due = time.monotonic() + 60 * self._experiment.checkpoint.every_minutes
-        self._snapshot_due = time.monotonic() + FIRST_SNAPSHOT_S
+        self._checkpoint_due = now + 60 * self._experiment.checkpoint.every_minutes
+        self._snapshot_due = now + FIRST_SNAPSHOT_S
 
     def request_checkpoint(self, time_s: float) -> None:
         """Makes a checkpoint due at once, unless the newest one began after `time_s` (seconds since the epoch)."""
@@ -89,15 +84,9 @@ class Saver:
 
     def metrics(self) -> dict[str, float]:
         """The newest checkpoint's age and step, and the number of failed attempts since."""
-        newest = self._newest
-        step = {} if newest.step is None else {"checkpoint/step": float(newest.step)}
-        age = time.monotonic() - newest.began
+        step = {} if self.newest is None else {"checkpoint/step": float(self.newest)}
+        age = time.monotonic() - self._newest_began
         return step | {"checkpoint/age_s": age, "checkpoint/failed_saves": float(self._failed)}
-
-    @property
-    def newest(self) -> int | None:
-        """The step of the newest checkpoint; None before the first one."""
-        return self._newest.step
 
     @property
     def due(self) -> bool:
@@ -107,15 +96,14 @@ class Saver:
     def start(self, state: SaveState) -> None:
         """Begins the write that is due; call it when `due` is true."""
         now = time.monotonic()
-        if now >= self._checkpoint_due:
+        self._writes_checkpoint = now >= self._checkpoint_due
+        if self._writes_checkpoint:
             self._checkpoint_due = now + 60 * self._experiment.checkpoint.every_minutes
             self._began_at = time.time()
-            self._writes_checkpoint = True
-            self._write = self._executor.submit(self.write_checkpoint, state)
         else:
-            self._writes_checkpoint = False
             self._snapshot_due = now + 60 * self._experiment.evaluation.every_minutes
-            self._write = self._executor.submit(self._write_snapshot, state)
+        write = self.write_checkpoint if self._writes_checkpoint else self._write_snapshot
+        self._write = self._executor.submit(write, state)
 
     def finished(self) -> Saved | None:
         """The result of a write that has finished since the last call; failures are logged."""
@@ -143,15 +131,9 @@ class Saver:
         """Writes a checkpoint, and a snapshot of the newest acting parameters."""
         began = time.monotonic()
         ladder = _newest_ladder(state)
-        step = write_checkpoint(
-            self._workdir,
-            state.learner.checkpoint,
-            state.shards,
-            state.counters,
-            ladder,
-            self._experiment.checkpoint.keep,
-        )
-        self._newest, self._failed = _Newest(step, began), 0
+        keep = self._experiment.checkpoint.keep
+        step = write_checkpoint(self._workdir, state.learner.checkpoint, state.shards, state.counters, ladder, keep)
+        self.newest, self._newest_began, self._failed = step, began, 0
         log.info("checkpoint of step %d written", step)
         try:
             # Without the evaluator, which has just given its ladder.
@@ -188,13 +170,12 @@ class Saver:
         # The exponent is bounded, because a run may go on for months, and 2 to the power of 1,100 is no float.
         pause_s = min(RETRY_S * 2 ** min(self._failed - 1, 16), 60 * self._experiment.checkpoint.every_minutes)
         self._checkpoint_due = min(self._checkpoint_due, time.monotonic() + pause_s)
-        age = duration(time.monotonic() - self._newest.began)
         log.log(
             logging.WARNING if self._failed == 1 else logging.ERROR,
             "no checkpoint could be written, attempt %d since the newest one: if the run ended now, the last %s would "
             "be lost. Training goes on; next attempt in %g s",
             self._failed,
-            age,
+            duration(time.monotonic() - self._newest_began),
             pause_s,
             exc_info=failure,
         )

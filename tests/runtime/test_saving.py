@@ -4,12 +4,11 @@ import logging
 from concurrent.futures import Future
 
 import pytest
-from fake_cluster import FakeRemoteActor, save_shard, saves_learner
+from fake_cluster import FakeRemoteActor, learner_group, save_shard, saves_learner
 
 from podzero.files.workdir import Workdir, step_folder, step_folders
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.saving import FIRST_SNAPSHOT_S, RETRY_S, Saver, SaveState
-from podzero.runtime.workers import LearnerGroup, Worker
 
 
 class Later:
@@ -56,7 +55,7 @@ def save_state(**answers):
     learner = FakeRemoteActor("learner", **{"checkpoint": saves_learner(40), "snapshot": 40} | answers)
     shard = FakeRemoteActor("replay-0", checkpoint=save_shard)
     evaluator = FakeRemoteActor("evaluator", ladder={"rounds": 7})
-    return SaveState(LearnerGroup([Worker(learner)]), (shard,), evaluator, {"games": 3.0}, {"rounds": 6})
+    return SaveState(learner_group(learner), (shard,), evaluator, {"games": 3.0}, {"rounds": 6})
 
 
 def test_nothing_is_due_at_the_start(saver):
