@@ -1,31 +1,91 @@
-"""The command line: the program, its exit codes, and the commands that list or check something.
-
-Commands import what they need when they run, so that help and argument errors are fast.
-"""
+"""The command line: where each command is, the options of the program itself, and its exit codes."""
 
 from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from podzero.core.errors import PodzeroError
+from podzero.core.errors import ConfigError, PodzeroError
 from podzero.core.machine import prepare_jax
-from podzero.files.workdir import Workdir, WorkdirError
-from podzero.launch.experiments import diff, new
-from podzero.launch.options import Json, Version, print_json
-from podzero.launch.play import analyze, engine, evaluate, play
-from podzero.launch.runs import compare, info, logs, stop, trace
-from podzero.launch.sweep import sweep
-from podzero.launch.targets.command import launch
-from podzero.launch.tools import bench, compile_experiment, export, import_, report
-from podzero.launch.tournament import tournament
-from podzero.launch.train import train
-from podzero.launch.trust import ask_before_imports
+from podzero.tools.commands.printing import print_json
+
+COMMANDS = {
+    "configs": ("launch.experiments", "List the experiments that come with podzero."),
+    "check-env": (
+        "launch.experiments",
+        "Check the contract of a game in random games, or of a gymnasium environment in random episodes.",
+    ),
+    "settings": ("launch.settings", "Print all settings of an experiment with type, default and meaning, as Markdown."),
+    "status": ("launch.runs", "Show the status of a running or ended run."),
+    "runs": ("launch.runs", "List the runs in a folder with state, step and newest metrics."),
+    "zoo": ("launch.experiments", "List the trained agents that come with podzero."),
+    "compile": (
+        "tools.compile.cli",
+        "Compile an experiment for a TPU slice: does it fit, and what does it cost? Needs no TPU.",
+    ),
+    "import": ("tools.records.cli", "Import recorded games or episodes that `data.records` trains on."),
+    "new": (
+        "launch.experiments",
+        "Write a first experiment for an environment: YAML with numbers for two CPU cores, and why they were chosen.",
+    ),
+    "diff": (
+        "launch.experiments",
+        "Print the settings that differ between two experiments, each as `section.field: a -> b`.",
+    ),
+    "train": ("launch.train", "Train an experiment, or resume a run from its newest checkpoint or from DIR@STEP."),
+    "sweep": (
+        "tools.sweep.cli",
+        "Train an experiment with all combinations of some settings, and print a table of what the runs reached.",
+    ),
+    "info": (
+        "tools.report.cli",
+        "Show what a trained agent is: network, steps, hours, hardware, strength, and what it was started from.",
+    ),
+    "compare": (
+        "tools.report.cli",
+        "Compare runs after equal time of training: settings that differ, steps, speed, losses, strength.",
+    ),
+    "logs": (
+        "launch.runs",
+        "Print what the processes of a run have logged, with tracebacks. The driver writes it into DIR/train.log.",
+    ),
+    "trace": (
+        "launch.runs",
+        "Write profiler traces of the learner, actors, inference servers and reanalysers of a running run.",
+    ),
+    "stop": (
+        "launch.runs",
+        "End a run on this machine as Ctrl-C does: with a last checkpoint. Waits until it has ended.",
+    ),
+    "evaluate": ("launch.evaluate", "Measure how well a player plays, with confidence intervals."),
+    "tournament": ("launch.tournament", "Rate players by games against each other, with 95% intervals."),
+    "analyze": ("launch.evaluate", "Search the positions on standard input."),
+    "play": ("tools.play.cli", "Play against an agent in the terminal or on a web page, or watch it."),
+    "engine": ("tools.play.cli", "Serve a player to other programs as an engine, on standard input and output."),
+    "bench": (
+        "tools.bench.cli",
+        "Measure the throughput of a stage, and in the same run the limit that it could reach.",
+    ),
+    "report": (
+        "tools.report.cli",
+        "Write the report of a run as an HTML file: ratings, losses, throughput, settings, faults, cost.",
+    ),
+    "export": (
+        "tools.export.cli",
+        "Write the network of a trained agent to a file for ONNX Runtime or jax.export.",
+    ),
+    "launch": ("launch.targets.cli", "Start a cluster on Google Cloud and train an experiment on it."),
+    "doctor": ("launch.doctor", "Check whether this machine can train: libraries, devices, memory, disk, ports."),
+}
+"""The module of each command, which has a function of its name, and its line in the help of the program."""
 
 EXIT_CODES = (
     "Exit codes: 0 success; 1 a negative result (analyze: a line had an error; compile: does not fit; doctor: a check "
@@ -34,13 +94,36 @@ EXIT_CODES = (
     "129, 130 and 143: ended by SIGHUP, Ctrl-C or SIGTERM, a run after saving its last checkpoint."
 )
 
+
+class CommandGroup(TyperGroup):
+    """The commands of `COMMANDS`; only the module of the command that is called is imported."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As in typer: the command's name, the command, and its arguments."""
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, name and load_command(name), rest
+
+
+def load_command(name: str) -> Any:
+    """The command of this name, with its parameters."""
+    module = import_module(f"podzero.{COMMANDS[name][0]}")
+    # `compile` and `import` are words of Python.
+    function = getattr(module, f"{name}_", None) or getattr(module, name.replace("-", "_"))
+    alone = typer.Typer(add_completion=False)
+    alone.command(name)(function)
+    return typer.main.get_command(alone)
+
+
 app = typer.Typer(
+    cls=CommandGroup,
     help="Distributed AlphaZero and MuZero: Ray actors, Reverb replay, and a sharded JAX learner.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+for _name, (_, _help) in COMMANDS.items():
+    app.command(_name, help=_help)(lambda: None)
 
 
 def main() -> None:
@@ -65,12 +148,20 @@ def _require_current_folder() -> None:
     try:
         Path.cwd()
     except FileNotFoundError:
-        raise WorkdirError("the current folder no longer exists; change to one that does (cd), and try again") from None
+        raise ConfigError("the current folder no longer exists; change to one that does (cd), and try again") from None
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(version("podzero"))
+        raise typer.Exit
 
 
 @app.callback()
 def podzero(
-    _version: Version = False,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
     trust: Annotated[
         bool,
         typer.Option(
@@ -82,144 +173,6 @@ def podzero(
     ] = False,
 ) -> None:
     """Options of the program itself; `app` has its help text."""
+    from podzero.tools.commands.trust import ask_before_imports
+
     ask_before_imports(os.environ, trust)
-
-
-@app.command()
-def configs(as_json: Json = False) -> None:
-    """List the experiments that come with podzero."""
-    from rich.console import Console
-
-    from podzero.launch.listings import builtin_table, list_builtin
-
-    experiments = list_builtin()
-    if as_json:
-        print_json({"configs": [experiment._asdict() for experiment in experiments]})
-        return
-    console = Console()
-    console.print(builtin_table(experiments))
-    console.print("\nEach file's first comment says more. Start one with: podzero train NAME", style="dim")
-
-
-@app.command()
-def check_env(
-    environment: Annotated[
-        str,
-        typer.Argument(
-            metavar="ENV", help="A class of your own, as file.py:Class or module:Class, or an experiment that has it."
-        ),
-    ],
-    games: Annotated[int, typer.Option(min=1, help="Random games to play.")] = 32,
-    max_plies: Annotated[int, typer.Option(min=1, help="The largest number of plies of each.")] = 256,
-    as_json: Json = False,
-) -> None:
-    """Check the contract of a game in random games, or of a gymnasium environment in random episodes."""
-    from podzero.config import GymnasiumConfig, load
-    from podzero.envs import check_env, own_env
-
-    env = own_env(environment) if ":" in environment else load(environment).env
-    spec = check_env(env, games, max_plies)
-    if as_json:
-        print_json(spec._asdict())
-        return
-    actions = f"{spec.num_actions} actions" if spec.num_actions else f"actions of shape {list(spec.action_shape)}"
-    played = "episodes" if isinstance(env, GymnasiumConfig) else "games"
-    print(
-        f"{spec.name} keeps its contract in {games} random {played}. Players: {spec.players}. Observations: "
-        f"{spec.observation_dtype} {list(spec.observation_shape)}, {actions}."
-    )
-
-
-@app.command()
-def settings(
-    section: Annotated[str | None, typer.Argument(help="Print only this section.", show_default="all sections")] = None,
-) -> None:
-    """Print all settings of an experiment with type, default and meaning, as Markdown."""
-    from rich.console import Console
-    from rich.markdown import Markdown
-
-    from podzero.launch.listings import settings_page
-
-    page, console = settings_page(section), Console()
-    if console.is_terminal:
-        console.print(Markdown(page))
-    else:
-        print(page)
-
-
-@app.command()
-def status(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The run's working directory.")],
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Refresh every two seconds until the run ends or Ctrl-C.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Show the status of a running or ended run."""
-    from podzero.launch.listings import show_statuses, watch_status
-    from podzero.runtime.monitoring.status import read_status
-
-    workdir = Workdir(directory)
-    show_statuses(watch_status(workdir) if watch else [read_status(workdir)], directory, as_json)
-
-
-@app.command()
-def runs(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that contains the runs.")] = Path("runs"),
-    as_json: Json = False,
-) -> None:
-    """List the runs in a folder with state, step and newest metrics."""
-    from rich.console import Console
-
-    from podzero.launch.listings import find_runs, runs_table
-
-    found = find_runs(directory)
-    if as_json:
-        print_json({"runs": [run._asdict() for run in found]})
-    else:
-        Console().print(runs_table(found))
-
-
-@app.command()
-def zoo(as_json: Json = False) -> None:
-    """List the trained agents that come with podzero."""
-    from podzero.files.players import PREFIX, zoo_card, zoo_names
-
-    cards = {f"{PREFIX}{name}": zoo_card(name) for name in zoo_names()}
-    if as_json:
-        print_json(cards)
-        return
-    from rich.console import Console
-
-    console = Console()
-    for name, card in cards.items():
-        console.print(f"[bold cyan]{name}[/]  {card['network']}; {card['hours']:g} h on {card['hardware']}")
-        for sentence in card["judged"]:
-            console.print(f"  {sentence}", highlight=False)
-        console.print(f"  {card['command']}  (commit {card['commit']}, {card['date']})", highlight=False, style="dim")
-    console.print(f"\nPlay: podzero play {next(iter(cards))} --web", highlight=False)
-
-
-app.command("compile")(compile_experiment)
-app.command("import")(import_)
-_EXPERIMENTS = (new, diff, train, sweep)
-_RUNS = (info, compare, logs, trace, stop)
-_PLAY = (evaluate, tournament, analyze, play, engine)
-for _command in (*_EXPERIMENTS, *_RUNS, *_PLAY, bench, report, export, launch):
-    app.command()(_command)
-
-
-@app.command()
-def doctor(as_json: Json = False) -> None:
-    """Check whether this machine can train: libraries, devices, memory, disk, ports.
-
-    This also creates the replay server's Python environment if it is missing.
-    """
-    from podzero.launch.doctor import examine, show
-
-    checks = examine()
-    if as_json:
-        print_json({"ok": not any(c.failed for c in checks), "checks": [c._asdict() for c in checks]})
-    else:
-        show(checks)
-    raise typer.Exit(1 if any(c.failed for c in checks) else 0)

@@ -14,9 +14,8 @@ from podzero.config import Experiment, Layers, builtin_configs, load, parse, rea
 from podzero.core.errors import ConfigError
 from podzero.files.changes import NEUTRAL, Change, differences
 from podzero.files.workdir import Workdir, WorkdirError, split_step, step_folders, unused
+from podzero.tools.commands.options import RUNS
 
-RUNS = Path("runs")
-"""The default folder for working directories."""
 MAX_NAMED = 3
 """Most changed settings after which a directory is named; with more, it is numbered."""
 _NAMEABLE = re.compile(r"[\w.+-]{1,60}")

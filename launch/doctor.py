@@ -14,9 +14,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import typer
 from packaging.requirements import Requirement
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from podzero.core.errors import ConfigError
+from podzero.runtime.cluster.ray_start import check_session_folder, session_folder
+from podzero.tools.commands.options import Json
+from podzero.tools.commands.printing import print_json
 
 CheckVerdict = Literal["ok", "warn", "fail"]
 PROBE_TIMEOUT_S = 120.0
@@ -42,6 +49,19 @@ class Check(NamedTuple):
         return self.verdict == "fail"
 
 
+def doctor(as_json: Json = False) -> None:
+    """Check whether this machine can train: libraries, devices, memory, disk, ports.
+
+    This also creates the replay server's Python environment if it is missing.
+    """
+    checks = examine()
+    if as_json:
+        print_json({"ok": not any(c.failed for c in checks), "checks": [c._asdict() for c in checks]})
+    else:
+        show(checks)
+    raise typer.Exit(1 if any(c.failed for c in checks) else 0)
+
+
 def examine() -> list[Check]:
     """Runs all checks, two at a time."""
     checks: list[Callable[[], Check]] = [
@@ -54,10 +74,6 @@ def examine() -> list[Check]:
 
 def show(checks: list[Check]) -> None:
     """Prints the results as a table."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
     colours = {"ok": "green", "warn": "yellow", "fail": "red"}
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
@@ -112,8 +128,6 @@ def memory() -> Check:
 
 def disk() -> Check:
     """The free space for working directories (here) and for Ray's session (in TMPDIR)."""
-    from podzero.runtime.cluster.ray_start import session_folder
-
     hint, places, session = "", [], session_folder()
     for place in dict.fromkeys((Path.cwd(), session)):
         found = next(folder for folder in (place, *place.absolute().parents) if folder.exists())
@@ -147,8 +161,6 @@ def jax_devices() -> Check:
 
 def ray() -> Check:
     """Whether Ray can be imported, and have its files where TMPDIR says."""
-    from podzero.runtime.cluster.ray_start import check_session_folder, session_folder
-
     try:
         check_session_folder(session_folder())
     except ConfigError as error:

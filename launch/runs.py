@@ -1,50 +1,153 @@
-"""The commands about runs that are there: `info`, `compare`, `logs`, `trace` and `stop`."""
+"""The commands about runs: `runs`, `status`, `logs`, `trace` and `stop`."""
 
 from __future__ import annotations
 
 import logging
 import shlex
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 
 from podzero.core.errors import ConfigError, nearest
-from podzero.files.workdir import Workdir, WorkdirError
-from podzero.launch.options import Json, Trained, print_json, print_rows, print_tables
+from podzero.files.workdir import Workdir, WorkdirError, refuse_url
+from podzero.runtime.checkpoints import checkpoints
+from podzero.runtime.monitoring.log_file import DRIVER, of_process, read_log
+from podzero.runtime.monitoring.status import StoredStatus, duration, read_status
+from podzero.runtime.monitoring.view import status_panel
+from podzero.runtime.stopping import stop_run
+from podzero.tools.commands.options import Json
+from podzero.tools.commands.printing import print_json, readable
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The run's working directory.")]
+REFRESH_S = 2.0
+"""Interval at which a watched status is read, the same as that at which a run writes it."""
+METRICS = ("loss", "rating", "keeps_value", "mean_return")
+"""The metrics in the list of runs."""
+
+RunState = Literal["running", "ended", "interrupted", "not started", "damaged"]
 
 
-def info(who: Trained, as_json: Json = False) -> None:
-    """Show what a trained agent is: network, steps, hours, hardware, strength, and what it was started from."""
-    from podzero.launch.tables import agent_rows
-    from podzero.tools.report.info import agent_info
-
-    found = agent_info(who)
-    if as_json:
-        print_json(found._asdict())
-    else:
-        print_rows(agent_rows(found))
-
-
-def compare(
-    runs: Annotated[
-        list[str],
-        typer.Argument(metavar="RUN", help="A working directory, zoo:NAME, or the folder of a sweep for all its runs."),
-    ],
+def runs(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that contains the runs.")] = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """Compare runs after equal time of training: settings that differ, steps, speed, losses, strength."""
-    from podzero.tools.report.comparison import compare as side_by_side
-    from podzero.tools.report.record import read_runs
-
-    found = side_by_side(read_runs(runs))
+    """List the runs in a folder with state, step and newest metrics."""
+    found = find_runs(directory)
     if as_json:
-        print_json(found.to_tree())
+        print_json({"runs": [run._asdict() for run in found]})
+    else:
+        Console().print(runs_table(found))
+
+
+class ListedRun(NamedTuple):
+    """A run in the list of runs."""
+
+    directory: str
+    experiment: str
+    state: RunState
+    """`interrupted`: the run has not ended, but no process trains it. `damaged`: its files cannot be read."""
+    age_s: float | None
+    """Seconds since the status was written; None without a status."""
+    step: int
+    metrics: dict[str, float]
+    """The newest values of those `METRICS` that the run has."""
+    problem: str = ""
+    """Why a damaged run cannot be read."""
+
+
+def find_runs(root: Path) -> list[ListedRun]:
+    """The runs in `root` and its subdirectories, at most two levels deep, sorted by directory.
+
+    Raises:
+      WorkdirError: there is no such directory.
+    """
+    refuse_url(root)
+    if not root.is_dir():
+        raise WorkdirError(f"no such directory: {root}; name the one that contains your runs")
+    folders = {file.parent for pattern in ("", "*/", "*/*/") for file in root.glob(f"{pattern}experiment.yaml")}
+    return [_listed(folder) for folder in sorted(folders)]
+
+
+def runs_table(runs: Iterable[ListedRun]) -> Table:
+    """A table of runs."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("directory", "experiment", "state", "status age", "step", "newest metrics"):
+        table.add_column(column, justify="right" if column in ("status age", "step") else "left")
+    for run in runs:
+        age = "" if run.age_s is None else duration(run.age_s)
+        metrics = ", ".join(f"{name} {readable(value)}" for name, value in run.metrics.items())
+        table.add_row(run.directory, run.experiment, run.state, age, f"{run.step:,}", metrics or escape(run.problem))
+    return table
+
+
+def _listed(folder: Path) -> ListedRun:
+    workdir, name = Workdir(folder), ""
+    try:
+        name = workdir.experiment().name
+        found = read_status(workdir)
+    except WorkdirError as error:
+        if name and not workdir.status_file.exists():
+            return ListedRun(str(folder), name, "not started", None, 0, {})
+        return ListedRun(str(folder), name, "damaged", None, 0, {}, str(error))
+    status = found.status
+    metrics = {key: value for key in METRICS if (value := getattr(status, key)) is not None}
+    return ListedRun(str(folder), name, _state(found), round(found.age_s, 1), status.step, metrics)
+
+
+def _state(found: StoredStatus) -> RunState:
+    if found.alive:
+        return "running"
+    return "ended" if found.status.phase == "ended" else "interrupted"
+
+
+def status(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The run's working directory.")],
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Refresh every two seconds until the run ends or Ctrl-C.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the status of a running or ended run."""
+    workdir = Workdir(directory)
+    show_statuses(watch_status(workdir) if watch else [read_status(workdir)], directory, as_json)
+
+
+def watch_status(workdir: Workdir, every_s: float = REFRESH_S) -> Iterator[StoredStatus]:
+    """Yields the status of a run every `every_s` seconds, and once more after its process has ended.
+
+    Raises:
+      WorkdirError: there is no run, or it has no status.
+    """
+    while (found := read_status(workdir)).alive:
+        yield found
+        time.sleep(every_s)
+    yield found
+
+
+def show_statuses(statuses: Iterable[StoredStatus], directory: Path, as_json: bool) -> None:
+    """Shows each status in place of the previous one, or prints each as a line of JSON.
+
+    Without a terminal only the last status is shown.
+    """
+    if as_json:
+        for found in statuses:
+            print(found.to_json(), flush=True)
         return
-    print_tables(found.tables())
+    console = Console()
+    with Live(console=console, auto_refresh=False) as live:
+        for found in statuses:
+            live.update(Group(status_panel(found.status), Text(f"{directory}: {found.summary}")), refresh=True)
+    # Live ends the line only on a terminal.
+    if not console.is_terminal:
+        console.line()
 
 
 def logs(
@@ -63,8 +166,6 @@ def logs(
     level: Annotated[Literal["info", "warning", "error"], typer.Option(help="The least level.")] = "info",
 ) -> None:
     """Print what the processes of a run have logged, with tracebacks. The driver writes it into DIR/train.log."""
-    from podzero.runtime.monitoring.log_file import of_process, read_log
-
     workdir = Workdir(directory)
     _check_process(workdir, process)
     lines = read_log(workdir.log_file, lambda: follow and workdir.holder() is not None)
@@ -83,7 +184,6 @@ def _check_process(workdir: Workdir, process: str | None) -> None:
     """Refuses a process that the run does not have; without an experiment, any may have logged."""
     if process is None or not workdir.is_run:
         return
-    from podzero.runtime.monitoring.log_file import DRIVER
     from podzero.runtime.program import program
 
     kinds = [kind for kind in program(workdir.experiment()) if kind.count]
@@ -120,10 +220,6 @@ def stop(
     as_json: Json = False,
 ) -> None:
     """End a run on this machine as Ctrl-C does: with a last checkpoint. Waits until it has ended."""
-    from podzero.runtime.checkpoints import checkpoints
-    from podzero.runtime.monitoring.status import read_status
-    from podzero.runtime.stopping import stop_run
-
     workdir, began = Workdir(directory), time.monotonic()
     stopped = stop_run(workdir, seconds, lambda text: None if as_json else print(f"{text} ...", flush=True))
     if not stopped:

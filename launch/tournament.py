@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from podzero.core.errors import ConfigError
 from podzero.core.machine import keep_compiled_programs
 from podzero.files.players import game_to_play
 from podzero.files.workdir import refuse_url
-from podzero.launch.options import GameOption, Json, Simulations, print_json
+from podzero.runtime.stopping import StopSignals
+from podzero.tools.commands.options import GameOption, Json, Simulations
+from podzero.tools.commands.printing import plain_table, print_json
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from podzero.evaluation.tournament import TournamentProgress
 
 
@@ -65,7 +67,6 @@ def tournament(
     keep_compiled_programs()
     from podzero.envs import simulator_errors
     from podzero.evaluation.tournament import open_tournament
-    from podzero.runtime.stopping import StopSignals
 
     with (
         simulator_errors(),
@@ -117,8 +118,6 @@ def show_progress(progress: TournamentProgress) -> None:
 
 def show(result: Mapping[str, Any]) -> None:
     """Prints the ratings, the cross table and the findings."""
-    from rich.console import Console
-
     console = Console()
     console.print(standings_table(result))
     if any(any(row) for row in result["cross"]):
@@ -133,9 +132,8 @@ def show(result: Mapping[str, Any]) -> None:
 
 def standings_table(result: Mapping[str, Any]) -> Table:
     """A table of ratings, with the strongest player first."""
-    table = _table()
-    for column in ("", "player", "Elo", "95% interval", "games", "score"):
-        table.add_column(column, justify="left" if column == "player" else "right")
+    table = plain_table("", "player", "Elo", "95% interval", "games", "score", justify="right")
+    table.columns[1].justify = "left"
     for place, player in enumerate(result["players"], 1):
         rated = player["elo"] is not None
         interval = f"{player['low']:.0f} to {player['high']:.0f}" if rated else ""
@@ -149,13 +147,10 @@ def standings_table(result: Mapping[str, Any]) -> Table:
 
 def cross_table(result: Mapping[str, Any]) -> Table:
     """A table of each player's results (row) against each other player (column)."""
-    table = _table()
     flagged = {frozenset((surprise["first"], surprise["second"])) for surprise in result["surprises"]}
     names = [player["name"] for player in result["players"]]
-    table.add_column("")
-    table.add_column("player")
-    for place in range(1, len(names) + 1):
-        table.add_column(str(place), justify="right")
+    table = plain_table("", "player", *map(str, range(1, len(names) + 1)), justify="right")
+    table.columns[0].justify = table.columns[1].justify = "left"
     for place, (name, row) in enumerate(zip(names, result["cross"], strict=True), 1):
         cells = [_cell(held, frozenset((name, other)) in flagged) for other, held in zip(names, row, strict=True)]
         table.add_row(str(place), short_name(name), *cells)
@@ -188,9 +183,3 @@ def _cell(held: Mapping[str, int] | None, flagged: bool) -> str:
         return "·"
     text = f"{held['wins']} {held['draws']} {held['losses']}"
     return f"[bold]{text}[/bold]" if flagged else text
-
-
-def _table() -> Table:
-    from rich.table import Table
-
-    return Table(box=None, header_style="bold", pad_edge=False)

@@ -18,12 +18,13 @@ from podzero.core.machine import keep_compiled_programs
 from podzero.files.players import ENGINES, EnginePlayer, engine_program
 from podzero.files.workdir import Workdir
 from podzero.launch.directories import continuation, find_start
-from podzero.launch.options import Address, Env, Overrides, config_names, read_env
 from podzero.launch.packages import own_packages
 from podzero.launch.parts import make_parts
-from podzero.launch.trust import approve_code
+from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.monitoring.writers import check_packages
-from podzero.runtime.teacher import with_own_teacher
+from podzero.runtime.teacher import as_resumed
+from podzero.tools.commands.options import Address, Env, Overrides, config_names, read_env
+from podzero.tools.commands.trust import approve_code
 
 
 def train(
@@ -133,24 +134,9 @@ def check_startable(experiment: Experiment, workdir: Workdir, step: int | None =
         _check_made(experiment)
 
 
-def as_resumed(experiment: Experiment, workdir: Workdir) -> Experiment:
-    """The experiment with the working directory's copies of code and teacher; as it is if the run is new.
-
-    Raises:
-      WorkdirError: the copy of the teacher is missing.
-    """
-    experiment = workdir.with_kept_code(experiment)
-    if not workdir.is_run:
-        return experiment
-    # The parameters are those of its checkpoint.
-    return with_own_teacher(experiment, workdir).model_copy(update={"init_from": None})
-
-
 def _check_not_ended(experiment: Experiment, workdir: Workdir, step: int | None) -> None:
     if not workdir.is_run:
         return
-    from podzero.runtime.checkpoints import checkpoints
-
     found = next((found for found in checkpoints(workdir) if step in (None, found.step)), None)
     if found is None:
         return

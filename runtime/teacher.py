@@ -46,3 +46,16 @@ def with_own_teacher(experiment: Experiment, workdir: Workdir) -> Experiment:
             "from a copy of the run, or start a new run"
         )
     return experiment.model_copy(update={"teacher": str(workdir.teacher)})
+
+
+def as_resumed(experiment: Experiment, workdir: Workdir) -> Experiment:
+    """The experiment with the working directory's copies of code and teacher; as it is if the run is new.
+
+    Raises:
+      WorkdirError: the copy of the teacher is missing.
+    """
+    experiment = workdir.with_kept_code(experiment)
+    if not workdir.is_run:
+        return experiment
+    # The parameters are those of its checkpoint.
+    return with_own_teacher(experiment, workdir).model_copy(update={"init_from": None})

@@ -17,7 +17,6 @@ import typer.main
 from cloud_tools import OPTIONS
 from command_lines import ROOT, CommandLine
 from typer import _click as click
-from typer.core import TyperGroup
 
 from podzero.config import builtin_configs, load
 from podzero.core.errors import PodzeroError
@@ -208,22 +207,12 @@ def check_podzero(arguments: list[str], mention: bool) -> None:
             Workdir(directory).experiment()
 
 
-@cache
-def command_line_of_podzero() -> TyperGroup:
-    """Its commands with their parameters."""
-    group = typer.main.get_command(cli.app)
-    assert isinstance(group, TyperGroup)
-    return group
-
-
 def parse(verb: str, arguments: list[str], mention: bool) -> dict[str, object]:
     """The parameters of a command of podzero; the arguments that a mention lacks are added."""
-    group = command_line_of_podzero()
-    with group.make_context("podzero", [verb]) as context:
-        command = group.get_command(context, verb)
-        if command is None:
-            pytest.fail(f"podzero has no command '{verb}'")
-        arguments = list(arguments)
+    if verb not in cli.COMMANDS:
+        pytest.fail(f"podzero has no command '{verb}'")
+    command, arguments = cli.load_command(verb), list(arguments)
+    with typer.main.get_command(cli.app).make_context("podzero", [verb]) as context:
         while True:
             try:
                 return dict(command.make_context(verb, list(arguments), parent=context).params)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from podzero.tools.export import export_agent
+from podzero.tools.export.agent import export_agent
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = dict(re.findall(r"^```python (\w+)\n(.*?)^```$", (ROOT / "docs" / "export.md").read_text(), re.M | re.S))

@@ -17,12 +17,13 @@ import yaml
 from podzero.config import load, parse
 from podzero.files.players import parse_player
 from podzero.files.workdir import Workdir
-from podzero.launch import cli, options
-from podzero.launch.listings import card
-from podzero.launch.options import progress
+from podzero.launch import cli
+from podzero.launch.experiments import card
 from podzero.runtime.monitoring.status import RunStatus, write_status
 from podzero.runtime.start import last_checkpoint_failed
 from podzero.runtime.train import End
+from podzero.tools.commands import printing
+from podzero.tools.commands.printing import progress
 from podzero.tools.play.search_steps import STEP
 
 PODZERO = os.path.join(os.path.dirname(sys.executable), "podzero")
@@ -197,7 +198,7 @@ def test_ctrl_c_is_code_130(command, monkeypatch, options):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("podzero.launch.tools.load", interrupt)
+    monkeypatch.setattr("podzero.tools.bench.cli.load", interrupt)
     code, out, err = command("bench", "learner", *options)
     assert (code, out) == (130, "")
     assert "Traceback" not in err
@@ -228,6 +229,12 @@ def test_help_and_refusals_import_nothing_heavy():
 
 def test_the_version_is_that_of_the_package(command):
     assert command("--version") == (0, importlib.metadata.version("podzero") + "\n", "")
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_the_help_of_the_program_shows_the_first_sentence_of_each_command(name):
+    paragraph = cli.load_command(name).help.split("\n\n")[0]
+    assert " ".join(paragraph.split()) == cli.COMMANDS[name][1]
 
 
 @pytest.mark.parametrize("option", ["-h", "--help"])
@@ -314,7 +321,7 @@ def test_a_bench_prints_one_line_with_one_object(command, monkeypatch):
             return {"ratio": 0.97, "sizes": [experiment.learner.batch_size], "seconds": seconds}
 
     benches = {"podzero.tools.bench.learner": Fake}
-    monkeypatch.setattr("podzero.launch.tools.import_module", benches.get)
+    monkeypatch.setattr("podzero.tools.bench.cli.import_module", benches.get)
     code, out, err = command("bench", "learner", "learner.batch_size=64", "--seconds", "3", "--json")
     assert (code, err) == (0, "")
     assert out == '{"ratio": 0.97, "sizes": [64], "seconds": 3.0}\n'
@@ -357,7 +364,7 @@ def test_a_machine_without_accelerator_prints_no_errors_about_it():
 def test_progress_is_told_at_intervals(monkeypatch, capsys):
     """Every second for 25 seconds; a line is printed at the tenth and the twentieth."""
     now = [0.0]
-    monkeypatch.setattr(options, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(printing, "time", SimpleNamespace(monotonic=lambda: now[0]))
     report = progress(lambda done: f"{done} done")
     for second in range(1, 26):
         now[0] = float(second)

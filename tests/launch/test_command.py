@@ -5,7 +5,7 @@ import typer
 from cloud_tools import OPTIONS, calls, words
 
 from podzero.config import load
-from podzero.launch.targets import command
+from podzero.launch.targets import cli as command
 from podzero.tools.compile import waiting
 
 CPU_ACTORS = ["go_9x9", "cluster.slice=v5e-16", "replay.shards=4", "actors.count=100"]

@@ -6,7 +6,7 @@ import pytest
 
 from podzero.config import load
 from podzero.files.workdir import Workdir, WorkdirError
-from podzero.launch.listings import find_runs, watch_status
+from podzero.launch.runs import find_runs, watch_status
 from podzero.runtime.monitoring.status import RunStatus, write_status
 
 

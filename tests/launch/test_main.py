@@ -12,9 +12,9 @@ import pytest
 
 from podzero.core.machine import keep_compiled_programs
 from podzero.launch.main import complete_process
-from podzero.launch.trust import TrustedCode
 from podzero.replay.errors import EnvironmentUnusable
 from podzero.replay.process import VARIABLE, server_python
+from podzero.tools.commands.trust import TrustedCode
 
 PODZERO = Path(sys.executable).with_name("podzero")
 

@@ -21,8 +21,8 @@ from podzero.core.errors import ConfigError
 from podzero.envs import spec_of
 from podzero.files.players import game_to_play
 from podzero.files.workdir import Workdir
-from podzero.launch.trust import TrustedCode, approve_code, ask_before_imports
 from podzero.networks.snapshots import save_snapshot
+from podzero.tools.commands.trust import TrustedCode, approve_code, ask_before_imports
 
 
 class User:

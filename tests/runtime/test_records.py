@@ -12,7 +12,7 @@ from podzero.networks.snapshots import snapshot_steps
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.monitoring.status import read_status
 from podzero.runtime.train import train
-from podzero.tools.records import import_games
+from podzero.tools.records.command import import_games
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 

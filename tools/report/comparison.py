@@ -10,7 +10,8 @@ import numpy as np
 
 from podzero.files.changes import side_by_side
 from podzero.runtime.monitoring.status import duration
-from podzero.tools.report.figures import Figure, MetricCurves, ReportCurve, ReportSection, ReportTable
+from podzero.tools.commands.printing import ReportTable
+from podzero.tools.report.figures import Figure, MetricCurves, ReportCurve, ReportSection
 from podzero.tools.report.history import Axes, FloatArray
 from podzero.tools.report.record import Record
 from podzero.tools.report.strength import strength

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from podzero.tools.commands.printing import ReportTable
 from podzero.tools.report.history import Axes, Bins, FloatArray, History, Timeline, Values
 
 DIGITS = 5
@@ -69,15 +70,6 @@ class Figure:
             "axes": {name: numbers(values) for name, values in self.axes._asdict().items()},
             "curves": [curve.to_tree() for curve in self.curves],
         }
-
-
-@dataclass(frozen=True)
-class ReportTable:
-    """A table of text."""
-
-    caption: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from podzero.config.section import Section
 from podzero.files.changes import RecordedChange, flatten
 from podzero.files.workdir import Inheritance
 from podzero.runtime.monitoring.status import RunStatus, StoredStatus, duration
-from podzero.tools.report.figures import ReportSection, ReportTable
+from podzero.tools.commands.printing import ReportTable
+from podzero.tools.report.figures import ReportSection
 from podzero.tools.report.record import Event
 
 NEVER_STARTED = "no status: the run has not started, or status.json is damaged"

@@ -12,7 +12,8 @@ import numpy as np
 
 from podzero.config import Experiment
 from podzero.evaluation.statistics import student, wilson
-from podzero.tools.report.figures import Figure, MetricCurves, ReportCurve, ReportSection, ReportTable
+from podzero.tools.commands.printing import ReportTable
+from podzero.tools.report.figures import Figure, MetricCurves, ReportCurve, ReportSection
 from podzero.tools.report.history import FloatArray
 
 MOST_DOTS = 80

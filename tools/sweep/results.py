@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from podzero.evaluation.statistics import student
-from podzero.tools.report.figures import MetricCurves, ReportTable
+from podzero.tools.commands.printing import ReportTable
+from podzero.tools.report.figures import MetricCurves
 from podzero.tools.report.record import RunReader
 from podzero.tools.report.strength import Evaluations
 from podzero.tools.sweep.folder import METRICS, SweepFolder

@@ -10,8 +10,8 @@ import pytest
 from podzero.benchmarks import pages
 from podzero.config import load
 from podzero.inference import has_int8_instructions
-from podzero.launch.tools import Stage
 from podzero.tools.bench import STAGES
+from podzero.tools.bench.cli import Stage
 from podzero.tools.bench.learner import DEVICES
 
 

@@ -17,11 +17,11 @@ from podzero.core.types import EnvSpec
 from podzero.envs import make_env, spec_of
 from podzero.networks import make_network
 from podzero.networks.snapshots import load_snapshot
-from podzero.tools.export import export_agent
 from podzero.tools.export.agent import (
     BATCH_SIZES,
     BOUND,
     check_file,
+    export_agent,
     greatest_difference,
     observations_of,
     random_actions,

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
+from podzero.config import Experiment
 from podzero.core.errors import ConfigError
 from podzero.core.importing import import_extra
 from podzero.core.machine import keep_compiled_programs
-from podzero.launch.directories import RUNS
-from podzero.launch.options import Address, Config, Env, Json, print_json, print_tables, read_env
-from podzero.launch.train import as_resumed
-from podzero.launch.trust import approve_code
-
-if TYPE_CHECKING:
-    from podzero.config import Experiment
-    from podzero.tools.sweep.grid import SweepRun
+from podzero.runtime.stopping import StopSignals
+from podzero.runtime.teacher import as_resumed
+from podzero.tools.commands.options import RUNS, Address, Config, Env, Json, read_env
+from podzero.tools.commands.printing import print_json, print_tables
+from podzero.tools.commands.trust import approve_code
+from podzero.tools.sweep.folder import SweepFolder, absolute_config
+from podzero.tools.sweep.grid import SweepRun, plan, read_grid
+from podzero.tools.sweep.results import read_results, summarize
 
 Metric = Literal["keeps_value", "mean_return", "rating"]
 
@@ -82,11 +83,6 @@ def sweep(
     Typed again, the command goes on where it was: finished runs are kept.
     The table compares the means over seeds: podzero sweep CONFIG learner.optimizer.learning_rate=1e-3,3e-3 seed=0..4
     """
-    from podzero.runtime.stopping import StopSignals
-    from podzero.tools.sweep.folder import SweepFolder, absolute_config
-    from podzero.tools.sweep.grid import plan, read_grid
-    from podzero.tools.sweep.results import read_results, summarize
-
     address = None if address == "local" else address
     secrets = read_env(env)
     grid = read_grid([*settings, *_limits(settings, minutes, steps)])

@@ -24,7 +24,7 @@ from podzero.core.machine import user_config
 from podzero.files.players import TrainedPlayer, parse_player
 from podzero.files.workdir import read_json, write_atomically
 
-_SHIPPED = Path(__file__).resolve().parents[1] / "configs"
+_SHIPPED = Path(__file__).resolve().parents[2] / "configs"
 """The experiments that come with podzero."""
 _KNOWN = {
     # Functions of arrays. None of them takes the name of a file, of a module or of a command.

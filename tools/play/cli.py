@@ -1,4 +1,4 @@
-"""The commands that let players play: `play`, `evaluate`, `analyze` and `engine`.
+"""The commands `play` and `engine`: games against people and programs.
 
 They check the names of players first, since importing JAX takes seconds.
 """
@@ -12,20 +12,9 @@ import typer
 
 from podzero.core.errors import ConfigError
 from podzero.core.machine import keep_compiled_programs
-from podzero.core.reading import standard_input
 from podzero.files.players import game_to_play
-from podzero.launch.options import (
-    GameOption,
-    Json,
-    ListenHost,
-    ListenPort,
-    Records,
-    Simulations,
-    Who,
-    print_json,
-    print_result,
-    progress,
-)
+from podzero.tools.commands.options import GameOption, Json, ListenHost, ListenPort, Who
+from podzero.tools.commands.printing import print_result
 
 MOST_GAMES = 100
 """Most episodes in one video."""
@@ -89,73 +78,6 @@ def play(
     if written is not None:
         # Numbers of each step are for programs.
         print_result(written if as_json else {k: v for k, v in written.items() if k not in STEPWISE}, as_json)
-
-
-def evaluate(
-    who: Who,
-    opponent: Annotated[
-        str | None,
-        typer.Option(
-            help="Another player, as WHO.", show_default="none if a solver can check moves, else mcts:200 and random"
-        ),
-    ] = None,
-    games: Annotated[
-        int, typer.Option(min=1, help="Games per match, half of them as the first player; or episodes.")
-    ] = 100,
-    simulations: Simulations = None,
-    positions: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Positions that the solver checks; more than 5000 of connect four need the extra `solver`.",
-            show_default="1000; all in tic-tac-toe",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of openings, positions and all random choices.")] = 0,
-    game: GameOption = None,
-    records: Records = None,
-    as_json: Json = False,
-) -> None:
-    """Measure how well a player plays, with confidence intervals.
-
-    With --opponent it plays a match.
-    Without, a solver checks its moves in solved positions, with search and by the network alone;
-    in games without a solver it plays matches against mcts:200 and random.
-    In single-player environments it plays episodes.
-    """
-    game_to_play(game, who, opponent)
-    keep_compiled_programs()
-    from podzero.evaluation.evaluate import evaluate as run
-    from podzero.launch.tables import print_evaluation
-
-    report = progress(_match_progress)
-    found = run(who, opponent, games, simulations, positions, seed, game, records, report=report)
-    (print_json if as_json else print_evaluation)(found)
-
-
-def _match_progress(opponent: str, over: int, games: int, plies: int) -> str:
-    return f"{over:,} of {games:,} games against {opponent} are over after {plies} plies"
-
-
-def analyze(who: Who, simulations: Simulations = None, game: GameOption = None) -> None:
-    """Search the positions on standard input.
-
-    Each line is a JSON object with the moves of a game, as actions or names, such as
-    {"id": 1, "moves": [3, 3, 4]} or {"id": 1, "moves": ["d", "d", "e"], "maxVisits": 8}
-
-    Each answer is a line of JSON with the move, the policy, the visit counts,
-    and the value for the player to move. It names moves if the question does,
-    or has "names": true. The exit code is 1 if a line had an error.
-    """
-    game_to_play(game, who)
-    keep_compiled_programs()
-    from podzero.evaluation.analysis import analyze as run
-
-    failed = False
-    for answer in run(who, standard_input(), simulations, game):
-        print_json(answer)
-        failed |= "error" in answer
-    raise typer.Exit(int(failed))
 
 
 def engine(

@@ -13,10 +13,10 @@ import typer
 from podzero.config import FOR_SLICES, Experiment, load
 from podzero.core.errors import ConfigError
 from podzero.files.workdir import refuse_url
-from podzero.launch.options import Config, Env, Overrides, read_env
 from podzero.launch.targets.perform import perform, script, take_down
 from podzero.launch.targets.plan import MOUNT, Plan, Site, check, name_of
-from podzero.launch.trust import approve_code
+from podzero.tools.commands.options import Config, Env, Overrides, read_env
+from podzero.tools.commands.trust import approve_code
 from podzero.tools.compile.waiting import rates
 
 Target = Literal["gcp", "gke", "queued"]

@@ -1,0 +1,176 @@
+"""The commands `report`, `info` and `compare`: what runs and agents are, and what they reached."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from podzero.core.errors import ConfigError, PodzeroError
+from podzero.files.workdir import Workdir, sweep_runs, write_atomically
+from podzero.runtime.monitoring.status import duration
+from podzero.tools.commands.listen_address import ListenAddress, free_address
+from podzero.tools.commands.options import Json, ListenHost, ListenPort, Trained
+from podzero.tools.commands.printing import Rows, measure, print_json, print_rows, print_tables, share
+from podzero.tools.report.comparison import compare as side_by_side
+from podzero.tools.report.info import AgentInfo, agent_info
+from podzero.tools.report.page import make_comparison, make_report
+from podzero.tools.report.record import RunReader, read_runs
+
+
+class ReportNotWritten(PodzeroError, RuntimeError):
+    """The report's file cannot be written."""
+
+
+def report(
+    directories: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR",
+            help="The run's working directory; of several, or of the folder of a sweep, the curves are compared.",
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="The file to write.", show_default="report.html in DIR; comparison.html in the first of several"
+        ),
+    ] = None,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve it as a page that stays up to date until Ctrl-C.")
+    ] = False,
+    host: ListenHost = None,
+    port: ListenPort = None,
+    as_json: Json = False,
+) -> None:
+    """Write the report of a run as an HTML file: ratings, losses, throughput, settings, faults, cost.
+
+    The file is self-contained.
+    Of several runs, it has their curves over one another, and what `podzero compare` prints.
+    With --serve it is a live dashboard of the run, for browsers that know its address.
+    """
+    first, several = directories[0], len(directories) > 1 or bool(sweep_runs(directories[0]))
+    if serve:
+        if output is not None or several:
+            refused = "several runs" if several else "--output"
+            raise ConfigError(f"{refused} and --serve cannot be combined: a page of one run is served, not a file")
+        from podzero.tools.report.server import serve as serve_report
+
+        where = free_address(host, port)
+        serve_report(Workdir(first), where, partial(_announce, where, as_json=as_json))
+        return
+    if host is not None or port is not None:
+        raise ConfigError("--host and --port need --serve: a report in a file has no address")
+
+    if several:
+        page, name = make_comparison(read_runs(list(map(str, directories)))), "comparison.html"
+    else:
+        page, name = make_report(RunReader(Workdir(first)).read()), "report.html"
+    file = Workdir(first).root / name if output is None else output.expanduser().absolute()
+    try:
+        write_atomically(file, page)
+    except OSError as error:
+        raise ReportNotWritten(f"cannot write {file}: {error.strerror}; name another file by --output") from None
+    if as_json:
+        print_json({"report": str(file), "bytes": len(page.encode())})
+    else:
+        print(f"Report written: {file}")
+
+
+def _announce(where: ListenAddress, address: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"address": address})
+    else:
+        print(
+            f"Report at {address}\nFor {where.readers} that know this address. Ctrl-C ends it.",
+            flush=True,
+        )
+
+
+def info(who: Trained, as_json: Json = False) -> None:
+    """Show what a trained agent is: network, steps, hours, hardware, strength, and what it was started from."""
+    found = agent_info(who)
+    if as_json:
+        print_json(found._asdict())
+    else:
+        print_rows(agent_rows(found))
+
+
+def compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN", help="A working directory, zoo:NAME, or the folder of a sweep for all its runs."),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Compare runs after equal time of training: settings that differ, steps, speed, losses, strength."""
+    found = side_by_side(read_runs(runs))
+    if as_json:
+        print_json(found.to_tree())
+        return
+    print_tables(found.tables())
+
+
+def agent_rows(found: AgentInfo) -> Rows:
+    """The rows of what is known of an agent."""
+    settings = {name: value for name, value in found.network.items() if name != "name"}
+    network = [found.network["name"], *(f"{name} {value}" for name, value in settings.items())]
+    if found.parameters is not None:
+        network.append(f"{found.parameters:,} parameters")
+    trained = [] if found.hours is None else [duration(3600 * found.hours)]
+    counts = (found.step, "steps"), (found.samples, "samples"), (found.games, "games")
+    trained += [f"{count:,} {what}" for count, what in counts if count is not None]
+    strength = [(f"at step {found.strength['step']:,.0f}", list(_measures(found.strength)))] if found.strength else []
+    several: list[tuple[str, Sequence[str | None]]] = [
+        ("agent", [found.who]),
+        ("experiment", [found.experiment]),
+        ("game", [found.game]),
+        ("network", [", ".join(network)]),
+        ("snapshot", [None if found.snapshot is None else f"of step {found.snapshot:,}"]),
+        ("trained for", [", ".join(trained)]),
+        ("from", [found.began]),
+        ("to", [found.reached]),
+        ("state", [found.state]),
+        ("podzero", [found.podzero]),
+        ("hardware", found.hardware or ()),
+        *strength,
+        ("extends", [found.extends]),
+        ("init_from", [found.init_from]),
+        ("teacher", [found.teacher]),
+        ("own code", [_code(one) for one in found.own_code or ()]),
+        ("command", [found.command]),
+        ("judged", found.judged or ()),
+    ]
+    rows = []
+    for label, texts in several:
+        known = [text for text in texts if text]
+        rows += list(zip([label, *[""] * (len(known) - 1)], known, strict=False))
+    return rows
+
+
+def _measures(found: Mapping[str, float]) -> Iterator[str]:
+    """What an evaluation measured, in words."""
+    if "elo" in found:
+        error = f" ± {found['elo_error']:.0f}" if "elo_error" in found else ""
+        yield f"Elo {found['elo']:.0f}{error} (random play has 0)"
+    if "keeps_value" in found:
+        positions = int(sum(count for name, count in found.items() if name.startswith("positions_")))
+        of = f"{positions:,} positions" if positions else "positions"
+        yield f"keeps the game's value in {100 * found['keeps_value']:.1f}% of {of}"
+    for name, score in found.items():
+        opponent = name.removeprefix("score_")
+        if opponent != name and (games := int(found.get(f"games_{opponent}", 0))):
+            against = "earlier snapshots" if opponent == "earlier" else opponent
+            yield f"{share(score, games)} in {games:,} games against {against}"
+    if "mean_return" in found:
+        spread = f" (standard deviation {measure(found['std_return'])})" if "std_return" in found else ""
+        over = f" in {found['episodes']:,.0f} episodes" if "episodes" in found else ""
+        yield f"mean return {measure(found['mean_return'])}{spread}{over}"
+
+
+def _code(one: Mapping[str, Any]) -> str:
+    digest = f"SHA-256 {one['sha256'][:12]}" if one["sha256"] else "no file"
+    return f"{one['path']} ({digest}, {'as recorded at the start' if one['recorded'] else 'as it is now'})"
