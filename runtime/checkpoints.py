@@ -141,15 +141,9 @@ def write_checkpoint(
     ladder: Mapping[str, Any],
     keep: int,
 ) -> int:
-    """Writes a checkpoint and deletes the oldest ones; returns its step.
+    """Writes a checkpoint and deletes all but the newest `keep`; returns its step.
 
-    Args:
-      workdir: the run's working directory.
-      save_learner: writes the learner's state below a folder and returns its step.
-      shards: the replay shards.
-      counters: the counters of the run.
-      ladder: the rating ladder.
-      keep: how many checkpoints are kept.
+    `save_learner` writes the learner's state below a folder and returns its step.
 
     Raises:
       ClusterError, WorkerDied: a worker did not answer.

@@ -32,7 +32,6 @@ class DriverProcess:
     """The driver of a run; starts with this object.
 
     Args:
-      workdir: the run's working directory.
       arguments: the arguments of `podzero train`.
       program: the command that is `podzero`; by default `PROGRAM`.
       folder: the current directory of the process; by default that of this one.

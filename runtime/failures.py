@@ -161,13 +161,9 @@ class Failures:
         self._last.pop(worker, None)
 
     def note_end(self, worker: str, node: str | None, error: Exception, alive: Collection[str]) -> None:
-        """Notes that a worker ended, and logs the consequences.
+        """Notes that a worker ended, on a node (its id) if that is known, and logs the consequences.
 
-        Args:
-          worker: its name.
-          node: the id of its node, if known.
-          error: the error that ended it.
-          alive: the workers of its kind that are alive.
+        `alive` are the workers of its kind that are alive.
 
         Raises:
           RunFailed: training needs the worker, and the experiment is at fault, or all workers of its kind have used up

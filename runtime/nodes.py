@@ -106,13 +106,8 @@ class RunNodes:
     def prepared_hosts(self, hosts: Sequence[Node], run: str) -> Iterator[str]:
         """Ends processes that earlier runs left on the learner hosts' chips, and reserves the coordinator's port.
 
-        Args:
-          hosts: the learner's hosts, by rank.
-          run: the id of this run, whose processes are spared.
-
-        Yields:
-          the address at which host 0 coordinates the others, empty for a learner on this machine alone. The port is
-          reserved for host 0 while the context lasts.
+        Spares the processes of this run (its id). Yields the address at which host 0 coordinates the others, empty for
+        a learner on this machine alone; the port is reserved for host 0 while the context lasts.
         """
         if not self._cluster.joined and len(hosts) == 1:
             yield ""

@@ -159,13 +159,10 @@ def with_advice(failure: RunFailed, experiment: Experiment, workdir: Workdir) ->
 
 
 def _next_command(workdir: Workdir, diverged: int | None = None, rate: str = "") -> str:
-    """The command that resumes a run; after a divergence with another learning rate.
+    """The command that resumes a run; after a divergence with `rate`, the setting of a smaller learning rate.
 
-    Args:
-      workdir: the run's working directory.
-      diverged: the step after which all steps were skipped; None if the run did not diverge. Later checkpoints have the
-        weights of this step, since skipped steps leave them as they are.
-      rate: the setting of a smaller learning rate.
+    All steps after `diverged` were skipped. Later checkpoints have the weights of this step, since skipped steps leave
+    them as they are.
     """
     try:
         whole = [found.step for found in seen_checkpoints(workdir) if found.fault is None]

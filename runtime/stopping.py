@@ -142,13 +142,8 @@ class NotStopped(PodzeroError, RuntimeError):
 def stop_run(workdir: Workdir, limit_s: float, say: Callable[[str], None]) -> bool:
     """Ends the run in `workdir` with a last checkpoint, as the first Ctrl-C does, and waits until it has ended.
 
-    Args:
-      workdir: the run's working directory.
-      limit_s: the longest wait, in seconds; afterwards the run still goes on ending.
-      say: called with what the run is doing, whenever that changes.
-
-    Returns:
-      whether a process trained there.
+    Waits at most `limit_s`; afterwards the run still goes on ending. Calls `say` with what the run is doing, whenever
+    that changes. Returns whether a process trained there.
 
     Raises:
       NotStopped: its driver cannot be reached from here, or has not ended in time; the message says what to do.

@@ -38,9 +38,6 @@ class Supervisor:
     """All workers of a run, as the table of `program` describes them.
 
     Args:
-      cluster: where they run.
-      experiment: the experiment of the run.
-      workdir: the working directory.
       stopping: set when the run must end; it also ends a wait for nodes.
       home: the id of the driver's node.
       secrets: environment variables that all processes get, by name.
@@ -81,10 +78,7 @@ class Supervisor:
         self._look_at = 0.0
 
     def start(self, checkpoint: Checkpoint | None) -> None:
-        """Starts all workers except the evaluator; returns when replay and learner are built.
-
-        Args:
-          checkpoint: the checkpoint that replay, learner and ratings continue; None starts from nothing.
+        """Starts all workers except the evaluator, from a checkpoint if any; returns when replay and learner are built.
 
         Raises:
           CheckpointDamaged: the learner's part of the checkpoint cannot be used; no worker is left running. (A damaged
@@ -149,12 +143,8 @@ class Supervisor:
     def reconcile(self, newest: Callable[[], Checkpoint | None]) -> list[str]:
         """Replaces workers that have ended, except the learner's, and starts those for which there is now room.
 
-        Args:
-          newest: finds the newest checkpoint, which holds the contents of a restarted shard; raises `StorageError` if
-            it cannot be seen.
-
-        Returns:
-          the names of the workers that ended and of the shards that were replaced.
+        `newest` finds the newest checkpoint, with the contents of a lost shard; it raises `StorageError` if it is not
+        seen. Returns the names of the workers that ended and of the shards that were replaced.
         """
         for worker in self._workers:
             if worker.worked:
@@ -216,8 +206,7 @@ class Supervisor:
     def judge_last(self, step: int) -> Worker | None:
         """Asks the evaluator to judge the snapshot of `step` and to end; starts it if it is missing, after the actors.
 
-        Returns:
-          the evaluator; None if no node has room for it, or it has failed and may not start yet.
+        Returns None if no node has room for it, or it has failed and may not start yet.
         """
         self.start_evaluator()
         self.scale()

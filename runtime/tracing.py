@@ -46,9 +46,7 @@ class Traces(NamedTuple):
 def request_trace(workdir: Workdir, seconds: float) -> Traces:
     """Asks the driver of a running run for traces of its processes, and waits for them.
 
-    Args:
-      workdir: the run's working directory; its driver may be on another machine that shares it.
-      seconds: the length of the traces, at most `LONGEST_S`.
+    Its driver may be on another machine that shares the working directory. Traces are at most `LONGEST_S` long.
 
     Raises:
       NotTraced: the run is not running, its driver does not answer, or no process could be traced.

@@ -36,12 +36,9 @@ class Directory:
         self._entries: dict[str, tuple[int, str, float]] = {}
 
     def announce(self, name: str, address: str, attempt: int) -> None:
-        """Sets the address of the server `name`; must be repeated every few seconds.
+        """Sets the address of a server such as `replay-0`; must be repeated every few seconds.
 
-        Args:
-          name: the server's name, for example `replay-0`.
-          address: where it listens.
-          attempt: the attempt of its process: a replaced one that has not ended yet must not win.
+        Of earlier attempts it is ignored: a process that was replaced may not have ended yet.
         """
         if attempt >= self._entries.get(name, (attempt,))[0]:
             self._entries[name] = attempt, address, time.monotonic()

@@ -80,11 +80,7 @@ class Placement(NamedTuple):
 def place(nodes: Sequence[Node], program: Iterable[Reservation], config: ClusterConfig, driver_node: str) -> Placement:
     """Chooses nodes for learner and replay, and checks that the other kinds have room for the processes they need.
 
-    Args:
-      nodes: the nodes that may be used.
-      program: what each kind of process reserves, in the order in which they start.
-      config: the section `cluster`.
-      driver_node: the id of the driver's node, which the learner prefers.
+    The kinds of the program are in the order in which they start. The learner prefers the driver's node (its id).
     """
     rows = {row.name: row for row in program}
     learner, replay = rows.pop("learner"), rows.pop("replay")

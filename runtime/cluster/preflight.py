@@ -110,11 +110,9 @@ class Preflight:
         self._pending: dict[str, _Pending] = {}
 
     def usable_nodes(self, nodes: Sequence[Node], wait: bool) -> list[Node]:
-        """The nodes with the driver's versions; checks new nodes, and logs why a node is not used.
+        """Those of the living nodes with the driver's versions; checks new ones, and logs why a node is not used.
 
-        Args:
-          nodes: the living nodes.
-          wait: whether to wait for each node's first check; otherwise a node is left out until it has answered.
+        Waits for each node's first check if asked to; otherwise a node is left out until it has answered.
         """
         for node in nodes:
             failed = self._failed.get(node.id)

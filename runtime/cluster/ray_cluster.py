@@ -24,6 +24,9 @@ from podzero.runtime.cluster.ray_start import (
 )
 from podzero.runtime.cluster.remote import RemoteActor, node_affinity
 
+THREADS = 4
+"""Most methods of a process that run at the same time."""
+
 
 class Bundle(NamedTuple):
     """Resources of a node, reserved for one process."""
@@ -71,25 +74,15 @@ class Cluster:
         environment: Mapping[str, str],
         memory: int = 0,
         resources: Mapping[str, float] | None = None,
-        threads: int = 4,
         node: Node | None = None,
         bundle: Bundle | None = None,
         use_node_python: bool = False,
     ) -> RemoteActor:
-        """Starts `process(name, *arguments)` as a Ray actor; returns before it is up.
+        """Starts `process(name, *arguments)`, of a plain class, as a Ray actor; returns before it is up.
 
-        Args:
-          process: a plain class.
-          name: its name in messages and metrics.
-          arguments: further arguments of its constructor.
-          cpus: the CPUs that Ray reserves for it, unless it has a bundle.
-          environment: environment variables of the process.
-          memory: the bytes of memory that Ray reserves for it, unless it has a bundle.
-          resources: other resources that Ray reserves for it, unless it has a bundle.
-          threads: how many methods may run at the same time.
-          node: its node; without one, Ray spreads such processes over the nodes.
-          bundle: the bundle that it occupies, from a placement group of `reserve`.
-          use_node_python: whether the node's own Python runs it, even if podzero installs environments.
+        Ray reserves these CPUs, bytes of memory and other resources for it, unless it occupies a bundle of `reserve`.
+        Without a node, Ray spreads such processes over the nodes. The node's own Python runs it, if asked to, even
+        where podzero installs environments.
         """
         import ray
 
@@ -97,7 +90,7 @@ class Cluster:
             ray.remote(process)
             .options(
                 **resource_options(bundle.resources if bundle else {"CPU": cpus, MEMORY: memory, **(resources or {})}),
-                max_concurrency=threads,
+                max_concurrency=THREADS,
                 max_restarts=0,
                 runtime_env={"env_vars": dict(environment), **(NODE_PYTHON if use_node_python else {})},
                 scheduling_strategy=bundle.strategy if bundle else node_affinity(node.id) if node else "SPREAD",

@@ -137,12 +137,8 @@ def node_affinity(node: str) -> Any:
 def start_lasting(service: type, node: str, **options: Any) -> Any:
     """Starts `service()` as a small Ray actor, which reserves no CPU; returns its handle.
 
-    Ray restarts it, on the same node, for as long as its owner lives, and repeats the calls that were pending.
-
-    Args:
-      service: a plain class.
-      node: the id of its node. Choose the driver's: it must survive the loss of any other node.
-      options: further options of the actor.
+    Ray restarts it, on the same node (its id), for as long as its owner lives, and repeats the calls that were pending.
+    Choose the driver's node: it must survive the loss of any other.
     """
     import ray
 

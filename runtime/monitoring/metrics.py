@@ -53,7 +53,6 @@ class MetricsLog:
       workdir: the run's directory; it must exist.
       resume_step: the step of the checkpoint from which the run resumes, or -1. Lines of later steps move to
         `metrics.lost.jsonl`, so that every curve has one value per step.
-      tensorboard: whether to write event files for TensorBoard.
       writers: also receive each line; `close` leaves them open.
     """
 
@@ -155,7 +154,6 @@ class TensorBoardWriter:
     Args:
       folder: may hold event files from before a resumption.
       purge_step: TensorBoard drops the values of those files from this step on.
-      attempt: catches failed writes.
     """
 
     def __init__(self, folder: Path, purge_step: int, attempt: WriteAttempts) -> None:

@@ -70,7 +70,6 @@ class BackgroundWriter:
     A failed write is repeated; a writer that fails `MAX_FAILURES` times in a row is abandoned.
 
     Args:
-      name: the writer's name, for messages.
       make: makes the writer, in the thread, once there is something to write; repeated like a write if it fails.
     """
 
@@ -145,12 +144,9 @@ class BackgroundWriter:
 
 
 class WandbWriter:
-    """Logs metrics as `WORKER/NAME`, over the learner step; a `MetricsWriter`.
+    """Logs metrics as `WORKER/NAME`, over the learner step; a `MetricsWriter` for `PROJECT` or `ENTITY/PROJECT`.
 
-    Args:
-      project: `PROJECT` or `ENTITY/PROJECT`.
-      experiment: its name and settings become those of the W&B run.
-      workdir: holds wandb's files and the run's id, so that a resumed run continues the same W&B run.
+    The working directory keeps the run's id, so that a resumed run continues the same W&B run.
     """
 
     def __init__(self, project: str, experiment: Experiment, workdir: Workdir) -> None:
@@ -184,14 +180,10 @@ class WandbWriter:
 
 
 class MlflowWriter:
-    """Logs metrics as `WORKER/NAME` at the learner step; a `MetricsWriter`.
+    """Logs metrics as `WORKER/NAME` at the learner step; a `MetricsWriter` for the tracking server at a URI.
 
-    The experiment's name becomes that of the MLflow experiment, and a working directory is one run of it.
-
-    Args:
-      uri: URI of the tracking server.
-      experiment: its settings become the parameters of the MLflow run.
-      workdir: its path becomes a tag; it keeps the run's id, so that a resumed run continues the same MLflow run.
+    The experiment's name becomes that of the MLflow experiment, and a working directory is one run of it, of which it
+    keeps the id, so that a resumed run continues it.
     """
 
     def __init__(self, uri: str, experiment: Experiment, workdir: Workdir) -> None:

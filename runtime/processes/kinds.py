@@ -232,11 +232,7 @@ class InferenceProcess(Process):
 def inference_server(process: Process, experiment: Experiment, name: str, source: ParamSource) -> NetworkServer:
     """The inference server on all devices of this process; it announces itself in the run's directory.
 
-    Args:
-      process: the process that serves.
-      experiment: the experiment, whose timeouts may differ from the run's (for a server beside the learner).
-      name: the name of the server.
-      source: the published parameters.
+    The timeouts of the experiment may differ from the run's, for a server beside the learner.
     """
     from podzero.inference.build import make_server
 

@@ -136,12 +136,7 @@ class Companion(Protocol):
 
 @contextmanager
 def running_beside(companion: Companion, fail: Callable[[Exception], None]) -> Iterator[None]:
-    """Runs the companion in a thread until the end of the block.
-
-    Args:
-      companion: the actor or server.
-      fail: called with the exception if the companion fails; must return at once and end the block.
-    """
+    """Runs an actor or a server in a thread until the end of the block; if it fails, `fail` must end the block."""
 
     def work() -> None:
         try:

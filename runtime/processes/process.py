@@ -41,7 +41,6 @@ class RunContext:
     """What processes that start together share.
 
     Attributes:
-      experiment: the run's experiment.
       workdir: the working directory, on a file system that all nodes share.
       run: the id of the run. It changes when all processes start again, to distinguish them from those left behind.
       store: the Ray handle of the parameter store.
