@@ -147,7 +147,10 @@ def record_hardware(workdir: Workdir, nodes: Sequence[Node], home: str) -> None:
     # A cluster started here has more CPUs than the machine if the run's processes share them.
     here = float(len(os.sched_getaffinity(0)))
     found = [_node(node, min(here, node.cpus) if node.id == home else node.cpus) for node in nodes]
-    write_atomically(workdir.hardware_file, json.dumps({"driver": driver, "nodes": found}) + "\n")
+    try:
+        write_atomically(workdir.hardware_file, json.dumps({"driver": driver, "nodes": found}) + "\n")
+    except OSError as error:  # it is for reports alone
+        log.warning("cannot write %s; training continues: %s", workdir.hardware_file, error)
 
 
 def processor(cpu_info: Path) -> str:

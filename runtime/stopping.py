@@ -220,38 +220,33 @@ def watch_for_notices(give: Callable[[str], None]) -> list[threading.Thread]:
     return watchers
 
 
-class _Unknown(Exception):
-    """The server does not know the key."""
-
-
 def watch_key(host: str, key: str, give: Callable[[str], None]) -> None:
     """Watches one key until the process ends, or until the server answers that it does not know it, as on GKE."""
     state, value, pause = "0", "", PAUSE_S  # not the state of any value, so the server answers at once
     while True:
         try:
-            new, state = ask_metadata(host, key, state)
-        except _Unknown:
-            log.info("the metadata server does not know %s; such an end of this node will not be announced", key)
-            return
+            answer = ask_metadata(host, key, state)
         except (OSError, HTTPException, ValueError):
             pause = min(2 * pause, LONGEST_PAUSE_S)
         else:
-            pause = PAUSE_S
-            if new != value and new in ANNOUNCEMENTS[key]:
-                give(ANNOUNCEMENTS[key][new])
-            value = new
+            if answer is None:
+                log.info("the metadata server does not know %s; such an end of this node will not be announced", key)
+                return
+            before, (value, state), pause = value, answer, PAUSE_S
+            if value != before and value in ANNOUNCEMENTS[key]:
+                give(ANNOUNCEMENTS[key][value])
         time.sleep(pause)
 
 
-def ask_metadata(host: str, key: str, state: str) -> tuple[str, str]:
-    """Returns the value of a key and its state once the state has changed, or after `HOLD_S`."""
+def ask_metadata(host: str, key: str, state: str) -> tuple[str, str] | None:
+    """The value of a key and its state once the state has changed, or after `HOLD_S`; None for an unknown key."""
     query = urlencode({"wait_for_change": "true", "last_etag": state, "timeout_sec": HOLD_S})
     connection = HTTPConnection(host, timeout=ANSWER_TIMEOUT_S)
     try:
         connection.request("GET", f"/computeMetadata/v1/{key}?{query}", headers={"Metadata-Flavor": "Google"})
         answer = connection.getresponse()
         if answer.status == NOT_FOUND:
-            raise _Unknown
+            return None
         if answer.status != 200:
             raise ValueError(f"status {answer.status}")
         return answer.read(MOST_BYTES).decode("ascii").strip(), answer.headers.get("ETag", "0")

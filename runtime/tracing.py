@@ -6,7 +6,6 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +14,6 @@ from podzero.core.waiting import Wait
 from podzero.files.directory_lock import LockHolder
 from podzero.files.workdir import Workdir, read_json, write_atomically
 from podzero.runtime.cluster.remote import Call, RemoteActor
-from podzero.runtime.monitoring.metrics import WriteAttempts
 from podzero.runtime.workers import ANSWER_TIMEOUT_S
 
 log = logging.getLogger(__name__)
@@ -99,7 +97,6 @@ class Tracer:
     def __init__(self, workdir: Workdir) -> None:
         self._workdir = workdir
         self._pending: _Pending | None = None
-        self._attempt = WriteAttempts()
 
     def advance(self, processes: Callable[[], Iterable[RemoteActor]]) -> None:
         """Begins the traces of `processes` that were asked for, or notes their end; never waits."""
@@ -125,7 +122,11 @@ class Tracer:
         for name, failure in found.items():
             if failure is not None:
                 log.warning("%s could not be traced: %s", name, failure)
-        self._attempt(pending.folder / _RESULT, partial(_write, pending.folder, found))
+        try:
+            pending.folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(pending.folder / _RESULT, json.dumps(found))
+        except OSError as error:
+            log.warning("nobody learns of the traces in %s: %s", pending.folder, error)
 
 
 def _failure(call: Call) -> str | None:
@@ -137,8 +138,3 @@ def _failure(call: Call) -> str | None:
     except Exception as failure:  # a process that has died must not end the run
         return str(failure)
     return None
-
-
-def _write(folder: Path, found: Mapping[str, str | None]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / _RESULT, json.dumps(found))

@@ -8,7 +8,6 @@ import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -23,7 +22,6 @@ from podzero.runtime.cluster.ray_cluster import connect
 from podzero.runtime.cluster.remote import current_node_id
 from podzero.runtime.failures import first_start
 from podzero.runtime.monitoring.log_file import log_to_file
-from podzero.runtime.monitoring.metrics import WriteAttempts
 from podzero.runtime.monitoring.terminal import TerminalView
 from podzero.runtime.monitoring.writers import start_writers
 from podzero.runtime.nodes import record_hardware
@@ -129,7 +127,7 @@ def _start(
     stack.callback(supervisor.kill)
     checkpoint = first_start(lambda: start_workers(supervisor, workdir, step), signals.event)
     workdir.open(experiment, checkpoint.step if checkpoint else 0, layers)
-    WriteAttempts()(workdir.hardware_file, partial(record_hardware, workdir, cluster.nodes(), home))
+    record_hardware(workdir, cluster.nodes(), home)
     saver = Saver(experiment, workdir)
     stack.callback(saver.close)
     run = Run(experiment, workdir, supervisor, view, saver, writers, check_held=lock.check)

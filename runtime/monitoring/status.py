@@ -33,14 +33,12 @@ class RunStatus:
     name: str
     """Name of the experiment."""
     phase: Phase
-    """What the run is doing."""
     elapsed_s: float
     """Seconds of training, over all resumptions: of each start from its first learner step on."""
     time_left_s: float | None = None
     """Seconds until the first `stop` limit is reached, at current rates; before the first learner step, those that
     `stop.minutes` leaves; while the last snapshot is judged, until the limit of that."""
     step: int = 0
-    """Learner step."""
     episodic: bool = False
     """Whether the actors act in an environment of gymnasium, which is told in episodes and steps, not games and moves.
     """
@@ -70,7 +68,6 @@ class RunStatus:
     replay_size: int = 0
     """Samples in replay, over all shards."""
     replay_capacity: int = 0
-    """Samples that replay can hold."""
     samples_per_insert: float | None = None
     """Mean number of times that a sample was read."""
     policy_age: float | None = None
@@ -78,13 +75,11 @@ class RunStatus:
     loss: float | None = None
     """Total loss of the last batches."""
     policy_loss: float | None = None
-    """Policy term of the loss."""
     value_loss: float | None = None
-    """Value term of the loss."""
     teacher_policy_loss: float | None = None
-    """Cross-entropy with the teacher's policy; None without a teacher."""
+    """Cross-entropy with the teacher's policy."""
     teacher_value_loss: float | None = None
-    """Squared error against the teacher's value; None without a teacher."""
+    """Squared error against the teacher's value."""
     rating: float | None = None
     """Elo rating of the parameters evaluated last; random play has 0."""
     rating_error: float | None = None
@@ -94,7 +89,6 @@ class RunStatus:
     mean_return: float | None = None
     """Mean return of the last evaluation's episodes, in single-player environments."""
     std_return: float | None = None
-    """Standard deviation of these returns."""
     acting_return: float | None = None
     """Mean return of the actors' newest episodes, with exploration noise."""
     failed_episodes: int = 0

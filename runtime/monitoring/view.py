@@ -23,9 +23,6 @@ _LABEL_WIDTH = 12
 """Columns of the labels of rows."""
 _FAILING = 3
 """Failing workers that are named."""
-_GAMES = ("self-play", "games", "moves")
-_EPISODES = ("acting", "episodes", "steps")
-"""The label and units of the actors' row: for games, and for environments of gymnasium."""
 
 
 def status_line(status: RunStatus, since_command_s: float | None = None) -> str:
@@ -48,8 +45,7 @@ def status_line(status: RunStatus, since_command_s: float | None = None) -> str:
         parts.append(f"chips {status.chips:,}" + _known(" ({:.1%} of peak)", status.share_of_peak))
     parts.append(_known("cost {:,.2f}", status.cost))
     if status.failing:
-        shown = list(status.failing)[:_FAILING]
-        parts.append(f"failing: {', '.join(shown)}{_more(status)}")
+        parts.append(f"failing: {', '.join(list(status.failing)[:_FAILING])}{_more(status)}")
     parts.append(_left(status, clock))
     return "  ".join(part for part in parts if part)
 
@@ -69,7 +65,8 @@ def _left(status: RunStatus, form: Callable[[float], str]) -> str:
 
 
 def _units(status: RunStatus) -> tuple[str, str, str]:
-    return _EPISODES if status.episodic else _GAMES
+    """The label and units of the actors' row: for environments of gymnasium, and for games."""
+    return ("acting", "episodes", "steps") if status.episodic else ("self-play", "games", "moves")
 
 
 def _evaluated(status: RunStatus) -> list[str]:
@@ -161,7 +158,8 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
     yield "strength", _strength(status)
     if status.checkpoint_age_s is not None:
         yield "checkpoint", _joined(*_checkpoint_items(status, duration(status.checkpoint_age_s)))
-    if _has_accelerators(status):
+    # Of a learner on accelerators, or on several devices.
+    if (status.chips or 0) > 1 or status.share_of_peak is not None or status.hbm_bytes is not None:
         yield "chips", _chips(status)
     if status.cost is not None:
         per_million = _known("{:,.2f} per million samples", status.cost_per_million_samples)
@@ -178,18 +176,14 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
 
 
 def _checkpoint_line(status: RunStatus, age: str) -> str:
-    if status.checkpoint_step is not None:
-        told = f"checkpoint {age} old"
-    else:
-        told = f"no checkpoint for {age}" if status.failed_saves else "no checkpoint yet"
+    none = f"no checkpoint for {age}" if status.failed_saves else "no checkpoint yet"
+    told = none if status.checkpoint_step is None else f"checkpoint {age} old"
     return f"{told} ({status.failed_saves:,} SAVES FAILED)" if status.failed_saves else told
 
 
 def _checkpoint_items(status: RunStatus, age: str) -> Iterator[str]:
-    if status.checkpoint_step is not None:
-        yield f"step {status.checkpoint_step:,}, {age} old"
-    else:
-        yield f"none for {age}" if status.failed_saves else "none yet"
+    none = f"none for {age}" if status.failed_saves else "none yet"
+    yield none if status.checkpoint_step is None else f"step {status.checkpoint_step:,}, {age} old"
     if status.failed_saves:
         yield f"[bold red]{status.failed_saves:,} saves failed since: all that time is lost if the run ends[/bold red]"
     if status.damaged_shards or status.missing_samples:
@@ -198,8 +192,7 @@ def _checkpoint_items(status: RunStatus, age: str) -> Iterator[str]:
 
 def _failing(status: RunStatus) -> RenderableType:
     lines = [f"{worker} failed {failures}" for worker, failures in list(status.failing.items())[:_FAILING]]
-    lines[-1] += _more(status)
-    return Text("\n".join(lines), style="yellow")
+    return Text("\n".join(lines) + _more(status), style="yellow")
 
 
 def _more(status: RunStatus) -> str:
@@ -238,11 +231,6 @@ def _strength(status: RunStatus) -> RenderableType:
         *scores,
         f"[dim]at step {status.rated_step:,}[/dim]",
     )
-
-
-def _has_accelerators(status: RunStatus) -> bool:
-    """Whether the learner trains on accelerators or on several devices."""
-    return (status.chips or 0) > 1 or status.share_of_peak is not None or status.hbm_bytes is not None
 
 
 def _chips(status: RunStatus) -> RenderableType:
