@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from functools import partial
 
@@ -214,7 +215,7 @@ class Run:
         """Copies what a save needs: the saver's thread must not read what this thread changes."""
         supervisor = self._supervisor
         return SaveState(
-            learner=supervisor.learner,
+            learner=copy(supervisor.learner),
             shards=tuple(supervisor.shards.actors),
             evaluator=supervisor.evaluator.actor if supervisor.evaluator else None,
             counters=self._monitor.counters(time.monotonic()),

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from podzero.config import ChanceGameConfig, Experiment, GameConfig, Layers, OwnGameConfig
 from podzero.core.errors import ConfigError
-from podzero.files.directory_lock import DirectoryLock
 from podzero.files.workdir import Workdir
 from podzero.runtime.cluster.directory import lock_run
 from podzero.runtime.cluster.preflight import RUN_VARIABLE
@@ -83,57 +82,41 @@ def train(
         stack.enter_context(log_to_file(workdir.log_file))
         stack.enter_context(view)
         try:
-            with signals.interrupting():
-                run = _start(experiment, workdir, lock, address, view, signals, stack, step, layers, secrets, packages)
+            with signals.interrupting():  # whatever has started until then is ended by the stack
+                if address is None and experiment.has_self_play:
+                    from podzero.replay.process import server_python
+
+                    server_python()  # builds the replay server's environment if it is missing, before anything waits
+                writers = start_writers(experiment, workdir)
+                for writer in writers:
+                    stack.callback(writer.close)
+                cpus, extras = (
+                    sum(kind.count * kind.cpus for kind in program(experiment)),
+                    environment_extras(experiment),
+                )
+                cluster = stack.enter_context(connect(address, cpus, f"podzero:{workdir.root}", extras, packages))
+                log.info("Ray has started; replay, learner and actors are started and build their programs")
+                if address is not None:  # no other run joins a cluster that was started here
+                    run_lock = lock_run(f"process {os.getpid()} at {socket.gethostname()} trains {workdir.root}")
+                    stack.callback(lambda: run_lock)  # the lock lasts as long as its handle
+                keep_teacher(experiment, workdir)
+                experiment = workdir.keep_code(experiment)
+                home = current_node_id()
+                supervisor = Supervisor(cluster, experiment, workdir, signals.event, home, secrets)
+                stack.callback(supervisor.kill)
+                checkpoint = first_start(lambda: start_workers(supervisor, workdir, step), signals.event)
+                # Written last: a failed start leaves no trace.
+                workdir.open(experiment, checkpoint.step if checkpoint else 0, layers)
+                record_hardware(workdir, cluster.nodes(), home)
+                saver = Saver(experiment, workdir)
+                stack.callback(saver.close)
+                run = Run(experiment, workdir, supervisor, view, saver, writers, check_held=lock.check)
+                stack.callback(run.close)
+                run.begin(checkpoint)
         except KeyboardInterrupt:
             return End(STOPPED, signals.number)
         reason = run.until_end(signals)
         return End(reason, signals.number if reason == STOPPED else 0)
-
-
-def _start(
-    experiment: Experiment,
-    workdir: Workdir,
-    lock: DirectoryLock,
-    address: str | None,
-    view: TerminalView,
-    signals: StopSignals,
-    stack: ExitStack,
-    step: int | None,
-    layers: Layers | None,
-    secrets: Mapping[str, str],
-    packages: Sequence[str],
-) -> Run:
-    """Starts Ray and the workers; `stack` ends them. The experiment is written last: a failed start leaves no trace."""
-    if address is None and experiment.has_self_play:
-        from podzero.replay.process import server_python
-
-        server_python()  # builds the replay server's environment if it is missing, before anything waits for it
-    writers = start_writers(experiment, workdir)
-    for writer in writers:
-        stack.callback(writer.close)
-    cpus = sum(kind.count * kind.cpus for kind in program(experiment))
-    extras = environment_extras(experiment)
-    cluster = stack.enter_context(connect(address, cpus, f"podzero:{workdir.root}", extras, packages))
-    log.info("Ray has started; replay, learner and actors are started and build their programs")
-    if address is not None:  # no other run joins a cluster that was started here
-        machine_lock = lock_run(f"process {os.getpid()} at {socket.gethostname()} trains {workdir.root}")
-        # The lock lasts as long as its handle, which the stack holds.
-        stack.callback(lambda: machine_lock)
-    keep_teacher(experiment, workdir)
-    experiment = workdir.keep_code(experiment)
-    home = current_node_id()
-    supervisor = Supervisor(cluster, experiment, workdir, signals.event, home, secrets)
-    stack.callback(supervisor.kill)
-    checkpoint = first_start(lambda: start_workers(supervisor, workdir, step), signals.event)
-    workdir.open(experiment, checkpoint.step if checkpoint else 0, layers)
-    record_hardware(workdir, cluster.nodes(), home)
-    saver = Saver(experiment, workdir)
-    stack.callback(saver.close)
-    run = Run(experiment, workdir, supervisor, view, saver, writers, check_held=lock.check)
-    stack.callback(run.close)
-    run.begin(checkpoint)
-    return run
 
 
 def environment_extras(experiment: Experiment) -> list[str] | None:

@@ -221,7 +221,7 @@ class WorkerGroup:
         """Ends all workers at once, the first one last: the others of a learner would report that it is silent."""
         for actor in reversed(self._newest.values()):
             actor.kill()
-        self.workers, self._newest = {}, {}
+        self.workers, self._newest = {}, {}  # new ones: a save under way has a copy of the group with the old ones
 
 
 def await_end(workers: Sequence[Worker], timeout_s: float) -> None:

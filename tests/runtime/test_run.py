@@ -354,6 +354,17 @@ class RecordingSaver:
         return Saved(0, {})
 
 
+def test_a_write_still_asks_the_learner_that_was_killed_since(tiny, workdir, watch):
+    supervisor, saver = FakeSupervisor(reports=moves(1)), RecordingSaver()
+    run = Run(tiny(), workdir, supervisor, watch(), saver)
+    run.begin(None)
+    run.until_end(StopSignals())
+    killed = supervisor.learner.actors
+    supervisor.learner.kill()
+    assert supervisor.learner.actors == []
+    assert saver.state.learner.actors == killed
+
+
 def test_what_a_write_reads_does_not_change_while_the_run_goes_on(tiny, workdir, watch):
     class Changing(FakeSupervisor):
         def listen(self):
