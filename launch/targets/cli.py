@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -19,15 +19,26 @@ from podzero.tools.commands.options import Config, Env, Overrides, read_env
 from podzero.tools.commands.trust import approve_code
 from podzero.tools.compile.waiting import rates
 
-Target = Literal["gcp", "gke", "queued"]
+TARGETS = ("gke", "queued")
 
 _DEFAULT = Site()
 
+
+def _known_target(name: str) -> str:
+    if name == "gcp":
+        raise ConfigError("the target gcp is removed; launch with gke, which rents CPU machines too, or with queued")
+    if name not in TARGETS:
+        raise typer.BadParameter(f"'{name}' is not one of {', '.join(map(repr, TARGETS))}.")
+    return name
+
+
 _TargetArgument = Annotated[
-    Target,
+    str,
     typer.Argument(
-        help="gcp: Ray's cluster launcher; gke: KubeRay on Google Kubernetes Engine; queued: only a TPU slice, "
-        "through Cloud TPU's queued resources."
+        parser=_known_target,
+        metavar="{gke|queued}",
+        help="gke: KubeRay on Google Kubernetes Engine; queued: only a TPU slice, through Cloud TPU's queued "
+        "resources.",
     ),
 ]
 _Project = Annotated[str | None, typer.Option(help="The id of the Google Cloud project.")]
@@ -42,7 +53,7 @@ _RemoteWorkdir = Annotated[
 _Network = Annotated[str, typer.Option(help="The VPC network.")]
 _Subnet = Annotated[str, typer.Option(help="The network's subnet in the zone's region.")]
 _Spot = Annotated[bool, typer.Option(help="Use spot machines: cheaper, but Google may preempt them at any time.")]
-_WorkerCpus = Annotated[int, typer.Option(min=2, help="CPUs of each machine for actors and replay (gcp and gke).")]
+_WorkerCpus = Annotated[int, typer.Option(min=2, help="CPUs of each machine for actors and replay (gke only).")]
 _Cluster = Annotated[str, typer.Option(help="The GKE cluster (gke only).")]
 _Folder = Annotated[
     Path | None,

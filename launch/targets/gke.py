@@ -6,8 +6,11 @@ This needs an Autopilot cluster with the Ray operator. Autopilot creates the nod
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
+
+import yaml
 
 from podzero.config import Experiment
 from podzero.launch.targets.machines import Pool, TpuHosts, cpu_pool, disk_gib, tpu_hosts
@@ -19,11 +22,9 @@ from podzero.launch.targets.plan import (
     Plan,
     Site,
     name_of,
-    only_if_found,
     run_files,
     run_on_head,
     send_variables,
-    to_yaml,
     workdir_of,
 )  # fmt: skip
 
@@ -61,10 +62,10 @@ def plan(experiment: Experiment, site: Site) -> Plan:
         return (*on_head, *run_on_head(verb, workdir, *arguments).split())
 
     running_head = (*pods[:-1], f"{pods[-1]},ray.io/node-type=head", *_RUNNING)
-    stop = only_if_found(running_head, head("stop"), "no head is running, so no run is under way")
+    stop = _only_if_found(running_head, head("stop"), "no head is running, so no run is under way")
     credentials = ("gcloud", "container", "clusters", "get-credentials", site.cluster)
     return Plan(
-        files={"cluster.yaml": to_yaml(*things)},
+        files={"cluster.yaml": _to_yaml(*things)},
         machines=(
             f"1 pod of {HEAD['cpu']} CPUs: the head",
             f"{pool.workers} pods of {pool.cpus} CPUs and {pool.memory_gib} GiB",
@@ -198,3 +199,29 @@ def _storage(name: str, site: Site) -> list[dict[str, Any]]:
 
 def _config_map(name: str, experiment: Experiment) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": run_files(experiment)}
+
+
+def _only_if_found(query: Sequence[str], command: Sequence[str], otherwise: str) -> tuple[str, ...]:
+    """A command that runs `command` if `query` prints anything, else prints `otherwise`; fails if `query` fails."""
+    return (
+        "bash",
+        "-c",
+        f'found=$({shlex.join(query)}) && if [ -n "$found" ]; then {shlex.join(command)}; '
+        f"else echo {shlex.quote(otherwise)}; fi",
+    )
+
+
+def _to_yaml(*trees: Any) -> str:
+    """Dumps YAML documents, with multi-line strings as blocks and without anchors."""
+    return yaml.dump_all(trees, Dumper=_ReadableDumper, sort_keys=False, width=120)
+
+
+class _ReadableDumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_text(self, data: str) -> yaml.ScalarNode:
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
+
+
+_ReadableDumper.add_representer(str, _ReadableDumper.represent_text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
 import shutil
 import subprocess
@@ -101,7 +100,6 @@ def _teardown(plan: Plan, force: bool = False) -> tuple[LaunchStep, ...]:
 def _begin(plan: Plan, folder: Path) -> None:
     """Checks the tools and the folder, then writes the files."""
     missing = [tool for tool in plan.tools if shutil.which(tool) is None]
-    missing += [f"the Python module {name}" for name in plan.modules if importlib.util.find_spec(name) is None]
     if missing:
         raise LaunchFailed(
             f"missing on this machine: {', '.join(missing)}; step 1 of docs/tpu.md says how to install them. "

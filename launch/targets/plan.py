@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
-
-import yaml
+from typing import NamedTuple
 
 from podzero.config import Experiment
 from podzero.core.errors import ConfigError
@@ -21,6 +18,11 @@ VARIABLES = "/dev/shm/podzero-variables"
 RUN_FILES = "/srv/podzero"
 """The folder with the experiment and `run.sh` in every container."""
 HERE = Path(__file__).parent
+NOT_TRAINING = (
+    "Training has not begun. The output above says whether the run has ended, and why, or is still starting, in which "
+    "case it continues by itself. The machines cost money until you launch with --down"
+)
+"""What a failure of `run.sh start` means."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Site:
     spot: bool = False
     """Whether to use spot machines: cheaper, but Google may preempt them at any time."""
     worker_cpus: int = 16
-    """CPUs of each machine for actors and replay (targets `gcp` and `gke`)."""
+    """CPUs of each machine for actors and replay (target `gke`)."""
     cluster: str = "podzero"
     """The GKE cluster (target `gke`)."""
     env: tuple[str, ...] = ()
@@ -65,7 +67,7 @@ class Site:
 
     @property
     def worker_account(self) -> str:
-        """The service account of all machines except the head of `gcp`; docs/tpu.md says which roles it needs."""
+        """The service account of all machines; docs/tpu.md says which roles it needs."""
         return f"podzero-worker@{self.project}.iam.gserviceaccount.com"
 
 
@@ -96,8 +98,6 @@ class Plan(NamedTuple):
     """Deletes the machines."""
     tools: tuple[str, ...]
     """Programs that the commands need on this machine."""
-    modules: tuple[str, ...] = ()
-    """Python modules that the commands need on this machine."""
 
 
 EXAMPLES = {
@@ -138,7 +138,7 @@ def check(site: Site, target: str) -> None:
 def name_of(experiment: Experiment) -> str:
     """The name of an experiment's machines, in characters that every service of Google Cloud accepts."""
     plain = re.sub(r"[^a-z0-9]+", "-", experiment.name.lower()).strip("-")
-    # Names may have 63 characters, of which Ray's launcher and KubeRay need some for what they append.
+    # Names may have 63 characters, of which KubeRay needs some for what it appends.
     return f"podzero-{plain}"[:36].rstrip("-")
 
 
@@ -171,11 +171,6 @@ def template(name: str) -> str:
     return (HERE / name).read_text(encoding="utf-8")
 
 
-def to_yaml(*trees: Any) -> str:
-    """Dumps YAML documents, with multi-line strings as blocks and without anchors."""
-    return yaml.dump_all(trees, Dumper=_ReadableDumper, sort_keys=False, width=120)
-
-
 def run_on_head(verb: str, *arguments: str) -> str:
     """The command in the head's container that runs a verb of `run.sh`."""
     return " ".join(["bash", f"{RUN_FILES}/run.sh", verb, *arguments])
@@ -197,50 +192,3 @@ def send_variables(names: Sequence[str], send: str) -> tuple[LaunchStep, ...]:
     )
     why = "send the variables of --env to the head, which holds them in memory until the run has read them"
     return (LaunchStep(("bash", "-c", script), why),)
-
-
-def only_if_found(query: Sequence[str], command: Sequence[str], otherwise: str) -> tuple[str, ...]:
-    """A command that runs `command` if `query` prints anything, else prints `otherwise`; fails if `query` fails."""
-    return (
-        "bash",
-        "-c",
-        f'found=$({shlex.join(query)}) && if [ -n "$found" ]; then {shlex.join(command)}; '
-        f"else echo {shlex.quote(otherwise)}; fi",
-    )
-
-
-class _ReadableDumper(yaml.SafeDumper):
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-    def represent_text(self, data: str) -> yaml.ScalarNode:
-        return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
-
-
-_ReadableDumper.add_representer(str, _ReadableDumper.represent_text)
-
-TOKEN = LaunchStep(
-    ("bash", "-c", "umask 077; test -s token || openssl rand -hex 32 | tr -d '\\n' > token"),
-    "make the token that every process of the Ray cluster must present; only this folder and the machines hold it",
-)
-
-NOT_TRAINING = (
-    "Training has not begun. The output above says whether the run has ended, and why, or is still starting, in which "
-    "case it continues by itself. The machines cost money until you launch with --down"
-)
-"""What a failure of `run.sh start` means."""
-
-IN_CONTAINER = "sudo docker exec podzero"
-"""Prefix of a machine's shell commands that run in its container."""
-NO_RUN = f"! {IN_CONTAINER} {run_on_head('running')}"
-"""A command for the head's shell that succeeds if no run is under way, or no container is running."""
-NO_RUN_FAILURE = (
-    "A run is under way on this cluster, or the head did not answer: see the output above. The machines and their Ray "
-    "cluster were not changed. If the head did not answer, launch again; to start another run, launch with --down first"
-)
-
-
-def stop_on_host(workdir: str) -> str:
-    """`Plan.stop` as a command for the head's shell."""
-    # Without a container, or without `run.sh` in it, there is no run.
-    return f"! {IN_CONTAINER} test -e {RUN_FILES}/run.sh || {IN_CONTAINER} {run_on_head('stop', workdir)}"

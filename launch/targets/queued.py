@@ -9,21 +9,32 @@ from podzero.core.errors import ConfigError
 from podzero.launch.targets.machines import TpuHosts, memory_gib, tpu_hosts
 from podzero.launch.targets.plan import (
     MOUNT,
-    NO_RUN,
-    NO_RUN_FAILURE,
     NOT_TRAINING,
-    TOKEN,
+    RUN_FILES,
     LaunchStep,
     Plan,
     Site,
     name_of,
     run_files,
+    run_on_head,
     send_variables,
-    stop_on_host,
     template,
     workdir_of,
 )  # fmt: skip
 from podzero.runtime.program import reserved_cpus
+
+_TOKEN = LaunchStep(
+    ("bash", "-c", "umask 077; test -s token || openssl rand -hex 32 | tr -d '\\n' > token"),
+    "make the token that every process of the Ray cluster must present; only this folder and the machines hold it",
+)
+_IN_CONTAINER = "sudo docker exec podzero"
+"""Prefix of a machine's shell commands that run in its container."""
+_NO_RUN = f"! {_IN_CONTAINER} {run_on_head('running')}"
+"""A command for the head's shell that succeeds if no run is under way, or no container is running."""
+_NO_RUN_FAILURE = (
+    "A run is under way on this cluster, or the head did not answer: see the output above. The machines and their Ray "
+    "cluster were not changed. If the head did not answer, launch again; to start another run, launch with --down first"
+)
 
 
 def plan(experiment: Experiment, site: Site) -> Plan:
@@ -42,11 +53,11 @@ def plan(experiment: Experiment, site: Site) -> Plan:
         files={"queued.env": settings, "queued.sh": template("queued.sh")} | copied,
         machines=(hosts.words,),
         up=(
-            TOKEN,
+            _TOKEN,
             _step("create", why="request the slice, unless it was requested before"),
             _step("await", why="wait until the slice exists, which takes minutes or days"),
             _step(
-                "check", why="check that no run is under way: a new Ray cluster would end it", failure=NO_RUN_FAILURE
+                "check", why="check that no run is under way: a new Ray cluster would end it", failure=_NO_RUN_FAILURE
             ),
             _step("prepare", why="mount the share, fetch the image and copy the experiment, on every host"),
             _step("join", why="start the Ray cluster on all hosts"),
@@ -91,8 +102,8 @@ def _environment(experiment: Experiment, site: Site, hosts: TpuHosts, files: str
         "SUBNET": site.subnet,
         "ACCOUNT": site.worker_account,
         "SPOT": "yes" if site.spot else "",
-        "NO_RUN": NO_RUN,
-        "STOP": stop_on_host(workdir_of(experiment, site)),
+        "NO_RUN": _NO_RUN,
+        "STOP": _stop_on_host(workdir_of(experiment, site)),
     }
     return "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in values.items())
 
@@ -104,7 +115,7 @@ def _check_room(experiment: Experiment, hosts: TpuHosts) -> None:
         raise ConfigError(
             f"actors, reanalysers and evaluator reserve {cpus:g} CPUs, but the {hosts.number} hosts of "
             f"{hosts.slice.short_name} have {hosts.number * hosts.cpus}: lower actors.count, or launch with a CPU pool "
-            "(gcp, gke)"
+            "(gke)"
         )
     memory = memory_gib(experiment)
     if memory > hosts.number * hosts.memory_gib:
@@ -112,3 +123,9 @@ def _check_room(experiment: Experiment, hosts: TpuHosts) -> None:
             f"actors and replay need about {memory:,.0f} GiB, but the {hosts.number} hosts of {hosts.slice.short_name} "
             f"have {hosts.number * hosts.memory_gib:,}: lower replay.capacity or actors.count"
         )
+
+
+def _stop_on_host(workdir: str) -> str:
+    """`Plan.stop` as a command for the head's shell."""
+    # Without a container, or without `run.sh` in it, there is no run.
+    return f"! {_IN_CONTAINER} test -e {RUN_FILES}/run.sh || {_IN_CONTAINER} {run_on_head('stop', workdir)}"

@@ -13,18 +13,12 @@ OPTIONS = [
 _AT_HEAD = 'if [[ ${HEAD:-} && $* == *run.sh* ]]; then env -u API_KEY bash -c "${command//$RUN_FILES/$HEAD}"; fi'
 """Runs `command` as the head would, where the variable HEAD names a folder that plays it. API_KEY is not set there."""
 BODIES = {
-    "ssh": "",
-    "rsync": "",
-    "ray": f"""
-if [[ ${{HEAD:-}} && $1 == rsync-up ]]; then cp "$3" "$VARIABLES"; fi
-command=${{@: -1}}; {_AT_HEAD}""",
     "kubectl": f"""
 all="$*"; command=${{all#*-- }}
 case " $* " in *" get pods "*) if [[ ${{HEAD:-}} ]]; then echo pod/head; fi ;; *" exec "*) {_AT_HEAD} ;; esac""",
     "gcloud": f"""
 command=${{@: -1}}
 case "$*" in
-  *"instances list"*) if [[ ${{HEAD:-}} ]]; then echo the-head; fi ;;
   *"queued-resources describe"*)
     state=$(head -n 1 "$STATES")
     if (($(wc -l < "$STATES") > 1)); then sed -i 1d "$STATES"; fi

@@ -211,7 +211,7 @@ def test_help_and_refusals_import_nothing_heavy():
         ["train", "conect_four"], ["train", "hex", "a.b=1"], ["train", "connect_four", "--check"],
         ["evaluate", "nowhere"], ["evaluate", "random", "--game", "othelo"], ["analyze", "nowhere"],
         ["bench", "selfplay", "learner.batchsize=3"], ["compile", "connect_four", "--topology", "v9"],
-        ["compile", "hex", "--scaling", "v5e-4"], ["launch", "gcp", "nothere"],
+        ["compile", "hex", "--scaling", "v5e-4"], ["launch", "gke", "nothere"],
         ["status", "/nowhere"], ["runs", "/nowhere"], ["train", "hex", "--workdir", "gs://b/x"],
     ]  # fmt: skip
     script = (

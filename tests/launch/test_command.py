@@ -24,7 +24,6 @@ def terminal(monkeypatch):
 
 MACHINES = {
     "queued": "machines: v5litepod-16: 4 hosts with 4 chips, 112 CPUs, 178 GiB each",
-    "gcp": "machines: 1 n2-standard-8: the head; 1 n2-standard-16; v5litepod-16: 4 hosts",
     "gke": "machines: 1 pod of 4 CPUs: the head; 1 pods of 16 CPUs and 64 GiB; v5litepod-16: 4 hosts",
 }
 

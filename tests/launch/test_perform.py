@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from cloud_tools import BODIES, OPTIONS, TRAIN, calls, stand_in, words
 
-from podzero.launch.targets import perform, plan
+from podzero.launch.targets import plan
 
 CONTEXT = "--context gke_my-project_europe-west4_podzero"
 
 
-@pytest.mark.parametrize("target", ["gcp", "gke"])
-def test_a_launch_does_what_its_dry_run_prints(podzero, tools, tmp_path, target):
+@pytest.mark.parametrize("target", ["gke", "queued"])
+def test_a_launch_does_what_its_dry_run_prints(podzero, tools, tmp_path, states, target):
+    states("ACTIVE")
     code, printed, _ = podzero(*words(target, "--dry-run"))
     assert code == 0
     assert calls(tmp_path) == []
@@ -55,18 +56,19 @@ def test_the_commands_on_kubernetes(podzero, tools, tmp_path, head):
     assert delete == f"kubectl {CONTEXT} delete --filename cluster.yaml --ignore-not-found"
 
 
-def test_the_token_is_made_once_seen_by_nobody_else_and_never_printed(podzero, tools, tmp_path):
-    _, out, _ = podzero(*words("gcp"))
-    folder = tmp_path / "runs/launch/connect-four-gcp"
+def test_the_token_is_made_once_seen_by_nobody_else_and_never_printed(podzero, tools, tmp_path, states):
+    _, out, _ = podzero(*words("queued"))
+    folder = tmp_path / "runs/launch/connect-four-queued"
     token = (folder / "token").read_text()
     assert len(token) == 64
     assert (folder / "token").stat().st_mode & 0o077 == 0
     assert token not in out
     for command in (["git", "init", "--quiet"], ["git", "check-ignore", "--quiet", "token"]):
         subprocess.run(command, cwd=folder, timeout=60, check=True)
-    podzero(*words("gcp"))
+    states("ACTIVE")
+    podzero(*words("queued"))
     assert (folder / "token").read_text() == token
-    assert token not in podzero(*words("gcp", "--dry-run"))[1]
+    assert token not in podzero(*words("queued", "--dry-run"))[1]
 
 
 def test_the_first_failure_ends_a_launch_and_is_named(podzero, tools, tmp_path):
@@ -78,7 +80,7 @@ def test_the_first_failure_ends_a_launch_and_is_named(podzero, tools, tmp_path):
     assert not any("exec" in call for call in calls(tmp_path))
 
 
-@pytest.mark.parametrize("target", ["gcp", "gke", "queued"])
+@pytest.mark.parametrize("target", ["gke", "queued"])
 def test_a_launch_whose_run_does_not_train_fails_and_says_how_to_look(podzero, tools, states, head, target):
     states("ACTIVE")
     stand_in(tools, "podzero", 'echo "podzero: nothing to train" >&2; exit 2')
@@ -105,7 +107,7 @@ def left_behind(folder):
     return [file for file in folder.rglob("*") if file.is_file() and b"s3cret" in file.read_bytes()]
 
 
-@pytest.mark.parametrize("target", ["gcp", "gke", "queued"])
+@pytest.mark.parametrize("target", ["gke", "queued"])
 def test_a_run_gets_variables_of_this_machine_that_nothing_shows_or_keeps(
     podzero, tools, tmp_path, states, head, secret, target
 ):
@@ -123,12 +125,12 @@ def test_a_run_gets_variables_of_this_machine_that_nothing_shows_or_keeps(
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
-@pytest.mark.parametrize("target", ["gcp", "gke", "queued"])
+@pytest.mark.parametrize("target", ["gke", "queued"])
 def test_variables_that_do_not_arrive_end_the_launch_and_are_kept_nowhere(
     podzero, tools, tmp_path, states, head, secret, target
 ):
     states("ACTIVE")
-    tool, sending = {"gcp": ("ray", "rsync-up"), "gke": ("kubectl", "receive"), "queued": ("gcloud", "receive")}[target]
+    tool, sending = {"gke": ("kubectl", "receive"), "queued": ("gcloud", "receive")}[target]
     stand_in(tools, tool, f"if [[ $* == *{sending}* ]]; then exit 7; fi\n{BODIES[tool]}")
     code, _, err = podzero(*words(target, "--env", "API_KEY"))
     assert code == 2
@@ -146,7 +148,7 @@ def test_a_variable_that_is_not_set_is_refused_before_anything_is_run(podzero, t
     assert podzero(*words("gke", "--env", "NO_SUCH_KEY", "--down"))[0] == 0
 
 
-RESTARTS = {"gcp": "ray up ", "queued": "ray start "}
+RESTARTS = {"queued": "ray start "}
 """The calls that would restart Ray."""
 
 
@@ -172,7 +174,7 @@ def test_a_launch_leaves_the_ray_cluster_of_a_live_run_alone(podzero, tmp_path, 
 @pytest.mark.parametrize("target", RESTARTS)
 def test_a_head_that_does_not_answer_counts_as_one_with_a_live_run(podzero, tools, tmp_path, states, head, target):
     states("ACTIVE")
-    tool = {"gcp": "ray", "queued": "gcloud"}[target]
+    tool = "gcloud"
     stand_in(tools, tool, 'if [[ $* == *"run.sh running"* ]]; then exit 255; fi\n' + BODIES[tool])
     code, _, err = podzero(*words(target))
     assert code == 2
@@ -180,7 +182,7 @@ def test_a_head_that_does_not_answer_counts_as_one_with_a_live_run(podzero, tool
     assert not any(RESTARTS[target] in call for call in calls(tmp_path))
 
 
-DELETES = {"gcp": "ray down ", "gke": " delete ", "queued": "queued-resources delete "}
+DELETES = {"gke": " delete ", "queued": "queued-resources delete "}
 """The calls that delete machines."""
 
 
@@ -252,26 +254,27 @@ def test_files_of_others_are_never_overwritten(podzero, tools, tmp_path):
     for name, text in own.items():
         (tmp_path / name).write_text(text)
     for options in ([], ["--down"]):
-        code, _, err = podzero(*words("gcp", "--folder", ".", *options))
+        code, _, err = podzero(*words("queued", "--folder", ".", *options))
         assert code == 2
         assert "--folder .: this folder holds files that podzero launch did not write" in err
-    _, printed, _ = podzero(*words("gcp", "--folder", ".", "--dry-run"))
+    _, printed, _ = podzero(*words("queued", "--folder", ".", "--dry-run"))
     assert subprocess.run(["bash"], input=printed, text=True, check=False, timeout=60).returncode == 2
     assert {name: (tmp_path / name).read_text() for name in own} == own
     assert not (tmp_path / "token").exists()
     assert calls(tmp_path) == []
 
 
-def test_a_launch_writes_to_a_new_an_empty_or_its_own_folder(podzero, tools, tmp_path):
+def test_a_launch_writes_to_a_new_an_empty_or_its_own_folder(podzero, tools, tmp_path, states):
     (tmp_path / "empty").mkdir()
     for folder in ("new", "empty", "new"):
-        assert podzero(*words("gcp", "--folder", folder))[0] == 0
-        assert (tmp_path / folder / "cluster.yaml").is_file()
+        states("NOT_FOUND", "ACTIVE")
+        assert podzero(*words("queued", "--folder", folder))[0] == 0
+        assert (tmp_path / folder / "queued.env").is_file()
 
 
 def test_a_folder_that_cannot_be_one_is_named(podzero, tools, tmp_path):
     (tmp_path / "file").touch()
-    code, _, err = podzero(*words("gcp", "--folder", "file"))
+    code, _, err = podzero(*words("queued", "--folder", "file"))
     assert code == 2
     assert "--folder file: cannot write there" in err
     assert "Traceback" not in err
@@ -284,9 +287,6 @@ def test_a_missing_tool_is_named_before_anything_is_run(podzero, tools, tmp_path
     assert code == 2
     assert "missing on this machine: kubectl" in err
     assert not (tmp_path / "runs").exists()
-    monkeypatch.setattr(perform.importlib.util, "find_spec", lambda name: None)
-    code, _, err = podzero(*words("gcp"))
-    assert "the Python module googleapiclient" in err
     assert calls(tmp_path) == []
 
 
@@ -297,7 +297,8 @@ def test_a_missing_tool_is_named_before_anything_is_run(podzero, tools, tmp_path
         (["gke", "connect_four", *OPTIONS], "set cluster.slice"),
         (["gke", "conect_four", *OPTIONS], "did you mean 'connect_four'"),
         (["gke", "connect_four", *OPTIONS, "--force"], "--force changes what --down does"),
-        (["aws", "connect_four"], "'gcp', 'gke', 'queued'"),
+        (["aws", "connect_four"], "'gke', 'queued'"),
+        (["gcp", "connect_four"], "launch with gke"),
     ],
 )
 def test_what_a_person_forgot_is_one_message_and_code_2(podzero, arguments, expected):

@@ -1,4 +1,4 @@
-"""Plans of launches: Ray and KubeRay accept their files, which agree with the experiment and docs/tpu.md."""
+"""Plans of launches: KubeRay accepts their files, which agree with the experiment and docs/tpu.md."""
 
 import copy
 import math
@@ -13,9 +13,9 @@ from cloud_tools import SITE
 
 from podzero.config import load, parse
 from podzero.core.errors import ConfigError
-from podzero.launch.targets import gcp, gke, machines, plan, queued
+from podzero.launch.targets import gke, machines, plan, queued
 
-TARGETS = {"gcp": gcp, "gke": gke, "queued": queued}
+TARGETS = {"gke": gke, "queued": queued}
 SLICES = {"v4-32": 4, "v5e-4": 1, "v5e-16": 4, "v5e-64": 16, "v5p-16": 2, "v6e-16": 4}
 """Slices and their hosts as Google's pages list them."""
 
@@ -29,10 +29,6 @@ def experiment(*overrides, slice_name="v5e-16"):
     return load("connect_four", [f"cluster.slice={slice_name}", "replay.shards=16", *overrides])
 
 
-def ray_file(config, site=SITE):
-    return yaml.safe_load(gcp.plan(config, site).files["cluster.yaml"])
-
-
 def gke_file(config, site=SITE):
     things = list(yaml.safe_load_all(gke.plan(config, site).files["cluster.yaml"]))
     return {thing["kind"]: thing for thing in things}
@@ -43,65 +39,6 @@ def settings(config, site=SITE):
     return {name: value.strip("'") for name, _, value in (line.partition("=") for line in lines)}
 
 
-@pytest.mark.parametrize("spot", [False, True])
-@pytest.mark.parametrize("name", SLICES)
-def test_ray_accepts_its_cluster_file(name, spot):
-    from ray.autoscaler._private.gcp import config as gcp_config
-    from ray.autoscaler._private.gcp.node_provider import GCPNodeProvider
-    from ray.autoscaler._private.util import prepare_config, validate_config
-
-    site = plan.Site(**{**vars(SITE), "spot": spot})
-    prepared = prepare_config(ray_file(experiment(slice_name=name), site))
-    validate_config(prepared)
-    assert not any("pip install" in command for command in prepared["setup_commands"])
-    types = prepared["available_node_types"]
-    assert gcp_config._has_tpus_in_node_configs(prepared)
-    assert not gcp_config._is_head_node_a_tpu(prepared)
-    tpu = types["slice"]
-    assert gcp_config._get_num_tpu_chips(tpu["node_config"]) == SLICES[name] * tpu["resources"]["TPU"]
-    # No look-up of subnets: the file names its own, with which a client of None is enough.
-    assert gcp_config._configure_subnet(prepared, None) == prepared
-    filled = GCPNodeProvider.fillout_available_node_types_resources(prepared)["available_node_types"]
-    accelerator = tpu["node_config"]["acceleratorType"]
-    assert filled["slice"]["resources"][f"TPU-{accelerator}-head"] == 1
-
-
-def test_rays_validator_finds_what_is_wrong():
-    from ray.autoscaler._private.util import prepare_config, validate_config
-
-    broken = ray_file(experiment())
-    broken["idle_timeout"] = 3
-    with pytest.raises(jsonschema.ValidationError):
-        validate_config(prepare_config(broken))
-
-
-def test_only_the_head_has_an_external_address_and_the_rights_of_rays_launcher():
-    found = ray_file(experiment())
-    nodes = {name: kind["node_config"] for name, kind in found["available_node_types"].items()}
-    assert "accessConfigs" in nodes["head"]["networkInterfaces"][0]
-    assert "serviceAccounts" not in nodes["head"]  # Ray's launcher fills in its own
-    assert "accessConfigs" not in nodes["actors"]["networkInterfaces"][0]
-    assert nodes["slice"]["networkConfig"]["enableExternalIps"] is False
-    worker_accounts = [nodes["actors"]["serviceAccounts"][0]["email"], nodes["slice"]["serviceAccount"]["email"]]
-    assert worker_accounts == [SITE.worker_account] * 2
-    assert "ray-autoscaler" not in SITE.worker_account
-
-
-@pytest.mark.parametrize(("is_head", "internal"), [(True, False), (False, True)])
-def test_ray_reaches_the_head_from_outside_and_the_others_from_the_head(is_head, internal):
-    from ray.autoscaler._private.updater import NodeUpdater
-
-    class Provider:
-        def get_command_runner(self, *arguments):
-            (self.internal,) = [value for value in arguments if isinstance(value, bool)]
-
-    provider, found = Provider(), ray_file(experiment())
-    NodeUpdater(
-        "node", found["provider"], provider, found["auth"], found["cluster_name"], {}, [], [], [], "", "", is_head
-    )
-    assert provider.internal is internal
-
-
 def test_the_accounts_of_the_guide_are_those_of_the_machines():
     guide = (Path(__file__).parents[2] / "docs/tpu.md").read_text()
     worker = SITE.worker_account.partition("@")[0]
@@ -109,17 +46,6 @@ def test_the_accounts_of_the_guide_are_those_of_the_machines():
     assert f"serviceAccount:{worker}@$PROJECT.iam.gserviceaccount.com" in guide
     granted = set(re.findall(r"--role (roles/\S+)[^\n]*\\\n\s+--member serviceAccount:" + worker, guide))
     assert granted == {"roles/artifactregistry.reader", "roles/container.defaultNodeServiceAccount"}
-
-
-def test_the_slice_is_one_node_of_fixed_number_and_the_pool_holds_all_actors():
-    config = experiment("actors.count=100", "actors.cpus=2")
-    found = ray_file(config)
-    types = found["available_node_types"]
-    assert types["slice"]["min_workers"] == types["slice"]["max_workers"] == 1
-    assert types["actors"]["min_workers"] == types["actors"]["max_workers"] == math.ceil(100 / 8)
-    assert found["max_workers"] == 1 + types["actors"]["max_workers"]
-    assert types["actors"]["node_config"]["machineType"] == "n2-standard-16"
-    assert types["actors"]["resources"] == {"CPU": 16}
 
 
 @pytest.mark.parametrize("spot", [False, True])
@@ -190,20 +116,17 @@ def test_everything_that_pods_mount_is_in_the_same_file():
         ("v6e-16", "v6e-16", "v2-alpha-tpuv6e"),
     ],
 )
-def test_all_targets_ask_for_the_same_slice(name, accelerator, runtime):
+def test_the_tpu_api_is_asked_for_the_slice_by_its_names(name, accelerator, runtime):
     config = experiment("actors.count=20", slice_name=name)
-    node = ray_file(config)["available_node_types"]["slice"]["node_config"]
-    assert (node["acceleratorType"], node["runtimeVersion"]) == (accelerator, runtime)
     found = settings(config)
     assert (found["ACCELERATOR"], found["RUNTIME"]) == (accelerator, runtime)
     assert int(found["HOSTS"]) == config.cluster.learner_hosts
 
 
-@pytest.mark.parametrize("ask", [ray_file, settings])
-def test_a_generation_that_the_tpu_api_lacks_is_refused_there(ask):
+def test_a_generation_that_the_tpu_api_lacks_is_refused_there():
     config = experiment("actors.count=20", slice_name="tpu7x-8")
     with pytest.raises(ConfigError, match=r"no tpu7x .*podzero launch gke"):
-        ask(config)
+        settings(config)
 
 
 def test_a_bare_slice_plays_on_its_own_hosts():
@@ -266,6 +189,10 @@ def test_replay_that_takes_more_memory_than_the_actors_bring_makes_the_pool_larg
     assert large.workers * large.memory_gib > 1e12 / 2**30
 
 
+def test_the_pool_holds_all_actors():
+    assert machines.cpu_pool(experiment("actors.count=100", "actors.cpus=2"), 16).workers == math.ceil(100 / 8)
+
+
 def test_the_pool_has_room_for_the_cpus_of_replay():
     few, many = (
         machines.cpu_pool(experiment("actors.count=64", "actors.cpus=1", f"replay.cpus={cpus}"), 16) for cpus in (0, 1)
@@ -309,9 +236,7 @@ def test_eight_chips_of_a_flat_torus_are_one_machine():
     assert (hosts.number, hosts.chips, hosts.cpus) == (4, 4, 112)
 
 
-def test_workers_that_do_not_exist_or_are_too_small_are_refused():
-    with pytest.raises(ConfigError, match="n2-standard machines have 2, 4"):
-        gcp.plan(experiment(), plan.Site(**{**vars(SITE), "worker_cpus": 17}))
+def test_workers_that_are_too_small_are_refused():
     with pytest.raises(ConfigError, match="raise --worker-cpus"):
         gke.plan(experiment("actors.cpus=5"), plan.Site(**{**vars(SITE), "worker_cpus": 4}))
 
@@ -330,51 +255,13 @@ def test_workers_that_do_not_exist_or_are_too_small_are_refused():
 )
 def test_an_incomplete_or_impossible_site_is_refused(changes, words):
     with pytest.raises(ConfigError, match=words):
-        plan.check(plan.Site(**{**vars(SITE), **changes}), "gcp")
+        plan.check(plan.Site(**{**vars(SITE), **changes}), "gke")
 
 
 def test_a_complete_site_passes():
-    plan.check(SITE, "gcp")
+    plan.check(SITE, "gke")
     assert (SITE.region, SITE.registry) == ("europe-west4", "europe-west4-docker.pkg.dev")
     assert plan.Site(image="docker.io/somebody/podzero").registry == ""
-
-
-def test_ray_up_is_told_to_use_the_first_autoscaler():
-    (command,) = [step.command for step in gcp.plan(experiment(), SITE).up if "up" in step.command]
-    assert command == ("env", "RAY_UP_enable_autoscaler_v2=0", "ray", "up", "--yes", "cluster.yaml")
-
-
-def test_rays_second_autoscaler_would_end_hosts_of_a_healthy_slice():
-    """The reason for the first one; where this fails, Ray has learnt that the hosts of a slice are one node."""
-    from ray.autoscaler.v2.instance_manager.config import NodeTypeConfig
-    from ray.autoscaler.v2.scheduler import ResourceDemandScheduler, SchedulingRequest
-    from ray.autoscaler.v2.schema import AutoscalerInstance
-    from ray.core.generated.autoscaler_pb2 import NodeState, NodeStatus
-    from ray.core.generated.instance_manager_pb2 import Instance, NodeKind
-
-    def host(name, kind, machine, role):
-        return AutoscalerInstance(
-            cloud_instance_id=machine,
-            ray_node=NodeState(
-                node_id=name.encode(), instance_id=machine, ray_node_type_name=kind, status=NodeStatus.RUNNING
-            ),
-            im_instance=Instance(
-                instance_id=name, cloud_instance_id=machine, instance_type=kind, status=Instance.RAY_RUNNING,
-                node_kind=role,
-            ),
-        )  # fmt: skip
-
-    types = ray_file(experiment())["available_node_types"]
-    kinds = {
-        "head": NodeTypeConfig("head", 0, 0),
-        "slice": NodeTypeConfig("slice", types["slice"]["min_workers"], types["slice"]["max_workers"]),
-    }
-    hosts = [host(f"host-{number}", "slice", "the-slice", NodeKind.WORKER) for number in range(4)]
-    running = [host("head", "head", "the-head", NodeKind.HEAD), *hosts]
-    reply = ResourceDemandScheduler().schedule(
-        SchedulingRequest(True, node_type_configs=kinds, max_num_nodes=9, current_instances=running)
-    )
-    assert len(reply.to_terminate) == 3
 
 
 def pods(things):

@@ -411,7 +411,7 @@ def test_no_command_runs_code_that_a_strangers_files_name(tmp_path, podzero, way
         ("sweep", agent.experiment_file, "seed=0..1", "--minutes", "1"),
         ("compile", agent.experiment_file),
         ("bench", "learner", "--config", agent.experiment_file),
-        ("launch", "gcp", agent.experiment_file, "cluster.slice=v5e-4", *launch),
+        ("launch", "gke", agent.experiment_file, "cluster.slice=v5e-4", *launch),
     ]
     shown = [
         ("evaluate", agent.root, "--games", "2"),
