@@ -16,9 +16,8 @@ from podzero.evaluation.evaluate import discount_of
 from podzero.files.players import BuiltinPlayer, EnginePlayer, TrainedPlayer, game_to_play, knows_komi, parse_player
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.gtp import GtpServer
-from podzero.tools.play.search_steps import STEP, Root
 from podzero.tools.play.searching import make_player, usual_simulations, with_simulations
-from podzero.tools.play.timed_search import EngineParts, TimedSearch
+from podzero.tools.play.timed_search import STEP, EngineParts, Root, TimedSearch
 from podzero.tools.play.uci import UciServer
 
 

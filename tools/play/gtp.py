@@ -24,8 +24,7 @@ from podzero.envs.notation import NotationError, fen_of, names_in_text
 from podzero.evaluation.engines import GTP_COLOURS, GtpAnswer
 from podzero.tools.play.drawing import board_text, handicap_squares
 from podzero.tools.play.game import PlayableGame
-from podzero.tools.play.search_steps import Line, Root, SearchedLines
-from podzero.tools.play.timed_search import EngineParts, GtpClock
+from podzero.tools.play.timed_search import EngineParts, GtpClock, Line, Root, SearchedLines, TimedSearch
 
 log = logging.getLogger(__name__)
 
@@ -44,25 +43,28 @@ class GtpCommand(NamedTuple):
     name: str
     arguments: list[str]
 
+    @classmethod
+    def parse(cls, line: str) -> GtpCommand | None:
+        """Parses a line; None if it has no command."""
+        # As the specification says, comments and control characters are left out and tabs are spaces.
+        text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", line.partition("#")[0].replace("\t", " "))
+        words = text.split()
+        number = words.pop(0) if words and words[0].isdecimal() else ""
+        return cls(number, words[0], words[1:]) if words else None
 
-def parse(line: str) -> GtpCommand | None:
-    """Parses a line; None if it has no command."""
-    # As the specification says, comments and control characters are dropped and tabs are spaces.
-    text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", line.partition("#")[0].replace("\t", " "))
-    words = text.split()
-    number = words.pop(0) if words and words[0].isdecimal() else ""
-    return GtpCommand(number, words[0], words[1:]) if words else None
+
+# Arguments by their index; these functions raise `GtpError` for one that is missing or wrong.
 
 
 def word_at(words: list[str], place: int, expected: str) -> str:
-    """The argument at index `place`; raises `GtpError` if it is missing."""
+    """The argument at index `place`."""
     if place >= len(words):
         raise GtpError(f"syntax error: expected {expected}")
     return words[place]
 
 
 def number_at(words: list[str], place: int, expected: str) -> float:
-    """The number at index `place`; raises `GtpError` if it is missing or not a number."""
+    """The number at index `place`."""
     word = word_at(words, place, expected)
     with suppress(ValueError):
         if abs(number := float(word)) <= _GREATEST:
@@ -71,7 +73,7 @@ def number_at(words: list[str], place: int, expected: str) -> float:
 
 
 def whole_at(words: list[str], place: int, expected: str, least: int = 0) -> int:
-    """The integer at index `place`; raises `GtpError` if it is missing, none, or smaller than `least`."""
+    """The integer at index `place`, at least `least`."""
     number = number_at(words, place, expected)
     if not number.is_integer() or number < least:
         raise GtpError(f"syntax error: expected {expected}, not '{words[place][:80]}'")
@@ -79,11 +81,11 @@ def whole_at(words: list[str], place: int, expected: str, least: int = 0) -> int
 
 
 def colour_of(words: list[str]) -> bool:
-    """Whether the first argument is the first player's colour, black; raises `GtpError` if it is not a colour."""
-    try:
-        return GTP_COLOURS[word_at(words, 0, "a colour").lower()]
-    except KeyError:
-        raise GtpError("syntax error: expected a colour, black or white") from None
+    """Whether the first argument is the first player's colour, black."""
+    colour = GTP_COLOURS.get(word_at(words, 0, "a colour").lower())
+    if colour is None:
+        raise GtpError("syntax error: expected a colour, black or white")
+    return colour
 
 
 RESIGN_TURNS = 3
@@ -180,8 +182,9 @@ class GtpServer:
             "protocol_version": lambda _: "2",
             "name": lambda _: f"podzero {self._who}",
             "version": lambda _: version("podzero"),
-            "known_command": lambda words: str(self._known(word_at(words, 0, "a command"))).lower(),
-            "list_commands": lambda _: "\n".join(sorted([*self._commands, *self._analyses, "quit"])),
+            "known_command": lambda words: str(word_at(words, 0, "a command") in {*self._commands, *ANALYSES}).lower(),
+            "list_commands": lambda _: "\n".join(sorted([*self._commands, *ANALYSES])),
+            "quit": lambda _: "",
             "boardsize": self._boardsize,
             "clear_board": self._clear,
             "komi": self._set_komi,
@@ -199,11 +202,14 @@ class GtpServer:
             "kgs-time_settings": self._kgs_time_settings,
             "time_left": self._time_left,
         }
-        self._analyses = {"lz-analyze": leela_info, "kata-analyze": kata_info}
 
     @property
     def _game(self) -> PlayableGame:
         return self._parts.result().game
+
+    @property
+    def _search(self) -> TimedSearch:
+        return self._parts.result().search
 
     def run(self, lines: Iterable[str]) -> None:
         """Answers commands until `quit` or the end of the input; raises the error of loading the player."""
@@ -215,22 +221,19 @@ class GtpServer:
                 raise line
             if line is None:
                 return
-            command = parse(line)
-            if command is None:
-                continue
-            self._answer(command)
-            if command.name == "quit":
-                return
+            if command := GtpCommand.parse(line):
+                self._answer(command)
+                if command.name == "quit":
+                    return
 
     def _answer(self, command: GtpCommand) -> None:
         try:
-            if command.name in self._analyses:
+            if command.name in ANALYSES:
                 self._analyze(command)
                 return
-            if not self._known(command.name):
+            if command.name not in self._commands:
                 raise GtpError("unknown command")
-            text = "" if command.name == "quit" else self._commands[command.name](command.arguments)
-            self._write(str(GtpAnswer(command.number, text)))
+            self._write(str(GtpAnswer(command.number, self._commands[command.name](command.arguments))))
         except (GtpError, NotationError) as error:
             self._write(str(GtpAnswer(command.number, str(error), failed=True)))
         except Exception as error:
@@ -240,9 +243,6 @@ class GtpServer:
             log.exception("the command %s failed", command.name)
             text = " ".join(f"{command.name} failed: {described(error)}".split())
             self._write(str(GtpAnswer(command.number, text[:500], failed=True)))
-
-    def _known(self, name: str) -> bool:
-        return name in self._commands or name in self._analyses or name == "quit"
 
     def _showboard(self, _: list[str]) -> str:
         game, name = self._game, self._game.env.spec.name
@@ -387,7 +387,7 @@ class GtpServer:
 
     def _best(self, first: bool) -> Line:
         """The line that a search within the time of a colour chooses."""
-        search, clock = self._parts.result().search, self._clocks[first]
+        search, clock = self._search, self._clocks[first]
         seconds = clock.seconds()
         started = time.monotonic()
         *_, searched = search.results(self._root(), search.usual if seconds is None else search.most, seconds)
@@ -408,10 +408,17 @@ class GtpServer:
         return ""
 
     def _final_score(self, _: list[str]) -> str:
-        score = final_score(self._game, self._komi)
-        if score is None:
+        """The score of Go, such as `B+3.5`, or the winner of other games; `0` for a draw."""
+        game = self._game
+        if isinstance(game.env, Go):
+            # By area; all stones count as alive.
+            lead = int(game.env.lead(game.state.board)) * (1 if game.first_to_move else -1) - self._komi
+        elif game.over:
+            lead = game.points
+        else:
             raise GtpError("cannot score: the game is not over")
-        return score
+        margin = f"{abs(lead):g}" if isinstance(game.env, Go) else ""
+        return "0" if lead == 0 else f"{'B' if lead > 0 else 'W'}+{margin}"
 
     def _time_settings(self, words: list[str]) -> str:
         main, period = (number_at(words, i, "three numbers") for i in range(2))
@@ -447,7 +454,7 @@ class GtpServer:
             self._write(f"={command.number}")
             try:
                 for searched in self._in_intervals(root, max(wanted.interval, 1.0) / 100):
-                    self._write(self._analyses[command.name](wanted.shown(searched), game))
+                    self._write(info(wanted.shown(searched), game, command.name))
             # The answer has begun, so it can only end.
             except Exception:
                 log.exception("the command %s failed", command.name)
@@ -455,23 +462,25 @@ class GtpServer:
 
     def _in_intervals(self, root: Root, seconds: float) -> Iterator[SearchedLines]:
         """A search's result so far in each interval, until another command arrives."""
-        search = self._parts.result().search
-        results = search.results(root, search.most, math.inf, self._interrupted)
-        yielded = -math.inf
-        # After the last result, it is repeated.
-        for searched in _repeating_last(results):
+        results = self._search.results(root, self._search.most, math.inf, self._interrupted)
+        searched, yielded = next(results), -math.inf
+        while True:
             if time.monotonic() >= yielded + seconds:
                 yielded = time.monotonic()
                 yield searched
             if self._interrupted():
                 return
+            if (better := next(results, None)) is None:
+                # The last result is repeated.
+                time.sleep(0.01)
+            searched = better or searched
 
     def _forbidden(self, limits: Sequence[RootLimit]) -> np.ndarray[Any, Any] | None:
         """`[A]` bool, the actions that `allow` and `avoid` forbid in the position shown; None without either."""
         if not limits:
             return None
-        game, search = self._parts.result()
-        if not search.can_forbid:
+        game = self._game
+        if not self._search.can_forbid:
             raise GtpError(f"{limits[0].key}: {self._who} does not search, so its moves cannot be chosen")
         named = {key: np.zeros_like(game.legal_mask) for key in ("allow", "avoid")}
         for key, first, names, depth in limits:
@@ -489,52 +498,31 @@ class GtpServer:
         return not self._incoming.empty()
 
 
-def _repeating_last(results: Iterable[SearchedLines]) -> Iterator[SearchedLines]:
-    """The results, then the last one again and again, with pauses."""
-    for searched in results:
-        yield searched
-    while True:
-        time.sleep(0.01)
-        yield searched
-
-
 def _colour(first: bool) -> str:
     return "black" if first else "white"
 
 
-def leela_info(lines: Sequence[Line], game: PlayableGame) -> str:
-    """A line in Leela Zero's format, with win rates and policies in units of 1/10,000."""
-    return " ".join(
-        f"info move {game.name(line.action)} visits {line.visits} winrate {round(5000 * (line.value + 1))} "
-        f"prior {round(10000 * line.probability)} lcb {round(5000 * (line.value + 1))} order {order} "
-        f"pv {' '.join(game.names_of(line.moves))}"
-        for order, line in enumerate(lines)
-    )
+ANALYSES = {
+    "lz-analyze": (10_000, "winrate {win:.0f} prior {prior:.0f} lcb {win:.0f}"),
+    "kata-analyze": (1, "utility {utility:.6f} winrate {win:.6f} prior {prior:.6f} lcb {win:.6f}"),
+}
+"""The commands for analysis: what win rates and policies are multiplied by, and how a move's numbers are written."""
 
 
-def kata_info(lines: Sequence[Line], game: PlayableGame) -> str:
-    """A line in KataGo's format, with win rates and policies as fractions."""
-    return " ".join(
-        f"info move {game.name(line.action)} visits {line.visits} utility {line.value:.6f} "
-        f"winrate {(line.value + 1) / 2:.6f} prior {line.probability:.6f} lcb {(line.value + 1) / 2:.6f} "
-        f"order {order} pv {' '.join(game.names_of(line.moves))}"
-        for order, line in enumerate(lines)
-    )
+def info(lines: Sequence[Line], game: PlayableGame, command: str) -> str:
+    """A line in the format of Leela Zero or of KataGo, by the command."""
+    scale, form = ANALYSES[command]
+    moves = []
+    for order, line in enumerate(lines):
+        win, prior = scale * (line.value + 1) / 2, scale * line.probability
+        numbers = form.format(utility=line.value, win=win, prior=prior)
+        moves.append(
+            f"info move {game.name(line.action)} visits {line.visits} {numbers} order {order} "
+            f"pv {' '.join(game.names_of(line.moves))}"
+        )
+    return " ".join(moves)
 
 
 def handicap_points(size: int, stones: int) -> list[str]:
     """The names of `handicap_squares`."""
     return [f"{_COLUMNS[column]}{size - row}" for row, column in handicap_squares(size, stones)]
-
-
-def final_score(game: PlayableGame, komi: float) -> str | None:
-    """The score of Go, such as `B+3.5`, or the winner of other games; `0` for a draw, None before their end."""
-    if isinstance(game.env, Go):
-        # By area; all stones count as alive.
-        lead = int(game.env.lead(game.state.board)) * (1 if game.first_to_move else -1) - komi
-        return _named(lead, f"{abs(lead):g}")
-    return _named(game.points, "") if game.over else None
-
-
-def _named(lead: float, margin: str) -> str:
-    return "0" if lead == 0 else f"{'B' if lead > 0 else 'W'}+{margin}"

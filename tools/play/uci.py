@@ -17,8 +17,7 @@ from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.notation import NotationError, fen_of, pieces_of, state_of, white_to_move
 from podzero.evaluation.engines import UCI_VARIANTS, UciOption, UciPosition
 from podzero.tools.play.game import PlayableGame
-from podzero.tools.play.search_steps import Line, Root, SearchedLines
-from podzero.tools.play.timed_search import EngineParts, GoLimits, parse_go
+from podzero.tools.play.timed_search import EngineParts, GoLimits, Line, Root, SearchedLines, parse_go
 
 log = logging.getLogger(__name__)
 
@@ -236,7 +235,7 @@ class UciServer:
         return ~named if named.any() else None
 
     def _show(self, parts: EngineParts, searched: SearchedLines, depth: int) -> None:
-        new = searched.simulations - searched.kept
+        new = searched.simulations - searched.reused
         speed = f"nodes {searched.simulations} nps {round(new / max(searched.seconds, 1e-6))}"
         for number, line in enumerate(searched.lines[: self._lines], start=1):
             self._say(

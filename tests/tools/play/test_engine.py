@@ -13,7 +13,7 @@ from untrained_agents import write_untrained
 from podzero.core.errors import ConfigError
 from podzero.evaluation.engines import GtpClient
 from podzero.tools.play.engine import make_parts, serve
-from podzero.tools.play.search_steps import Root
+from podzero.tools.play.timed_search import Root
 
 PODZERO = os.path.join(os.path.dirname(sys.executable), "podzero")
 LONGEST_S = 240.0
@@ -140,7 +140,7 @@ def test_a_trained_player_searches_up_to_a_number_of_simulations(tic_tac_toe):
         searched = best(tic_tac_toe, simulations)
         assert (searched.simulations, sum(line.visits for line in searched.lines)) == (made, made)
         assert len(searched.lines) == 8
-    assert searched.kept == 32
+    assert searched.reused == 32
     game.restart([1])
     assert best(tic_tac_toe, seconds=0.0).simulations >= 1
 
@@ -151,7 +151,7 @@ def test_an_engine_keeps_the_part_of_its_tree_that_was_played(untrained):
     game.restart([4])
     while not game.over:
         searched = best(parts)
-        kept.append(searched.kept)
+        kept.append(searched.reused)
         assert searched.simulations == 150
         chosen = searched.lines[0]
         assert chosen.action in game.legal

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from podzero.tools.play.gtp import GtpServer, handicap_points, parse
+from podzero.tools.play.gtp import GtpCommand, GtpServer, handicap_points
 
 
 @pytest.fixture
@@ -74,10 +74,10 @@ def test_mistakes_are_answered_and_the_next_command_works(talk, line, answer):
 
 
 def test_comments_control_characters_and_empty_lines_are_dropped():
-    assert parse("12 play\tb  D4 # the centre\r\n") == ("12", "play", ["b", "D4"])
-    assert parse("\x07genmove\x00 w") == ("", "genmove", ["w"])
-    assert parse("# nothing") is None
-    assert parse("12") is None
+    assert GtpCommand.parse("12 play\tb  D4 # the centre\r\n") == ("12", "play", ["b", "D4"])
+    assert GtpCommand.parse("\x07genmove\x00 w") == ("", "genmove", ["w"])
+    assert GtpCommand.parse("# nothing") is None
+    assert GtpCommand.parse("12") is None
 
 
 def test_an_occupied_point_is_illegal(talk):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from podzero.tools.play.gtp import GtpServer, parse
+from podzero.tools.play.gtp import GtpCommand, GtpServer
 
 GAME, SIZE = "go_7x7", 7
 COLUMNS = "ABCDEFG"
@@ -63,7 +63,7 @@ lines = st.one_of(
     *[st.sampled_from(list(ARGUMENTS)).flatmap(lambda name: ARGUMENTS[name].map(lambda rest: f"{name} {flat(rest)}"))]
     * 4,
     st.builds("{} {}".format, st.integers(0, 10**12), st.sampled_from(list(ARGUMENTS))),
-    anything.filter(lambda text: (parse(text) or ("", "", []))[1] != "quit"),
+    anything.filter(lambda text: (GtpCommand.parse(text) or ("", "", []))[1] != "quit"),
 )
 
 
@@ -149,7 +149,7 @@ def check(parts, sent):
     parts.result().game.restart()
     GtpServer("who", parts, written.append).run([*sent, "showboard", "name"])
     answers = "\n".join(written).rstrip("\n").split("\n\n")
-    commands = [command for line in sent if (command := parse(line))]
+    commands = [command for line in sent if (command := GtpCommand.parse(line))]
     assert len(answers) == len(commands) + 2
     for command, answer in zip(commands, answers, strict=False):
         sign, number, text = re.fullmatch(r"([=?])(\d*) ?(.*)", answer, re.DOTALL).groups()
