@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
-from itertools import combinations, pairwise
+from itertools import pairwise, permutations
 from string import ascii_letters, ascii_lowercase, digits
 from typing import Any, NamedTuple, cast
 
@@ -70,13 +70,19 @@ def drawing_of(game: PlayableGame) -> Drawing | None:
         return shogi_drawing(game)
     if spec.name == "2048":
         return tiles_drawing(game)
-    observation = np.asarray(game.position.view.observation)
-    if observation.ndim != 3:
+    planes = _planes(game)
+    if planes.ndim != 3:
         return None
-    owner, text = _known_stones(game, observation) if spec.name in GAMES else _observed(game, observation)
-    height, width = owner.shape
+    height, width = planes.shape[:2]
     rows, columns = _labels(spec, height, width)
-    return Drawing(owner, text, rows, columns, _squares_to_fill(game, height, width))
+    # Plane 0 of a built-in game has the stones of the player to move, plane 1 the other player's.
+    owner = Stones((0, 1), (0, 1), by_mover=True).owners(planes, game.turn) if spec.name in GAMES else owners(game)
+    text = np.full((height, width), "")
+    if owner is None:
+        # The first nonzero plane of each square, for a person who knows the observation.
+        owner = np.full((height, width), -1, np.int8)
+        text = np.where(planes.any(axis=-1), planes.argmax(axis=-1).astype(str), "")
+    return Drawing(owner, tuple(map(tuple, text.tolist())), rows, columns, _squares_to_fill(game, height, width))
 
 
 def last_squares(game: PlayableGame) -> tuple[Square, ...]:
@@ -92,32 +98,6 @@ def last_squares(game: PlayableGame) -> tuple[Square, ...]:
         return ()
     squares = before.squares.get(action, ())
     return squares if before.moves_pieces else tuple(s for s in squares if before.owner[s] < 0)[-1:]
-
-
-_Contents = tuple[np.ndarray[Any, Any], tuple[tuple[str, ...], ...]]
-"""`owner` and `text` of a `Drawing`."""
-
-
-def _known_stones(game: PlayableGame, observation: np.ndarray[Any, Any]) -> _Contents:
-    """The stones of a built-in game."""
-    owner, mover = np.full(observation.shape[:2], -1, np.int8), game.turn
-    # Plane 0 has the stones of the player to move, plane 1 the other player's.
-    owner[observation[..., 0] != 0], owner[observation[..., 1] != 0] = mover, 1 - mover
-    return owner, _blank(owner)
-
-
-def _observed(game: PlayableGame, observation: np.ndarray[Any, Any]) -> _Contents:
-    """The stones of any other game, if they can be inferred; else the first nonzero plane of each square, as text."""
-    owner = owners(game)
-    if owner is not None:
-        return owner, _blank(owner)
-    planes = observation != 0
-    text = tuple(tuple(str(int(np.argmax(square))) if square.any() else "" for square in row) for row in planes)
-    return np.full(observation.shape[:2], -1, np.int8), text
-
-
-def _blank(owner: np.ndarray[Any, Any]) -> tuple[tuple[str, ...], ...]:
-    return tuple(("",) * owner.shape[1] for _ in owner)
 
 
 def _squares_to_fill(game: PlayableGame, height: int, width: int) -> dict[int, tuple[Square, ...]]:
@@ -247,6 +227,17 @@ class Stones(NamedTuple):
         owner[planes[..., first]], owner[planes[..., second]] = 0, 1
         return owner[::-1] if self.upside_down else owner
 
+    def alternate(self, turns: Sequence[int], seen: Sequence[Planes]) -> bool:
+        """Whether new stones of each player appear only when that player moves, and the first player's do appear."""
+        owned = [self.owners(planes, turn) for planes, turn in zip(seen, turns, strict=True)]
+        gains = [
+            (turn, player)
+            for turn, (before, after) in zip(turns, pairwise(owned), strict=False)
+            for player in (0, 1)
+            if ((after == player) & (before != player)).any()
+        ]
+        return (0, 0) in gains and all(turn == player for turn, player in gains)
+
 
 def owners(game: PlayableGame) -> Owners | None:
     """The owner of each square in the position shown; None if its planes show more than stones."""
@@ -268,47 +259,24 @@ def _stones(env: Any) -> Stones | None:
     """Infers from a random game which planes show stones; None if that is ambiguous or planes show more than stones."""
     if env.spec.players != 2:
         return None
-    game, seen = _random_game(env)
-    varying = tuple(i for i in range(seen[0].shape[-1]) if not all(_constant(planes[..., i]) for planes in seen))
-    if len(varying) not in (2, 3) or not all(_only_stones(planes, varying) for planes in seen):
-        return None
-    # Both players start with the same number of stones, and a player's stones appear only when that player moves.
-    counts = {plane: int(seen[0][..., plane].sum()) for plane in varying}
-    pairs = [pair for pair in combinations(varying, 2) if counts[pair[0]] == counts[pair[1]]]
-    found = [
-        Stones(varying, order, by_mover)
-        for pair in pairs
-        for order in (pair, pair[::-1])
-        for by_mover in (False, True)
-        if _alternate(Stones(varying, order, by_mover), game, seen)
-    ]
-    if len(found) != 1:
-        return None
-    (stones,) = found
-    falls = env.spec.num_actions == seen[0].shape[1] and bool((stones.owners(seen[1], game.turn_at(1))[0] == 0).any())
-    return stones._replace(upside_down=falls)
-
-
-def _random_game(env: Any) -> tuple[PlayableGame, list[Planes]]:
-    """A random game and the planes of its positions but the terminal one."""
     game, choose = PlayableGame(env), np.random.default_rng(0)
     seen = [_planes(game)]
     while not game.over and game.ply < _LONGEST_GAME:
         game.play(int(choose.choice(game.legal)))
+        # At the end, nobody is to move.
         seen += [] if game.over else [_planes(game)]
-    return game, seen
-
-
-def _alternate(stones: Stones, game: PlayableGame, seen: Sequence[Planes]) -> bool:
-    """Whether new stones of each player appear only when that player moves."""
-    owned = [stones.owners(planes, game.turn_at(ply)) for ply, planes in enumerate(seen)]
-    gained = [
-        [bool(((after == player) & (before != player)).any()) for player in (0, 1)] for before, after in pairwise(owned)
-    ]
-    movers = [game.turn_at(ply) for ply in range(len(gained))]
-    return any(gains[0] for gains in gained) and all(
-        not gains[1 - mover] for gains, mover in zip(gained, movers, strict=True)
-    )
+    turns = [game.turn_at(ply) for ply in range(len(seen))]
+    varying = tuple(i for i in range(seen[0].shape[-1]) if not all(_constant(planes[..., i]) for planes in seen))
+    if len(varying) not in (2, 3) or not all(_only_stones(planes, varying) for planes in seen):
+        return None
+    # Both players start with the same number of stones.
+    pairs = [pair for pair in permutations(varying, 2) if len({int(seen[0][..., one].sum()) for one in pair}) == 1]
+    possible = [Stones(varying, pair, by_mover) for pair in pairs for by_mover in (False, True)]
+    found = [stones for stones in possible if stones.alternate(turns, seen)]
+    if len(found) != 1:
+        return None
+    falls = env.spec.num_actions == seen[0].shape[1] and bool((found[0].owners(seen[1], turns[1])[0] == 0).any())
+    return found[0]._replace(upside_down=falls)
 
 
 def _planes(game: PlayableGame) -> Planes:

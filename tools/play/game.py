@@ -55,20 +55,21 @@ class PlayableGame:
         self.ply = 0
         """Number of moves before the position shown."""
         self._step, self._view = _programs(cast(Hashable, env))
-        self._beginning = self._position(env.init(jax.random.key(seed)))
-        self._positions = [self._beginning]
+        self.beginning = self._position(env.init(jax.random.key(seed)))
+        """The game's initial position."""
+        self._positions = [self.beginning]
 
-    def restart(self, moves: Iterable[int] = (), state: EnvState | None = None) -> None:
+    def restart(self, moves: Iterable[int | str] = (), state: EnvState | None = None) -> None:
         """Starts a new game and plays `moves`.
 
         Args:
-          moves: actions.
+          moves: actions or names.
           state: the state to start from; None starts from the initial state.
 
         Raises:
           NotationError: a move is illegal; the moves before it have been played.
         """
-        start = self._beginning if state is None else self._position(state)
+        start = self.beginning if state is None else self._position(state)
         self.moves, self._positions, self.ply = [], [start], 0
         for number, move in enumerate(moves):
             try:
@@ -83,14 +84,9 @@ class PlayableGame:
         return other
 
     @property
-    def beginning(self) -> ShownPosition:
-        """The game's initial position."""
-        return self._beginning
-
-    @property
     def from_beginning(self) -> bool:
         """Whether the game started from the initial state, not from a given one."""
-        return self._positions[0] is self._beginning
+        return self._positions[0] is self.beginning
 
     @property
     def position(self) -> ShownPosition:
@@ -200,12 +196,7 @@ class PlayableGame:
           NotationError: a name is unknown or a move is illegal.
         """
         line = self.copy()
-        line.restart()
-        for number, name in enumerate(names_in_text(text)):
-            try:
-                line.play(name)
-            except NotationError as error:
-                raise NotationError(f"move {number + 1}: {error}") from None
+        line.restart(names_in_text(text))
         return line.moves
 
     def play(self, move: int | str) -> None:
@@ -221,7 +212,7 @@ class PlayableGame:
             raise NotationError(f"move {action} is illegal in this position")
         # First, since a simulator that fails must leave the game as it was.
         after = self._position(self._step(self.state, np.int32(action)), self.position.returns)
-        self._keep(self.ply)
+        self._cut(self.ply)
         self.moves.append(action)
         self._positions.append(after)
         self.ply += 1
@@ -229,21 +220,21 @@ class PlayableGame:
     def resume(self, state: EnvState) -> None:
         """Replaces the state of the position shown by one in which the game is not over, and keeps the moves so far."""
         resumed = self._position(state, self._positions[self.ply - 1].returns if self.ply else 0.0)
-        self._keep(self.ply)
+        self._cut(self.ply)
         self._positions[-1] = resumed
 
     def take_back(self, plies: int = 1) -> int:
         """Removes up to `plies` moves before the position shown, and all after it; returns the number before it."""
         taken = min(plies, self.ply)
-        self._keep(self.ply - taken)
+        self._cut(self.ply - taken)
         return taken
 
     def show(self, ply: int) -> None:
         """Shows the position after the first `ply` moves; clips `ply` to the game's length."""
         self.ply = min(max(ply, 0), len(self.moves))
 
-    def _keep(self, plies: int) -> None:
-        """Keeps the first `plies` moves."""
+    def _cut(self, plies: int) -> None:
+        """Leaves the first `plies` moves."""
         self.ply = plies
         del self.moves[plies:], self._positions[plies + 1 :]
 
