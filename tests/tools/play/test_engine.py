@@ -170,8 +170,8 @@ def test_an_engine_drops_its_tree_where_the_game_is_another(tic_tac_toe):
     game.restart([4, 0])
     best(tic_tac_toe)
     game.play(game.legal[-1])
-    assert best(tic_tac_toe).kept > 0
+    assert best(tic_tac_toe).reused > 0
     game.take_back()
-    assert best(tic_tac_toe).kept == 0
+    assert best(tic_tac_toe).reused == 0
     game.restart([2, 4, 0, 1])
-    assert best(tic_tac_toe).kept == 0
+    assert best(tic_tac_toe).reused == 0
