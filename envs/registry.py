@@ -14,6 +14,7 @@ from podzero.config import (
     JaxLibraryConfig,
     OwnGameConfig,
     SimulatorConfig,
+    environments,
     import_paths,
 )
 from podzero.config.own_code import check_digest
@@ -139,7 +140,7 @@ def make_env(env: str | EnvConfig) -> Env:
 
     Raises:
       ConfigError: the name is unknown (the message suggests the closest known one), or the environment cannot be made,
-        or not within `env.build_timeout_s`.
+        or not within `environments.BUILD_TIMEOUT_S`.
     """
     match env:
         case GameConfig(name=name):
@@ -234,13 +235,13 @@ def rendering(config: GymnasiumConfig) -> Rendering:
 def _in_time[C: (GymnasiumConfig, SimulatorConfig, OwnGameConfig, JaxLibraryConfig), Made](
     make: Callable[[C], Made], config: C
 ) -> Made:
-    """Calls `make(config)` within `env.build_timeout_s`."""
+    """Calls `make(config)` within `environments.BUILD_TIMEOUT_S`."""
     approve(*import_paths(config))  # here, since the user may think about the answer for as long as they like
     # It runs foreign code, which may hang.
     thread = DeadlineThread(config.title)
     try:
-        return thread.call(make, config, config.build_timeout_s)
+        return thread.call(make, config, environments.BUILD_TIMEOUT_S)
     except TimeoutError as error:
-        raise ConfigError(f"{config.title} cannot be made: {error} (env.build_timeout_s)") from None
+        raise ConfigError(f"{config.title} cannot be made: {error}") from None
     finally:
         thread.stop()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from podzero.config import GymnasiumConfig, SimulatorConfig
+from podzero.config import GymnasiumConfig, SimulatorConfig, environments
 from podzero.core.errors import ConfigError, PodzeroError, described
 from podzero.core.importing import import_class
 from podzero.envs.faults import DeadlineThread, SimulatorError
@@ -25,12 +25,12 @@ class SimulatorReplay:
         """Makes the simulator.
 
         Raises:
-          ConfigError: it cannot be made, or not within `env.build_timeout_s`, or it cannot be rendered.
+          ConfigError: it cannot be made, or not within `environments.BUILD_TIMEOUT_S`, or it cannot be rendered.
         """
         self._config = config
         self._thread = DeadlineThread(config.title)
         try:
-            self._simulator = self._call("build_timeout_s", partial(_rendering_simulator, config))
+            self._simulator = self._call(partial(_rendering_simulator, config), environments.BUILD_TIMEOUT_S)
         except BaseException:
             self._thread.stop()
             raise
@@ -43,11 +43,11 @@ class SimulatorReplay:
         Raises:
           SimulatorError: the game failed, or a move took longer than `env.step_timeout_s`.
         """
-        self._call("step_timeout_s", partial(self._simulator.reset, seed))
+        self._call(partial(self._simulator.reset, seed))
         yield 0.0
         for move in moves:
-            self._call("step_timeout_s", partial(self._simulator.step, move))
-            yield float(self._call("step_timeout_s", self._simulator.rewards)[0])
+            self._call(partial(self._simulator.step, move))
+            yield float(self._call(self._simulator.rewards)[0])
 
     def frame(self) -> Any:
         """The position that the game has reached, as pixels `[H, W, 3]` uint8.
@@ -56,20 +56,22 @@ class SimulatorReplay:
           ConfigError: `render` did not return an image.
           SimulatorError: it failed, or took longer than `env.step_timeout_s`.
         """
-        return picture(self._call("step_timeout_s", self._simulator.render), self._config.title)
+        return picture(self._call(self._simulator.render), self._config.title)
 
     def close(self) -> None:
         """Ends the thread that calls the simulator."""
         self._thread.stop()
 
-    def _call(self, limit: str, function: Any) -> Any:
-        """Calls `function` within the time limit `env.LIMIT`."""
+    def _call(self, function: Any, limit_s: float | None = None) -> Any:
+        """Calls `function` within `limit_s`, or else `env.step_timeout_s`."""
+        of_step = self._config.step_timeout_s
         try:
-            return self._thread.call(lambda _: function(), None, getattr(self._config, limit))
+            return self._thread.call(lambda _: function(), None, of_step if limit_s is None else limit_s)
         except PodzeroError:
             raise
         except TimeoutError as error:
-            raise SimulatorError(f"{self._config.title}: {error} (env.{limit})") from None
+            setting = " (env.step_timeout_s)" if limit_s is None else ""
+            raise SimulatorError(f"{self._config.title}: {error}{setting}") from None
         except Exception as error:
             raise SimulatorError(f"{self._config.title} cannot be shown: {described(error)}") from error
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from podzero.config import ChanceGameConfig, EvaluationConfig, Experiment, GameConfig, schedule_note
+from podzero.config import ChanceGameConfig, EvaluationConfig, Experiment, GameConfig, environments, schedule_note
 from podzero.core.errors import ConfigError
 from podzero.core.importing import import_openvino, without_current_folder
 from podzero.core.machine import keep_compiled_programs
@@ -193,7 +193,7 @@ def _check_made(experiment: Experiment) -> None:
     own = [f"{section}.name = '{part.name}'" for section, part in experiment.own_parts.items()]
     what = " and ".join(own) or f"network.name = '{experiment.network.name}'"
     if not isinstance(env, GameConfig | ChanceGameConfig):
-        what, limit_s = env.title, limit_s + env.build_timeout_s
+        what, limit_s = env.title, limit_s + environments.BUILD_TIMEOUT_S
     with without_current_folder(), ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         made = pool.submit(make_parts, experiment)
         try:

@@ -156,7 +156,7 @@ class ShardedReader:
 
     def __next__(self) -> Batch:
         """The next batch, with weights and keys if the table is prioritized; `keys.shard` is the index of the shard."""
-        wait = Wait(self._replay.warn_after_s, self._replay.timeout_s)
+        wait = Wait(limit_s=self._replay.timeout_s)
         while not self._closed.is_set():
             self._follow_restarts()
             missing = self._missing()

@@ -105,7 +105,7 @@ class ShardedWriter:
 
     def flush(self) -> None:
         """Waits until everything written has been confirmed."""
-        wait = Wait(self._config.warn_after_s, self._config.timeout_s)
+        wait = Wait(limit_s=self._config.timeout_s)
         while waiting := [
             connection for connection in self._connections if connection.pending and not connection.settled()
         ]:
@@ -119,7 +119,7 @@ class ShardedWriter:
 
     def _free_connection(self, stopping: threading.Event | None) -> _Connection | None:
         """The next connection in turn that takes more items; None if there is none while `stopping` is set."""
-        wait = Wait(self._config.warn_after_s, self._config.timeout_s)
+        wait = Wait(limit_s=self._config.timeout_s)
         while True:
             self._follow_restarts()
             # The sort is stable: shards on this node come first, and within both groups turns are kept.

@@ -72,8 +72,7 @@ class Run:
         self.close()
         counters, self._began_at = (checkpoint.counters, checkpoint.step) if checkpoint else ({}, 0)
         self._monitor = Monitor(self._experiment, self._supervisor.nodes_since, counters, self._began_at)
-        tensorboard = self._experiment.metrics.tensorboard
-        self._metrics = MetricsLog(self._workdir, checkpoint.step if checkpoint else -1, tensorboard, self._writers)
+        self._metrics = MetricsLog(self._workdir, checkpoint.step if checkpoint else -1, self._writers)
         self._saver.begin(checkpoint)
         self._status_due = time.monotonic()
 

@@ -26,6 +26,8 @@ from podzero.runtime.workers import ANSWER_TIMEOUT_S, LearnerGroup
 
 log = logging.getLogger(__name__)
 
+KEPT = 2
+"""Checkpoints to keep; older ones are deleted."""
 FIRST_SNAPSHOT_S = 30.0
 """Time between two attempts to write the first snapshot, which needs trained parameters."""
 RETRY_S = 60.0
@@ -131,8 +133,7 @@ class Saver:
         """Writes a checkpoint, and a snapshot of the newest acting parameters."""
         began = time.monotonic()
         ladder = _newest_ladder(state)
-        keep = self._experiment.checkpoint.keep
-        step = write_checkpoint(self._workdir, state.learner.checkpoint, state.shards, state.counters, ladder, keep)
+        step = write_checkpoint(self._workdir, state.learner.checkpoint, state.shards, state.counters, ladder, KEPT)
         self.newest, self._newest_began, self._failed = step, began, 0
         log.info("checkpoint of step %d written", step)
         try:

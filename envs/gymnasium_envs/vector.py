@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from podzero.config import GymnasiumConfig
+from podzero.config import GymnasiumConfig, environments
 from podzero.core.errors import ConfigError, described
 from podzero.core.types import EnvSpec
 from podzero.envs.faults import DeadlineThread, EnvironmentFailed, faults_of
@@ -48,42 +48,42 @@ class TimedBatch:
     def probe(self) -> None:
         """Reads the environment's spaces and checks its first observation; see `interface_of`."""
         seed = self._next_seeds()[0]
-        self.interface = self._call("build_timeout_s", partial(interface_of, self._config, seed))
+        self.interface = self._call(partial(interface_of, self._config, seed), environments.BUILD_TIMEOUT_S)
 
     def build(self) -> None:
         """Makes the environments."""
         make = partial(batches.build, self._config, self._count, self.interface)
         with batches.no_orphans():
-            self._batch = self._call("build_timeout_s", make)
+            self._batch = self._call(make, environments.BUILD_TIMEOUT_S)
 
     def reset(self) -> tuple[HostArray, _Info]:
         """Starts an episode in each environment, with new seeds."""
         seeds = self._next_seeds()
         # A vector environment that is registered with the id takes one seed for all.
         seed: Any = seeds[0] if self._config.vectorization == "own" else seeds
-        observation, info = self._call("step_timeout_s", partial(self._running().reset, seed=seed))
+        observation, info = self._call_step(partial(self._running().reset, seed=seed))
         return np.array(observation), info
 
     def rebuild(self, which: HostArray) -> tuple[HostArray, _Info]:
         """Recreates some environments (`[B]` bool) and starts an episode in each of them."""
         options = {"reset_mask": which, REBUILD: True}
-        observation, info = self._call("step_timeout_s", partial(self._running().reset, options=options))
+        observation, info = self._call_step(partial(self._running().reset, options=options))
         return np.array(observation), info
 
     def step(self, actions: HostArray) -> tuple[HostArray, HostArray, HostArray, HostArray, _Info]:
         """Steps each environment; takes the actions that `Actions.decode` gives."""
-        observation, *rest = self._call("step_timeout_s", partial(self._running().step, actions))
+        observation, *rest = self._call_step(partial(self._running().step, actions))
         return np.array(observation), *rest  # the batch may reuse its array
 
     def peek(self, candidates: HostArray, idle: HostArray) -> HostArray:
         """See `batches.peek`; may take as long as one step for each candidate."""
         peek = partial(batches.peek, self._running(), self.interface.actions, candidates, idle)
-        return self._call("step_timeout_s", peek, times=candidates.shape[1])
+        return self._call_step(peek, times=candidates.shape[1])
 
     def render(self) -> list[HostArray]:
         """See `batches.render`."""
         render = partial(batches.render, self._running(), self._config.title)
-        return self._call("step_timeout_s", render)
+        return self._call_step(render)
 
     def discard(self, error: Exception) -> None:
         """Ends the environments after `error`; kills their processes."""
@@ -110,12 +110,15 @@ class TimedBatch:
             raise RuntimeError("the environments were discarded after a failure")
         return self._batch
 
-    def _call[Result](self, limit: str, function: Callable[[], Result], times: int = 1) -> Result:
-        """Calls `function` within `times` the time limit `env.LIMIT`."""
+    def _call_step[Result](self, function: Callable[[], Result], times: int = 1) -> Result:
+        """Calls `function` within `times` the time limit of a step."""
         try:
-            return self._thread.call(lambda _: function(), None, times * getattr(self._config, limit))
+            return self._call(function, times * self._config.step_timeout_s)
         except TimeoutError as error:
-            raise TimeoutError(f"{error} (env.{limit})") from None
+            raise TimeoutError(f"{error} (env.step_timeout_s)") from None
+
+    def _call[Result](self, function: Callable[[], Result], limit_s: float) -> Result:
+        return self._thread.call(lambda _: function(), None, limit_s)
 
     def _next_seeds(self) -> list[int]:
         """B seeds, which differ between environments, resets and seeds of this object."""

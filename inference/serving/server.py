@@ -41,6 +41,8 @@ from podzero.inference.serving.messages import (
     welcome_frames,
 )
 
+DEADLINE_S = 0.001
+"""Time that a position waits for others while the devices are idle."""
 LEASE_S = 120.0
 """Silence after which a client may lose its session to another one."""
 _ACTIVE_S = 1.0
@@ -230,7 +232,7 @@ class InferenceServer:
         position_bytes = identity.row_bytes + 4 * identity.outputs
         most_positions = int(config.queue_mib * 2**20 / position_bytes)
         self._sessions = Sessions(name, identity, request_positions, most_positions)
-        self._batcher = Batcher(config.batch_sizes, config.deadline_ms / 1000)
+        self._batcher = Batcher(config.batch_sizes, DEADLINE_S)
         self._metrics = ServerMetrics()
         self._started: dict[Future[tuple[int, Rows]], tuple[EvaluationBatch, float]] = {}
         self._finished: SimpleQueue[Future[tuple[int, Rows]]] = SimpleQueue()

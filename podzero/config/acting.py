@@ -225,8 +225,6 @@ class ServerConfig(Section):
     searches another."""
     batch_sizes: tuple[PositiveInt, ...] = (16, 32, 64, 128, 256, 512, 1024)
     """Batch sizes to compile, ascending. A server waits for a full batch while its devices are busy."""
-    deadline_ms: NonNegativeFloat = 1.0
-    """Milliseconds that a position waits for others while the devices are idle."""
     queue_mib: PositiveFloat = 1024.0
     """Memory of a server for requests and responses, in MiB. It refuses actors whose requests might need more."""
     timeout_s: PositiveFloat = 20.0
@@ -272,8 +270,6 @@ class ReplayConfig(Section):
     timeout_s: PositiveFloat | None = None
     """Time limit in seconds of an insert or a read, after which the waiting process fails. By default there is no
     limit."""
-    warn_after_s: PositiveFloat = 30.0
-    """Seconds after which a wait is logged, with the limit that blocks it; again after twice the time, and so on."""
     port: NonNegativeInt = 0
     """Port of the first shard; the others use the ports after it. 0 chooses free ports."""
     cpus: NonNegativeFloat = 0.25

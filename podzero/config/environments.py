@@ -14,6 +14,8 @@ Game = Literal[
     "go_19x19", "hex", "othello", "shogi", "tic_tac_toe",
 ]  # fmt: skip
 
+BUILD_TIMEOUT_S = 300.0
+"""Time limit for importing, compiling and checking a game or environment that is not podzero's own."""
 KOMI = 7.5
 """Points that compensate the second player of Go in matches."""
 LARGEST_KOMI = 31
@@ -92,8 +94,6 @@ class OwnGameConfig(_Undiscounted, OwnFile):
     name."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the class."""
-    build_timeout_s: PositiveFloat = 120.0
-    """Time limit in seconds for importing, compiling and checking the game before a run starts."""
 
     @property
     def title(self) -> str:
@@ -115,8 +115,6 @@ class JaxLibraryConfig(_Undiscounted):
     """Keyword arguments of `make`; in gymnax also fields of the environment's parameters."""
     reward_scale: PositiveFloat = 1.0
     """Factor applied to rewards. Choose it so that every sum of rewards lies in [-1, 1]."""
-    build_timeout_s: PositiveFloat = 120.0
-    """Time limit in seconds for making, compiling and checking the environment before a run starts."""
 
     @property
     def title(self) -> str:
@@ -158,8 +156,6 @@ class GymnasiumConfig(OwnFile):
     step_timeout_s: PositiveFloat = 60.0
     """Time limit in seconds of a step or reset of all environments of an actor, including the replacement of failed
     ones. When it is exceeded, all of them are recreated."""
-    build_timeout_s: PositiveFloat = 120.0
-    """Time limit in seconds for making all environments of an actor and starting their processes."""
     max_failures: PositiveInt = 100
     """Failed steps in a row, without a completed episode in between, that an actor survives."""
 
@@ -203,8 +199,6 @@ class SimulatorConfig(OwnFile):
     """Factor applied to rewards. Choose it so that every discounted sum of rewards lies in [-1, 1]."""
     step_timeout_s: PositiveFloat = 60.0
     """Time limit in seconds of a step of all games of a process. When it is exceeded, these games are discarded."""
-    build_timeout_s: PositiveFloat = 120.0
-    """Time limit in seconds for making the game and checking it with a few random games."""
     max_failures: PositiveInt = 100
     """Failures in a row, without a completed game in between, that an actor survives."""
     # Eight searches with the defaults, 128 games and 32 simulations.

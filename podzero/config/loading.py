@@ -36,6 +36,7 @@ GONE: dict[str, tuple[Any, str]] = {
     "search.inner_selection": ("gumbel", "removed: use search.algorithm"),
     "search.maxvisit_init": (50.0, "removed: it is 50, use search.value_scale"),
     "search.pb_c_base": (19652.0, "removed: it is 19652, use search.pb_c_init"),
+    "network.mlp_ratio": (4, "removed: it is 4, use width"),
     "server.batches": (2, "renamed: use server.groups"),
 }  # fmt: skip
 """Settings of earlier commits that were removed or renamed: the default that each had, and what to write instead.
@@ -43,6 +44,10 @@ GONE: dict[str, tuple[Any, str]] = {
 Old working directories hold all of them. A setting at its default changes nothing, so it is dropped; any other value
 is refused."""
 FIXED: dict[str, Any] = {
+    "checkpoint.keep": 2,
+    "env.build_timeout_s": 120.0,
+    "metrics.tensorboard": True,
+    "replay.warn_after_s": 30.0,
     "restarts.first_pause_s": 5.0,
     "restarts.learner_failures": 5,
     "restarts.longest_pause_s": 300.0,
@@ -51,6 +56,7 @@ FIXED: dict[str, Any] = {
     "restarts.node_failures": 3,
     "restarts.node_pause_minutes": 30.0,
     "restarts.window_minutes": 30.0,
+    "server.deadline_ms": 1.0,
 }
 """Settings of earlier commits that are constants now, with their values. They never changed what a run learns, so that
 working directories may hold any other value; elsewhere it is refused."""

@@ -53,8 +53,6 @@ class TransformerConfig(Section):
     """Transformer blocks."""
     heads: PositiveInt = 4
     """Attention heads."""
-    mlp_ratio: PositiveInt = 4
-    """Width of a block's MLP as a multiple of `width`."""
     value_hidden: PositiveInt = 64
     """Width of the value head's hidden layer."""
     compute_dtype: ComputeDtype = "auto"

@@ -54,17 +54,15 @@ class CheckpointConfig(Section):
 
     every_minutes: PositiveFloat = 10.0
     """Minutes between checkpoints."""
-    keep: PositiveInt = 2
-    """Checkpoints to keep; older ones are deleted."""
     keep_snapshots: PositiveInt = 20
     """Newest snapshots of the acting parameters to keep, in addition to those that ratings need."""
 
 
 class MetricsConfig(Section):
-    """Where the metrics of a run go, in addition to `metrics.jsonl`. A writer that fails never stops the run."""
+    """Where the metrics of a run go, in addition to `metrics.jsonl` and `tensorboard/`. A writer that fails never stops
+    the run.
+    """
 
-    tensorboard: bool = True
-    """Whether to write metrics for TensorBoard into the working directory."""
     prometheus: str | None = None
     """Address at which Prometheus can read metrics, as `HOST:PORT`; `127.0.0.1:9400`, or `9400`, for this machine
     only."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FIRST_MESSAGE_S = 30.0
-"""The length of a wait before its first message, by default."""
+"""The length of a wait before its first message."""
 LONGEST_SILENCE_S = 600.0
 """The longest time between two messages about a wait."""
 _LOOK_EVERY_S = 5.0
@@ -26,15 +26,15 @@ class Wait:
     """One wait. The time between its messages doubles up to `LONGEST_SILENCE_S`; `str` gives its length and start.
 
     Args:
-      first_s: seconds until the first message is due.
+      first_s: seconds until the first message is due, by default `FIRST_MESSAGE_S`.
       limit_s: seconds after which the wait is over; None for a wait without a limit.
     """
 
-    def __init__(self, first_s: float = FIRST_MESSAGE_S, limit_s: float | None = None) -> None:
+    def __init__(self, first_s: float | None = None, limit_s: float | None = None) -> None:
         self._began = time.monotonic()
         self._since = time.strftime("%Y-%m-%d %H:%M:%S")
         self._limit_s = math.inf if limit_s is None else limit_s
-        self._silence_s = self._message_at_s = first_s
+        self._silence_s = self._message_at_s = FIRST_MESSAGE_S if first_s is None else first_s
 
     def __str__(self) -> str:
         return f"{self.seconds:.0f} s, since {self._since},"

@@ -45,7 +45,7 @@ WAITING_BYTES = 4 * 2**20
 
 
 class MetricsLog:
-    """Appends metrics to `metrics.jsonl` and passes them to writers. Not thread-safe.
+    """Appends metrics to `metrics.jsonl` and TensorBoard's files, and passes them to writers. Not thread-safe.
 
     A line holds `t` (Unix seconds), `step` (the learner step), `worker` and `metrics`.
 
@@ -60,14 +60,13 @@ class MetricsLog:
         self,
         workdir: Workdir,
         resume_step: int = -1,
-        tensorboard: bool = True,
         writers: Sequence[MetricsWriter] = (),
     ) -> None:
         self._attempt = WriteAttempts()
         self._attempt(workdir.metrics_file, partial(move_lost_lines, workdir, resume_step))
         self._lines = AppendFile(workdir.metrics_file)
-        self._events = TensorBoardWriter(workdir.tensorboard, resume_step + 1, self._attempt) if tensorboard else None
-        self._writers = [*([self._events] if self._events else []), *writers]
+        self._events = TensorBoardWriter(workdir.tensorboard, resume_step + 1, self._attempt)
+        self._writers = [self._events, *writers]
         self._unwritten: dict[str, dict[str, float]] = {}
         self._written_at: dict[str, float] = {}
         self._flushed = time.monotonic()
@@ -87,8 +86,7 @@ class MetricsLog:
     def flush(self) -> None:
         """Writes the lines that wait in memory."""
         self._attempt(self._lines.path, self._lines.flush)
-        if self._events is not None:
-            self._events.flush()
+        self._events.flush()
         self._flushed = time.monotonic()
 
     def close(self, step: int) -> None:

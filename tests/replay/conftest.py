@@ -11,11 +11,17 @@ import pytest
 from warm_replay_server import warm
 
 from podzero.config import Experiment, parse
+from podzero.core import waiting
 from podzero.core.types import EnvSpec, Sample
 from podzero.replay import ReplayServer, make_reader, make_writer, server_python
 from podzero.replay.process import VARIABLE
 
 SPEC = EnvSpec("line", (3,), "float32", 4)
+
+
+@pytest.fixture(autouse=True)
+def _early_messages(monkeypatch):
+    monkeypatch.setattr(waiting, "FIRST_MESSAGE_S", 0.3)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -121,7 +127,6 @@ def small_experiment(**replay: Any) -> Experiment:
         "samples_per_insert": 2.0,
         "tolerance": 16,
         "timeout_s": 20.0,
-        "warn_after_s": 0.3,
     }
     tree = {
         "name": "test",

@@ -207,7 +207,7 @@ def test_a_shard_restarted_elsewhere_is_written_and_read_there(serve, connect, m
 
 
 def test_without_a_limit_a_read_waits_until_actors_write(serve, connect, make_experiment, make_samples, caplog):
-    experiment = make_experiment(timeout_s=None, warn_after_s=0.3)
+    experiment = make_experiment(timeout_s=None)
     server = serve(experiment)
     writer, reader = connect(make_writer, experiment, server), connect(make_reader, experiment, server)
     writer.write(make_samples(5))

@@ -176,7 +176,7 @@ def test_a_writer_that_reaches_no_shard_waits_for_one(
 def test_without_a_limit_blocked_inserts_wait_until_the_learner_reads(
     serve, connect, make_experiment, make_samples, caplog
 ):
-    experiment = make_experiment(timeout_s=None, warn_after_s=0.1)
+    experiment = make_experiment(timeout_s=None)
     server = serve(experiment)
     writer = connect(make_writer, experiment, server)
     caplog.set_level(logging.WARNING, "podzero")

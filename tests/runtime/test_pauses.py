@@ -49,7 +49,7 @@ def test_training_goes_on_after_the_actor_and_the_learner_have_paused_for_long(t
         return not pauses
 
     workdir, watcher = Workdir(tmp_path / "run"), watch(disturb)
-    short = ("replay.warn_after_s=2", "stop.steps=8000", "stop.minutes=20", "checkpoint.every_minutes=60")
+    short = ("stop.steps=8000", "stop.minutes=20", "checkpoint.every_minutes=60")
     ended = train(tiny(*short), workdir.root, None, watcher)
     assert "steps" in ended.reason
     assert len(steps) == 2

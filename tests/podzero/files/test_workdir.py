@@ -41,7 +41,9 @@ def test_a_new_directory_is_created_and_holds_the_resolved_experiment(tmp_path, 
 
 def test_limits_evaluation_checkpoints_and_reserved_cpus_may_change_on_resumption(tmp_path, experiment):
     Workdir(tmp_path).open(experiment)
-    changed = load("tic_tac_toe", ["stop.minutes=99", "evaluation.games=2", "checkpoint.keep=5", "replay.cpus=1"])
+    changed = load(
+        "tic_tac_toe", ["stop.minutes=99", "evaluation.games=2", "checkpoint.every_minutes=5", "replay.cpus=1"]
+    )
     Workdir(tmp_path).open(changed)
     assert Workdir(tmp_path).experiment() == changed
 

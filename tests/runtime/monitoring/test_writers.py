@@ -155,12 +155,11 @@ def test_a_run_that_never_reports_is_announced_nowhere():
 def test_writers_get_the_lines_of_the_metrics_file(tmp_path):
     workdir, kept = Workdir(tmp_path), Kept()
     workdir.open(load("tic_tac_toe"))
-    log = MetricsLog(workdir, tensorboard=False, writers=[kept])
+    log = MetricsLog(workdir, writers=[kept])
     log.add("learner", {"learner/loss": 1.0}, 3, elapsed_s=1.0)
     log.add("learner", {"learner/loss": 1.0}, 4, elapsed_s=2.0)
     log.close(5)
     assert kept.steps == [3, 4]
-    assert not workdir.tensorboard.exists()
 
 
 @pytest.mark.parametrize("setting", ["wandb", "mlflow"])
