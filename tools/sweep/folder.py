@@ -28,14 +28,7 @@ class SweepProgress(NamedTuple):
 
 
 class SweepFolder:
-    """The folder of a sweep, `DIR`; the run NAME has the working directory `DIR/NAME`.
-
-    Args:
-      root: the path of the folder, which need not exist.
-
-    Raises:
-      WorkdirError: `root` is the address of object storage.
-    """
+    """The folder of a sweep, which need not exist; the run NAME has the working directory NAME in it."""
 
     def __init__(self, root: Path) -> None:
         refuse_url(root)
@@ -47,11 +40,7 @@ class SweepFolder:
         return Workdir(self.root / run.name)
 
     def lock(self) -> DirectoryLock:
-        """Reserves the folder for this process until the lock is closed; creates it if it is missing.
-
-        Raises:
-          WorkdirError: another process runs this sweep, or the folder cannot be written.
-        """
+        """Reserves the folder for this process until the lock is closed; creates it if it is missing."""
         return Workdir(self.root).lock()
 
     def open(self, config: str, grid: Grid, runs: Sequence[SweepRun]) -> None:
@@ -60,35 +49,27 @@ class SweepFolder:
         Raises:
           WorkdirError: the folder holds another sweep, or a run, or cannot be written.
         """
+        if Workdir(self.root).is_run:
+            raise WorkdirError(f"{self.root} holds a run; a sweep has a folder of its own: choose another --to")
         fixed = {setting: value for setting, value in grid.fixed.items() if not setting.startswith("stop.")}
         given = {"config": absolute_config(config), "swept": sorted(grid.swept), "fixed": fixed}
-        self._check(given)
+        stored = self._read()
+        for key, value in given.items():
+            if stored and stored.get(key) != value:
+                raise WorkdirError(
+                    f"{self.root} holds another sweep: its {_WORDS[key]} {_said(stored.get(key))}, not {_said(value)}. "
+                    "Choose another --to for this one"
+                )
         for run in runs:
             self.workdir(run).check(run.experiment)
         try:
-            write_atomically(self._file, json.dumps(self._read() | given, indent=1) + "\n")
+            self._write(given)
         except OSError as error:
             raise WorkdirError(f"cannot write {self._file}: {error.strerror}") from None
 
-    def _check(self, given: dict[str, Any]) -> None:
-        held = self._read()
-        if Workdir(self.root).is_run:
-            raise WorkdirError(f"{self.root} holds a run; a sweep has a folder of its own: choose another --to")
-        if not held:
-            return
-        differs = [key for key in given if held.get(key) != given[key]]
-        if differs:
-            key = differs[0]
-            raise WorkdirError(
-                f"{self.root} holds another sweep: its {_WORDS[key]} {_said(held.get(key))}, not {_said(given[key])}. "
-                "Choose another --to for this one"
-            )
-
     def mark_stopped(self, run: SweepRun) -> None:
         """Records that a run was stopped early."""
-        held = self._read()
-        stopped = sorted({*held.get("stopped", []), run.name})
-        write_atomically(self._file, json.dumps(held | {"stopped": stopped}, indent=1) + "\n")
+        self._write({"stopped": sorted({*self._read().get("stopped", []), run.name})})
 
     def progress(self, run: SweepRun) -> SweepProgress:
         """What a run has done."""
@@ -97,6 +78,9 @@ class SweepFolder:
 
     def _read(self) -> dict[str, Any]:
         return read_json(self._file)
+
+    def _write(self, facts: dict[str, Any]) -> None:
+        write_atomically(self._file, json.dumps(self._read() | facts, indent=1) + "\n")
 
 
 _WORDS = {"config": "experiment is", "swept": "swept settings are", "fixed": "other settings are"}
@@ -118,13 +102,7 @@ def absolute_config(config: str) -> str:
 
 
 def progress(workdir: Workdir, limits: StopConfig, stopped: bool = False) -> SweepProgress:
-    """What the run in `workdir` has done.
-
-    Args:
-      workdir: its working directory, which may be new.
-      limits: those that the run must reach.
-      stopped: whether it was stopped early.
-    """
+    """What the run in `workdir`, which may be new, has done; `stopped` says whether it was stopped early."""
     try:
         found = read_status(workdir)
     except WorkdirError:

@@ -58,14 +58,11 @@ def read_grid(arguments: Iterable[str]) -> Grid:
     """Reads settings as `section.field=a,b,c`, in which `0..4` means 0,1,2,3,4.
 
     A list of YAML is one value: `evaluation.opponents=[random],[random, solver]`.
-
-    Raises:
-      ConfigError: an argument has another form, has no values, or sets what another one sets.
     """
     found: dict[str, list[str]] = {}
     for argument in arguments:
-        setting, equals, text = argument.partition("=")
-        if not equals or not setting:
+        setting, _, text = argument.partition("=")
+        if not setting or setting == argument:
             raise ConfigError(
                 f"'{argument}': expected section.field=VALUES, for example learner.optimizer.learning_rate=1e-3,3e-3 "
                 "or seed=0..4"
@@ -73,19 +70,15 @@ def read_grid(arguments: Iterable[str]) -> Grid:
         if setting in found:
             raise ConfigError(f"'{argument}': {setting} is given twice; give all of its values in one argument")
         found[setting] = list(_values(argument, text))
-    return Grid(
-        {setting: values for setting, values in found.items() if len(values) > 1},
-        {setting: values[0] for setting, values in found.items() if len(values) == 1},
-    )
+    swept = {setting: values for setting, values in found.items() if len(values) > 1}
+    return Grid(swept, {setting: values[0] for setting, values in found.items() if setting not in swept})
 
 
 def _values(argument: str, text: str) -> Iterator[str]:
     try:
         items = read_yaml(f"[{text}]")
     except yaml.YAMLError:
-        items = None
-    if not isinstance(items, list):
-        raise ConfigError(f"'{argument}': the values are not YAML; expected a,b,c, or a range such as 0..4")
+        raise ConfigError(f"'{argument}': the values are not YAML; expected a,b,c, or a range such as 0..4") from None
     if not items:
         raise ConfigError(f"'{argument}': expected at least one value")
     for item in items:
@@ -105,39 +98,41 @@ def _values(argument: str, text: str) -> Iterator[str]:
 def plan(config: str, grid: Grid, samples: int | None = None) -> list[SweepRun]:
     """The runs of a sweep: those of all combinations with the first seed, then those with the second, and so on.
 
-    Args:
-      config: the name of an experiment, or a YAML file.
-      grid: the settings.
-      samples: how many combinations are drawn, always the same ones; None for all.
+    `samples` is how many combinations are drawn, always the same ones; None for all.
 
     Raises:
       ConfigError: there is no such experiment or setting, a value does not fit it, two runs would be the same, or there
         are more than `MAX_RUNS`.
     """
     choices = {setting: values for setting, values in grid.swept.items() if setting != SEED}
-    many = math.prod(map(len, choices.values()))
-    seeds: list[str | None] = [*grid.swept.get(SEED, [])]
-    if min(samples or many, many) * max(len(seeds), 1) > MAX_RUNS:
-        raise ConfigError(f"the sweep has {many * max(len(seeds), 1):,} runs; expected at most {MAX_RUNS:,}")
-    indices: Sequence[int] = range(many)
-    if samples is not None and samples < many:
+    seeds = grid.swept.get(SEED, [])
+    indices: Sequence[int] = range(math.prod(map(len, choices.values())))
+    if samples is not None and samples < len(indices):
         indices = sorted(random.Random(0).sample(indices, samples))
-    runs = [_run(config, grid, choices, index, seed) for seed in seeds or [None] for index in indices]
+    if (count := len(indices) * max(len(seeds), 1)) > MAX_RUNS:
+        raise ConfigError(f"the sweep has {count:,} runs; expected at most {MAX_RUNS:,}")
+    combinations = [_combination(choices, index) for index in indices]
+    repeats = [{SEED: seed} for seed in seeds] or [{}]
+    runs = [_run(config, grid, combination | seed) for seed in repeats for combination in combinations]
     _check_different(runs)
     return runs
 
 
-def _run(config: str, grid: Grid, choices: dict[str, list[str]], index: int, seed: str | None) -> SweepRun:
-    """The run of a seed and of the combination at `index`, of which the last setting varies fastest."""
-    places = {}
-    for setting in reversed(choices):
-        index, places[setting] = divmod(index, len(choices[setting]))
-    order = {setting: places[setting] for setting in choices}
-    if seed is not None:
-        order[SEED] = grid.swept[SEED].index(seed)
-    settings = {setting: grid.swept[setting][place] for setting, place in order.items()}
-    overrides = [f"{setting}={value}" for setting, value in {**grid.fixed, **settings}.items()]
-    parts = [f"{_short(setting, order)}{_nameable(settings[setting], place)}" for setting, place in order.items()]
+def _combination(choices: dict[str, list[str]], index: int) -> dict[str, str]:
+    """The combination at an index; the values of the last setting alternate fastest."""
+    found = {}
+    for setting, values in reversed(choices.items()):
+        index, place = divmod(index, len(values))
+        found[setting] = values[place]
+    return dict(reversed(found.items()))
+
+
+def _run(config: str, grid: Grid, settings: dict[str, str]) -> SweepRun:
+    overrides = [f"{setting}={value}" for setting, value in (grid.fixed | settings).items()]
+    parts = [
+        _short(setting, settings) + _nameable(value, grid.swept[setting].index(value))
+        for setting, value in settings.items()
+    ]
     return SweepRun("-".join(parts) or "run", settings, overrides, load(config, overrides))
 
 

@@ -162,23 +162,21 @@ def _said(difference: Difference | None) -> str:
 
 
 def summarize(runs: Sequence[RunResult], metric: str | None = None) -> SweepResults:
-    """The results of the runs of a sweep, which are at least one.
+    """Compares the combinations of the runs with that of the first run.
 
-    Args:
-      runs: the runs; the first one's combination is the one with which the others are compared.
-      metric: one of `folder.METRICS`; by default the first that a run has.
+    `metric` is one of `folder.METRICS`; by default the first that a run has.
     """
     metric = metric or next((name for name in METRICS if any(name in run.values for run in runs)), "rating")
     groups: dict[tuple[str, ...], list[RunResult]] = {}
     for run in runs:
         groups.setdefault(tuple(run.combination.values()), []).append(run)
-    by_seed = [{run.seed: run.values[metric] for run in group if _compared(run, metric)} for group in groups.values()]
-    combinations = [
-        Combination(
-            group[0].combination, len(group), list(found.values()), _paired(by_seed[0], found) if index else None
-        )
-        for index, (group, found) in enumerate(zip(groups.values(), by_seed, strict=True))
-    ]
+    combinations: list[Combination] = []
+    first: dict[str, float] = {}
+    for group in groups.values():
+        by_seed = {run.seed: run.values[metric] for run in group if _compared(run, metric)}
+        difference = _paired(first, by_seed) if combinations else None
+        first = first if combinations else by_seed
+        combinations.append(Combination(group[0].combination, len(group), list(by_seed.values()), difference))
     return SweepResults(metric, combinations, runs)
 
 
@@ -196,16 +194,7 @@ def _paired(first: Mapping[str, float], other: Mapping[str, float]) -> Differenc
 
 
 def read_results(folder: SweepFolder, runs: Sequence[SweepRun], given_up: Mapping[str, str]) -> list[RunResult]:
-    """Reads what the runs reached.
-
-    Args:
-      folder: the sweep's folder.
-      runs: the runs.
-      given_up: the last error of each run that was given up, by name.
-
-    Raises:
-      WorkdirError: the files of a run cannot be read.
-    """
+    """Reads what the runs reached; `given_up` has the last error of each run that was given up, by name."""
     return [_read(folder, run, given_up.get(run.name)) for run in runs]
 
 

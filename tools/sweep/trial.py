@@ -30,7 +30,8 @@ STRENGTH = "strength"
 ENDED = "ended"
 """The metric that tells whether the run has ended by itself."""
 STOP_FILE = ".stop"
-"""A file in the sweep's folder that asks all trials, on any node, to end their runs."""
+"""A file in the sweep's folder that asks all trials, on any node, to end their runs. Tune itself kills a trial that
+takes longer than 5 s to end, as a last checkpoint may."""
 PROGRAM = (
     "-P",
     "-c",
@@ -62,9 +63,7 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]
     def setup(self, config: dict[str, Any], keeper: RemoteActor | None = None) -> None:
         """Starts or resumes the run, unless it has ended before and only tells what it reached.
 
-        Args:
-          config: the settings of the trial.
-          keeper: a `SecretsKeeper`, if runs get environment variables of the sweep's driver.
+        `keeper` is a `SecretsKeeper`, if runs get environment variables of the sweep's driver.
         """
         trial = config["run"]
         self._workdir = Workdir(trial["workdir"])

@@ -29,7 +29,7 @@ from podzero.tools.sweep.trial import ENDED, PROGRAM, STOP_FILE, STRENGTH, RunTr
 
 RETRIES = 2
 """How often a run that fails is started again."""
-KEPT = 3
+REDUCTION = 3
 """One of so many runs goes on at each rung of ASHA."""
 RUNGS = 2
 """Rungs before the end of a run: at 1/9 and 1/3 of its limit."""
@@ -58,10 +58,8 @@ class _Watcher(tune.Callback):  # type: ignore[misc]
     def __init__(
         self, folder: SweepFolder, runs: Sequence[SweepRun], signals: StopSignals, say: Callable[[str], None]
     ) -> None:
-        self._folder = folder
+        self._folder, self._signals, self._say = folder, signals, say
         self._runs = {run.name: run for run in runs}
-        self._signals = signals
-        self._say = say
         self._training: set[str] = set()
         self.given_up: dict[str, str] = {}
         """The last error of each run that was given up, by name."""
@@ -264,8 +262,8 @@ def _asha(experiments: Iterable[Experiment]) -> ASHAScheduler:
     return ASHAScheduler(
         time_attr=measure,
         max_t=most,
-        grace_period=most / KEPT**RUNGS,
-        reduction_factor=KEPT,
+        grace_period=most / REDUCTION**RUNGS,
+        reduction_factor=REDUCTION,
         # A run that reaches its limit ends by itself, with a checkpoint.
         stop_last_trials=False,
     )
