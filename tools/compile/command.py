@@ -21,10 +21,9 @@ from podzero.tools.compile.rates import feeding_needs, moves_per_core_s, play_ra
 class CompiledSlice:
     """The programs of an experiment, compiled for one slice."""
 
-    name: str
+    experiment: Experiment
     where: Slice
     programs: list[CompiledProgram]
-    experiment: Experiment
 
     @cached_property
     def playing(self) -> dict[str, Any]:
@@ -56,7 +55,7 @@ class CompiledSlice:
         """The output of `--json`."""
         where = self.where
         return {
-            "config": self.name, "topology": where.topology, "chips": where.chips, "hosts": where.hosts,
+            "config": self.experiment.name, "topology": where.topology, "chips": where.chips, "hosts": where.hosts,
             "programs": [compiled.to_dict() for compiled in self.programs],
         } | self.playing | self.feeding  # fmt: skip
 
@@ -136,14 +135,13 @@ def compile_for_slice(
     `device`; by default `programs.DEPTH`.
 
     Raises:
-      ConfigError: the slice is unknown, libtpu is missing, or the experiment cannot run on the slice.
+      ConfigError: the slice is unknown, or the experiment cannot run on it.
     """
     found = find_slice(where)
     names = NAMES if program is None else ("evaluation", "device") if program == "device" else (program,)
-    devices = devices_of(found)
     experiment = of_one_device(experiment, found)
-    programs = programs_of(experiment, devices, names, depth)
-    return CompiledSlice(experiment.name, found, [compile_program(program, found) for program in programs], experiment)
+    programs = programs_of(experiment, devices_of(found), names, depth)
+    return CompiledSlice(experiment, found, [compile_program(program, found) for program in programs])
 
 
 def compile_for_slices(experiment: Experiment, names: Sequence[str], per_chip: int | None) -> ComparedSlices:
@@ -151,7 +149,7 @@ def compile_for_slices(experiment: Experiment, names: Sequence[str], per_chip: i
     first; None takes what the experiment's batch gives on the first slice.
 
     Raises:
-      ConfigError: a slice is unknown, libtpu is missing, or the learner cannot run or does not fit on a slice.
+      ConfigError: a slice is unknown, or the learner cannot run or does not fit on one.
     """
     slices = [find_slice(name) for name in names]
     each = per_chip or max(1, experiment.learner.batch_size // slices[0].devices)

@@ -6,6 +6,8 @@ import re
 from collections import defaultdict
 from typing import Any, NamedTuple
 
+import jax
+
 from podzero.core.chips import Slice
 from podzero.tools.compile.cost import Cost, count
 from podzero.tools.compile.hlo import parse
@@ -62,12 +64,8 @@ class CompiledProgram(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """The output of `--json`; sizes in bytes, times in seconds."""
-        found = {
-            "name": self.program.name,
-            "what": self.program.what,
-            "batch": self.program.batch,
-            "trip_count": self.program.trip_count,
-            "parameter_bytes": self.program.parameter_bytes,
+        shown = ("name", "what", "batch", "trip_count", "parameter_bytes")
+        found = {name: getattr(self.program, name) for name in shown} | {
             "fits": self.fits,
             "bytes_per_chip": self.bytes_needed,
             "hbm_per_chip": self.where.chip.device.hbm_bytes,
@@ -91,13 +89,7 @@ class CompiledProgram(NamedTuple):
 
 
 def compile_program(program: Program, where: Slice) -> CompiledProgram:
-    """Compiles a program for a slice.
-
-    Raises:
-      JaxRuntimeError: the compiler rejects the program for a reason other than its size.
-    """
-    import jax
-
+    """Compiles a program for a slice; raises the compiler's errors other than that it does not fit."""
     try:
         compiled = program.lower().compile()
     except jax.errors.JaxRuntimeError as error:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from podzero.tools.compile.hlo import Computation, HloArray, HloModule, Instruction, trip_count
+from podzero.tools.compile.hlo import BITS, Computation, HloArray, HloModule, Instruction, trip_count
 
 
 def flops_of(computation: Computation, instruction: Instruction) -> float:
@@ -33,43 +33,28 @@ def flops_of(computation: Computation, instruction: Instruction) -> float:
 
 
 def _convolution(instruction: Instruction, image: tuple[int, ...], kernel: tuple[int, ...]) -> float:
-    labels = instruction.attribute(r"dim_labels=([\w?]+_[\w?]+->[\w?]+)")
-    if labels is None:
-        raise ValueError(f"convolution {instruction.name} has no dim_labels")
+    labels = instruction.attribute(r"dim_labels=([\w?]+_[\w?]+->[\w?]+)") or ""
     left, right, out = re.split(r"_|->", labels)
     image_of = dict(zip(left, image, strict=True))
     kernel_of = dict(zip(right, kernel, strict=True))
     result_of = dict(zip(out, instruction.arrays[0].dims, strict=True))
+    # Such as {size=3x3 pad=1_1x1_1 rhs_dilate=2x2}: what is not named is 1, but `pad` 0.
+    window = dict(re.findall(r"(\w+)=(\S+)", instruction.attribute(r"window=\{([^}]*)\}") or ""))
     pairs = 1
     for place, letter in enumerate(sorted(letter for letter in left if letter.isdigit())):
-        window = _Window(instruction.attribute(r"window=\{([^}]*)\}") or "", place)
-        pairs *= window.pairs(image_of[letter], kernel_of[letter], result_of[letter])
+        stride, dilation, kernel_dilation = (
+            int(window[name].split("x")[place]) if name in window else 1
+            for name in ("stride", "lhs_dilate", "rhs_dilate")
+        )
+        before = int(window["pad"].split("x")[place].partition("_")[0]) if "pad" in window else 0
+        # The positions of the image that each element of the result multiplies with each element of the kernel.
+        met = [
+            at * stride - before + k * kernel_dilation
+            for at in range(result_of[letter])
+            for k in range(kernel_of[letter])
+        ]
+        pairs *= sum(0 <= at < image_of[letter] * dilation and at % dilation == 0 for at in met)
     return 2.0 * float(pairs * kernel_of["i"] * result_of["b"] * result_of["f"])
-
-
-class _Window:
-    """The window of a convolution along one dimension."""
-
-    def __init__(self, text: str, place: int) -> None:
-        fields = dict(re.findall(r"(\w+)=(\S+)", text))
-
-        def at(name: str, default: str) -> str:
-            found: str = fields[name].split("x")[place] if name in fields else default
-            return found
-
-        self._stride = int(at("stride", "1"))
-        self._before = int(at("pad", "0_0").partition("_")[0])
-        self._image_dilation = int(at("lhs_dilate", "1"))
-        self._kernel_dilation = int(at("rhs_dilate", "1"))
-
-    def pairs(self, image: int, kernel: int, result: int) -> int:
-        """The number of (result, kernel) positions that multiply an element of the image."""
-        pairs = 0
-        for at in range(result):
-            for k in range(kernel):
-                position = at * self._stride - self._before + k * self._kernel_dilation
-                pairs += position % self._image_dilation == 0 and 0 <= position < image * self._image_dilation
-        return pairs
 
 
 _FREE = frozenset({
@@ -183,24 +168,22 @@ class _Counter:
     def _loop(self, computation: Computation, instruction: Instruction, cost: Cost) -> None:
         trips: float | None = trip_count(self._module, computation, instruction)
         if trips is None:
-            trips = self._mean_trips(instruction)
+            scopes = (instruction.attribute(r'op_name="([^"]*)"') or "").split("/")
+            trips = next((mean for scope, mean in self._trips.items() if scopes[-2:-1] == [scope]), None)
         if trips is None:
             trips, cost.unknown_loops = 1, cost.unknown_loops + 1
         for name in instruction.called("body") + instruction.called("condition"):
             cost.add(self.computation(self._module.computations[name]), trips)
-
-    def _mean_trips(self, loop: Instruction) -> float | None:
-        scopes = (loop.attribute(r'op_name="([^"]*)"') or "").split("/")
-        return next((mean for scope, mean in self._trips.items() if scopes[-2:-1] == [scope]), None)
 
     def _scheduled(self, computation: Computation, instruction: Instruction, cost: Cost) -> None:
         """Adds the cost of an instruction that reads operands and writes results."""
         for array in self._moved(computation, instruction):
             cost.traffic[array.space] += array.bytes
         cycles = int(instruction.attribute(r'"estimated_cycles":"(\d+)"') or 0)
-        known = cycles < _NO_ESTIMATE
-        cost.cycles += cycles if known else 0
-        cost.without_estimate += not known
+        if cycles < _NO_ESTIMATE:
+            cost.cycles += cycles
+        else:
+            cost.without_estimate += 1
         self._computed(computation, instruction, cost)
 
     def _computed(self, computation: Computation, instruction: Instruction, cost: Cost) -> None:
@@ -300,23 +283,9 @@ def _collective(computation: Computation, instruction: Instruction) -> Collectiv
         whole = _results_of_start(instruction, read)
     else:
         whole = list(instruction.arrays)
-    size = sum(array.elements * _width(array) for array in whole)
+    # Without padding, and in whole bytes.
+    size = sum(array.elements * max(1, BITS.get(array.dtype, 0) // 8) for array in whole)
     return Collective(opcode, _group(instruction), size, 1)
-
-
-def _width(array: HloArray) -> int:
-    """The bytes of an element."""
-    return max(1, HloArray(array.dtype, ()).bytes)
-
-
-def _mesh_group(mesh: str, along: str) -> int:
-    """The chips in one group along some axes of a mesh.
-
-    For the mesh `'a'=4,'b'=2`, the axis `'a'` gives 4, and `'a':(2)2` gives 2, a part of the axis.
-    """
-    sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", mesh)}
-    axes = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", along)
-    return math.prod(int(part) if part else sizes[name] for name, part in axes)
 
 
 def _group(instruction: Instruction) -> int:
@@ -327,9 +296,12 @@ def _group(instruction: Instruction) -> int:
     # [2,4]<=[8]: two groups of four, from a range of eight that may be reshaped.
     if iota := instruction.attribute(r"replica_groups=\[([\d,]+)\]<="):
         return math.prod(map(int, iota.split(",")[1:]))
-    # mesh['a'=4,'b'=2] {'a'}: along some axes of a mesh.
+    # mesh['a'=4,'b'=2] {'a'}: along some axes of a mesh; {'a':(2)2} is along a part of length 2 of an axis.
     if mesh := instruction.attribute(r"replica_groups=mesh\[(.*?)\]"):
-        return _mesh_group(mesh, instruction.attribute(r"replica_groups=mesh\[.*?\][^{]*\{(.*?)\}") or "")
+        along = instruction.attribute(r"replica_groups=mesh\[.*?\][^{]*\{(.*?)\}") or ""
+        sizes = dict(re.findall(r"'([^']+)'=(\d+)", mesh))
+        axes = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", along)
+        return math.prod(int(part or sizes[name]) for name, part in axes)
     if pairs := instruction.attribute(r"source_target_pairs=\{(.*?)\}\}"):
         return pairs.count("{")
     return 1

@@ -118,11 +118,7 @@ class HloModule:
 
 
 def parse(text: str) -> HloModule:
-    """Parses the result of `compiled.as_text()`.
-
-    Raises:
-      ValueError: a line cannot be parsed, or there is no entry computation.
-    """
+    """Parses the result of `compiled.as_text()`; raises ValueError if a line cannot be parsed."""
     computations: dict[str, Computation] = {}
     entry = current = None
     for line in text.splitlines():
@@ -146,33 +142,23 @@ def _instruction(line: str) -> Instruction:
     name, equals, rest = line.removeprefix("ROOT ").partition(" = ")
     if not equals:
         raise ValueError(f"not an HLO instruction: {line[:200]}")
-    end = _end_of_shape(rest)
+    end = _outside_brackets(rest, " ")
     opcode, _, tail = rest[end + 1 :].partition("(")
-    close = _closing(tail)
+    close = _outside_brackets(tail, ")")
     inside = tail[:close]
     arrays = tuple(map(_array, _ARRAY.finditer(rest[:end])))
     operands = tuple(_NAME.findall(inside))
     return Instruction(name.lstrip("%"), opcode, arrays, operands, inside, tail[close + 1 :], root)
 
 
-def _end_of_shape(text: str) -> int:
-    """The index of the first space outside all brackets."""
+def _outside_brackets(text: str, mark: str) -> int:
+    """The index of the first `mark` outside all brackets that are opened in the text."""
     depth = 0
     for place, letter in enumerate(text):
+        if letter == mark and depth == 0:
+            return place
         depth += (letter in "([{") - (letter in ")]}")
-        if letter == " " and depth == 0:
-            return place
-    raise ValueError(f"no instruction after the shape: {text[:200]}")
-
-
-def _closing(text: str) -> int:
-    """The index at which a parenthesis that was opened before `text` is closed."""
-    depth = 1
-    for place, letter in enumerate(text):
-        depth += (letter == "(") - (letter == ")")
-        if depth == 0:
-            return place
-    raise ValueError(f"unclosed parenthesis: {text[:200]}")
+    raise ValueError(f"no '{mark}' outside brackets: {text[:200]}")
 
 
 def _array(found: re.Match[str]) -> HloArray:

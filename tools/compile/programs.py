@@ -6,14 +6,29 @@ import os
 from collections.abc import Callable, Collection
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from podzero.config import Experiment, JaxGameConfig, ModelNetworkConfig, SearchConfig
+import jax
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from podzero.actors.build import actor_parts, device_parts
+from podzero.config import Experiment, JaxGameConfig, ModelNetworkConfig
+from podzero.config.samples import sample_like, with_axes
 from podzero.core.chips import Slice, chip_of_kind
 from podzero.core.errors import ConfigError
+from podzero.core.types import Batch, EnvSpec, Params
+from podzero.envs import make_env, spec_of
+from podzero.inference.build import placed_network
+from podzero.inference.serving import encoding_of
+from podzero.inference.serving.device import evaluation_of
+from podzero.learner import make_training
+from podzero.learner.build import learner_parts
+from podzero.learner.sharding import placed
+from podzero.networks import make_model_network, make_network
+from podzero.search import DESCENT
 
-if TYPE_CHECKING:
-    from podzero.core.types import EnvSpec, Params
+_Struct: Any = jax.ShapeDtypeStruct
 
 NAMES = ("learner", "evaluation", "selfplay", "device", "server")
 """All programs. The learner depends on the slice, the others only on the chip. Only games in JAX have the last three:
@@ -21,8 +36,7 @@ NAMES = ("learner", "evaluation", "selfplay", "device", "server")
 servers."""
 DEPTH = {"gumbel": 8, "puct": 30}
 """The mean depth of new nodes assumed for the searches of `device`, by `search.algorithm`. For Gumbel search it is
-rounded up from trained networks (4 to 6 in connect four and Go), for PUCT that of an untrained network in chess. A
-search of one's own counts as Gumbel search."""
+rounded up from trained networks (4 to 6 in connect four and Go), for PUCT that of an untrained network in chess."""
 
 
 def names_of(experiment: Experiment) -> tuple[str, ...]:
@@ -54,17 +68,11 @@ class Program(NamedTuple):
     @property
     def mean_trips(self) -> dict[str, float]:
         """The mean trip counts of loops whose trip counts depend on data, by named scope."""
-        from podzero.search import DESCENT
-
         return {} if self.depth is None else {DESCENT: self.depth - 1}
 
 
 def check_compiler() -> None:
-    """Checks that the TPU compiler is installed.
-
-    Raises:
-      ConfigError: libtpu is missing.
-    """
+    """Checks that the TPU compiler is installed."""
     if find_spec("libtpu") is None:
         raise ConfigError(
             "the TPU compiler (libtpu) is not installed: run `uv sync --inexact --extra tpu` in podzero's checkout"
@@ -74,23 +82,18 @@ def check_compiler() -> None:
 def devices_of(where: Slice) -> list[Any]:
     """The devices of a slice as the TPU compiler describes them; needs no TPU.
 
-    Must be called in a process that has not used jax yet.
-
-    Raises:
-      ConfigError: libtpu is missing.
+    Must be called before JAX computes anything in this process.
     """
     check_compiler()
     # This process computes on its CPU; the TPU is only described.
-    os.environ["JAX_PLATFORMS"] = "cpu"
+    jax.config.update("jax_platforms", "cpu")
     # Outside Google Cloud no metadata server answers libtpu, so it gets the answers from the environment.
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"
     # libtpu locks the chips of its node. Compilation uses no chip, so other processes may use libtpu as well.
     os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
-    # The type of v5e for every slice: libtpu aborts over that of another chip, and what it compiles for is asked below.
+    # The type of v5e for every slice: libtpu aborts over that of another chip, and what it compiles for is said below.
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-8")
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
-    from jax.experimental import topologies
-
     options: dict[str, Any] = {}
     if where.chip.name == "v4":  # the compiler needs the layout of its hosts
         options = {"chip_config_name": "megacore", "chips_per_host_bounds": (2, 2, 1), "wrap": (False,) * 3}
@@ -109,10 +112,6 @@ def programs_of(
 
     Programs in `names` that the experiment does not have are left out. `depth` is the mean depth of the searches in
     `device`; by default `DEPTH`.
-
-    Raises:
-      ConfigError: the experiment has none of the requested programs, the learner's mesh does not fit the devices, or
-        the batch does not fit the mesh.
     """
     experiment = _for_accelerators(experiment)
     makers: dict[str, Callable[[Experiment, list[Any]], Program]] = {
@@ -131,26 +130,14 @@ def programs_of(
 
 
 def _learner(experiment: Experiment, devices: list[Any]) -> Program:
-    import jax
-
-    from podzero.config.samples import sample_like, with_axes
-    from podzero.core.types import Batch
-    from podzero.learner import make_training
-    from podzero.learner.build import learner_parts
-    from podzero.learner.sharding import placed
-
     config = experiment.learner
     network, spec, symmetries = learner_parts(experiment)
     training = make_training(experiment, network, spec, symmetries, devices)
     steps, batch = config.steps_per_dispatch, config.batch_size
 
     def lower() -> Any:
-        struct: Any = jax.ShapeDtypeStruct
-        prioritized = experiment.replay.sampler == "prioritized"
-        batches = Batch(
-            with_axes(sample_like(experiment, spec), steps, batch),
-            struct((steps, batch), "float32") if prioritized else None,
-        )
+        weights = _Struct((steps, batch), "float32") if experiment.replay.sampler == "prioritized" else None
+        batches = Batch(with_axes(sample_like(experiment, spec), steps, batch), weights)
         step: Any = training.step
         return step.lower(training.like, placed(batches, jax.tree.map(lambda _: training.batch_sharding, batches)))
 
@@ -166,17 +153,12 @@ def _learner(experiment: Experiment, devices: list[Any]) -> Program:
 
 
 def _evaluation(experiment: Experiment, devices: list[Any]) -> Program:
-    import jax
-
-    from podzero.envs import spec_of
-
     spec, games = spec_of(experiment.env), experiment.actors.games
 
     def lower() -> Any:
         init, predict = _acting_network(experiment, spec)
         params = jax.eval_shape(init, jax.random.key(0))
-        struct: Any = jax.ShapeDtypeStruct
-        observation = struct((games, *spec.observation_shape), spec.observation_dtype)
+        observation = _Struct((games, *spec.observation_shape), spec.observation_dtype)
         return jax.jit(predict).lower(*_on_one((params, observation), devices[0]))
 
     return Program(
@@ -190,9 +172,6 @@ def _evaluation(experiment: Experiment, devices: list[Any]) -> Program:
 
 def _acting_network(experiment: Experiment, spec: EnvSpec) -> tuple[Callable[[Any], Params], Callable[..., Any]]:
     """The network that actors evaluate: its `init`, and the function of parameters and observations."""
-    from podzero.inference.build import placed_network
-    from podzero.networks import make_model_network
-
     if isinstance(experiment.network, ModelNetworkConfig):
         model = make_model_network(experiment.network, spec)
         return model.init, lambda params, observation: model.predict(params, model.represent(params, observation))
@@ -201,20 +180,13 @@ def _acting_network(experiment: Experiment, spec: EnvSpec) -> tuple[Callable[[An
 
 
 def _server(experiment: Experiment, devices: list[Any]) -> Program:
-    import jax
-
-    from podzero.envs import make_env
-    from podzero.inference.serving import encoding_of
-    from podzero.inference.serving.device import evaluation_of
-
     env, size = make_env(experiment.env), experiment.server.batch_sizes[-1]
     encoding = encoding_of(env, experiment.int8.on_tpu)
 
     def lower() -> Any:
         init, predict = _acting_network(experiment, env.spec)
         params = jax.eval_shape(init, jax.random.key(0))
-        struct: Any = jax.ShapeDtypeStruct
-        arguments = _on_one((params, struct((size, encoding.row_bytes), "uint8")), devices[0])
+        arguments = _on_one((params, _Struct((size, encoding.row_bytes), "uint8")), devices[0])
         return jax.jit(evaluation_of(encoding, predict)).lower(*arguments)
 
     what = f"the network on {size:,} positions of {encoding.row_bytes} bytes, one {_device_word(devices)}"
@@ -222,12 +194,6 @@ def _server(experiment: Experiment, devices: list[Any]) -> Program:
 
 
 def _selfplay(experiment: Experiment, devices: list[Any]) -> Program:
-    import jax
-
-    from podzero.actors.build import actor_parts
-    from podzero.envs import spec_of
-    from podzero.networks import make_network
-
     games, simulations = experiment.actors.games, experiment.search.simulations
 
     def lower() -> Any:
@@ -248,37 +214,28 @@ def _selfplay(experiment: Experiment, devices: list[Any]) -> Program:
 
 
 def _device(experiment: Experiment, devices: list[Any], depth: float | None) -> Program:
-    import jax
-
-    from podzero.actors.build import device_parts
-
     experiment = on_device(experiment)
-    games, moves, simulations = (
-        experiment.actors.games, experiment.actors.moves_per_dispatch, experiment.search.simulations,
-    )  # fmt: skip
+    actors, simulations = experiment.actors, experiment.search.simulations
 
     def lower() -> Any:
         core, placed = device_parts(experiment)
         params = jax.eval_shape(placed.init, jax.random.key(0))
         state = jax.eval_shape(core.init, jax.random.key(0))
-        struct: Any = jax.ShapeDtypeStruct
-        arguments = _on_one((params, struct((), "int32"), state), devices[0])
+        arguments = _on_one((params, _Struct((), "int32"), state), devices[0])
         return jax.jit(core.play, donate_argnums=2).lower(*arguments)
 
     return Program(
         "device",
-        f"{moves} moves of {games:,} games, {simulations} simulations, one {_device_word(devices)}",
-        f"actors.games below {games}, or search.slots, which limits the actions of a node",
+        f"{actors.moves_per_dispatch} moves of {actors.games:,} games, {simulations} simulations, one "
+        f"{_device_word(devices)}",
+        f"actors.games below {actors.games}, or search.slots, which limits the actions of a node",
         lower,
-        games,
-        trip_count=moves,
+        actors.games,
+        trip_count=actors.moves_per_dispatch,
         simulations=simulations,
-        depth=depth or _usual_depth(experiment.search),
+        # A search of one's own counts as Gumbel search.
+        depth=depth or DEPTH.get(str(experiment.search.algorithm), DEPTH["gumbel"]),
     )
-
-
-def _usual_depth(search: SearchConfig) -> int:
-    return DEPTH[search.algorithm if isinstance(search.algorithm, str) else "gumbel"]
 
 
 def on_device(experiment: Experiment) -> Experiment:
@@ -308,12 +265,8 @@ def _device_word(devices: list[Any]) -> str:
 
 def _on_one(tree: Any, device: Any) -> Any:
     """The shapes of `tree` with a sharding that places them on one device."""
-    import jax
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
     here: Any = NamedSharding(Mesh([device], ("device",)), PartitionSpec())  # type: ignore[no-untyped-call]
-    struct: Any = jax.ShapeDtypeStruct
-    return jax.tree.map(lambda leaf: struct(leaf.shape, leaf.dtype, sharding=here), tree)
+    return jax.tree.map(lambda leaf: _Struct(leaf.shape, leaf.dtype, sharding=here), tree)
 
 
 def _advice(experiment: Experiment, devices: int) -> str:

@@ -1,25 +1,23 @@
-"""What the costs of compiled programs mean: the speed of self-play on a chip, what feeds a learner, and how it scales.
-
-Nothing here imports JAX before it is needed, since `programs.devices_of` must come first.
-"""
+"""What the costs of programs mean: the speed of self-play on a chip, what feeds a learner, and how it scales."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+
+from podzero.actors.build import selfplay_core
 from podzero.config import Experiment
 from podzero.core.chips import Slice
 from podzero.core.errors import ConfigError
+from podzero.core.types import Array, EnvState, Params
+from podzero.envs import make_env
 from podzero.tools.compile.compiled import CompiledProgram, summary
 from podzero.tools.compile.waiting import evaluations_per_move, moves_asked
-
-if TYPE_CHECKING:
-    import jax
-
-    from podzero.core.types import Array, EnvState, Params
 
 
 def play_rates(play: CompiledProgram, evaluation: CompiledProgram) -> dict[str, Any]:
@@ -45,21 +43,8 @@ _MOVES = 4
 """The moves over which the speed of a core is measured, after one move that compiles."""
 
 
-def needed_moves_per_s(experiment: Experiment, learner: CompiledProgram) -> float:
-    """The moves/s at which the learner, whose program fits, never waits, by the compiler's estimate of its speed."""
-    program = learner.program
-    seconds = learner.estimated_seconds() + learner.seconds()["links"]
-    return moves_asked(experiment, experiment.batch_parts.fresh * program.trip_count / seconds)
-
-
 def moves_per_core_s(experiment: Experiment) -> float:
     """Measures the moves/s of a game in JAX that one core of this machine plays: rules and tree, without network."""
-    import jax
-    import jax.numpy as jnp
-
-    from podzero.actors.build import selfplay_core
-    from podzero.envs import make_env
-
     games = max(1, experiment.actors.games // experiment.server.groups)
     search = experiment.search
     changes: dict[str, object] = {"actors": experiment.actors.model_copy(update={"games": games})}
@@ -73,13 +58,11 @@ def moves_per_core_s(experiment: Experiment) -> float:
         return jnp.zeros((batch, env.spec.num_actions)), jnp.zeros(batch)
 
     core = selfplay_core(experiment.model_copy(update=changes), env, evaluate)
-    start = jax.jit(core.init)(jax.random.key(0))
-
     move = jax.jit(core.move)
-    state, played = move(None, start)
-    jax.device_get(played)
-    began = time.process_time()  # of all threads, so the number of cores that JAX uses does not matter
-    for _ in range(_MOVES):
+    state, began = jax.jit(core.init)(jax.random.key(0)), 0.0
+    for number in range(1 + _MOVES):
+        if number == 1:  # what follows is compiled
+            began = time.process_time()  # of all threads, so the number of cores that JAX uses does not matter
         state, played = move(None, state)
         jax.device_get(played)
     return games * _MOVES / (time.process_time() - began)
@@ -96,7 +79,8 @@ def feeding_needs(
 
     `playing` is from `play_rates`, `per_core_s` from `moves_per_core_s`.
     """
-    moves = needed_moves_per_s(experiment, learner)
+    seconds = learner.estimated_seconds() + learner.seconds()["links"]
+    moves = moves_asked(experiment, experiment.batch_parts.fresh * learner.program.trip_count / seconds)
     evaluations = moves * evaluations_per_move(experiment)
     served = server.program.batch / server.estimated_seconds()
     return {
@@ -135,11 +119,7 @@ class StepTime(NamedTuple):
 
 
 def step_time(compiled: CompiledProgram) -> StepTime:
-    """The parts of the time of one step of the compiled learner.
-
-    Raises:
-      ConfigError: the program does not fit, or the compiler does not estimate its time.
-    """
+    """The parts of the time of one step of the compiled learner."""
     what, where = compiled.program.what, compiled.where.short_name
     if compiled.cost is None:
         raise ConfigError(f"{what} do not fit on {where}; to reduce the memory: {compiled.program.advice}")

@@ -9,7 +9,6 @@ import pytest
 
 from podzero.core.chips import find_slice
 from podzero.core.errors import ConfigError
-from podzero.launch import cli
 from podzero.tools.compile import programs
 from podzero.tools.compile.compiled import bytes_that_do_not_fit
 from podzero.tools.compile.programs import DEPTH
@@ -169,13 +168,6 @@ def test_two_compilers_run_side_by_side():
     command = [sys.executable, "-c", script, "compile", "tic_tac_toe", "--program", "evaluation", "--json"]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
     assert [process.communicate(timeout=200)[0].count(b"\n") for process in both] == [1, 1]
-
-
-def test_without_an_experiment_it_asks_for_one(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["podzero", "compile"])
-    with pytest.raises(SystemExit, match="2"):
-        cli.main()
-    assert "no experiment given" in capsys.readouterr().err
 
 
 def test_the_compiler_s_refusal_is_understood():
