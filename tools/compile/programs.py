@@ -86,7 +86,7 @@ def devices_of(where: Slice) -> list[Any]:
     """
     check_compiler()
     # This process computes on its CPU; the TPU is only described.
-    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
     # Outside Google Cloud no metadata server answers libtpu, so it gets the answers from the environment.
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"
     # libtpu locks the chips of its node. Compilation uses no chip, so other processes may use libtpu as well.
