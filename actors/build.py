@@ -8,6 +8,9 @@ from functools import partial
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
 
 from podzero.actors.clients import ActorClients
 from podzero.actors.core import SelfPlayCore
@@ -17,10 +20,10 @@ from podzero.actors.opponents import Opponent
 from podzero.actors.reanalysis import Reanalyse, position_reanalysis, window_reanalysis
 from podzero.actors.rollouts import RolloutCore
 from podzero.actors.selfplay import ActorGroups, SelfPlayActor
-from podzero.config import Experiment, GymnasiumConfig, ModelNetworkConfig
+from podzero.config import Experiment, GymnasiumConfig, ModelNetworkConfig, OwnAlgorithmConfig
 from podzero.core.errors import ConfigError
 from podzero.core.protocols import Env, with_metrics
-from podzero.core.types import EnvSpec, Params
+from podzero.core.types import EnvSpec, EnvState, ModelNetwork, Params
 from podzero.envs import make_env, make_vector_env, spec_of
 from podzero.inference import (
     BackgroundSource,
@@ -38,10 +41,25 @@ from podzero.inference.serving import (
     identity_of,
     served_evaluation,
 )
-from podzero.networks import make_inference, make_model_network
-from podzero.search import Evaluate, ModelSearch, make_model_search, make_search, network_evaluation, rules_model
+from podzero.networks import make_inference, make_model_network, trainable_network
+from podzero.search import (
+    Evaluate,
+    ModelSearch,
+    check_search,
+    make_model_search,
+    make_search,
+    network_evaluation,
+    rules_model,
+)
 
 log = logging.getLogger(__name__)
+
+_CHECKED_ROOTS = 6
+"""Roots of the check of a search of the user's own."""
+_RANDOM_PLIES = 3
+"""Random plies before them, so that some actions are illegal."""
+_CHECKED_SIMULATIONS = 16
+"""The largest number of simulations of that check."""
 
 Actor = SelfPlayActor | ActorGroups | DeviceActor | EnvironmentActor
 
@@ -248,3 +266,49 @@ def make_reanalysis(experiment: Experiment, seed: int) -> tuple[Reanalyse, Calla
     model = rules_model(env, network_evaluation(env, inference.apply), experiment.env.discount)
     search = make_search(experiment.search, model)
     return position_reanalysis(env, search, experiment.actors, seed, experiment.has_auxiliary_heads), jax.jit(fold)
+
+
+def check_own_search(experiment: Experiment, spec: EnvSpec) -> None:
+    """Checks a search algorithm of the user's own, and that stored states can be searched again if they are to be.
+
+    Raises:
+      ConfigError: the algorithm violates its contract, or the environment has action masks, which replay does not keep.
+    """
+    if experiment.reanalyse.share and spec.masked:
+        make_reanalysis(experiment, seed=0)
+    algorithm = experiment.search.algorithm
+    if not isinstance(algorithm, OwnAlgorithmConfig):
+        return
+    name = f"search.algorithm.name = '{algorithm.name}'"
+    simulations = min(experiment.search.simulations, _CHECKED_SIMULATIONS)
+    config = experiment.search.model_copy(update={"simulations": simulations})
+    network = trainable_network(experiment.network, spec)
+    params, discount = jax.jit(network.init)(jax.random.key(0)), experiment.env.discount
+    if isinstance(network, ModelNetwork):
+        observations = np.zeros((_CHECKED_ROOTS, *spec.observation_shape), spec.observation_dtype)
+        legal = np.ones((_CHECKED_ROOTS, config.candidates if spec.action_shape else spec.num_actions), bool)
+        legal[:, 0] = not spec.masked
+        search = partial(make_model_search(config, network, spec, discount), legal=legal)
+        check_search(search, params, observations, legal, None, name)
+        return
+    env = make_env(experiment.env)
+    model = rules_model(env, network_evaluation(env, network.apply), discount)
+    roots = _random_positions(env)
+    legal = np.asarray(jax.vmap(env.view)(roots).legal)
+    check_search(make_search(config, model), params, roots, legal, model.bounds, name)
+
+
+def _random_positions(env: Env) -> EnvState:
+    """States `[_CHECKED_ROOTS, ...]` after random plies, without those that end the game."""
+
+    def ply(state: EnvState, key: jax.Array) -> tuple[EnvState, None]:
+        logits = jnp.where(jnp.asarray(env.view(state).legal), 0.0, -jnp.inf)
+        after = env.step(state, jax.random.categorical(key, logits).astype(jnp.int32))
+        return optax.tree.where(env.view(after).done, state, after), None
+
+    def played(key: jax.Array) -> EnvState:
+        start, *plies = jax.random.split(key, 1 + _RANDOM_PLIES)
+        state, _ = jax.lax.scan(ply, env.init(start), jnp.stack(plies))
+        return state
+
+    return jax.jit(jax.vmap(played))(jax.random.split(jax.random.key(0), _CHECKED_ROOTS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import shlex
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -11,15 +12,22 @@ from typing import Annotated, Literal
 
 import typer
 
-from podzero.config import ChanceGameConfig, EvaluationConfig, Experiment, GameConfig, environments, schedule_note
+from podzero.config import (
+    ChanceGameConfig,
+    EvaluationConfig,
+    Experiment,
+    GameConfig,
+    GymnasiumConfig,
+    environments,
+    schedule_note,
+)
 from podzero.core.errors import ConfigError
-from podzero.core.importing import import_openvino, without_current_folder
+from podzero.core.importing import import_openvino, restore_path, without_current_folder
 from podzero.core.machine import keep_compiled_programs
 from podzero.files.players import ENGINES, EnginePlayer, engine_program
 from podzero.files.workdir import Workdir
 from podzero.launch.directories import continuation, find_start
 from podzero.launch.packages import own_packages
-from podzero.launch.parts import make_parts
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.monitoring.writers import check_packages
 from podzero.runtime.teacher import as_resumed
@@ -100,6 +108,8 @@ def train(
 
 IMPORT_TIMEOUT_S = 300.0
 """Time limit for starting a Python process and importing JAX in it."""
+_STEPS = 8
+"""Random steps of the check of an environment of gymnasium."""
 
 
 def check_startable(experiment: Experiment, workdir: Workdir, step: int | None = None, joins: bool = False) -> None:
@@ -188,14 +198,14 @@ def _check_solver(experiment: Experiment, joins: bool) -> None:
 
 
 def _check_made(experiment: Experiment) -> None:
-    """Calls `make_parts` in a process of its own: a user's code may crash or hang."""
+    """Calls `check_parts` in a process of its own: a user's code may crash or hang."""
     env, limit_s = experiment.env, IMPORT_TIMEOUT_S
     own = [f"{section}.name = '{part.name}'" for section, part in experiment.own_parts.items()]
     what = " and ".join(own) or f"network.name = '{experiment.network.name}'"
     if not isinstance(env, GameConfig | ChanceGameConfig):
         what, limit_s = env.title, limit_s + environments.BUILD_TIMEOUT_S
     with without_current_folder(), ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        made = pool.submit(make_parts, experiment)
+        made = pool.submit(check_parts, experiment)
         try:
             made.result(timeout=limit_s)
         except BrokenProcessPool:
@@ -204,3 +214,31 @@ def _check_made(experiment: Experiment) -> None:
             for process in multiprocessing.active_children():
                 process.kill()
             raise ConfigError(f"{what} cannot be made: its process gave no answer within {limit_s:g} s") from None
+
+
+def check_parts(experiment: Experiment) -> None:
+    """Makes the parts of an experiment on this machine's CPUs; each package checks what the user gives it.
+
+    Raises:
+      ConfigError: a part cannot be made, or violates its contract.
+    """
+    restore_path()
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    from podzero.actors.build import check_own_search
+    from podzero.envs import check_steps, check_values, spec_of
+    from podzero.evaluation.resolve import make_opponents
+    from podzero.learner.contract import check_own_learner
+    from podzero.networks import check_own_network
+    from podzero.replay import open_records
+
+    env = experiment.env
+    # A run goes on after a rare failure of an environment: half of the steps may fail.
+    spec = check_steps(env, 1, _STEPS, _STEPS // 2) if isinstance(env, GymnasiumConfig) else spec_of(env)
+    check_values(experiment, spec)
+    check_own_network(experiment.network, spec)
+    check_own_search(experiment, spec)
+    check_own_learner(experiment, spec)
+    if experiment.actors.opponents:
+        make_opponents(experiment, Path(), seed=0)
+    if experiment.data.records is not None:
+        open_records(experiment, spec)

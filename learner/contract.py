@@ -10,16 +10,44 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from podzero.config import Experiment
+from podzero.config import Experiment, OwnOptimizerConfig
 from podzero.config.samples import sample_like, window_steps, with_axes
 from podzero.core.errors import ConfigError
-from podzero.core.types import Array, Batch, EnvSpec, Params, Sample
+from podzero.core.types import Array, Batch, EnvSpec, ModelNetwork, Network, Params, Sample
 from podzero.learner.losses import LossOutput
-from podzero.learner.objectives import Objective
+from podzero.learner.objectives import Objective, make_objective
+from podzero.learner.optimizers import own_optimizer
 from podzero.learner.sharding import leaf_names
+from podzero.learner.teacher import read_teacher
+from podzero.learner.warm_start import read_warm_start
+from podzero.networks import trainable_network
 
 _STEPS = 3
 """Updates of the check."""
+
+
+def check_own_learner(experiment: Experiment, spec: EnvSpec) -> None:
+    """Checks what the user gives the learner: an optimizer, an objective, and the parameters of other agents.
+
+    Raises:
+      ConfigError: one of them violates its contract, or cannot be made or read.
+    """
+    optimizer, loss = experiment.learner.optimizer, experiment.learner.objective
+    network = trainable_network(experiment.network, spec)
+    if isinstance(optimizer, OwnOptimizerConfig):
+        check_optimizer(own_optimizer(optimizer), _initial(network), f"learner.optimizer.name = '{optimizer.name}'")
+    if loss is not None:
+        objective, batch = make_objective(experiment, network, spec, ()), example_batch(experiment, spec)
+        check_objective(objective, _initial(network), batch, f"learner.objective.name = '{loss.name}'")
+    if experiment.init_from is not None:
+        read_warm_start(experiment.init_from, jax.eval_shape(network.init, jax.random.key(0)))
+    if experiment.teacher is not None:
+        read_teacher(experiment, spec)
+
+
+def _initial(network: Network | ModelNetwork) -> Params:
+    params: Params = jax.jit(network.init)(jax.random.key(0))
+    return params
 
 
 def check_optimizer(optimizer: optax.GradientTransformation, params: Params, name: str) -> None:

@@ -5,6 +5,8 @@
 
 from collections.abc import Callable
 
+import jax
+
 from podzero.config import (
     MLPConfig,
     ModelNetworkConfig,
@@ -63,6 +65,28 @@ def make_inference(config: NetworkConfig, spec: EnvSpec) -> tuple[Callable[[Para
     if isinstance(config, ResNetConfig):
         return fold_resnet, folded_resnet(config, spec)
     return lambda params: params, make_network(config, spec)
+
+
+def trainable_network(config: NetworkConfig, spec: EnvSpec) -> Network | ModelNetwork:
+    """The network that is trained, of either kind, as `make_network` and `make_model_network` make it."""
+    if isinstance(config, ModelNetworkConfig):
+        return make_model_network(config, spec)
+    return make_network(config, spec)
+
+
+def check_own_network(config: NetworkConfig, spec: EnvSpec) -> None:
+    """Makes the network, and checks one of the user's own.
+
+    Raises:
+      ConfigError: it cannot be made, or violates its contract.
+    """
+    network, name = trainable_network(config, spec), f"network.name = '{config.name}'"
+    if isinstance(config, OwnModelConfig):
+        assert isinstance(network, ModelNetwork)
+        check_model(network, spec, name)
+    elif isinstance(config, OwnNetworkConfig):
+        assert isinstance(network, Network)
+        check_network(network._replace(init=jax.jit(network.init), apply=jax.jit(network.apply)), spec, name)
 
 
 def make_model_network(config: ModelNetworkConfig, spec: EnvSpec) -> ModelNetwork:

@@ -3,7 +3,7 @@
 import pytest
 
 from podzero.config import load
-from podzero.launch.parts import make_parts
+from podzero.launch.train import check_parts
 
 from .printed import PrintedPage, run_script
 
@@ -25,7 +25,7 @@ def folder(tmp_path, monkeypatch):
 def test_the_parts_of_the_page_fulfil_their_contracts(folder, name):
     experiment = load(name)
     assert [part.sha256 is not None for part in experiment.own_parts.values()] == [True]
-    make_parts(experiment)
+    check_parts(experiment)
 
 
 @pytest.mark.slow

@@ -17,9 +17,10 @@ from podzero.core.types import EnvSpec, Params
 from podzero.envs import make_env, make_vector_env, simulator_errors, spec_of
 from podzero.files.players import PREFIX, TrainedPlayer, full_name, parse_player, zoo_card
 from podzero.inference import random_positions
+from podzero.networks import trainable_network
 from podzero.networks.snapshots import check_matches, load_snapshot
 from podzero.tools.export.files import FORMATS, Arrays, Call, Format, PartialFiles, check_writable
-from podzero.tools.export.functions import BATCH, ExportError, Function, functions_of, trainable_network
+from podzero.tools.export.functions import BATCH, ExportError, Function, functions_of
 
 MOST_BYTES = 2**31 - 2**24
 """Largest size of all parameters: files of both formats are limited to 2 GiB (by Protocol Buffers and FlatBuffers)."""

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from podzero.config import BoardNetworkConfig, ModelNetworkConfig, NetworkConfig
 from podzero.core.errors import PodzeroError
-from podzero.core.types import Array, EnvSpec, ModelNetwork, Network, Params
-from podzero.networks import make_inference, make_model_network, make_network
+from podzero.core.types import Array, EnvSpec, Params
+from podzero.networks import make_inference, make_model_network
 
 BATCH = "batch"
 """Name of the dynamic first dimension of all inputs and outputs."""
@@ -34,11 +34,6 @@ class Function(NamedTuple):
     def batched(self, batch: Any) -> list[jax.ShapeDtypeStruct]:
         """Shapes and dtypes of the inputs for a batch size, possibly symbolic (`jax.export.symbolic_shape`)."""
         return [_like((batch, *one.shape), one.dtype) for one in self.inputs.values()]
-
-
-def trainable_network(config: NetworkConfig, spec: EnvSpec) -> Network | ModelNetwork:
-    """The network as it is trained, whose parameters snapshots hold."""
-    return make_model_network(config, spec) if isinstance(config, ModelNetworkConfig) else make_network(config, spec)
 
 
 def functions_of(config: NetworkConfig, spec: EnvSpec, params: Params) -> list[Function]:

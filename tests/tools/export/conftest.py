@@ -7,8 +7,8 @@ import pytest
 from podzero.config import load
 from podzero.envs import spec_of
 from podzero.files.workdir import Workdir
+from podzero.networks import trainable_network
 from podzero.networks.snapshots import save_snapshot
-from podzero.tools.export.functions import trainable_network
 
 
 def noisy(network, seed=0):

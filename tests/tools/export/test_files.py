@@ -16,9 +16,10 @@ from podzero.config import (
     TransformerConfig,
 )
 from podzero.core.types import EnvSpec
+from podzero.networks import trainable_network
 from podzero.tools.export.agent import check_file, random_actions, references
 from podzero.tools.export.files import FORMATS
-from podzero.tools.export.functions import ExportError, functions_of, trainable_network
+from podzero.tools.export.functions import ExportError, functions_of
 
 GO = EnvSpec("go_5x5", (5, 5, 3), "bool", 26)
 FRAMES = EnvSpec("frames", (2, 20, 20), "uint8", 3, 1)
