@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -48,31 +47,23 @@ class ReportBuffer(logging.Handler):
         super().__init__(logging.INFO)
         self._worker = worker
         self._items: deque[MetricsReport | LogReport] = deque(maxlen=CAPACITY)
-        self._guard = threading.Lock()
 
     def report(self, worker: str, metrics: Mapping[str, float]) -> None:
         """Adds metrics; a `podzero.core.protocols.Report`."""
-        self._add(MetricsReport(time.time(), worker, dict(metrics)))
+        self._items.append(MetricsReport(time.time(), worker, dict(metrics)))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Adds a log record."""
         details = logging.Formatter().formatException(record.exc_info) if record.exc_info else ""
-        self._add(LogReport(record.created, self._worker, record.levelno, summary(record), details))
+        self._items.append(LogReport(record.created, self._worker, record.levelno, summary(record), details))
 
     def announce(self, text: str) -> None:
         """Adds a `PreemptionNotice`."""
-        self._add(PreemptionNotice(time.time(), self._worker, logging.WARNING, text))
+        self._items.append(PreemptionNotice(time.time(), self._worker, logging.WARNING, text))
 
     def drain(self) -> list[MetricsReport | LogReport]:
         """Removes and returns all reports, oldest first."""
-        with self._guard:
-            items = list(self._items)
-            self._items.clear()
-        return items
-
-    def _add(self, item: MetricsReport | LogReport) -> None:
-        with self._guard:
-            self._items.append(item)
+        return [self._items.popleft() for _ in range(len(self._items))]  # what another thread adds meanwhile stays
 
 
 def merge_metrics(earlier: Mapping[str, float], later: Mapping[str, float]) -> dict[str, float]:

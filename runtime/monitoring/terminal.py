@@ -31,20 +31,24 @@ def since_command_s() -> float:
     return time.time() - psutil.Process().create_time()
 
 
-class TerminalView(ABC):
+class TerminalView(logging.Handler, ABC):
     """A context manager that shows the status of a run and podzero's log records."""
 
     def __init__(self) -> None:
-        self._handler = _Handler(self)
+        super().__init__(logging.INFO)
 
     def __enter__(self) -> Self:
-        logging.getLogger("podzero").addHandler(self._handler)
+        logging.getLogger("podzero").addHandler(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        logging.getLogger("podzero").removeHandler(self._handler)
+        logging.getLogger("podzero").removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Shows a log record, and an exception in one line: tracebacks go to the log file only."""
+        self.log(record.levelno, summary(record))
 
     @abstractmethod
     def show(self, status: RunStatus) -> None:
@@ -151,15 +155,3 @@ def _silence(out: IO[str]) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, out.fileno())
     os.close(nowhere)
-
-
-class _Handler(logging.Handler):
-    """Passes log records to a view; tracebacks go to the log file only."""
-
-    def __init__(self, view: TerminalView) -> None:
-        super().__init__(logging.INFO)
-        self._view = view
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Shows the message, and an exception in one line."""
-        self._view.log(record.levelno, summary(record))

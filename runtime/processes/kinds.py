@@ -14,7 +14,7 @@ from podzero.core.protocols import ParamSource, Report, with_metrics
 from podzero.runtime.checkpoints import SavedShard
 from podzero.runtime.cluster.directory import keep_announced, tell
 from podzero.runtime.cluster.remote import own_address
-from podzero.runtime.processes.process import Parameters, Process, Replay, Servers, Snapshots, own_devices
+from podzero.runtime.processes.process import Parameters, Process, Replay, Runnable, Servers, Snapshots, own_devices
 
 if TYPE_CHECKING:
     from podzero.actors import ActorClients, Opponent
@@ -102,7 +102,7 @@ class ActorProcess(Process):
     opponents: Snapshots | None = None
     """The snapshots that it plays against in some games."""
 
-    def build(self) -> None:
+    def build(self) -> Runnable:
         """Waits for the replay shards, then builds the actor."""
         from podzero.actors import build
         from podzero.runtime.params import LocalParams
@@ -116,7 +116,7 @@ class ActorProcess(Process):
             servers = build.Servers(self.context.run, network.addresses(self), first=self.index * groups)
         # Actors of servers ask these which parameters they evaluate with.
         source = network.source(self) if isinstance(network, Parameters) else LocalParams()
-        self._actor = build.make_actor(
+        return build.make_actor(
             experiment,
             self.name,
             seed,
@@ -130,14 +130,6 @@ class ActorProcess(Process):
         from podzero.evaluation.resolve import make_opponents
 
         return make_opponents(self.context.experiment, snapshots.folder(self), seed)
-
-    def run(self) -> None:
-        """Plays games, or acts in environments, until stopped."""
-        self._actor.run()
-
-    def stop(self) -> None:
-        """Asks `run` to end."""
-        self._actor.stop()
 
 
 def actor_clients(
@@ -177,7 +169,7 @@ class ReanalysisProcess(Process):
     replay: Replay
     parameters: Parameters
 
-    def build(self) -> None:
+    def build(self) -> Runnable:
         """Waits for the replay shards, then builds the reanalyser."""
         from podzero.actors import ReanalysisActor
         from podzero.actors.build import make_reanalysis
@@ -189,7 +181,7 @@ class ReanalysisProcess(Process):
         seed = seed_of(experiment.seed, experiment.actors.count + self.index, self.attempt)
         reanalyse, prepare = make_reanalysis(experiment, seed)
         self._states = make_state_reader(shards, spec, experiment)
-        self._actor = ReanalysisActor(
+        return ReanalysisActor(
             experiment=experiment,
             name=self.name,
             reanalyse=reanalyse,
@@ -200,13 +192,9 @@ class ReanalysisProcess(Process):
             report=self.reports.report,
         )
 
-    def run(self) -> None:
-        """Searches stored states again until stopped."""
-        self._actor.run()
-
     def stop(self) -> None:
         """Asks `run` to end, even while it waits for states."""
-        self._actor.stop()
+        super().stop()
         self._states.close()
 
 
@@ -216,17 +204,9 @@ class InferenceProcess(Process):
 
     parameters: Parameters
 
-    def build(self) -> None:
+    def build(self) -> Runnable:
         """Builds the server."""
-        self._server = inference_server(self, self.context.experiment, self.name, self.parameters.source(self))
-
-    def run(self) -> None:
-        """Serves until stopped."""
-        self._server.run()
-
-    def stop(self) -> None:
-        """Asks `run` to end."""
-        self._server.stop()
+        return inference_server(self, self.context.experiment, self.name, self.parameters.source(self))
 
 
 def inference_server(process: Process, experiment: Experiment, name: str, source: ParamSource) -> NetworkServer:
@@ -248,17 +228,14 @@ class EvaluatorProcess(Process):
 
     snapshots: Snapshots
 
-    def build(self) -> None:
+    def build(self) -> Runnable:
         """Builds the evaluator, which continues the rating ladder of the run."""
         from podzero.evaluation.evaluator import Evaluator, make_rounds
 
         experiment, snapshots = self.context.experiment, self.snapshots.folder(self)
         rounds = make_rounds(experiment, snapshots, self.context.workdir.games, dict(self.context.ladder))
         self._evaluator = Evaluator(rounds, experiment.evaluation.every_minutes, snapshots, self.reports.report)
-
-    def run(self) -> None:
-        """Evaluates snapshots until `stop`."""
-        self._evaluator.run()
+        return self._evaluator
 
     def stop(self, last: int = -1) -> None:
         """Asks `run` to end once it has judged the snapshot of step `last`."""

@@ -10,10 +10,10 @@ from concurrent.futures import wait
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from podzero.runtime.processes.kinds import actor_clients, inference_server, seed_of
-from podzero.runtime.processes.process import Process, Replay
+from podzero.runtime.processes.process import Process, Replay, Runnable
 from podzero.runtime.stopping import watch_for_notices
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class LearnerProcess(Process):
         )
         self._beside = running_beside(self._companion(local), self.learner.fail) if local else nullcontext()
 
-    def _companion(self, local: LocalParams) -> Companion:
+    def _companion(self, local: LocalParams) -> Runnable:
         """The actor or inference server on the learner's devices, with the parameters that it publishes here."""
         import jax
 
@@ -122,20 +122,8 @@ class LearnerProcess(Process):
         return newest.version
 
 
-class Companion(Protocol):
-    """An actor or an inference server."""
-
-    def run(self) -> None:
-        """Works until `stop` is called."""
-        ...
-
-    def stop(self) -> None:
-        """Ends `run`; thread-safe, returns at once."""
-        ...
-
-
 @contextmanager
-def running_beside(companion: Companion, fail: Callable[[Exception], None]) -> Iterator[None]:
+def running_beside(companion: Runnable, fail: Callable[[Exception], None]) -> Iterator[None]:
     """Runs an actor or a server in a thread until the end of the block; if it fails, `fail` must end the block."""
 
     def work() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from podzero.config import Experiment
 from podzero.core.errors import PodzeroError
@@ -62,6 +62,18 @@ class RunContext:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
+class Runnable(Protocol):
+    """An actor, a reanalyser, an inference server or an evaluator."""
+
+    def run(self) -> None:
+        """Works until `stop` is called."""
+        ...
+
+    def stop(self) -> None:
+        """Ends `run`; thread-safe, returns at once."""
+        ...
+
+
 @dataclass(eq=False)
 class Process:
     """One process of a run. Its fields are sent to the node, where `build` makes the object that it runs.
@@ -74,6 +86,7 @@ class Process:
       index: its number among those of its kind, from 0.
       attempt: differs from its predecessors', so that it does not draw their random numbers again.
       reports: metrics and log lines for the driver; `Host` sets it before `build`.
+      built: what `build` has returned.
     """
 
     name: str
@@ -81,21 +94,26 @@ class Process:
     index: int = 0
     attempt: int = 0
     reports: ReportBuffer = field(init=False, repr=False)
+    built: Runnable | None = field(init=False, repr=False, default=None)
 
     @cached_property
     def book(self) -> AddressBook:
         """The addresses of shards and inference servers, which a thread of this process asks the directory for."""
         return AddressBook(partial(ask, self.context.directory))
 
-    def build(self) -> None:
-        """Makes the object that this process runs."""
+    def build(self) -> Runnable | None:
+        """Makes the object that this process runs; None if it only answers calls."""
         raise NotImplementedError
 
     def run(self) -> None:
         """Works until stopped; returns at once if the process only answers calls."""
+        if self.built is not None:
+            self.built.run()
 
     def stop(self) -> None:
         """Asks `run` to end; thread-safe, returns at once."""
+        if self.built is not None:
+            self.built.stop()
 
     def refresh(self) -> None:
         """Adds reports that the driver's `drain` is about to fetch."""
@@ -184,7 +202,7 @@ class Host:
         self._failure: Exception | None = None
         began = time.monotonic()
         try:
-            process.build()
+            process.built = process.build()
         except Exception as failure:
             # `ready` raises it: Ray would report an exception here as a dead process, without its type.
             self._failure = failure

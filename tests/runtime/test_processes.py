@@ -97,7 +97,7 @@ def test_the_actor_of_ray_has_the_name_and_the_calls_of_its_process(process):
     assert issubclass(ray_class, Host)
     assert ray_class.__name__ == process.__name__
     calls = {name for name in dir(process) if not name.startswith("_")} - {"build", "refresh"}
-    assert calls - {"index", "attempt", "contents", "book"} <= set(dir(ray_class))
+    assert calls - {"index", "attempt", "contents", "book", "built"} <= set(dir(ray_class))
     assert not hasattr(Process("p", context()), "reports")  # which must not travel
 
 
