@@ -244,24 +244,19 @@ def _delete(folder: Path) -> None:
 
 
 def _read(step: int, folder: Path) -> Checkpoint:
-    try:
-        return Checkpoint(step, folder, *_read_run(folder))
-    except (RunFileDamaged, StorageError) as fault:
-        return Checkpoint(step, folder, {}, {}, [], fault)
-
-
-def _read_run(folder: Path) -> tuple[dict[str, float], dict[str, Any], list[int]]:
-    """Reads the counters, the ladder and the number of samples in each shard from a checkpoint's folder."""
-    file = folder / _RUN_FILE
+    file, fault = folder / _RUN_FILE, None
     try:
         text = read_saved(file, folder)
         if text is None:
             raise RunFileDamaged(f"{folder} has no {_RUN_FILE}: the checkpoint was not finished")
         run = unsealed(text)
         counters = {name: float(value) for name, value in run["counters"].items()}
-        return counters, dict(run["ladder"]), [int(samples) for samples in run["samples"]]
+        return Checkpoint(step, folder, counters, dict(run["ladder"]), [int(samples) for samples in run["samples"]])
+    except (RunFileDamaged, StorageError) as found:
+        fault = found
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RunFileDamaged(f"{file} is damaged: {error}") from error
+        fault = RunFileDamaged(f"{file} is damaged: {error}")
+    return Checkpoint(step, folder, {}, {}, [], fault)
 
 
 def _write_run(folder: Path, counters: Mapping[str, float], ladder: Mapping[str, Any], samples: Sequence[int]) -> None:

@@ -30,7 +30,7 @@ from typing import Any
 
 import jax
 
-from podzero.core.errors import PodzeroError
+from podzero.core.errors import ClusterError
 from podzero.core.types import Params, Versioned
 from podzero.runtime.cluster.remote import start_lasting
 
@@ -45,10 +45,6 @@ STORE_TIMEOUT_S = 60.0
 MAX_READERS = 100_000
 LOST_PAUSE_S = 1.0
 """Pause after parameters were lost in transit: without it, the same answer would come at once."""
-
-
-class ParamStoreLost(PodzeroError, RuntimeError):
-    """The parameter store has died and is not restarted."""
 
 
 class ParamStore:
@@ -104,20 +100,11 @@ class RayParamSink:
         self._pending: list[Any] = []
 
     def publish(self, version: int, params: Params) -> None:
-        """Makes `params` the newest; returns once they are in this node's object store, without waiting for readers.
+        """Makes `params`, arrays of the host, the newest; returns once they are in this node's object store.
 
         It waits for the parameter store only when `MAX_PENDING` publications are pending, so that their number is
         bounded while the store restarts.
         """
-        import ray
-
-        self._forget_superseded()
-        reference = ray.put(jax.device_get(params))
-        # Ray replaces an argument that is a reference by its object, but not a reference in a list.
-        self._pending.append(self._store.hold.remote(self._publisher, version, [reference]))
-
-    def _forget_superseded(self) -> None:
-        """Drops the publications that the store has replaced; waits if too many are pending."""
         import ray
 
         full = len(self._pending) >= MAX_PENDING
@@ -130,6 +117,8 @@ class RayParamSink:
             done, self._pending = ray.wait(self._pending, num_returns=len(self._pending), timeout=0)
             for call in done:
                 _result(call)
+        # Ray replaces an argument that is a reference by its object, but not a reference in a list.
+        self._pending.append(self._store.hold.remote(self._publisher, version, [ray.put(params)]))
 
 
 class RayParamSource:
@@ -161,11 +150,10 @@ class RayParamSource:
     def newer(self, timeout_s: float) -> Versioned | None:
         """Waits for parameters newer than the last ones returned; None after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
-        newest, left = None, timeout_s
-        while newest is None and left > 0:
-            newest = self._next(left)
-            left = deadline - time.monotonic()
-        return newest
+        while True:
+            newest = self._next(max(0.0, deadline - time.monotonic()))
+            if newest is not None or time.monotonic() >= deadline:
+                return newest
 
     def poll(self) -> Versioned | None:
         """Parameters newer than the last ones returned, or None; never waits."""
@@ -190,17 +178,14 @@ class RayParamSource:
                 return None
             # The time may be used up. The arrays are the next event, and are fetched in the background.
             timeout_s = 0.0
-        version, refs = self._fetching
-        return self._fetched(version, refs, timeout_s)
+        version, (reference,) = self._fetching
+        return self._fetched(version, reference) if _arrived(reference, timeout_s) else None
 
-    def _fetched(self, version: int, refs: list[Any], timeout_s: float) -> Versioned | None:
-        """The parameters being fetched, if they arrive within `timeout_s`."""
+    def _fetched(self, version: int, reference: Any) -> Versioned | None:
+        """The parameters that have arrived; None if they were lost on their way."""
         import ray
         from ray.exceptions import ObjectLostError
 
-        (reference,) = refs
-        if not _arrived(reference, timeout_s):
-            return None
         try:
             self._last = Versioned(version, ray.get(reference))
         except ObjectLostError as error:
@@ -230,7 +215,7 @@ def _result(call: Any) -> Any:
     try:
         return ray.get(call)
     except RayActorError as error:
-        raise ParamStoreLost(f"the parameter store has died; start the run again to resume it: {error}") from None
+        raise ClusterError(f"the parameter store has died; start the run again to resume it: {error}") from None
 
 
 class LocalParams:
