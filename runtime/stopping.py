@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 from urllib.parse import urlencode
 
@@ -104,9 +104,7 @@ class StopSignals:
             signal.signal(number, self._handle)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         # SIGINT last: if its handler interrupts, the others are back.
         for number, handler in reversed(self._before.items()):
             signal.signal(number, handler)

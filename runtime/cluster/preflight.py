@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,7 +58,7 @@ class PreflightCheck:
     def __init__(self, name: str) -> None:
         del name
 
-    def versions(self) -> dict[str, str]:
+    def versions(self) -> Mapping[str, str]:
         """The versions that this node would run podzero with."""
         return versions()
 
@@ -170,8 +171,9 @@ class Preflight:
         return check
 
 
-def versions() -> dict[str, str]:
-    """The versions of Python and of packages that must agree, and a digest of podzero's own code."""
+@cache
+def versions() -> Mapping[str, str]:
+    """The versions of Python and of packages that must agree, and a digest of podzero's own code, as imported here."""
     return {
         "python": platform.python_version(),
         **{name: _version(name) for name in (*PACKAGES, *OPTIONAL_PACKAGES)},

@@ -8,7 +8,6 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from types import TracebackType
 from typing import IO, Literal, Self
 
 import psutil
@@ -41,9 +40,7 @@ class TerminalView(logging.Handler, ABC):
         logging.getLogger("podzero").addHandler(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         logging.getLogger("podzero").removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -121,16 +118,14 @@ class LiveView(TerminalView):
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         try:
             self._live.stop()
         except (OSError, SystemExit):
             # rich raises SystemExit when a pipe is closed.
             _silence(self._live.console.file)
         finally:
-            super().__exit__(kind, error, traceback)
+            super().__exit__(*error)
 
     def show(self, status: RunStatus) -> None:
         """Shows the status when the panel is next redrawn."""
