@@ -87,13 +87,13 @@ class FailureBudget:
         self._have_worked: set[str] = set()
         """The kinds with a worker that has ever worked."""
 
-    def note_work(self, worker: str) -> None:
-        """Notes that a worker has worked since its last failure."""
+    def record_work(self, worker: str) -> None:
+        """Records that a worker has worked since its last failure."""
         self._have_worked.add(kind_of(worker))
         self._in_row.pop(worker, None)
 
-    def note_failure(self, worker: str, node: str | None, now: float, node_at_fault: bool = False) -> Restart:
-        """Notes that a worker failed, and whether that shows that it cannot work on this node (its id) at all."""
+    def record_failure(self, worker: str, node: str | None, now: float, node_at_fault: bool = False) -> Restart:
+        """Records that a worker failed, and whether that shows that it cannot work on this node (its id) at all."""
         self._in_row[worker] += 1
         # A worker that needs longer than the window to fail must not restart at once each time.
         failures = max(self._count(worker, now), self._in_row[worker])
@@ -155,13 +155,13 @@ class Failures:
         self._last: dict[str, Exception] = {}
         """The last error of each worker that has not worked since it failed."""
 
-    def note_work(self, worker: str) -> None:
-        """Notes that a worker has done some work."""
-        self._budget.note_work(worker)
+    def record_work(self, worker: str) -> None:
+        """Records that a worker has done some work."""
+        self._budget.record_work(worker)
         self._last.pop(worker, None)
 
-    def note_end(self, worker: str, node: str | None, error: Exception, alive: Collection[str]) -> None:
-        """Notes that a worker ended, on a node (its id) if that is known, and logs the consequences.
+    def record_end(self, worker: str, node: str | None, error: Exception, alive: Collection[str]) -> None:
+        """Records that a worker ended, on a node (its id) if that is known, and logs the consequences.
 
         `alive` are the workers of its kind that are alive.
 
@@ -178,7 +178,7 @@ class Failures:
         if unfit and kind.needed and not self._budget.has_worked(kind.name):
             raise WouldFailAgain(f"{worker} cannot do what the experiment asks for: {error}") from error
         self._last[worker] = error
-        restart = self._budget.note_failure(worker, node, time.monotonic(), node_at_fault=unfit)
+        restart = self._budget.record_failure(worker, node, time.monotonic(), node_at_fault=unfit)
         when = f"in {restart.pause_s:g} s" if restart.pause_s else "at once"
         log.warning("%s failed %s; it restarts %s", worker, _times(restart.in_row), when, exc_info=error)
         if restart.node_avoided and node is not None:
@@ -294,7 +294,7 @@ class LearnerFailures:
         self._counted = [old for old in self._counted if old.began_at == began_at or now - old.time_s < window_s]
         # A checkpoint since the last failure is the learner's work.
         if not any(old.began_at == began_at for old in self._counted):
-            self._pauses.note_work("learner")
+            self._pauses.record_work("learner")
         new = _Failure(now, began_at, step, _signature(failure))
         again = any((old.step, old.signature) == (step, new.signature) for old in self._counted)
         self._counted.append(new)
@@ -305,7 +305,7 @@ class LearnerFailures:
                 f"the learner failed {len(self._counted)} times within {self._limits.window_minutes:g} minutes or "
                 f"without a new checkpoint, more than {self._limits.learner_failures} times; last error: {failure}"
             ) from cause
-        return self._pauses.note_failure("learner", None, now).pause_s
+        return self._pauses.record_failure("learner", None, now).pause_s
 
 
 _HOSTS = r"learner-\d+|learner host \d+|host\(s\) \d+(?:, \d+)*"

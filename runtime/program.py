@@ -25,7 +25,7 @@ CPU_ONLY = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
 """Environment of the processes without accelerators, so that they leave those of their host to others."""
 
 
-class Patience(NamedTuple):
+class SilenceLimit(NamedTuple):
     """How long a worker may take to answer a request for its reports."""
 
     first_s: float
@@ -46,7 +46,7 @@ class Kind(Reservation):
       environment: the environment variables of each process.
       ahead: how many start before the kinds further down the table; the rest start last. None: all of them.
       work: the metric whose report proves that a process works; if it is a count, it must not be zero.
-      patience: how long a process may be silent before it is replaced; None: for any time.
+      silence_limit: how long a process may be silent before it is replaced; None: for any time.
       restart: what starts again when a process is lost: it `alone`, wherever there is room; it `with contents` of the
         newest checkpoint, on any node; or all processes of the run `together`, from the newest checkpoint.
     """
@@ -55,7 +55,7 @@ class Kind(Reservation):
     environment: Mapping[str, str] = field(default_factory=dict)
     ahead: int | None = None
     work: str = ""
-    patience: Patience | None = None
+    silence_limit: SilenceLimit | None = None
     restart: Literal["alone", "with contents", "together"] = "alone"
 
     @property
@@ -100,7 +100,7 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
             settings=f"server.count or server.{'resources' if server.resources else 'cpus'}",
             environment=_environment(server.resources, threads=max(1, round(server.cpus))),
             work="count/served",
-            patience=Patience(START_TIMEOUT_S, server.hang_s, _advice("server", server.resources)),
+            silence_limit=SilenceLimit(START_TIMEOUT_S, server.hang_s, _advice("server", server.resources)),
         ),
         Kind(
             "reanalyser", reanalyse.processes, plural="reanalysers",
@@ -123,7 +123,7 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
             # Each group of games that waits for a server holds a thread.
             environment=_environment(actors.resources, max(1, round(actors.cpus), server.groups if served else 0)),
             work="count/moves",
-            patience=Patience(START_TIMEOUT_S, math.inf, _advice("actors", actors.resources))
+            silence_limit=SilenceLimit(START_TIMEOUT_S, math.inf, _advice("actors", actors.resources))
             if actors.resources else None,
         ),
         Kind(

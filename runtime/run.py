@@ -106,7 +106,7 @@ class Run:
                         self.handle(self._supervisor.listen())
                         self._supervisor.learner.advance(self._monitor.share_passed(time.monotonic()))
                         for name in self._supervisor.reconcile(self._newest):
-                            self._note_restart(name)
+                            self._record_restart(name)
                         self._save()
                         self._tracer.advance(self._supervisor.traceable)
                         self._show()
@@ -179,7 +179,7 @@ class Run:
         """The newest checkpoint, whatever its state; None before the first one."""
         return next(iter(seen_checkpoints(self._workdir, self._saver.newest)), None)
 
-    def _note_restart(self, name: str) -> None:
+    def _record_restart(self, name: str) -> None:
         counts = {"count/restarts": 1.0}
         if kind_of(name) == SHARD and self._saver.newest is None:  # so it began empty
             counts["count/missing_samples"] = lost = self._monitor.samples_in(name)

@@ -148,7 +148,7 @@ class Supervisor:
         """
         for worker in self._workers:
             if worker.worked:
-                self._failures.note_work(worker.actor.name)
+                self._failures.record_work(worker.actor.name)
         ended = [name for group in self._groups.values() for name in self._remove_ended(group)]
         restarted = self._restart_shards(newest)
         if restarted or ended or time.monotonic() >= self._look_at:
@@ -285,9 +285,9 @@ class Supervisor:
     def _remove_ended(self, group: WorkerGroup) -> list[str]:
         """Removes the ended workers of a group; returns their names."""
         ended = group.remove_ended()
-        alive = [*group.workers, *ended]  # those that ended are noted one by one below
+        alive = [*group.workers, *ended]  # those that ended are recorded one by one below
         for name, (node, error) in ended.items():
-            self._failures.note_end(name, node, error, alive)
+            self._failures.record_end(name, node, error, alive)
         return list(ended)
 
     def _restart_shards(self, newest: Callable[[], Checkpoint | None]) -> list[str]:
@@ -298,7 +298,7 @@ class Supervisor:
             try:
                 saved = newest()
             except StorageError as failure:  # it may pass, and an empty shard in its place would not
-                self._failures.note_end(name, None, failure, [])
+                self._failures.record_end(name, None, failure, [])
                 continue
             nodes = self._failures.usable(SHARD, self._nodes.for_workers())
             for node in group.places(1, nodes, {}):

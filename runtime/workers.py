@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from podzero.core.errors import TRY_AGAIN, ClusterError, PodzeroError, described
 from podzero.runtime.cluster.placement import Node, actor_places
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, STOP_TIMEOUT_S, Call, NodeLost, RemoteActor, WorkerDied
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport
-from podzero.runtime.program import Kind, Patience
+from podzero.runtime.program import Kind, SilenceLimit
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +25,15 @@ CHECKPOINT_TIMEOUT_S = 600.0
 BLAME_TIMEOUT_S = 60.0
 """How long to look for the lost host that made another one fail: Ray takes 15 s to declare a node dead."""
 POLL_S = 0.1
+
+
+class Restart(NamedTuple):
+    """A restart that is under way."""
+
+    ready: Call
+    node: Node
+    deadline: float
+    """Monotonic time by which the worker must be built."""
 
 
 @dataclass(eq=False)
@@ -39,10 +47,8 @@ class Worker:
     """Why the worker can no longer be used; None while it can."""
     metric: str = ""
     """The metric that shows that it works (`Kind.work`)."""
-    built: Call | None = None
-    """The pending `ready` of a worker that restarts with contents; None once it has answered."""
-    built_by: float = math.inf
-    """Monotonic time by which it must have."""
+    restart: Restart | None = None
+    """The restart of a worker with contents that is not built yet."""
     worked: bool = False
     """Whether it has reported any work."""
     _drain: Call | None = None
@@ -52,8 +58,8 @@ class Worker:
 
     def ended(self) -> Exception | None:
         """Why the worker no longer works; None while it does."""
-        if self.failure is None and self.built is not None:
-            self._check_built(self.built)
+        if self.failure is None and self.restart is not None:
+            self._check_built(self.restart)
         if self.failure is None and self.work is not None and self.work.done:
             try:
                 self.work.result(ANSWER_TIMEOUT_S)
@@ -63,26 +69,27 @@ class Worker:
                 return WorkerDied(f"{self.actor.name} ended its work before the end of the run")
         return self.failure
 
-    def _check_built(self, built: Call) -> None:
-        if built.done:
-            self.built = None
+    def _check_built(self, restart: Restart) -> None:
+        if restart.ready.done:
+            self.restart = None
             try:
-                built.result(ANSWER_TIMEOUT_S)
+                restart.ready.result(ANSWER_TIMEOUT_S)
             except Exception as failure:
                 self.failure = failure
-        elif time.monotonic() >= self.built_by:
+        elif time.monotonic() >= restart.deadline:
             self.failure = ClusterError(
-                f"{self.actor.name} has not listened for {BUILD_TIMEOUT_S:.0f} s since it was restarted on node "
-                f"{self.actor.node}: is the node overloaded, or without the CPUs or memory that it reserves?"
+                f"{self.actor.name} has not listened for {BUILD_TIMEOUT_S:.0f} s since it was restarted on "
+                f"{restart.node}: is the node overloaded, or without the CPUs or memory that it reserves (replay.cpus, "
+                "replay.memory_gib)?"
             )
 
-    def check_silence(self, patience: Patience) -> None:
+    def check_silence(self, silence_limit: SilenceLimit) -> None:
         """Marks the worker as failed if it has been silent for too long."""
         if self.failure is not None or self._drain is None or self._drain.done:
             return
         silent_s = time.monotonic() - self._asked_at
-        if silent_s > (patience.later_s if self._answered else patience.first_s):
-            why = "" if self._answered else f" since it was to start: {patience.advice}"
+        if silent_s > (silence_limit.later_s if self._answered else silence_limit.first_s):
+            why = "" if self._answered else f" since it was to start: {silence_limit.advice}"
             self.failure = WorkerDied(f"{self.actor.name} has not answered for {silent_s:.0f} s{why}")
 
     def reports(self) -> list[MetricsReport | LogReport]:
@@ -149,7 +156,7 @@ class WorkerGroup:
     @property
     def complete(self) -> bool:
         """Whether every wanted worker has been started, and none is still restarting."""
-        return len(self.workers) >= self.wanted and all(worker.built is None for worker in self.workers.values())
+        return len(self.workers) >= self.wanted and all(worker.restart is None for worker in self.workers.values())
 
     @property
     def missing_cpus(self) -> list[float]:
@@ -175,7 +182,7 @@ class WorkerGroup:
     def restart(self, index: int, node: Node, **parts: Any) -> None:
         """Starts a lost worker with contents again, which must be built in time."""
         worker = self.start(index, node, **parts)
-        worker.built, worker.built_by = worker.actor.begin("ready"), time.monotonic() + BUILD_TIMEOUT_S
+        worker.restart = Restart(worker.actor.begin("ready"), node, time.monotonic() + BUILD_TIMEOUT_S)
 
     def missing(self, limit: int, may_start: Callable[[str], bool]) -> list[int]:
         """The indices, below `limit`, of the wanted workers that are not there and may start now."""
@@ -198,9 +205,9 @@ class WorkerGroup:
 
     def remove_ended(self) -> dict[str, WorkerEnd]:
         """Removes the workers that have ended or were silent for too long; returns how each ended, by name."""
-        if self.kind.patience is not None:
+        if self.kind.silence_limit is not None:
             for worker in self.workers.values():
-                worker.check_silence(self.kind.patience)
+                worker.check_silence(self.kind.silence_limit)
         ended = {
             name: WorkerEnd(worker.actor.node, error)
             for name, worker in self.workers.items()

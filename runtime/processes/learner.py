@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-COMPANION_END_S = 10.0
-"""Longest wait for the companion's last program, or its last write to replay, to end."""
+BESIDE_END_S = 10.0
+"""Longest wait for the last program of what runs beside the learner, or its last write to replay, to end."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -32,7 +32,7 @@ class LearnerProcess(Process):
     replay: Replay
 
     def build(self) -> None:
-        """Joins the other hosts, waits for the replay shards, and builds the learner and its companion."""
+        """Joins the other hosts, waits for the replay shards, and builds the learner and what runs beside it."""
         from podzero.learner import HostInfo, Learner, check_chips, join
 
         context, experiment, rank = self.context, self.context.experiment, self.index
@@ -61,9 +61,9 @@ class LearnerProcess(Process):
             host_sync=host_sync,
             local_sink=local,
         )
-        self._beside = running_beside(self._companion(local), self.learner.fail) if local else nullcontext()
+        self._beside = running_beside(self._make_beside(local), self.learner.fail) if local else nullcontext()
 
-    def _companion(self, local: LocalParams) -> Runnable:
+    def _make_beside(self, local: LocalParams) -> Runnable:
         """The actor or inference server on the learner's devices, with the parameters that it publishes here."""
         import jax
 
@@ -76,8 +76,8 @@ class LearnerProcess(Process):
             return make_actor(experiment, f"actor-{rank}", seed, [clients], devices=jax.local_devices())
         # This server waits for its devices without a limit, since they also train; `run` watches for hangs.
         server = experiment.server.model_copy(update={"hang_s": math.inf})
-        patient = experiment.model_copy(update={"server": server})
-        return inference_server(self, patient, f"inference-{rank}", local)
+        unhurried = experiment.model_copy(update={"server": server})
+        return inference_server(self, unhurried, f"inference-{rank}", local)
 
     def run(self) -> None:
         """Trains until stopped or done; meanwhile plays or serves, if the experiment says so."""
@@ -123,12 +123,12 @@ class LearnerProcess(Process):
 
 
 @contextmanager
-def running_beside(companion: Runnable, fail: Callable[[Exception], None]) -> Iterator[None]:
+def running_beside(beside: Runnable, fail: Callable[[Exception], None]) -> Iterator[None]:
     """Runs an actor or a server in a thread until the end of the block; if it fails, `fail` must end the block."""
 
     def work() -> None:
         try:
-            companion.run()
+            beside.run()
         except Exception as failure:
             log.error("what runs beside the learner has failed", exc_info=failure)
             fail(failure)
@@ -138,7 +138,7 @@ def running_beside(companion: Runnable, fail: Callable[[Exception], None]) -> It
     try:
         yield
     finally:
-        companion.stop()
-        thread.join(COMPANION_END_S)
+        beside.stop()
+        thread.join(BESIDE_END_S)
         if thread.is_alive():
-            log.info("what ran beside the learner did not end within %g s: its games are lost", COMPANION_END_S)
+            log.info("what ran beside the learner did not end within %g s: its games are lost", BESIDE_END_S)

@@ -293,7 +293,7 @@ def test_training_is_told_of_a_failure_of_the_actor():
 
 
 def test_an_actor_that_does_not_end_is_left_behind(monkeypatch, caplog):
-    monkeypatch.setattr(module, "COMPANION_END_S", 0.05)
+    monkeypatch.setattr(module, "BESIDE_END_S", 0.05)
     caplog.set_level("INFO")
     actor = Actor(deaf=True)
     with running_beside(actor, fail=lambda _: None):
