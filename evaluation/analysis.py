@@ -22,7 +22,6 @@ from podzero.core.types import Array, EnvState, SearchResult
 from podzero.envs import GameOfChance, make_env, notation_for, simulator_errors
 from podzero.envs.boards.go import Go, check_komi, with_komi
 from podzero.envs.notation import NotationError
-from podzero.evaluation.evaluate import discount_of
 from podzero.evaluation.players import SearchPlayer
 from podzero.evaluation.resolve import resolve
 from podzero.files.players import BuiltinPlayer, TrainedPlayer, game_to_play, knows_komi, parse_player
@@ -62,7 +61,7 @@ def analyze(
 
     def searcher(size: int) -> SearchPlayer:
         name = who if isinstance(player, TrainedPlayer) else f"mcts:{size}"
-        found = resolve(name, env, size, discount_of(where))
+        found = resolve(name, env, size, where.discount)
         assert isinstance(found, SearchPlayer), found
         return found
 

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from podzero.config import EnvConfig, GymnasiumConfig
+from podzero.config import GymnasiumConfig
 from podzero.core.errors import ConfigError
 from podzero.core.protocols import Env
 from podzero.core.types import EnvSpec
@@ -100,12 +100,11 @@ def evaluate(
         _refuse_positions(where.title, positions)
         return _episodes(where, who, games, simulations, seed)
     env = make_env(where)
-    discount = discount_of(where)
+    discount = where.discount
     if env.spec.players == 1:
         _refuse_opponent(env.spec.name, opponent)
         _refuse_positions(env.spec.name, positions)
-        scale = 1.0 if isinstance(where, str) else reward_scale(where)
-        return _alone(env, _by_states(resolve(who, env, simulations, discount)), games, seed, scale)
+        return _alone(env, _by_states(resolve(who, env, simulations, discount)), games, seed, reward_scale(where))
     judged = opponent is None and env.spec.name in SOLVED
     if not judged:
         _refuse_positions(env.spec.name, positions)
@@ -123,11 +122,6 @@ def evaluate(
     if opponent is None:
         return about | {"matches": results}
     return about | {"opponent": other.name} | results[other.name]
-
-
-def discount_of(game: str | EnvConfig) -> float:
-    """The discount per move of an environment returned by `game_to_play`."""
-    return 1.0 if isinstance(game, str) else game.discount
 
 
 def _refuse_opponent(name: str, opponent: str | None) -> None:

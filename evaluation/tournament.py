@@ -24,12 +24,11 @@ import jax
 import numpy as np
 from scipy import special
 
-from podzero.config import GymnasiumConfig
+from podzero.config import GameConfig, GymnasiumConfig
 from podzero.core.errors import ConfigError, PodzeroError, nearest
 from podzero.core.protocols import Env
 from podzero.envs import make_env
 from podzero.evaluation.arena import OPENING_PLIES, Arena, Interrupted
-from podzero.evaluation.evaluate import discount_of
 from podzero.evaluation.games import GAMES_FILE, PlayedGame, PlayedPair, game_from_tree, game_to_tree
 from podzero.evaluation.players import Contestant
 from podzero.evaluation.ratings import ANCHOR, Ladder, Rating, fixed_ratings
@@ -482,15 +481,15 @@ def open_tournament(
     """
     where = game_to_play(game, *who)
     if isinstance(where, GymnasiumConfig) or (env := make_env(where)).spec.players == 1:
-        name = where if isinstance(where, str) else where.title
-        raise ConfigError(f"{name} has a single agent, so there are no matches; see podzero evaluate")
-    called = {name: resolve(name, env, simulations, discount_of(where)) for name in who}
+        raise ConfigError(f"{where.title} has a single agent, so there are no matches; see podzero evaluate")
+    called = {name: resolve(name, env, simulations, where.discount) for name in who}
     players = sorted({player.name: player for player in called.values()}.values(), key=lambda player: player.name)
     if len(players) < max(2, len(who)):
         raise ConfigError(f"a tournament needs at least two players, each named once; got {', '.join(who)}")
     names = tuple(player.name for player in players)
     plies = OPENING_PLIES if sum(player.deterministic for player in players) > 1 else 0
-    played = where if isinstance(where, str) else where.model_dump(mode="json")
+    # A game that the command names is written by its name alone, as in the folders of earlier tournaments.
+    played = game if isinstance(where, GameConfig) and game == where.name else where.model_dump(mode="json")
     settings = TournamentSettings(played, names, simulations, plies, OPENINGS, seed)
     known = _anchors(anchors, who, {name: player.name for name, player in called.items()})
     files = TournamentFiles(folder or default_folder(env.spec.name, settings), settings)

@@ -27,6 +27,7 @@ from podzero.config import (
     ChanceGameConfig,
     EnvConfig,
     Game,
+    GameConfig,
     import_paths,
     in_matches,
     load,
@@ -157,7 +158,7 @@ def full_name(name: str, player: TrainedPlayer, step: int) -> str:
     return name if name.startswith(PREFIX) else f"{player.workdir.root}@{step}"
 
 
-def game_to_play(game: str | None, *players: str | None) -> str | EnvConfig:
+def game_to_play(game: str | None, *players: str | None) -> EnvConfig:
     """The game that all players play.
 
     Args:
@@ -166,14 +167,14 @@ def game_to_play(game: str | None, *players: str | None) -> str | EnvConfig:
       *players: names of players; None is skipped.
 
     Returns:
-      The name of a game in JAX, or an experiment's section `env`, as `in_matches`.
+      The environment of matches, as `in_matches`.
 
     Raises:
       ConfigError: a player is unknown, no game is given, the players play different games, or the user does not trust
         the code of the game.
       WorkdirError: the experiment of a working directory cannot be read.
     """
-    games: dict[str, str | EnvConfig] = {}
+    games: dict[str, EnvConfig] = {}
     # First, because its arguments take precedence over those of the players' experiments.
     if game is not None:
         games["--game"] = _game_called(game)
@@ -184,11 +185,9 @@ def game_to_play(game: str | None, *players: str | None) -> str | EnvConfig:
     if not games:
         raise ConfigError(f"no game given: {', '.join(names)} can play any; choose one with --game")
     chosen = next(iter(games.values()))
-    if not all(experiment.plays(_title(chosen)) for experiment in experiments.values()):
-        listed = ", ".join(f"{name} plays {_title(found)}" for name, found in games.items())
+    if not all(experiment.plays(chosen.title) for experiment in experiments.values()):
+        listed = ", ".join(f"{name} plays {found.title}" for name, found in games.items())
         raise ConfigError(f"these play different games: {listed}")
-    if isinstance(chosen, str):
-        return chosen
     approve(*import_paths(chosen))  # at once: importing JAX takes seconds
     return in_matches(chosen)
 
@@ -198,15 +197,11 @@ def knows_komi(player: BuiltinPlayer | EnginePlayer | TrainedPlayer) -> bool:
     return not isinstance(player, TrainedPlayer) or observes_komi(player.workdir.experiment().env)
 
 
-def _game_called(name: str) -> str | EnvConfig:
+def _game_called(name: str) -> EnvConfig:
     """The game of a name, or of an experiment."""
     if name in get_args(Game):
-        return name
+        return GameConfig(name=name)  # type: ignore[arg-type]
     return ChanceGameConfig(name=name) if name in get_args(ChanceGame) else load(name).env  # type: ignore[arg-type]
-
-
-def _title(game: str | EnvConfig) -> str:
-    return game if isinstance(game, str) else game.title
 
 
 def _engine_player(name: str, kind: str, level: str) -> EnginePlayer:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from podzero.config import load
 from podzero.evaluation.evaluate import evaluate
 from podzero.files.workdir import Workdir
 from podzero.networks.snapshots import snapshot_steps
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 def records(tmp_path_factory):
     folder = tmp_path_factory.mktemp("records")
     evaluate("zoo:tic_tac_toe", "random", 400, 8, None, 0, None, folder / "games.pgn")
-    imported = import_games([folder / "games.pgn"], "tic_tac_toe", folder / "imported")
+    imported = import_games([folder / "games.pgn"], load("tic_tac_toe").env, folder / "imported")
     assert (imported.games, imported.left_out) == (400, {})
     return folder / "imported"
 

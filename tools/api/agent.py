@@ -12,7 +12,6 @@ from podzero.core.errors import ConfigError
 from podzero.core.protocols import Env
 from podzero.core.types import EnvSpec
 from podzero.envs import make_env, simulator_errors
-from podzero.evaluation.evaluate import discount_of
 from podzero.evaluation.players import GIVES_UP, MovesPlayer, Player, SearchPlayer, Turn
 from podzero.evaluation.resolve import resolve
 from podzero.files.players import PREFIX, TrainedPlayer, game_to_play, parse_player
@@ -55,7 +54,7 @@ def load(who: str | Path, game: str | None = None, simulations: int | None = Non
             f"{where.title} is not played in turns: `podzero evaluate {name}` lets the agent act in it, and "
             "podzero.metrics reads the metrics of its run"
         )
-    return Agent(name, make_env(where), simulations, discount_of(where))
+    return Agent(name, make_env(where), simulations, where.discount)
 
 
 class Agent:

@@ -14,7 +14,6 @@ from podzero.core.errors import ConfigError
 from podzero.core.importing import how_to_install, import_extra
 from podzero.core.protocols import Env
 from podzero.envs import make_env, renders, spec_of
-from podzero.evaluation.evaluate import discount_of
 from podzero.evaluation.games import KeptGame, kept_games
 from podzero.files.players import EnginePlayer, TrainedPlayer, game_to_play, parse_player
 from podzero.tools.commands.listen_address import free_address
@@ -124,7 +123,7 @@ def play(
     return None
 
 
-def is_watched(where: str | EnvConfig, video: Video) -> bool:
+def is_watched(where: EnvConfig, video: Video) -> bool:
     """Whether `where` is a single-player environment, in which people watch an agent instead of playing."""
     if isinstance(where, SimulatorConfig):
         # A simulator that cannot render is played in the terminal, unless a video is requested.
@@ -137,7 +136,7 @@ def _refuse(title: str, why: str, options: list[str], or_else: str = "") -> None
         raise ConfigError(f"{title} {why}: remove {' '.join([*options, or_else]).strip()}")
 
 
-def _own_picture(where: str | EnvConfig) -> Callable[[PlayableGame], str] | None:
+def _own_picture(where: EnvConfig) -> Callable[[PlayableGame], str] | None:
     if not isinstance(where, SimulatorConfig) or not renders(where):
         return None
     import_extra("PIL", "the picture of a game of your own")
@@ -158,11 +157,11 @@ def _kept(folder: Path | None, players: Iterable[str]) -> list[KeptGame]:
     return kept
 
 
-def _search(name: str, env: Env, where: str | EnvConfig) -> PositionSearch:
+def _search(name: str, env: Env, where: EnvConfig) -> PositionSearch:
     if isinstance(parse_player(name), EnginePlayer):
         raise ConfigError(
             f"'{name}' is another program, with its own user interfaces; `podzero evaluate WHO --opponent {name}` lets "
             "an agent play against it"
         )
-    discount = discount_of(where)
+    discount = where.discount
     return PositionSearch(lambda simulations: make_player(name, env, simulations, discount, keep_nodes=True))

@@ -12,7 +12,6 @@ from podzero.core.errors import ConfigError
 from podzero.core.reading import standard_input
 from podzero.envs import GameOfChance, make_env
 from podzero.evaluation.engines import UCI_VARIANTS
-from podzero.evaluation.evaluate import discount_of
 from podzero.files.players import BuiltinPlayer, EnginePlayer, TrainedPlayer, game_to_play, knows_komi, parse_player
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.gtp import GtpServer
@@ -54,7 +53,7 @@ def serve(
 def _served_game(who: str, protocol: str, game: str | None) -> str:
     """The game's title, after checking that the protocol can play it."""
     where = game_to_play(game, who)
-    title = where if isinstance(where, str) else where.title
+    title = where.title
     if isinstance(where, GymnasiumConfig):
         raise ConfigError(f"{title} is a single-agent environment: engines play board games")
     if isinstance(where, ChanceGameConfig):
@@ -77,7 +76,7 @@ def make_parts(who: str, simulations: int | None, game: str | None) -> EnginePar
     env = make_env(where)
     if isinstance(env, GameOfChance):
         raise _no_dice(env.spec.name)
-    parsed, discount = parse_player(who), discount_of(where)
+    parsed, discount = parse_player(who), where.discount
     usual = usual_simulations(parsed)
     if isinstance(parsed, TrainedPlayer):
         most = simulations or STEP * usual

@@ -64,7 +64,7 @@ class _Recorded(NamedTuple):
 
 def import_games(
     files: Sequence[Path],
-    game: str | EnvConfig,
+    game: EnvConfig,
     to: Path,
     search: str | None = None,
     simulations: int | None = None,
@@ -74,7 +74,7 @@ def import_games(
 
     Args:
       files: files that end in one of `SUFFIXES`, or `EPISODE_SUFFIXES`.
-      game: the name of the game, or an experiment's section `env`.
+      game: an experiment's section `env`.
       to: the folder to write, which must not exist.
       search: the name of a player that searches each position of a game: its policy is the policy target. None for the
         moves played.
@@ -107,7 +107,7 @@ def import_games(
 
 
 def _recorded(
-    files: Sequence[Path], game: str | EnvConfig, search: str | None, simulations: int | None, left_out: _LeftOut
+    files: Sequence[Path], game: EnvConfig, search: str | None, simulations: int | None, left_out: _LeftOut
 ) -> _Recorded:
     """What the files hold for a game or an environment; games that are left out are counted."""
     if isinstance(game, GymnasiumConfig):
@@ -120,7 +120,7 @@ def _recorded(
         read = left_out.without_faults(one for file in files for one in read_episodes(file, interface))
         return _Recorded(spec, episodes, read, {})
     _check(files, SUFFIXES)
-    env, discount = make_env(game), 1.0 if isinstance(game, str) else game.discount
+    env, discount = make_env(game), game.discount
     if env.spec.values > 1:
         raise ConfigError(
             f"{env.spec.name}: recorded games are read only of games for one player and of zero-sum games for two"

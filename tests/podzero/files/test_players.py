@@ -60,8 +60,8 @@ def test_the_snapshots_that_are_there_are_listed(workdir):
 
 def test_the_game_is_that_of_the_trained_players(workdir):
     assert game_to_play(None, str(workdir.root), "random", None) == GameConfig(name="hex")
-    assert game_to_play("hex", str(workdir.root)) == "hex"
-    assert game_to_play("tic_tac_toe", "random") == "tic_tac_toe"
+    assert game_to_play("hex", str(workdir.root)) == GameConfig(name="hex")
+    assert game_to_play("tic_tac_toe", "random") == GameConfig(name="tic_tac_toe")
     assert game_to_play("own_game", "random") == load("own_game").env
 
 
@@ -81,7 +81,7 @@ def test_a_network_with_global_pooling_plays_on_other_boards(tmp_path):
     for pooling in (True, False):
         workdir = Workdir(tmp_path / f"pooling_{pooling}")
         workdir.open(load("go_9x9", [f"network.global_pooling={pooling}"]))
-    assert game_to_play("go_19x19", str(tmp_path / "pooling_True")) == "go_19x19"
+    assert game_to_play("go_19x19", str(tmp_path / "pooling_True")) == GameConfig(name="go_19x19")
     with pytest.raises(ConfigError, match="these play different games"):
         game_to_play("go_19x19", str(tmp_path / "pooling_False"))
     with pytest.raises(ConfigError, match="these play different games"):
