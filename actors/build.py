@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from podzero.actors.clients import ActorClients
+from podzero.actors.clients import ActorClients, BackgroundSource, FoldedSource
 from podzero.actors.core import SelfPlayCore
 from podzero.actors.device_actor import DeviceActor
 from podzero.actors.environments import EnvironmentActor
@@ -26,7 +26,6 @@ from podzero.core.protocols import Env, with_metrics
 from podzero.core.types import EnvSpec, EnvState, ModelNetwork, Params
 from podzero.envs import make_env, make_vector_env, spec_of
 from podzero.inference import (
-    BackgroundSource,
     NotingWriter,
     QuantizedNetwork,
     has_int8_instructions,
@@ -105,14 +104,12 @@ def make_actor(
     match experiment.actors.inference:
         case "local" | "int8":
             core, fold, int8 = actor_parts(experiment)
-            own = clients[0]
+            alone = clients[0]._replace(source=FoldedSource(clients[0].source, fold))
             if int8 is not None:
-                # New parameters are quantized in the background, while games go on, and arrive folded.
-                source = BackgroundSource(own.source, fold)
-                own, fold = own._replace(source=source, report=with_metrics(own.report, int8.metrics)), _as_published
-            return SelfPlayActor(
-                experiment=experiment, name=name, seed=seed, core=core, fold=fold, clients=own, opponents=opponents
-            )
+                # Quantizing takes seconds: games go on meanwhile.
+                source, report = BackgroundSource(clients[0].source, fold), with_metrics(alone.report, int8.metrics)
+                alone = alone._replace(source=source, report=report)
+            return SelfPlayActor(experiment, name, seed, core, alone, opponents)
         case "server":
             assert servers is not None
             return _served_groups(experiment, name, seed, clients, servers)
@@ -131,11 +128,7 @@ class ActorParts(NamedTuple):
 
 
 def actor_parts(experiment: Experiment, inference: str | None = None) -> ActorParts:
-    """The parts of an actor on CPUs, by `inference` in place of `actors.inference`: `int8`, or else `local`.
-
-    Raises:
-      ConfigError: OpenVINO, which evaluates in int8, is not installed.
-    """
+    """The parts of an actor on CPUs, by `inference` in place of `actors.inference`: `int8`, or else `local`."""
     env = make_env(experiment.env)
     unfolded, network = make_inference(experiment.network, env.spec)
     fold = jax.jit(unfolded)
@@ -154,22 +147,12 @@ def selfplay_core(experiment: Experiment, env: Env, evaluate: Evaluate) -> SelfP
     return SelfPlayCore(env, search, experiment.actors, keep_states=experiment.reanalyse.share > 0)
 
 
-def _as_published(params: Params) -> Params:
-    return params
-
-
 def _environment_actor(experiment: Experiment, name: str, seed: int, clients: ActorClients) -> EnvironmentActor:
     assert isinstance(experiment.env, GymnasiumConfig)
     spec = spec_of(experiment.env)
-    return EnvironmentActor(
-        experiment=experiment,
-        name=name,
-        seed=seed,
-        spec=spec,
-        make_environments=partial(make_vector_env, experiment.env, experiment.actors.games, seed),
-        search=model_search(experiment, spec),
-        clients=clients,
-    )
+    make_environments = partial(make_vector_env, experiment.env, experiment.actors.games, seed)
+    search = model_search(experiment, spec)
+    return EnvironmentActor(experiment, name, seed, spec, make_environments, search, clients)
 
 
 def model_search(experiment: Experiment, spec: EnvSpec) -> ModelSearch:
@@ -186,26 +169,19 @@ def _served_groups(
     games = experiment.actors.games // experiment.server.groups
     group = _with_games(experiment, games)
     actors, connections = [], []
-    for number, own in enumerate(clients):
+    for number, group_clients in enumerate(clients):
         env = make_env(experiment.env)
         encoding = encoding_of(env, experiment.int8.on_tpu)
         identity = identity_of(experiment, servers.run, encoding.row_bytes, env.spec.outputs)
         hello = Hello(f"{name}, group {number}", games, identity)
         connection = ServerClient(hello, servers.addresses, experiment.server, servers.first + number)
         connections.append(connection)
-        actors.append(
-            SelfPlayActor(
-                experiment=group,
-                name=name,
-                # A prime, so that the seeds of groups and those of other actors (`seed_of`) do not meet.
-                seed=(seed + 104_729 * number) % 2**31,
-                core=selfplay_core(group, env, served_evaluation(encoding, env.spec, connection)),
-                fold=_as_published,
-                clients=own._replace(
-                    source=ServedParams(connection), report=with_metrics(own.report, connection.metrics)
-                ),
-            )
-        )
+        # A prime, so that the seeds of groups and those of other actors (`seed_of`) do not meet.
+        group_seed = (seed + 104_729 * number) % 2**31
+        core = selfplay_core(group, env, served_evaluation(encoding, env.spec, connection))
+        report = with_metrics(group_clients.report, connection.metrics)
+        served = group_clients._replace(source=ServedParams(connection), report=report)
+        actors.append(SelfPlayActor(group, name, group_seed, core, served))
 
     def interrupt() -> None:
         for connection in connections:
@@ -227,12 +203,11 @@ def _device_actor(
             f"set it to {(games // len(devices) + 1) * len(devices)}"
         )
     core, placed = device_parts(_with_games(experiment, games // len(devices)))
+    clients = clients._replace(source=FoldedSource(clients.source, placed.fold))
     if (int8 := placed.int8) is not None:
         writer, report = NotingWriter(clients.writer, int8.note), with_metrics(clients.report, int8.metrics)
         clients = clients._replace(writer=writer, report=report)
-    return DeviceActor(
-        experiment=experiment, name=name, seed=seed, core=core, devices=devices, fold=placed.fold, clients=clients
-    )
+    return DeviceActor(experiment, name, seed, core, devices, clients)
 
 
 def device_parts(experiment: Experiment) -> tuple[RolloutCore, PlacedNetwork]:
@@ -260,7 +235,7 @@ def make_reanalysis(experiment: Experiment, seed: int) -> tuple[Reanalyse, Calla
                 "does not store, so that old positions cannot be searched again; set reanalyse.share=0"
             )
         network = make_model_network(experiment.network, spec)
-        return window_reanalysis(experiment, network, model_search(experiment, spec), seed), _as_published
+        return window_reanalysis(experiment, network, model_search(experiment, spec), seed), lambda params: params
     env = make_env(experiment.env)
     fold, inference = make_inference(experiment.network, env.spec)
     model = rules_model(env, network_evaluation(env, inference.apply), experiment.env.discount)

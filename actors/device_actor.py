@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from podzero.actors.assembly import concatenated, rows_of
-from podzero.actors.clients import ActorClients, Positions, SelfPlayMetrics
+from podzero.actors.clients import ActorClients, FoldedSource, Positions, SelfPlayMetrics
 from podzero.actors.rollouts import Finished, Played, RolloutCore, RolloutState
 from podzero.config import Experiment
 from podzero.core.clock import StageClock
@@ -39,15 +40,10 @@ def chip_keys(key: jax.Array, count: int) -> jax.Array:
 
 
 class ChipRollouts:
-    """Runs the programs of `RolloutCore` on several chips at once.
-
-    Args:
-      core: self-play on one chip.
-      devices: the chips, all of them local.
-      piece: number of samples that one program takes from each chip.
-    """
+    """Runs the programs of `RolloutCore` on several local chips at once."""
 
     def __init__(self, core: RolloutCore, devices: Sequence[jax.Device], piece: int) -> None:
+        """`piece` is the number of samples that one program takes from each chip."""
         self._mesh = Mesh(np.array(devices), ("chips",))
         self._piece = piece
         self._init = jax.jit(self._on_each(core.init, _EACH))
@@ -119,42 +115,32 @@ def finish(pieces: list[Any]) -> Positions | None:
     return concatenated(rows) if rows else None
 
 
+@dataclass(eq=False)
 class DeviceActor:
-    """Plays `actors.games` games on the chips of this process and writes the finished ones to replay.
+    """Plays `actors.games` games on the chips of this process and writes the finished ones to replay."""
 
-    Args:
-      experiment: its sections `actors`, `search` and `replay` are used.
-      name: the actor's name in metrics and messages, such as `actor-0`.
-      seed: the actor's seed, which differs between actors and between restarts.
-      core: self-play on one chip.
-      devices: the chips.
-      fold: converts published parameters for the search, once per version.
-      clients: the actor's connections.
-    """
+    experiment: Experiment
+    name: str
+    """Its name in metrics and messages, such as `actor-0`."""
+    seed: int
+    """It differs between actors and between restarts."""
+    core: RolloutCore
+    """Self-play on one chip."""
+    devices: Sequence[jax.Device]
+    """The chips."""
+    clients: ActorClients
+    """Its connections; the parameters are those of the core."""
 
-    def __init__(
-        self,
-        *,
-        experiment: Experiment,
-        name: str,
-        seed: int,
-        core: RolloutCore,
-        devices: Sequence[jax.Device],
-        fold: Callable[[Params], Params],
-        clients: ActorClients,
-    ) -> None:
-        actors = experiment.actors
-        self._experiment = experiment
-        self._name = name
-        self._key = jax.random.key(seed)
-        self._random = np.random.default_rng(seed)
-        self._chips = ChipRollouts(core, devices, actors.moves_per_dispatch * actors.games // len(devices))
-        self._fold = fold
-        self._clients = clients
+    def __post_init__(self) -> None:
+        actors = self.experiment.actors
+        self._random = np.random.default_rng(self.seed)
+        piece = actors.moves_per_dispatch * actors.games // len(self.devices)
+        self._chips = ChipRollouts(self.core, self.devices, piece)
+        self._source = FoldedSource(self.clients.source, self._chips.put)
         self._pool: Positions | None = None
         # Samples stay behind, so that an item mixes games of several programs. With at most `replay.min_size` of them,
         # the pool delays the start of training no longer than replay does.
-        self._held = min(_POOL, experiment.replay.min_size)
+        self._held = min(_POOL, self.experiment.replay.min_size)
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -164,19 +150,19 @@ class DeviceActor:
     def run(self) -> None:
         """Plays until `stop` is called; each call of `run` starts new games."""
         self._stopping.clear()
-        clock, metrics = StageClock(), SelfPlayMetrics(self._experiment.actors.games)
-        state = self._chips.init(jax.random.fold_in(self._key, 0))
+        clock, metrics = StageClock(), SelfPlayMetrics(self.experiment.actors.games)
+        state = self._chips.init(jax.random.fold_in(jax.random.key(self.seed), 0))
         with clock("wait_params"):
-            if (first := first_params(self._clients.source, self._stopping)) is None:
+            if (first := first_params(self._source, self._stopping)) is None:
                 return
-            version, params = first.version, self._chips.put(self._fold(first.params))
+            version, params = first
         # A thread writes the samples of a program while the chips execute the next one. Dispatch alone would not do: on
         # GPUs it returns only when the program has ended, since the host decides there whether a loop goes on.
         with ThreadPoolExecutor(1, "write-samples") as thread:
             writing = thread.submit(self._write, [], self._held)
             while not self._stopping.is_set():
-                if clock.elapsed_s >= self._clients.report_every_s:
-                    self._clients.report(self._name, metrics.flush() | clock.flush())
+                if clock.elapsed_s >= self.clients.report_every_s:
+                    self.clients.report(self.name, metrics.flush() | clock.flush())
                 with clock("search"):
                     state, finished, played = self._chips.play(params, version, state)
                     host = jax.device_get(played)
@@ -187,11 +173,10 @@ class DeviceActor:
                     writing.result()
                 writing = thread.submit(self._write, pieces, self._held)
                 with clock("params"):
-                    if newer := self._clients.source.poll():
-                        version, params = newer.version, self._chips.put(self._fold(newer.params))
+                    version, params = self._source.poll() or (version, params)
             writing.result()
         self._write([], held=0)
-        self._clients.report(self._name, metrics.flush() | clock.flush())
+        self.clients.report(self.name, metrics.flush() | clock.flush())
 
     def _write(self, pieces: list[Any], held: int) -> None:
         """Waits for the samples of `ChipRollouts.take`, adds them to the pool, and writes random full items from it as
@@ -203,19 +188,19 @@ class DeviceActor:
         pool = concatenated(parts)
         size = len(pool[0].version)
         excess = max(0, size - held)
-        full = excess - excess % self._experiment.replay.samples_per_item
+        full = excess - excess % self.experiment.replay.samples_per_item
         if full:
             drawn = self._random.permutation(size)
             # At the end nobody trains any more, so that no room would ever come.
-            self._clients.write(*rows_of(pool, drawn[:full]), stopping=self._stopping)
+            self.clients.write(*rows_of(pool, drawn[:full]), stopping=self._stopping)
             pool = rows_of(pool, drawn[full:])
         self._pool = pool
 
     def _count(self, metrics: SelfPlayMetrics, played: Played, version: int) -> None:
-        moves, samples = self._experiment.actors.moves_per_dispatch, int(np.sum(played.samples))
+        moves, samples = self.experiment.actors.moves_per_dispatch, int(np.sum(played.samples))
         metrics.add(
             moves=moves,
-            evaluations=moves * (1 + self._experiment.search.simulations),
+            evaluations=moves * (1 + self.experiment.search.simulations),
             samples=samples,
             plies=samples,
             games=int(np.sum(played.games)),

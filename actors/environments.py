@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 
 import jax
 import numpy as np
@@ -28,43 +29,30 @@ _AT_ONCE = 48
 """Windows per write: a request costs client and server about as much with dozens of windows as with one."""
 
 
+@dataclass(eq=False)
 class EnvironmentActor:
-    """Acts in `actors.games` parallel environments and writes windows of their episodes to replay.
+    """Acts in `actors.games` parallel environments and writes windows of their episodes to replay."""
 
-    Args:
-      experiment: its sections `env`, `actors`, `search` and `muzero` are used.
-      name: the actor's name in metrics and messages, such as `actor-0`.
-      seed: the actor's seed, which differs between actors and between restarts.
-      spec: the environment's specification.
-      make_environments: creates the environments; called at the beginning of `run`.
-      search: searches the learned model.
-      clients: the actor's connections.
-    """
+    experiment: Experiment
+    name: str
+    """Its name in metrics and messages, such as `actor-0`."""
+    seed: int
+    """It differs between actors and between restarts."""
+    spec: EnvSpec
+    make_environments: Callable[[], VectorEnv]
+    """Creates the environments; called at the beginning of `run`."""
+    search: ModelSearch
+    """Searches the learned model."""
+    clients: ActorClients
 
-    def __init__(
-        self,
-        *,
-        experiment: Experiment,
-        name: str,
-        seed: int,
-        spec: EnvSpec,
-        make_environments: Callable[[], VectorEnv],
-        search: ModelSearch,
-        clients: ActorClients,
-    ) -> None:
-        self._experiment = experiment
-        self._name = name
-        self._seed = seed
-        self._key = jax.random.key(seed)
-        self._spec = spec
-        self._make_environments = make_environments
+    def __post_init__(self) -> None:
+        self._key = jax.random.key(self.seed)
         # Keys and exploration are derived inside the compiled program: outside, each would be a dispatch of its own.
         self._search = jax.jit(
-            lambda params, key, step, observation, legal, age: search(
-                params, jax.random.fold_in(key, step), observation, explore(experiment.actors, age), legal
+            lambda params, key, step, observation, legal, age: self.search(
+                params, jax.random.fold_in(key, step), observation, explore(self.experiment.actors, age), legal
             )
         )
-        self._clients = clients
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -78,16 +66,16 @@ class EnvironmentActor:
           EnvironmentFailed: the environments failed more often in a row than `env.max_failures` allows.
         """
         self._stopping.clear()
-        experiment, clock, metrics = self._experiment, StageClock(), _Metrics(self._experiment)
-        cutter = WindowCutter(experiment, self._spec, experiment.actors.games, self._seed)
-        with closing(self._make_environments()) as environments:
+        experiment, clock, metrics = self.experiment, StageClock(), _Metrics(self.experiment)
+        cutter = WindowCutter(experiment, self.spec, experiment.actors.games, self.seed)
+        with closing(self.make_environments()) as environments:
 
             def report() -> None:
-                self._clients.report(self._name, metrics.flush(environments.failures) | clock.flush())
+                self.clients.report(self.name, metrics.flush(environments.failures) | clock.flush())
 
             try:
                 with clock("wait_params"):
-                    if (first := first_params(self._clients.source, self._stopping)) is None:
+                    if (first := first_params(self.clients.source, self._stopping)) is None:
                         return
                     version, params = first
                 step, age, steps = environments.reset(), np.zeros(experiment.actors.games, np.int64), 0
@@ -107,8 +95,8 @@ class EnvironmentActor:
                         step = environments.step(result.action)
                     transition, age = (position, step), np.where(step.started, 0, age + 1)
                     with clock("params"):
-                        version, params = self._clients.source.poll() or (version, params)
-                    if clock.elapsed_s >= self._clients.report_every_s:
+                        version, params = self.clients.source.poll() or (version, params)
+                    if clock.elapsed_s >= self.clients.report_every_s:
                         report()
                         # No window waits longer than for a report, however slowly windows are completed.
                         self._write(cuts, 1, clock)
@@ -144,7 +132,7 @@ class EnvironmentActor:
         with clock("write"):
             cut = concatenated(cuts)
             cuts.clear()
-            self._clients.write(cut.windows, cut.states, priorities_of(cut.errors))
+            self.clients.write(cut.windows, cut.states, priorities_of(cut.errors))
 
 
 def _position(step: VectorStep, result: ModelSearchResult, version: int) -> Position:

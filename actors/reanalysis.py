@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -134,41 +135,26 @@ def window_reanalysis(experiment: Experiment, network: ModelNetwork, search: Mod
     return reanalyse
 
 
+@dataclass(eq=False)
 class ReanalysisActor:
-    """Searches batches of stored samples again and writes them with new targets.
+    """Searches batches of stored samples again and writes them with new targets."""
 
-    Args:
-      experiment: its section `env` is used.
-      name: the reanalyser's name in metrics and messages, such as `reanalyser-0`.
-      reanalyse: computes the new targets.
-      prepare: converts published parameters for the search, once per version.
-      source: provides the published parameters.
-      states: reads batches of stored samples.
-      writer: writes to the table `reanalysed`.
-      report: receives the metrics.
-    """
+    experiment: Experiment
+    name: str
+    """Its name in metrics and messages, such as `reanalyser-0`."""
+    reanalyse: Reanalyse
+    """Computes the new targets."""
+    source: ParamSource
+    """The parameters for `reanalyse`."""
+    states: Iterator[StoredState | Window]
+    """Reads batches of stored samples."""
+    writer: ReplayWriter
+    """Writes to the table `reanalysed`."""
+    report: Report
 
-    def __init__(
-        self,
-        *,
-        experiment: Experiment,
-        name: str,
-        reanalyse: Reanalyse,
-        prepare: Callable[[Params], Params],
-        source: ParamSource,
-        states: Iterator[StoredState | Window],
-        writer: ReplayWriter,
-        report: Report,
-    ) -> None:
-        self._name = name
-        self._reanalyse = reanalyse
-        self._prepare = prepare
-        self._source = source
-        self._states = states
-        self._writer = writer
-        self._report = report
+    def __post_init__(self) -> None:
         self._batches = 0
-        self._faults = faults_of(experiment.env)
+        self._faults = faults_of(self.experiment.env)
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -184,32 +170,31 @@ class ReanalysisActor:
         self._stopping.clear()
         clock, metrics = StageClock(), _Metrics()
         with clock("wait_params"):
-            if (first := first_params(self._source, self._stopping)) is None:
+            if (first := first_params(self.source, self._stopping)) is None:
                 return
-            version, params = first.version, self._prepare(first.params)
+            version, params = first
         while not self._stopping.is_set():
             with clock("wait_states"):
-                states = next(self._states, None)
+                states = next(self.states, None)
             if states is None:
                 break
             try:
                 with clock("search"), simulator_errors():
                     self._batches += 1
-                    result = self._reanalyse(params, version, self._batches, states)
+                    result = self.reanalyse(params, version, self._batches, states)
             except SimulatorError as error:
                 # No episode is lost: the samples stay in replay, with the targets they have.
                 self._faults.add(str(error), episodes=0)
                 continue
             self._faults.completed()
             with clock("write"):
-                self._writer.write(result.samples, None if result.errors is None else priorities_of(result.errors))
+                self.writer.write(result.samples, None if result.errors is None else priorities_of(result.errors))
             metrics.add(states, version)
             with clock("params"):
-                if newer := self._source.poll():
-                    version, params = newer.version, self._prepare(newer.params)
+                version, params = self.source.poll() or (version, params)
             if clock.elapsed_s >= REPORT_EVERY_S:
-                self._report(self._name, metrics.flush() | clock.flush())
-        self._report(self._name, metrics.flush() | clock.flush())
+                self.report(self.name, metrics.flush() | clock.flush())
+        self.report(self.name, metrics.flush() | clock.flush())
 
 
 class _Metrics:

@@ -9,7 +9,6 @@ history of H rows: a row is one move of all games, and a game occupies consecuti
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +21,8 @@ from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState, Move, Params, Sample, StoredState
 from podzero.envs import pack_states
 
-_Pair = tuple[jax.Array, jax.Array]
+_Later = tuple[jax.Array, jax.Array, jax.Array]
+"""The rest of B games: outcome and lambda-return for each player, `[P, B]`, and whether a limit ends it."""
 
 
 class Plies(NamedTuple):
@@ -66,101 +66,50 @@ class HistoryTargets(NamedTuple):
 
 
 def targets_of(plies: Plies, config: ActorsConfig, discount: float, values: int = 1) -> HistoryTargets:
-    """The targets of all positions, as `podzero.actors.assembly` defines them.
+    """The targets of all positions of a history, as `podzero.actors.assembly` defines them.
 
-    Args:
-      plies: `[H, ...]`.
-      config: `td_lambda` and `root_value_weight`.
-      discount: discount per move.
-      values: `EnvSpec.values`.
+    Where each player has a value (`values`, of `EnvSpec`), targets are outcomes: `td_lambda` is 1.
     """
     rows, batch = plies.done.shape
+    players = plies.rewards.shape[1]
     assert plies.value.shape == plies.player.shape == (rows, batch)
-    assert plies.rewards.shape == (rows, max(2, values), batch)
-    truncated = in_game(jnp.logical_or, plies.done & plies.truncated, plies.done)
-    if values > 1:
-        each = _outcomes_of_all(plies, discount)
-        return HistoryTargets(
-            jnp.clip(each, -1.0, 1.0), each[:, 0], each[:, 0], truncated, _moves_left(plies), _replies(plies)
-        )  # fmt: skip
-    mine = jnp.arange(2)[:, None] == plies.player[:, None]
+    assert players == max(2, values)
+    mine = jnp.arange(players)[:, None] == plies.player[:, None]
     value = jnp.where(mine, plies.value[:, None], -plies.value[:, None])
-    cut = (plies.done & plies.truncated)[:, None]
+    cut = plies.done & plies.truncated
     # A truncated game has no outcome: the root value of its last position replaces the rewards that would follow.
-    rewards = jnp.where(cut, value, plies.rewards)
+    rewards = jnp.where(cut[:, None], value, plies.rewards)
 
-    def returns(td_lambda: float) -> jax.Array:
-        def step(later: jax.Array, ply: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-            reward, value, done, mine = ply
-            now = reward + discount * jnp.where(done, 0.0, later)
-            return (1.0 - td_lambda) * value + td_lambda * now, jnp.sum(jnp.where(mine, now, 0.0), axis=0)
+    def step(later: _Later, ply: tuple[jax.Array, ...]) -> tuple[_Later, _Later]:
+        reward, value, done, cut = ply
+        # Backwards in time: `done` keeps what follows in the column, the next game, out of this one.
+        outcome, bootstrap, truncated = (jnp.where(done, jnp.zeros_like(leaf), leaf) for leaf in later)
+        outcome, returns = reward + discount * outcome, reward + discount * bootstrap
+        bootstrap = (1.0 - config.td_lambda) * value + config.td_lambda * returns
+        return (outcome, bootstrap, truncated | cut), (outcome, returns, truncated | cut)
 
-        # Backwards in time; `done` keeps the return of the column's next game out of this one.
-        xs = (rewards, value, plies.done, mine)
-        own: jax.Array = jax.lax.scan(step, jnp.zeros_like(rewards[0]), xs, reverse=True)[1]
-        return own
-
-    outcome, lambda_return = returns(1.0), returns(config.td_lambda)
-    mixed = config.root_value_weight * plies.value + (1.0 - config.root_value_weight) * lambda_return
+    start = (jnp.zeros_like(rewards[0]), jnp.zeros_like(rewards[0]), jnp.zeros_like(cut[0]))
+    outcomes, returns, truncated = jax.lax.scan(step, start, (rewards, value, plies.done, cut), reverse=True)[1]
+    # From the player to move on, in the order of the players' numbers.
+    order = (plies.player[:, None] + jnp.arange(players)[:, None]) % players
+    outcomes, returns = (jnp.take_along_axis(each, order, axis=1) for each in (outcomes, returns))
+    mixed = config.root_value_weight * plies.value + (1.0 - config.root_value_weight) * returns[:, 0]
+    next_action, next_player = (jnp.roll(leaf, -1, axis=0) for leaf in (plies.action, plies.player))
     return HistoryTargets(
-        jnp.clip(mixed, -1.0, 1.0), outcome, lambda_return, truncated, _moves_left(plies), _replies(plies)
-    )  # fmt: skip
-
-
-def _outcomes_of_all(plies: Plies, discount: float) -> jax.Array:
-    """`outcomes_of_all` of `podzero.actors.assembly`, `[H, P, B]`."""
-    count = plies.rewards.shape[1]
-
-    def step(later: jax.Array, ply: tuple[jax.Array, ...]) -> _Pair:
-        reward, done, place = ply
-        now = reward + discount * jnp.where(done, 0.0, later)
-        return now, jnp.take_along_axis(now, place, axis=0)
-
-    place = (plies.player[:, None] + jnp.arange(count)[:, None]) % count
-    start, xs = jnp.zeros_like(plies.rewards[0]), (plies.rewards, plies.done, place)
-    each: jax.Array = jax.lax.scan(step, start, xs, reverse=True)[1]
-    return each
+        value=jnp.clip(outcomes if values > 1 else mixed, -1.0, 1.0),
+        outcome=outcomes[:, 0],
+        lambda_return=returns[:, 0],
+        truncated=truncated,
+        moves_left=jnp.where(truncated, -1, ends(plies.done) - jnp.arange(rows, dtype=jnp.int32)[:, None] + 1),
+        # The next action of the same game is a reply only if the opponent takes it.
+        reply=jnp.where(~plies.done & (next_player != plies.player), next_action, -1),
+    )
 
 
 def ends(done: jax.Array) -> jax.Array:
     """The row in which the game of each position ends, `[H, B]` int32; H if it is unfinished."""
     rows = jnp.arange(len(done), dtype=jnp.int32)[:, None]
     return jax.lax.cummin(jnp.where(done, rows, len(done)), axis=0, reverse=True)
-
-
-def in_game(combine: Callable[[jax.Array, jax.Array], jax.Array], values: jax.Array, done: jax.Array) -> jax.Array:
-    """For each position, the values `[H, B]` of its whole game combined; undefined in unfinished games."""
-    assert values.shape == done.shape
-
-    def forward(before: _Pair, ply: _Pair) -> tuple[_Pair, jax.Array]:
-        (total, ended), (value, done) = before, ply
-        total = jnp.where(ended, value, combine(total, value))
-        return (total, done), total
-
-    def backward(after: jax.Array, ply: _Pair) -> _Pair:
-        total, done = ply
-        whole = jnp.where(done, total, after)
-        return whole, whole
-
-    # Forwards, each row gets what its game has so far; backwards, the last row's total spreads over the game.
-    start = (jnp.zeros_like(values[0]), jnp.ones_like(done[0]))
-    running = jax.lax.scan(forward, start, (values, done))[1]
-    whole: jax.Array = jax.lax.scan(backward, jnp.zeros_like(values[0]), (running, done), reverse=True)[1]
-    return whole
-
-
-def _moves_left(plies: Plies) -> jax.Array:
-    end = ends(plies.done)
-    unknown = in_game(jnp.logical_or, plies.done & plies.truncated, plies.done)
-    left = end - jnp.arange(len(end), dtype=jnp.int32)[:, None] + 1
-    return jnp.where(unknown, -1, left)
-
-
-def _replies(plies: Plies) -> jax.Array:
-    """The next action of the same game if the other player takes it, else -1."""
-    action, player = (jnp.roll(leaf, -1, axis=0) for leaf in (plies.action, plies.player))
-    replied = ~plies.done & (player != plies.player)
-    return jnp.where(replied, action, -1)
 
 
 class RolloutState(NamedTuple):
@@ -195,16 +144,7 @@ class Finished(NamedTuple):
 
 
 class RolloutCore:
-    """Plays T moves of B games on one chip; `init`, `play` and `take` are pure functions that can be jitted.
-
-    Args:
-      core: plays one move.
-      env: the game.
-      experiment: the experiment.
-
-    Raises:
-      ConfigError: the game has no limit on its length.
-    """
+    """Plays T moves of B games on one chip; `init`, `play` and `take` are pure functions that can be jitted."""
 
     def __init__(self, core: SelfPlayCore, env: Env, experiment: Experiment) -> None:
         if env.spec.max_plies is None:

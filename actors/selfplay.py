@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import jax
 import numpy as np
@@ -25,41 +26,29 @@ GRACE_S = 3.0
 """Time in which actors that are asked to stop may end their moves, before their waits are interrupted."""
 
 
+@dataclass(eq=False)
 class SelfPlayActor:
-    """Plays `actors.games` games in parallel and writes the finished ones to replay.
+    """Plays `actors.games` games in parallel and writes the finished ones to replay."""
 
-    Args:
-      experiment: its sections `actors`, `search`, `replay` and `env` are used.
-      name: the actor's name in metrics and messages, such as `actor-0`.
-      seed: the actor's seed, which differs between actors and between restarts.
-      core: plays one move of all games.
-      fold: converts published parameters for the search, once per version.
-      clients: the actor's connections.
-      opponents: the players that have one side of some games.
-    """
+    experiment: Experiment
+    name: str
+    """Its name in metrics and messages, such as `actor-0`."""
+    seed: int
+    """It differs between actors and between restarts."""
+    core: SelfPlayCore
+    """Plays one move of all games."""
+    clients: ActorClients
+    """Its connections; the parameters are those of the core."""
+    opponents: Sequence[Opponent] = ()
+    """The players that have one side of some games."""
 
-    def __init__(
-        self,
-        *,
-        experiment: Experiment,
-        name: str,
-        seed: int,
-        core: SelfPlayCore,
-        fold: Callable[[Params], Params],
-        clients: ActorClients,
-        opponents: Sequence[Opponent] = (),
-    ) -> None:
-        self._experiment = experiment
-        self._name = name
-        self._seed = seed
-        self._key = jax.random.key(seed)
-        self._values = core.values
-        self._init = jax.jit(core.init)
-        self._opposed = OpposedGames(core, experiment.actors.games, opponents) if opponents else None
-        self._move = self._opposed.move if self._opposed else jax.jit(core.move, donate_argnums=1)
-        self._fold = fold
-        self._clients = clients
-        self._faults = faults_of(experiment.env)
+    def __post_init__(self) -> None:
+        self._key = jax.random.key(self.seed)
+        self._init = jax.jit(self.core.init)
+        games, opponents = self.experiment.actors.games, self.opponents
+        self._opposed = OpposedGames(self.core, games, opponents) if opponents else None
+        self._move = self._opposed.move if self._opposed else jax.jit(self.core.move, donate_argnums=1)
+        self._faults = faults_of(self.experiment.env)
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -73,24 +62,24 @@ class SelfPlayActor:
           EnvironmentFailed: games on the host failed more often in a row than `env.max_failures` allows.
         """
         self._stopping.clear()
-        experiment = self._experiment
         clock = StageClock()
-        metrics = SelfPlayMetrics(experiment.actors.games, self._faults.total)
+        metrics = SelfPlayMetrics(self.experiment.actors.games, self._faults.total)
         assembler = self._assembler()
-        shuffler: SampleShuffler[Positions] = SampleShuffler(experiment.replay.samples_per_item, [self._seed, 1])
+        per_item = self.experiment.replay.samples_per_item
+        shuffler: SampleShuffler[Positions] = SampleShuffler(per_item, [self.seed, 1])
 
         def report() -> None:
             scores = self._opposed.flush() if self._opposed else {}
-            self._clients.report(self._name, metrics.flush(self._faults.total) | clock.flush() | scores)
+            self.clients.report(self.name, metrics.flush(self._faults.total) | clock.flush() | scores)
 
         try:
             state = self._start_games()
             with clock("wait_params"):
-                if (first := first_params(self._clients.source, self._stopping)) is None:
+                if (first := first_params(self.clients.source, self._stopping)) is None:
                     return
-                version, params = first.version, self._fold(first.params)
+                version, params = first
             while not self._stopping.is_set():
-                if clock.elapsed_s >= self._clients.report_every_s:
+                if clock.elapsed_s >= self.clients.report_every_s:
                     report()
                 try:
                     state, move = self._play_move(params, state, shuffler, clock)
@@ -105,8 +94,7 @@ class SelfPlayActor:
                 if games:
                     self._faults.completed()
                 with clock("params"):
-                    if newer := self._clients.source.poll():
-                        version, params = newer.version, self._fold(newer.params)
+                    version, params = self.clients.source.poll() or (version, params)
         finally:
             # Also after too many failures, which this report counts.
             report()
@@ -120,11 +108,7 @@ class SelfPlayActor:
         shuffler: SampleShuffler[Positions],
         clock: StageClock,
     ) -> tuple[SelfPlayState, Move]:
-        """Plays one move of all games; meanwhile writes the games that had ended before it.
-
-        Raises:
-          SimulatorError: a game on the host failed.
-        """
+        """Plays one move of all games; meanwhile writes the games that had ended before it."""
         with simulator_errors():
             # Dispatch is asynchronous: `_move` returns at once, and the host writes while the device searches.
             with clock("search"):
@@ -139,7 +123,7 @@ class SelfPlayActor:
             self._opposed.count(move)
         metrics.add(
             moves=1,
-            evaluations=1 + self._experiment.search.simulations,
+            evaluations=1 + self.experiment.search.simulations,
             samples=sum(len(game.samples.version) for game in games),
             plies=sum(game.plies for game in games),
             games=len(games),
@@ -150,24 +134,17 @@ class SelfPlayActor:
         )
 
     def _assembler(self) -> GameAssembler:
-        experiment = self._experiment
+        experiment = self.experiment
         return GameAssembler(
-            experiment.actors,
-            experiment.env.discount,
-            auxiliary_targets=experiment.has_auxiliary_heads,
-            values=self._values,
+            experiment.actors, experiment.env.discount, experiment.has_auxiliary_heads, self.core.values
         )
 
     def _start_games(self, error: SimulatorError | None = None) -> SelfPlayState:
-        """Starts new games, after an `error` in place of all running ones.
-
-        Raises:
-          EnvironmentFailed: games on the host failed more often in a row than `env.max_failures` allows.
-        """
+        """Starts new games, after an `error` in place of all running ones."""
         while True:
             if error is not None:
                 # All games of the batch are lost, since they are stepped together.
-                self._faults.add(str(error), episodes=self._experiment.actors.games)
+                self._faults.add(str(error), episodes=self.experiment.actors.games)
             try:
                 with simulator_errors():
                     state: SelfPlayState = self._init(jax.random.fold_in(self._key, self._faults.total))
@@ -179,43 +156,36 @@ class SelfPlayActor:
 
     def _write(self, positions: Positions | None) -> None:
         if positions is not None:
-            self._clients.write(*positions)
+            self.clients.write(*positions)
 
 
+@dataclass(eq=False)
 class ActorGroups:
-    """Runs several actors in one process: while one waits for evaluations, the others search.
+    """Runs several actors in one process: while one waits for evaluations, the others search."""
 
-    Args:
-      actors: the actors, each with its own games.
-      interrupt: interrupts the actors' waits.
-      cause: returns the error behind a failed actor, if it is known.
-    """
+    actors: Sequence[SelfPlayActor]
+    """The actors, each with its own games."""
+    interrupt: Callable[[], None]
+    """Interrupts the actors' waits."""
+    cause: Callable[[], Exception | None]
+    """Returns the error behind a failed actor, if it is known."""
 
-    def __init__(
-        self, actors: Sequence[SelfPlayActor], interrupt: Callable[[], None], cause: Callable[[], Exception | None]
-    ) -> None:
-        self._actors = actors
-        self._interrupt = interrupt
-        self._cause = cause
+    def __post_init__(self) -> None:
         self._stopping = threading.Event()
         self._failures: list[Exception] = []
 
     def run(self) -> None:
-        """Plays until `stop` is called.
-
-        Raises:
-          Exception: the error of the first actor that failed; the others are stopped.
-        """
+        """Plays until `stop` is called, or an actor fails; then stops the others and raises its error."""
         threads = [
             threading.Thread(target=self._run, args=(actor,), name=f"games-{number}", daemon=True)
-            for number, actor in enumerate(self._actors)
+            for number, actor in enumerate(self.actors)
         ]
         for thread in threads:
             thread.start()
         self._stopping.wait()
         for thread in threads:
             thread.join(GRACE_S)
-        self._interrupt()
+        self.interrupt()
         for thread in threads:
             thread.join()
         if self._failures:
@@ -223,7 +193,7 @@ class ActorGroups:
 
     def stop(self) -> None:
         """Ends `run` after the current moves, at the latest after `GRACE_S`; thread-safe, returns at once."""
-        for actor in self._actors:
+        for actor in self.actors:
             actor.stop()
         self._stopping.set()
 
@@ -235,6 +205,6 @@ class ActorGroups:
                 log.info("games that waited for an inference server at the end are lost")
             else:
                 # JAX keeps only the text of an error raised in a callback, so the error itself comes from `cause`.
-                self._failures.append(self._cause() or failure)
+                self._failures.append(self.cause() or failure)
         finally:
             self.stop()

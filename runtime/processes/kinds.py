@@ -174,19 +174,19 @@ class ReanalysisProcess(Process):
         from podzero.actors import ReanalysisActor
         from podzero.actors.build import make_reanalysis
         from podzero.envs import spec_of
+        from podzero.inference import FoldedSource
         from podzero.replay import REANALYSED, make_state_reader, make_writer
 
         experiment = self.context.experiment
         spec, shards = spec_of(experiment.env), self.replay.addresses(self)
         seed = seed_of(experiment.seed, experiment.actors.count + self.index, self.attempt)
-        reanalyse, prepare = make_reanalysis(experiment, seed)
+        reanalyse, fold = make_reanalysis(experiment, seed)
         self._states = make_state_reader(shards, spec, experiment)
         return ReanalysisActor(
             experiment=experiment,
             name=self.name,
             reanalyse=reanalyse,
-            prepare=prepare,
-            source=self.parameters.source(self),
+            source=FoldedSource(self.parameters.source(self), fold),
             states=self._states,
             writer=make_writer(shards, spec, experiment, near=own_address(), table=REANALYSED),
             report=self.reports.report,

@@ -35,7 +35,7 @@ def actor_for(experiment, devices, clients):
     core = SelfPlayCore(env, search, each)
     rollouts = RolloutCore(core, env, experiment.model_copy(update={"actors": each}))
     return core, DeviceActor(
-        experiment=experiment, name="actor-0", seed=5, core=rollouts, devices=devices, fold=lambda p: p, clients=clients
+        experiment=experiment, name="actor-0", seed=5, core=rollouts, devices=devices, clients=clients
     )
 
 

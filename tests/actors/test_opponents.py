@@ -79,7 +79,6 @@ def played():
         name="actor-0",
         seed=0,
         core=SelfPlayCore(ENV, first_legal(ENV), experiment.actors),
-        fold=lambda params: params,
         clients=ActorClients(Source(), writer, lambda name, report: reports.append(report)),
         opponents=[Opponent("last", 1.0, last_legal)],
     )

@@ -103,7 +103,6 @@ def reanalyse(experiment):
             experiment=experiment,
             name="reanalyser-0",
             reanalyse=reanalyse,
-            prepare=lambda params: ("prepared", params),
             source=Source(),
             states=states,
             writer=writer,
@@ -118,8 +117,7 @@ def reanalyse(experiment):
 
 def test_each_batch_is_searched_once_with_the_newest_parameters(reanalyse):
     searches, writer, _ = reanalyse(iter([states_of(1)] * 4))
-    old, new = ("prepared", 0.5), ("prepared", 0.75)
-    assert searches == [(old, 3, 1), (old, 3, 2), (new, 7, 3), (new, 7, 4)]
+    assert searches == [(0.5, 3, 1), (0.5, 3, 2), (0.75, 7, 3), (0.75, 7, 4)]
     assert [each.version.tolist() for each in writer.written] == [[3] * 4, [3] * 4, [7] * 4, [7] * 4]
     np.testing.assert_array_equal(writer.priorities[0], priorities_of(np.full(4, 0.25)))
 
@@ -162,7 +160,6 @@ def test_self_play_writes_the_states_of_its_samples_before_the_samples(experimen
         name="actor-0",
         seed=0,
         core=SelfPlayCore(env, first_legal(env), experiment.actors, keep_states=True),
-        fold=lambda params: params,
         clients=ActorClients(Source(), writer, lambda name, metrics: None, states),
     )
     writer.enough = actor.stop

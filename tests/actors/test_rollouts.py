@@ -9,7 +9,7 @@ import pytest
 
 from podzero.actors import RolloutCore, SelfPlayCore, assembly
 from podzero.actors.assembly import GameAssembler
-from podzero.actors.rollouts import Plies, ends, in_game, targets_of
+from podzero.actors.rollouts import Plies, ends, targets_of
 from podzero.config import ActorsConfig, Experiment
 from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec, SearchResult
@@ -147,9 +147,7 @@ def test_targets_are_those_of_the_host(td_lambda, weight, discount):
         np.testing.assert_array_equal(found.reply[rows, column], auxiliary["reply"])
 
 
-def test_positions_know_where_their_game_ends_and_what_its_values_sum_to():
+def test_positions_know_where_their_game_ends():
     """Two games in the first column; the one in the second is unfinished."""
     done = jnp.array([[False, False], [True, False], [False, False], [True, False]])
-    values = jnp.array([[1.0, 9.0], [2.0, 9.0], [3.0, 9.0], [4.0, 9.0]])
     np.testing.assert_array_equal(ends(done), [[1, 4], [1, 4], [3, 4], [3, 4]])
-    np.testing.assert_array_equal(in_game(jnp.add, values, done)[:, 0], [3, 3, 7, 7])

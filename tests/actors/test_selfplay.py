@@ -78,7 +78,6 @@ def play(every, fault, writes, max_failures=3, timeout_s=60.0):
         name="actor-0",
         seed=0,
         core=SelfPlayCore(env, first_legal(env), experiment.actors),
-        fold=lambda params: params,
         clients=ActorClients(Source(), writer, lambda name, reported: metrics.append(reported)),
     )
     writer.enough = actor.stop

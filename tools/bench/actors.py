@@ -267,7 +267,6 @@ class _Players:
             name=f"actor-{seed}",
             seed=seed,
             core=self._core,
-            fold=lambda params: params,
             clients=ActorClients(self._source, writer, report=lambda worker, metrics: None),
         )
         thread = threading.Thread(target=actor.run, name=f"actor-{seed}", daemon=True)

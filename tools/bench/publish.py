@@ -155,6 +155,7 @@ class ActorProbe:
 
         from podzero.actors import ActorClients, SelfPlayActor
         from podzero.actors.build import actor_parts
+        from podzero.actors.clients import FoldedSource
         from podzero.runtime.params import RayParamSource
 
         core, fold, _ = actor_parts(experiment)
@@ -175,8 +176,7 @@ class ActorProbe:
             name=name,
             seed=experiment.seed,
             core=core,
-            fold=stamped,
-            clients=ActorClients(source=self, writer=self, report=lambda worker, metrics: None),
+            clients=ActorClients(FoldedSource(self, stamped), writer=self, report=lambda worker, metrics: None),
         )
 
     def wait(self, timeout_s: float) -> Versioned:

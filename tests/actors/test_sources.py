@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from podzero.actors.clients import BackgroundSource, FoldedSource
 from podzero.core.types import Versioned
-from podzero.inference import BackgroundSource
 
 
 class Source:
@@ -113,3 +113,8 @@ def test_preparations_take_no_more_than_their_share_of_the_time(monkeypatch):
     assert background.poll() is None
     assert poll_until_there_is_one(background) == Versioned(4, "FOUR")
     assert prepared == ["two", "four"]
+
+
+def test_folded_parameters_keep_their_version():
+    source = FoldedSource(Source(), str.upper)
+    assert source.wait(10.0) == Versioned(1, "ONE")
