@@ -28,8 +28,8 @@ from podzero.envs import make_env
 from podzero.evaluation.positions import MAX_PLY, random_games
 from podzero.evaluation.solvers import game_values, make_solver
 from podzero.files.workdir import Workdir
-from podzero.learner.build import learner_parts
-from podzero.learner.step import Training, make_training, with_progress
+from podzero.learner.build import Training, learner_parts, make_training
+from podzero.learner.step import with_progress
 from podzero.networks.snapshots import save_snapshot
 
 EXPERIMENT = "connect_four"

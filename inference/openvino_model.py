@@ -47,9 +47,6 @@ class CpuCompiler:
     Args:
       threads: compute threads.
       precision: precision of everything that is not quantized.
-
-    Raises:
-      ConfigError: OpenVINO is not installed.
     """
 
     def __init__(self, threads: int, precision: Literal["f32", "bf16"]) -> None:

@@ -46,9 +46,6 @@ class QuantizedNetwork:
       threads: OpenVINO's compute threads.
       batch: positions that a search evaluates at once.
       positions: `calibration_size` positions for the first calibration and comparison.
-
-    Raises:
-      ConfigError: OpenVINO is not installed.
     """
 
     def __init__(

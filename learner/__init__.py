@@ -3,6 +3,8 @@
 `Learner` is the training loop; it uses replay and actors only through protocols.
 """
 
+from podzero.learner.build import Training as Training
+from podzero.learner.build import make_training as make_training
 from podzero.learner.checkpoints import CheckpointDamaged as CheckpointDamaged
 from podzero.learner.checkpoints import CheckpointMismatch as CheckpointMismatch
 from podzero.learner.devices import check_chips as check_chips
@@ -14,5 +16,3 @@ from podzero.learner.hosts import join as join
 from podzero.learner.learner import Learner as Learner
 from podzero.learner.metrics import TrainingDiverged as TrainingDiverged
 from podzero.learner.publishing import Prefetcher as Prefetcher
-from podzero.learner.step import Training as Training
-from podzero.learner.step import make_training as make_training

@@ -16,10 +16,10 @@ from jax.sharding import Mesh
 from podzero.config import Experiment, LearnerConfig, MeshConfig, ModelNetworkConfig
 from podzero.config.samples import sample_like, with_axes
 from podzero.core.types import Batch, EnvSpec, ModelNetwork, Network, Params, Sample, Symmetry, Window
+from podzero.learner.build import Training, make_training
 from podzero.learner.devices import device_summary
 from podzero.learner.metrics import ChipMetrics
 from podzero.learner.objectives import Objective, make_objective
-from podzero.learner.step import Training, make_training
 from podzero.networks import make_network
 
 log = logging.getLogger(__name__)

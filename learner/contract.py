@@ -18,8 +18,7 @@ from podzero.learner.losses import LossOutput
 from podzero.learner.objectives import Objective, make_objective
 from podzero.learner.optimizers import own_optimizer
 from podzero.learner.sharding import leaf_names
-from podzero.learner.teacher import read_teacher
-from podzero.learner.warm_start import read_warm_start
+from podzero.learner.trained_agents import read_teacher, read_warm_start
 from podzero.networks import trainable_network
 
 _STEPS = 3

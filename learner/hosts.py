@@ -138,12 +138,7 @@ class MultiHost:
         self._sign_at = self._look_at = -math.inf
 
     def compare(self, experiment: Experiment) -> None:
-        """Checks that this host has the experiment of host 0.
-
-        Raises:
-          ConfigError: the experiments differ; the message lists the differences.
-          HostLost: host 0 did not publish its experiment.
-        """
+        """Checks that this host has the experiment of host 0."""
         if self._rank == 0:
             self._write(lambda: self._client.key_value_set("podzero/experiment", experiment.model_dump_json()))
             return
@@ -246,11 +241,7 @@ class MultiHost:
             self._read(lambda: self._client.key_value_set(key, str(now), allow_overwrite=True))
 
     def _check_silence(self, ranks: Sequence[int], awaited: str) -> None:
-        """Looks for signs of life of other hosts, and logs a long wait for them.
-
-        Raises:
-          HostLost: some of them have given none for too long.
-        """
+        """Looks for signs of life of other hosts, and logs a long wait for them."""
         now, wait = time.monotonic(), self._wait
         assert wait is not None
         if now < self._look_at:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from podzero.config import Experiment
 from podzero.core.clock import REPORT_EVERY_S, Progress, StageClock
 from podzero.core.protocols import ParamSink, ReplayReader, Report
 from podzero.core.types import Batch, EnvSpec, Keys, ModelNetwork, Network, Symmetry, Versioned
+from podzero.learner.build import make_training
 from podzero.learner.calibration import chip_metrics
 from podzero.learner.checkpoints import LearnerCheckpoints
 from podzero.learner.devices import DeviceClock, memory_metrics
@@ -24,14 +26,12 @@ from podzero.learner.hosts import Command, HostSync, SingleHost
 from podzero.learner.metrics import LearnerMetrics
 from podzero.learner.publishing import Prefetcher, Publisher
 from podzero.learner.sharding import local_part
-from podzero.learner.step import StepSums, TrainState, make_training, with_progress
-from podzero.learner.warm_start import read_warm_start, warm_started
+from podzero.learner.step import StepSums, TrainState, with_progress
+from podzero.learner.trained_agents import read_warm_start, warm_started
 
 log = logging.getLogger(__name__)
 
 CHECKPOINT_TIMEOUT_S = 600.0
-_KEPT_SAVES = 8
-"""Number of completed saves that are remembered, for requests that come late."""
 _POLL_S = 0.1
 """How often the loop, while it waits for replay, checks whether to stop, checkpoint or report."""
 
@@ -123,7 +123,8 @@ class Learner:
         start = read_warm_start(init_from, state.params)
         if jax.process_index() == 0:
             log.info(start.summary())
-        return warm_started(state, start)
+        # The optimizer and the step stay as they are.
+        return replace(state, params=warm_started(state.params, start), ema=warm_started(state.ema, start))
 
     def run(self) -> None:
         """Trains in whole dispatches until `stop` is called or `stop.steps` are reached, earlier runs included.
@@ -183,8 +184,6 @@ class Learner:
           a future of the saved step, which resolves when this host's files are complete.
         """
         with self._lock:
-            for old in [folder for folder, future in self._saves.items() if future.done()][:-_KEPT_SAVES]:
-                del self._saves[old]
             future = self._saves.setdefault(folder, Future())
             ended = self._ended
         if ended and _waiting(future):

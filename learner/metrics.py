@@ -43,11 +43,7 @@ class LearnerMetrics:
         self._reset()
 
     def add(self, sums: StepSums) -> None:
-        """Adds the sums of one dispatch, after the device has computed them.
-
-        Raises:
-          TrainingDiverged: `MAX_SKIPPED_IN_A_ROW` consecutive steps were skipped.
-        """
+        """Adds the sums of one dispatch, after the device has computed them."""
         host: StepSums = jax.device_get(sums)
         for name, total in _named(host).items():
             self._sums[name] = self._sums.get(name, 0.0) + total

@@ -16,7 +16,7 @@ from podzero.core.errors import ConfigError
 from podzero.core.types import Array, Batch, EnvSpec, ModelNetwork, Network, Params, Sample, Symmetry, Window
 from podzero.learner.losses import LossOutput, alphazero_loss
 from podzero.learner.muzero import muzero_loss
-from podzero.learner.teacher import Teach, add_nothing, read_teacher, soft_targets_of
+from podzero.learner.trained_agents import Teach, add_nothing, read_teacher, soft_targets_of
 
 
 class Objective(NamedTuple):
@@ -43,12 +43,7 @@ class Objective(NamedTuple):
 def make_objective(
     experiment: Experiment, network: Network | ModelNetwork, spec: EnvSpec, symmetries: Sequence[Symmetry]
 ) -> Objective:
-    """The objective of an experiment; `network` is a `ModelNetwork` if `experiment.learns_model`.
-
-    Raises:
-      ConfigError: see `own_objective` and `read_teacher`.
-      SnapshotError: see `read_teacher`.
-    """
+    """The objective of an experiment; `network` is a `ModelNetwork` if `experiment.learns_model`."""
     config = experiment.learner
     if isinstance(network, ModelNetwork):
         objective = muzero_objective(network, experiment.muzero, config.value_weight, experiment.env.discount)
@@ -86,13 +81,7 @@ def muzero_objective(network: ModelNetwork, config: MuZeroConfig, value_weight: 
 
 
 def own_objective(config: OwnObjectiveConfig, objective: Objective, network: Network | ModelNetwork) -> Objective:
-    """`objective` with the loss that `config.name` names.
-
-    Raises:
-      ConfigError: it cannot be imported, its file is not that of the experiment, it does not take the experiment's
-        arguments, or it does not return a function. The loss raises it if the user's code fails while it is traced, or
-        returns something of another form than `LossOutput`.
-    """
+    """`objective` with the loss that `config.name` names."""
     code = own_code(config, "learner.objective", offered=("objective", "network"))
     made = code.make_function(
         {"objective": objective, "network": network},
@@ -108,11 +97,7 @@ def own_objective(config: OwnObjectiveConfig, objective: Objective, network: Net
 
 
 def _of_form(output: object, batch: Batch, where: str) -> LossOutput:
-    """The output in float32.
-
-    Raises:
-      ConfigError: it is not a `LossOutput`, or an array has another shape.
-    """
+    """The output in float32."""
     if not isinstance(output, LossOutput):
         raise ConfigError(f"{where}: its loss returned a {type(output).__name__}; expected a LossOutput")
     shapes = {"total": (), "errors": jnp.shape(batch.samples.version)} | dict.fromkeys(output.metrics, ())

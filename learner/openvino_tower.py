@@ -35,9 +35,6 @@ def make_tower(threads: int) -> Tower:
 
     Args:
       threads: OpenVINO's compute threads.
-
-    Raises:
-      ConfigError: OpenVINO is not installed.
     """
     compiler, one_at_a_time = CpuCompiler(threads, "bf16"), threading.Lock()
 
@@ -180,9 +177,6 @@ def host_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
     """The network `resnet` for training on a CPU, equal to `make_network` up to bfloat16 rounding.
 
     If JAX has an accelerator or several devices, XLA computes the whole network instead.
-
-    Raises:
-      ConfigError: OpenVINO is not installed, or the observations are not boards.
     """
     network, heads = make_network(config, spec), Heads(spec.num_actions, config.value_hidden, values=spec.values)
     tower = make_tower(threads=len(os.sched_getaffinity(0)))

@@ -59,9 +59,6 @@ def make_optimizer(config: AnyOptimizerConfig, frozen: Sequence[str] = ()) -> op
     Args:
       config: the section `learner.optimizer`.
       frozen: regular expressions; parameters whose paths match one get neither gradient nor weight decay.
-
-    Raises:
-      ConfigError: see `own_optimizer`.
     """
     inner = own_optimizer(config) if isinstance(config, OwnOptimizerConfig) else _optimizer(config)
     clipped = optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), inner)
@@ -78,12 +75,7 @@ def matching(params: Any, patterns: Sequence[str]) -> Any:
 
 
 def own_optimizer(config: OwnOptimizerConfig) -> optax.GradientTransformation:
-    """The transformation that `config.name` names; an argument `learning_rate` is 1.
-
-    Raises:
-      ConfigError: it cannot be imported, its file is not that of the experiment, it does not take the experiment's
-        arguments, or it returns something else. `init` and `update` raise it if the user's code fails.
-    """
+    """The transformation that `config.name` names; an argument `learning_rate` is 1."""
     code = own_code(config, "learner.optimizer", offered=("learning_rate",))
     made = code.make({"learning_rate": 1.0})
     if not isinstance(made, optax.GradientTransformation):

@@ -35,11 +35,7 @@ _MIN_FSDP_SIZE = 2**14
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The learner's mesh over the devices of all hosts, or over `devices`.
-
-    Raises:
-      ConfigError: the number of devices does not fit the configured mesh.
-    """
+    """The learner's mesh over the devices of all hosts, or over `devices`."""
     found = list(devices if devices is not None else jax.devices())
     data = config.data if config.data > 0 else len(found) // config.model
     if data * config.model == len(found):
@@ -67,11 +63,7 @@ def _check_hosts(model: int, devices: Sequence[jax.Device]) -> None:
 
 
 def check_batch(config: LearnerConfig, mesh: Mesh) -> None:
-    """Checks that the devices of the `data` axis get equal parts of each microbatch.
-
-    Raises:
-      ConfigError: the batch cannot be split; the message names the nearest sizes that can.
-    """
+    """Checks that the devices of the `data` axis get equal parts of each microbatch."""
     data, size = mesh.shape["data"], config.batch_size
     parts = data * config.microbatches
     if size % parts:
@@ -106,11 +98,7 @@ def name_of(path: Any) -> str:
 
 
 def state_shardings(mesh: Mesh, state: Any, config: MeshConfig) -> Any:
-    """A sharding for each leaf of a state (arrays or shapes).
-
-    Raises:
-      ConfigError: a rule splits a dimension that does not exist or that `model` does not divide.
-    """
+    """A sharding for each leaf of a state (arrays or shapes)."""
 
     # Paths of optimizer moments and averaged weights end with the path of their parameter, so rules apply to them too.
     def place(path: Any, leaf: Any) -> NamedSharding:

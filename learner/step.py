@@ -1,11 +1,7 @@
-"""The train state and the train step: K optimizer steps per dispatch, guarded against NaN, with averaged weights.
-
-`make_training` builds the sharded functions that train an experiment.
-"""
+"""The train state and the train step: K optimizer steps per dispatch, guarded against NaN, with averaged weights."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,25 +11,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
-from podzero.config import Experiment
-from podzero.config.samples import UNSEARCHED, sample_like, with_axes
-from podzero.core.errors import ConfigError, nearest
-from podzero.core.types import Array, Batch, EnvSpec, ModelNetwork, Network, Params, Symmetry
+from podzero.config.samples import UNSEARCHED
+from podzero.core.types import Array, Batch, Params
 from podzero.learner.losses import LossOutput
-from podzero.learner.objectives import Objective, make_objective
-from podzero.learner.optimizers import Rate, make_optimizer, make_rate
+from podzero.learner.objectives import Objective
+from podzero.learner.optimizers import Rate
 from podzero.learner.sharding import (
     batch_sharding,
-    check_batch,
-    leaf_names,
-    make_mesh,
-    placed,
     put_batch,
-    put_parameter,
     replicated,
-    state_shardings,
 )
 
 
@@ -250,77 +238,3 @@ def ema_decay_at(step: Array, decay: float) -> jax.Array:
     """`min(decay, (1 + t) / (10 + t))` at step t, so that the random initial weights fade quickly."""
     t = jnp.asarray(step, jnp.float32)
     return jnp.minimum(decay, (1.0 + t) / (10.0 + t))
-
-
-class Training(NamedTuple):
-    """The functions that train one experiment on a mesh."""
-
-    init: Callable[[], TrainState]
-    """Creates the sharded state before the first step, from the experiment's seed, with the teacher."""
-    with_teacher: Callable[[TrainState], TrainState]
-    """Adds the teacher's parameters to a state from a checkpoint."""
-    like: TrainState
-    """Shape, dtype and sharding of each leaf of a state."""
-    mesh: Mesh
-    """The devices."""
-    batch_sharding: NamedSharding
-    """The sharding of a dispatch's batches `[K, B, ...]`."""
-    put: Callable[[Batch], Batch]
-    """Starts the transfer of a dispatch's host batches `[K, B, ...]` to the devices."""
-    step: TrainStep
-    """Trains a state on these batches."""
-
-
-def make_training(
-    experiment: Experiment,
-    network: Network | ModelNetwork,
-    spec: EnvSpec,
-    symmetries: Sequence[Symmetry],
-    devices: Sequence[jax.Device] | None = None,
-) -> Training:
-    """Builds the functions that train an experiment on `devices`, by default on all that JAX finds.
-
-    Raises:
-      ConfigError: the devices or the batch do not fit the mesh, `learner.frozen` matches no parameter, or the teacher
-        is refused (`read_teacher`).
-      SnapshotError: see `read_teacher`.
-    """
-    config = experiment.learner
-    mesh = make_mesh(config.mesh, devices)
-    check_batch(config, mesh)
-    optimizer, rate = make_optimizer(config.optimizer, config.frozen), make_rate(config.optimizer)
-    objective = make_objective(experiment, network, spec, symmetries)
-    init = partial(init_state, objective.init, optimizer, jax.random.key(experiment.seed))
-    # Shapes of the state and names of the metrics are traced, so that nothing is computed or allocated here.
-    shapes = replace(jax.eval_shape(init), teacher=jax.eval_shape(lambda: objective.teacher))
-    _check_frozen(config.frozen, shapes.params)
-    one = Batch(with_axes(sample_like(experiment, spec), 1))
-    metric_names = tuple(jax.eval_shape(objective.taught_loss, shapes.params, shapes.teacher, shapes.step, one).metrics)
-    shardings, batches = state_shardings(mesh, shapes, config.mesh), batch_sharding(mesh)
-    jitted_init = jax.jit(init, out_shardings=replace(shardings, teacher=None))
-
-    def with_teacher(state: TrainState) -> TrainState:
-        return replace(state, teacher=jax.tree.map(put_parameter, objective.teacher, shardings.teacher))
-
-    return Training(
-        init=lambda: with_teacher(jitted_init()),
-        with_teacher=with_teacher,
-        like=placed(shapes, shardings),
-        mesh=mesh,
-        batch_sharding=batches,
-        put=partial(put_batch, sharding=batches),
-        step=make_train_step(
-            TrainStepSpec(objective, metric_names, optimizer, rate, config.ema, config.microbatches), mesh, shardings
-        ),
-    )
-
-
-def _check_frozen(patterns: Sequence[str], params: Params) -> None:
-    """Refuses a pattern that matches no parameter."""
-    names = leaf_names(params)
-    for pattern in patterns:
-        if not any(re.search(pattern, name) for name in names):
-            raise ConfigError(
-                f"learner.frozen: '{pattern}' matches no parameter of the network{nearest(pattern, names)}; they are: "
-                f"{', '.join(names)}"
-            )

@@ -1,20 +1,22 @@
-"""Starts a network with trained parameters: those that match by name and shape are taken, the others stay fresh."""
+"""What a network takes from a trained agent: its first parameters (warm start), or targets (distillation)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from podzero.config import Experiment, LearnerConfig
 from podzero.core.errors import ConfigError
-from podzero.core.types import Params
+from podzero.core.types import Array, Batch, EnvSpec, Network, Params, Sample, SoftTargets
 from podzero.files.players import full_name, trained_player
+from podzero.learner.losses import ILLEGAL_LOGIT
 from podzero.learner.sharding import leaf_names, put_parameter
-from podzero.learner.step import TrainState
-from podzero.networks.snapshots import load_snapshot
+from podzero.networks import make_inference, make_network
+from podzero.networks.snapshots import check_matches, load_snapshot
 
 
 class WarmStart(NamedTuple):
@@ -71,14 +73,77 @@ def _form(leaf: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
     return None if leaf is None else (tuple(leaf.shape), np.dtype(leaf.dtype))
 
 
-def warm_started(state: TrainState, start: WarmStart) -> TrainState:
-    """The state before the first step with the taken parameters; the optimizer and the step stay as they are."""
+def warm_started(params: Params, start: WarmStart) -> Params:
+    """Initial parameters (device arrays) with those taken from the agent in their places."""
+    leaves, structure = jax.tree.flatten(params)
+    taken, pairs = start.taken, zip(leaf_names(params), leaves, strict=True)
+    found = [put_parameter(taken[name], leaf.sharding) if name in taken else leaf for name, leaf in pairs]
+    return jax.tree.unflatten(structure, found)
 
-    def overlaid(params: Params) -> Params:
-        leaves, structure = jax.tree.flatten(params)
-        pairs = zip(leaf_names(params), leaves, strict=True)
-        taken = start.taken
-        found = [put_parameter(taken[name], leaf.sharding) if name in taken else leaf for name, leaf in pairs]
-        return jax.tree.unflatten(structure, found)
 
-    return replace(state, params=overlaid(state.params), ema=overlaid(state.ema))
+Teach = Callable[[Params | None, Array, Batch], Batch]
+"""Takes the teacher's parameters, the learner step and an augmented batch `[B, ...]`; adds the soft targets."""
+
+
+class Teacher(NamedTuple):
+    """A trained agent of the experiment's game."""
+
+    network: Network
+    """Its network, in the form that players evaluate."""
+    params: Params
+    """The parameters of that form, host arrays."""
+
+
+def read_teacher(experiment: Experiment, spec: EnvSpec) -> Teacher | None:
+    """The agent that `experiment.teacher` names; None without one.
+
+    Args:
+      experiment: the experiment of the network that learns.
+      spec: the specification of its environment.
+
+    Raises:
+      ConfigError: there is no such agent, or it cannot play the experiment's game.
+      WorkdirError: its experiment cannot be read.
+      SnapshotError: its snapshot is missing, damaged, or of other observations or actions.
+    """
+    who = experiment.teacher
+    if who is None:
+        return None
+    player = trained_player("teacher", who).at_newest()
+    own = player.workdir.experiment()
+    if own.learns_model or not own.plays(experiment.env.title):
+        raise ConfigError(
+            f"teacher = '{who}' plays {own.env.title} with the network '{own.network.name}', and cannot judge the "
+            f"positions of {experiment.env.title}; expected an agent trained on {experiment.env.title} whose network "
+            "learns no model, or one with network.global_pooling and another board size"
+        )
+    snapshot = load_snapshot(player.workdir.snapshots, player.step)
+    origin = f"teacher = '{full_name(who, player, snapshot.version)}'"
+    check_matches(snapshot.params, make_network(own.network, spec), origin)
+    fold, network = make_inference(own.network, spec)
+    return Teacher(network, jax.device_get(jax.jit(fold)(snapshot.params)))
+
+
+def soft_targets_of(network: Network, config: LearnerConfig) -> Teach:
+    """Adds the policy over the legal actions and the value that a teacher's `network` predicts, with their weight."""
+
+    def teach(params: Params | None, step: Array, batch: Batch) -> Batch:
+        samples = batch.samples
+        assert isinstance(samples, Sample)
+        logits, value = network.apply(params, samples.observation)
+        policy = jax.nn.softmax(jnp.where(samples.legal, logits, ILLEGAL_LOGIT), axis=-1)
+        return batch._replace(soft_targets=SoftTargets(policy, value, teacher_weight_at(step, config)))
+
+    return teach
+
+
+def add_nothing(params: Params | None, step: Array, batch: Batch) -> Batch:
+    """The batch as it is: there is no teacher."""
+    return batch
+
+
+def teacher_weight_at(step: Array, config: LearnerConfig) -> jax.Array:
+    """`teacher_weight * max(0, 1 - t / teacher_steps)` at step t, `[]` float32; constant without `teacher_steps`."""
+    if config.teacher_steps is None:
+        return jnp.float32(config.teacher_weight)
+    return config.teacher_weight * jnp.maximum(0.0, 1.0 - jnp.asarray(step, jnp.float32) / config.teacher_steps)

@@ -100,12 +100,7 @@ class ServerClient:
         self._closed.set()
 
     def await_version(self, timeout_s: float) -> int:
-        """Connects to a server with parameters; returns their version.
-
-        Raises:
-          ConfigError: the servers evaluate another game or network.
-          ServerLost: no server had parameters within `timeout_s`.
-        """
+        """Connects to a server with parameters; returns their version."""
         self._connect(time.monotonic() + timeout_s)
         return self.version
 
@@ -157,11 +152,7 @@ class ServerClient:
                 return answer.evaluations
 
     def _await_answer(self, number: int, positions: int, deadline: float) -> Answer | None:
-        """The answer to a request; without one, disconnects and returns None.
-
-        Raises:
-          MessageError: the server sent what cannot be used.
-        """
+        """The answer to a request; without one, disconnects and returns None."""
         until, silence = self._patience(deadline)
         while frames := self._receive(until):
             if frames[0] == ANSWER:
@@ -304,11 +295,7 @@ class ServedParams:
         self._returned = -1
 
     def wait(self, timeout_s: float) -> Versioned:
-        """Waits until a server has parameters and returns their version.
-
-        Raises:
-          ConfigError, ServerLost: see `ServerClient.await_version`.
-        """
+        """Waits until a server has parameters and returns their version."""
         self._returned = self._client.await_version(timeout_s)
         return Versioned(self._returned, np.int32(self._returned))
 

@@ -47,9 +47,6 @@ class NetworkDevice:
       devices: devices of this process.
       initial: the row `[S]` uint8 of the initial position.
       note: called with the rows of every batch, from several threads.
-
-    Raises:
-      ConfigError: a size is not a multiple of the number of devices.
     """
 
     def __init__(
@@ -88,9 +85,6 @@ class NetworkDevice:
         """Moves parameters for `apply` to the devices, for later batches.
 
         Compiles all programs for the first parameters of each structure.
-
-        Raises:
-          ConfigError: a batch does not fit into the devices' memory.
         """
         params = jax.device_put(newest.params, self._everywhere)
         loaded = newest._replace(params=jax.block_until_ready(params))  # type: ignore[no-untyped-call]

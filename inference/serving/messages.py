@@ -107,11 +107,7 @@ def hello_frames(hello: Hello) -> list[bytes]:
 
 
 def read_hello(frames: Sequence[bytes]) -> Hello:
-    """The inverse of `hello_frames`.
-
-    Raises:
-      MessageError: not a valid `Hello`; the frames may hold anything.
-    """
+    """The inverse of `hello_frames`."""
     try:
         _, content = frames
         if len(content) > HELLO_BYTES:
@@ -141,11 +137,7 @@ def welcome_frames(welcome: Welcome) -> list[bytes]:
 
 
 def read_welcome(frames: Sequence[bytes], outputs: int) -> Welcome:
-    """The inverse of `welcome_frames`.
-
-    Raises:
-      MessageError: not a valid `Welcome`, or a server that has parameters does not evaluate the initial position.
-    """
+    """The inverse of `welcome_frames`."""
     try:
         _, content, known = frames
         name, version = json.loads(content)
@@ -161,11 +153,7 @@ def request_frames(number: int, rows: np.ndarray[Any, Any]) -> list[Any]:
 
 
 def read_request(frames: Sequence[Any], row_bytes: int) -> tuple[int, np.ndarray[Any, Any]]:
-    """A request's number and positions `[B, S]` uint8.
-
-    Raises:
-      MessageError: not a valid request; the frames may hold anything.
-    """
+    """A request's number and positions `[B, S]` uint8."""
     try:
         _, head, data = frames
         (number,) = struct.unpack("<Q", head)
@@ -183,11 +171,7 @@ def answer_frames(answer: Answer) -> list[Any]:
 
 
 def read_answer(frames: Sequence[Any], outputs: int) -> Answer:
-    """The inverse of `answer_frames`.
-
-    Raises:
-      MessageError: not a valid answer, or with numbers that are not finite.
-    """
+    """The inverse of `answer_frames`."""
     try:
         _, head, data = frames
         number, version = _NUMBERS.unpack(head)
@@ -197,11 +181,7 @@ def read_answer(frames: Sequence[Any], outputs: int) -> Answer:
 
 
 def _numbers(data: Any, outputs: int) -> np.ndarray[Any, Any]:
-    """Evaluations `[B, outputs]` float32.
-
-    Raises:
-      MessageError: the data is of no such shape, or not finite.
-    """
+    """Evaluations `[B, outputs]` float32."""
     size = memoryview(data).nbytes
     if not size or size % (4 * outputs):
         raise MessageError(f"{size} bytes: expected a positive multiple of the {4 * outputs} bytes of an evaluation")
@@ -222,11 +202,7 @@ def refused_frames(sentence: str, elsewhere: bool) -> list[bytes]:
 
 
 def read_refused(frames: Sequence[bytes]) -> tuple[str, bool]:
-    """The inverse of `refused_frames`.
-
-    Raises:
-      MessageError: not a valid refusal.
-    """
+    """The inverse of `refused_frames`."""
     try:
         _, elsewhere, sentence = frames
         return sentence.decode(), elsewhere != b"\0"

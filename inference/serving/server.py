@@ -91,11 +91,7 @@ class Sessions:
         return sum(now - session.heard < LEASE_S for session in self._open.values())
 
     def admit(self, client: bytes, hello: Hello, now: float) -> list[bytes]:
-        """Begins a session, replacing the client's old one; returns the clients that lost their sessions for it.
-
-        Raises:
-          Refusal: the client has another run, game or network, or its requests might exceed the queue's memory.
-        """
+        """Begins a session, replacing the client's old one; returns the clients that lost their sessions for it."""
         if hello.identity.run != self._identity.run:
             raise Refusal(f"{self._name} belongs to another run than {hello.name}", elsewhere=True)
         if differences := self._identity.differences(hello.identity):
@@ -135,12 +131,7 @@ class Sessions:
         return lost, promised
 
     def ask(self, client: bytes, number: int, positions: int, now: float) -> None:
-        """Records a request.
-
-        Raises:
-          KeyError: the client has no session.
-          Refusal: too many unanswered requests, a repeated number, or more positions than announced.
-        """
+        """Records a request."""
         session = self._open[client]
         session.heard = now
         if positions > session.hello.positions:
@@ -255,12 +246,7 @@ class InferenceServer:
         os.eventfd_write(self._wake, 1)
 
     def run(self) -> None:
-        """Serves until `stop` is called; open requests then stay unanswered.
-
-        Raises:
-          ServerHung: a batch took longer than `server.hang_s`.
-          Exception: the devices failed.
-        """
+        """Serves until `stop` is called; open requests then stay unanswered."""
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._wake, zmq.POLLIN)
@@ -294,11 +280,7 @@ class InferenceServer:
                 self._send(client, refused_frames(str(error), elsewhere=getattr(error, "elsewhere", False)))
 
     def _handle(self, client: bytes, frames: list[bytes], now: float) -> None:
-        """Handles one message, which may come from anyone and hold anything.
-
-        Raises:
-          MessageError, Refusal: the message cannot be read, or the client cannot be served.
-        """
+        """Handles one message, which may come from anyone and hold anything."""
         match frames[0]:
             # A name alone would match anything.
             case kind if kind == HELLO:

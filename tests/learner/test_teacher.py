@@ -13,7 +13,7 @@ from podzero.envs import make_env
 from podzero.files.workdir import Workdir
 from podzero.learner.calibration import training_flops
 from podzero.learner.objectives import make_objective
-from podzero.learner.teacher import read_teacher, teacher_weight_at
+from podzero.learner.trained_agents import read_teacher, teacher_weight_at
 from podzero.networks import make_network
 from podzero.networks.snapshots import SnapshotError, save_snapshot
 

@@ -9,7 +9,7 @@ from podzero.core.errors import ConfigError
 from podzero.files.players import trained_player
 from podzero.files.workdir import Workdir
 from podzero.learner.optimizers import make_optimizer
-from podzero.learner.warm_start import read_warm_start
+from podzero.learner.trained_agents import read_warm_start
 from podzero.networks.snapshots import SnapshotError, save_snapshot
 
 

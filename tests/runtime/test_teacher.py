@@ -12,7 +12,7 @@ from podzero.core.errors import ConfigError
 from podzero.envs import make_env
 from podzero.files.players import zoo_workdir
 from podzero.files.workdir import Workdir, WorkdirError
-from podzero.learner.teacher import read_teacher
+from podzero.learner.trained_agents import read_teacher
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.teacher import keep_teacher, with_own_teacher
 from podzero.runtime.train import train
