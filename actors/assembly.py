@@ -109,7 +109,6 @@ def auxiliary_targets(
     Args:
       rewards: `[T, 2]`, both players' rewards for each move.
       players: `[T]`, the player that moved.
-      actions: `[T]`, the actions.
       truncated: whether a limit ended the game, which leaves its outcome and length unknown.
     """
     unknown = np.full(len(actions), -1, np.int32)
@@ -128,7 +127,6 @@ def outcomes(rewards: Floats, players: npt.NDArray[np.generic], discount: float 
     Args:
       rewards: `[T, 2]`, both players' rewards for each move.
       players: `[T]`, the player that moved.
-      discount: discount per move.
     """
     return lambda_returns(rewards, players, np.zeros(len(rewards), np.float32), 1.0, discount)
 
@@ -167,8 +165,6 @@ def returns_of_all(rewards: Floats, values: Floats, td_lambda: float, discount: 
     Args:
       rewards: `[T, P]`, each player's reward for each move.
       values: `[T, P]`, each player's value of each position.
-      td_lambda: see `lambda_returns`.
-      discount: the discount per move.
     """
     # The recursion keeps the returns of all players, since any of them may move next.
     returns, later = np.empty_like(rewards), np.zeros(rewards.shape[1], np.float32)
@@ -183,11 +179,6 @@ def value_targets(returns: Floats, root_values: npt.NDArray[np.generic], root_va
 
     The search's root value `v_t` lowers the variance of the lambda-return `G_t` (Young et al., Lessons from AlphaZero,
     2018: averaging z and q).
-
-    Args:
-      returns: `[T]`, the lambda-returns.
-      root_values: `[T]`, the root values.
-      root_value_weight: w.
     """
     mixed = root_value_weight * root_values.astype(np.float32) + (1.0 - root_value_weight) * returns
     targets: Floats = np.clip(mixed, -1.0, 1.0).astype(np.float32)

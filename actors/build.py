@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from podzero.actors.clients import ActorClients, BackgroundSource, FoldedSource
+from podzero.actors.clients import ActorClients
 from podzero.actors.core import SelfPlayCore
 from podzero.actors.device_actor import DeviceActor
 from podzero.actors.environments import EnvironmentActor
@@ -26,6 +26,8 @@ from podzero.core.protocols import Env, with_metrics
 from podzero.core.types import EnvSpec, EnvState, ModelNetwork, Params
 from podzero.envs import make_env, make_vector_env, spec_of
 from podzero.inference import (
+    BackgroundSource,
+    FoldedSource,
     NotingWriter,
     QuantizedNetwork,
     has_int8_instructions,
@@ -87,9 +89,6 @@ def make_actor(
     """The actor of an experiment.
 
     Args:
-      experiment: the run's experiment; `actors.inference` says where the network is evaluated.
-      name: the actor's name, such as `actor-0`.
-      seed: the actor's seed.
       clients: the connections of each group of games; only an actor of `server` has several groups.
       opponents: the players that have one side of some games (`local`, `int8`).
       servers: the inference servers (`server`).

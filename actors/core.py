@@ -100,13 +100,7 @@ class SelfPlayCore:
     def play(
         self, state: SelfPlayState, result: SearchResult, replies: Replies | None = None
     ) -> tuple[SelfPlayState, Move]:
-        """Plays the searched move in every game, or the reply of its opponent, and replaces finished games.
-
-        Args:
-          state: the games.
-          result: what `search` found in them.
-          replies: the opponents' actions; None without opponents.
-        """
+        """Plays the searched move in every game, or the reply of its opponent, and replaces finished games."""
         batch = self._config.games
         keys = keys_of(state)
         before = jax.vmap(self._env.view)(state.games)

@@ -18,12 +18,13 @@ import numpy.typing as npt
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from podzero.actors.assembly import concatenated, rows_of
-from podzero.actors.clients import ActorClients, FoldedSource, Positions, SelfPlayMetrics
+from podzero.actors.clients import ActorClients, Positions, SelfPlayMetrics
 from podzero.actors.rollouts import Finished, Played, RolloutCore, RolloutState
 from podzero.config import Experiment
 from podzero.core.clock import StageClock
 from podzero.core.types import Params
 from podzero.core.waiting import first_params
+from podzero.inference import FoldedSource
 
 _spec: Any = PartitionSpec
 _EACH, _ALL = _spec("chips"), _spec()
@@ -66,13 +67,7 @@ class ChipRollouts:
         return played
 
     def take(self, state: RolloutState, finished: Finished, index: Sequence[npt.NDArray[np.int32]]) -> list[Any]:
-        """Starts to take samples, for which `finish` waits; call it before the state is donated to the next `play`.
-
-        Args:
-          state: the state after the program.
-          finished: the program's samples.
-          index: for each chip, the indices of the wanted samples.
-        """
+        """Starts to take samples, for which `finish` waits; call it before the state is donated to the next `play`."""
         # Samples are taken in pieces of one padded size, so that the program compiles once; `finish` cuts the padding.
         pieces = []
         for start in range(0, max(map(len, index)), self._piece):

@@ -41,11 +41,6 @@ class OpposedGames:
 
     Each opponent has a block of games, in one half of which the search plays for player 0, in the other for player 1.
     The searches of an opponent's turns are of no use: batches keep their size, so that nothing is compiled again.
-
-    Args:
-      core: searches and plays.
-      games: the number of games, B.
-      opponents: the opponents; the search plays both sides of the games that their shares leave.
     """
 
     def __init__(self, core: SelfPlayCore, games: int, opponents: Sequence[Opponent]) -> None:

@@ -45,13 +45,6 @@ def position_reanalysis(
 ) -> Reanalyse:
     """Reanalyses AlphaZero's positions (`StoredState`): policy and root value are renewed, outcome and lambda-return
     stay those of the game as it was played.
-
-    Args:
-      env: the game.
-      search: searches the game.
-      config: exploration and value targets, as of the actors.
-      seed: seed of the exploration.
-      auxiliary_targets: whether samples include the targets of auxiliary heads.
     """
     key, like = jax.random.key(seed), jax.eval_shape(env.init, jax.random.key(0))
 
@@ -87,12 +80,6 @@ def window_reanalysis(experiment: Experiment, network: ModelNetwork, search: Mod
 
     Positions 0 to K get the policy and value of a new search and, with continuous actions, new candidates. The n
     positions after K get the network's value. Rewards, actions and the end of the episode do not change.
-
-    Args:
-      experiment: the experiment.
-      network: the model.
-      search: searches the model.
-      seed: seed of the exploration.
     """
     key, config = jax.random.key(seed), experiment.muzero
     searched, kept = config.unroll_steps + 1, observations_kept(experiment)

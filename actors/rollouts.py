@@ -178,13 +178,7 @@ class RolloutCore:
         return RolloutState(state, history)
 
     def play(self, params: Params, version: Array, state: RolloutState) -> tuple[RolloutState, Finished, Played]:
-        """Plays T moves in every game and computes the targets of the games that end.
-
-        Args:
-          params: the network's parameters.
-          version: the parameters' version, `[]` int32.
-          state: the games and their history.
-        """
+        """Plays T moves in every game and computes the targets of the games that end."""
 
         def step(selfplay: SelfPlayState, _: None) -> tuple[SelfPlayState, tuple[Any, ...]]:
             after, move = self._core.move(params, selfplay)

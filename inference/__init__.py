@@ -12,3 +12,5 @@ from podzero.inference.openvino_model import has_int8_instructions as has_int8_i
 from podzero.inference.quantized import QuantizedNetwork as QuantizedNetwork
 from podzero.inference.quantized import calibration_size as calibration_size
 from podzero.inference.quantized import quantized_network as quantized_network
+from podzero.inference.sources import BackgroundSource as BackgroundSource
+from podzero.inference.sources import FoldedSource as FoldedSource

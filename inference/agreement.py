@@ -174,8 +174,6 @@ def agreement(
     quantized policy q.
 
     Args:
-      reference: evaluations in float.
-      quantized: evaluations in int8.
       legal: `[N, A]` bool. Terminal positions, without legal actions, are left out; if none remain, the result is NaN.
     """
     open_ = legal.any(axis=1)

@@ -16,6 +16,7 @@ from podzero.envs import make_env
 from podzero.inference.agreement import CalibrationPositions, RecentPositions, random_positions
 from podzero.inference.int8_network import Int8Network
 from podzero.inference.serving import InferenceServer, NetworkDevice, NetworkServer, encoding_of, identity_of
+from podzero.inference.sources import FoldedSource
 from podzero.networks import make_inference
 
 log = logging.getLogger(__name__)
@@ -83,14 +84,8 @@ def make_server(
     """The inference server of an experiment on devices of this process.
 
     Args:
-      experiment: the run's experiment.
-      name: the server's name.
       host: the name or IP at which actors reach it.
-      run: the id of the run.
-      source: the published parameters.
-      report: receives metrics.
       announce: called with the server's address every few seconds.
-      devices: the devices that evaluate.
 
     Raises:
       ConfigError: the devices cannot share the batches evenly.
@@ -99,19 +94,16 @@ def make_server(
     env, int8 = placed.env, placed.int8
     encoding = encoding_of(env, experiment.int8.on_tpu)
     initial = jax.jit(lambda key: encoding.encode(jax.vmap(env.init)(key[None]))[0])(jax.random.key(0))
-    device = NetworkDevice(
-        encoding, placed.apply, config.batch_sizes, devices, np.asarray(initial), int8.note if int8 else None
-    )
+    note = int8.note if int8 else None
+    device = NetworkDevice(encoding, placed.apply, config.batch_sizes, devices, np.asarray(initial), note)
     server = InferenceServer(
         name=name,
         host=host,
         identity=identity_of(experiment, run, encoding.row_bytes, env.spec.outputs),
         device=device,
-        version=lambda: device.version,
-        known=lambda: device.known,
         config=config,
         request_positions=experiment.actors.games,
         report=with_metrics(report, int8.metrics) if int8 else report,
         announce=announce,
     )
-    return NetworkServer(server, device, source, placed.fold)
+    return NetworkServer(server, device, FoldedSource(source, placed.fold))

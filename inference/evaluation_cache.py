@@ -47,8 +47,6 @@ class EvaluationCache:
         """Evaluations `[B, outputs]` float32 of B observations by one version of the parameters.
 
         Args:
-          version: the parameters' version.
-          observations: `[B, ...]`.
           evaluate: evaluates the rows that the table lacks; of equal rows usually just one.
         """
         keys = hashes(observations, version)

@@ -65,10 +65,7 @@ def float_evaluation(
     """Evaluates in float and measures the ranges for `quantize`.
 
     Args:
-      config: the network `resnet`.
-      spec: the game's shapes.
       params: parameters from the `fold` of `podzero.networks.make_inference`.
-      observation: `[B, H, W, P]`.
 
     Returns:
       the evaluation, and the largest input of each tower convolution, `[]` float32 by name.
@@ -163,9 +160,6 @@ class Int8Network:
     `apply` are recompiled.
 
     Args:
-      config: the network `resnet`.
-      spec: the game's shapes.
-      limits: limits of the errors.
       positions: makes the first calibration positions; called by the first `fold`.
     """
 

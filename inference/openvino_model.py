@@ -45,7 +45,6 @@ class CpuCompiler:
     """Compiles models for the CPU.
 
     Args:
-      threads: compute threads.
       precision: precision of everything that is not quantized.
     """
 
@@ -83,7 +82,6 @@ def float_model(layers: Mapping[str, Layer], batch: int, board: tuple[int, ...],
     """The network in float32, which also measures the ranges of the activations that `int8_model` quantizes.
 
     Args:
-      layers: layers from `layers_of`.
       batch: batch size, B.
       board: an observation's shape, `(H, W, P)`.
       dtype: NumPy name of the observations' dtype.

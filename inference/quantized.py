@@ -43,7 +43,6 @@ class QuantizedNetwork:
     Args:
       spec: the game's shapes; observations must be boards.
       config: limits of the quantization errors, and the size of the cache.
-      threads: OpenVINO's compute threads.
       batch: positions that a search evaluates at once.
       positions: `calibration_size` positions for the first calibration and comparison.
     """
@@ -133,8 +132,6 @@ def quantized_network(experiment: Experiment, env: Env, batch: int) -> Quantized
     """The network as actors evaluate it in int8, at first calibrated on positions of random games.
 
     Args:
-      experiment: its sections `int8` and `actors` are used.
-      env: the game.
       batch: positions that a search evaluates at once.
 
     Raises:

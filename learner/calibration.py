@@ -29,13 +29,7 @@ DISPATCHES = 5
 
 
 def training_flops(objective: Objective, like: Sample | Window, batch_size: int) -> float:
-    """FLOPs per sample of one step, forward and backward; of a teacher's network only forward.
-
-    Args:
-      objective: the objective, of which the loss is counted.
-      like: the shape of one sample.
-      batch_size: samples per batch.
-    """
+    """FLOPs per sample of one step, forward and backward; of a teacher's network only forward."""
 
     # Forward mode has as many FLOPs as reverse mode, which transposes each product into one of equal size; but it does
     # not rematerialize activations, whose FLOPs must not count.

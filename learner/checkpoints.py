@@ -55,11 +55,7 @@ class CheckpointDamaged(PodzeroError, RuntimeError):
 
 
 class LearnerCheckpoints:
-    """Saves train states in the background, and restores them onto any mesh.
-
-    Args:
-      mesh: the devices that hold the states.
-    """
+    """Saves train states in the background, and restores them onto any mesh."""
 
     def __init__(self, mesh: Mesh) -> None:
         # Orbax takes half a second to import; of all processes only learners need it.
@@ -93,7 +89,6 @@ class LearnerCheckpoints:
         """The state saved in `step_dir`, without a teacher.
 
         Args:
-          step_dir: the folder that was given to `save`.
           like: the shapes and shardings of the result, as arrays or `jax.ShapeDtypeStruct`.
 
         Raises:

@@ -189,10 +189,7 @@ def run_watched(
     """Calls `run` in a thread, and returns or raises what it does.
 
     Args:
-      run: the training loop.
       dispatch_s: returns the seconds for which the devices have executed the current dispatch; 0 if there is none.
-      name: the name of the learner's process.
-      limit_s: longest time of one dispatch.
 
     Raises:
       DevicesHang: a dispatch lasts longer than that. `run` still waits for it: end the process.

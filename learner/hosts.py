@@ -58,7 +58,6 @@ class HostSync(Protocol):
 
         Args:
           proposal: a step if this host has a batch, else None; host 0 may also propose to save or to stop.
-          wait_s: how long to wait for a command.
 
         Raises:
           HostLost: another host is gone or has given no sign of life for too long.
@@ -118,8 +117,6 @@ class MultiHost:
     """The `HostSync` of several hosts: host 0 writes a log of commands that all hosts execute.
 
     Args:
-      host: this host.
-      client: client of the coordination service.
       timeout_s: how long an awaited host may give no sign of life.
     """
 

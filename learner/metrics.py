@@ -29,12 +29,7 @@ class TrainingDiverged(PodzeroError, RuntimeError):
 
 
 class LearnerMetrics:
-    """Accumulates the sums of dispatches between two reports.
-
-    Args:
-      batch_size: samples per step.
-      step: number of steps before the first dispatch.
-    """
+    """Accumulates the sums of dispatches between two reports."""
 
     def __init__(self, batch_size: int, step: int = 0) -> None:
         self._batch_size = batch_size

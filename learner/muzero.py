@@ -39,7 +39,6 @@ def nstep_targets(window: Window, discount: float, td_steps: int, unroll_steps: 
 
     Args:
       window: `[B, ...]` on every field; entries after its `length` are ignored.
-      discount: discount per step.
       td_steps: n.
       unroll_steps: K.
     """
@@ -98,11 +97,7 @@ def muzero_loss(
     Each part is its value at position 0 plus its mean over the K unrolled steps; masked positions count as zero.
 
     Args:
-      network: the model.
       config: K, n and the weights of the parts.
-      value_weight: weight of the value loss.
-      discount: discount per step.
-      params: the network's parameters.
       window: `[B, ...]` on every field, with K + 1 or more observations if consistency has a weight.
       weight: `[B]`, the importance weights w, relative to the largest; 1 if None.
 

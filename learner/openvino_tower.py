@@ -32,9 +32,6 @@ def make_tower(threads: int) -> Tower:
     """The tower as a differentiable function for JAX programs on one CPU device.
 
     Each block is `x + conv(relu(conv(relu(x))))`. Activations and gradients are bfloat16, sums of products float32.
-
-    Args:
-      threads: OpenVINO's compute threads.
     """
     compiler, one_at_a_time = CpuCompiler(threads, "bf16"), threading.Lock()
 
@@ -68,12 +65,7 @@ def make_tower(threads: int) -> Tower:
 
 
 def forward_model(shape: tuple[int, ...], layers: int) -> Any:
-    """An OpenVINO model of `Tower`.
-
-    Args:
-      shape: the activations' shape, `(B, H, W, C)`.
-      layers: number of convolutions, 2 N.
-    """
+    """An OpenVINO model of `Tower`."""
     tower = _TowerBuilder(shape, layers)
     return tower.model([tower.result()])
 

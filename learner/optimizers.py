@@ -57,7 +57,6 @@ def make_optimizer(config: AnyOptimizerConfig, frozen: Sequence[str] = ()) -> op
     The caller multiplies its updates by the learning rate.
 
     Args:
-      config: the section `learner.optimizer`.
       frozen: regular expressions; parameters whose paths match one get neither gradient nor weight decay.
     """
     inner = own_optimizer(config) if isinstance(config, OwnOptimizerConfig) else _optimizer(config)

@@ -120,13 +120,7 @@ _Carry = tuple[TrainState, StepSums]
 
 
 def make_train_step(spec: TrainStepSpec, mesh: Mesh, shardings: TrainState) -> TrainStep:
-    """Builds the dispatch of K steps over `mesh`, which compiles at its first call.
-
-    Args:
-      spec: the components of a step.
-      mesh: the devices.
-      shardings: the shardings of the train state.
-    """
+    """Builds the dispatch of K steps over `mesh`, which compiles at its first call."""
     carry_shardings = (shardings, jax.tree.map(lambda _: replicated(mesh), jax.eval_shape(spec.zero_sums)))
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     step = partial(_step, spec, shardings.params, spec.microbatches if on_cpu else 1)

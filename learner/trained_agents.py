@@ -43,7 +43,6 @@ def read_warm_start(who: str, params: Params) -> WarmStart:
 
     Args:
       who: `DIR`, `DIR@STEP` or `zoo:NAME`.
-      params: the network's parameters, or their shapes.
 
     Raises:
       ConfigError: `who` is not a trained agent, or none of its parameters fits.
@@ -96,10 +95,6 @@ class Teacher(NamedTuple):
 
 def read_teacher(experiment: Experiment, spec: EnvSpec) -> Teacher | None:
     """The agent that `experiment.teacher` names; None without one.
-
-    Args:
-      experiment: the experiment of the network that learns.
-      spec: the specification of its environment.
 
     Raises:
       ConfigError: there is no such agent, or it cannot play the experiment's game.

@@ -62,7 +62,6 @@ class ServerClient:
     """A connection for one thread at a time; moves to another server if one does not answer.
 
     Args:
-      hello: the client's introduction.
       servers: returns the addresses of the running servers by name.
       config: timeouts and the size of the cache.
       preferred: index of the preferred server among the sorted names; others are used only while it fails.

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -41,10 +42,7 @@ class NetworkDevice:
     """The network on several devices, which share each batch.
 
     Args:
-      encoding: the encoding of positions.
-      apply: the inference network.
       sizes: batch sizes, multiples of the number of devices.
-      devices: devices of this process.
       initial: the row `[S]` uint8 of the initial position.
       note: called with the rows of every batch, from several threads.
     """
@@ -125,34 +123,24 @@ _LOOK_EVERY_S = 0.05
 _STOP_TIMEOUT_S = 10.0
 
 
+@dataclass(eq=False)
 class NetworkServer:
-    """An inference server that loads newer parameters in a thread while it serves.
+    """An inference server that loads newer parameters in a thread while it serves."""
 
-    Args:
-      server: answers requests with `device`.
-      device: receives the parameters.
-      source: provides the published parameters.
-      fold: converts them for the device.
-    """
+    server: InferenceServer
+    """Answers requests with `device`."""
+    device: NetworkDevice
+    source: ParamSource
+    """The parameters for the device."""
 
-    def __init__(
-        self,
-        server: InferenceServer,
-        device: NetworkDevice,
-        source: ParamSource,
-        fold: Callable[[Params], Params],
-    ) -> None:
-        self._server = server
-        self._device = device
-        self._source = source
-        self._fold = fold
+    def __post_init__(self) -> None:
         self._stopping = threading.Event()
         self._failure: Exception | None = None
 
     def stop(self) -> None:
         """Ends `run`; thread-safe, returns at once."""
         self._stopping.set()
-        self._server.stop()
+        self.server.stop()
 
     def run(self) -> None:
         """Serves until `stop` is called.
@@ -165,7 +153,7 @@ class NetworkServer:
         follower = threading.Thread(target=self._follow, name="follow-params", daemon=True)
         follower.start()
         try:
-            self._server.run()
+            self.server.run()
         finally:
             self._stopping.set()
             follower.join(_STOP_TIMEOUT_S)
@@ -174,12 +162,12 @@ class NetworkServer:
 
     def _follow(self) -> None:
         try:
-            newest = first_params(self._source, self._stopping)
+            newest = first_params(self.source, self._stopping)
             while not self._stopping.is_set():
                 if newest is not None:
-                    self._device.load(newest._replace(params=self._fold(newest.params)))
+                    self.device.load(newest)
                 self._stopping.wait(_LOOK_EVERY_S)
-                newest = self._source.poll()
+                newest = self.source.poll()
         except Exception as failure:
             self._failure = failure
-            self._server.stop()
+            self.server.stop()

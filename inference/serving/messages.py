@@ -195,7 +195,6 @@ def refused_frames(sentence: str, elsewhere: bool) -> list[bytes]:
     """A refusal as frames.
 
     Args:
-      sentence: the reason.
       elsewhere: whether another server, or this one after a new `Hello`, could serve the client.
     """
     return [REFUSED, bytes([elsewhere]), sentence.encode(errors="backslashreplace")]

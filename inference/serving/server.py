@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
-import numpy as np
 import zmq
 
 from podzero.config import ServerConfig
@@ -66,21 +65,20 @@ class _Session:
     """Numbers of unanswered requests."""
 
 
+@dataclass(eq=False)
 class Sessions:
-    """The clients of a server, by their ZeroMQ identity.
+    """The clients of a server, by their ZeroMQ identity."""
 
-    Args:
-      name: the server's name.
-      identity: must equal the clients'.
-      request_positions: most positions in one request.
-      most_positions: most positions in flight over all clients.
-    """
+    name: str
+    """The server's name."""
+    identity: Identity
+    """It must equal the clients'."""
+    request_positions: int
+    """Most positions in one request."""
+    most_positions: int
+    """Most positions in flight over all clients."""
 
-    def __init__(self, name: str, identity: Identity, request_positions: int, most_positions: int) -> None:
-        self._name = name
-        self._identity = identity
-        self._request = request_positions
-        self._most = most_positions
+    def __post_init__(self) -> None:
         self._open: dict[bytes, _Session] = {}
         self._idle: set[bytes] = set()
         self.promised = 0
@@ -91,22 +89,22 @@ class Sessions:
         return sum(now - session.heard < LEASE_S for session in self._open.values())
 
     def admit(self, client: bytes, hello: Hello, now: float) -> list[bytes]:
-        """Begins a session, replacing the client's old one; returns the clients that lost their sessions for it."""
-        if hello.identity.run != self._identity.run:
-            raise Refusal(f"{self._name} belongs to another run than {hello.name}", elsewhere=True)
-        if differences := self._identity.differences(hello.identity):
+        """Begins a session in place of the client's old one, or raises `Refusal`; returns who lost a session for it."""
+        if hello.identity.run != self.identity.run:
+            raise Refusal(f"{self.name} belongs to another run than {hello.name}", elsewhere=True)
+        if differences := self.identity.differences(hello.identity):
             raise Refusal(
-                f"{hello.name} asks {self._name} for evaluations with another {', another '.join(differences)}"
+                f"{hello.name} asks {self.name} for evaluations with another {', another '.join(differences)}"
             )
-        if hello.positions > self._request:
+        if hello.positions > self.request_positions:
             raise Refusal(
-                f"{hello.name} announces requests of {hello.positions} positions; this run's limit is {self._request} "
-                "(actors.games)"
+                f"{hello.name} announces requests of {hello.positions} positions; this run's limit is "
+                f"{self.request_positions} (actors.games)"
             )
         lost, promised = self._places(client, CREDITS * hello.positions, now)
-        if promised > self._most:
+        if promised > self.most_positions:
             raise Refusal(
-                f"{self._name} can hold {self._most} positions (server.queue_mib); with {hello.name} its "
+                f"{self.name} can hold {self.most_positions} positions (server.queue_mib); with {hello.name} its "
                 f"{len(self._open.keys() | {client})} clients might send {promised}: "
                 "raise server.queue_mib or server.count, or lower actors.games",
                 elsewhere=True,
@@ -124,14 +122,14 @@ class Sessions:
         promised = self.promised + needed - (CREDITS * own.hello.positions if own else 0)
         for other in sorted(self._open.keys() - {client}, key=lambda name: self._open[name].heard):
             session = self._open[other]
-            if promised <= self._most or now - session.heard < LEASE_S:
+            if promised <= self.most_positions or now - session.heard < LEASE_S:
                 break
             promised -= CREDITS * session.hello.positions
             lost.append(other)
         return lost, promised
 
     def ask(self, client: bytes, number: int, positions: int, now: float) -> None:
-        """Records a request."""
+        """Records a request; raises `KeyError` if the client has no session, `Refusal` if it asks too much."""
         session = self._open[client]
         session.heard = now
         if positions > session.hello.positions:
@@ -177,52 +175,44 @@ class ServerHung(PodzeroError, RuntimeError):
 class BatchDevice(Protocol):
     """Evaluates the batches of a server."""
 
+    @property
+    def version(self) -> int:
+        """The learner step of the parameters; -1 before the first ones."""
+        ...
+
+    @property
+    def known(self) -> Rows:
+        """Their evaluation of the initial position, `[outputs]` float32; empty before the first ones."""
+        ...
+
     def evaluate(self, rows: Rows) -> tuple[int, Rows]:
         """Evaluates `[size, S]` uint8; returns the parameters' version and `[size, outputs]` float32. Thread-safe."""
         ...
 
 
+@dataclass(kw_only=True, eq=False)
 class InferenceServer:
-    """Serves on one port; `run` is a loop over messages, finished batches and the clock.
+    """Serves on one port; `run` is a loop over messages, finished batches and the clock."""
 
-    Args:
-      name: the server's name in metrics and messages, such as `inference-0`.
-      host: host name or IP at which actors reach the server.
-      identity: must equal the actors'.
-      device: evaluates batches.
-      version: returns the learner step of the parameters; -1 before the first ones.
-      known: returns their evaluation of the initial position, `[outputs]` float32; empty before the first ones.
-      config: batch sizes, deadline, memory of the queue.
-      request_positions: most positions in one request; clients that send larger frames are disconnected.
-      report: called with the metrics.
-      announce: called with the address every few seconds, for actors that look for a server.
-    """
+    name: str
+    """Its name in metrics and messages, such as `inference-0`."""
+    host: str
+    """The name or IP at which actors reach it."""
+    identity: Identity
+    """It must equal the actors'."""
+    device: BatchDevice
+    config: ServerConfig
+    request_positions: int
+    """Most positions in one request; clients that send larger frames are disconnected."""
+    report: Report
+    announce: Callable[[str], None]
+    """Called with the address every few seconds, for actors that look for a server."""
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        host: str,
-        identity: Identity,
-        device: BatchDevice,
-        version: Callable[[], int],
-        known: Callable[[], np.ndarray[Any, Any]],
-        config: ServerConfig,
-        request_positions: int,
-        report: Report,
-        announce: Callable[[str], None],
-    ) -> None:
-        self._name = name
-        self._identity = identity
-        self._device = device
-        self._version = version
-        self._known = known
-        self._config = config
-        self._report = report
-        self._announce = announce
+    def __post_init__(self) -> None:
+        identity, config = self.identity, self.config
         position_bytes = identity.row_bytes + 4 * identity.outputs
         most_positions = int(config.queue_mib * 2**20 / position_bytes)
-        self._sessions = Sessions(name, identity, request_positions, most_positions)
+        self._sessions = Sessions(self.name, identity, self.request_positions, most_positions)
         self._batcher = Batcher(config.batch_sizes, DEADLINE_S)
         self._metrics = ServerMetrics()
         self._started: dict[Future[tuple[int, Rows]], tuple[EvaluationBatch, float]] = {}
@@ -236,8 +226,8 @@ class InferenceServer:
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         # Messages to a client that does not read are dropped instead of filling the memory.
         self._socket.setsockopt(zmq.SNDHWM, 4 * CREDITS)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, max(HELLO_BYTES, request_positions * identity.row_bytes))
-        self.address = f"tcp://{host}:{self._socket.bind_to_random_port(f'tcp://{host}')}"
+        self._socket.setsockopt(zmq.MAXMSGSIZE, max(HELLO_BYTES, self.request_positions * identity.row_bytes))
+        self.address = f"tcp://{self.host}:{self._socket.bind_to_random_port(f'tcp://{self.host}')}"
         """Address for actors."""
 
     def stop(self) -> None:
@@ -252,7 +242,7 @@ class InferenceServer:
         poller.register(self._wake, zmq.POLLIN)
         pool = ThreadPoolExecutor(RUNNING, thread_name_prefix="evaluate")
         try:
-            self._announce(self.address)
+            self.announce(self.address)
             while not self._stopping.is_set():
                 wait_s = self._batcher.wait_s(time.monotonic())
                 poller.poll(_milliseconds(_LONGEST_WAIT_S if wait_s is None else wait_s))
@@ -280,32 +270,32 @@ class InferenceServer:
                 self._send(client, refused_frames(str(error), elsewhere=getattr(error, "elsewhere", False)))
 
     def _handle(self, client: bytes, frames: list[bytes], now: float) -> None:
-        """Handles one message, which may come from anyone and hold anything."""
+        """Handles one message, which may come from anyone and hold anything; raises if it cannot be read or served."""
         match frames[0]:
             # A name alone would match anything.
             case kind if kind == HELLO:
                 for lost in [client, *self._sessions.admit(client, read_hello(frames), now)]:
                     self._batcher.drop(lost)
-                self._send(client, welcome_frames(Welcome(self._name, self._version(), self._known())))
+                self._send(client, welcome_frames(Welcome(self.name, self.device.version, self.device.known)))
             case kind if kind == REQUEST:
-                number, rows = read_request(frames, self._identity.row_bytes)
-                if self._version() < 0:
-                    raise Refusal(f"{self._name} has no parameters yet", elsewhere=True)
+                number, rows = read_request(frames, self.identity.row_bytes)
+                if self.device.version < 0:
+                    raise Refusal(f"{self.name} has no parameters yet", elsewhere=True)
                 try:
                     self._sessions.ask(client, number, len(rows), now)
                 except KeyError:
                     raise Refusal(
-                        f"{self._name} closed this client's session while it was silent", elsewhere=True
+                        f"{self.name} closed this client's session while it was silent", elsewhere=True
                     ) from None
                 self._batcher.add(Request(client, number, rows, now))
             case other:
-                raise MessageError(f"{self._name} does not know messages of the kind {other[:20]!r}")
+                raise MessageError(f"{self.name} does not know messages of the kind {other[:20]!r}")
 
     def _start(self, pool: ThreadPoolExecutor) -> None:
         """Starts the batches that are due."""
         now = time.monotonic()
         while batch := self._batcher.take(now, self._sessions.others_may_ask(now)):
-            future = pool.submit(self._device.evaluate, batch.rows())
+            future = pool.submit(self.device.evaluate, batch.rows())
             self._started[future] = batch, now
             self._metrics.started(batch, now)
             future.add_done_callback(self._note_finished)
@@ -343,17 +333,17 @@ class InferenceServer:
         """Reports every few seconds; fails if a batch hangs."""
         now = time.monotonic()
         oldest = min((began for _, began in self._started.values()), default=now)
-        if now - oldest > self._config.hang_s:
-            raise ServerHung(f"{self._name}: a batch took more than {self._config.hang_s:g} s (server.hang_s)")
+        if now - oldest > self.config.hang_s:
+            raise ServerHung(f"{self.name}: a batch took more than {self.config.hang_s:g} s (server.hang_s)")
         if self._metrics.elapsed_s(now) >= REPORT_EVERY_S:
             self._report_metrics(now)
-            self._announce(self.address)
+            self.announce(self.address)
 
     def _report_metrics(self, now: float) -> None:
         queued, clients = self._batcher.queued, self._sessions.active(now)
-        self._report(self._name, self._metrics.flush(now) | {
+        self.report(self.name, self._metrics.flush(now) | {
             "server/queued": float(queued), "server/clients": float(clients),
-            "server/version": float(self._version()),
+            "server/version": float(self.device.version),
         })  # fmt: skip
 
 

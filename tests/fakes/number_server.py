@@ -41,10 +41,8 @@ class Running:
     def __init__(self, name="inference-0", device=None, config=CONFIG, identity=IDENTITY, start=True):
         self.reports, self.announced, self.failure, self.device = [], [], None, device or Device()
         self.server = InferenceServer(
-            name=name, host="127.0.0.1", identity=identity, device=self.device, version=lambda: self.device.version,
-            known=lambda: self.device.known,
-            config=config, request_positions=64, report=lambda _, metrics: self.reports.append(metrics),
-            announce=self.announced.append,
+            name=name, host="127.0.0.1", identity=identity, device=self.device, config=config, request_positions=64,
+            report=lambda _, metrics: self.reports.append(metrics), announce=self.announced.append,
         )  # fmt: skip
         self.name, self.address = name, self.server.address
         self.thread = threading.Thread(target=self._run, daemon=True)

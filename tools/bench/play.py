@@ -21,7 +21,6 @@ import numpy as np
 
 from podzero.actors import ActorClients, explore
 from podzero.actors.build import Actor, actor_parts, make_actor, model_search
-from podzero.actors.clients import BackgroundSource
 from podzero.config import Experiment, GameConfig, GymnasiumConfig, ResNetConfig, SimulatorConfig, parse
 from podzero.core.clock import REPORT_EVERY_S
 from podzero.core.errors import ConfigError
@@ -31,7 +30,7 @@ from podzero.envs import make_env
 from podzero.evaluation.analysis import BATCH, Analyst
 from podzero.evaluation.arena import Arena
 from podzero.evaluation.players import NetworkPlayers, RandomPlayer
-from podzero.inference import has_int8_instructions
+from podzero.inference import BackgroundSource, has_int8_instructions
 from podzero.learner.build import learner_parts
 from podzero.networks import make_inference, make_network
 from podzero.replay import ReplayServer, make_writer

@@ -155,7 +155,7 @@ class ActorProbe:
 
         from podzero.actors import ActorClients, SelfPlayActor
         from podzero.actors.build import actor_parts
-        from podzero.actors.clients import FoldedSource
+        from podzero.inference import FoldedSource
         from podzero.runtime.params import RayParamSource
 
         core, fold, _ = actor_parts(experiment)

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from podzero.actors.clients import BackgroundSource, FoldedSource
 from podzero.core.types import Versioned
+from podzero.inference import BackgroundSource, FoldedSource
 
 
 class Source:
