@@ -16,20 +16,19 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import mctx
 import numpy as np
 import optax
 
-from podzero.actors.core import explore
 from podzero.config import Experiment, GameConfig, load
 from podzero.core.protocols import Env
-from podzero.core.types import Array, EnvState, Network, Params, Sample
+from podzero.core.types import Array, EnvState, Network, Params, Sample, View
 from podzero.envs import make_env
 from podzero.files.workdir import Workdir
 from podzero.learner.losses import alphazero_loss
 from podzero.learner.objectives import make_augment
 from podzero.networks import make_network
 from podzero.networks.snapshots import save_snapshot
-from podzero.search import make_search, network_evaluation, rules_model
 
 
 class Games(NamedTuple):
@@ -57,14 +56,27 @@ class Moves(NamedTuple):
     done: Array
 
 
-# actors/core.py plays one move in B games: search, step, and new games in place of those that have ended.
-# search/algorithms.py has the searches (Gumbel AlphaZero and PUCT, in trees of mctx), envs/ the rules.
+# actors/core.py plays one move in B games: search, step, and new games in place of those that have ended. envs/ has the
+# rules, search/models.py turns them into this model, search/algorithms.py has this search, PUCT and faster trees.
 def make_play(
     experiment: Experiment, env: Env, network: Network
 ) -> tuple[Callable[[Array], Games], Callable[[Params, Array, Games], tuple[Games, Moves]]]:
-    """The functions that start B games, and play one move in each."""
-    config = experiment.actors
-    search = make_search(experiment.search, rules_model(env, network_evaluation(env, network.apply)))
+    """The functions that start B games, and play one move in each by Gumbel search (Danihelka et al. 2022)."""
+    config, simulations = experiment.actors, experiment.search.simulations
+    view, step = jax.vmap(env.view), jax.vmap(env.step)
+
+    def evaluate(params: Params, states: EnvState) -> tuple[View, jax.Array, jax.Array]:
+        seen = view(states)
+        logits, value = network.apply(params, seen.observation)
+        return seen, jnp.where(seen.legal, logits, -1e9), value
+
+    def recurrent(params: Params, key: Array, action: Array, states: EnvState) -> tuple[Any, EnvState]:
+        mover, states = view(states).player, step(states, action)
+        seen, logits, value = evaluate(params, states)
+        reward = jnp.take_along_axis(seen.rewards, mover[:, None], axis=1)[:, 0]
+        # What is good for the player to move is bad for the opponent who moved; after the end nothing follows.
+        discount = jnp.where(seen.done, 0.0, jnp.where(seen.player == mover, 1.0, -1.0))
+        return mctx.RecurrentFnOutput(reward, discount, logits, value), states
 
     def start(key: Array) -> Games:
         init_key, opens_key, length_key = jax.random.split(key, 3)
@@ -75,13 +87,14 @@ def make_play(
 
     def play(params: Params, key: Array, games: Games) -> tuple[Games, Moves]:
         search_key, random_key, start_key = jax.random.split(key, 3)
-        before, searched = jax.vmap(env.view)(games.states), games.plies >= games.opening
-        found = search(params, search_key, games.states, explore(config, games.plies))
+        before, logits, value = evaluate(params, games.states)
+        root, searched = mctx.RootFnOutput(logits, value, games.states), games.plies >= games.opening
+        found = mctx.gumbel_muzero_policy(params, search_key, root, recurrent, simulations, ~before.legal)
         any_legal = jax.random.categorical(random_key, jnp.where(before.legal, 0.0, -jnp.inf))
-        states = jax.vmap(env.step)(games.states, jnp.where(searched, found.action, any_legal))
-        after = jax.vmap(env.view)(states)
+        states = step(games.states, jnp.where(searched, found.action, any_legal))
+        after = view(states)
         moves = Moves(
-            before.observation, before.legal, found.policy, before.player, searched, after.rewards, after.done
+            before.observation, before.legal, found.action_weights, before.player, searched, after.rewards, after.done
         )
         played = games._replace(states=states, plies=games.plies + 1)
         return jax.vmap(optax.tree.where)(after.done, start(start_key), played), moves
@@ -96,8 +109,7 @@ class Replay:
 
     def __init__(self, capacity: int, games: int) -> None:
         self._capacity = capacity
-        self._running: list[list[tuple[Moves, int]]] = [[] for _ in range(games)]
-        """The searched moves of each running game, each with the row of the game in it."""
+        self._running: list[list[Moves]] = [[] for _ in range(games)]
         self._samples: list[Sample] = []
         self.inserted = 0
 
@@ -108,9 +120,9 @@ class Replay:
         """Keeps one move of all games; the games that it ended become samples, whose values are the outcome."""
         for row in range(len(moves.done)):
             if moves.searched[row]:
-                self._running[row].append((moves, row))
+                self._running[row].append(moves)
             if moves.done[row]:
-                for past, _ in self._running[row]:
+                for past in self._running[row]:
                     value = moves.rewards[row, past.player[row]]
                     fields = (past.observation[row], past.legal[row], past.policy[row])
                     self._insert(Sample(*fields, value_target=value, version=np.array(version, np.int32)))
@@ -119,8 +131,7 @@ class Replay:
     def sample(self, random: np.random.Generator, count: int) -> Sample:
         """A uniformly random batch `[count, ...]`."""
         drawn = [self._samples[index] for index in random.integers(len(self._samples), size=count)]
-        batch: Sample = jax.tree.map(lambda *leaves: np.stack(leaves), *drawn)
-        return batch
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *drawn)
 
     def _insert(self, sample: Sample) -> None:
         if len(self._samples) < self._capacity:
