@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from podzero.config import Experiment
 from podzero.core.clock import REPORT_EVERY_S
 from podzero.core.protocols import ParamSource, ReplayWriter, Report
 from podzero.core.types import Sample, StoredState, Window
@@ -52,24 +54,19 @@ class ActorClients(NamedTuple):
 class SelfPlayMetrics:
     """Accumulates the metrics of self-play between two reports."""
 
-    def __init__(self, games: int, failures: int = 0) -> None:
-        self._parallel_games = games
+    def __init__(self, experiment: Experiment, failures: int = 0) -> None:
+        """`failures` is the number of games on the host that have failed so far."""
+        self._games = experiment.actors.games
+        self._evaluations_per_move = 1 + experiment.search.simulations
         self._failures = failures
-        self._abs_root_value = 0.0
-        self._version = 0
-        self._depth: float | None = None
+        self._sums: Counter[str] = Counter()
+        self._newest = {"abs_root_value": 0.0, "version": 0.0}
         self._warned = False
-        self._start()
-
-    def _start(self) -> None:
-        self._moves = self._evaluations = self._samples = self._plies = self._games = 0
-        self._dropped: int | None = None
 
     def add(
         self,
         *,
         moves: int,
-        evaluations: int,
         samples: int,
         plies: int,
         games: int,
@@ -78,24 +75,21 @@ class SelfPlayMetrics:
         dropped: int | None = None,
         depth: float | None = None,
     ) -> None:
-        """Adds moves of all games.
+        """Adds so many `moves` in each game.
 
         Args:
-          evaluations: network evaluations per game.
           samples: samples of the games that ended, one per searched ply that no opponent played.
           plies: plies of those games after their openings.
           abs_root_value: mean absolute root value of the last move.
           dropped: number of legal actions that got no slot in the search; None without `search.slots`.
         """
-        self._moves += moves
-        self._evaluations += evaluations
-        self._samples += samples
-        self._plies += plies
-        self._games += games
+        self._sums.update(moves=moves, samples=samples, plies=plies, games=games)
         if dropped is not None:
-            self._dropped = (self._dropped or 0) + dropped
+            self._sums["dropped"] += dropped
             self._warn_of_dropped(dropped)
-        self._abs_root_value, self._version, self._depth = abs_root_value, version, depth
+        self._newest |= {"abs_root_value": abs_root_value, "version": float(version)}
+        if depth is not None:
+            self._newest["depth"] = depth
 
     def _warn_of_dropped(self, dropped: int) -> None:
         """Warns once that `search.slots` is too small for some positions."""
@@ -108,21 +102,18 @@ class SelfPlayMetrics:
 
     def flush(self, failures: int = 0) -> dict[str, float]:
         """The metrics since the last call; `failures` is the number of games on the host that have failed so far."""
+        sums = self._sums
         metrics = {
-            "count/moves": float(self._moves * self._parallel_games),
-            "count/evaluations": float(self._evaluations * self._parallel_games),
-            "count/games": float(self._games),
-            "count/samples": float(self._samples),
+            "count/moves": float(sums["moves"] * self._games),
+            "count/evaluations": float(sums["moves"] * self._games * self._evaluations_per_move),
+            "count/games": float(sums["games"]),
+            "count/samples": float(sums["samples"]),
             "count/failed_episodes": float(failures - self._failures),
-            "selfplay/abs_root_value": self._abs_root_value,
-            "selfplay/version": float(self._version),
-        }
-        if self._games:
-            metrics["selfplay/plies_per_game"] = self._plies / self._games
-        if self._dropped is not None:
-            metrics["count/dropped_actions"] = float(self._dropped)
-        if self._depth is not None:
-            metrics["selfplay/depth"] = self._depth
+        } | {f"selfplay/{name}": value for name, value in self._newest.items()}
+        if sums["games"]:
+            metrics["selfplay/plies_per_game"] = sums["plies"] / sums["games"]
+        if "dropped" in sums:
+            metrics["count/dropped_actions"] = float(sums["dropped"])
         self._failures = failures
-        self._start()
+        sums.clear()
         return metrics

@@ -145,7 +145,7 @@ class DeviceActor:
     def run(self) -> None:
         """Plays until `stop` is called; each call of `run` starts new games."""
         self._stopping.clear()
-        clock, metrics = StageClock(), SelfPlayMetrics(self.experiment.actors.games)
+        clock, metrics = StageClock(), SelfPlayMetrics(self.experiment)
         state = self._chips.init(jax.random.fold_in(jax.random.key(self.seed), 0))
         with clock("wait_params"):
             if (first := first_params(self._source, self._stopping)) is None:
@@ -192,10 +192,9 @@ class DeviceActor:
         self._pool = pool
 
     def _count(self, metrics: SelfPlayMetrics, played: Played, version: int) -> None:
-        moves, samples = self.experiment.actors.moves_per_dispatch, int(np.sum(played.samples))
+        samples = int(np.sum(played.samples))
         metrics.add(
-            moves=moves,
-            evaluations=moves * (1 + self.experiment.search.simulations),
+            moves=self.experiment.actors.moves_per_dispatch,
             samples=samples,
             plies=samples,
             games=int(np.sum(played.games)),

@@ -63,7 +63,7 @@ class SelfPlayActor:
         """
         self._stopping.clear()
         clock = StageClock()
-        metrics = SelfPlayMetrics(self.experiment.actors.games, self._faults.total)
+        metrics = SelfPlayMetrics(self.experiment, self._faults.total)
         assembler = self._assembler()
         per_item = self.experiment.replay.samples_per_item
         shuffler: SampleShuffler[Positions] = SampleShuffler(per_item, [self.seed, 1])
@@ -123,7 +123,6 @@ class SelfPlayActor:
             self._opposed.count(move)
         metrics.add(
             moves=1,
-            evaluations=1 + self.experiment.search.simulations,
             samples=sum(len(game.samples.version) for game in games),
             plies=sum(game.plies for game in games),
             games=len(games),

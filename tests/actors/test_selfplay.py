@@ -7,7 +7,7 @@ import pytest
 
 from podzero.actors import ActorClients, SelfPlayActor, SelfPlayCore
 from podzero.actors.clients import SelfPlayMetrics
-from podzero.config import parse
+from podzero.config import load, parse
 from podzero.envs import EnvironmentFailed, HostEnv
 
 from .test_core import first_legal
@@ -108,13 +108,15 @@ def test_games_that_always_fail_end_the_actor():
         play(every=3, fault=fail, writes=10**6)
 
 
-MOVE = {
-    "moves": 1, "evaluations": 9, "samples": 10, "plies": 14, "games": 2, "abs_root_value": 0.5, "version": 3,
-}  # fmt: skip
+MOVE = {"moves": 1, "samples": 10, "plies": 14, "games": 2, "abs_root_value": 0.5, "version": 3}
+
+
+def metrics_of_four_games():
+    return SelfPlayMetrics(load("tic_tac_toe", ["actors.games=4", "search.simulations=8"]))
 
 
 def test_counts_are_of_all_games_and_start_anew_after_a_report():
-    metrics = SelfPlayMetrics(games=4)
+    metrics = metrics_of_four_games()
     for _ in range(2):
         metrics.add(**MOVE)
     report = metrics.flush()
@@ -126,7 +128,7 @@ def test_counts_are_of_all_games_and_start_anew_after_a_report():
 
 
 def test_actions_without_a_slot_are_counted_and_logged_once(caplog):
-    metrics = SelfPlayMetrics(games=4)
+    metrics = metrics_of_four_games()
     metrics.add(**MOVE, dropped=0)
     assert caplog.text == ""
     for _ in range(2):
