@@ -76,7 +76,7 @@ def make_play(
         reward = jnp.take_along_axis(seen.rewards, mover[:, None], axis=1)[:, 0]
         # What is good for the player to move is bad for the opponent who moved; after the end nothing follows.
         discount = jnp.where(seen.done, 0.0, jnp.where(seen.player == mover, 1.0, -1.0))
-        return mctx.RecurrentFnOutput(reward, discount, logits, value), states
+        return mctx.RecurrentFnOutput(reward=reward, discount=discount, prior_logits=logits, value=value), states
 
     def start(key: Array) -> Games:
         init_key, opens_key, length_key = jax.random.split(key, 3)
@@ -88,8 +88,9 @@ def make_play(
     def play(params: Params, key: Array, games: Games) -> tuple[Games, Moves]:
         search_key, random_key, start_key = jax.random.split(key, 3)
         before, logits, value = evaluate(params, games.states)
-        root, searched = mctx.RootFnOutput(logits, value, games.states), games.plies >= games.opening
+        root = mctx.RootFnOutput(prior_logits=logits, value=value, embedding=games.states)
         found = mctx.gumbel_muzero_policy(params, search_key, root, recurrent, simulations, ~before.legal)
+        searched = games.plies >= games.opening
         any_legal = jax.random.categorical(random_key, jnp.where(before.legal, 0.0, -jnp.inf))
         states = step(games.states, jnp.where(searched, found.action, any_legal))
         after = view(states)
