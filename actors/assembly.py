@@ -10,10 +10,9 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
+from podzero.actors.targets import Plies, Targets, outcome_classes, targets_of
 from podzero.config import ActorsConfig
 from podzero.core.types import Move, Sample, StoredState
-
-Floats = npt.NDArray[np.float32]
 
 
 class Game(NamedTuple):
@@ -64,125 +63,30 @@ class GameAssembler:
         def column(name: str) -> npt.NDArray[np.generic]:
             return np.stack([getattr(move, name)[slot] for move in moves])
 
-        def samples_with(value_target: Floats) -> Sample:
-            return Sample(
-                observation=column("observation"),
-                legal=column("legal"),
-                policy_target=column("policy"),
-                value_target=value_target,
-                version=np.array([version for _, version in stored], np.int32),
-            )
+        def with_one_game(name: str) -> npt.NDArray[np.generic]:
+            return column(name)[..., None]
 
-        last = moves[-1]
-        truncated = bool(last.truncated[slot])
-        rewards, players = column("rewards").astype(np.float32), column("player")
-        if self._values > 1:
-            return Game(samples_with(outcomes_of_all(rewards, players, self._discount)), None, len(moves))
-        if truncated:
-            # The game has no outcome: the root value of its last position replaces the rewards that would follow.
-            value = last.value[slot]
-            rewards[-1] = np.where(np.arange(2) == players[-1], value, -value)
-        config, values = self._config, column("value").astype(np.float32)
-        returns = lambda_returns(rewards, players, values, config.td_lambda, self._discount)
-        outcome = outcomes(rewards, players, self._discount)
-        samples = samples_with(value_targets(returns, values, config.root_value_weight))
+        history = Plies(*map(with_one_game, Plies._fields))
+        every = targets_of(history, self._config, self._discount, self._values, np)
+        targets = Targets(*(field[..., 0] for field in every))
+        samples = Sample(
+            observation=column("observation"),
+            legal=column("legal"),
+            policy_target=column("policy"),
+            value_target=targets.value,
+            version=np.array([version for _, version in stored], np.int32),
+        )
         if self._auxiliary_targets:
-            samples = samples._replace(**auxiliary_targets(rewards, players, column("action"), truncated))
-        states = None
+            outcome = outcome_classes(targets.outcome, targets.truncated)
+            samples = samples._replace(outcome=outcome, moves_left=targets.moves_left, reply=targets.reply)
+        states, last = None, moves[-1]
         if last.state is not None:
-            cut = np.full(len(moves), truncated)
-            states = StoredState(column("state"), outcome, returns, cut, samples.version)
+            kept = (targets.outcome, targets.lambda_return, targets.truncated)
+            states = StoredState(column("state"), *kept, samples.version)
         if last.own is not None:
             # Only now, because targets depend on the opponent's moves as well.
             samples, states = rows_of((samples, states), column("own").astype(bool))
         return Game(samples, states, len(moves))
-
-
-def auxiliary_targets(
-    rewards: Floats,
-    players: npt.NDArray[np.generic],
-    actions: npt.NDArray[np.generic],
-    truncated: bool = False,
-) -> dict[str, npt.NDArray[np.int32]]:
-    """The targets of auxiliary heads, `outcome`, `moves_left` and `reply` of `Sample`, for a game of T moves.
-
-    Args:
-      rewards: `[T, 2]`, both players' rewards for each move.
-      players: `[T]`, the player that moved.
-      truncated: whether a limit ended the game, which leaves its outcome and length unknown.
-    """
-    unknown = np.full(len(actions), -1, np.int32)
-    # The next action is a reply only if the opponent takes it: some games let a player move twice in a row.
-    replied = np.append(players[1:] != players[:-1], False)
-    return {
-        "outcome": unknown if truncated else np.sign(outcomes(rewards, players)).astype(np.int32) + 1,
-        "moves_left": unknown if truncated else np.arange(len(actions), 0, -1, dtype=np.int32),
-        "reply": np.where(replied, np.roll(actions, -1), -1).astype(np.int32),
-    }
-
-
-def outcomes(rewards: Floats, players: npt.NDArray[np.generic], discount: float = 1.0) -> Floats:
-    """The outcome of each position, `[T]`: the discounted sum of the rewards that the player to move still gets.
-
-    Args:
-      rewards: `[T, 2]`, both players' rewards for each move.
-      players: `[T]`, the player that moved.
-    """
-    return lambda_returns(rewards, players, np.zeros(len(rewards), np.float32), 1.0, discount)
-
-
-def outcomes_of_all(rewards: Floats, players: npt.NDArray[np.generic], discount: float = 1.0) -> Floats:
-    """The outcome of each position for every player, `[T, P]`, beginning with the player to move; see `outcomes`."""
-    returns = returns_of_all(rewards, np.zeros_like(rewards), 1.0, discount)
-    place = (players.astype(np.int64)[:, None] + np.arange(rewards.shape[1])) % rewards.shape[1]
-    return np.clip(np.take_along_axis(returns, place, axis=1), -1.0, 1.0)
-
-
-def lambda_returns(
-    rewards: Floats, players: npt.NDArray[np.generic], root_values: Floats, td_lambda: float, discount: float = 1.0
-) -> Floats:
-    """The lambda-return of each position for the player to move, `[T]` (Sutton and Barto 2018, section 12.1).
-
-    `G_t = r_t + d * ((1 - l) * v_(t+1) + l * G_(t+1))`. All terms are those of the player who moves at t, v is the
-    search's root value, and v and G are zero after the last move.
-
-    Args:
-      rewards: `[T, 2]`, both players' rewards for each move.
-      players: `[T]`, the player that moved.
-      root_values: `[T]`, the root value for the player that moved.
-      td_lambda: l, in [0, 1].
-      discount: d, the discount per move.
-    """
-    values = np.where(np.arange(2) == players[:, None], root_values[:, None], -root_values[:, None])
-    returns = returns_of_all(rewards, values, td_lambda, discount)
-    own: Floats = np.take_along_axis(returns, players.astype(np.int64)[:, None], axis=1)[:, 0]
-    return own
-
-
-def returns_of_all(rewards: Floats, values: Floats, td_lambda: float, discount: float) -> Floats:
-    """The lambda-return of each position for every player, `[T, P]`, by the players' numbers.
-
-    Args:
-      rewards: `[T, P]`, each player's reward for each move.
-      values: `[T, P]`, each player's value of each position.
-    """
-    # The recursion keeps the returns of all players, since any of them may move next.
-    returns, later = np.empty_like(rewards), np.zeros(rewards.shape[1], np.float32)
-    for t in reversed(range(len(rewards))):
-        returns[t] = rewards[t] + np.float32(discount) * later
-        later = np.float32(1.0 - td_lambda) * values[t] + np.float32(td_lambda) * returns[t]
-    return returns
-
-
-def value_targets(returns: Floats, root_values: npt.NDArray[np.generic], root_value_weight: float) -> Floats:
-    """Value targets of T positions for the player to move: `w * v_t + (1 - w) * G_t`.
-
-    The search's root value `v_t` lowers the variance of the lambda-return `G_t` (Young et al., Lessons from AlphaZero,
-    2018: averaging z and q).
-    """
-    mixed = root_value_weight * root_values.astype(np.float32) + (1.0 - root_value_weight) * returns
-    targets: Floats = np.clip(mixed, -1.0, 1.0).astype(np.float32)
-    return targets
 
 
 class SampleShuffler[Samples]:

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from podzero.actors.assembly import value_targets
 from podzero.actors.core import explore
+from podzero.actors.targets import outcome_classes, value_targets
 from podzero.actors.windows import value_errors
 from podzero.config import ActorsConfig, Experiment
 from podzero.config.samples import observations_kept
@@ -68,7 +68,7 @@ def position_reanalysis(
         if auxiliary_targets:
             # Stored positions do not tell how long their games lasted or which action followed.
             unknown = np.full(len(states.outcome), -1, np.int32)
-            outcome = np.where(states.truncated, unknown, np.sign(states.outcome).astype(np.int32) + 1)
+            outcome = outcome_classes(states.outcome, states.truncated)
             samples = samples._replace(outcome=outcome, moves_left=unknown, reply=unknown)
         return Reanalysed(samples, None)
 

@@ -10,14 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podzero.actors.assembly import (
-    GameAssembler,
-    SampleShuffler,
-    auxiliary_targets,
-    lambda_returns,
-    outcomes,
-    value_targets,
-)
+from podzero.actors.assembly import GameAssembler, SampleShuffler
+from podzero.actors.targets import Plies, outcome_classes, targets_of, value_targets
 from podzero.config import ActorsConfig
 from podzero.core.types import Move, Sample
 
@@ -36,6 +30,26 @@ def move(done, tag=0.0, player=0, rewards=None):
         done=np.asarray(done),
         truncated=np.zeros(games, bool),
     )
+
+
+def targets_of_game(rewards, players, root_values=None, td_lambda=1.0, discount=1.0, actions=None, truncated=False):
+    """The targets of one game, in NumPy."""
+    count, zeros = len(rewards), np.zeros(len(rewards))
+    last = np.arange(count) == count - 1
+    values = zeros.astype(np.float32) if root_values is None else root_values
+    actions = zeros.astype(np.int32) if actions is None else actions
+    fields = (values, actions, players.astype(np.int32), rewards, last, last & truncated)
+    plies = Plies(*(field[..., None] for field in fields))
+    found = targets_of(plies, ActorsConfig(td_lambda=td_lambda), discount, xp=np)
+    return type(found)(*(field[..., 0] for field in found))
+
+
+def outcomes(rewards, players, discount=1.0):
+    return targets_of_game(rewards, players, discount=discount).outcome
+
+
+def lambda_returns(rewards, players, values, td_lambda, discount=1.0):
+    return targets_of_game(rewards, players, values, td_lambda, discount).lambda_return
 
 
 def test_the_outcome_is_the_sum_of_the_movers_later_rewards():
@@ -147,14 +161,14 @@ def test_auxiliary_targets_tell_how_the_game_went_on():
     """Player 1 moves twice in a row, so one of its moves has no reply of the other; player 0 wins."""
     rewards = np.array([[0, 0], [0, 0], [0, 0], [1, -1]], np.float32)
     players, actions = np.array([0, 1, 1, 0]), np.array([5, 6, 7, 8])
-    targets = auxiliary_targets(rewards, players, actions, truncated=False)
-    np.testing.assert_array_equal(targets["outcome"], [2, 0, 0, 2])
-    np.testing.assert_array_equal(targets["moves_left"], [4, 3, 2, 1])
-    np.testing.assert_array_equal(targets["reply"], [6, -1, 8, -1])
-    cut = auxiliary_targets(rewards, players, actions, truncated=True)
-    np.testing.assert_array_equal(cut["outcome"], [-1] * 4)
-    np.testing.assert_array_equal(cut["moves_left"], [-1] * 4)
-    np.testing.assert_array_equal(cut["reply"], targets["reply"])
+    targets = targets_of_game(rewards, players, actions=actions)
+    np.testing.assert_array_equal(outcome_classes(targets.outcome, targets.truncated), [2, 0, 0, 2])
+    np.testing.assert_array_equal(targets.moves_left, [4, 3, 2, 1])
+    np.testing.assert_array_equal(targets.reply, [6, -1, 8, -1])
+    cut = targets_of_game(rewards, players, actions=actions, truncated=True)
+    np.testing.assert_array_equal(outcome_classes(cut.outcome, cut.truncated), [-1] * 4)
+    np.testing.assert_array_equal(cut.moves_left, [-1] * 4)
+    np.testing.assert_array_equal(cut.reply, targets.reply)
 
 
 def test_samples_have_auxiliary_targets_only_if_asked_for():

@@ -5,9 +5,10 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from podzero.actors.assembly import GameAssembler, outcomes_of_all
+from podzero.actors.assembly import GameAssembler
 from podzero.actors.core import SelfPlayCore
 from podzero.actors.rollouts import RolloutCore
+from podzero.actors.targets import Plies, targets_of
 from podzero.config import ActorsConfig, Experiment, MLPConfig, OwnGameConfig, SearchConfig
 from podzero.envs import make_env
 from podzero.networks import make_network
@@ -15,6 +16,13 @@ from podzero.search import make_search, network_evaluation, rules_model
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 MOVES = 24
+
+
+def outcomes_of_all(rewards, players, discount=1.0):
+    nothing, last = np.zeros(len(players), np.float32), np.arange(len(players)) == len(players) - 1
+    fields = (nothing, nothing.astype(np.int32), players, rewards, last, last & False)
+    plies = Plies(*(field[..., None] for field in fields))
+    return targets_of(plies, ActorsConfig(), discount, values=3, xp=np).value[..., 0]
 
 
 def test_outcomes_begin_with_the_player_to_move():

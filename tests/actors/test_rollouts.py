@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero.actors import RolloutCore, SelfPlayCore, assembly
+from podzero.actors import RolloutCore, SelfPlayCore
 from podzero.actors.assembly import GameAssembler
-from podzero.actors.rollouts import Plies, ends, targets_of
+from podzero.actors.rollouts import ends
+from podzero.actors.targets import Plies, targets_of
 from podzero.config import ActorsConfig, Experiment
 from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec, SearchResult
@@ -101,15 +102,12 @@ def random_history(seed):
     truncated = done & (random.random(shape) < 0.3)
     outcome = random.integers(-1, 2, shape).astype(np.float32) * (done & ~truncated)
     return Plies(
-        state=None,
-        policy=np.zeros((ROWS, ACTIONS, GAMES), np.float32),
         value=random.uniform(-1, 1, shape).astype(np.float32),
         action=random.integers(0, ACTIONS, shape).astype(np.int32),
         player=random.integers(0, 2, shape).astype(np.int32),
         rewards=np.stack([outcome, -outcome], axis=1),
         done=done,
         truncated=truncated,
-        version=np.zeros(shape, np.int32),
     )
 
 
@@ -130,21 +128,10 @@ def test_targets_are_those_of_the_host(td_lambda, weight, discount):
     config = ActorsConfig(td_lambda=td_lambda, root_value_weight=weight)
     found = jax.device_get(jax.jit(lambda plies: targets_of(plies, config, discount))(plies))
     for rows, column in games_of(plies.done):
-        player, values = plies.player[rows, column], plies.value[rows, column]
-        last, rewards = rows.stop - 1, plies.rewards[rows, :, column].copy()
-        truncated = plies.truncated[last, column]
-        if truncated:
-            rewards[-1] = np.where(np.arange(2) == player[-1], values[-1], -values[-1])
-        returns = assembly.lambda_returns(rewards, player, values, td_lambda, discount)
-        outcomes = assembly.outcomes(rewards, player, discount)
-        expected = assembly.value_targets(returns, values, weight)
-        np.testing.assert_allclose(found.value[rows, column], expected, atol=1e-6)
-        np.testing.assert_allclose(found.outcome[rows, column], outcomes, atol=1e-6)
-        np.testing.assert_allclose(found.lambda_return[rows, column], returns, atol=1e-6)
-        assert np.all(found.truncated[rows, column] == truncated)
-        auxiliary = assembly.auxiliary_targets(rewards, player, plies.action[rows, column], truncated)
-        np.testing.assert_array_equal(found.moves_left[rows, column], auxiliary["moves_left"])
-        np.testing.assert_array_equal(found.reply[rows, column], auxiliary["reply"])
+        one = Plies(*(field[rows, ..., column : column + 1] for field in plies))
+        expected = targets_of(one, config, discount, xp=np)
+        for name, wanted in expected._asdict().items():
+            np.testing.assert_allclose(getattr(found, name)[rows, column], wanted[:, 0], atol=1e-6, err_msg=name)
 
 
 def test_positions_know_where_their_game_ends():
