@@ -16,10 +16,9 @@ from podzero.actors.clients import ActorClients
 from podzero.actors.core import SelfPlayCore
 from podzero.actors.device_actor import DeviceActor
 from podzero.actors.environments import EnvironmentActor
-from podzero.actors.opponents import Opponent
 from podzero.actors.reanalysis import Reanalyse, position_reanalysis, window_reanalysis
 from podzero.actors.rollouts import RolloutCore
-from podzero.actors.selfplay import ActorGroups, SelfPlayActor
+from podzero.actors.selfplay import ActorGroups, Opponent, SelfPlayActor
 from podzero.config import Experiment, GymnasiumConfig, ModelNetworkConfig, OwnAlgorithmConfig
 from podzero.core.errors import ConfigError
 from podzero.core.protocols import Env, with_metrics

@@ -1,4 +1,6 @@
-"""The AlphaZero loss (Silver et al. 2017, https://arxiv.org/abs/1712.01815)."""
+"""The losses of AlphaZero (Silver et al. 2017, https://arxiv.org/abs/1712.01815) and MuZero (Schrittwieser et al. 2020,
+appendix G), which unrolls its model along the actions of a window.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.scipy.special import xlogy
+from jax.scipy.stats import norm
 
-from podzero.config import LearnerConfig
-from podzero.core.types import Array, Network, Params, Prediction, Sample, SoftTargets
+from podzero.config import LearnerConfig, MuZeroConfig
+from podzero.config.samples import nstep_returns
+from podzero.core.types import Array, ModelNetwork, Network, Params, Prediction, Sample, SoftTargets, Window
 
 ILLEGAL_LOGIT = -1e9
 """Replaces minus infinity: the softmax is still zero in float32, and gradients stay finite."""
@@ -121,3 +126,193 @@ def _of_samples(of_values: jax.Array) -> jax.Array:
 
 def _mean(values: jax.Array, weight: Array | None) -> jax.Array:
     return jnp.mean(values if weight is None else weight * values)
+
+
+class WindowTargets(NamedTuple):
+    """Targets of B windows at positions 0 to K and the steps between them; zero where masked."""
+
+    value: jax.Array
+    """`[B, K + 1]` float32."""
+    reward: jax.Array
+    """`[B, K]` float32."""
+    value_mask: jax.Array
+    """`[B, K + 1]` bool, positions whose value is trained."""
+    reward_mask: jax.Array
+    """`[B, K]` bool, steps whose reward is trained."""
+    policy_mask: jax.Array
+    """`[B, K + 1]` bool, positions whose policy is trained."""
+    state_mask: jax.Array
+    """`[B, K]` bool, positions 1 to K whose latent state is trained."""
+
+
+def nstep_targets(window: Window, discount: float, td_steps: int, unroll_steps: int) -> WindowTargets:
+    """The targets of B windows, with n-step returns as values.
+
+    Args:
+      window: `[B, ...]` on every field; entries after its `length` are ignored.
+      td_steps: n.
+      unroll_steps: K.
+    """
+    steps = unroll_steps + td_steps
+    assert window.reward.shape[1:] == (steps,)
+    assert window.value.shape[1:] == (steps + 1,)
+    length, terminated = jnp.asarray(window.length)[:, None], jnp.asarray(window.terminated)[:, None]
+    positions = jnp.arange(steps + 1)
+    # The last position has the value zero if the episode terminated there, and its search value if it was cut off.
+    exists = (positions < length) | ((positions == length) & ~terminated)
+    reward = jnp.where(positions[:-1] < length, window.reward, 0.0)
+    value = jnp.where(exists, window.value, 0.0)
+    returns = nstep_returns(jnp, reward, value, length[:, 0], discount, td_steps, unroll_steps)
+    acted = positions[: unroll_steps + 1] < length
+    # A terminated episode ends in an absorbing state, where values and rewards are trained towards zero. What follows a
+    # time limit is unknown, so it is masked. Only states up to the last observation of an episode have a target.
+    return WindowTargets(
+        value=jnp.where(acted, returns, 0.0),
+        reward=reward[:, :unroll_steps],
+        value_mask=acted | terminated,
+        reward_mask=acted[:, :-1] | terminated,
+        policy_mask=acted,
+        state_mask=positions[1 : unroll_steps + 1] <= length,
+    )
+
+
+DYNAMICS_GRADIENT = 0.5
+"""Factor by which each step of the unroll scales the gradient of its latent state."""
+
+
+class Unroll(NamedTuple):
+    """The outputs of the model for B windows."""
+
+    latents: jax.Array
+    """`[B, K + 1, ...]` float32, the first from the representation, the others from the dynamics."""
+    policy: jax.Array
+    """`[B, K + 1, A]` logits, or `[B, K + 1, 2, D]`."""
+    value: jax.Array
+    """`[B, K + 1, bins]` logits."""
+    reward: jax.Array
+    """`[B, K, bins]` logits."""
+
+
+def muzero_loss(
+    network: ModelNetwork,
+    config: MuZeroConfig,
+    value_weight: float,
+    discount: float,
+    params: Params,
+    window: Window,
+    weight: Array | None = None,
+) -> LossOutput:
+    """`mean(w * (policy + value_weight * value + reward_weight * reward + consistency_weight * consistency -
+    entropy_weight * entropy))` over a batch of B windows.
+
+    Each part is its value at position 0 plus its mean over the K unrolled steps; masked positions count as zero.
+
+    Args:
+      config: K, n and the weights of the parts.
+      window: `[B, ...]` on every field, with K + 1 or more observations if consistency has a weight.
+      weight: `[B]`, the importance weights w, relative to the largest; 1 if None.
+
+    Returns:
+      the loss with the value errors at position 0 and the metrics
+        `policy_loss`: cross-entropy of the policy with the search policy, in nats; for continuous actions of its
+          density.
+        `policy_kl`: the same minus the entropy of the search policy; for discrete actions zero for a perfect fit.
+        `policy_entropy`: entropy of the policy; for continuous actions of its density before squashing.
+        `value_loss`: cross-entropy of the value distribution with the target distribution.
+        `reward_loss`: the same for rewards, over the K steps.
+        `consistency_loss`: negative cosine similarity, in [-1, 1], of predicted and observed latent states, if it has
+          a weight.
+    """
+    targets = nstep_targets(window, discount, config.td_steps, config.unroll_steps)
+    unroll = unroll_model(network, params, window)
+    log_policy, entropy = _log_policy_and_entropy(unroll.policy, window)
+    policy_target = jnp.where(targets.policy_mask[..., None], window.policy, 0.0)
+    assert log_policy.shape == policy_target.shape
+    # By convention 0 log 0 = 0; without the mask, 0 * -infinity would be NaN.
+    policy = -jnp.sum(jnp.where(policy_target > 0, policy_target * log_policy, 0.0), axis=-1)
+
+    def mean(first_and_steps: jax.Array) -> jax.Array:
+        return _mean_over_steps(first_and_steps, weight)
+
+    metrics = {
+        "policy_loss": mean(policy),
+        "policy_kl": mean(policy + jnp.sum(xlogy(policy_target, policy_target), axis=-1)),
+        "policy_entropy": mean(jnp.where(targets.policy_mask, entropy, 0.0)),
+        "value_loss": mean(_bin_loss(network, unroll.value, targets.value, targets.value_mask)),
+        "reward_loss": mean(_pad_first(_bin_loss(network, unroll.reward, targets.reward, targets.reward_mask))),
+    }
+    total = metrics["policy_loss"] + value_weight * metrics["value_loss"]
+    total += config.reward_weight * metrics["reward_loss"] - config.entropy_weight * metrics["policy_entropy"]
+    if config.consistency_weight > 0:
+        metrics["consistency_loss"] = mean(_pad_first(_inconsistency(network, params, unroll, window, targets)))
+        total += config.consistency_weight * metrics["consistency_loss"]
+    errors = jnp.abs(network.decode(unroll.value[:, 0]) - targets.value[:, 0])
+    return LossOutput(total, {"loss": total, **metrics}, errors)
+
+
+def unroll_model(network: ModelNetwork, params: Params, window: Window) -> Unroll:
+    """Represents position 0 of B windows and applies the dynamics to their K actions."""
+    latents, rewards = [network.represent(params, window.observation[:, 0])], []
+    for action in jnp.moveaxis(jnp.asarray(window.action), 1, 0):
+        latent, reward = network.dynamics(params, _scaled_gradient(latents[-1]), action)
+        latents.append(latent)
+        rewards.append(reward)
+    stacked = jnp.stack(latents, axis=1)
+    # Policies and values of all K + 1 latent states are computed in one batch.
+    policy, value = network.predict(params, jax.lax.collapse(stacked, 0, 2))
+    batch = stacked.shape[0]
+    return Unroll(stacked, _split(policy, batch), _split(value, batch), jnp.stack(rewards, axis=1))
+
+
+def _scaled_gradient(x: jax.Array) -> jax.Array:
+    """`x`, with its gradient scaled by `DYNAMICS_GRADIENT`."""
+    return DYNAMICS_GRADIENT * x + (1.0 - DYNAMICS_GRADIENT) * jax.lax.stop_gradient(x)
+
+
+def _log_policy_and_entropy(policy: jax.Array, window: Window) -> tuple[jax.Array, jax.Array]:
+    """Log-probabilities of actions or log-densities of candidates `[B, K + 1, P]`, and entropies `[B, K + 1]`."""
+    # Logits [B, K + 1, A] of discrete actions, or mean and log standard deviation [B, K + 1, 2, D].
+    if policy.ndim == 3:
+        log_policy = jax.nn.log_softmax(policy)
+        return log_policy, -jnp.sum(jnp.exp(log_policy) * log_policy, axis=-1)
+    mean, log_std = policy[:, :, 0], policy[:, :, 1]
+    log_density = norm.logpdf(window.candidates, mean[:, :, None], jnp.exp(log_std)[:, :, None])
+    entropy = jnp.sum(log_std + 0.5 * np.log(2.0 * np.pi * np.e), axis=-1)
+    return jnp.sum(log_density, axis=-1), entropy
+
+
+def _bin_loss(network: ModelNetwork, logits: jax.Array, target: jax.Array, mask: jax.Array) -> jax.Array:
+    """Cross-entropy of distributions over bins `[B, T, bins]` with those of the targets `[B, T]`."""
+    assert logits.shape[:-1] == target.shape == mask.shape
+    cross_entropy: jax.Array = optax.softmax_cross_entropy(logits, network.encode(target))
+    return jnp.where(mask, cross_entropy, 0.0)
+
+
+def _inconsistency(
+    network: ModelNetwork, params: Params, unroll: Unroll, window: Window, targets: WindowTargets
+) -> jax.Array:
+    """Negative cosine similarity `[B, K]` of the predicted latent states and those of the observations."""
+    batch, steps = targets.state_mask.shape
+    assert window.observation.shape[1] > steps
+    observed = jax.lax.collapse(jnp.asarray(window.observation)[:, 1 : steps + 1], 0, 2)
+    # Without a gradient through the target the representations cannot collapse (SimSiam, Chen & He 2021).
+    target = jax.lax.stop_gradient(network.project(params, network.represent(params, observed), False))
+    predicted = network.project(params, jax.lax.collapse(unroll.latents[:, 1:], 0, 2), True)
+    similarity: jax.Array = optax.losses.cosine_similarity(predicted, target, epsilon=1e-8)
+    return jnp.where(targets.state_mask, -_split(similarity, batch), 0.0)
+
+
+def _mean_over_steps(parts: jax.Array, weight: Array | None) -> jax.Array:
+    """Position 0 plus the mean over the K steps of `parts` `[B, K + 1]`, averaged over the batch."""
+    each = parts[:, 0] + jnp.mean(parts[:, 1:], axis=1)
+    return jnp.mean(each if weight is None else weight * each)
+
+
+def _pad_first(steps: jax.Array) -> jax.Array:
+    """Pads the steps `[B, K]` to `[B, K + 1]` with zeros at position 0."""
+    return jnp.pad(steps, ((0, 0), (1, 0)))
+
+
+def _split(x: jax.Array, batch: int) -> jax.Array:
+    """Reshapes `[B * T, ...]` to `[B, T, ...]`."""
+    return x.reshape(batch, -1, *x.shape[1:])

@@ -14,8 +14,7 @@ from podzero.config import Experiment, LearnerConfig, MuZeroConfig, OwnObjective
 from podzero.config.own_code import own_code
 from podzero.core.errors import ConfigError
 from podzero.core.types import Array, Batch, EnvSpec, ModelNetwork, Network, Params, Sample, Symmetry, Window
-from podzero.learner.losses import LossOutput, alphazero_loss
-from podzero.learner.muzero import muzero_loss
+from podzero.learner.losses import LossOutput, alphazero_loss, muzero_loss
 from podzero.learner.trained_agents import Teach, add_nothing, read_teacher, soft_targets_of
 
 

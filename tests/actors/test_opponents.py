@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from podzero.actors import ActorClients, Opponent, SelfPlayActor, SelfPlayCore
-from podzero.actors.opponents import OpposedGames, blocks
+from podzero.actors.selfplay import OpposedGames, blocks
 from podzero.config import ActorsConfig, parse
 from podzero.envs import make_env
 

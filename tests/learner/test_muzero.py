@@ -10,7 +10,7 @@ import pytest
 
 from podzero.config import MuZeroConfig, MuZeroMLPConfig
 from podzero.core.types import EnvSpec, ModelNetwork, Window
-from podzero.learner.muzero import muzero_loss
+from podzero.learner.losses import muzero_loss
 from podzero.networks import make_model_network
 
 K, N, A = 2, 1, 2

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from podzero.core.types import Window
-from podzero.learner.muzero import nstep_targets
+from podzero.learner.losses import nstep_targets
 
 K, N = 2, 3
 REWARD = [1.0, 2.0, 4.0, 8.0, 16.0]
