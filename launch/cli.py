@@ -33,7 +33,7 @@ COMMANDS = {
     ),
     "import": ("tools.records.cli", "Import recorded games or episodes that `data.records` trains on."),
     "new": (
-        "launch.experiments",
+        "launch.new",
         "Write a first experiment for an environment: YAML with numbers for two CPU cores, and why they were chosen.",
     ),
     "diff": (

@@ -3,11 +3,12 @@
 import json
 
 import pytest
+import yaml
 
 from podzero.config import SimulatorConfig, builtin_configs, load
 from podzero.core.types import EnvSpec
 from podzero.files.workdir import Workdir, read_json
-from podzero.launch.starting import REPLAY_BYTES, starting_experiment
+from podzero.launch.new import REPLAY_BYTES, first_experiment
 
 GAME = SimulatorConfig(name="open_spiel", id="some_game")
 GYMNASIUM = load("cartpole").env
@@ -15,9 +16,9 @@ VECTOR = EnvSpec("vector", (6,), "float32", 3, players=1)
 
 
 def settings_of(env, length=None, **spec):
-    """The tree of a first experiment, which podzero's schema accepts."""
+    """The sections of a first experiment."""
     base = VECTOR if env is GYMNASIUM else EnvSpec("game", (6, 7, 2), "bool", 7)
-    return starting_experiment(env, base._replace(**spec), length).tree
+    return yaml.safe_load(first_experiment(env, base._replace(**spec), length))
 
 
 def test_settings_that_differ_are_printed_with_both_values(command, tmp_path):
@@ -143,7 +144,7 @@ def test_replay_holds_what_fits_in_memory():
     large = settings_of(GYMNASIUM, observation_shape=(84, 84, 12), observation_dtype="uint8")
     assert large["replay"]["capacity"] * 84 * 84 * 12 <= REPLAY_BYTES
     assert large["network"]["downsample"] == 16
-    assert "channels_first" not in large["network"]
+    assert not large["network"]["channels_first"]
     assert large["replay"]["capacity"] < settings_of(GYMNASIUM)["replay"]["capacity"]
 
 
