@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from queue import Empty
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ import optax
 from podzero.config import KOMI
 from podzero.core.errors import ConfigError, nearest
 from podzero.core.protocols import Env
-from podzero.core.reading import read_ahead
+from podzero.core.reading import End, read_ahead
 from podzero.core.types import Array, EnvState, SearchResult
 from podzero.envs import GameOfChance, make_env, notation_for, simulator_errors
 from podzero.envs.boards.go import Go, check_komi, with_komi
@@ -77,24 +78,20 @@ class AnalysisRequest(NamedTuple):
     """Actions, or their names."""
     named: bool = False
     """Whether the answer names moves."""
-    size: int | None = None
-    """The number of simulations; None for the usual one."""
+    simulations: int | None = None
+    """None for the usual number."""
     komi: float = KOMI
-    """The komi, in Go."""
     error: str | None = None
+    """What is wrong with the line."""
 
 
 class Analyst:
     """Answers requests with the searches of one player."""
 
     def __init__(self, env: Env, searcher: Callable[[int], SearchPlayer], usual: int, knows_komi: bool = False) -> None:
-        """Makes the usual search; smaller ones are made when they are asked for.
+        """Makes the search with the `usual` number of simulations; `searcher` makes smaller ones when they are needed.
 
-        Args:
-          env: the game.
-          searcher: makes the player with a number of simulations.
-          usual: the usual number of simulations, which is the largest.
-          knows_komi: whether the search is told the komi of a game of Go.
+        `knows_komi`: whether the search is told the komi of a game of Go.
         """
         self._env = env
         self._sizes = sorted({max(usual // part, 1) for part in FRACTIONS})
@@ -112,14 +109,14 @@ class Analyst:
         for batch in _as_they_come(lines):
             requests = [self.request(line) for line in batch]
             answers: dict[int, dict[str, Any]] = {}
-            for size in {request.size for request in requests}:
-                places = [place for place, request in enumerate(requests) if request.size == size]
-                found = self._answer([requests[place] for place in places], size or self._sizes[-1])
-                answers |= zip(places, found, strict=True)
+            sizes = [request.simulations or self._sizes[-1] for request in requests]
+            for size in set(sizes):
+                places = [place for place, wanted in enumerate(sizes) if wanted == size]
+                answers |= zip(places, self._answer([requests[place] for place in places], size), strict=True)
             yield from (answers[place] for place in range(len(requests)))
 
     def request(self, line: str) -> AnalysisRequest:
-        """Parses a line; what is wrong with it is its `error`."""
+        """Parses a line."""
         try:
             tree = json.loads(line, object_pairs_hook=_object)
             # The answer repeats the id; NaN is not JSON.
@@ -131,10 +128,10 @@ class Analyst:
         request = AnalysisRequest(tree.get("id"), error=next(self._errors(tree), None))
         if request.error:
             return request
-        moves = tree["moves"]
+        moves, most = tree["moves"], tree.get("maxVisits") or self._sizes[-1]
         named = tree.get("names", False) or any(isinstance(move, str) for move in moves)
-        size = self._size(tree.get("maxVisits"))
-        return request._replace(moves=moves, named=named, size=size, komi=tree.get("komi", KOMI))
+        size = max((size for size in self._sizes if size <= most), default=self._sizes[0])
+        return request._replace(moves=moves, named=named, simulations=size, komi=tree.get("komi", KOMI))
 
     def _errors(self, tree: dict[str, Any]) -> Iterator[str]:
         """What is wrong with the object of a line."""
@@ -169,11 +166,6 @@ class Analyst:
     def _is_move(self, move: Any) -> bool:
         # Not `isinstance`, for which `true` is an integer.
         return type(move) is str or (type(move) is int and 0 <= move < self._env.spec.num_actions)
-
-    def _size(self, most: int | None) -> int | None:
-        if most is None or most >= self._sizes[-1]:
-            return None
-        return max((size for size in self._sizes if size <= most), default=self._sizes[0])
 
     def _answer(self, requests: list[AnalysisRequest], simulations: int) -> Iterator[dict[str, Any]]:
         """The answers to at most `BATCH` requests."""
@@ -216,7 +208,7 @@ class Analyst:
                 break
             states, refused = self._advance(states, np.array(actions, np.int32))
             for i in np.flatnonzero(refused).tolist():
-                errors[i] = _illegal(ply, requests[i].moves[ply])
+                errors[i] = f"move {ply + 1} ({requests[i].moves[ply]}) is illegal in that position"
         over = np.asarray(self._view(states).done)
         for i in np.flatnonzero(over).tolist():
             errors[i] = errors[i] or f"the game is over after these {len(requests[i].moves)} moves"
@@ -250,10 +242,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return tree
 
 
-def _illegal(ply: int, move: int | str) -> str:
-    return f"move {ply + 1} ({move}) is illegal in that position"
-
-
 def _with_numbers(result: SearchResult) -> dict[str, Any]:
     return {
         "move": int(result.action),
@@ -266,20 +254,14 @@ def _with_numbers(result: SearchResult) -> dict[str, Any]:
 def _as_they_come(lines: Iterable[str]) -> Iterator[list[str]]:
     """Batches of the lines that have arrived, at most `BATCH`; never waits to fill a batch."""
     waiting = read_ahead(lines, 4 * BATCH)
-    batch: list[str] = []
-    while True:
-        try:
-            item = waiting.get(block=not batch)
-        except Empty:
-            yield batch
-            batch = []
-            continue
-        if isinstance(item, str):
-            batch.append(item)
-        if batch and (len(batch) == BATCH or not isinstance(item, str)):
-            yield batch
-            batch = []
-        if isinstance(item, Exception):
-            raise item
-        if item is None:
-            return
+    item: str | End
+    while isinstance(item := waiting.get(), str):
+        batch = [item]
+        with suppress(Empty):
+            while len(batch) < BATCH and isinstance(item := waiting.get_nowait(), str):
+                batch.append(item)
+        yield batch
+        if not isinstance(item, str):
+            break
+    if isinstance(item, Exception):
+        raise item

@@ -66,7 +66,7 @@ class Arena:
         known: Collection[str] = (),
         report: MatchReport = lambda over, games, plies: None,
     ) -> list[PlayedPair]:
-        """Plays each of `openings` openings twice, with the seats swapped.
+        """Plays each of `openings` openings twice, with the seats swapped; Interrupted if `keep_going` returns False.
 
         Deterministic players never repeat an opening, so a game with few openings yields fewer pairs. Players always
         see batches of `openings` positions, so that nothing is recompiled during a match.
@@ -78,7 +78,7 @@ class Arena:
           key: PRNG key, consumed.
           opening_plies: random plies before the players take over; None for `OPENING_PLIES` if both players are
             deterministic and 0 otherwise.
-          keep_going: called before every ply; the match stops when it returns False.
+          keep_going: called before every ply.
           known: `PlayedGame.position` of openings that deterministic players have already played.
           report: is told of the progress.
         """
@@ -135,13 +135,12 @@ class Arena:
         view = jax.device_get(self._view(starts.states))
         halves = [_Half(starts, view, opens) for opens in (True, False)]
         plies = starts.moves.shape[1]
-        while not all(half.over.all() for half in halves):
+        while running := [half for half in halves if not half.over.all()]:
             if not keep_going():
                 raise Interrupted
-            for half in halves:
-                if not half.over.all():
-                    key, move_key = jax.random.split(key)
-                    self._play_ply(half, starts.states, players, move_key)
+            for half in running:
+                key, move_key = jax.random.split(key)
+                self._play_ply(half, starts.states, players, move_key)
             plies += 1
             report(sum(int(half.over.sum()) for half in halves), 2 * len(starts.moves), plies)
         digests, names = _digests(view.observation), (players[0].name, players[1].name)
@@ -163,7 +162,7 @@ class _Half:
     """The B games of a match in which the same player moves first."""
 
     def __init__(self, starts: Openings, view: View, opens: bool) -> None:
-        """`opens`: whether that is the first player of the match."""
+        """`opens`: whether that player is the first one of the match."""
         count = len(starts.opener)
         self.states = starts.states
         self.view = view
@@ -222,15 +221,12 @@ def _choose(shown: EnvState, half: _Half, players: tuple[Contestant, Contestant]
         if not len(mine):
             continue
         if isinstance(player, MovesPlayer):
-            actions[mine] = player.choose_after(_turns(half, mine))
+            states, legal = jax.device_get(half.states), np.asarray(half.view.legal)
+            turns = [Turn(tuple(half.moves[i]), jax.tree.map(itemgetter(i), states), legal[i]) for i in mine]
+            actions[mine] = player.choose_after(turns)
         else:
             actions = np.where(turn, np.asarray(player.choose(key, shown)), actions)
     return actions
-
-
-def _turns(half: _Half, games: np.ndarray[Any, Any]) -> list[Turn]:
-    states, legal = jax.device_get(half.states), np.asarray(half.view.legal)
-    return [Turn(tuple(half.moves[i]), jax.tree.map(itemgetter(i), states), legal[i]) for i in games]
 
 
 def _digests(observations: np.ndarray[Any, Any]) -> list[str]:

@@ -13,9 +13,10 @@ import subprocess
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import chain
 from queue import Empty, Full, Queue, SimpleQueue
 from threading import Thread
 from typing import IO, NamedTuple, Protocol
@@ -90,14 +91,8 @@ class EngineContestant:
     deterministic = True  # podzero's seeds do not change its moves, so matches need random openings
 
     def __init__(self, name: str, start: Callable[[], Engine], processes: int | None = None) -> None:
-        """Starts one process; the others start when they are needed.
-
-        Args:
-          name: the player's name in results.
-          start: starts a process.
-          processes: the most processes; by default `PROCESSES`, or the number of cores if it is smaller.
-        """
-        self._name, self._start = name, start
+        """Starts one process with `start`, and later up to `processes`, by default `PROCESSES` or one for each core."""
+        self.name, self._start = name, start
         count = processes or min(PROCESSES, os.cpu_count() or 1)
         self._threads = ThreadPoolExecutor(count, thread_name_prefix=f"{name}-engine")
         self._running: set[Engine] = set()
@@ -108,11 +103,6 @@ class EngineContestant:
         self.close = weakref.finalize(self, _close, self._threads, self._running)
         """Ends all processes. It is also called when the program ends."""
 
-    @property
-    def name(self) -> str:
-        """See `Player`."""
-        return self._name
-
     def choose_after(self, turns: Sequence[Turn]) -> list[int]:
         """See `MovesPlayer`."""
         return list(self._threads.map(self._choose, turns))
@@ -121,9 +111,12 @@ class EngineContestant:
         engine = self._free.get()
         try:
             engine = engine or self._started()
-            return _legal(engine.best(turn), turn)
+            action = engine.best(turn)
+            if action != GIVES_UP and not turn.legal[action]:
+                raise EngineFailed(f"it played action {action}, which is illegal in that position")
+            return action
         except EngineFailed as error:
-            log.warning("%s forfeits a game at ply %d: %s", self._name, len(turn.moves) + 1, error)
+            log.warning("%s forfeits a game at ply %d: %s", self.name, len(turn.moves) + 1, error)
             if engine is not None:
                 self._running.discard(engine)
                 engine.close()
@@ -136,12 +129,6 @@ class EngineContestant:
         engine = self._start()
         self._running.add(engine)
         return engine
-
-
-def _legal(action: int, turn: Turn) -> int:
-    if action != GIVES_UP and not turn.legal[action]:
-        raise EngineFailed(f"it played action {action}, which is illegal in that position")
-    return action
 
 
 def _close(threads: ThreadPoolExecutor, running: set[Engine]) -> None:
@@ -183,17 +170,10 @@ class LineProcess:
         self._lines: Queue[str | None] = Queue(WAITING_LINES)
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
         self._closed = False
-        reader, self._drainer = (
-            Thread(target=read, args=(stream,), name=f"{self.name}-output", daemon=True)
-            for read, stream in ((self._read, self._process.stdout), (self._drain, self._process.stderr))
-        )
-        reader.start()
+        self.pid = self._process.pid
+        Thread(target=self._read, args=(self._process.stdout,), daemon=True).start()
+        self._drainer = Thread(target=self._drain, args=(self._process.stderr,), daemon=True)
         self._drainer.start()
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._process.pid
 
     def send(self, line: str) -> None:
         """Sends one line."""
@@ -205,11 +185,9 @@ class LineProcess:
             raise EngineFailed(self._ended(line)) from None
 
     def receive(self, deadline: float, waiting_for: str) -> str:
-        """The next line, without surrounding white space.
+        """The next line, without surrounding white space, until `deadline` on the clock of `time.monotonic`.
 
-        Args:
-          deadline: the latest time, on the clock of `time.monotonic`.
-          waiting_for: the question that the line answers, for error messages.
+        `waiting_for` is the question that the line answers, for error messages.
         """
         try:
             # A deadline that has passed still takes a line that waits; `get` refuses negative times.
@@ -238,19 +216,14 @@ class LineProcess:
             self._process.wait()
 
     def _read(self, stream: IO[bytes]) -> None:
-        for line in iter(lambda: stream.readline(LONGEST_LINE), b""):
-            self._put(line.decode(errors="replace").strip())
-        self._put(None)
-
-    def _put(self, line: str | None) -> None:
-        while not self._closed:
-            with suppress(Full):
-                self._lines.put(line, timeout=0.2)
-                return
+        for line in chain(_lines_of(stream), [None]):
+            while not self._closed:
+                with suppress(Full):
+                    self._lines.put(line, timeout=0.2)
+                    break
 
     def _drain(self, stream: IO[bytes]) -> None:
-        for line in iter(lambda: stream.readline(LONGEST_LINE), b""):
-            self._stderr.append(line.decode(errors="replace").strip())
+        self._stderr.extend(_lines_of(stream))
 
     def _ended(self, waiting_for: str) -> str:
         with suppress(subprocess.TimeoutExpired):
@@ -259,6 +232,11 @@ class LineProcess:
         self._drainer.join(_EXIT_S)
         said = " / ".join(self._stderr)
         return f"{self.name} ended ({self._process.poll()}) at '{waiting_for}'" + (f"; it said: {said}" if said else "")
+
+
+def _lines_of(stream: IO[bytes]) -> Iterator[str]:
+    for line in iter(lambda: stream.readline(LONGEST_LINE), b""):
+        yield line.decode(errors="replace").strip()
 
 
 # The lines of the Go Text Protocol, version 2 (Farnebäck 2002, https://www.lysator.liu.se/~gunnar/gtp/) and of the
@@ -327,20 +305,19 @@ class GtpClient:
     def __init__(self, command: Sequence[str], timeout_s: float) -> None:
         """Starts the engine; `timeout_s` limits the wait for each answer."""
         self._process = LineProcess(command)
+        self.pid = self._process.pid
         self._timeout_s = timeout_s
         self._number = 0
-
-    @property
-    def pid(self) -> int:
-        """The engine's process id."""
-        return self._process.pid
 
     def ask(self, command: str) -> str:
         """The answer to a command, without `=`."""
         self._number += 1
         self._process.send(f"{self._number} {command}")
         deadline = time.monotonic() + self._timeout_s
-        lines = [self._first_line(deadline, command)]
+        # Other output before the line that begins the answer is skipped.
+        lines = [self._process.receive(deadline, command)]
+        while lines[0][:1] not in ("=", "?"):
+            lines = [self._process.receive(deadline, command)]
         while lines[-1]:
             lines.append(self._process.receive(deadline, command))
         answer = GtpAnswer.parse(lines[:-1])
@@ -353,13 +330,6 @@ class GtpClient:
     def close(self) -> None:
         """Ends the engine."""
         self._process.close("quit")
-
-    def _first_line(self, deadline: float, command: str) -> str:
-        """The line that begins the answer; other output before it is skipped."""
-        while True:
-            line = self._process.receive(deadline, command)
-            if line[:1] in ("=", "?"):
-                return line
 
 
 class GtpEngine:
@@ -408,11 +378,6 @@ class UciEngine:
         except EngineFailed:
             self.close()
             raise
-
-    @property
-    def pid(self) -> int:
-        """The engine's process id."""
-        return self._process.pid
 
     def best(self, turn: Turn) -> int:
         """The engine's move."""

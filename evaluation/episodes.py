@@ -57,30 +57,16 @@ class EpisodesResult(NamedTuple):
     failures: int
     """Episodes that failed and were repeated."""
 
-    @property
-    def episodes(self) -> int:
-        """Number of episodes, N."""
-        return len(self.returns)
 
-    @property
-    def mean_return(self) -> float:
-        """Mean undiscounted return."""
-        return float(self.returns.mean())
+def summary(returns: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """`episodes`, `mean_return`, `std_return`, and the 95% `interval` of the expected return by Student's t.
 
-    @property
-    def std_return(self) -> float:
-        """Sample standard deviation of the returns; 0 for a single episode."""
-        return float(self.returns.std(ddof=1)) if self.episodes > 1 else 0.0
-
-    @property
-    def mean_length(self) -> float:
-        """Mean steps of an episode."""
-        return float(self.lengths.mean())
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """95% interval of the expected return, by Student's t."""
-        return student(self.mean_return, self.std_return, self.episodes)
+    A single return has the standard deviation 0 and the interval None.
+    """
+    episodes, mean = len(returns), float(returns.mean())
+    deviation = float(returns.std(ddof=1)) if episodes > 1 else 0.0
+    interval = list(student(mean, deviation, episodes)) if episodes > 1 else None
+    return {"episodes": episodes, "mean_return": mean, "std_return": deviation, "interval": interval}
 
 
 def play_episodes(
@@ -99,14 +85,13 @@ def play_episodes(
     Args:
       vector_env: is reset first; episodes are still running in it afterwards.
       choose: the policy; its actions in environments that have played all their episodes are ignored.
-      episodes: number of episodes.
+      episodes: number of episodes, at least one.
       key: PRNG key, consumed.
       keep_going: called before every step; the evaluation stops when it returns False.
       max_steps: longest episode.
       watch: called with the result of every step.
 
     Raises:
-      ValueError: `episodes` is not positive.
       Interrupted: `keep_going` returned False.
       EnvironmentFailed: too many environments failed in a row.
     """
@@ -223,29 +208,23 @@ class SearchActors:
 
         self._decide = jax.jit(decide)
 
-    def actor(self, params: Params) -> Choose:
-        """The policy that takes the strongest action of a search with `params`, without noise."""
-        decide = self.decider(params)
-        return lambda key, step: decide(key, step)[0]
-
     def decider(self, params: Params) -> ActAndValue:
-        """The same with the value at the root of the search."""
+        """The policy that takes the strongest action of a search with `params`, without noise, and the root's value."""
         placed = jax.device_put(params)
         return lambda key, step: cast(
             tuple[Array, Array], jax.device_get(self._decide(placed, key, step.observation, step.legal))
         )
 
 
-class EpisodeRounds:
-    """Judges snapshots by episodes in a gymnasium environment; a `Rounds`."""
+Returns = Callable[[Params, Array, Callable[[], bool]], np.ndarray[Any, Any]]
+"""Plays `evaluation.games` episodes with parameters: `(params, key, keep_going)` to their returns `[N]`."""
 
-    def __init__(self, experiment: Experiment) -> None:
-        """Raises `ConfigError` if the environment cannot be created."""
-        config = experiment.evaluation
-        self._experiment = experiment
-        self._episodes = config.games
-        search = experiment.search.model_copy(update={"simulations": config.simulations})
-        self._actors = SearchActors(experiment, spec_of(experiment.env), search)
+
+class ReturnRounds:
+    """Judges snapshots of a single agent by the returns of episodes; a `Rounds`."""
+
+    def __init__(self, returns: Returns, seed: int) -> None:
+        self._returns, self._key = returns, jax.random.key(seed)
         self.rated = -1
 
     def ladder(self) -> dict[str, Any]:
@@ -253,39 +232,37 @@ class EpisodeRounds:
         return {}
 
     def judge(self, step: int, params: Params, keep_going: Callable[[], bool]) -> dict[str, float]:
-        """Metrics of the returns of `evaluation.games` episodes."""
-        env, seed = self._experiment.env, self._experiment.seed
-        assert isinstance(env, GymnasiumConfig)
-        key = jax.random.fold_in(jax.random.key(seed), step)
-        # An asynchronous environment is a process; run no more of them than an actor does.
-        most = self._experiment.actors.games if env.vectorization == "async" else SIDE_BY_SIDE
-        with closing(make_vector_env(env, min(self._episodes, most), seed + _SEED)) as environments:
-            result = play_episodes(environments, self._actors.actor(params), self._episodes, key, keep_going)
+        """Metrics of the returns."""
+        found = summary(self._returns(params, jax.random.fold_in(self._key, step), keep_going))
         self.rated = step
-        return _metrics(result.returns)
+        return {f"evaluation/{name}": float(found[name]) for name in ("mean_return", "std_return", "episodes")}
 
 
-class SoloRounds:
-    """Judges snapshots by games in a single-agent simulator; a `Rounds`."""
+def gymnasium_returns(experiment: Experiment) -> Returns:
+    """Plays in a gymnasium environment; ConfigError if it cannot be created."""
+    env, episodes = experiment.env, experiment.evaluation.games
+    assert isinstance(env, GymnasiumConfig)
+    search = experiment.search.model_copy(update={"simulations": experiment.evaluation.simulations})
+    actors = SearchActors(experiment, spec_of(env), search)
+    # An asynchronous environment is a process; run no more of them than an actor does.
+    most = experiment.actors.games if env.vectorization == "async" else SIDE_BY_SIDE
 
-    def __init__(self, experiment: Experiment, env: Env) -> None:
-        config = experiment.evaluation
-        search = experiment.search.model_copy(update={"simulations": config.simulations})
-        self._players = NetworkPlayers(env, experiment.network, search, experiment.env.discount)
-        self._env, self._games, self._scale = env, config.games, reward_scale(experiment.env)
-        self._seed = jax.random.key(experiment.seed)
-        self.rated = -1
+    def returns(params: Params, key: Array, keep_going: Callable[[], bool]) -> np.ndarray[Any, Any]:
+        decide = actors.decider(params)
+        with closing(make_vector_env(env, min(episodes, most), experiment.seed + _SEED)) as environments:
+            return play_episodes(
+                environments, lambda key, step: decide(key, step)[0], episodes, key, keep_going
+            ).returns
 
-    def ladder(self) -> dict[str, Any]:
-        """Empty, without opponents."""
-        return {}
+    return returns
 
-    def judge(self, step: int, params: Params, keep_going: Callable[[], bool]) -> dict[str, float]:
-        """Metrics of the returns of `evaluation.games` games."""
-        player = self._players.player(str(step), params)
-        returns = play_alone(self._env, player, self._games, jax.random.fold_in(self._seed, step), keep_going)
-        self.rated = step
-        return _metrics(returns / self._scale)
+
+def simulator_returns(experiment: Experiment, env: Env) -> Returns:
+    """Plays in a single-agent simulator."""
+    search = experiment.search.model_copy(update={"simulations": experiment.evaluation.simulations})
+    players = NetworkPlayers(env, experiment.network, search, experiment.env.discount)
+    games, scale = experiment.evaluation.games, reward_scale(experiment.env)
+    return lambda params, key, keep_going: play_alone(env, players.player("", params), games, key, keep_going) / scale
 
 
 def reward_scale(env: EnvConfig) -> float:
@@ -326,23 +303,3 @@ def play_alone(
 def _programs(env: Env) -> tuple[Callable[..., Any], ...]:
     """The compiled `init`, `step` and `view` of a batch of games."""
     return tuple(jax.jit(jax.vmap(function)) for function in (env.init, env.step, env.view))
-
-
-def summary(result: EpisodesResult) -> dict[str, Any]:
-    """The result as plain values."""
-    return {
-        "episodes": result.episodes,
-        "mean_return": result.mean_return,
-        "std_return": result.std_return,
-        "interval": list(result.interval) if result.episodes > 1 else None,
-        "mean_length": result.mean_length,
-        "failures": result.failures,
-    }
-
-
-def _metrics(returns: np.ndarray[Any, Any]) -> dict[str, float]:
-    return {
-        "evaluation/mean_return": float(returns.mean()),
-        "evaluation/std_return": float(returns.std(ddof=1)) if len(returns) > 1 else 0.0,
-        "evaluation/episodes": float(len(returns)),
-    }

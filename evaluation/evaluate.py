@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from podzero.config import GymnasiumConfig
 from podzero.core.errors import ConfigError
@@ -23,7 +22,6 @@ from podzero.evaluation.arena import Arena, MatchReport
 from podzero.evaluation.episodes import (
     BASELINES,
     SIDE_BY_SIDE,
-    EpisodesResult,
     baseline,
     play_alone,
     play_episodes,
@@ -32,7 +30,7 @@ from podzero.evaluation.episodes import (
 )
 from podzero.evaluation.games import match_result
 from podzero.evaluation.players import Contestant, MovesPlayer, Player, SearchPlayer
-from podzero.evaluation.positions import BandResult, Judge, JudgeResult, all_positions, judged_positions
+from podzero.evaluation.positions import Judge, JudgeResult, all_positions, judged_positions
 from podzero.evaluation.records import record_suffix, write_records
 from podzero.evaluation.resolve import acting, resolve
 from podzero.evaluation.solvers import SOLVED
@@ -91,32 +89,22 @@ def evaluate(
       EnvironmentFailed, SimulatorError: the environments, or a game on the host, failed.
     """
     where = game_to_play(game, who, opponent)
-    if records is not None and opponent is None:
-        raise ConfigError(f"--records {records}: only matches are recorded; choose an --opponent")
-    if positions is not None and opponent is not None:
-        raise ConfigError(f"--positions {positions} is for judgement by a solver: remove it, or --opponent {opponent}")
     if isinstance(where, GymnasiumConfig):
-        _refuse_opponent(where.title, opponent)
-        _refuse_positions(where.title, positions)
+        _check_options(where.title, 1, opponent, positions, records)
         return _episodes(where, who, games, simulations, seed)
     env = make_env(where)
-    discount = where.discount
-    if env.spec.players == 1:
-        _refuse_opponent(env.spec.name, opponent)
-        _refuse_positions(env.spec.name, positions)
-        return _alone(env, _by_states(resolve(who, env, simulations, discount)), games, seed, reward_scale(where))
-    judged = opponent is None and env.spec.name in SOLVED
-    if not judged:
-        _refuse_positions(env.spec.name, positions)
-    player = resolve(who, env, simulations, discount)
-    about = {"game": env.spec.name, "player": player.name}
-    if judged:
+    name, players = env.spec.name, env.spec.players
+    _check_options(name, players, opponent, positions, records)
+    player = resolve(who, env, simulations, where.discount)
+    about = {"game": name, "player": player.name}
+    if players == 1:
+        returns = play_alone(env, _by_states(player), games, jax.random.key(seed))
+        return about | summary(returns / reward_scale(where))
+    if opponent is None and name in SOLVED:
         return about | _judgement(env, _by_states(player), positions, seed)
-    if records is not None and env.spec.players > 2:
-        raise ConfigError(f"--records {records}: SGF and PGN record two players, not {env.spec.players}; remove it")
     results = {}
-    for name in DEFAULT_OPPONENTS if opponent is None else (opponent,):
-        other = resolve(name, env, simulations, discount)
+    for opposing in DEFAULT_OPPONENTS if opponent is None else (opponent,):
+        other = resolve(opposing, env, simulations, where.discount)
         file = records or records_file(who, player.name, other.name, env.spec)
         results[other.name] = _match(env, player, other, games, seed, file, partial(report, other.name))
     if opponent is None:
@@ -124,16 +112,25 @@ def evaluate(
     return about | {"opponent": other.name} | results[other.name]
 
 
-def _refuse_opponent(name: str, opponent: str | None) -> None:
-    if opponent is not None:
-        raise ConfigError(f"{name} has a single agent: remove --opponent {opponent}")
-
-
-def _refuse_positions(name: str, positions: int | None) -> None:
-    if positions is not None:
+def _check_options(name: str, players: int, opponent: str | None, positions: int | None, records: Path | None) -> None:
+    """Refuses options that do not apply to a game with this name and number of players."""
+    if records is not None and opponent is None:
+        raise ConfigError(f"--records {records}: only matches are recorded; choose an --opponent")
+    if records is not None and players > 2:
+        raise ConfigError(f"--records {records}: SGF and PGN record two players, not {players}; remove it")
+    if positions is not None and opponent is not None:
+        raise ConfigError(f"--positions {positions} is for judgement by a solver: remove it, or --opponent {opponent}")
+    if positions is not None and (players == 1 or name not in SOLVED):
         raise ConfigError(
             f"--positions {positions}: {name} has no solver (only {', '.join(SOLVED)} have one); leave --positions out"
         )
+    if opponent is not None and players == 1:
+        raise ConfigError(f"{name} has a single agent: remove --opponent {opponent}")
+
+
+def discount_of(game: str | EnvConfig) -> float:
+    """The discount per move of an environment returned by `game_to_play`."""
+    return 1.0 if isinstance(game, str) else game.discount
 
 
 def records_file(who: str, name: str, opponent: str, spec: EnvSpec) -> Path | None:
@@ -165,15 +162,8 @@ def _episodes(env: GymnasiumConfig, who: str, episodes: int, simulations: int | 
     with closing(make_vector_env(env, min(episodes, SIDE_BY_SIDE), seed)) as environments:
         choose = (lambda key, step: decide(key, step)[0]) if decide else baseline(who, environments)
         result = play_episodes(environments, choose, episodes, jax.random.key(seed))
-    return {"game": env.title, "player": name} | summary(result)
-
-
-def _alone(env: Env, player: Player, games: int, seed: int, scale: float) -> dict[str, Any]:
-    """Episodes in a single-agent simulator; returns are in unscaled rewards."""
-    returns = play_alone(env, player, games, jax.random.key(seed)) / scale
-    result = EpisodesResult(returns, np.zeros(games, np.int64), 0)
-    counted = {key: value for key, value in summary(result).items() if key not in ("mean_length", "failures")}
-    return {"game": env.spec.name, "player": player.name} | counted
+    counts = {"mean_length": float(result.lengths.mean()), "failures": result.failures}
+    return {"game": env.title, "player": name} | summary(result.returns) | counts
 
 
 def _match(
@@ -201,17 +191,17 @@ def _judgement(env: Env, player: Player, positions: int | None, seed: int) -> di
         judged = judged_positions(env, positions or POSITIONS, seed)
     judge = Judge(env, judged)
     result = _judged(judge(player, jax.random.key(seed)))
-    if isinstance(player, SearchPlayer) and player.has_network:
+    if isinstance(player, SearchPlayer) and player.network:
         result["network"] = _judged(judge.network(player))
     return result
 
 
 def _judged(result: JudgeResult) -> dict[str, Any]:
-    bands = {f"plies {band.first} to {band.last}": _shares(band) for band in result.bands}
+    bands = {f"plies {first} to {last}": _shares(band) for (first, last), band in result.bands.items()}
     return {**_shares(result), "by_ply": result.by_ply, "bands": bands}
 
 
-def _shares(result: JudgeResult | BandResult) -> dict[str, Any]:
+def _shares(result: JudgeResult) -> dict[str, Any]:
     return {
         "positions": result.positions,
         "keeps_value": result.keeps_value,

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from functools import cached_property
-from itertools import combinations
 from pathlib import Path
 from threading import Event
 from typing import Any, Protocol
@@ -24,14 +23,13 @@ from podzero.core.protocols import Env, Report
 from podzero.core.types import Array, Params
 from podzero.envs import EnvironmentFailed, SimulatorError, make_env, simulator_errors
 from podzero.evaluation.arena import Arena, Interrupted
-from podzero.evaluation.episodes import EpisodeRounds, SoloRounds
+from podzero.evaluation.episodes import ReturnRounds, gymnasium_returns, simulator_returns
 from podzero.evaluation.games import GamesFolder, MatchResult, PlayedGame, match_result
 from podzero.evaluation.players import Contestant, NetworkPlayers
 from podzero.evaluation.positions import Judge, JudgeResult, judged_positions
-from podzero.evaluation.ratings import ANCHOR, Ladder, Rating, fixed_ratings, saved_ratings
+from podzero.evaluation.ratings import ANCHOR, Ladder, Rating, saved_ratings
 from podzero.evaluation.resolve import resolve
 from podzero.evaluation.solvers import SOLVED
-from podzero.evaluation.statistics import next_pair
 from podzero.networks.snapshots import SnapshotError, load_snapshot, snapshot_steps
 
 log = logging.getLogger(__name__)
@@ -126,21 +124,17 @@ class Evaluator:
 def make_rounds(experiment: Experiment, snapshots: Path, games: Path, ladder: dict[str, Any]) -> Rounds:
     """Matches for two-player games, episodes for single-agent environments.
 
-    Args:
-      experiment: its section `evaluation` configures the rounds.
-      snapshots: `Workdir.snapshots`.
-      games: `Workdir.games`, where match games are stored.
-      ladder: what `ladder()` returned in an earlier evaluator process.
+    `ladder` is what `ladder()` returned in an earlier evaluator process.
 
     Raises:
       ConfigError: an opponent does not exist or cannot play, or the environment cannot be created.
       LadderError: `ladder` cannot be read.
     """
     if isinstance(experiment.env, GymnasiumConfig):
-        return EpisodeRounds(experiment)
+        return ReturnRounds(gymnasium_returns(experiment), experiment.seed)
     env = make_env(in_matches(experiment.env))
     if env.spec.players == 1:
-        return SoloRounds(experiment, env)
+        return ReturnRounds(simulator_returns(experiment, env), experiment.seed)
     return MatchRounds(experiment, env, snapshots, ladder, GamesFolder(games).write)
 
 
@@ -161,12 +155,8 @@ class MatchRounds:
     ) -> None:
         """Resolves the opponents.
 
-        Args:
-          experiment: its section `evaluation` configures the rounds.
-          env: the game.
-          snapshots: `Workdir.snapshots`, for matches against earlier snapshots.
-          ladder: what `ladder()` returned in an earlier evaluator process.
-          keep: receives the step and the games of each complete round.
+        `ladder` is what `ladder()` returned in an earlier evaluator process; `keep` receives the step and the games of
+        each complete round.
         """
         self._config = experiment.evaluation
         self._env = env
@@ -183,12 +173,7 @@ class MatchRounds:
         }
         self._arena = Arena(env)
         self._seed = jax.random.key(experiment.seed)
-        self._rated = max(snapshot_steps_of(self._ladder), default=-1)
-
-    @property
-    def rated(self) -> int:
-        """The newest step judged so far; -1 before the first."""
-        return self._rated
+        self.rated = max(snapshot_steps_of(self._ladder), default=-1)
 
     def ladder(self) -> dict[str, Any]:
         """The ratings after the last complete round, as plain values."""
@@ -203,7 +188,7 @@ class MatchRounds:
         metrics = _scores(matches.results)
         if self._judge is not None:
             metrics |= judgement_metrics(self._judge(player, judge_key))
-        self._rated, self._ladder = step, matches.ladder
+        self.rated, self._ladder = step, matches.ladder
         rated = self._ladder.ratings(among=matches.relevant())
         self._ratings |= rated
         self._ladder_tree = self._ladder.to_json(self._ratings)
@@ -241,9 +226,9 @@ class MatchRounds:
 def judgement_metrics(result: JudgeResult) -> dict[str, float]:
     """`evaluation/keeps_value` over all positions, and the share and number of positions in each band."""
     metrics = {"evaluation/keeps_value": result.keeps_value}
-    for band in result.bands:
-        metrics[f"evaluation/keeps_value_{band.first}_{band.last}"] = band.keeps_value
-        metrics[f"evaluation/positions_{band.first}_{band.last}"] = float(band.positions)
+    for (first, last), band in result.bands.items():
+        metrics[f"evaluation/keeps_value_{first}_{last}"] = band.keeps_value
+        metrics[f"evaluation/positions_{first}_{last}"] = float(band.positions)
     return metrics
 
 
@@ -278,7 +263,7 @@ class RatingRound:
           arena: plays the matches.
           players: all participants by name, including the newest snapshot and at least one opponent.
           newest: name of the newest snapshot.
-          ladder: results of earlier rounds; not modified.
+          ladder: results of earlier rounds, which are copied.
           games: most games per opponent, rounded up to an even number.
         """
         self._arena = arena
@@ -349,18 +334,11 @@ class RatingRound:
         if rating is None:
             # Nothing to rate: all games serve the scores.
             return self._newest, opponents[number % len(opponents)]
-        return None if rating.error < ENOUGH_ELO else self._by_uncertainty(names)
-
-    def _by_uncertainty(self, names: list[str]) -> tuple[str, str] | None:
-        results = self.ladder.results(names)
-        points = results.points_of(len(names), results.count)
-        excluded = {(i, j) for i, j in combinations(range(len(names)), 2) if not self._may_play(names[i], names[j])}
-        fixed = fixed_ratings(names, {self._before: 0.0})
-        pair = next_pair(points, fixed, 2 * self._openings, [names.index(self._newest)], excluded)
-        if pair is None:
+        if rating.error < ENOUGH_ELO:
             return None
-        one, other = (names[i] for i in pair)
-        return (other, one) if other == self._newest else (one, other)
+        games, anchors = 2 * self._openings, {self._before: 0.0}
+        pair = self.ladder.next_pair(names, anchors, games, [self._newest], self._may_play)
+        return pair if pair is None or pair[1] != self._newest else (pair[1], pair[0])
 
     def _may_play(self, one: str, other: str) -> bool:
         # Two earlier snapshots never meet, since the openings they have played are not stored.

@@ -174,11 +174,11 @@ class GamesFolder:
             write_atomically(self._file(step), text)
             steps = self.steps()
             # Rounds of later steps are from before a resumption.
-            known = [kept for kept in steps if kept <= step]
-            for dropped in {*steps} - {*known} | {*superfluous(known, self._most)}:
-                self._file(dropped).unlink(missing_ok=True)
+            stored = [each for each in steps if each <= step]
+            for deleted in {*steps} - {*stored} | {*superfluous(stored, self._most)}:
+                self._file(deleted).unlink(missing_ok=True)
         except OSError as error:
-            log.warning("the games of step %d cannot be kept in %s: %s", step, self._folder, error.strerror)
+            log.warning("the games of step %d cannot be stored in %s: %s", step, self._folder, error.strerror)
 
     def read(self, step: int) -> list[KeptGame]:
         """The games of a round, without damaged lines."""
@@ -189,12 +189,12 @@ class GamesFolder:
 
 
 def superfluous(steps: Sequence[int], most: int) -> list[int]:
-    """The steps to drop so that at most `most` remain, evenly spread and including the first and the last."""
-    kept, dropped = sorted(steps), []
-    while len(kept) > max(most, 2):
-        gaps = [after - before for before, after in zip(kept, kept[2:], strict=False)]
-        dropped.append(kept.pop(1 + gaps.index(min(gaps))))
-    return dropped
+    """The steps to delete so that at most `most` remain, evenly spread and including the first and the last."""
+    left, deleted = sorted(steps), []
+    while len(left) > max(most, 2):
+        gaps = [after - before for before, after in zip(left, left[2:], strict=False)]
+        deleted.append(left.pop(1 + gaps.index(min(gaps))))
+    return deleted
 
 
 def kept_games(folder: Path) -> list[KeptGame]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -18,14 +19,7 @@ from podzero.evaluation.growing import GrowingSearch, PlayerTree, make_growing_s
 from podzero.evaluation.solvers import Solver
 from podzero.inference import QuantizedNetwork
 from podzero.networks import make_inference
-from podzero.search import (
-    Evaluate,
-    LimitedState,
-    limited,
-    make_search,
-    network_evaluation,
-    rules_model,
-)
+from podzero.search import Evaluate, LimitedState, limited, make_search, network_evaluation, rules_model
 
 Decide = Callable[[Params, Array, EnvState], SearchResult]
 """A compiled search without exploration: `(params, key, roots)`; recompiles for each batch size. Roots are states, or
@@ -124,35 +118,18 @@ class SolverPlayer:
         return actions
 
 
+@dataclass(eq=False)
 class SearchPlayer:
     """Plays the strongest move of a search."""
 
-    def __init__(
-        self,
-        name: str,
-        decide: Decide,
-        params: Params,
-        *,
-        deterministic: bool,
-        network: PolicyAndValue | None = None,
-        growing: GrowingSearch | None = None,
-    ) -> None:
-        self._name = name
-        self._decide = decide
-        self._params = params
-        self._deterministic = deterministic
-        self._network = network
-        self._growing = growing
-
-    @property
-    def name(self) -> str:
-        """See `Player`."""
-        return self._name
-
-    @property
-    def deterministic(self) -> bool:
-        """See `Player`."""
-        return self._deterministic
+    name: str
+    decide: Decide
+    params: Params
+    _: KW_ONLY
+    deterministic: bool
+    network: PolicyAndValue | None = None
+    """None for a search with rollouts."""
+    growing: GrowingSearch | None = None
 
     def choose(self, key: Array, states: EnvState) -> Array:
         """See `Player`."""
@@ -160,29 +137,24 @@ class SearchPlayer:
 
     def search(self, key: Array, states: EnvState) -> SearchResult:
         """The search result for B non-terminal states, or for B `LimitedState`."""
-        return self._decide(self._params, key, states)
+        return self.decide(self.params, key, states)
 
     @property
     def tree(self) -> PlayerTree | None:
         """A new tree for one game, with room for the simulations of `search`; None unless the player keeps nodes and
         its search can go on (`make_growing_search`).
         """
-        return None if self._growing is None else PlayerTree(self._growing, self._params)
-
-    @property
-    def has_network(self) -> bool:
-        """Whether `evaluate` works; search with rollouts has no network."""
-        return self._network is not None
+        return None if self.growing is None else PlayerTree(self.growing, self.params)
 
     def evaluate(self, states: EnvState) -> tuple[Array, Array]:
-        """The network's output for B states, from the view of the player to move.
+        """The network's output for B states, from the view of the player to move; ConfigError without a network.
 
         Returns:
           probabilities `[B, A]` float32, zero for illegal actions; values `[B]` float32 in [-1, 1].
         """
-        if self._network is None:
-            raise ConfigError(f"player '{self._name}' has no network that could evaluate a position: search it instead")
-        return self._network(self._params, states)
+        if self.network is None:
+            raise ConfigError(f"player '{self.name}' has no network that could evaluate a position: search it instead")
+        return self.network(self.params, states)
 
 
 def mcts_player(env: Env, simulations: int, discount: float = 1.0, keep_nodes: bool = False) -> SearchPlayer:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 from zipfile import BadZipFile
@@ -36,7 +37,7 @@ LABELS = Path(__file__).parent / "labels"
 """Labelled positions that come with podzero: GAME-PART.npz."""
 _CANDIDATES = 512
 """Random games per batch."""
-_PATIENCE = 2000
+_MOST_MISSES = 2000
 """After so many random games without a new position at a ply, it counts as exhausted."""
 _FORMAT = 3
 """Version of the drawing procedure, part of the cache's key."""
@@ -56,9 +57,9 @@ class JudgedPositions(NamedTuple):
         plies: np.ndarray[Any, Any] = (self.moves >= 0).sum(axis=1)
         return plies
 
-    def first(self, count: int) -> JudgedPositions:
-        """The first `count` positions."""
-        return JudgedPositions(self.moves[:count], self.scores[:count])
+    def at(self, rows: Any) -> JudgedPositions:
+        """The positions that a slice, indices or a mask choose."""
+        return JudgedPositions(self.moves[rows], self.scores[rows])
 
 
 def judged_positions(env: Env, count: int, seed: int, part: Part = "test", max_ply: int = MAX_PLY) -> JudgedPositions:
@@ -72,13 +73,13 @@ def judged_positions(env: Env, count: int, seed: int, part: Part = "test", max_p
     """
     labels = read_labels(env.spec.name, part)
     if labels is not None and count <= len(labels.moves) and max_ply == MAX_PLY:
-        return _ordered(labels, np.random.default_rng(seed)).first(count)
+        return _ordered(labels, np.random.default_rng(seed)).at(slice(count))
     solver = make_solver(env.spec.name)
     game = env.spec.name.replace("/", "-")
     file = user_cache() / f"positions-{game}-{count}-{seed}-{part}-{max_ply}-{_FORMAT}.npz"
-    held = _load(file, count)
-    if held is not None:
-        return held
+    cached = _load(file, count)
+    if cached is not None:
+        return cached
     # The two parts have even and odd seeds, so that no seed draws the same positions for both.
     positions = draw_positions(env, solver, count, get_args(Part).index(part) + 2 * seed, max_ply)
     _save(file, positions)
@@ -111,7 +112,7 @@ def all_positions(env: Env, max_ply: int) -> JudgedPositions:
         scores = solver.scores(view.observation[open_])
         values = game_values(scores)
         differ = np.nanmax(values, axis=1) > np.nanmin(values, axis=1)
-        found.append(JudgedPositions(moves[differ], scores[differ]))
+        found.append(JudgedPositions(moves, scores).at(differ))
         rows, actions = np.nonzero(legal)
         moves = moves[rows]
         moves[:, ply : ply + 1] = actions[:, None]
@@ -139,7 +140,7 @@ def draw_positions(env: Env, solver: Solver, count: int, seed: int, max_ply: int
             f"found only {len(positions.moves)} positions of {env.spec.name} in which moves differ in value; ask for "
             f"fewer than {count}"
         )
-    return positions.first(count)
+    return positions.at(slice(count))
 
 
 class _Drawn:
@@ -148,17 +149,15 @@ class _Drawn:
     def __init__(self, solver: Solver, max_ply: int, count: int) -> None:
         self._solver = solver
         self._count = count
-        self._held: list[list[tuple[np.ndarray[Any, Any], Scores]]] = [[] for _ in range(max_ply + 1)]
+        self._found: list[list[tuple[np.ndarray[Any, Any], Scores]]] = [[] for _ in range(max_ply + 1)]
         self._misses = np.zeros(max_ply + 1, np.int64)
         """Consecutive candidates without a new position, by ply."""
         self._known: set[bytes] = set()
 
     def wanted(self) -> np.ndarray[Any, Any]:
         """The plies that need more positions."""
-        sizes, is_open = self._sizes(), self._misses < _PATIENCE
-        if not is_open.any():
-            return np.flatnonzero(is_open)
-        each = -(-(self._count - sizes[~is_open].sum()) // is_open.sum())
+        sizes, is_open = self._sizes(), self._misses < _MOST_MISSES
+        each = -(-(self._count - sizes[~is_open].sum()) // max(is_open.sum(), 1))
         wanted: np.ndarray[Any, Any] = np.flatnonzero(is_open & (sizes < each))
         return wanted
 
@@ -172,20 +171,15 @@ class _Drawn:
         self._misses[ply] = 0
         scores = self._solver.scores(observation[None])[0]
         if len(np.unique(game_values(scores[~np.isnan(scores)]))) > 1:
-            self._held[ply].append((moves, scores))
+            self._found[ply].append((moves, scores))
 
     def positions(self) -> JudgedPositions:
         """All positions: the first of each ply, then the second of each ply, and so on."""
-        found = [
-            entry
-            for round_ in range(self._sizes().max())
-            for of_ply in self._held
-            for entry in of_ply[round_ : round_ + 1]
-        ]
-        return JudgedPositions(np.stack([moves for moves, _ in found]), np.stack([scores for _, scores in found]))
+        found = [entry for each in zip_longest(*self._found) for entry in each if entry is not None]
+        return JudgedPositions(*map(np.stack, zip(*found, strict=True)))
 
     def _sizes(self) -> np.ndarray[Any, Any]:
-        return np.array([len(of_ply) for of_ply in self._held])
+        return np.array([len(of_ply) for of_ply in self._found])
 
 
 def _ordered(positions: JudgedPositions, rng: np.random.Generator) -> JudgedPositions:
@@ -196,7 +190,7 @@ def _ordered(positions: JudgedPositions, rng: np.random.Generator) -> JudgedPosi
     for ply in np.unique(plies):
         rounds[plies == ply] = np.arange((plies == ply).sum())
     order = shuffled[np.lexsort((plies, rounds))]
-    return JudgedPositions(positions.moves[order], positions.scores[order])
+    return positions.at(order)
 
 
 def replay(env: Env, moves: np.ndarray[Any, Any]) -> EnvState:
@@ -251,10 +245,10 @@ def _load(file: Path, count: int) -> JudgedPositions | None:
     """The cached positions; None if the file is missing or damaged."""
     try:
         with np.load(file) as arrays:
-            held = JudgedPositions(arrays["moves"], arrays["scores"])
+            cached = JudgedPositions(arrays["moves"], arrays["scores"])
     except (OSError, ValueError, KeyError, EOFError, BadZipFile):
         return None
-    return held if len(held.moves) == len(held.scores) == count else None
+    return cached if len(cached.moves) == len(cached.scores) == count else None
 
 
 def _save(file: Path, positions: JudgedPositions) -> None:
@@ -274,17 +268,6 @@ BANDS = ((0, 9), (10, 19), (20, MAX_PLY))
 """First and last plies of bands that are judged separately: opening, middle and end differ in difficulty."""
 
 
-class BandResult(NamedTuple):
-    """A solver's judgement of moves at plies `first` to `last`; the fields are those of `JudgeResult`."""
-
-    first: int
-    last: int
-    positions: int
-    keeps_value: float
-    exact: float
-    interval: tuple[float, float]
-
-
 class JudgeResult(NamedTuple):
     """A solver's judgement of a player's moves."""
 
@@ -297,8 +280,8 @@ class JudgeResult(NamedTuple):
     """`keeps_value` by ply."""
     interval: tuple[float, float]
     """95% interval of `keeps_value`, by Wilson's formula."""
-    bands: tuple[BandResult, ...]
-    """Results in each of `BANDS` with positions."""
+    bands: dict[tuple[int, int], JudgeResult]
+    """Results, without bands of their own, in each of `BANDS` with positions."""
 
 
 class Judge:
@@ -318,27 +301,24 @@ class Judge:
         return judge_actions(np.asarray(policy).argmax(axis=1), self._positions)
 
 
-def judge_actions(actions: np.ndarray[Any, Any], positions: JudgedPositions) -> JudgeResult:
+def judge_actions(
+    actions: np.ndarray[Any, Any], positions: JudgedPositions, bands: Iterable[tuple[int, int]] = BANDS
+) -> JudgeResult:
     """Judges an action for each position, `[N]`."""
-    kept = _is_best(actions, game_values(positions.scores))
-    exact = _is_best(actions, positions.scores)
+    good = _is_best(actions, game_values(positions.scores))
     plies = positions.plies
     return JudgeResult(
         positions=len(actions),
-        keeps_value=float(kept.mean()),
-        exact=float(exact.mean()),
-        by_ply={int(ply): float(kept[plies == ply].mean()) for ply in np.unique(plies)},
-        interval=wilson(float(kept.sum()), len(kept)),
-        bands=tuple(
-            BandResult(first, last, int(inside.sum()), *_shares(kept[inside], exact[inside]))
-            for first, last in BANDS
+        keeps_value=float(good.mean()),
+        exact=float(_is_best(actions, positions.scores).mean()),
+        by_ply={int(ply): float(good[plies == ply].mean()) for ply in np.unique(plies)},
+        interval=wilson(float(good.sum()), len(good)),
+        bands={
+            (first, last): judge_actions(actions[inside], positions.at(inside), ())
+            for first, last in bands
             if (inside := (plies >= first) & (plies <= last)).any()
-        ),
+        },
     )
-
-
-def _shares(kept: np.ndarray[Any, Any], exact: np.ndarray[Any, Any]) -> tuple[float, float, tuple[float, float]]:
-    return float(kept.mean()), float(exact.mean()), wilson(float(kept.sum()), len(kept))
 
 
 def _is_best(actions: np.ndarray[Any, Any], scores: Scores) -> np.ndarray[Any, Any]:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from podzero.core.errors import PodzeroError
 from podzero.evaluation.games import MatchResult
-from podzero.evaluation.statistics import ELO_PER_NAT, Floats, PairResults, Unit, connected, estimate, results_of
+from podzero.evaluation.statistics import (
+    ELO_PER_NAT,
+    Floats,
+    PairResults,
+    Unit,
+    connected,
+    estimate,
+    next_pair,
+    results_of,
+)
 
 ANCHOR = "random"
 """The player rated 0 by default."""
@@ -73,8 +83,9 @@ class Ladder:
 
     def meetings(self, first: str, second: str) -> MatchResult:
         """The result of all games of two players, from `first`'s view."""
-        held = self._meetings.get((min(first, second), max(first, second)), _NO_GAMES)
-        return (held if first < second else held.reversed).result
+        if first > second:
+            return MatchResult(*self.meetings(second, first)[::-1])
+        return self._meetings.get((first, second), _NO_GAMES).result
 
     def games(self, name: str) -> int:
         """Games of one player."""
@@ -105,12 +116,25 @@ class Ladder:
         if len(names) < 2:
             return {}
         found = estimate(self.results(names), fixed_ratings(names, known) * ELO_PER_NAT)
-        columns = (found.elo, found.error, map(self.games, names), found.low, found.high)
-        rated = {
-            name: Rating(float(elo), float(error), games, float(low), float(high))
-            for name, elo, error, games, low, high in zip(names, *columns, strict=True)
-        }
-        return dict(sorted(rated.items(), key=lambda item: -item[1].elo))
+        elo, error, low, high = (column.tolist() for column in (found.elo, found.error, found.low, found.high))
+        rated = zip(names, map(Rating, elo, error, map(self.games, names), low, high), strict=True)
+        return dict(sorted(rated, key=lambda item: -item[1].elo))
+
+    def next_pair(
+        self,
+        names: list[str],
+        anchors: Mapping[str, float],
+        games: int,
+        among: Collection[str] = (),
+        may_play: Callable[[str, str], bool] = lambda one, other: True,
+    ) -> tuple[str, str] | None:
+        """The two of `names` who should play `games` games next, in that order; see `statistics.next_pair`."""
+        results = self.results(names)
+        points = results.points_of(len(names), results.count)
+        excluded = {(i, j) for i, j in combinations(range(len(names)), 2) if not may_play(names[i], names[j])}
+        rated = [names.index(name) for name in among]
+        pair = next_pair(points, fixed_ratings(names, anchors), games, rated, excluded)
+        return None if pair is None else (names[pair[0]], names[pair[1]])
 
     def to_json(self, ratings: Mapping[str, Rating]) -> dict[str, Any]:
         """The ladder as plain values; `ratings` are included for readers."""

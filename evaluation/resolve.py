@@ -12,7 +12,6 @@ import numpy as np
 
 from podzero.actors import Opponent
 from podzero.config import (
-    EnvConfig,
     Experiment,
     GymnasiumConfig,
     ModelNetworkConfig,
@@ -22,7 +21,7 @@ from podzero.config import (
 )
 from podzero.core.errors import ConfigError
 from podzero.core.protocols import Env
-from podzero.core.types import Array, EnvState
+from podzero.core.types import Array, EnvState, ModelNetwork, Network, Versioned
 from podzero.envs import make_env, spec_of
 from podzero.envs.boards.go import Go
 from podzero.evaluation.engines import engine_contestant
@@ -82,12 +81,9 @@ def resolve(
 
 
 def acting(name: str, env: GymnasiumConfig, simulations: int | None = None) -> tuple[str, ActAndValue]:
-    """The full name and the policy, with values, of an agent trained on a gymnasium environment.
+    """The full name and the policy, with values, of the agent `name`, a working directory, for a gymnasium environment.
 
-    Args:
-      name: see `podzero.files.players`; must be a working directory.
-      env: the environment to act in.
-      simulations: simulations per step; None for the number used in training.
+    `simulations` are those of each step; None for the number used in training.
     """
     player = parse_player(name)
     if not isinstance(player, TrainedPlayer):
@@ -97,9 +93,7 @@ def acting(name: str, env: GymnasiumConfig, simulations: int | None = None) -> t
         raise ConfigError(f"player '{name}' was trained on {experiment.env.title} and cannot act in {env.title}")
     assert isinstance(experiment.network, ModelNetworkConfig)
     spec = spec_of(env)
-    snapshot = load_snapshot(player.workdir.snapshots, player.step)
-    origin = f"{player.workdir.snapshots} at step {snapshot.version}"
-    check_matches(snapshot.params, make_model_network(experiment.network, spec), origin)
+    snapshot = _snapshot(player, make_model_network(experiment.network, spec))
     actors = SearchActors(experiment, spec, _with_simulations(experiment.search, simulations))
     return full_name(name, player, snapshot.version), actors.decider(snapshot.params)
 
@@ -110,18 +104,20 @@ def _network_player(
     experiment = player.workdir.experiment()
     if not experiment.plays(env.spec.name):
         raise ConfigError(f"player '{name}' was trained on {experiment.env.title} and cannot play {env.spec.name}")
-    snapshot = load_snapshot(player.workdir.snapshots, player.step)
-    origin = f"{player.workdir.snapshots} at step {snapshot.version}"
-    env = _as_observed(env, experiment.env)
-    check_matches(snapshot.params, make_network(experiment.network, env.spec), origin)
+    if isinstance(env, Go):
+        # As the network observes it; the states are the same.
+        env = env.observed(shows_komi=observes_komi(experiment.env))
+    snapshot = _snapshot(player, make_network(experiment.network, env.spec))
     search = _with_simulations(experiment.search, simulations)
     players = _network_players(cast(Hashable, env), experiment.network, search, experiment.env.discount, keep_nodes)
     return players.player(full_name(name, player, snapshot.version), snapshot.params)
 
 
-def _as_observed(env: Env, trained: EnvConfig) -> Env:
-    """The game `env` as a network trained in `trained` observes it; the states are the same."""
-    return env.observed(shows_komi=observes_komi(trained)) if isinstance(env, Go) else env
+def _snapshot(player: TrainedPlayer, network: Network | ModelNetwork) -> Versioned:
+    """The player's parameters, which are those of `network`."""
+    snapshot = load_snapshot(player.workdir.snapshots, player.step)
+    check_matches(snapshot.params, network, f"{player.workdir.snapshots} at step {snapshot.version}")
+    return snapshot
 
 
 def _with_simulations(search: SearchConfig, simulations: int | None) -> SearchConfig:
@@ -139,10 +135,7 @@ def _network_players(
 def make_opponents(experiment: Experiment, snapshots: Path, seed: int) -> list[Opponent]:
     """The players of `actors.opponents` except `self`; a trained player is its newest snapshot.
 
-    Args:
-      experiment: the run's experiment.
-      snapshots: `Workdir.snapshots`, from which `earlier` draws.
-      seed: seed of the draws.
+    `earlier` draws, with `seed`, from `snapshots`, which are those of the run (`Workdir.snapshots`).
 
     Raises:
       ConfigError: the game does not have two players, or an opponent does not exist or cannot play it in self-play.
@@ -185,13 +178,7 @@ def _earlier_selves(experiment: Experiment, env: Env, games: int) -> NetworkPlay
 
 
 class Earlier:
-    """An earlier snapshot of the run, drawn uniformly from those that exist, every `MOVES_PER_DRAW` moves.
-
-    Args:
-      players: makes a player from a snapshot's parameters.
-      snapshots: `Workdir.snapshots`.
-      seed: seed of the draws.
-    """
+    """An earlier snapshot of the run, drawn uniformly from those that exist, every `MOVES_PER_DRAW` moves."""
 
     def __init__(self, players: NetworkPlayers, snapshots: Path, seed: int) -> None:
         self._players = players
@@ -203,18 +190,16 @@ class Earlier:
     def choose(self, key: Array, states: EnvState) -> Array | None:
         """Its actions, as `Opponent.choose`; None before the run's first snapshot."""
         if self._moves % MOVES_PER_DRAW == 0:
-            self._player = self._draw() or self._player
+            self._draw()
         self._moves += 1
         return None if self._player is None else self._player.choose(key, states)
 
-    def _draw(self) -> SearchPlayer | None:
-        steps = sorted(snapshot_steps(self._snapshots))
-        if not steps:
-            return None
+    def _draw(self) -> None:
+        if not (steps := sorted(snapshot_steps(self._snapshots))):
+            return
         step = int(self._random.choice(steps))
         try:
-            return self._players.player(f"@{step}", load_snapshot(self._snapshots, step).params)
+            self._player = self._players.player(f"@{step}", load_snapshot(self._snapshots, step).params)
         except SnapshotError as error:
             # The run may have deleted it meanwhile.
             log.warning("no earlier snapshot was drawn; the opponent stays as it was: %s", error)
-            return None

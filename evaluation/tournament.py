@@ -41,7 +41,6 @@ from podzero.evaluation.statistics import (
     covariance,
     difference_variances,
     firth,
-    next_pair,
 )
 from podzero.files.players import game_to_play
 from podzero.files.workdir import Workdir, sync, write_atomically
@@ -228,7 +227,7 @@ class Tournament:
         self._ladder = Ladder()
         self._known: dict[frozenset[str], set[str]] = {}
         """Positions of played openings, by the names of two players."""
-        self._exhausted: set[tuple[int, int]] = set()
+        self._exhausted: set[tuple[str, str]] = set()
         self._batches = self._pairs = self._cut_off = 0
         for pair in files.read():
             self._count(pair)
@@ -256,10 +255,15 @@ class Tournament:
         while self.games < games:
             if until is not None and (self.largest_error() or float("inf")) <= until:
                 return f"every interval is within ±{until:g} Elo"
-            pair = self._next()
+            pair = self._ladder.next_pair(
+                self._names,
+                self._anchors,
+                2 * self._settings.openings,
+                may_play=lambda one, other: (one, other) not in self._exhausted,
+            )
             if pair is None:
                 return "all pairs of players have played all their openings"
-            first, second = (self._names[i] for i in pair)
+            first, second = pair
             try:
                 played = self._match(first, second, keep_going)
             except Interrupted:
@@ -314,12 +318,6 @@ class Tournament:
             "surprises": [one._asdict() | {"first": names[one.first], "second": names[one.second]} for one in found],
             "cycles": [[names[i] for i in triple] for triple in cycles(results, found, len(names))],
         }
-
-    def _next(self) -> tuple[int, int] | None:
-        results = self._ladder.results(self._names)
-        points = results.points_of(len(self._names), results.count)
-        fixed = fixed_ratings(self._names, self._anchors)
-        return next_pair(points, fixed, 2 * self._settings.openings, excluded=self._exhausted)
 
     def _match(self, first: str, second: str, keep_going: Callable[[], bool]) -> list[NumberedPair]:
         """A match; empty if two deterministic players have played all openings of the game."""

@@ -5,11 +5,10 @@ https://arxiv.org/abs/1511.05952).
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -92,7 +91,8 @@ class _Updater:
     def __init__(self, table: str, shard: Shard) -> None:
         self._table = table
         self.shard = shard
-        self._changes: queue.Queue[_Changes | None] = queue.Queue(_QUEUE_SIZE)
+        self._changes: deque[_Changes | None] = deque(maxlen=_QUEUE_SIZE)
+        self._changed = threading.Condition()
         self._dropped = 0
         name = f"replay-priorities-{shard.address.endpoint}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -100,14 +100,19 @@ class _Updater:
 
     def put(self, changes: _Changes | None) -> None:
         """Queues new priorities; None ends the thread."""
-        # If the queue is full, the oldest are dropped: newer errors are better.
-        while True:
-            try:
-                self._changes.put_nowait(changes)
-            except queue.Full:
-                self._drop_oldest()
-            else:
-                return
+        with self._changed:
+            if len(self._changes) == _QUEUE_SIZE:
+                self._dropped += 1
+                # Log at 1, 2, 4, 8, ... drops.
+                if self._dropped.bit_count() == 1:
+                    log.warning(
+                        "replay at %s is slow to take priority updates: %d were dropped",
+                        self.shard.address.endpoint,
+                        self._dropped,
+                    )
+            # If the queue is full, this drops the oldest: newer errors are better.
+            self._changes.append(changes)
+            self._changed.notify()
 
     def join(self, deadline: float) -> None:
         """Waits until the thread has ended, at most until `deadline` on the monotonic clock."""
@@ -116,24 +121,16 @@ class _Updater:
             log.warning(
                 "replay at %s does not take priority updates: the last %d are dropped",
                 self.shard.address.endpoint,
-                self._changes.qsize(),
+                len(self._changes),
             )
 
-    def _drop_oldest(self) -> None:
-        # The queue is empty if the thread was faster.
-        with suppress(queue.Empty):
-            self._changes.get_nowait()
-            self._dropped += 1
-            # Log at 1, 2, 4, 8, ... drops.
-            if self._dropped.bit_count() == 1:
-                log.warning(
-                    "replay at %s is slow to take priority updates: %d were dropped",
-                    self.shard.address.endpoint,
-                    self._dropped,
-                )
+    def _next(self) -> _Changes | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._changes)
+            return self._changes.popleft()
 
     def _run(self) -> None:
-        while (changes := self._changes.get()) is not None:
+        while (changes := self._next()) is not None:
             keys, priorities = changes
             updates = list(zip(keys.tolist(), priorities.tolist(), strict=True))
             try:

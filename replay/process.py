@@ -159,19 +159,12 @@ _KNOWN = ("0.14.", "0.15.")
 
 
 class ServerProcess:
-    """A server that runs until `stop`, or until this process ends for whatever reason.
-
-    Attributes:
-      loopback: whether only this machine can connect.
-    """
+    """A server that runs until `stop`, or until this process ends for whatever reason."""
 
     def __init__(self, python: Path, wanted: Mapping[str, Any], timeout_s: float) -> None:
-        """Starts a server and waits until it listens.
+        """Starts a server with `wanted` tables and folders, as `reverb_server/serve.py` takes them; waits until it listens.
 
-        Args:
-          python: the interpreter of an environment with dm-reverb.
-          wanted: the server's tables and folders, in the form that `reverb_server/serve.py` takes.
-          timeout_s: longest wait.
+        `python` is the interpreter of an environment with dm-reverb.
         """
         self._child = subprocess.Popen(
             [str(python), "-P", "-u", str(PROJECT / "serve.py")],
@@ -192,6 +185,7 @@ class ServerProcess:
                     f"{' and '.join(f'{known}x' for known in _KNOWN)}"
                 )
             self.loopback = bool(answer["ready"]["loopback"])
+            """Whether only this machine can connect."""
         except BaseException:
             self.stop()
             raise

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from podzero.replay.errors import MalformedAnswer, ReplayTimeout, ReplayUnavailable, WrongServer
 from podzero.replay.tables import Limits, Table, limits_of
-from podzero.replay.wire import reverb_pb2 as pb
 from podzero.replay.wire.connection import Connection
 
 _POLL_S = 0.05
@@ -65,9 +64,12 @@ class Shard:
         Raises:
           WrongServer: another server answers, or its table holds other samples.
         """
-        tables = self._tables()
-        if tables is None:
+        try:
+            tables = self.connection.tables(ANSWER_S)
+        except ReplayUnavailable:
             return None
+        except MalformedAnswer as error:
+            raise WrongServer(str(error)) from None
         names = [name.removeprefix(IDENTITY) for name in tables if name.startswith(IDENTITY)]
         if names != [self.address.identity] or self.table.name not in tables:
             raise WrongServer(
@@ -93,22 +95,12 @@ class Shard:
     def wait(self, timeout_s: float) -> Limits:
         """The state of the table; asks repeatedly until the server answers."""
         until = time.monotonic() + timeout_s
-        while True:
-            limits = self.limits()
-            if limits is not None:
-                return limits
+        while (limits := self.limits()) is None:
             if time.monotonic() >= until:
                 raise ReplayTimeout(f"replay at {self.address.endpoint} did not answer within {timeout_s:g} s")
             time.sleep(_POLL_S)
+        return limits
 
     def close(self) -> None:
         """Ends the connection and its streams; may be called twice."""
         self.connection.close()
-
-    def _tables(self) -> dict[str, pb.TableInfo] | None:
-        try:
-            return self.connection.tables(ANSWER_S)
-        except ReplayUnavailable:
-            return None
-        except MalformedAnswer as error:
-            raise WrongServer(str(error)) from None

@@ -36,15 +36,7 @@ class Field(NamedTuple):
 
 
 class SampleSignature:
-    """The fields of a table's samples, and the number of samples in an item.
-
-    Attributes:
-      fields: name, shape and dtype of each field that is not None, in the order of `Sample`, `Window` or `StoredState`.
-      samples_per_item: number of samples in one item.
-      layout: the signature as one line of text; tables with equal layouts hold interchangeable items.
-      row_bytes: bytes of a packed sample.
-      item_bytes: bytes of an item.
-    """
+    """The fields of a table's samples, and the number of samples in an item."""
 
     def __init__(self, name: str, like: Stored, samples_per_item: int) -> None:
         """Takes the environment's name and a sample of shapes and dtypes, as built by `podzero.config.samples`."""
@@ -54,8 +46,10 @@ class SampleSignature:
             for field, leaf in like._asdict().items()
             if leaf is not None
         )
+        """In the order of `Sample`, `Window` or `StoredState`."""
         self.samples_per_item = samples_per_item
         self.layout = f"{name} " + " ".join(map(str, self.fields)) + f" samples_per_item:{samples_per_item}"
+        """The signature as one line of text; tables with equal layouts hold interchangeable items."""
         # A structured dtype without padding: viewed as bytes, one record is one row.
         self._record = np.dtype([(field.name, field.dtype, field.shape) for field in self.fields])
         self.row_bytes = self._record.itemsize
@@ -116,8 +110,8 @@ class SampleSignature:
     def _check_numbers(self, samples: Stored) -> None:
         for field in self.fields:
             value = np.asarray(getattr(samples, field.name))
-            if field.dtype.kind == "f" and not np.isfinite(value).all():
-                raise SignatureError(_first(field.name, ~np.isfinite(value), value, "finite numbers"))
+            if field.dtype.kind == "f":
+                _require_none(field.name, ~np.isfinite(value), value, "finite numbers")
         if isinstance(samples, Window):
             _check_window(samples)
         if isinstance(samples, Sample):
@@ -149,12 +143,10 @@ def _check_window(windows: Window) -> None:
 
 
 def _require_none(name: str, wrong: NDArray[np.bool_], value: NDArray[Any], expected: str) -> None:
+    """Raises an error about the first wrong entry."""
     if wrong.any():
-        raise SignatureError(_first(name, wrong, value, expected))
-
-
-def _first(name: str, wrong: NDArray[np.bool_], value: NDArray[Any], expected: str) -> str:
-    """The message about the first wrong entry."""
-    where = tuple(int(axis[0]) for axis in np.nonzero(wrong))
-    place = ", ".join(map(str, where))
-    return f"{name}[{place}]: found {value[where]!s}; expected {expected} ({int(wrong.sum())} entries are wrong)"
+        where = tuple(int(axis[0]) for axis in np.nonzero(wrong))
+        place = ", ".join(map(str, where))
+        raise SignatureError(
+            f"{name}[{place}]: found {value[where]!s}; expected {expected} ({int(wrong.sum())} entries are wrong)"
+        )

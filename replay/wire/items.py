@@ -43,7 +43,9 @@ class Inserter:
         """`chunk_steps` rows are compressed together; the server sends all of them for every item that is read."""
         self._chunk_steps = chunk_steps
         # Filling in and serializing the same messages takes half the time of building new ones.
-        self._item = pb.InsertStreamRequest(items=[_item(table)])
+        column = pb.FlatTrajectory.Column(chunk_slices=[pb.FlatTrajectory.ChunkSlice(length=1)], squeeze=True)
+        item = pb.PrioritizedItem(table=table, flat_trajectory=pb.FlatTrajectory(columns=[column]))
+        self._item = pb.InsertStreamRequest(items=[item])
         self._chunks = [_Chunk(steps, item_bytes) for steps in range(1, chunk_steps + 1)]
         """The messages of chunks of one row, two rows, and so on."""
 
@@ -70,7 +72,14 @@ class _Chunk:
     """The message of one chunk, which is filled in repeatedly."""
 
     def __init__(self, steps: int, item_bytes: int) -> None:
-        self._request = pb.InsertStreamRequest(chunks=[_chunk(steps, item_bytes)])
+        shape = pb.Shape(dim=[pb.Shape.Dim(size=steps), pb.Shape.Dim(size=item_bytes)])
+        chunk = pb.ChunkData(
+            sequence_range=pb.SequenceRange(start=0, end=steps - 1),
+            data=pb.ChunkData.Data(tensors=[pb.Tensor(dtype=_UINT8, tensor_shape=shape)]),
+            data_tensors_len=1,
+            data_uncompressed_size=steps * item_bytes,
+        )
+        self._request = pb.InsertStreamRequest(chunks=[chunk])
         self._chunk = self._request.chunks[0]
         self._range, self._tensor = self._chunk.sequence_range, self._chunk.data.tensors[0]
 
@@ -79,24 +88,6 @@ class _Chunk:
         self._chunk.chunk_key = self._range.episode_id = key
         self._tensor.tensor_content = bytes(cramjam.snappy.compress_raw(rows))
         return self._request.SerializeToString()
-
-
-def _item(table: str) -> pb.PrioritizedItem:
-    """An item of one step of a chunk, without keys and priority."""
-    piece = pb.FlatTrajectory.ChunkSlice(length=1)
-    column = pb.FlatTrajectory.Column(chunk_slices=[piece], squeeze=True)
-    return pb.PrioritizedItem(table=table, flat_trajectory=pb.FlatTrajectory(columns=[column]))
-
-
-def _chunk(steps: int, item_bytes: int) -> pb.ChunkData:
-    """A chunk of `steps` rows, without keys and content."""
-    shape = pb.Shape(dim=[pb.Shape.Dim(size=steps), pb.Shape.Dim(size=item_bytes)])
-    return pb.ChunkData(
-        sequence_range=pb.SequenceRange(start=0, end=steps - 1),
-        data=pb.ChunkData.Data(tensors=[pb.Tensor(dtype=_UINT8, tensor_shape=shape)]),
-        data_tensors_len=1,
-        data_uncompressed_size=steps * item_bytes,
-    )
 
 
 class Unpacker:

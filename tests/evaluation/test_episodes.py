@@ -15,14 +15,14 @@ from podzero.core.types import EnvSpec, View
 from podzero.envs import make_env, make_vector_env, spec_of
 from podzero.evaluation.arena import Interrupted
 from podzero.evaluation.episodes import (
-    EpisodeRounds,
-    EpisodesResult,
+    ReturnRounds,
     baseline,
     greedy_policy,
     play_alone,
     play_episodes,
     random_policy,
     reward_scale,
+    summary,
 )
 from podzero.evaluation.evaluate import evaluate
 from podzero.evaluation.evaluator import Evaluator, make_rounds
@@ -77,10 +77,12 @@ def test_each_environment_plays_its_share_however_long_its_episodes_are(make):
     result = play_episodes(make(3, **toy(vectorization="own")), always(1), 10, KEY)
     assert sorted(result.returns) == [2] * 4 + [3] * 3 + [4] * 3
     assert sorted(result.lengths) == [2] * 4 + [3] * 3 + [4] * 3
-    assert (result.episodes, result.mean_return, result.mean_length, result.failures) == (10, 2.9, 2.9, 0)
-    assert result.std_return == pytest.approx(np.sqrt(6.9 / 9))
+    assert result.failures == 0
+    found = summary(result.returns)
+    assert (found["episodes"], found["mean_return"]) == (10, 2.9)
+    assert found["std_return"] == pytest.approx(np.sqrt(6.9 / 9))
     half = 2.262157 * np.sqrt(6.9 / 9 / 10)  # the quantile of Student's distribution with 9 degrees of freedom
-    assert result.interval == pytest.approx((2.9 - half, 2.9 + half), abs=1e-6)
+    assert found["interval"] == pytest.approx((2.9 - half, 2.9 + half), abs=1e-6)
 
 
 def test_fewer_episodes_than_environments(make):
@@ -108,9 +110,8 @@ def test_a_time_limit_ends_an_episode_as_well(make):
 
 
 def test_one_episode_says_nothing_of_the_spread():
-    result = EpisodesResult(np.array([7.0]), np.array([3]), 0)
-    assert (result.mean_return, result.std_return) == (7.0, 0.0)
-    assert result.interval == (-np.inf, np.inf)
+    found = summary(np.array([7.0]))
+    assert (found["mean_return"], found["std_return"], found["interval"]) == (7.0, 0.0, None)
 
 
 def test_it_stops_when_asked_to(make):
@@ -196,7 +197,7 @@ def test_baselines_that_are_none(make):
         baseline("gredy", vector)
     with pytest.raises(ConfigError, match="needs 'sync'"):
         play_episodes(vector, baseline("greedy", vector), 1, KEY)
-    assert 5 < play_episodes(vector, baseline("random", vector), 20, KEY).mean_return < 60
+    assert 5 < play_episodes(vector, baseline("random", vector), 20, KEY).returns.mean() < 60
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +253,7 @@ def test_greedy_is_refused_for_games():
 def test_a_round_reports_returns_and_is_not_repeated(cartpole):
     reports = []
     rounds = make_rounds(cartpole.experiment, cartpole.workdir.snapshots, cartpole.workdir.games, {})
-    assert isinstance(rounds, EpisodeRounds)
+    assert isinstance(rounds, ReturnRounds)
     evaluator = Evaluator(rounds, 0.001, cartpole.workdir.snapshots, lambda role, f: reports.append((role, f)))
     assert rounds.rated == -1
     evaluator.judge_newest()
@@ -266,7 +267,7 @@ def test_a_round_reports_returns_and_is_not_repeated(cartpole):
 
 
 def test_a_round_that_is_interrupted_counts_for_nothing(cartpole):
-    rounds = EpisodeRounds(cartpole.experiment)
+    rounds = make_rounds(cartpole.experiment, cartpole.workdir.snapshots, cartpole.workdir.games, {})
     with pytest.raises(Interrupted):
         rounds.judge(7, cartpole.params, lambda: False)
     assert rounds.rated == -1

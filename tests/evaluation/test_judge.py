@@ -6,7 +6,7 @@ import pytest
 from podzero.envs import make_env
 from podzero.evaluation.evaluator import judgement_metrics
 from podzero.evaluation.players import RandomPlayer, SolverPlayer
-from podzero.evaluation.positions import BandResult, Judge, JudgedPositions, draw_positions, judge_actions
+from podzero.evaluation.positions import Judge, JudgedPositions, draw_positions, judge_actions
 from podzero.evaluation.solvers import game_values, make_solver
 from podzero.evaluation.statistics import wilson
 
@@ -45,7 +45,7 @@ def test_shares_by_hand():
     assert result.exact == 0.25
     assert result.by_ply == {0: 1.0, 1: 0.5, 2: 0.0}
     assert result.interval == wilson(2, 4)
-    assert result.bands == (BandResult(0, 9, 4, 0.5, 0.25, wilson(2, 4)),)
+    assert result.bands == {(0, 9): result._replace(bands={})}
 
 
 def test_the_judgement_by_bands_of_plies_by_hand():
@@ -53,7 +53,9 @@ def test_the_judgement_by_bands_of_plies_by_hand():
     for row, plies in enumerate((0, 9, 9, 20, 30)):
         moves[row, :plies] = 0
     result = judge_actions(np.array([0, 0, 1, 0, 1]), JudgedPositions(moves, np.array([[1, -1]] * 5, np.float32)))
-    assert [(band.first, band.positions, band.exact) for band in result.bands] == [(0, 3, 2 / 3), (20, 2, 1 / 2)]
+    assert [(plies, band.positions, band.exact) for plies, band in result.bands.items()] == [
+        ((0, 9), 3, 2 / 3), ((20, 30), 2, 1 / 2),
+    ]  # fmt: skip
     assert judgement_metrics(result) == {
         "evaluation/keeps_value": 3 / 5,
         "evaluation/keeps_value_0_9": 2 / 3,
