@@ -162,9 +162,9 @@ class ServerProcess:
     """A server that runs until `stop`, or until this process ends for whatever reason."""
 
     def __init__(self, python: Path, wanted: Mapping[str, Any], timeout_s: float) -> None:
-        """Starts a server with `wanted` tables and folders, as `reverb_server/serve.py` takes them; waits until it listens.
+        """Starts a server and waits until it listens.
 
-        `python` is the interpreter of an environment with dm-reverb.
+        `python` is that of an environment with dm-reverb; `wanted` is what `reverb_server/serve.py` reads.
         """
         self._child = subprocess.Popen(
             [str(python), "-P", "-u", str(PROJECT / "serve.py")],
