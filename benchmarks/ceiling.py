@@ -80,7 +80,7 @@ def solved(env: Env, folder: Path, pieces: Iterable[int]) -> Iterator[Sample]:
         file = folder / f"{piece:04d}.npz"
         if not file.exists():
             observations = drawn(play, piece)
-            scores = solver.scores(observations)
+            scores = solver(observations)
             np.savez_compressed(file.with_suffix(".part.npz"), observations=observations, scores=scores)
             file.with_suffix(".part.npz").rename(file)
             print(f"{file}: {len(scores)} positions", file=sys.stderr, flush=True)

@@ -114,7 +114,7 @@ def solver_evaluation(agent: DiagnosedAgent) -> Evaluate:
     def solve(observations: np.ndarray[Any, Any], over: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         values = np.zeros(len(over), np.float32)
         if not np.all(over):
-            values[~over] = game_values(np.nanmax(solver.scores(np.asarray(observations)[~over]), axis=1))
+            values[~over] = game_values(np.nanmax(solver(np.asarray(observations)[~over]), axis=1))
         return values
 
     def evaluate(params: Params, key: Array, states: EnvState) -> tuple[jax.Array, jax.Array]:
@@ -137,7 +137,7 @@ def target_errors(experiment: Experiment, params: Params, positions: int) -> dic
     found: dict[str, Any] = {}
     for name, (first, last) in BANDS.items():
         inside = random.permutation(np.flatnonzero((plies >= first) & (plies <= last)))[:positions]
-        values = game_values(np.nanmax(solver.scores(observations[inside]), axis=1))
+        values = game_values(np.nanmax(solver(observations[inside]), axis=1))
         found[name] = {
             str(weight): {
                 "correlation": float(np.corrcoef(samples.value_target[inside], values)[0, 1]),

@@ -141,7 +141,7 @@ class ProbedAgent:
                 if len(moves) == count or observation.tobytes() in known:
                     continue
                 known.add(observation.tobytes())
-                scores = solver.scores(observation[None])[0]
+                scores = solver(observation[None])[0]
                 values = game_values(scores[~np.isnan(scores)])
                 if len(values) > 1 and len(np.unique(values)) == 1:
                     moves.append(played)
@@ -267,7 +267,7 @@ class Refutations:
             observation, allowed = view.observation[walk.row], np.asarray(view.legal[walk.row])
             proves = view.player[walk.row] == walk.prover
             if proves:
-                values = game_values(self._solver.scores(observation[None]))[0]
+                values = game_values(self._solver(observation[None]))[0]
                 allowed = values == np.nanmax(values)
             moved = _moved(walk, allowed, nodes)
             if moved is not None:

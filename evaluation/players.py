@@ -28,8 +28,8 @@ PolicyAndValue = Callable[[Params, EnvState], tuple[Array, Array]]
 """A compiled network: `(params, states)` to probabilities `[B, A]`, zero for illegal actions, and values `[B]`."""
 
 
-class Player(Protocol):
-    """Chooses moves for B games at once."""
+class _Named(Protocol):
+    """What all players have."""
 
     @property
     def name(self) -> str:
@@ -40,6 +40,10 @@ class Player(Protocol):
     def deterministic(self) -> bool:
         """Whether the move depends only on the position."""
         ...
+
+
+class Player(_Named, Protocol):
+    """Chooses moves for B games at once."""
 
     def choose(self, key: Array, states: EnvState) -> Array:
         """Legal actions, `[B]` int32, for B non-terminal states. `key` is consumed."""
@@ -62,18 +66,8 @@ GIVES_UP = -1
 
 
 @runtime_checkable
-class MovesPlayer(Protocol):
+class MovesPlayer(_Named, Protocol):
     """Chooses moves one game at a time, given all moves so far, for example an engine in another process."""
-
-    @property
-    def name(self) -> str:
-        """See `Player`."""
-        ...
-
-    @property
-    def deterministic(self) -> bool:
-        """See `Player`."""
-        ...
 
     def choose_after(self, turns: Sequence[Turn]) -> list[int]:
         """A legal action, or `GIVES_UP`, for each game."""
@@ -112,7 +106,7 @@ class SolverPlayer:
 
     def choose(self, key: Array, states: EnvState) -> Array:
         """See `Player`."""
-        scores = self._solver.scores(np.asarray(self._observe(states)))
+        scores = self._solver(np.asarray(self._observe(states)))
         best = scores == np.nanmax(scores, axis=-1, keepdims=True)
         actions: Array = self._choose(key, best)
         return actions

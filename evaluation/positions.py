@@ -49,7 +49,7 @@ class JudgedPositions(NamedTuple):
     moves: np.ndarray[Any, Any]
     """`[N, max_ply]` int32, the moves that lead to each position, padded with -1."""
     scores: Scores
-    """`[N, A]` float32, exact scores of the actions (`Solver.scores`)."""
+    """`[N, A]` float32, exact scores of the actions (`Solver`)."""
 
     @property
     def plies(self) -> np.ndarray[Any, Any]:
@@ -109,7 +109,7 @@ def all_positions(env: Env, max_ply: int) -> JudgedPositions:
         if not len(open_):
             break
         moves, legal = moves[open_], view.legal[open_]
-        scores = solver.scores(view.observation[open_])
+        scores = solver(view.observation[open_])
         values = game_values(scores)
         differ = np.nanmax(values, axis=1) > np.nanmin(values, axis=1)
         found.append(JudgedPositions(moves, scores).at(differ))
@@ -169,7 +169,7 @@ class _Drawn:
             return
         self._known.add(board)
         self._misses[ply] = 0
-        scores = self._solver.scores(observation[None])[0]
+        scores = self._solver(observation[None])[0]
         if len(np.unique(game_values(scores[~np.isnan(scores)]))) > 1:
             self._found[ply].append((moves, scores))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,18 +15,11 @@ Scores = np.ndarray[Any, np.dtype[np.float32]]
 """`[B, A]` float32, NaN for illegal actions."""
 
 
-class Solver(Protocol):
-    """Solves positions of one game."""
+Solver = Callable[[np.ndarray[Any, Any]], Scores]
+"""The exact scores of all actions for the player to move, from `[B, *observation_shape]` of non-terminal positions.
 
-    def scores(self, observations: np.ndarray[Any, Any]) -> Scores:
-        """The exact score of every action for the player to move.
-
-        Positive scores win, zero draws, negative ones lose; sooner wins and later losses score higher.
-
-        Args:
-          observations: `[B, *observation_shape]` of non-terminal positions.
-        """
-        ...
+Positive scores win, zero draws, negative ones lose; sooner wins and later losses score higher.
+"""
 
 
 def game_values(scores: Scores) -> Scores:
@@ -67,54 +60,15 @@ def make_solver(game: str) -> Solver:
     """
     match game:
         case "tic_tac_toe":
-            return TicTacToeSolver()
+            return tic_tac_toe_solver()
         case "connect_four":
-            return ConnectFourSolver()
+            return connect_four_solver()
         case _ if game in _ELSEWHERE:
             name, translate = _ELSEWHERE[game]
-            return TranslatingSolver(make_solver(name), translate)
+            solver = make_solver(name)
+            return lambda observations: solver(translate(np.asarray(observations)).astype(np.bool_))
         case _:
             raise ConfigError(f"no solver for '{game}'; games with one: {', '.join(SOLVED)}")
-
-
-class TranslatingSolver:
-    """Converts observations for another solver."""
-
-    def __init__(self, solver: Solver, translate: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]) -> None:
-        self._solver = solver
-        self._translate = translate
-
-    def scores(self, observations: np.ndarray[Any, Any]) -> Scores:
-        """See `Solver`."""
-        return self._solver.scores(self._translate(np.asarray(observations)).astype(np.bool_))
-
-
-class TicTacToeSolver:
-    """A table of all positions, by negamax; a win with e empty cells left scores e + 1, a loss -(e + 1)."""
-
-    def __init__(self) -> None:
-        self._table = np.full((3**9, 9), np.nan, np.float32)
-        self._fill((0,) * 9)
-
-    def scores(self, observations: np.ndarray[Any, Any]) -> Scores:
-        """See `Solver`."""
-        mine, theirs = (observations[..., side].reshape(-1, 9).astype(np.int64) for side in (0, 1))
-        rows: Scores = self._table[(mine + 2 * theirs) @ _POWERS_OF_3]
-        return rows
-
-    def _fill(self, cells: tuple[int, ...]) -> float:
-        """The score of a position (0 empty, 1 the mover's, 2 the opponent's); fills the table for its subtree."""
-        empty = cells.count(0)
-        if any(all(cells[cell] == 2 for cell in line) for line in _LINES):
-            return -(empty + 1)
-        if not empty:
-            return 0
-        row = self._table[int(np.dot(cells, _POWERS_OF_3))]
-        if np.isnan(row).all():
-            for cell in (cell for cell in range(9) if not cells[cell]):
-                played = (*cells[:cell], 1, *cells[cell + 1 :])
-                row[cell] = -self._fill(tuple(_OTHER_SIDE[mark] for mark in played))
-        return float(np.nanmax(row))
 
 
 _POWERS_OF_3 = 3 ** np.arange(9)
@@ -122,27 +76,53 @@ _OTHER_SIDE = (0, 2, 1)
 _LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
 
 
-class ConnectFourSolver:
+def tic_tac_toe_solver() -> Solver:
+    """A table of all positions, by negamax; a win with e empty cells left scores e + 1, a loss -(e + 1)."""
+    table = np.full((3**9, 9), np.nan, np.float32)
+
+    def fill(cells: tuple[int, ...]) -> float:
+        """The score of a position (0 empty, 1 the mover's, 2 the opponent's); fills the table for its subtree."""
+        empty = cells.count(0)
+        if any(all(cells[cell] == 2 for cell in line) for line in _LINES):
+            return -(empty + 1)
+        if not empty:
+            return 0
+        row = table[int(np.dot(cells, _POWERS_OF_3))]
+        if np.isnan(row).all():
+            for cell in (cell for cell in range(9) if not cells[cell]):
+                played = (*cells[:cell], 1, *cells[cell + 1 :])
+                row[cell] = -fill(tuple(_OTHER_SIDE[mark] for mark in played))
+        return float(np.nanmax(row))
+
+    def solve(observations: np.ndarray[Any, Any]) -> Scores:
+        mine, theirs = (observations[..., side].reshape(-1, 9).astype(np.int64) for side in (0, 1))
+        rows: Scores = table[(mine + 2 * theirs) @ _POWERS_OF_3]
+        return rows
+
+    fill((0,) * 9)
+    return solve
+
+
+def connect_four_solver() -> Solver:
     """BitBully with its 12-ply book (Thill, https://github.com/MarkusThill/BitBully).
 
     A win scores the number of moves the winner has left. Solved positions are cached. The slowest positions, just
     beyond the book, take about 0.2 s each on one core.
     """
+    library = import_extra("bitbully", "solving connect four", "solver")
+    bitbully = library.BitBully()
 
-    def __init__(self) -> None:
-        self._library = import_extra("bitbully", "solving connect four", "solver")
-        self._bitbully = self._library.BitBully()
-        self._solve = lru_cache(maxsize=200_000)(self._solve_board)
-
-    def scores(self, observations: np.ndarray[Any, Any]) -> Scores:
-        """See `Solver`."""
-        boards = np.asarray(observations).reshape(-1, 6, 7, 2)
-        return np.array([self._solve(np.packbits(board).tobytes()) for board in boards], np.float32)
-
-    def _solve_board(self, packed: bytes) -> tuple[float, ...]:
+    @lru_cache(maxsize=200_000)
+    def solve_board(packed: bytes) -> tuple[float, ...]:
         board = np.unpackbits(np.frombuffer(packed, np.uint8))[: 6 * 7 * 2].reshape(6, 7, 2)
         # Plane 0 holds the stones of the player to move; BitBully's player 1 is the one who began.
         mover = 1 if board[..., 0].sum() == board[..., 1].sum() else 2
         marks = mover * board[..., 0] + (3 - mover) * board[..., 1]
-        known = self._bitbully.score_all_moves(self._library.Board.from_array(marks.tolist()))
+        known = bitbully.score_all_moves(library.Board.from_array(marks.tolist()))
         return tuple(float(known.get(column, np.nan)) for column in range(7))
+
+    def solve(observations: np.ndarray[Any, Any]) -> Scores:
+        boards = np.asarray(observations).reshape(-1, 6, 7, 2)
+        return np.array([solve_board(np.packbits(board).tobytes()) for board in boards], np.float32)
+
+    return solve

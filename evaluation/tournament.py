@@ -193,7 +193,7 @@ OPENINGS = 8
 
 
 class TournamentProgress(NamedTuple):
-    """The state of a tournament after a match."""
+    """The state of a tournament after a match between two players."""
 
     games: int
     """Games so far, including those of earlier processes."""
@@ -308,13 +308,14 @@ class Tournament:
         """
         rated = self.ratings()
         order = [*rated, *(name for name in self._names if name not in rated)]
+        cross = [[self._ladder.meetings(one, other) for other in order] for one in order]
         results, names = self._ladder.results(self._names), self._names
         found = surprises(results, fixed_ratings(names, self._anchors))
         return {
             "games": self.games,
             "cut_off": self._cut_off,
             "players": [self._row(name, rated.get(name)) for name in order],
-            "cross": [[self._meeting(one, other) for other in order] for one in order],
+            "cross": [[met._asdict() if met.games else None for met in row] for row in cross],
             "surprises": [one._asdict() | {"first": names[one.first], "second": names[one.second]} for one in found],
             "cycles": [[names[i] for i in triple] for triple in cycles(results, found, len(names))],
         }
@@ -341,13 +342,9 @@ class Tournament:
         self._batches, self._pairs = pair.batch + 1, pair.pair + 1
         self._cut_off += one.cut_off + other.cut_off
 
-    def _meeting(self, one: str, other: str) -> dict[str, int] | None:
-        result = self._ladder.meetings(one, other)
-        return result._asdict() if one != other and result.games else None
-
     def _row(self, name: str, rating: Rating | None) -> dict[str, Any]:
-        results = [self._ladder.meetings(name, other) for other in self._names if other != name]
-        games = sum(result.games for result in results)
+        results = [self._ladder.meetings(name, other) for other in self._names]
+        games = self._ladder.games(name)
         elo, low, high = (rating.elo, rating.low, rating.high) if rating else (None, None, None)
         score = sum(result.points for result in results) / games if games else None
         return {"name": name, "elo": elo, "low": low, "high": high, "games": games, "score": score}

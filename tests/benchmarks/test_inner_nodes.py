@@ -21,7 +21,7 @@ def follow():
     env = make_env("tic_tac_toe")
     refutations = Refutations(env, make_solver("tic_tac_toe"), lambda seen: np.zeros((len(seen), 9)))
     states = replay(env, np.array([MUST_BLOCK_2]))
-    scores = make_solver("tic_tac_toe").scores(np.asarray(jax.vmap(env.view)(states).observation))
+    scores = make_solver("tic_tac_toe")(np.asarray(jax.vmap(env.view)(states).observation))
     return lambda result: refutations(states, scores, result)
 
 

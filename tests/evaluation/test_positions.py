@@ -41,7 +41,7 @@ def test_positions_are_open_and_their_scores_are_those_of_the_replayed_state(gam
     view = jax.device_get(jax.vmap(env.view)(replay(env, positions.moves)))
     assert not view.done.any()
     np.testing.assert_array_equal(~np.isnan(positions.scores), view.legal)
-    np.testing.assert_array_equal(solver.scores(view.observation), positions.scores)
+    np.testing.assert_array_equal(solver(view.observation), positions.scores)
     marks = view.observation.reshape(150, -1).sum(axis=1)
     np.testing.assert_array_equal(marks, positions.plies)
 
@@ -123,7 +123,7 @@ def test_the_labels_of_connect_four_are_what_the_solver_says(part):
     labels = read_labels("connect_four", part)
     rows = np.random.default_rng(0).permutation(len(labels.moves))[:30]
     view = jax.device_get(jax.vmap(env.view)(replay(env, labels.moves[rows])))
-    np.testing.assert_array_equal(labels.scores[rows], solver.scores(view.observation))
+    np.testing.assert_array_equal(labels.scores[rows], solver(view.observation))
 
 
 def test_training_is_judged_on_other_positions_than_results():
