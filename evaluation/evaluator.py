@@ -151,17 +151,17 @@ class MatchRounds:
         env: Env,
         snapshots: Path,
         ladder: dict[str, Any] | None = None,
-        keep: Callable[[int, Sequence[PlayedGame]], None] = lambda step, games: None,
+        store: Callable[[int, Sequence[PlayedGame]], None] = lambda step, games: None,
     ) -> None:
         """Resolves the opponents.
 
-        `ladder` is what `ladder()` returned in an earlier evaluator process; `keep` receives the step and the games of
+        `ladder` is what `ladder()` returned in an earlier evaluator process; `store` receives the step and the games of
         each complete round.
         """
         self._config = experiment.evaluation
         self._env = env
         self._snapshots = snapshots
-        self._keep = keep
+        self._store = store
         self._ladder = Ladder.from_json(ladder or {})
         self._ratings = saved_ratings(ladder or {}) | self._ladder.ratings(among=relevant(self._ladder, {}))
         self._ladder_tree = self._ladder.to_json(self._ratings)
@@ -195,7 +195,7 @@ class MatchRounds:
         rating = matches.rating(rated)
         if rating is not None:
             metrics |= {"evaluation/elo": rating.elo, "evaluation/elo_error": rating.error}
-        self._keep(step, matches.games)
+        self._store(step, matches.games)
         return metrics
 
     @cached_property
@@ -212,14 +212,14 @@ class MatchRounds:
             for earlier in self._earlier(step):
                 # The driver may have deleted it meanwhile.
                 with suppress(SnapshotError):
-                    held = load_snapshot(self._snapshots, earlier).params
-                    players[snapshot_name(earlier)] = self._selves.player(snapshot_name(earlier), held)
+                    params = load_snapshot(self._snapshots, earlier).params
+                    players[snapshot_name(earlier)] = self._selves.player(snapshot_name(earlier), params)
         return players
 
     def _earlier(self, step: int) -> list[int]:
         """Rated snapshots to play: the last before `step` and the one nearest to half of it."""
-        kept = set(snapshot_steps(self._snapshots))
-        rated = [earlier for earlier in snapshot_steps_of(self._ladder) if earlier < step and earlier in kept]
+        present = set(snapshot_steps(self._snapshots))
+        rated = [earlier for earlier in snapshot_steps_of(self._ladder) if earlier < step and earlier in present]
         return sorted({rated[-1], min(rated, key=lambda earlier: abs(earlier - step / 2))}) if rated else []
 
 

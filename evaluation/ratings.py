@@ -89,16 +89,16 @@ class Ladder:
 
     def games(self, name: str) -> int:
         """Games of one player."""
-        return sum(held.result.games for pair, held in self._meetings.items() if name in pair)
+        return sum(met.result.games for pair, met in self._meetings.items() if name in pair)
 
     def results(self, names: list[str]) -> PairResults:
         """The games among `names`, whose indices identify the players."""
         index = {name: i for i, name in enumerate(names)}
         counts: Counter[Unit] = Counter()
-        for (first, second), held in self._meetings.items():
+        for (first, second), met in self._meetings.items():
             if first in index and second in index:
                 low, high = sorted((index[first], index[second]))
-                units = (held if index[first] == low else held.reversed).units
+                units = (met if index[first] == low else met.reversed).units
                 counts.update({Unit(low, high, *unit): seen for unit, seen in units.items()})
         return results_of(counts)
 
@@ -139,7 +139,7 @@ class Ladder:
     def to_json(self, ratings: Mapping[str, Rating]) -> dict[str, Any]:
         """The ladder as plain values; `ratings` are included for readers."""
         return {
-            "results": [_row(first, second, held) for (first, second), held in sorted(self._meetings.items())],
+            "results": [_row(first, second, met) for (first, second), met in sorted(self._meetings.items())],
             "ratings": {name: rating._asdict() for name, rating in ratings.items()},
         }
 
@@ -195,15 +195,15 @@ def _rating(row: Mapping[str, Any]) -> Rating:
 _NO_GAMES = Meetings(MatchResult(0, 0, 0), Counter())
 
 
-def _row(first: str, second: str, held: Meetings) -> dict[str, Any]:
+def _row(first: str, second: str, met: Meetings) -> dict[str, Any]:
     """The games of two players as plain values.
 
     `pairs` counts openings by the points of their two games (0, 0.5, ... 2), `single` counts games without a known
     opening by result.
     """
-    row = {"first": first, "second": second, **held.result._asdict()}
-    row["pairs"] = [held.units[points, 2] for points in _PAIR_POINTS]
-    single = [held.units[points, 1] for points in (1.0, 0.5, 0.0)]
+    row = {"first": first, "second": second, **met.result._asdict()}
+    row["pairs"] = [met.units[points, 2] for points in _PAIR_POINTS]
+    single = [met.units[points, 1] for points in (1.0, 0.5, 0.0)]
     return row | ({"single": single} if any(single) else {})
 
 

@@ -52,11 +52,8 @@ def make_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment, hos
     `__next__`, over all hosts, which have equal parts. Fresh and reanalysed samples come from two tables, recorded ones
     from files, each with its part of the batch size (`Experiment.batch_parts`).
 
-    Args:
-      addresses: returns the addresses of this host's shards; none without self-play.
-      spec: the environment's specification.
-      experiment: the experiment to train.
-      hosts: number of learner hosts; each reads its part of every batch from its own shards.
+    Each of the learner's `hosts` reads its part of every batch from shards of its own, which are those of `addresses`
+    (none without self-play).
 
     Raises:
       WrongServer: another server answers at an address.
@@ -319,10 +316,10 @@ class ShardStream:
     def take(self, rows: int) -> NDArray[np.uint8]:
         """Removes and returns the oldest `rows` rows, `[rows, row_bytes]`; they must be at hand."""
         with self._changed:
-            held = np.concatenate(self._blocks)
-            self._blocks = [held[rows:]]
+            at_hand = np.concatenate(self._blocks)
+            self._blocks = [at_hand[rows:]]
             self._ask()
-            return held[:rows]
+            return at_hand[:rows]
 
     def inherit(self, other: ShardStream) -> None:
         """Stops another stream and takes over its rows at hand."""

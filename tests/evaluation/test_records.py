@@ -1,6 +1,7 @@
 """Records of games, read again by python-chess and sgfmill."""
 
 import io
+from functools import cache
 
 import chess
 import chess.pgn
@@ -27,8 +28,13 @@ FAMOUS = {
 }
 
 
+@cache
+def compiled(env):
+    return jax.jit(env.step)
+
+
 def actions_of(env, moves):
-    notation, state, actions, step = notation_of(env.spec), env.init(jax.random.key(0)), [], jax.jit(env.step)
+    notation, state, actions, step = notation_of(env.spec), env.init(jax.random.key(0)), [], compiled(env)
     for move in moves.split():
         actions.append(notation.action(jax.device_get(state), move))
         state = step(state, jnp.int32(actions[-1]))
@@ -114,7 +120,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path, board):
 
 
 def test_random_games_are_written_as_python_chess_writes_them(board):
-    step, view = jax.jit(board.step), jax.jit(board.view)
+    step, view = compiled(board), jax.jit(board.view)
     state, choose, actions = board.init(jax.random.key(3)), np.random.default_rng(5), []
     while len(actions) < 150 and not (seen := jax.device_get(view(state))).done:
         actions.append(int(choose.choice(np.flatnonzero(seen.legal))))

@@ -81,7 +81,7 @@ def test_networks_with_and_without_komi_play_the_same_game(tmp_path):
         workdir = Workdir(tmp_path / komi)
         workdir.open(experiment)
         network = make_network(experiment.network, make_env(experiment.env).spec)
-        save_snapshot(workdir.snapshots, 1, network.init(jax.random.key(0)), experiment)
+        save_snapshot(workdir.snapshots, 1, jax.jit(network.init)(jax.random.key(0)), experiment)
         player = resolve(str(workdir.root), env, 2)
         assert int(player.search(jax.random.key(0), states).visits.sum()) == 4
 
