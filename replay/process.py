@@ -162,10 +162,7 @@ class ServerProcess:
     """A server that runs until `stop`, or until this process ends for whatever reason."""
 
     def __init__(self, python: Path, wanted: Mapping[str, Any], timeout_s: float) -> None:
-        """Starts a server and waits until it listens.
-
-        `python` is that of an environment with dm-reverb; `wanted` is what `reverb_server/serve.py` reads.
-        """
+        """Starts a server in an environment with dm-reverb and waits until it listens; `wanted` is what `serve.py` reads."""
         self._child = subprocess.Popen(
             [str(python), "-P", "-u", str(PROJECT / "serve.py")],
             stdin=subprocess.PIPE,
