@@ -128,11 +128,6 @@ def _check_options(name: str, players: int, opponent: str | None, positions: int
         raise ConfigError(f"{name} has a single agent: remove --opponent {opponent}")
 
 
-def discount_of(game: str | EnvConfig) -> float:
-    """The discount per move of an environment returned by `game_to_play`."""
-    return 1.0 if isinstance(game, str) else game.discount
-
-
 def records_file(who: str, name: str, opponent: str, spec: EnvSpec) -> Path | None:
     """The default file for match records of `who`, whose full name is `name`; None unless it is a working directory, or
     if the game is for more than two players.

@@ -162,7 +162,7 @@ class ServerProcess:
     """A server that runs until `stop`, or until this process ends for whatever reason."""
 
     def __init__(self, python: Path, wanted: Mapping[str, Any], timeout_s: float) -> None:
-        """Starts a server in an environment with dm-reverb and waits until it listens; `wanted` is what `serve.py` reads."""
+        """Starts a server, to which it gives what is `wanted` (see `serve.py`), and waits until it listens."""
         self._child = subprocess.Popen(
             [str(python), "-P", "-u", str(PROJECT / "serve.py")],
             stdin=subprocess.PIPE,
