@@ -35,6 +35,7 @@ from podzero.config.experiment import Experiment as Experiment
 from podzero.config.layers import FOR_SLICES as FOR_SLICES
 from podzero.config.layers import Layers as Layers
 from podzero.config.layers import builtin_configs as builtin_configs
+from podzero.config.layers import flatten as flatten
 from podzero.config.layers import read_layers as read_layers
 from podzero.config.layers import read_tree as read_tree
 from podzero.config.loading import load as load

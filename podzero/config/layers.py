@@ -31,9 +31,11 @@ _KINDS: Mapping[str, str | None] = {
     "learner.objective": None,
     "search.algorithm": None,
 }
-"""The sections whose `name` decides which fields they have, and the name that each has by default."""
-_OWN_PARTS = ("env", "network", "search.algorithm", "learner.optimizer", "learner.objective")
-"""The sections whose `name` may be an import path."""
+"""The sections whose `name` decides which fields they have and may be an import path, and the name by default."""
+_FILES = ("env.name", "env.id", "env.module", "env.wrappers.*.name", *(f"{own}.name" for own in _KINDS if own != "env"))
+"""The settings that may name a Python file."""
+_RUNS = ("init_from", "teacher", "actors.opponents.*.who", "data.records")
+"""The settings that may name a run or another folder."""
 
 
 class Layers(NamedTuple):
@@ -63,13 +65,6 @@ class Layers(NamedTuple):
         return to_commented_yaml(settings, self.origins, self.lineage)
 
 
-class _Given(NamedTuple):
-    """A value, and the file that gives it."""
-
-    value: Any
-    origin: str
-
-
 def builtin_configs() -> dict[str, Path]:
     """Names and files of the built-in experiments; those for TPU slices come last."""
     folder = Path(__file__).parents[1] / "configs"
@@ -92,27 +87,34 @@ def read_layers(config: str, overrides: Iterable[str] = ()) -> Layers:
         override has another form.
     """
     path = _find(config, Path())
-    chain = [*_chain(path)]
-    merged: dict[str, Any] = {}
-    for origin, tree in reversed(chain):
-        merged.pop("name", None)
-        merged = merge(merged, _marked(tree, origin))
-    tree = _plain(merged)
+    chain = dict(_chain(path))
+    tree: dict[str, Any] = {}
+    for child in reversed(chain.values()):
+        tree.pop("name", None)
+        tree = merge(tree, child)
+    given = {origin: flatten(of_file) for origin, of_file in chain.items()}
+    origins = {name: next(origin for origin in given if name in given[origin]) for name in flatten(tree)}
     tree.setdefault("name", path.stem)
-    origins = dict(_origins(merged))
     for override in overrides:
         setting, value = _parse_override(override)
         _apply(tree, override, setting, value)
         # An override of a section replaces everything in it. With the dots, `env` does not match `envs.a`.
-        kept = {name: origin for name, origin in origins.items() if not f"{name}.".startswith(f"{setting}.")}
-        origins = kept | dict(_origins(_marked(value, COMMAND_LINE), setting))
-    # `_chain` has done this for each file; overrides may name other ones.
-    _make_own_files_absolute(tree, path.parent)
-    for own, field in _own_parts(tree):
-        # A digest that is given wins: it is that of the file with which the run began.
-        if (digest := file_digest(place_of(own[field]))) is not None:
-            own.setdefault("sha256", digest)
-    return Layers(tuple(origin for origin, _ in chain), tree, origins)
+        others = {name: origin for name, origin in origins.items() if not f"{name}.".startswith(f"{setting}.")}
+        origins = others | dict.fromkeys(flatten({setting: value}), COMMAND_LINE)
+    # `_chain` has done this for each file; overrides may name others.
+    _make_paths_absolute(tree, path.parent)
+    for section in _KINDS:
+        for holder, key in _places(tree, section):
+            _record_digest(holder[key])
+    return Layers(tuple(chain), tree, origins)
+
+
+def _record_digest(section: Any) -> None:
+    """Records the digest of the file that a section names, unless one is given: that of the file of the run."""
+    if isinstance(section, dict):
+        path = section.get(path_field_of(str(section.get("name"))))
+        if isinstance(path, str) and (digest := file_digest(place_of(path))) is not None:
+            section.setdefault("sha256", digest)
 
 
 def merge(parent: dict[str, Any], child: dict[str, Any], section: str = "") -> dict[str, Any]:
@@ -121,47 +123,26 @@ def merge(parent: dict[str, Any], child: dict[str, Any], section: str = "") -> d
     Sections are merged field by field, at any depth. A list replaces a list. A section whose `name` differs, such as
     that of another network, replaces the whole section, because the two kinds have different fields.
 
-    Args:
-      parent: sections whose values are marked with their origin.
-      child: likewise; its values win.
-      section: the dotted name of the section that both are; empty for the whole experiment.
+    `section` is the dotted name of the section that both are; empty for the whole experiment.
     """
-    if section in _KINDS:
-        unnamed = _Given(_KINDS[section], "")
-        if "name" in child and _plain(child["name"]) != _plain(parent.get("name", unnamed)):
-            return child
+    if section in _KINDS and "name" in child and child["name"] != parent.get("name", _KINDS[section]):
+        return child
     merged = dict(parent)
     for key, value in child.items():
         match parent.get(key), value:
             case dict() as old, dict():
-                merged[key] = merge(old, value, _inside(section, key))
+                merged[key] = merge(old, value, f"{section}.{key}".removeprefix("."))
             case _:
                 merged[key] = value
     return merged
 
 
-def _inside(section: str, key: Any) -> str:
-    """The dotted name of a key of a section."""
-    return f"{section}.{key}" if section else str(key)
-
-
-def _marked(tree: Any, origin: str) -> Any:
-    """The tree with each value, but not the sections, marked with its origin."""
-    if isinstance(tree, dict):
-        return {key: _marked(value, origin) for key, value in tree.items()}
-    return _Given(tree, origin)
-
-
-def _plain(tree: Any) -> Any:
-    return tree.value if isinstance(tree, _Given) else {key: _plain(value) for key, value in tree.items()}
-
-
-def _origins(tree: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(tree, _Given):
-        yield name, tree.origin
-        return
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Turns nested sections into one level with dotted names."""
+    flat: dict[str, Any] = {}
     for key, value in tree.items():
-        yield from _origins(value, _inside(name, key))
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
 
 
 def _chain(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -179,7 +160,7 @@ def _chain(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         except ConfigError as error:
             raise ConfigError(f"{children[-1]}: {EXTENDS}: {error}" if children else str(error)) from None
         parent = tree.pop(EXTENDS, _NOTHING)
-        _make_own_files_absolute(tree, path.parent)
+        _make_paths_absolute(tree, path.parent)
         yield origin, tree
         if parent is _NOTHING:
             return
@@ -280,39 +261,29 @@ def _apply(tree: dict[str, Any], override: str, setting: str, value: Any) -> Non
     tree[field] = value
 
 
-def _make_own_files_absolute(tree: dict[str, Any], folder: Path) -> None:
-    """Makes paths absolute: of Python files in `env` and own parts, of `data.records`, and of runs that play or teach.
+def _make_paths_absolute(tree: dict[str, Any], folder: Path) -> None:
+    """Makes the paths of `_FILES` and `_RUNS` absolute, so that they hold in any working directory.
 
-    They then hold in any working directory. They are relative to the experiment's folder, or else to the current one.
+    They are relative to the experiment's folder, or else to the current one.
     """
-    for own, field in _own_parts(tree):
-        own[field] = _absolute(own[field], folder)
-    env = tree.get("env")
-    for setting in ("init_from", "teacher"):
-        if isinstance(who := tree.get(setting), str):
-            tree[setting] = _absolute_run(who, folder)
-    if isinstance(actors := tree.get("actors"), dict) and isinstance(opponents := actors.get("opponents"), list):
-        tree["actors"] = actors | {"opponents": [_absolute_opponent(opponent, folder) for opponent in opponents]}
-    if isinstance(data := tree.get("data"), dict) and isinstance(records := data.get("records"), str):
-        tree["data"] = data | {"records": _absolute_run(records, folder)}
-    if not isinstance(env, dict):
-        return
-    found: dict[str, Any] = {field: _absolute(env[field], folder) for field in ("name", "id", "module") if field in env}
-    if isinstance(wrappers := env.get("wrappers"), list):
-        found["wrappers"] = [
-            wrapper | {"name": _absolute(wrapper["name"], folder)}
-            if isinstance(wrapper, dict) and "name" in wrapper
-            else wrapper
-            for wrapper in wrappers
-        ]
-    tree["env"] = env | found
+    for settings, absolute in ((_FILES, _absolute_file), (_RUNS, _absolute_run)):
+        for setting in settings:
+            for holder, key in _places(tree, setting):
+                if isinstance(holder[key], str):
+                    holder[key] = absolute(holder[key], folder)
 
 
-def _absolute_opponent(opponent: Any, folder: Path) -> Any:
-    match opponent:
-        case {"who": str(who)}:
-            return opponent | {"who": _absolute_run(who, folder)}
-    return opponent
+def _places(tree: Any, setting: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """The mappings that hold a setting, and its key there; `*` stands for each item of a list."""
+    key, _, rest = setting.partition(".")
+    if key == "*":
+        for item in tree if isinstance(tree, list) else ():
+            yield from _places(item, rest)
+    elif isinstance(tree, dict) and key in tree:
+        if rest:
+            yield from _places(tree[key], rest)
+        else:
+            yield tree, key
 
 
 def _absolute_run(who: str, folder: Path) -> str:
@@ -325,24 +296,10 @@ def _absolute_run(who: str, folder: Path) -> str:
     return who
 
 
-def _absolute(value: Any, folder: Path) -> Any:
-    """`value` with an absolute path, if it is the `file.py` or `file.py:Class` of an existing file."""
-    named = re.fullmatch(r"(.+\.py)(:.*)?", value) if isinstance(value, str) else None
+def _absolute_file(name: str, folder: Path) -> str:
+    """`name` with an absolute path, if it is the `file.py` or `file.py:Class` of an existing file."""
+    named = re.fullmatch(r"(.+\.py)(:.*)?", name)
     if named is None:
-        return value
+        return name
     found = next((place / named[1] for place in (folder, Path.cwd()) if (place / named[1]).is_file()), None)
-    return value if found is None else f"{found.absolute()}{named[2] or ''}"
-
-
-def _own_parts(tree: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
-    """The sections that name code by an import path, to be changed in place, and the field that holds it."""
-    for name in _OWN_PARTS:
-        section: Any = tree
-        for key in name.split("."):
-            section = section.get(key) if isinstance(section, dict) else None
-        if not isinstance(section, dict):
-            continue
-        field = path_field_of(str(section.get("name")))
-        path = section.get(field)
-        if isinstance(path, str) and (path.endswith(".py") if field == "module" else ":" in path):
-            yield section, field
+    return name if found is None else f"{found.absolute()}{named[2] or ''}"

@@ -41,9 +41,6 @@ class OwnCode(NamedTuple):
         Args:
           offered: arguments for those of its parameters that have their names.
           **more: arguments that it must take.
-
-        Raises:
-          ConfigError: the call fails.
         """
         if not callable(self.target):
             return self.target
@@ -52,15 +49,7 @@ class OwnCode(NamedTuple):
             return self.target(**self.config.arguments, **taken, **more)
 
     def make_function(self, offered: Mapping[str, Any], expected: str) -> Callable[..., Any]:
-        """The function that the call of `make` returns.
-
-        Args:
-          offered: as in `make`.
-          expected: the function that is expected, for the message.
-
-        Raises:
-          ConfigError: the call fails, or returns something else.
-        """
+        """The function that `make` returns; `expected` describes it for messages."""
         made = self.make(offered)
         if not callable(made):
             raise ConfigError(f"{self.where} returned a {type(made).__name__}; expected a function {expected}")
@@ -69,11 +58,7 @@ class OwnCode(NamedTuple):
 
     @contextmanager
     def running(self, what: str) -> Iterator[None]:
-        """Turns exceptions of the user's code into a `ConfigError` with the innermost line of its file.
-
-        Args:
-          what: what the code does, for the message.
-        """
+        """Turns exceptions of the user's code, which does `what`, into errors with the innermost line of its file."""
         try:
             yield
         except ConfigError:
@@ -113,16 +98,9 @@ def own_code(
 
 
 def check_digest(config: OwnFile, setting: str) -> None:
-    """Checks that the file of an import path is the one with which the experiment was started, before it is imported.
+    """Checks that the file that `setting` names is the one with which the experiment was started, before its import.
 
     A process imports a file once, so that later changes of it do not matter.
-
-    Args:
-      config: the section that names it.
-      setting: the dotted name of the setting that names it.
-
-    Raises:
-      ConfigError: it is another file.
     """
     digest, section = _first_digest(place_of(config.place)), setting.rpartition(".")[0]
     if digest is None and config.file is not None:

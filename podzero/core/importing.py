@@ -37,34 +37,38 @@ def import_class(identifier: str, field: str) -> type[Any]:
     Raises:
       ConfigError: it does not exist; the message begins with the config `field` and lists the classes that do.
     """
-    module, place, name = _module_of(identifier, field, "Class")
-    found_class = getattr(module, name, None)
-    if not inspect.isclass(found_class):
-        classes = [key for key, value in vars(module).items() if inspect.isclass(value) and not key.startswith("_")]
-        raise ConfigError(
-            f"{field} = '{identifier}': {place} has no class '{name}'{nearest(name, classes)}; its classes: "
-            f"{', '.join(classes) or 'none'}"
-        )
-    _approve_home(found_class, module)
-    return found_class
+    found: type[Any] = _imported(identifier, field, "Class")
+    return found
 
 
 def import_named(identifier: str, field: str) -> Any:
-    """The class, function or other object named by `module:Name` or `path/to/file.py:Name`.
+    """The class, function or other object named by `module:Name` or `path/to/file.py:Name`."""
+    return _imported(identifier, field, "Name")
 
-    Raises:
-      ConfigError: it does not exist; the message begins with the config `field` and lists what the module defines.
-    """
-    module, place, name = _module_of(identifier, field, "Name")
-    if not hasattr(module, name):
-        public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
+
+def _imported(identifier: str, field: str, kind: str) -> Any:
+    wanted_by, place = f"{field} = '{identifier}'", place_of(identifier)
+    name = identifier[len(place) + 1 :]
+    if not (place and name):
+        raise ConfigError(f"{wanted_by}: expected module:{kind}, or path/to/file.py:{kind}")
+    approve(identifier)
+    module = _import(place, wanted_by)
+    public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
+    if kind == "Class":
+        known = [key for key, value in public.items() if inspect.isclass(value)]
+        missing, listed = "no class", f"; its classes: {', '.join(known) or 'none'}"
+    else:
         # Packages only pass on what their modules define.
         own = [key for key, value in public.items() if getattr(value, "__module__", None) == module.__name__]
-        defines = f"; it defines: {', '.join(own)}" if own else ""
-        raise ConfigError(f"{field} = '{identifier}': {place} has no '{name}'{nearest(name, public)}{defines}")
-    found = getattr(module, name)
+        known, missing, listed = list(public), "no", f"; it defines: {', '.join(own)}" if own else ""
+    found = getattr(module, name, _MISSING)
+    if found is _MISSING or (kind == "Class" and not inspect.isclass(found)):
+        raise ConfigError(f"{wanted_by}: {place} has {missing} '{name}'{nearest(name, known)}{listed}")
     _approve_home(found, module)
     return found
+
+
+_MISSING = object()
 
 
 def place_of(import_path: str) -> str:
@@ -84,23 +88,8 @@ def file_digest(place: str) -> str | None:
         return None
 
 
-def _module_of(identifier: str, field: str, kind: str) -> tuple[ModuleType, str, str]:
-    """The module of `module:Name` or `path/to/file.py:Name`, as an object and as it was written, and the name."""
-    wanted_by = f"{field} = '{identifier}'"
-    place = place_of(identifier)
-    name = identifier[len(place) + 1 :]
-    if not (place and name):
-        raise ConfigError(f"{wanted_by}: expected module:{kind}, or path/to/file.py:{kind}")
-    approve(identifier)
-    return _import(place, wanted_by), place, name
-
-
 def import_place(place: str, wanted_by: str) -> ModuleType:
-    """Imports a module by its name, or by the path of its file; a warning names one that takes long.
-
-    Raises:
-      ConfigError: it does not exist, or importing it fails; the message begins with `wanted_by`.
-    """
+    """Imports a module by its name, or by the path of its file; errors begin with `wanted_by`."""
     approve(place)
     return _import(place, wanted_by)
 
@@ -156,20 +145,12 @@ def restore_path(before: str | None = None) -> None:
 
 
 def import_extra(module: str, wanted_by: str, extra: str = "envs") -> Any:
-    """Imports a module of an optional package, which `extra` installs.
-
-    Raises:
-      ConfigError: the package is missing; the message says how to install it.
-    """
+    """Imports a module of an optional package, or raises a `ConfigError` that says which `extra` installs it."""
     return import_optional(module, wanted_by, how_to_install(extra))
 
 
 def import_optional(module: str, wanted_by: str, remedy: str) -> Any:
-    """Imports a module that may be missing; `remedy` says how to install it.
-
-    Raises:
-      ConfigError: it is missing.
-    """
+    """Imports a module, or raises a `ConfigError` with the `remedy`, which says how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -177,11 +158,7 @@ def import_optional(module: str, wanted_by: str, remedy: str) -> Any:
 
 
 def import_openvino() -> Any:
-    """Imports OpenVINO.
-
-    Raises:
-      ConfigError: it is not installed; the message names the settings that need it and says how to install it.
-    """
+    """Imports OpenVINO, or raises a `ConfigError` that names the settings that need it and how to install it."""
     return import_extra("openvino", "actors.inference = int8 or learner.cpu_convolutions = openvino", "openvino")
 
 
@@ -194,13 +171,9 @@ def ask_before_import(approve: Callable[[str], None]) -> None:
 
 
 def approve(*import_paths: str) -> None:
-    """Asks for code, as its import would; whatever `ask_before_import` was given decides.
+    """Asks for code, as its import would; what `ask_before_import` was given raises a `ConfigError` to refuse it.
 
-    Args:
-      *import_paths: each is `file.py:Name` or `module:Name`, or either without a name.
-
-    Raises:
-      ConfigError: it is refused.
+    Each path is `file.py:Name` or `module:Name`, or either without a name.
     """
     for ask in _approve:
         for path in import_paths:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from podzero.config import Experiment
+from podzero.config import Experiment, flatten
 from podzero.config.training import OptimizerConfig
 
 NEUTRAL: dict[str, Any] = {
@@ -77,14 +77,6 @@ def side_by_side(experiments: Sequence[Experiment], exclude: Any = None, absent:
     trees = [flatten(experiment.model_dump(mode="json", exclude=exclude)) for experiment in experiments]
     rows = {key: [tree.get(key, absent) for tree in trees] for key in sorted({key for tree in trees for key in tree})}
     return {key: values for key, values in rows.items() if any(value != values[0] for value in values)}
-
-
-def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Turns a nested mapping into one level with dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
 
 
 def record_lines(changes: Iterable[Change], step: int) -> str:

@@ -84,11 +84,7 @@ class TrainedPlayer(NamedTuple):
     """The learner step of the snapshot; None for the newest."""
 
     def at_newest(self) -> TrainedPlayer:
-        """With the step of the newest snapshot in place of None.
-
-        Raises:
-          ConfigError: there is no snapshot yet.
-        """
+        """With the step of the newest snapshot in place of None."""
         if self.step is not None:
             return self
         steps = step_folders(self.workdir.snapshots)
@@ -98,11 +94,7 @@ class TrainedPlayer(NamedTuple):
 
 
 def parse_player(name: str) -> BuiltinPlayer | EnginePlayer | TrainedPlayer:
-    """The player with this name.
-
-    Raises:
-      ConfigError: there is no such player.
-    """
+    """The player with this name, or a `ConfigError` that says what names there are."""
     if name.startswith(PREFIX):
         return TrainedPlayer(zoo_workdir(name.removeprefix(PREFIX)), None)
     kind, colon, number = name.partition(":")
@@ -120,11 +112,7 @@ def parse_player(name: str) -> BuiltinPlayer | EnginePlayer | TrainedPlayer:
 
 
 def trained_player(setting: str, who: str) -> TrainedPlayer:
-    """The agent that a setting such as `init_from` names.
-
-    Raises:
-      ConfigError: there is no such player, or it has no parameters.
-    """
+    """The agent that a setting such as `init_from` names; one without parameters is refused."""
     try:
         player = parse_player(who)
     except ConfigError as error:
@@ -135,11 +123,7 @@ def trained_player(setting: str, who: str) -> TrainedPlayer:
 
 
 def engine_program(name: str, player: EnginePlayer, game: str) -> str:
-    """The path of the program of `player` on this machine; `name` is the player's name, for messages.
-
-    Raises:
-      ConfigError: the program does not play `game`, or is not installed.
-    """
+    """The path of the program of `player` on this machine; `name` is the player's name, for messages."""
     games = ENGINES[player.kind].games
     if game not in games:
         raise ConfigError(f"player '{name}': {player.kind} plays {_listed(games)}, not {game}")
@@ -172,7 +156,6 @@ def game_to_play(game: str | None, *players: str | None) -> EnvConfig:
     Raises:
       ConfigError: a player is unknown, no game is given, the players play different games, or the user does not trust
         the code of the game.
-      WorkdirError: the experiment of a working directory cannot be read.
     """
     games: dict[str, EnvConfig] = {}
     # First, because its arguments take precedence over those of the players' experiments.
@@ -221,12 +204,9 @@ def _trained_player(name: str) -> TrainedPlayer:
             "directory as DIR or DIR@STEP"
         )
     folder, step = found
-    return TrainedPlayer(Workdir(folder), None) if step is None else _snapshot_player(name, Workdir(folder), step)
-
-
-def _snapshot_player(name: str, workdir: Workdir, step: int) -> TrainedPlayer:
+    workdir = Workdir(folder)
     present = step_folders(workdir.snapshots)
-    if step not in present:
+    if step is not None and step not in present:
         known = ", ".join(map(str, present)) or "none"
         other = f"; for example: {workdir.root}@{present[-1]}" if present else ""
         raise ConfigError(
@@ -251,11 +231,7 @@ def zoo_names() -> list[str]:
 
 
 def zoo_workdir(name: str) -> Workdir:
-    """The working directory of an agent of the zoo.
-
-    Raises:
-      ConfigError: the zoo has no agent of this name.
-    """
+    """The working directory of an agent of the zoo."""
     names = zoo_names()
     if name not in names:
         raise ConfigError(f"no agent '{name}' comes with podzero{nearest(name, names)}; there are: {', '.join(names)}")
@@ -263,24 +239,15 @@ def zoo_workdir(name: str) -> Workdir:
 
 
 def run_workdir(name: str) -> Workdir:
-    """The working directory of a run given as `DIR`, or of an agent given as `zoo:NAME`.
-
-    Raises:
-      ConfigError: there is no such agent.
-      WorkdirError: `DIR` is no working directory.
-    """
+    """The working directory of a run given as `DIR`, or of an agent given as `zoo:NAME`."""
     workdir = zoo_workdir(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else Workdir(name)
-    # Raises an error if the folder is not a run.
-    workdir.experiment()
+    workdir.experiment()  # raises an error if the folder is not a run
     return workdir
 
 
 def zoo_card(name: str) -> dict[str, Any]:
-    """How an agent was trained and evaluated.
-
-    Returns:
-      `game`, `network`, `command`, `commit`, `date`, `hours`, `hardware`, `games`, and `judged`, sentences on its
-      training and strength.
+    """How an agent was trained: `game`, `network`, `command`, `commit`, `date`, `hours`, `hardware`, `games`, and
+    `judged`, sentences on its training and strength.
     """
     card: dict[str, Any] = read_yaml((zoo_workdir(name).root / "card.yaml").read_text(encoding="utf-8"))
     return card | {"date": str(card["date"])}

@@ -70,11 +70,7 @@ class Workdir:
     """
 
     def __init__(self, root: str | Path) -> None:
-        """Takes the directory's path; it need not exist.
-
-        Raises:
-          WorkdirError: `root` is the address of object storage.
-        """
+        """Takes the directory's path, which need not exist; the address of object storage is refused."""
         refuse_url(root)
         self.root = Path(root).expanduser().absolute()
         self._lock_file = self.root / ".lock"
@@ -119,16 +115,10 @@ class Workdir:
         return experiment.with_sections(copies)
 
     def keep_code(self, experiment: Experiment) -> Experiment:
-        """Copies the files that the experiment names into this directory, unless they are there.
+        """Copies the files that the experiment names into this directory; returns the experiment with the copies.
 
         The run and its players thus have the files with which it was started, on all nodes and whatever becomes of the
         originals.
-
-        Returns:
-          The experiment with the copies.
-
-        Raises:
-          WorkdirError: a file has changed since the experiment was read, or cannot be copied.
         """
         for section, own, copy in self._copies(experiment):
             if copy.is_file():
@@ -153,11 +143,7 @@ class Workdir:
                 yield section, own, self.code / own.sha256[:12] / own.file.name
 
     def check(self, experiment: Experiment) -> None:
-        """Checks that `experiment` can run in this directory, which may be new.
-
-        Raises:
-          WorkdirError: the directory holds another experiment; the message names the settings that differ.
-        """
+        """Refuses to run `experiment` in a directory that holds another one; the message names what differs."""
         changes = differences(self.experiment(), experiment, CHANGEABLE) if self.is_run else []
         if changes:
             listed = "\n".join(f"  {change}" for change in changes)
@@ -175,9 +161,6 @@ class Workdir:
           step: the learner step at which the run starts or resumes.
           layers: the files that the experiment was read from. What it inherits is recorded, for the report; the
             experiment is written as a whole, so that nothing else needs these files.
-
-        Raises:
-          WorkdirError: the directory holds another experiment, or cannot be written.
         """
         self.check(experiment)
         changes = differences(self.experiment(), experiment) if self.is_run else []
@@ -186,9 +169,8 @@ class Workdir:
             if changes:
                 write_atomically(self.changes_file, self._read_changes() + record_lines(changes, step))
             if layers is not None and layers.inherited:
-                write_atomically(
-                    self.inherited_file, json.dumps(Inheritance(layers.lineage, layers.inherited)._asdict())
-                )
+                inherited = {"lineage": layers.lineage, "settings": layers.inherited}
+                write_atomically(self.inherited_file, json.dumps(inherited))
             write_atomically(self.experiment_file, experiment.to_yaml())
         except OSError as error:
             raise self._not_writable(error) from None
@@ -209,7 +191,6 @@ class Workdir:
 
         Raises:
           InUse: another live process works here.
-          WorkdirError: the directory cannot be written or locked.
         """
         try:
             self.root.mkdir(parents=True, exist_ok=True)
@@ -218,7 +199,7 @@ class Workdir:
         try:
             return DirectoryLock(self._lock_file)
         except Held as held:
-            raise self._in_use(held.holder) from None
+            raise InUse(f"{self.root} is in use: {held.holder} works there") from None
         except OSError as error:
             if error.filename is not None:  # not the lock, but the file could not be made
                 raise self._not_writable(error) from None
@@ -227,13 +208,9 @@ class Workdir:
             ) from None
 
     def check_free(self) -> None:
-        """Refuses a directory in use, before anything is said about its run; `lock` then reserves it.
-
-        Raises:
-          InUse: another live process works here.
-        """
+        """Refuses a directory in use, before anything is said about its run; `lock` then reserves it."""
         if (holder := self.holder()) is not None:
-            raise self._in_use(holder)
+            raise InUse(f"{self.root} is in use: {holder} works there")
 
     def holder(self) -> LockHolder | None:
         """The process that trains here, on any machine, that is, holds the lock; None if no process does."""
@@ -242,19 +219,12 @@ class Workdir:
     def _read_changes(self) -> str:
         return self.changes_file.read_text(errors="replace", encoding="utf-8") if self.changes_file.exists() else ""
 
-    def _in_use(self, holder: LockHolder) -> InUse:
-        return InUse(f"{self.root} is in use: {holder} works there")
-
     def _not_writable(self, error: OSError) -> WorkdirError:
         return WorkdirError(f"cannot write the working directory {self.root}: {error.strerror}")
 
 
 def refuse_url(path: str | Path) -> None:
-    """Refuses addresses such as `gs://bucket/run`.
-
-    Raises:
-      WorkdirError: `path` is an address; the message says what to use instead.
-    """
+    """Refuses addresses such as `gs://bucket/run`; the message says what to use instead."""
     if url := _URL.fullmatch(str(path)):
         raise WorkdirError(
             f"{url[1]}://{url[2]} is not a folder, and podzero cannot use object storage. Give a folder of this "
@@ -272,12 +242,7 @@ def sweep_runs(folder: Path) -> list[Path]:
 
 
 def split_step(name: str) -> tuple[Path, int | None] | None:
-    """The directory and the step of `DIR` or `DIR@STEP`; None if there is no such directory.
-
-    Raises:
-      ConfigError: the directory exists, but the @ is not followed by a step.
-      WorkdirError: `name` is the address of object storage.
-    """
+    """The directory and the step of `DIR` or `DIR@STEP`; None if there is no such directory."""
     refuse_url(name)
     # The name of a directory may itself contain an @.
     if name and Path(name).expanduser().is_dir():

@@ -19,10 +19,9 @@ from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
-from podzero.config import Experiment, MetricsConfig
+from podzero.config import Experiment, MetricsConfig, flatten
 from podzero.core.errors import ConfigError
 from podzero.core.importing import how_to_install
-from podzero.files.changes import flatten
 from podzero.files.workdir import Workdir, read_json, write_atomically
 from podzero.runtime.monitoring.reports import MetricsReport
 

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from podzero.config import Experiment
+from podzero.config import Experiment, flatten
 from podzero.core.errors import ConfigError
 from podzero.core.importing import file_digest
-from podzero.files.changes import flatten
 from podzero.files.players import PREFIX, TrainedPlayer, parse_player, zoo_card
 from podzero.files.workdir import Workdir, step_folders
 from podzero.tools.report.figures import MetricCurves

@@ -7,9 +7,9 @@ import time
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
-from podzero.config import Experiment
+from podzero.config import Experiment, flatten
 from podzero.config.section import Section
-from podzero.files.changes import RecordedChange, flatten
+from podzero.files.changes import RecordedChange
 from podzero.files.workdir import Inheritance
 from podzero.runtime.monitoring.status import RunStatus, StoredStatus, duration
 from podzero.tools.commands.printing import ReportTable
