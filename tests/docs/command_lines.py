@@ -1,5 +1,7 @@
 """Every command line that people are told to type: in the documents, in experiments, and by the program itself.
 
+Not those of the changelog, which tells of commands as they were.
+
 Documents and experiments show them in blocks of code, or in backticks; the program's messages, its help and the
 docstrings of scripts in backticks, on lines of their own, or in a sentence.
 """
@@ -29,7 +31,6 @@ VERBS = (
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted(ROOT.glob("[a-z]*/README.md")),
 ]

@@ -57,7 +57,7 @@ def commands(lines: Iterable[CommandLine]) -> list[Command]:
     """The commands of podzero in `lines` as they are run, each once."""
     found = {}
     for line in lines:
-        if line.text in REFUSED:
+        if line.text in REFUSED or line.shown == "message":
             continue
         for words in (words for usage in usages(line.text) for words in simple_commands(usage)):
             for verb, *rest in podzero_words(words):

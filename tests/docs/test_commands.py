@@ -82,6 +82,12 @@ def test_a_block_begins_with_a_known_program_or_shows_no_commands(document):
         assert all(known) or (not any(known) and document.name in NO_COMMANDS), lines
 
 
+def test_a_message_that_names_an_unknown_command_fails():
+    check(CommandLine("podzero evaluate ⟦root⟧", "program", "message"))
+    with pytest.raises(AssertionError, match="no command 'evalute'"):
+        check(CommandLine("podzero evalute ⟦root⟧", "program", "message"))
+
+
 @pytest.mark.usefixtures("beside_pages")
 @pytest.mark.parametrize(
     ("text", "why"),
@@ -100,7 +106,6 @@ def test_a_block_begins_with_a_known_program_or_shows_no_commands(document):
         ("docker build --file launch/targets/Dockerfile --build-arg NOTHING=1 .", "NOTHING"),
         ("ray begin --head", "no command begin"),
         ("brew install uv", "add `brew` to CHECKS or NOT_CHECKED"),
-        ("podzero evaluate ⟦somebody⟧", "add an example of its value to FILLINGS"),
     ],
 )
 def test_a_command_that_cannot_be_typed_fails(text, why):

@@ -6,7 +6,6 @@ import re
 import pytest
 from command_lines import DOCUMENTS, ROOT
 
-PAGES = [page for page in DOCUMENTS if page.name != "CHANGELOG.md"]
 FOLDERS = "|".join(sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))) + "|configs|docs|tests|podzero"
 STOPS = re.findall(r"^\| \d+\. [^|]*\| `(\S+)` \| `(\S+)` \|", (ROOT / "docs" / "architecture.md").read_text(), re.M)
 
@@ -31,7 +30,7 @@ def defined_in(file):
             yield from (f"{node.name}.{method.name}" for method in inner if isinstance(method, ast.FunctionDef))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_of_a_page_resolve(page):
     for link in re.findall(r"\]\(([^)\s]+)\)", prose_of(page)):
         if not link.startswith(("http://", "https://")):
@@ -41,7 +40,7 @@ def test_links_of_a_page_resolve(page):
             assert not anchor or anchor in anchors_of(target), link
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_that_a_page_names_exist(page):
     named = re.findall(rf"`((?:{FOLDERS})/(?:[\w./-]*/|[\w./-]*\.\w+)?)`", prose_of(page))
     assert [name for name in named if not (ROOT / name).exists()] == []
