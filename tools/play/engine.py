@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from threading import Thread
 
 from podzero.config import ChanceGameConfig, GymnasiumConfig
@@ -18,6 +19,8 @@ from podzero.tools.play.gtp import GtpServer
 from podzero.tools.play.searching import make_player, usual_simulations, with_simulations
 from podzero.tools.play.timed_search import STEP, EngineParts, Root, TimedSearch
 from podzero.tools.play.uci import UciServer
+
+_NO_DICE = "is a game of chance, and neither protocol has dice"
 
 
 def serve(
@@ -36,12 +39,7 @@ def serve(
       ConfigError, WorkdirError, SnapshotError: see `podzero.evaluation.resolve.resolve`.
       ConfigError: the protocol does not suit the game.
     """
-    output = sys.stdout
-
-    def write(line: str) -> None:
-        output.write(f"{line}\n")
-        output.flush()
-
+    write = partial(print, file=sys.stdout, flush=True)
     title = _served_game(who, protocol, game)
     parts = in_background(lambda: make_parts(who, simulations, game))
     if protocol == "uci":
@@ -57,16 +55,12 @@ def _served_game(who: str, protocol: str, game: str | None) -> str:
     if isinstance(where, GymnasiumConfig):
         raise ConfigError(f"{title} is a single-agent environment: engines play board games")
     if isinstance(where, ChanceGameConfig):
-        raise _no_dice(title)
+        raise ConfigError(f"{title} {_NO_DICE}")
     if isinstance(parse_player(who), EnginePlayer):
         raise ConfigError(f"player '{who}' is an engine itself: other programs can use it without podzero")
     if protocol == "uci" and title not in UCI_VARIANTS:
         raise ConfigError(f"UCI is for {' and '.join(UCI_VARIANTS)}, not for {title}; use --protocol gtp")
     return title
-
-
-def _no_dice(game: str) -> ConfigError:
-    return ConfigError(f"{game} is a game of chance, and neither protocol has dice")
 
 
 def make_parts(who: str, simulations: int | None, game: str | None) -> EngineParts:
@@ -75,15 +69,14 @@ def make_parts(who: str, simulations: int | None, game: str | None) -> EnginePar
     assert not isinstance(where, GymnasiumConfig)
     env = make_env(where)
     if isinstance(env, GameOfChance):
-        raise _no_dice(env.spec.name)
+        raise ConfigError(f"{env.spec.name} {_NO_DICE}")
     parsed, discount = parse_player(who), where.discount
     usual = usual_simulations(parsed)
+    most = usual
     if isinstance(parsed, TrainedPlayer):
         most = simulations or STEP * usual
     elif isinstance(parsed, BuiltinPlayer) and parsed.kind == "mcts":
         usual = most = simulations or usual
-    else:
-        most = usual
     search = TimedSearch(
         lambda size: make_player(with_simulations(who, size), env, size, discount, keep_nodes=True), usual, most
     )

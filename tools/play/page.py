@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 from nicegui import run, ui
 from nicegui.events import KeyEventArguments, MouseEventArguments
 
@@ -16,7 +17,7 @@ from podzero.evaluation.games import KeptGame, PlayedGame, game_title
 from podzero.tools.play.drawing import Drawing, Square, drawing_of, last_squares
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.picture import MARGIN, BoardPicture, Marks, heat_of
-from podzero.tools.play.searching import SIMULATIONS, Branch, PositionSearch, Searched, branches
+from podzero.tools.play.searching import SIMULATIONS, PositionSearch, Searched
 
 BOTH, NONE = 2, 3
 """The sides that the person may play besides 0 and 1; with `NONE` the player plays both."""
@@ -60,7 +61,8 @@ class GamePage:
         ui.context.client.on_delete(partial(setattr, self, "_gone", True))
         with ui.row().classes("w-full justify-center items-start gap-6"):
             with ui.column().classes("w-full max-w-xl gap-2"):
-                heading(f"{self._game.env.spec.name}: {self._opponent}")
+                heading = ui.label(f"{self._game.env.spec.name}: {self._opponent}").classes("text-xl break-all")
+                heading.props("role=heading aria-level=1")
                 self._status = ui.label().classes("text-lg").props("aria-live=polite")
                 self._board = ui.column().classes("w-full gap-1")
                 self._buttons()
@@ -76,8 +78,8 @@ class GamePage:
 
     def _buttons(self) -> None:
         with ui.row().classes("gap-1"):
-            for key, step in STEPS.items():
-                icon_button(step.icon, step.hint, partial(self._press, key))
+            for key, (icon, hint, _) in STEPS.items():
+                icon_button(icon, hint, partial(self._press, key))
             icon_button("undo", "take back", self._take_back)
             icon_button("search", "search this position", self._search)
             icon_button("smart_toy", "let the player move", self._reply)
@@ -103,28 +105,23 @@ class GamePage:
         square = self._picture.square_at(event.image_x, event.image_y)
         if square is None or self._busy:
             return
-        if self._drawing.moves_pieces:
-            actions = self._drawing.actions_at(square, self._chosen) if self._chosen else []
-            if not actions:
-                self._chosen = square if self._drawing.actions_at(square) else None
-                self._draw()
-                return
-        else:
+        if not self._drawing.moves_pieces:
             actions = self._drawing.actions_at(square)
-        if len(actions) > 1:
-            self._ask(actions)
-        elif actions:
-            await self._play(actions[0])
+        elif not (self._chosen and (actions := self._drawing.actions_at(square, self._chosen))):
+            self._chosen = square if self._drawing.actions_at(square) else None
+            self._draw()
+            return
+        action = actions[0] if len(actions) == 1 else await self._asked(actions) if actions else None
+        if action is not None:
+            await self._play(action)
 
-    def _ask(self, actions: list[int]) -> None:
+    async def _asked(self, actions: list[int]) -> int | None:
         """Asks which of several moves between the same squares is meant, such as promotions."""
         with ui.dialog(value=True) as dialog, ui.card(), ui.row():
             for action in actions:
-                ui.button(self._game.name(action), on_click=partial(self._play_from, dialog, action))
-
-    async def _play_from(self, dialog: ui.dialog, action: int) -> None:
-        dialog.close()
-        await self._play(action)
+                ui.button(self._game.name(action), on_click=partial(dialog.submit, action))
+        chosen: int | None = await dialog
+        return chosen
 
     async def _play(self, action: int) -> None:
         """Plays the person's move, then the player's reply if it is to move."""
@@ -215,7 +212,7 @@ class GamePage:
         self._draw()
 
     def _press(self, key: str) -> None:
-        self._show(STEPS[key].target(self._game.ply, len(self._game.moves)))
+        self._show(STEPS[key][2](self._game.ply, len(self._game.moves)))
 
     def _show(self, ply: int) -> None:
         if not self._busy:
@@ -270,7 +267,10 @@ class GamePage:
         game, drawing = self._game, self._drawing
         own = None if self._own_picture is None else self._own_picture(game)
         if drawing is None:
-            show_without_board(game, own)
+            if own is None:
+                ui.label(" ".join(game.names) or "no move yet").classes("font-mono break-words")
+            else:
+                ui.image(own).classes("w-full").props(f'role=img aria-label="{game.env.spec.name}"')
             return
         self._picture = self._picture or BoardPicture(game.env.spec.name, drawing.size, MARGIN if own is None else 0)
         marks = Marks(heat_of(drawing, policy), last_squares(game), self._chosen)
@@ -290,27 +290,14 @@ class GamePage:
             ui.tree(tree_of(self._game, found.nodes), label_key="label").classes("font-mono text-sm")
 
 
-class StepControl(NamedTuple):
-    """A step to another position of a game or an episode, by a key or a button."""
-
-    icon: str
-    hint: str
-    target: Callable[[int, int], int]
-    """`(current step, last step)` to the step to show; may lie outside of [0, last step]."""
-
-
-STEPS = {
-    "Home": StepControl("first_page", "start (Home)", lambda current, last: 0),
-    "ArrowLeft": StepControl("chevron_left", "one back (left)", lambda current, last: current - 1),
-    "ArrowRight": StepControl("chevron_right", "one forward (right)", lambda current, last: current + 1),
-    "End": StepControl("last_page", "end (End)", lambda current, last: last),
+STEPS: dict[str, tuple[str, str, Callable[[int, int], int]]] = {
+    "Home": ("first_page", "start (Home)", lambda ply, last: 0),
+    "ArrowLeft": ("chevron_left", "one back (left)", lambda ply, last: ply - 1),
+    "ArrowRight": ("chevron_right", "one forward (right)", lambda ply, last: ply + 1),
+    "End": ("last_page", "end (End)", lambda ply, last: last),
 }
-"""The steps by their keys, in the order of their buttons."""
-
-
-def heading(text: str) -> None:
-    """The heading of a page."""
-    ui.label(text).classes("text-xl break-all").props("role=heading aria-level=1")
+"""Keys that step through the game, in the order of their buttons: the icon, its hint, and `(ply shown, last ply)` to
+the ply to show, which may lie outside of the game."""
 
 
 def icon_button(icon: str, hint: str, act: Callable[[], object]) -> ui.button:
@@ -335,14 +322,6 @@ def list_moves(game: PlayableGame, name: str, found: Searched | None) -> None:
         columns = [{"name": key, "label": key, "field": key, "align": "left"} for key in rows[0]]
         ui.table(rows=rows, columns=columns).props("dense flat").classes("w-full")
     ui.label(" ".join(game.names)).classes("font-mono text-sm break-words")
-
-
-def show_without_board(game: PlayableGame, picture: str | None) -> None:
-    """Shows a game without a board, as its own picture or the names of its moves."""
-    if picture is None:
-        ui.label(" ".join(game.names) or "no move yet").classes("font-mono break-words")
-    else:
-        ui.image(picture).classes("w-full").props(f'role=img aria-label="{game.env.spec.name}"')
 
 
 def choose_simulations(chosen: int, change: Callable[[int], None]) -> None:
@@ -375,60 +354,60 @@ def compare(game: PlayableGame, others: Mapping[str, Searched | None]) -> None:
             ui.label(f"{name}: {game.name(found.action)}{value}").classes("break-all")
 
 
+MOST_NODES = 200
+"""Most nodes of a tree that are shown."""
+
+
 def tree_of(game: PlayableGame, nodes: SearchedNodes) -> list[dict[str, Any]]:
-    """The most visited nodes of a search of the position shown, each with `id`, `label` and `children`."""
-    paths = _Paths(game)
-    return [_node(branch, paths) for branch in branches(nodes, paths.exists)]
+    """The most visited nodes of a search of the position shown, each with `id`, `label` and `children`.
 
+    Siblings are sorted by visits. Values are for the player who moves to the node.
+    """
+    parent, visits = np.asarray(nodes.parent), np.asarray(nodes.visits)
+    # A parent has more visits than its children, so its parent is shown with each node.
+    added = [int(node) for node in np.argsort(-visits, kind="stable") if parent[node] >= 0 and visits[node] > 0]
 
-class _Paths:
-    """The positions below the one shown, by the actions that lead to them."""
+    def below(node: int, reached: PlayableGame, path: str) -> list[dict[str, Any]]:
+        # A search also expands nodes below the game's end.
+        if reached.over:
+            return []
+        shown = []
+        for child in (child for child in added[:MOST_NODES] if parent[child] == node):
+            action, value, prior = int(nodes.action[child]), float(nodes.value[child]), float(nodes.prior[child])
+            label = f"{reached.name(action)}  visits {visits[child]}  value {value:+.2f}  prior {prior:.1%}"
+            children = []
+            if child in parent[added[:MOST_NODES]]:
+                after = reached.copy()
+                after.play(action)
+                children = below(child, after, f"{path}{action}/")
+            shown.append({"id": f"{path}{action}", "label": label, "children": children})
+        return shown
 
-    def __init__(self, game: PlayableGame) -> None:
-        self._games: dict[tuple[int, ...], PlayableGame] = {(): game.copy()}
-
-    def exists(self, path: tuple[int, ...]) -> bool:
-        """Whether the game lasts until the last action of the path."""
-        return not (path and self[path[:-1]].over)
-
-    def __getitem__(self, path: tuple[int, ...]) -> PlayableGame:
-        if path not in self._games:
-            found = self[path[:-1]].copy()
-            found.play(path[-1])
-            self._games[path] = found
-        return self._games[path]
-
-
-def _node(branch: Branch, paths: _Paths) -> dict[str, Any]:
-    name = paths[branch.path[:-1]].name(branch.path[-1])
-    return {
-        "id": "/".join(map(str, branch.path)),
-        "label": f"{name}  visits {branch.visits}  value {branch.value:+.2f}  prior {branch.prior:.1%}",
-        "children": [_node(child, paths) for child in branch.children],
-    }
+    return below(0, game, "")
 
 
 def value_points(game: PlayableGame, searched: Mapping[int, Searched]) -> list[tuple[int, float]]:
     """`(ply, value)` of each searched position, for the player who began."""
-    points = []
-    for ply, found in sorted(searched.items()):
-        if found.value is not None:
-            points.append((ply, -found.value if game.turn_at(ply) else found.value))
-    return points
-
-
-AXIS: dict[str, Any] = {
-    "type": "value", "axisLabel": {"color": "#797979"}, "axisLine": {"lineStyle": {"color": "#797979"}},
-    "splitLine": {"lineStyle": {"color": "#79797955"}},
-}  # fmt: skip
-"""ECharts options of an axis: a grey that can be read on light pages and on dark ones."""
+    return [
+        (ply, -found.value if game.turn_at(ply) else found.value)
+        for ply, found in sorted(searched.items())
+        if found.value is not None
+    ]
 
 
 def value_chart(points: list[tuple[int, float]]) -> dict[str, Any]:
     """ECharts options for the value over the plies of the game."""
+    # A grey that can be read on light pages and on dark ones.
+    grey = "#797979"
+    axis = {
+        "type": "value",
+        "axisLabel": {"color": grey},
+        "axisLine": {"lineStyle": {"color": grey}},
+        "splitLine": {"lineStyle": {"color": f"{grey}55"}},
+    }
     return {
         "grid": {"left": 36, "right": 10, "top": 10, "bottom": 24},
-        "xAxis": AXIS | {"minInterval": 1},
-        "yAxis": AXIS | {"min": -1, "max": 1},
+        "xAxis": axis | {"minInterval": 1},
+        "yAxis": axis | {"min": -1, "max": 1},
         "series": [{"type": "line", "data": [list(point) for point in points], "symbolSize": 7}],
     }

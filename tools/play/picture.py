@@ -174,17 +174,14 @@ class BoardPicture:
         )
 
     def _labels(self, drawing: Drawing) -> list[str]:
-        form = '<text x="{:.0f}" y="{:.0f}" font-size="16" text-anchor="middle" fill="#777">{}</text>'
-        bottom = self.extent[1] - 10
-        columns = [
-            form.format(self.center((self._rows - 1, column))[0], bottom, escape(label))
-            for column, label in enumerate(drawing.columns)
+        columns = [(self.center((self._rows - 1, place)), label) for place, label in enumerate(drawing.columns)]
+        rows = [(self.center((place, 0)), label) for place, label in enumerate(drawing.rows)]
+        placed = [(x, self.extent[1] - 10.0, label) for (x, _), label in columns]
+        placed += [(x - CELL / 2 - 16, y + 5, label) for (x, y), label in rows]
+        return [
+            f'<text x="{x:.0f}" y="{y:.0f}" font-size="16" text-anchor="middle" fill="#777">{escape(label)}</text>'
+            for x, y, label in placed
         ]
-        rows = [
-            form.format(self.center((row, 0))[0] - CELL / 2 - 16, self.center((row, 0))[1] + 5, escape(label))
-            for row, label in enumerate(drawing.rows)
-        ]
-        return columns + rows
 
 
 def star_points(size: int) -> list[Square]:

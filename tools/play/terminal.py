@@ -39,12 +39,8 @@ class TerminalGame:
         console: Console,
         read: Callable[[str], str] = input,
     ) -> None:
-        self._game = game
-        self._player = player
-        self._simulations = simulations
-        self._side = side
-        self._console = console
-        self._read = read
+        self._game, self._player, self._simulations, self._side = game, player, simulations, side
+        self._console, self._read = console, read
 
     def run(self) -> None:
         """Plays until the person quits."""

@@ -7,7 +7,7 @@ from podzero.core.types import SearchedNodes
 from podzero.envs import make_env
 from podzero.evaluation.players import RandomPlayer, mcts_player
 from podzero.tools.play.game import PlayableGame
-from podzero.tools.play.searching import PositionSearch, branches, most_visited
+from podzero.tools.play.searching import PositionSearch, most_visited
 
 
 @pytest.fixture(scope="module")
@@ -23,21 +23,25 @@ def page():
     return page
 
 
-def test_branches_are_sorted_by_visits_and_end_with_the_game():
+def test_the_nodes_of_a_tree_are_sorted_by_visits_and_end_with_the_game(env, page, monkeypatch):
+    game = PlayableGame(env)
+    game.restart([0, 3, 1, 4])
     nodes = SearchedNodes(
-        parent=np.array([-1, 0, 0, 2, 0]),
-        action=np.array([-1, 5, 7, 1, 3]),
-        visits=np.array([6, 1, 4, 3, 0]),
-        value=np.array([0.0, 0.25, -0.5, 0.75, 0.0]),
-        prior=np.array([0.0, 0.2, 0.7, 0.4, 0.1]),
+        parent=np.array([-1, 0, 0, 2, 0, 1]),
+        action=np.array([-1, 2, 7, 2, 5, 8]),
+        visits=np.array([6, 1, 4, 3, 0, 1]),
+        value=np.array([0.0, 0.25, -0.5, 0.75, 0.0, 1.0]),
+        prior=np.array([0.0, 0.2, 0.7, 0.4, 0.1, 1.0]),
     )
-    first, second = branches(nodes, exists=lambda path: True)
-    assert (first.path, first.visits, first.value, first.prior) == ((7,), 4, -0.5, 0.7)
-    assert (second.path, second.value) == ((5,), 0.25)
-    (reply,) = first.children
-    assert (reply.path, reply.value) == ((7, 1), 0.75)
-    assert branches(nodes, exists=lambda path: True, most=1)[0].children == ()
-    assert branches(nodes, exists=lambda path: len(path) < 2)[0].children == ()
+    second, first = sorted(page.tree_of(game, nodes), key=lambda node: node["id"])
+    assert page.tree_of(game, nodes) == [first, second]
+    assert first["label"] == "b3  visits 4  value -0.50  prior 70.0%"
+    # The first player wins there, so the search's node below does not exist.
+    assert second == {"id": "2", "label": "c1  visits 1  value +0.25  prior 20.0%", "children": []}
+    (reply,) = first["children"]
+    assert (reply["id"], reply["label"]) == ("7/2", "c1  visits 3  value +0.75  prior 40.0%")
+    monkeypatch.setattr(page, "MOST_NODES", 1)
+    assert page.tree_of(game, nodes)[0]["children"] == []
 
 
 def test_the_principal_variation_follows_the_most_visited_children():
