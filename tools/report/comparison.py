@@ -14,8 +14,7 @@ from podzero.tools.commands.printing import ReportTable
 from podzero.tools.report.figures import Figure, MetricCurves, ReportCurve, ReportSection
 from podzero.tools.report.history import Axes, FloatArray
 from podzero.tools.report.record import Record
-from podzero.tools.report.strength import strength
-from podzero.tools.report.training import data, games, learning, throughput
+from podzero.tools.report.sections import learning, measured, strength, throughput
 
 ABSENT = "\N{EN DASH}"
 """Shown where a run has no such setting or value."""
@@ -154,18 +153,6 @@ def overlaid(records: Mapping[str, Record]) -> list[ReportSection]:
     return [
         ReportSection(title, [_over_one_another(figures) for figures in named.values()])
         for title, named in sections.items()
-    ]
-
-
-def measured(record: Record) -> list[ReportSection]:
-    """The sections of a run's curves."""
-    metrics, experiment = MetricCurves(record.history), record.experiment
-    return [
-        strength(metrics, experiment, record.ladder),
-        learning(metrics),
-        data(metrics, experiment),
-        throughput(metrics, experiment),
-        games(metrics),
     ]
 
 

@@ -17,7 +17,7 @@ from podzero.files.workdir import Workdir, step_folders
 from podzero.tools.report.figures import MetricCurves
 from podzero.tools.report.overview import node_cells
 from podzero.tools.report.record import Record, RunReader
-from podzero.tools.report.strength import Evaluations
+from podzero.tools.report.sections import Evaluations
 
 _OWN = re.compile(r"(?P<file>.+\.py)(:\w+)?|[\w.]+:\w+")
 """An import path, such as `my_net.py:MyNet`, `my_module:MyNet`, or a file that registers an environment."""

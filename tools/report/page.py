@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import jinja2
 
 from podzero.runtime.monitoring.status import StoredStatus
-from podzero.tools.report.comparison import compare, measured, overlaid
+from podzero.tools.report.comparison import compare, overlaid
 from podzero.tools.report.figures import ReportSection
 from podzero.tools.report.history import History
 from podzero.tools.report.overview import faults, machines, overview, settings
 from podzero.tools.report.record import Record
+from podzero.tools.report.sections import measured
 
 
 def make_report(record: Record, live: Live | None = None) -> str:

@@ -13,7 +13,7 @@ from podzero.evaluation.statistics import student
 from podzero.tools.commands.printing import ReportTable
 from podzero.tools.report.figures import MetricCurves
 from podzero.tools.report.record import RunReader
-from podzero.tools.report.strength import Evaluations
+from podzero.tools.report.sections import Evaluations
 from podzero.tools.sweep.folder import METRICS, SweepFolder
 from podzero.tools.sweep.grid import SweepRun, shown
 

@@ -11,7 +11,7 @@ from podzero.config import SimulatorConfig
 from podzero.envs import rendering
 from podzero.evaluation.evaluate import evaluate
 from podzero.launch import cli
-from podzero.tools.play import episode as watching
+from podzero.tools.play import video as watching
 from podzero.tools.play.command import Video, is_watched
 
 

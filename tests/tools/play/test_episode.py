@@ -14,8 +14,8 @@ from podzero.envs import make_env
 from podzero.evaluation.evaluate import evaluate
 from podzero.evaluation.resolve import acting
 from podzero.files.players import game_to_play
-from podzero.tools.play import episode as watching
-from podzero.tools.play.episode import GymnasiumWatcher, SimulatorWatcher
+from podzero.tools.play import video as watching
+from podzero.tools.play.video import GymnasiumWatcher, SimulatorWatcher
 
 SIMULATOR = SimulatorConfig(
     name="gymnasium_simulator", id="CartPole-v1", max_plies=40, reward_scale=0.02, discount=0.99

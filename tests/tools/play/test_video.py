@@ -8,8 +8,7 @@ import pytest
 from PIL import Image
 
 from podzero.core.errors import ConfigError
-from podzero.tools.play.episode import Episode
-from podzero.tools.play.video import WIDTH, check_file, number, pictures, write_video
+from podzero.tools.play.video import WIDTH, Episode, check_file, number, pictures, write_video
 
 
 @pytest.fixture

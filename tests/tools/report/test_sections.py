@@ -11,8 +11,7 @@ from podzero.files.workdir import Inheritance
 from podzero.tools.report.figures import REST, MetricCurves
 from podzero.tools.report.history import History
 from podzero.tools.report.overview import settings
-from podzero.tools.report.strength import strength
-from podzero.tools.report.training import data, games, learning, throughput
+from podzero.tools.report.sections import data, games, learning, strength, throughput
 
 # The figures of learning, replay, throughput and games, from known reports.
 

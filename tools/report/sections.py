@@ -1,0 +1,454 @@
+"""The sections of a report on what a run measured: strength, learning, replay, throughput, games of the actors."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from podzero.config import Experiment
+from podzero.evaluation.statistics import student, wilson
+from podzero.tools.commands.printing import ReportTable
+from podzero.tools.report.figures import Figure, MetricCurves, ReportCurve, ReportSection
+from podzero.tools.report.history import FloatArray, Values
+from podzero.tools.report.record import Record
+
+
+def measured(record: Record) -> list[ReportSection]:
+    """The sections of a run's curves."""
+    metrics, experiment = MetricCurves(record.history), record.experiment
+    return [
+        strength(metrics, experiment, record.ladder),
+        learning(metrics),
+        data(metrics, experiment),
+        throughput(metrics, experiment),
+        games(metrics),
+    ]
+
+
+MOST_DOTS = 80
+"""Figures with more evaluations do not mark each point."""
+
+
+class Evaluations:
+    """The evaluator's metrics of each snapshot, by the snapshot's learner step.
+
+    Args:
+      metrics: the run's metrics.
+      ladder: the rating ladder of the newest checkpoint (`Ladder.to_json`).
+    """
+
+    def __init__(self, metrics: MetricCurves, ladder: Mapping[str, Any]) -> None:
+        self._rounds: dict[int, dict[str, float]] = {}
+        for table in metrics.history.of_kind("evaluator"):
+            columns = {name.removeprefix("evaluation/"): table.column(name) for name in table.names}
+            for row, step in enumerate(columns.get("step", np.empty(0))):
+                if np.isfinite(step):
+                    known = {name: float(column[row]) for name, column in columns.items() if np.isfinite(column[row])}
+                    self._rounds[int(step)] = known
+        # The ladder's ratings replace those written with each evaluation, since later matches tell more about all
+        # players; the intervals stay as written.
+        match ladder:
+            case {"ratings": {**ratings}}:
+                for step, found in self._rounds.items():
+                    found.update(_rating(ratings.get(f"@{step}")))
+        self.steps = sorted(self._rounds)
+        self._axes = metrics.timeline.at_steps(np.array(self.steps, float))
+
+    @property
+    def names(self) -> set[str]:
+        """The metrics that at least one evaluation has."""
+        return {name for metrics in self._rounds.values() for name in metrics}
+
+    def values(self, name: str) -> FloatArray:
+        """`[R]`, a metric of each evaluation; NaN if it has none."""
+        return np.array([self._rounds[step].get(name, np.nan) for step in self.steps])
+
+    def curve(self, name: str, label: str, interval: Callable[[float, int], tuple[float, float]]) -> ReportCurve | None:
+        """A curve of a metric with `interval(value, step)` as its band; None if no evaluation has the metric."""
+        values = self.values(name)
+        if not np.isfinite(values).any():
+            return None
+        ends = [
+            interval(float(value), step) if np.isfinite(value) else (np.nan, np.nan)
+            for value, step in zip(values, self.steps, strict=True)
+        ]
+        low, high = np.array(ends, float).T
+        return ReportCurve(label, values, low, high)
+
+    def get(self, step: int, name: str) -> float | None:
+        """A metric of the snapshot at `step`; None if it was not measured."""
+        return self._rounds[step].get(name)
+
+    def figure(self, title: str, unit: str, caption: str, curves: Sequence[ReportCurve | None]) -> list[Figure]:
+        """A list of one figure with the curves that are not None; empty if there are none."""
+        found = [curve for curve in curves if curve is not None]
+        return [Figure(title, unit, caption, self._axes, found, dots=len(self.steps) <= MOST_DOTS)] if found else []
+
+
+def _rating(held: object) -> dict[str, float]:
+    """A player's rating in the ladder as a metric; empty if it is damaged."""
+    match held:
+        case {"elo": int() | float() as elo}:
+            return {"elo": float(elo)}
+    return {}
+
+
+_BAND = re.compile(r"keeps_value_(\d+)_(\d+)")
+_NEWEST_MATCHES = 50
+"""Most matches in the table."""
+
+
+def strength(metrics: MetricCurves, experiment: Experiment, ladder: Mapping[str, Any]) -> ReportSection:
+    """The section on playing strength, with 95% intervals.
+
+    Args:
+      metrics: the run's metrics.
+      experiment: the run's experiment, for the numbers of games and positions per evaluation.
+      ladder: the rating ladder of the newest checkpoint (`Ladder.to_json`).
+    """
+    rounds = Evaluations(metrics, ladder)
+    figures = [
+        *_ratings(rounds),
+        *_judgement(rounds, experiment.evaluation.positions),
+        *_scores(rounds, experiment.evaluation.games),
+        *_returns(rounds),
+        *_acting_returns(metrics),
+    ]
+    return ReportSection("Strength", figures, _matches(ladder))
+
+
+def _ratings(rounds: Evaluations) -> list[Figure]:
+    def interval(elo: float, step: int) -> tuple[float, float]:
+        error = rounds.get(step, "elo_error") or math.nan
+        return elo - error, elo + error
+
+    return rounds.figure(
+        "Rating",
+        "Elo",
+        "Elo rating of each evaluated snapshot by the matches of this run; random play has 0. The 95% intervals are "
+        "those of the difference from the snapshot before.",
+        [rounds.curve("elo", "rating", interval)],
+    )
+
+
+def _judgement(rounds: Evaluations, positions: int) -> list[Figure]:
+    whole = rounds.curve("keeps_value", "all plies", lambda share, _: _interval(share, positions))
+    found = sorted((int(band[1]), int(band[2])) for name in rounds.names if (band := _BAND.fullmatch(name)))
+
+    def interval(share: float, step: int, first: int, last: int) -> tuple[float, float]:
+        judged = int(rounds.get(step, f"positions_{first}_{last}") or 0)
+        return _interval(share, judged)
+
+    bands = [
+        rounds.curve(
+            f"keeps_value_{first}_{last}",
+            f"plies {first} to {last}",
+            lambda share, step, first=first, last=last: interval(share, step, first, last),  # type: ignore[misc]
+        )
+        for first, last in found
+    ]
+    return rounds.figure(
+        "Moves that keep the value",
+        "share",
+        "Share of random positions, by ply, in which the chosen move keeps the game's value by a perfect solver, "
+        "with 95% intervals.",
+        [whole, *bands],
+    )
+
+
+def _scores(rounds: Evaluations, games: int) -> list[Figure]:
+    """The scores against each opponent; `games` is the number of games per match if an evaluation lacks it."""
+
+    def interval(score: float, step: int, opponent: str) -> tuple[float, float]:
+        # Matches have an even number of games: each opening is played from both sides.
+        return _interval(score, round(rounds.get(step, f"games_{opponent}") or games + games % 2))
+
+    opponents = [name.removeprefix("score_") for name in sorted(rounds.names) if name.startswith("score_")]
+    curves = [rounds.curve(f"score_{name}", name, partial(interval, opponent=name)) for name in opponents]
+    return rounds.figure(
+        "Scores against opponents",
+        "share",
+        "Mean score of each evaluation's games (win 1, draw 1/2, loss 0) by opponent, with 95% intervals.",
+        curves,
+    )
+
+
+def _interval(share: float, trials: int) -> tuple[float, float]:
+    """Wilson's interval for a share."""
+    # Damaged files may hold shares below 0 or above 1.
+    return wilson(min(max(share, 0.0), 1.0) * trials, trials)
+
+
+def _returns(rounds: Evaluations) -> list[Figure]:
+    def interval(mean: float, step: int) -> tuple[float, float]:
+        deviation, episodes = rounds.get(step, "std_return"), rounds.get(step, "episodes")
+        if deviation is None or episodes is None or episodes < 2:
+            return math.nan, math.nan
+        return student(mean, deviation, int(episodes))
+
+    return rounds.figure(
+        "Returns in evaluation",
+        "return",
+        "Mean return of each evaluation's episodes, with search and without noise, with 95% intervals.",
+        [rounds.curve("mean_return", "mean return", interval)],
+    )
+
+
+def _acting_returns(metrics: MetricCurves) -> list[Figure]:
+    return metrics.figure(
+        "Returns of the actors",
+        "return",
+        "Return of the actors' own episodes, with exploration: mean, least and greatest value over time.",
+        [metrics.gauge("actor", "acting/mean_return", "actors")],
+    )
+
+
+def _matches(ladder: Mapping[str, Any]) -> list[ReportTable]:
+    results = ladder.get("results")
+    rows = [row for match in results if (row := _match_row(match))] if isinstance(results, list) else []
+    if not rows:
+        return []
+    rows.sort(key=lambda row: row[0], reverse=True)
+    texts = [cells for _, cells in rows[:_NEWEST_MATCHES]]
+    caption = "Matches behind the ratings, the newest snapshot first; @N is the snapshot of step N."
+    return [ReportTable(caption, ("player", "opponent", "wins", "draws", "losses", "score"), texts)]
+
+
+def _match_row(match: object) -> tuple[int, list[str]] | None:
+    """The step of a match's newest snapshot and the cells of its row; None if the match is damaged."""
+    match match:
+        case {
+            "first": str(first),
+            "second": str(second),
+            "wins": int(wins),
+            "draws": int(draws),
+            "losses": int(losses),
+        }:
+            games = max(wins + draws + losses, 1)
+            steps = [int(name[1:]) for name in (first, second) if name[:1] == "@" and name[1:].isdigit()]
+            score = f"{(wins + draws / 2) / games:.1%}"
+            return max(steps, default=-1), [first, second, f"{wins:,}", f"{draws:,}", f"{losses:,}", score]
+    return None
+
+
+_LOSSES = (
+    "policy_loss", "value_loss", "reward_loss", "outcome_loss", "moves_left_loss", "reply_loss", "teacher_policy_loss",
+    "teacher_value_loss",
+)  # fmt: skip
+
+
+def learning(metrics: MetricCurves) -> ReportSection:
+    """The section on losses, gradients and entropies."""
+
+    def of_learner(name: str, label: str | None = None) -> ReportCurve | None:
+        return metrics.gauge("learner", f"learner/{name}", label or name.removesuffix("_loss").replace("_", " "))
+
+    figures = [
+        *metrics.figure("Loss", "", "Total loss of the learner's batches.", [of_learner("loss", "total")]),
+        *metrics.figure(
+            "Terms of the loss",
+            "",
+            "Terms of the loss before their weights: the policy's cross-entropy in nats, the value's error.",
+            [of_learner(name) for name in _LOSSES],
+        ),
+        *metrics.figure(
+            "Entropy of the policy",
+            "nats",
+            "Entropy of the policies that the search gave as targets, and of the network's own policy where it is "
+            "reported.",
+            [_search_entropy(metrics), of_learner("policy_entropy", "network")],
+        ),
+        *metrics.figure(
+            "Distance from the search",
+            "nats",
+            "KL divergence of the network's policy from the search's: zero is a perfect fit.",
+            [of_learner("policy_kl", "KL divergence")],
+        ),
+        *metrics.figure(
+            "Gradient norm", "", "Norm of the gradient before it is clipped.", [of_learner("gradient_norm")]
+        ),
+    ]
+    return ReportSection("Learning", figures)
+
+
+def _search_entropy(metrics: MetricCurves) -> ReportCurve | None:
+    """The entropy of the search's policy pi, H(pi) = -sum pi log p - KL(pi || p) with the network's policy p."""
+    cross_entropy = metrics.history.values("learner", "learner/policy_loss")
+    divergence = metrics.history.values("learner", "learner/policy_kl")
+    # The times differ if lines are damaged.
+    if not np.array_equal(cross_entropy.times, divergence.times):
+        return None
+    entropy = cross_entropy.values - divergence.values
+    return metrics.envelope(Values(cross_entropy.times, cross_entropy.steps, entropy), "search")
+
+
+def data(metrics: MetricCurves, experiment: Experiment) -> ReportSection:
+    """The section on replay and on the age of the policy that made the samples."""
+    figures = [
+        *metrics.figure(
+            "Replay ratio",
+            "samples per insert",
+            "How often each sample was trained on, on average over each replay shard; "
+            f"replay.samples_per_insert is {experiment.replay.samples_per_insert:g}.",
+            [metrics.gauge("replay", "replay/samples_per_insert", "replay ratio")],
+        ),
+        *metrics.figure(
+            "Policy age",
+            "learner steps",
+            "Learner steps between the parameters that made the samples of a batch and the newest ones.",
+            [metrics.gauge("learner", "learner/policy_age", "age")],
+        ),
+        *metrics.figure(
+            "Samples in a replay shard",
+            "samples",
+            f"Samples that each replay shard holds; the capacity is {experiment.replay.capacity:,}, shared by "
+            f"{experiment.replay.shards} shard(s).",
+            [metrics.gauge("replay", "replay/size", "samples")],
+        ),
+    ]
+    return ReportSection("Replay and policy age", figures)
+
+
+SCORE = "selfplay/score_"
+"""Prefix of the metrics of games against opponents."""
+
+
+def games(metrics: MetricCurves) -> ReportSection:
+    """The section on the actors' games: length, values and depth of the search."""
+    figures: list[Figure] = [
+        *metrics.figure(
+            "Length of games",
+            "plies",
+            "Plies of the actors' finished games: mean, least and greatest value over time.",
+            [metrics.gauge("actor", "selfplay/plies_per_game", "plies")],
+        ),
+        *metrics.figure(
+            "Length of episodes",
+            "environment steps",
+            "Steps of the actors' finished episodes: mean, least and greatest value over time.",
+            [metrics.gauge("actor", "acting/steps_per_episode", "steps")],
+        ),
+        *metrics.figure(
+            "Certainty of the search",
+            "absolute value",
+            "Mean absolute value of the searched positions: 0 undecided, 1 decided.",
+            [metrics.gauge("actor", "selfplay/abs_root_value", "absolute root value")],
+        ),
+        *metrics.figure(
+            "Depth of the search",
+            "plies",
+            "Mean depth of the nodes that simulations add, for the game of the batch where it is largest.",
+            [metrics.gauge("actor", "selfplay/depth", "depth")],
+        ),
+        *metrics.figure(
+            "Points against opponents",
+            "points per game",
+            "Mean points of the search against each of actors.opponents: 1 won, 0.5 drew, 0 lost.",
+            [
+                metrics.gauge("actor", name, name.removeprefix(SCORE))
+                for name in sorted(metrics.history.names("actor"))
+                if name.startswith(SCORE)
+            ],
+        ),
+    ]
+    return ReportSection("Games of the actors", figures)
+
+
+def throughput(metrics: MetricCurves, experiment: Experiment) -> ReportSection:
+    """The section on the rate of each stage and its share of the time."""
+    batch = experiment.learner.batch_size
+    figures = [
+        *metrics.figure(
+            "Moves and samples",
+            "per second",
+            "Moves, or environment steps, of all actors; samples that they wrote and that the learner trained on.",
+            [
+                metrics.per_s("actor", "count/moves", "moves"),
+                metrics.per_s("actor", "count/samples", "samples written"),
+                metrics.steps_per_s("samples trained on", scale=batch),
+            ],
+        ),
+        *metrics.figure(
+            "Network evaluations",
+            "per second",
+            "Positions that the network evaluated for the searches of all actors.",
+            [metrics.per_s("actor", "count/evaluations", "evaluations")],
+        ),
+        *metrics.figure(
+            "Games",
+            "per hour",
+            "Games, or episodes, that the actors finished.",
+            [metrics.per_s("actor", "count/games", "games", scale=3600.0)],
+        ),
+        *metrics.figure(
+            "Learner steps",
+            "per second",
+            f"Steps of the learner, of {batch:,} samples.",
+            [metrics.steps_per_s("steps")],
+        ),
+        *(
+            figure
+            for kind in metrics.history.kinds
+            if kind in ("actor", "learner", "reanalyser")
+            for figure in metrics.figure(
+                f"Where the time goes: {kind}",
+                "share",
+                f"Share of wall time by stage, mean over all workers of the kind {kind}.",
+                metrics.shares(kind),
+                stacked=True,
+            )
+        ),
+        *_devices(metrics),
+        *_servers(metrics),
+    ]
+    return ReportSection("Throughput", figures)
+
+
+def _devices(metrics: MetricCurves) -> list[Figure]:
+    return [
+        *metrics.figure(
+            "Use of the learner's devices",
+            "share",
+            "Share of time in which the devices are busy, share of peak flops that training reaches, and scaling "
+            "efficiency.",
+            [
+                metrics.gauge("learner", "learner/device_busy", "busy"),
+                metrics.gauge("learner", "learner/share_of_peak", "share of peak"),
+                metrics.gauge("learner", "learner/scaling_efficiency", "scaling efficiency"),
+            ],
+        ),
+        *metrics.figure(
+            "Memory of the learner's devices",
+            "bytes",
+            "Memory in use on the fullest device of each host.",
+            [
+                metrics.gauge("learner", "learner/hbm_bytes", "in use"),
+                metrics.gauge("learner", "learner/hbm_limit_bytes", "limit"),
+            ],
+        ),
+    ]
+
+
+def _servers(metrics: MetricCurves) -> list[Figure]:
+    return [
+        *metrics.figure(
+            "Inference servers",
+            "share",
+            "Share of time in which the devices work on a batch, and share of a batch that holds positions.",
+            [metrics.gauge("inference", "server/busy", "busy"), metrics.gauge("inference", "server/fill", "fill")],
+        ),
+        *metrics.figure(
+            "Latency of inference servers",
+            "ms",
+            "Time from the arrival of a request to its answer.",
+            [
+                metrics.gauge("inference", "server/latency_ms_median", "median"),
+                metrics.gauge("inference", "server/latency_ms_p99", "slowest hundredth"),
+            ],
+        ),
+    ]
