@@ -27,7 +27,6 @@ from podzero.envs import make_env, make_vector_env, spec_of
 from podzero.inference import (
     BackgroundSource,
     FoldedSource,
-    NotingWriter,
     QuantizedNetwork,
     has_int8_instructions,
     quantized_network,
@@ -203,8 +202,7 @@ def _device_actor(
     core, placed = device_parts(_with_games(experiment, games // len(devices)))
     clients = clients._replace(source=FoldedSource(clients.source, placed.fold))
     if (int8 := placed.int8) is not None:
-        writer, report = NotingWriter(clients.writer, int8.note), with_metrics(clients.report, int8.metrics)
-        clients = clients._replace(writer=writer, report=report)
+        clients = clients._replace(note=int8.note, report=with_metrics(clients.report, int8.metrics))
     return DeviceActor(experiment, name, seed, core, devices, clients)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from podzero.config import Experiment
 from podzero.core.clock import REPORT_EVERY_S
 from podzero.core.protocols import ParamSource, ReplayWriter, Report
 from podzero.core.types import Sample, StoredState, Window
+from podzero.inference import CalibrationPositions
 
 Positions = tuple[Sample, StoredState | None]
 """Training samples, and the same positions as stored for reanalysis."""
@@ -30,6 +32,8 @@ class ActorClients(NamedTuple):
     """Writes to the `states` table; None without reanalysis."""
     report_every_s: float = REPORT_EVERY_S
     """Shortest time between two reports."""
+    note: Callable[[CalibrationPositions], None] | None = None
+    """Receives the positions that are written, for calibrations of int8."""
 
     def write(
         self,
@@ -45,6 +49,9 @@ class ActorClients(NamedTuple):
           priorities: `[T]`, the samples' priorities in a prioritized table; 1 if None.
           stopping: while it is set, samples for which replay has no room are dropped.
         """
+        if self.note is not None:
+            assert isinstance(samples, Sample)
+            self.note(CalibrationPositions(np.asarray(samples.observation), np.asarray(samples.legal)))
         # States go first: their table never blocks, so reanalysers have input even while the samples block.
         if self.states is not None and states is not None:
             self.states.write(states)

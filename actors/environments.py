@@ -13,7 +13,7 @@ import numpy as np
 from podzero.actors.assembly import concatenated
 from podzero.actors.clients import ActorClients
 from podzero.actors.core import explore
-from podzero.actors.windows import CutWindows, Outcome, Position, WindowCutter
+from podzero.actors.windows import CutWindows, Position, WindowCutter
 from podzero.config import Experiment
 from podzero.core.clock import StageClock
 from podzero.core.types import EnvSpec
@@ -120,7 +120,7 @@ class EnvironmentActor:
         with clock("assemble"):
             position, step = transition
             cut = cutter.add_position(position)
-            cutter.add_outcome(Outcome(step.reward, step.terminated, step.truncated, step.started))
+            cutter.add_step(step)
             metrics.add(position, step, cut)
         if cut is not None:
             cuts.append(cut)

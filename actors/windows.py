@@ -10,6 +10,7 @@ import numpy.typing as npt
 from podzero.config import Experiment
 from podzero.config.samples import nstep_returns, observations_kept, window_steps
 from podzero.core.types import Array, EnvSpec, Window
+from podzero.envs import VectorStep
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
@@ -30,19 +31,6 @@ class Position(NamedTuple):
     """`[B]` float32, the search value."""
     version: Array
     """`[B]` int32, the learner step of the parameters that searched."""
-
-
-class Outcome(NamedTuple):
-    """What the actions at B positions led to."""
-
-    reward: Array
-    """`[B]` float32."""
-    terminated: Array
-    """`[B]` bool, whether the episode terminated at the next position."""
-    truncated: Array
-    """`[B]` bool, whether a time limit truncated the episode at the next position."""
-    started: Array
-    """`[B]` bool, whether the next position is the first of a new episode, so that the action was ignored."""
 
 
 class CutWindows(NamedTuple):
@@ -87,20 +75,20 @@ class WindowCutter:
     def add_position(self, position: Position) -> CutWindows | None:
         """Adds the next position of all environments; returns the windows that it completes, or None.
 
-        Call `add_outcome` before the next `add_position`.
+        Call `add_step` before the next `add_position`.
         """
         self._store(position)
         starts, slots = self._complete()
         return self._cut(starts, slots) if len(starts) else None
 
-    def add_outcome(self, outcome: Outcome) -> None:
-        """Adds the outcome of the actions at the position added last."""
-        self._rewards[self._now % len(self._rewards)] = outcome.reward
+    def add_step(self, step: VectorStep) -> None:
+        """Adds what the actions at the position added last led to."""
+        self._rewards[self._now % len(self._rewards)] = step.reward
         self._now += 1
-        self._terminated = np.asarray(outcome.terminated)
-        self._last = self._terminated | np.asarray(outcome.truncated)
+        self._terminated = np.asarray(step.terminated)
+        self._last = self._terminated | np.asarray(step.truncated)
         # If an episode broke off without an end, this discards its positions that are in no window yet.
-        self._first[np.asarray(outcome.started)] = self._now
+        self._first[np.asarray(step.started)] = self._now
 
     def _store(self, position: Position) -> None:
         if self._positions is None:

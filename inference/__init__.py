@@ -6,7 +6,6 @@ from podzero.inference.agreement import RecentPositions as RecentPositions
 from podzero.inference.agreement import agreement as agreement
 from podzero.inference.agreement import random_positions as random_positions
 from podzero.inference.int8_network import Int8Network as Int8Network
-from podzero.inference.int8_network import NotingWriter as NotingWriter
 from podzero.inference.openvino_model import has_bfloat16_instructions as has_bfloat16_instructions
 from podzero.inference.openvino_model import has_int8_instructions as has_int8_instructions
 from podzero.inference.quantized import QuantizedNetwork as QuantizedNetwork

@@ -7,7 +7,6 @@ stream, pooling and the heads keep the network's dtype.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import Any, NamedTuple, cast
@@ -18,9 +17,8 @@ import numpy as np
 from jax import lax
 
 from podzero.config import Int8Config, ResNetConfig
-from podzero.core.protocols import ReplayWriter
-from podzero.core.types import Array, EnvSpec, Params, Sample, StoredState, Window
-from podzero.inference.agreement import AgreementCheck, CalibrationPositions, RecentPositions, agreement
+from podzero.core.types import Array, EnvSpec, Params
+from podzero.inference.agreement import AgreementCheck, RecentPositions, agreement
 from podzero.networks import make_inference
 from podzero.networks.layers import Heads, compute_dtype, convolve, pooled
 from podzero.networks.resnet import Layer, layers_of
@@ -212,33 +210,6 @@ class Int8Network:
     @cached_property
     def _jitted(self) -> Callable[[Int8Params, Array], _Evaluation]:
         return jax.jit(self._in_int8)
-
-
-class NotingWriter:
-    """A `ReplayWriter` that also passes the positions of its samples to `note`."""
-
-    def __init__(self, writer: ReplayWriter, note: Callable[[CalibrationPositions], None]) -> None:
-        self._writer = writer
-        self._note = note
-
-    def write(
-        self,
-        samples: Sample | Window | StoredState,
-        priorities: np.ndarray[Any, Any] | None = None,
-        stopping: threading.Event | None = None,
-    ) -> None:
-        """See `ReplayWriter.write`."""
-        assert isinstance(samples, Sample)
-        self._note(CalibrationPositions(np.asarray(samples.observation), np.asarray(samples.legal)))
-        self._writer.write(samples, priorities, stopping)
-
-    def flush(self) -> None:
-        """See `ReplayWriter.flush`."""
-        self._writer.flush()
-
-    def close(self) -> None:
-        """See `ReplayWriter.close`."""
-        self._writer.close()
 
 
 def _side_by_side(evaluation: _Evaluation) -> np.ndarray[Any, Any]:

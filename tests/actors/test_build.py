@@ -12,7 +12,7 @@ from podzero.actors import ActorClients, build
 from podzero.actors.build import Servers, actor_parts, make_actor, make_reanalysis, selfplay_core
 from podzero.config import load, parse
 from podzero.core.errors import ConfigError
-from podzero.core.types import Versioned
+from podzero.core.types import Sample, Versioned
 from podzero.envs import make_env
 from podzero.inference import Int8Network
 from podzero.inference.build import make_server
@@ -261,6 +261,14 @@ def test_a_server_in_int8_reports_the_agreement_and_chooses_mostly_the_same_move
     assert worker == "inference-0"
     assert metrics["int8/quantized"] == 1.0
     assert 0 < metrics["int8/policy_kl"] < 1e-3
+
+
+def test_what_an_actor_writes_is_noted_for_calibrations():
+    writer, noted = CountingWriter(10**6, None), []
+    samples = Sample(*(np.full((2, 1), number) for number in range(5)))
+    ActorClients(None, writer, None, note=noted.append).write(samples, None)
+    np.testing.assert_array_equal(noted, [(samples.observation, samples.legal)])
+    assert writer.written == [samples]
 
 
 @pytest.mark.slow

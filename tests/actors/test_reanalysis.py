@@ -315,7 +315,7 @@ def cut_windows(spec=SPEC, steps=4, **end):
     cutter = WindowCutter(experiment, spec, 1)
     for number in range(steps):
         cutter.add_position(position([number], spec))
-        cutter.add_outcome(outcome(number + 1.0, **(end if number == steps - 1 else {})))
+        cutter.add_step(outcome(number + 1.0, **(end if number == steps - 1 else {})))
     return experiment, cutter.add_position(position([steps], spec)).states
 
 

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from podzero.actors.windows import Outcome, Position, WindowCutter
+from podzero.actors.windows import Position, WindowCutter
 from podzero.config import parse
 from podzero.core.types import EnvSpec
+from podzero.envs import VectorStep
 
 SPEC = EnvSpec("scripted", (1,), "float32", 3, players=1)
 
@@ -39,12 +40,8 @@ def position(numbers, spec=SPEC):
 
 
 def outcome(reward, terminated=False, truncated=False, started=False):
-    return Outcome(
-        reward=np.atleast_1d(np.asarray(reward, np.float32)),
-        terminated=np.atleast_1d(terminated),
-        truncated=np.atleast_1d(truncated),
-        started=np.atleast_1d(started),
-    )
+    ends = (np.atleast_1d(field) for field in (terminated, truncated, started))
+    return VectorStep(None, np.atleast_1d(np.asarray(reward, np.float32)), *ends, failed=None, legal=None)
 
 
 def play(cutter, steps, **end):
@@ -52,7 +49,7 @@ def play(cutter, steps, **end):
     cuts = []
     for number in range(steps):
         cuts.append(cutter.add_position(position([number])))
-        cutter.add_outcome(outcome(number + 1.0, **(end if number == steps - 1 else {})))
+        cutter.add_step(outcome(number + 1.0, **(end if number == steps - 1 else {})))
     cuts.append(cutter.add_position(position([steps])))
     return [cut.windows for cut in cuts if cut is not None]
 
@@ -91,10 +88,10 @@ def test_truncation_keeps_the_value_of_the_last_position():
 def test_no_window_spans_two_episodes():
     cutter = WindowCutter(experiment_of(), SPEC, 1)
     play(cutter, 2, terminated=True)
-    cutter.add_outcome(outcome(0.0, started=True))  # the step that starts the next episode
+    cutter.add_step(outcome(0.0, started=True))  # the step that starts the next episode
     for number in range(100, 104):
         assert cutter.add_position(position([number])) is None
-        cutter.add_outcome(outcome(1.0))
+        cutter.add_step(outcome(1.0))
     cut = cutter.add_position(position([104]))
     np.testing.assert_array_equal(cut.windows.observation, [[[100.0]]])
     np.testing.assert_array_equal(cut.windows.reward, [[1, 1, 1, 1]])
@@ -104,9 +101,9 @@ def test_a_failed_episode_gives_no_windows():
     cutter = WindowCutter(experiment_of(), SPEC, 1)
     for number in range(3):
         assert cutter.add_position(position([number])) is None
-        cutter.add_outcome(outcome(1.0, started=number == 2))
+        cutter.add_step(outcome(1.0, started=number == 2))
     assert cutter.add_position(position([50])) is None
-    cutter.add_outcome(outcome(1.0, terminated=True))
+    cutter.add_step(outcome(1.0, terminated=True))
     np.testing.assert_array_equal(cutter.add_position(position([51])).windows.observation, [[[50.0]]])
 
 
@@ -121,12 +118,12 @@ def test_parallel_environments_are_independent():
     neither = [False] * 2
     for number in range(2):
         cutter.add_position(position([number, 100 + number]))
-        cutter.add_outcome(outcome([1.0, 2.0], [number == 1, False], neither, neither))
+        cutter.add_step(outcome([1.0, 2.0], [number == 1, False], neither, neither))
     cut = cutter.add_position(position([2, 102]))
     np.testing.assert_array_equal(cut.windows.observation[:, 0, 0], [0, 1])
-    cutter.add_outcome(outcome([0.0, 2.0], neither, neither, [True, False]))
+    cutter.add_step(outcome([0.0, 2.0], neither, neither, [True, False]))
     cutter.add_position(position([200, 103]))
-    cutter.add_outcome(outcome([5.0, 2.0], neither, neither, neither))
+    cutter.add_step(outcome([5.0, 2.0], neither, neither, neither))
     cut = cutter.add_position(position([201, 104]))
     np.testing.assert_array_equal(cut.windows.observation[:, 0, 0], [100])
     np.testing.assert_array_equal(cut.windows.reward, [[2, 2, 2, 2]])
@@ -138,7 +135,7 @@ def test_windows_have_only_the_observations_that_the_loss_or_reanalysis_needs(se
     cutter = WindowCutter(experiment_of(**sections, reanalyse={"share": share}), SPEC, 1)
     for number in range(4):
         assert cutter.add_position(position([number])) is None
-        cutter.add_outcome(outcome(number + 1.0))
+        cutter.add_step(outcome(number + 1.0))
     cut = cutter.add_position(position([4]))
     np.testing.assert_array_equal(cut.windows.observation[0, :, 0], np.arange(kept))
     assert (cut.states is None) == (share == 0)
@@ -162,7 +159,7 @@ def test_continuous_actions_keep_their_candidates():
     cutter = WindowCutter(experiment_of(), spec, 1)
     for number in range(4):
         assert cutter.add_position(position([number], spec)) is None
-        cutter.add_outcome(outcome(1.0))
+        cutter.add_step(outcome(1.0))
     windows = cutter.add_position(position([4], spec)).windows
     assert windows.candidates.shape == (1, 3, 3, 2)
     np.testing.assert_array_equal(windows.action, np.full((1, 2, 2), 0.5))
@@ -173,5 +170,5 @@ def test_errors_are_the_differences_between_search_values_and_nstep_returns():
     cutter = WindowCutter(experiment_of(td=2, discount=0.5), SPEC, 1)
     for number in range(3):
         cutter.add_position(position([number]))
-        cutter.add_outcome(outcome(number + 1.0, terminated=number == 2))
+        cutter.add_step(outcome(number + 1.0, terminated=number == 2))
     np.testing.assert_allclose(cutter.add_position(position([3])).errors, [7.0 - 0.0, 10.0 - 3.5, 20.0 - 3.0])

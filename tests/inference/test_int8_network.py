@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +10,8 @@ import numpy as np
 import pytest
 
 from podzero.config import Int8Config, ResNetConfig
-from podzero.core.types import EnvSpec, Sample
-from podzero.inference import CalibrationPositions, Int8Network, NotingWriter, RecentPositions, agreement
+from podzero.core.types import EnvSpec
+from podzero.inference import CalibrationPositions, Int8Network, RecentPositions, agreement
 from podzero.inference.int8_network import Int8Params, float_evaluation, quantize
 from podzero.networks import make_inference, make_network
 
@@ -151,29 +150,3 @@ def test_later_versions_are_calibrated_on_what_was_noted(network, published, pla
     found.note(CalibrationPositions(np.zeros_like(positions), played.legal))
     after = found.fold(published).tower["block_0/conv_0"].unit
     assert after < before
-
-
-def test_a_writer_shows_what_it_writes():
-    class Writer:
-        def __init__(self):
-            self.called = []
-
-        def write(self, samples, priorities=None, stopping=None):
-            self.called.append((samples, priorities, stopping))
-
-        def flush(self):
-            self.called.append("flush")
-
-        def close(self):
-            self.called.append("close")
-
-    inner, seen = Writer(), []
-    writer = NotingWriter(inner, seen.append)
-    samples = Sample(*(np.full((2, 1), number) for number in range(5)))
-    priorities, stopping = np.ones(2), threading.Event()
-    writer.write(samples, priorities, stopping)
-    writer.flush()
-    writer.close()
-    np.testing.assert_array_equal(seen, [(samples.observation, samples.legal)])
-    assert all(found is given for found, given in zip(inner.called[0], (samples, priorities, stopping), strict=True))
-    assert inner.called[1:] == ["flush", "close"]
