@@ -116,6 +116,7 @@ class SampleShuffler[Samples]:
             # Taking from the longest games leaves the fewest samples over.
             longest = np.argsort(-left, kind="stable")[: self._samples_per_item]
             left[longest] -= 1
+            # What is left of a game is also the index of the sample taken from it: each game is used up from its end.
             items.append(np.stack([longest, left[longest]], axis=1))
         return self._remove(np.concatenate(items), left) if items else None
 

@@ -202,7 +202,7 @@ def _device_actor(
     core, placed = device_parts(_with_games(experiment, games // len(devices)))
     clients = clients._replace(source=FoldedSource(clients.source, placed.fold))
     if (int8 := placed.int8) is not None:
-        clients = clients._replace(note=int8.note, report=with_metrics(clients.report, int8.metrics))
+        clients = clients._replace(record=int8.record, report=with_metrics(clients.report, int8.metrics))
     return DeviceActor(experiment, name, seed, core, devices, clients)
 
 

@@ -32,7 +32,7 @@ class ActorClients(NamedTuple):
     """Writes to the `states` table; None without reanalysis."""
     report_every_s: float = REPORT_EVERY_S
     """Shortest time between two reports."""
-    note: Callable[[CalibrationPositions], None] | None = None
+    record: Callable[[CalibrationPositions], None] | None = None
     """Receives the positions that are written, for calibrations of int8."""
 
     def write(
@@ -49,9 +49,9 @@ class ActorClients(NamedTuple):
           priorities: `[T]`, the samples' priorities in a prioritized table; 1 if None.
           stopping: while it is set, samples for which replay has no room are dropped.
         """
-        if self.note is not None:
+        if self.record is not None:
             assert isinstance(samples, Sample)
-            self.note(CalibrationPositions(np.asarray(samples.observation), np.asarray(samples.legal)))
+            self.record(CalibrationPositions(np.asarray(samples.observation), np.asarray(samples.legal)))
         # States go first: their table never blocks, so reanalysers have input even while the samples block.
         if self.states is not None and states is not None:
             self.states.write(states)

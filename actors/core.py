@@ -173,6 +173,7 @@ class SelfPlayCore:
 
         def ply(i: Array, carry: tuple[EnvState, jax.Array]) -> tuple[EnvState, jax.Array]:
             games, plies = carry
+            # Equal logits: uniformly random among the legal actions.
             logits = jnp.where(jax.vmap(self._env.view)(games).legal, 0.0, -jnp.inf)
             action = jax.random.categorical(jax.random.fold_in(key, i), logits).astype(jnp.int32)
             after = jax.vmap(self._env.step)(games, action)

@@ -267,6 +267,7 @@ class ActorGroups:
         ]
         for thread in threads:
             thread.start()
+        # Set by `stop`, which an actor that fails calls too.
         self._stopping.wait()
         for thread in threads:
             thread.join(GRACE_S)

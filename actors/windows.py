@@ -115,6 +115,7 @@ class WindowCutter:
         length = np.minimum(self._now - starts, self._steps)
         terminated = self._terminated[slots]
         observations = self._steps + 1 if self._stores_states else self._kept
+        # Indices into the ring buffers, which hold exactly the longest window.
         times = (starts[:, None] + np.arange(self._steps + 1)) % len(self._rewards)
 
         def gather(field: Any, count: int, exists: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:

@@ -89,6 +89,7 @@ def random_positions(env: Env, key: Array, count: int) -> CalibrationPositions:
         i, states, kept = carry
         seen = view(states)
         choice_key, move_key = jax.random.split(jax.random.fold_in(key, i))
+        # Reservoir sampling: position i + 1 replaces the one held so far with probability 1 / (i + 1).
         drawn = (jax.random.uniform(choice_key, (count,)) * (i + 1) < 1.0) & ~seen.done
         observation, legal = kept
         observation = jnp.where(drawn.reshape(-1, *[1] * (observation.ndim - 1)), seen.observation, observation)

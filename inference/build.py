@@ -94,8 +94,8 @@ def make_server(
     env, int8 = placed.env, placed.int8
     encoding = encoding_of(env, experiment.int8.on_tpu)
     initial = jax.jit(lambda key: encoding.encode(jax.vmap(env.init)(key[None]))[0])(jax.random.key(0))
-    note = int8.note if int8 else None
-    device = NetworkDevice(encoding, placed.apply, config.batch_sizes, devices, np.asarray(initial), note)
+    record = int8.record if int8 else None
+    device = NetworkDevice(encoding, placed.apply, config.batch_sizes, devices, np.asarray(initial), record)
     server = InferenceServer(
         name=name,
         host=host,

@@ -51,6 +51,7 @@ class EvaluationCache:
         """
         keys = hashes(observations, version)
         slots = (keys >> self._shift).astype(np.int64)
+        # Rows of slots that hold another key are replaced below.
         evaluations: Rows = self._evaluations[slots]
         new = np.flatnonzero(self._keys[slots] != keys)
         self.asked += len(keys)

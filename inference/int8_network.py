@@ -84,6 +84,7 @@ def int8_evaluation(config: ResNetConfig, spec: EnvSpec, params: Int8Params, obs
 
     def convolved(name: str, x: jax.Array) -> jax.Array:
         kernel, scale, bias, unit = params.tower[name]
+        # After relu, inputs lie in 0 to 127 of int8, without a zero point.
         quantized = jnp.clip(jnp.round(x.astype(jnp.float32) / unit), 0, LARGEST).astype(jnp.int8)
         return (_sums(quantized, jnp.asarray(kernel)) * scale + bias).astype(dtype)
 
@@ -195,7 +196,7 @@ class Int8Network:
             return self._in_int8(params, observation)
         return self._network.apply(params, observation)
 
-    def note(self, batch: Any) -> None:
+    def record(self, batch: Any) -> None:
         """Offers a batch to later calibrations: what the `decode` of the `RecentPositions` accepts. Thread-safe."""
         self._positions.add(batch)
 

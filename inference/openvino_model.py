@@ -200,6 +200,7 @@ class _Builder:
         """An activation: rounded to `_LEVELS` values in an int8 model; in a float model its range is recorded."""
         ops = self._ops
         if self._ranges is not None:
+            # OpenVINO turns this operation, between int8 weights, into int8 arithmetic when it compiles the model.
             low, high = next(self._ranges)
             low, high = np.float32(min(low, 0.0)), np.float32(max(high, _LEAST_RANGE))
             return ops.fake_quantize(x, low, high, low, high, _LEVELS)

@@ -91,7 +91,7 @@ class QuantizedNetwork:
             del key
             view = jax.vmap(env.view)(states)
             like = np.zeros((view.legal.shape[0], self._spec.num_actions + 1), np.float32)
-            evaluation = jax.pure_callback(self._noted, like, token, view.observation, view.legal)
+            evaluation = jax.pure_callback(self._recorded, like, token, view.observation, view.legal)
             return evaluation[:, :-1], evaluation[:, -1]
 
         return evaluate
@@ -112,7 +112,7 @@ class QuantizedNetwork:
         metrics = self._check.metrics()
         return metrics | {"int8/cached": cached} if metrics else {}
 
-    def _noted(self, token: Array, observation: Array, legal: Array) -> _Evaluation:
+    def _recorded(self, token: Array, observation: Array, legal: Array) -> _Evaluation:
         self._positions.add(CalibrationPositions(np.asarray(observation), np.asarray(legal)))
         return self.evaluate(token, observation)
 

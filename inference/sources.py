@@ -56,6 +56,7 @@ class BackgroundSource:
     def wait(self, timeout_s: float) -> Versioned:
         """Waits until the newest parameters are prepared; after a `TimeoutError` the next call waits on for them."""
         if self._pending is not None:
+            # Whoever waits gets the newest parameters, not those that a poll has begun to prepare.
             self._pending.cancel()
             self._pending = None
         if self._awaited is None:

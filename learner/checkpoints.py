@@ -81,6 +81,7 @@ class LearnerCheckpoints:
         folder.mkdir(parents=True, exist_ok=True)
         # Orbax synchronizes the hosts by a transfer to the devices.
         with jax.transfer_guard_host_to_device("allow"):
+            # `force`: a save that did not end may have left files there.
             self._orbax.save(folder / _ARRAYS, args=self._args.StandardSave(leaves), force=True)
         self._last = self._writer.submit(self._finish, folder, leaves, fingerprints)
         return self._last

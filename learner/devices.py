@@ -153,6 +153,7 @@ class DeviceClock:
 
     def _watch(self) -> None:
         while (dispatch := self._in_flight.get()) is not None:
+            # The sums are the output that nobody donates, so they can be waited for.
             start, sums = dispatch
             # Execution starts at the dispatch or, if later, when the devices have finished the dispatch before.
             since = None if self._free_at is None else max(start, self._free_at)

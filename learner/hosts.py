@@ -92,6 +92,7 @@ def join(membership: HostInfo, experiment: Experiment) -> HostSync:
     """
     if membership.hosts == 1:
         return SingleHost()
+    # Without it, XLA has no collectives between CPU processes; accelerators ignore it.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")  # type: ignore[no-untyped-call]
     try:
         jax.distributed.initialize(

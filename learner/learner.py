@@ -147,6 +147,7 @@ class Learner:
                             assert batch is not None
                             in_flight = self._dispatch(batch, progress, in_flight)
                             batch = None
+                            # A multiple of `publish_every` lies among the steps of this dispatch.
                             if self._step % self._publish_every < self._steps_per_dispatch:
                                 self._publish()
                         case Command("save", folder):

@@ -63,6 +63,7 @@ def make_optimizer(config: AnyOptimizerConfig, frozen: Sequence[str] = ()) -> op
     clipped = optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), inner)
     if not frozen:
         return clipped
+    # Twice: before clipping, so that frozen gradients do not count in the norm, and after weight decay.
     hold = optax.masked(optax.set_to_zero(), partial(matching, patterns=frozen))
     return optax.chain(hold, clipped, hold)
 

@@ -123,6 +123,7 @@ def make_train_step(spec: TrainStepSpec, mesh: Mesh, shardings: TrainState) -> T
     """Builds the dispatch of K steps over `mesh`, which compiles at its first call."""
     carry_shardings = (shardings, jax.tree.map(lambda _: replicated(mesh), jax.eval_shape(spec.zero_sums)))
     on_cpu = mesh.devices.flat[0].platform == "cpu"
+    # A CPU unrolls the microbatches, since it is slow inside loops; see below.
     step = partial(_step, spec, shardings.params, spec.microbatches if on_cpu else 1)
     compiled = partial(jax.jit, donate_argnums=0)
 

@@ -152,10 +152,11 @@ class ServerClient:
 
     def _await_answer(self, number: int, positions: int, deadline: float) -> Answer | None:
         """The answer to a request; without one, disconnects and returns None."""
-        until, silence = self._patience(deadline)
+        until, silence = self._answer_due(deadline)
         while frames := self._receive(until):
             if frames[0] == ANSWER:
                 answer = read_answer(frames, self._hello.identity.outputs)
+                # Late answers to requests that were given up have other numbers.
                 if answer.number == number:
                     if len(answer.evaluations) != positions:
                         raise MessageError(f"{len(answer.evaluations)} evaluations of {positions} positions")
@@ -210,7 +211,7 @@ class ServerClient:
         self._socket.setsockopt(zmq.IDENTITY, self._id)
         self._socket.connect(address)
         self._socket.send_multipart(hello_frames(self._hello))
-        until, silence = self._patience(deadline)
+        until, silence = self._answer_due(deadline)
         try:
             frames = self._reply_to_hello(until)
             if frames and frames[0] == WELCOME:
@@ -241,7 +242,7 @@ class ServerClient:
             pass
         return frames
 
-    def _patience(self, deadline: float) -> tuple[float, str]:
+    def _answer_due(self, deadline: float) -> tuple[float, str]:
         """When to stop waiting for a message, and the length of that wait in words."""
         now, timeout_s = time.monotonic(), self._config.timeout_s
         if now + timeout_s <= deadline:

@@ -44,7 +44,7 @@ class NetworkDevice:
     Args:
       sizes: batch sizes, multiples of the number of devices.
       initial: the row `[S]` uint8 of the initial position.
-      note: called with the rows of every batch, from several threads.
+      record: called with the rows of every batch, from several threads.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class NetworkDevice:
         sizes: Sequence[int],
         devices: Sequence[jax.Device],
         initial: Rows,
-        note: Callable[[Rows], None] | None = None,
+        record: Callable[[Rows], None] | None = None,
     ) -> None:
         for size in sizes:
             if size % len(devices):
@@ -65,9 +65,10 @@ class NetworkDevice:
         mesh, spec = Mesh(np.array(devices), ("data",)), PartitionSpec
         self._everywhere = NamedSharding(mesh, spec())  # type: ignore[no-untyped-call]
         self._shared = NamedSharding(mesh, spec("data"))  # type: ignore[no-untyped-call]
-        self._sizes, self._row_bytes, self._note = sizes, encoding.row_bytes, note
+        self._sizes, self._row_bytes, self._record = sizes, encoding.row_bytes, record
 
         self._evaluate = jax.jit(evaluation_of(encoding, apply), in_shardings=(self._everywhere, self._shared))
+        # A whole batch, so that no other program is compiled for it.
         self._initial = np.tile(initial, (min(sizes), 1))
         self._current: Versioned | None = None
         self.known: Rows = np.zeros(0, np.float32)
@@ -97,8 +98,8 @@ class NetworkDevice:
         """See `BatchDevice`."""
         assert self._current is not None, "load must be called first"
         version, params = self._current
-        if self._note is not None:
-            self._note(rows)
+        if self._record is not None:
+            self._record(rows)
         evaluations = self._evaluate(params, jax.device_put(rows, self._shared))
         return version, np.asarray(evaluations)
 

@@ -298,9 +298,9 @@ class InferenceServer:
             future = pool.submit(self.device.evaluate, batch.rows())
             self._started[future] = batch, now
             self._metrics.started(batch, now)
-            future.add_done_callback(self._note_finished)
+            future.add_done_callback(self._finish)
 
-    def _note_finished(self, future: Future[tuple[int, Rows]]) -> None:
+    def _finish(self, future: Future[tuple[int, Rows]]) -> None:
         self._finished.put(future)
         os.eventfd_write(self._wake, 1)
 
@@ -309,6 +309,7 @@ class InferenceServer:
         try:
             os.eventfd_read(self._wake)
         except BlockingIOError:
+            # No batch has finished.
             return
         while True:
             try:

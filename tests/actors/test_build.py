@@ -55,9 +55,9 @@ SMALL = (
 
 @pytest.fixture
 def experiment(monkeypatch):
-    """An experiment in int8; OpenVINO computes it on any CPU, if slowly."""
+    """An experiment in int8, with auxiliary heads, which take no part in play; OpenVINO computes it on any CPU."""
     monkeypatch.setattr(build, "has_int8_instructions", lambda: True)
-    return load("tic_tac_toe", ["actors.inference=int8", *SMALL])
+    return load("tic_tac_toe", ["actors.inference=int8", "network.auxiliary=true", *SMALL])
 
 
 def initial_params(experiment):
@@ -78,6 +78,7 @@ def test_an_actor_plays_in_int8_and_reports_the_agreement(experiment):
     for samples in written:
         np.testing.assert_allclose(samples.policy_target.sum(axis=1), 1.0, rtol=1e-5)
         assert np.all(np.abs(samples.value_target) <= 1.0)
+        assert samples.moves_left.min() >= 1
     assert reports[-1]["int8/quantized"] == 1.0
     assert 0 < reports[-1]["int8/policy_kl"] < experiment.int8.max_policy_kl
     assert reports[-1]["count/moves"] > 0
@@ -100,14 +101,6 @@ def test_both_placements_choose_mostly_the_same_moves(experiment):
         _, move = jax.jit(core.move)(fold(params), state)
         found.append(move)
     assert np.mean(found[0].action == found[1].action) >= 0.75
-
-
-@pytest.mark.usefixtures("experiment")
-def test_auxiliary_heads_take_no_part_in_play_in_int8():
-    """tests/networks/test_contract.py says the same of the folded networks of other actors."""
-    experiment = load("tic_tac_toe", ["network.auxiliary=true", "actors.inference=int8", *SMALL])
-    written, _ = play(experiment, until_version=0)
-    assert all(samples.moves_left.min() >= 1 for samples in written)
 
 
 GAME, GAMES, MOVES = "connect_four", 8, 6
@@ -263,18 +256,18 @@ def test_a_server_in_int8_reports_the_agreement_and_chooses_mostly_the_same_move
     assert 0 < metrics["int8/policy_kl"] < 1e-3
 
 
-def test_what_an_actor_writes_is_noted_for_calibrations():
-    writer, noted = CountingWriter(10**6, None), []
+def test_what_an_actor_writes_is_recorded_for_calibrations():
+    writer, recorded = CountingWriter(10**6, None), []
     samples = Sample(*(np.full((2, 1), number) for number in range(5)))
-    ActorClients(None, writer, None, note=noted.append).write(samples, None)
-    np.testing.assert_array_equal(noted, [(samples.observation, samples.legal)])
+    ActorClients(None, writer, None, record=recorded.append).write(samples, None)
+    np.testing.assert_array_equal(recorded, [(samples.observation, samples.legal)])
     assert writer.written == [samples]
 
 
 @pytest.mark.slow
 def test_an_actor_on_devices_in_int8_reports_the_agreement_and_notes_what_it_writes(params, monkeypatch):
-    experiment, reports, noted = experiment_with("device", INT8), [], []
-    monkeypatch.setattr(Int8Network, "note", lambda self, batch: noted.append(batch))
+    experiment, reports, recorded = experiment_with("device", INT8), [], []
+    monkeypatch.setattr(Int8Network, "record", lambda self, batch: recorded.append(batch))
     writer = CountingWriter(64, None)
     clients = ActorClients(Params(params), writer, lambda *made: reports.append(made))
     actor = make_actor(experiment, "actor-0", 0, [clients], devices=jax.devices()[:1])
@@ -282,7 +275,7 @@ def test_an_actor_on_devices_in_int8_reports_the_agreement_and_notes_what_it_wri
     actor.run()
     written = np.concatenate([samples.observation for samples in writer.written])
     assert len(written) >= 64
-    np.testing.assert_array_equal(np.concatenate([positions.observation for positions in noted]), written)
+    np.testing.assert_array_equal(np.concatenate([positions.observation for positions in recorded]), written)
     metrics = reports[-1][1]
     assert metrics["int8/quantized"] == 1.0
     assert metrics["count/moves"] > 0

@@ -144,9 +144,9 @@ def test_what_only_held_back_positions_show_counts_as_an_error(config, env, publ
     assert errors[1] > 3 * errors[0]
 
 
-def test_later_versions_are_calibrated_on_what_was_noted(network, published, played, positions):
+def test_later_versions_are_calibrated_on_what_was_recorded(network, published, played, positions):
     found = network()
     before = found.fold(published).tower["block_0/conv_0"].unit
-    found.note(CalibrationPositions(np.zeros_like(positions), played.legal))
+    found.record(CalibrationPositions(np.zeros_like(positions), played.legal))
     after = found.fold(published).tower["block_0/conv_0"].unit
     assert after < before
