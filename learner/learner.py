@@ -19,11 +19,10 @@ from podzero.core.clock import REPORT_EVERY_S, Progress, StageClock
 from podzero.core.protocols import ParamSink, ReplayReader, Report
 from podzero.core.types import Batch, EnvSpec, Keys, ModelNetwork, Network, Symmetry, Versioned
 from podzero.learner.build import make_training
-from podzero.learner.calibration import chip_metrics
 from podzero.learner.checkpoints import LearnerCheckpoints
 from podzero.learner.devices import DeviceClock, memory_metrics
 from podzero.learner.hosts import Command, HostSync, SingleHost
-from podzero.learner.metrics import LearnerMetrics
+from podzero.learner.metrics import LearnerMetrics, chip_metrics
 from podzero.learner.publishing import Prefetcher, Publisher
 from podzero.learner.sharding import local_part
 from podzero.learner.step import StepSums, TrainState, with_progress

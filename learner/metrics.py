@@ -1,15 +1,31 @@
-"""The learner's metrics: means and rates over the steps since the last report."""
+"""The learner's metrics: means and rates since the last report, and what they are held against: the FLOPs of a sample,
+and the speed of one chip alone.
+"""
 
 from __future__ import annotations
 
+import logging
+import math
 import time
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
+from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
+from jax.sharding import Mesh
 
+from podzero.config import Experiment, LearnerConfig, MeshConfig, ModelNetworkConfig
+from podzero.config.samples import sample_like, with_axes
 from podzero.core.errors import PodzeroError
-from podzero.learner.devices import DeviceSummary, DeviceTime
+from podzero.core.types import Batch, EnvSpec, ModelNetwork, Network, Params, Sample, Symmetry, Window
+from podzero.learner.build import Training, make_training
+from podzero.learner.devices import DeviceSummary, DeviceTime, device_summary
+from podzero.learner.objectives import Objective, make_objective
 from podzero.learner.step import StepSums
+from podzero.networks import make_network
+
+log = logging.getLogger(__name__)
 
 MAX_SKIPPED_IN_A_ROW = 1000
 """Training ends with an error after this many consecutive steps that were not finite."""
@@ -113,3 +129,127 @@ class ChipMetrics(NamedTuple):
                 busy_samples_per_s = self.batch_size * self.steps_per_dispatch / device_time.dispatch_s
                 metrics["learner/scaling_efficiency"] = busy_samples_per_s / (chips * self.one_chip_samples_per_s)
         return metrics
+
+
+DISPATCHES = 5
+"""Number of timed dispatches, after one that compiles."""
+
+
+def training_flops(objective: Objective, like: Sample | Window, batch_size: int) -> float:
+    """FLOPs per sample of one step, forward and backward; of a teacher's network only forward."""
+
+    # Forward mode has as many FLOPs as reverse mode, which transposes each product into one of equal size; but it does
+    # not rematerialize activations, whose FLOPs must not count.
+    def derivative(params: Params, direction: Params, teacher: Params | None, batch: Batch) -> Any:
+        step = np.zeros((), np.int32)
+        return jax.jvp(lambda p: objective.taught_loss(p, teacher, step, batch).total, (params,), (direction,))
+
+    params = jax.eval_shape(objective.init, jax.random.key(0))
+    traced = jax.make_jaxpr(derivative)(params, params, objective.teacher, Batch(with_axes(like, batch_size)))
+    return flops_of(traced) / batch_size
+
+
+def flops_of(jaxpr: Jaxpr) -> float:
+    """FLOPs of all products in a jaxpr.
+
+    A `scan` counts its body once per iteration, a `cond` its largest branch, and a `while` one iteration, because its
+    trip count depends on data.
+    """
+    return sum(map(_flops, jaxpr.eqns))
+
+
+def _flops(eqn: JaxprEqn) -> float:
+    if eqn.primitive.name == "dot_general":
+        (contracted, _), _ = eqn.params["dimension_numbers"]
+        left, out = _shape(eqn.invars[0]), _shape(eqn.outvars[0])
+        return 2.0 * float(math.prod(out) * math.prod(left[d] for d in contracted))
+    if eqn.primitive.name == "conv_general_dilated":
+        return _convolution(eqn)
+    inner = [flops_of(jaxpr) for jaxpr in jaxprs_in_params(eqn.params)]
+    if eqn.primitive.name == "cond":
+        return max(inner)
+    trip_count: int = eqn.params["length"] if eqn.primitive.name == "scan" else 1
+    return sum(inner) * trip_count
+
+
+def _convolution(eqn: JaxprEqn) -> float:
+    params, layout = eqn.params, eqn.params["dimension_numbers"]
+    image, kernel, out = map(_shape, (*eqn.invars, *eqn.outvars))
+    # Per spatial dimension, count the pairs of output and kernel positions that meet the image, not its padding.
+    pairs = 1
+    for at, (i, k, o) in enumerate(zip(layout.lhs_spec[2:], layout.rhs_spec[2:], layout.out_spec[2:], strict=True)):
+        dilation = params["lhs_dilation"][at]
+        starts = np.arange(out[o])[:, None] * params["window_strides"][at] - params["padding"][at][0]
+        met = starts + np.arange(kernel[k]) * params["rhs_dilation"][at]
+        pairs *= int(np.sum((met >= 0) & (met < image[i] * dilation) & (met % dilation == 0)))
+    batch, features = (out[d] for d in layout.out_spec[:2])
+    return 2.0 * float(pairs * batch * features * kernel[layout.rhs_spec[1]])
+
+
+def _shape(variable: Any) -> tuple[int, ...]:
+    return tuple(map(int, variable.aval.shape))
+
+
+def chip_metrics(
+    experiment: Experiment, network: Network | ModelNetwork, spec: EnvSpec, symmetries: Sequence[Symmetry], mesh: Mesh
+) -> ChipMetrics:
+    """The chip metrics of a learner on `mesh`; times one chip alone if `learner.calibrate` is set."""
+    counted = network
+    if experiment.learner.cpu_convolutions == "openvino":
+        # OpenVINO's callbacks hide their FLOPs, so the same network in JAX is counted.
+        assert not isinstance(experiment.network, ModelNetworkConfig)
+        counted = make_network(experiment.network, spec)
+    config, devices = experiment.learner, device_summary(list(mesh.devices.flat))
+    # Host 0 reports for all hosts.
+    calibrate = config.calibrate and devices.chips > 1 and jax.process_index() == 0
+    return ChipMetrics(
+        devices,
+        config.batch_size,
+        config.steps_per_dispatch,
+        training_flops(
+            make_objective(experiment, counted, spec, symmetries), sample_like(experiment, spec), config.batch_size
+        ),
+        one_chip_samples_per_s(experiment, network, spec, symmetries, devices.chips) if calibrate else None,
+    )
+
+
+def one_chip_samples_per_s(
+    experiment: Experiment, network: Network | ModelNetwork, spec: EnvSpec, symmetries: Sequence[Symmetry], chips: int
+) -> float | None:
+    """Training speed of one local device alone, in samples/s, on one chip's share of the batch.
+
+    Call this before the learner allocates its own train state. Returns None, with a warning in the log, if one device
+    has no room for a whole train state.
+    """
+    config = one_chip_config(experiment.learner, chips)
+    training = make_training(
+        experiment.model_copy(update={"learner": config}), network, spec, symmetries, jax.local_devices()[:1]
+    )
+    shapes = with_axes(sample_like(experiment, spec), config.steps_per_dispatch, config.batch_size)
+    batch = Batch(jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), shapes))
+    try:
+        seconds = dispatch_seconds(training, training.put(batch))
+    except jax.errors.JaxRuntimeError as error:
+        log.warning("scaling efficiency is not reported: one chip alone cannot train this network: %s", error)
+        return None
+    rate = config.batch_size * config.steps_per_dispatch * DISPATCHES / seconds
+    log.info("one chip alone trains on %.0f samples/s in batches of %d", rate, config.batch_size)
+    return rate
+
+
+def one_chip_config(config: LearnerConfig, chips: int) -> LearnerConfig:
+    """The config of one chip alone: its share of the batch, in whole microbatches, on an unsharded mesh."""
+    share = config.batch_size // chips // config.microbatches * config.microbatches
+    return config.model_copy(update={"batch_size": max(share, config.microbatches), "mesh": MeshConfig()})
+
+
+def dispatch_seconds(training: Training, batch: Batch) -> float:
+    """Wall-clock seconds of `DISPATCHES` dispatches on a batch that is on the device already."""
+    # The first dispatch compiles and is not timed.
+    state = training.step(training.init(), batch).state
+    jax.block_until_ready(state)  # type: ignore[no-untyped-call]
+    start = time.perf_counter()
+    for _ in range(DISPATCHES):
+        state = training.step(state, batch).state
+    jax.block_until_ready(state)  # type: ignore[no-untyped-call]
+    return time.perf_counter() - start

@@ -14,7 +14,7 @@ from podzero.config import LearnerConfig, MeshConfig, load, parse
 from podzero.config.samples import position_like, with_axes
 from podzero.core.types import Batch, EnvSpec, Network
 from podzero.envs import make_env
-from podzero.learner.calibration import chip_metrics, flops_of, one_chip_config, one_chip_samples_per_s, training_flops
+from podzero.learner.metrics import chip_metrics, flops_of, one_chip_config, one_chip_samples_per_s, training_flops
 from podzero.learner.objectives import alphazero_objective, make_augment
 from podzero.learner.openvino_tower import host_resnet
 from podzero.learner.sharding import make_mesh
@@ -57,7 +57,7 @@ def test_without_memory_for_the_network_on_one_chip_a_warning_replaces_the_metri
     def full(training, batch):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 20 of 16 GiB")
 
-    monkeypatch.setattr("podzero.learner.calibration.dispatch_seconds", full)
+    monkeypatch.setattr("podzero.learner.metrics.dispatch_seconds", full)
     assert one_chip_samples_per_s(make_experiment(), network, spec, [], chips=4) is None
     assert "RESOURCE_EXHAUSTED: 20 of 16 GiB" in caplog.text
 

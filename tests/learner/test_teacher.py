@@ -11,7 +11,7 @@ from podzero.core.errors import ConfigError
 from podzero.core.types import Batch
 from podzero.envs import make_env
 from podzero.files.workdir import Workdir
-from podzero.learner.calibration import training_flops
+from podzero.learner.metrics import training_flops
 from podzero.learner.objectives import make_objective
 from podzero.learner.trained_agents import read_teacher, teacher_weight_at
 from podzero.networks import make_network
