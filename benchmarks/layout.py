@@ -271,7 +271,7 @@ def starting_functions() -> set[tuple[str, str]]:
         make_actor(experiment, "actor-0", 0, [clients])
     finally:
         sys.setprofile(None)
-    constructor = next(index for index, (_, name) in enumerate(found) if name == "SelfPlayActor.__init__")
+    constructor = next(index for index, (_, name) in enumerate(found) if name == "SelfPlayActor.__post_init__")
     return {(path, name) for path, name in found[: constructor + 1] if path and "<" not in name.rpartition(".")[2]}
 
 
