@@ -71,16 +71,9 @@ class Arena:
         Deterministic players never repeat an opening, so a game with few openings yields fewer pairs. Players always
         see batches of `openings` positions, so that nothing is recompiled during a match.
 
-        Args:
-          first: the player whose points are counted.
-          second: the opponent.
-          openings: number of openings.
-          key: PRNG key, consumed.
-          opening_plies: random plies before the players take over; None for `OPENING_PLIES` if both players are
-            deterministic and 0 otherwise.
-          keep_going: called before every ply.
-          known: `PlayedGame.position` of openings that deterministic players have already played.
-          report: is told of the progress.
+        The points are those of `first`. `opening_plies` random plies are played before the players take over: by
+        default `OPENING_PLIES` if both are deterministic, and 0 otherwise. `known` are the positions
+        (`PlayedGame.position`) of openings that deterministic players have already played.
         """
         repeat = not (first.deterministic and second.deterministic)
         if opening_plies is None:

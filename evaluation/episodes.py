@@ -19,7 +19,6 @@ from podzero.config import (
     GymnasiumConfig,
     JaxLibraryConfig,
     ModelNetworkConfig,
-    SearchConfig,
     SimulatorConfig,
 )
 from podzero.core.errors import ConfigError, nearest
@@ -194,26 +193,32 @@ _SEED = 7_919
 """Added to a run's seed, so that evaluation and training have different episodes."""
 
 
-class SearchActors:
-    """Makes policies that share one compiled search over a learned model and differ in their parameters."""
+def search_actors(
+    experiment: Experiment, spec: EnvSpec, simulations: int | None = None
+) -> Callable[[Params], ActAndValue]:
+    """Makes policies from parameters, which share one compiled search over the learned model.
 
-    def __init__(self, experiment: Experiment, spec: EnvSpec, config: SearchConfig) -> None:
-        assert isinstance(experiment.network, ModelNetworkConfig)
-        network = make_model_network(experiment.network, spec)
-        search = make_model_search(config, network, spec, experiment.env.discount)
+    They take the strongest action of a search without noise; the value is that of its root. `simulations` are None for
+    the number used in training.
+    """
+    assert isinstance(experiment.network, ModelNetworkConfig)
+    network, config = make_model_network(experiment.network, spec), experiment.search
+    if simulations is not None:
+        config = config.model_copy(update={"simulations": simulations})
+    search = make_model_search(config, network, spec, experiment.env.discount)
 
-        def decide(params: Params, key: Array, observation: Array, legal: Array) -> tuple[Array, Array]:
-            found = search(params, key, observation, Exploration.none(observation.shape[0]), legal)
-            return found.action, found.value
+    @jax.jit
+    def decide(params: Params, key: Array, observation: Array, legal: Array) -> tuple[Array, Array]:
+        found = search(params, key, observation, Exploration.none(observation.shape[0]), legal)
+        return found.action, found.value
 
-        self._decide = jax.jit(decide)
-
-    def decider(self, params: Params) -> ActAndValue:
-        """The policy that takes the strongest action of a search with `params`, without noise, and the root's value."""
+    def actor(params: Params) -> ActAndValue:
         placed = jax.device_put(params)
         return lambda key, step: cast(
-            tuple[Array, Array], jax.device_get(self._decide(placed, key, step.observation, step.legal))
+            tuple[Array, Array], jax.device_get(decide(placed, key, step.observation, step.legal))
         )
+
+    return actor
 
 
 Returns = Callable[[Params, Array, Callable[[], bool]], np.ndarray[Any, Any]]
@@ -242,13 +247,12 @@ def gymnasium_returns(experiment: Experiment) -> Returns:
     """Plays in a gymnasium environment; ConfigError if it cannot be created."""
     env, episodes = experiment.env, experiment.evaluation.games
     assert isinstance(env, GymnasiumConfig)
-    search = experiment.search.model_copy(update={"simulations": experiment.evaluation.simulations})
-    actors = SearchActors(experiment, spec_of(env), search)
+    actor = search_actors(experiment, spec_of(env), experiment.evaluation.simulations)
     # An asynchronous environment is a process; run no more of them than an actor does.
     most = experiment.actors.games if env.vectorization == "async" else SIDE_BY_SIDE
 
     def returns(params: Params, key: Array, keep_going: Callable[[], bool]) -> np.ndarray[Any, Any]:
-        decide = actors.decider(params)
+        decide = actor(params)
         with closing(make_vector_env(env, min(episodes, most), experiment.seed + _SEED)) as environments:
             return play_episodes(
                 environments, lambda key, step: decide(key, step)[0], episodes, key, keep_going

@@ -257,14 +257,10 @@ class RatingRound:
     def __init__(
         self, arena: Arena, players: Mapping[str, Contestant], newest: str, ladder: Ladder, games: int
     ) -> None:
-        """Prepares a round.
+        """Prepares a round of `players`: the newest snapshot, whose name is `newest`, and at least one opponent.
 
-        Args:
-          arena: plays the matches.
-          players: all participants by name, including the newest snapshot and at least one opponent.
-          newest: name of the newest snapshot.
-          ladder: results of earlier rounds, which are copied.
-          games: most games per opponent, rounded up to an even number.
+        `ladder` has the results of earlier rounds, and is copied; `games` are the most games for each opponent, rounded
+        up to an even number.
         """
         self._arena = arena
         self._players = players

@@ -25,7 +25,7 @@ from podzero.core.types import Array, EnvState, ModelNetwork, Network, Versioned
 from podzero.envs import make_env, spec_of
 from podzero.envs.boards.go import Go
 from podzero.evaluation.engines import engine_contestant
-from podzero.evaluation.episodes import ActAndValue, SearchActors
+from podzero.evaluation.episodes import ActAndValue, search_actors
 from podzero.evaluation.players import (
     Contestant,
     MovesPlayer,
@@ -94,8 +94,8 @@ def acting(name: str, env: GymnasiumConfig, simulations: int | None = None) -> t
     assert isinstance(experiment.network, ModelNetworkConfig)
     spec = spec_of(env)
     snapshot = _snapshot(player, make_model_network(experiment.network, spec))
-    actors = SearchActors(experiment, spec, _with_simulations(experiment.search, simulations))
-    return full_name(name, player, snapshot.version), actors.decider(snapshot.params)
+    actor = search_actors(experiment, spec, simulations)
+    return full_name(name, player, snapshot.version), actor(snapshot.params)
 
 
 def _network_player(
@@ -108,7 +108,9 @@ def _network_player(
         # As the network observes it; the states are the same.
         env = env.observed(shows_komi=observes_komi(experiment.env))
     snapshot = _snapshot(player, make_network(experiment.network, env.spec))
-    search = _with_simulations(experiment.search, simulations)
+    search = experiment.search
+    if simulations is not None:
+        search = search.model_copy(update={"simulations": simulations})
     players = _network_players(cast(Hashable, env), experiment.network, search, experiment.env.discount, keep_nodes)
     return players.player(full_name(name, player, snapshot.version), snapshot.params)
 
@@ -118,10 +120,6 @@ def _snapshot(player: TrainedPlayer, network: Network | ModelNetwork) -> Version
     snapshot = load_snapshot(player.workdir.snapshots, player.step)
     check_matches(snapshot.params, network, f"{player.workdir.snapshots} at step {snapshot.version}")
     return snapshot
-
-
-def _with_simulations(search: SearchConfig, simulations: int | None) -> SearchConfig:
-    return search if simulations is None else search.model_copy(update={"simulations": simulations})
 
 
 @lru_cache(maxsize=8)

@@ -127,13 +127,9 @@ def results_of(counts: Counter[Unit]) -> PairResults:
 
 
 def estimate(results: PairResults, anchors: Floats, seed: int = 0, replicates: int = REPLICATES) -> Estimates:
-    """Ratings and their intervals.
+    """Ratings and their intervals from games that connect every player with an anchor.
 
-    Args:
-      results: games that connect every player with an anchor.
-      anchors: `[N]` Elo points of players with a known rating, NaN for the others.
-      seed: seed of the bootstrap.
-      replicates: number of bootstrap replicates.
+    `anchors` are the Elo points `[N]` of players with a known rating, NaN for the others.
     """
     fixed = anchors / ELO_PER_NAT
     points = results.points_of(len(anchors), results.count)

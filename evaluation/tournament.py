@@ -193,14 +193,12 @@ OPENINGS = 8
 
 
 class TournamentProgress(NamedTuple):
-    """The state of a tournament after a match between two players."""
+    """The state of a tournament after a match between two players; see `Tournament`."""
 
     games: int
-    """Games so far, including those of earlier processes."""
     first: str
     second: str
     largest_error: float | None
-    """See `Tournament.largest_error`."""
 
 
 class Tournament:
@@ -234,7 +232,7 @@ class Tournament:
 
     @property
     def games(self) -> int:
-        """Games so far."""
+        """Games so far, including those of earlier processes."""
         return 2 * self._pairs
 
     def play(
@@ -404,13 +402,12 @@ def cycles(results: PairResults, found: list[Surprise], players: int) -> list[tu
     points = results.points_of(players, results.count)
     ahead = points > points.T
     flagged = {frozenset((surprise.first, surprise.second)) for surprise in found}
-    triples = [
-        triple
+    return [
+        (i, j, k)
         for low, middle, high in combinations(range(players), 3)
-        for triple in ((low, middle, high), (low, high, middle))
-        if flagged & {frozenset(pair) for pair in combinations(triple, 2)}
+        for i, j, k in ((low, middle, high), (low, high, middle))
+        if ahead[i, j] and ahead[j, k] and ahead[k, i] and flagged & set(map(frozenset, combinations((i, j, k), 2)))
     ]
-    return [(i, j, k) for i, j, k in triples if ahead[i, j] and ahead[j, k] and ahead[k, i]]
 
 
 def dispersion(results: PairResults) -> float:

@@ -1,4 +1,5 @@
 import copy
+from functools import cache
 from pathlib import Path
 
 import jax
@@ -14,9 +15,17 @@ from podzero.evaluation.players import RandomPlayer, SolverPlayer, mcts_player
 from podzero.evaluation.solvers import make_solver
 from podzero.evaluation.statistics import wilson
 
+arena, random_player = cache(Arena), cache(RandomPlayer)
+"""Tests of one game share the compiled programs; most matches have 100 games for the same reason."""
+
+
+@cache
+def views(env):
+    return jax.jit(jax.vmap(env.view))
+
 
 def play_match(env, first, second, games, key, **settings):
-    return match_result(Arena(env).pairs(first, second, games // 2, key, **settings))
+    return match_result(arena(env).pairs(first, second, games // 2, key, **settings))
 
 
 class FirstLegal:
@@ -26,7 +35,7 @@ class FirstLegal:
     deterministic = True
 
     def __init__(self, env):
-        self.view = jax.jit(jax.vmap(env.view))
+        self.view = views(env)
         self.seen = []
 
     def choose(self, key, states):
@@ -60,10 +69,10 @@ def test_perfect_players_always_draw(env, perfect):
 
 
 def test_perfect_play_never_loses_to_random(env, perfect):
-    result = play_match(env, perfect, RandomPlayer(env), 200, jax.random.key(1))
+    result = play_match(env, perfect, random_player(env), 100, jax.random.key(1))
     assert result.losses == 0
     assert result.score > 0.85
-    assert result.games == 200
+    assert result.games == 100
 
 
 def test_of_three_players_the_first_has_one_seat_and_its_opponent_the_others():
@@ -83,26 +92,26 @@ def test_of_three_players_the_first_has_one_seat_and_its_opponent_the_others():
 def test_each_ply_reports_how_many_games_are_over(env):
     """X, which plays the first legal move, wins with its fourth stone: all games end after seven plies."""
     told = []
-    Arena(env).pairs(FirstLegal(env), FirstLegal(env), 1, jax.random.key(2), 0, report=lambda *seen: told.append(seen))
+    arena(env).pairs(FirstLegal(env), FirstLegal(env), 1, jax.random.key(2), 0, report=lambda *seen: told.append(seen))
     assert told == [(0, 2, plies) for plies in range(1, 7)] + [(2, 2, 7)]
 
 
 def test_swapping_the_players_swaps_wins_and_losses(env):
     """The first legal move from the corner on: X fills 0, 2, 4 and then 6, and wins by 2 4 6 whoever is X."""
-    result = play_match(env, FirstLegal(env), FirstLegal(env), 10, jax.random.key(2), opening_plies=0)
-    assert result == MatchResult(5, 0, 5)
+    result = play_match(env, FirstLegal(env), FirstLegal(env), 100, jax.random.key(2), opening_plies=0)
+    assert result == MatchResult(50, 0, 50)
 
 
 def test_random_against_random_is_even(env):
-    low, high = play_match(env, RandomPlayer(env), RandomPlayer(env), 1000, jax.random.key(3)).interval
+    low, high = play_match(env, random_player(env), random_player(env), 100, jax.random.key(3)).interval
     assert low < 0.5 < high
 
 
 def test_a_player_sees_only_open_games_where_it_is_to_move(env):
-    first, second = FirstLegal(env), RandomPlayer(env)
-    play_match(env, first, second, 20, jax.random.key(4), opening_plies=2)
+    first, second = FirstLegal(env), random_player(env)
+    play_match(env, first, second, 100, jax.random.key(4), opening_plies=2)
     for view in first.seen:
-        assert view.observation.shape == (10, 3, 3, 2)
+        assert view.observation.shape == (50, 3, 3, 2)
         assert not view.done.any()
     # Half of its games from each side: at its n-th call as opener it finds 2n + 2 marks, else 2n + 3.
     marks = [np.unique(view.observation.sum(axis=(1, 2, 3))) for view in first.seen[:2]]
@@ -110,10 +119,10 @@ def test_a_player_sees_only_open_games_where_it_is_to_move(env):
 
 
 def test_each_opening_is_played_from_both_sides(env):
-    starts = Arena(env).openings(6, 2, jax.random.key(5)).states
-    boards = np.asarray(jax.jit(jax.vmap(env.view))(starts).observation).reshape(6, -1)
-    assert len(np.unique(boards, axis=0)) == 6
-    result = play_match(env, FirstLegal(env), FirstLegal(env), 40, jax.random.key(5))
+    starts = arena(env).openings(50, 2, jax.random.key(5)).states
+    boards = np.asarray(views(env)(starts).observation).reshape(50, -1)
+    assert len(np.unique(boards, axis=0)) == 50
+    result = play_match(env, FirstLegal(env), FirstLegal(env), 100, jax.random.key(5))
     assert result.wins == result.losses
 
 
@@ -121,16 +130,16 @@ def test_deterministic_players_do_not_play_the_same_games_again(env):
     """After two plies there are 9 * 8 boards of tic-tac-toe."""
     players = FirstLegal(env), FirstLegal(env)
     assert play_match(env, *players, 400, jax.random.key(5), opening_plies=2).games == 2 * 72
-    assert play_match(env, FirstLegal(env), RandomPlayer(env), 400, jax.random.key(5), opening_plies=2).games == 400
+    assert play_match(env, FirstLegal(env), random_player(env), 400, jax.random.key(5), opening_plies=2).games == 400
 
 
 def test_same_key_gives_the_same_match(env):
-    players = RandomPlayer(env), RandomPlayer(env)
-    assert play_match(env, *players, 50, jax.random.key(6)) == play_match(env, *players, 50, jax.random.key(6))
+    players = random_player(env), random_player(env)
+    assert play_match(env, *players, 100, jax.random.key(6)) == play_match(env, *players, 100, jax.random.key(6))
 
 
 def test_rollout_search_beats_random_play(env):
-    result = play_match(env, mcts_player(env, 20), RandomPlayer(env), 60, jax.random.key(7))
+    result = play_match(env, mcts_player(env, 8), random_player(env), 100, jax.random.key(7))
     assert result.interval[0] > 0.5
 
 
@@ -202,12 +211,12 @@ def test_extra_turns_are_played_by_whoever_has_them():
 def test_games_that_are_over_within_the_usual_opening_have_a_shorter_one():
     env = HostEnv(Turns(), "turns", max_plies=5)
     assert play_match(env, Always(1), Always(1), 4, jax.random.key(0)).games == 4
-    assert set(np.asarray(Arena(env).openings(4, 4, jax.random.key(0)).states.plies)) == {2}
+    assert set(np.asarray(arena(env).openings(4, 4, jax.random.key(0)).states.plies)) == {2}
 
 
 def test_a_match_can_be_interrupted(env):
     with pytest.raises(Interrupted):
-        play_match(env, RandomPlayer(env), RandomPlayer(env), 2, jax.random.key(0), keep_going=lambda: False)
+        play_match(env, random_player(env), random_player(env), 100, jax.random.key(0), keep_going=lambda: False)
 
 
 def test_score_counts_draws_as_halves():
@@ -230,7 +239,7 @@ def test_wilson_interval_of_a_clean_score_is_not_a_point():
 def test_games_hold_all_their_moves(env):
     """Both sides of an opening begin with its moves, and end when the game is over."""
     view, step = jax.jit(env.view), jax.jit(env.step)
-    for pair in Arena(env).pairs(RandomPlayer(env), FirstLegal(env), 3, jax.random.key(9), opening_plies=2):
+    for pair in arena(env).pairs(random_player(env), FirstLegal(env), 3, jax.random.key(9), opening_plies=2):
         assert pair[0].moves[:2] == pair[1].moves[:2]
         assert pair[0].position == pair[1].position
         assert [(game.first, game.second) for game in pair] == [("random", "first"), ("first", "random")]
@@ -245,9 +254,9 @@ def test_games_hold_all_their_moves(env):
 
 def test_openings_that_are_known_are_not_played_again_by_deterministic_players(env):
     """After one ply there are nine positions."""
-    arena, players = Arena(env), (FirstLegal(env), FirstLegal(env))
-    known = [one.position for one, _ in arena.pairs(*players, 9, jax.random.key(1), 1)]
+    players = FirstLegal(env), FirstLegal(env)
+    known = [one.position for one, _ in arena(env).pairs(*players, 9, jax.random.key(1), 1)]
     assert len(set(known)) == 9
-    left = arena.pairs(*players, 9, jax.random.key(2), 1, known=known[:5])
+    left = arena(env).pairs(*players, 9, jax.random.key(2), 1, known=known[:5])
     assert {one.position for one, _ in left} == set(known[5:])
-    assert arena.pairs(*players, 9, jax.random.key(2), 1, known=known) == []
+    assert arena(env).pairs(*players, 9, jax.random.key(2), 1, known=known) == []
