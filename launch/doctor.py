@@ -9,7 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -98,7 +98,18 @@ def python() -> Check:
 
 def packages() -> Check:
     """Compares the installed packages with the versions that podzero declares."""
-    wrong = [*_differing()]
+    wrong = []
+    for requirement in map(Requirement, importlib.metadata.requires("podzero") or ()):
+        # The requirements of extras have markers such as `extra == "web"`.
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            version = importlib.metadata.version(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            wrong.append(f"{requirement.name} is missing, expected {requirement.specifier}")
+            continue
+        if not requirement.specifier.contains(version, prereleases=True):
+            wrong.append(f"{requirement.name} {version}, expected {requirement.specifier}")
     if wrong:
         return Check("packages", "warn", "; ".join(wrong), "`uv sync --locked --inexact` installs the tested versions")
     return Check("packages", "ok", "as podzero declares them")
@@ -165,7 +176,10 @@ def ray() -> Check:
         check_session_folder(session_folder())
     except ConfigError as error:
         return Check("Ray", "fail", str(error), "no experiment can be trained here without Ray")
-    return _importable("Ray", "import ray; print(ray.__version__)")
+    answer, fault = probe("import ray; print(ray.__version__)")
+    if fault:
+        return Check("Ray", "fail", fault, "`uv sync --locked --inexact` installs the tested versions")
+    return Check("Ray", "ok", answer)
 
 
 def replay_server() -> Check:
@@ -204,13 +218,6 @@ def tpu_library() -> Check:
         )
 
 
-def _importable(name: str, code: str) -> Check:
-    answer, error = probe(code)
-    if error:
-        return Check(name, "fail", error, "`uv sync --locked --inexact` installs the tested versions")
-    return Check(name, "ok", answer)
-
-
 def probe(
     code: str, interpreter: str | Path = sys.executable, variables: Mapping[str, str] = os.environ
 ) -> tuple[str, str]:
@@ -241,23 +248,3 @@ def probe(
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         return "", lines[-1]
     return done.stdout.strip().splitlines()[-1], ""
-
-
-def _differing() -> Iterator[str]:
-    """Describes each package that is missing or has another version."""
-    for requirement in _declared():
-        # The requirements of extras have markers such as `extra == "web"`.
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        try:
-            version = importlib.metadata.version(requirement.name)
-        except importlib.metadata.PackageNotFoundError:
-            yield f"{requirement.name} is missing, expected {requirement.specifier}"
-            continue
-        if not requirement.specifier.contains(version, prereleases=True):
-            yield f"{requirement.name} {version}, expected {requirement.specifier}"
-
-
-def _declared() -> list[Requirement]:
-    """The requirements in podzero's own metadata."""
-    return [Requirement(text) for text in importlib.metadata.requires("podzero") or []]

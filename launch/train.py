@@ -5,12 +5,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shlex
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from packaging.requirements import InvalidRequirement, Requirement
 
 from podzero.config import (
     ChanceGameConfig,
@@ -27,7 +30,6 @@ from podzero.core.machine import keep_compiled_programs
 from podzero.files.players import ENGINES, EnginePlayer, engine_program
 from podzero.files.workdir import Workdir
 from podzero.launch.directories import continuation, find_start
-from podzero.launch.packages import own_packages
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.monitoring.writers import check_packages
 from podzero.runtime.teacher import as_resumed
@@ -104,6 +106,54 @@ def train(
     print(f"Continue it with: podzero train {continuation(experiment, root, None if ended.signal else {})}{repeated}")
     if ended.signal:
         raise typer.Exit(128 + ended.signal)
+
+
+def own_packages(requirements: Iterable[str], joins: bool, installs: bool) -> tuple[str, ...]:
+    """The packages of `--with` that the nodes get, in the versions that this machine has.
+
+    Args:
+      requirements: what `--with` names.
+      joins: whether the run joins a Ray cluster.
+      installs: whether podzero installs the environments of its nodes (`cluster.install_environment`).
+
+    Raises:
+      ConfigError: podzero installs no environment, or a requirement is none or not met on this machine.
+    """
+    return tuple(_pinned(text, joins, installs) for text in requirements)
+
+
+def _pinned(text: str, joins: bool, installs: bool) -> str:
+    by_hand = f"`uv pip install {shlex.quote(text)}`"
+    if not joins:
+        raise ConfigError(
+            f"--with {text}: this run has one machine, and uses the packages that are installed here. Install it with "
+            f"{by_hand}, and leave --with out; with --address and cluster.install_environment=true, nodes get it"
+        )
+    if not installs:
+        raise ConfigError(
+            f"--with {text}: this run uses the packages that each node has. Set cluster.install_environment=true, or "
+            f"run {by_hand} on every node and leave --with out"
+        )
+    try:
+        wanted = Requirement(text)
+    except InvalidRequirement:
+        raise ConfigError(f"--with {text}: expected a requirement, such as pettingzoo==1.25") from None
+    try:
+        found = version(wanted.name)
+    except PackageNotFoundError:
+        raise ConfigError(
+            f"--with {text}: {wanted.name} is not installed here, where the experiment's code is checked before it "
+            f"runs on nodes; install it here too: {by_hand}"
+        ) from None
+    if not wanted.specifier.contains(found, prereleases=True):
+        raise ConfigError(
+            f"--with {text}: version {found} of {wanted.name} is installed here, and the nodes must have the same; "
+            f"install the one that you want: {by_hand}"
+        )
+    if wanted.url is not None:
+        return text
+    extras = f"[{','.join(sorted(wanted.extras))}]" if wanted.extras else ""
+    return f"{wanted.name}{extras}=={found}"
 
 
 IMPORT_TIMEOUT_S = 300.0

@@ -32,71 +32,64 @@ def _known_target(name: str) -> str:
     return name
 
 
-_TargetArgument = Annotated[
-    str,
-    typer.Argument(
-        parser=_known_target,
-        metavar="{gke|queued}",
-        help="gke: KubeRay on Google Kubernetes Engine; queued: only a TPU slice, through Cloud TPU's queued "
-        "resources.",
-    ),
-]
-_Project = Annotated[str | None, typer.Option(help="The id of the Google Cloud project.")]
-_Zone = Annotated[str | None, typer.Option(help="The zone of all machines, for example europe-west4-b.")]
-_Image = Annotated[str | None, typer.Option(help="The container image; docs/tpu.md says how to build it.")]
-_Share = Annotated[
-    str | None, typer.Option(help="The NFS share that all machines mount, for example 10.0.0.2:/podzero.")
-]
-_RemoteWorkdir = Annotated[
-    str | None, typer.Option(help="The working directory on the machines.", show_default=f"{MOUNT}/NAME")
-]
-_Network = Annotated[str, typer.Option(help="The VPC network.")]
-_Subnet = Annotated[str, typer.Option(help="The network's subnet in the zone's region.")]
-_Spot = Annotated[bool, typer.Option(help="Use spot machines: cheaper, but Google may preempt them at any time.")]
-_WorkerCpus = Annotated[int, typer.Option(min=2, help="CPUs of each machine for actors and replay (gke only).")]
-_Cluster = Annotated[str, typer.Option(help="The GKE cluster (gke only).")]
-_Folder = Annotated[
-    Path | None,
-    typer.Option(
-        help="The folder for the launch's files: new, empty, or of an earlier launch.",
-        show_default="runs/launch/NAME-TARGET",
-    ),
-]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the commands as a shell script and run nothing.")]
-_Yes = Annotated[
-    bool,
-    typer.Option("--yes", help="Do not ask, though the run has no limit or the learner would wait most of its time."),
-]
-_Down = Annotated[bool, typer.Option("--down", help="End the run with a checkpoint, then delete the machines.")]
-_Force = Annotated[
-    bool,
-    typer.Option(
-        "--force",
-        help="With --down: delete the machines at once. The run loses everything since its newest complete checkpoint.",
-    ),
-]
-
-
 def launch(
-    target: _TargetArgument,
+    target: Annotated[
+        str,
+        typer.Argument(
+            parser=_known_target,
+            metavar="gke|queued",
+            help="gke: KubeRay on Google Kubernetes Engine; queued: only a TPU slice, through Cloud TPU's queued "
+            "resources.",
+        ),
+    ],
     config: Config,
     overrides: Overrides = None,
-    project: _Project = None,
-    zone: _Zone = None,
-    image: _Image = None,
-    share: _Share = None,
-    workdir: _RemoteWorkdir = None,
-    network: _Network = _DEFAULT.network,
-    subnet: _Subnet = _DEFAULT.subnet,
-    spot: _Spot = _DEFAULT.spot,
-    worker_cpus: _WorkerCpus = _DEFAULT.worker_cpus,
-    cluster: _Cluster = _DEFAULT.cluster,
+    project: Annotated[str | None, typer.Option(help="The id of the Google Cloud project.")] = None,
+    zone: Annotated[str | None, typer.Option(help="The zone of all machines, for example europe-west4-b.")] = None,
+    image: Annotated[str | None, typer.Option(help="The container image; docs/tpu.md says how to build it.")] = None,
+    share: Annotated[
+        str | None, typer.Option(help="The NFS share that all machines mount, for example 10.0.0.2:/podzero.")
+    ] = None,
+    workdir: Annotated[
+        str | None, typer.Option(help="The working directory on the machines.", show_default=f"{MOUNT}/NAME")
+    ] = None,
+    network: Annotated[str, typer.Option(help="The VPC network.")] = _DEFAULT.network,
+    subnet: Annotated[str, typer.Option(help="The network's subnet in the zone's region.")] = _DEFAULT.subnet,
+    spot: Annotated[
+        bool, typer.Option(help="Use spot machines: cheaper, but Google may preempt them at any time.")
+    ] = _DEFAULT.spot,
+    worker_cpus: Annotated[
+        int, typer.Option(min=2, help="CPUs of each machine for actors and replay (gke only).")
+    ] = _DEFAULT.worker_cpus,
+    cluster: Annotated[str, typer.Option(help="The GKE cluster (gke only).")] = _DEFAULT.cluster,
     env: Env = None,
-    folder: _Folder = None,
-    dry_run: _DryRun = False,
-    yes: _Yes = False,
-    down: _Down = False,
-    force: _Force = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder for the launch's files: new, empty, or of an earlier launch.",
+            show_default="runs/launch/NAME-TARGET",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the commands as a shell script and run nothing.")
+    ] = False,
+    yes: Annotated[
+        bool,
+        typer.Option(
+            "--yes", help="Do not ask, though the run has no limit or the learner would wait most of its time."
+        ),
+    ] = False,
+    down: Annotated[
+        bool, typer.Option("--down", help="End the run with a checkpoint, then delete the machines.")
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="With --down: delete the machines at once. The run loses everything since its newest complete "
+            "checkpoint.",
+        ),
+    ] = False,
 ) -> None:
     """Start a cluster on Google Cloud and train an experiment on it."""
     if force and not down:

@@ -5,7 +5,7 @@ from importlib.metadata import version
 import pytest
 
 from podzero.core.errors import ConfigError
-from podzero.launch.packages import own_packages
+from podzero.launch.train import own_packages
 from podzero.runtime import train as runtime
 
 MCTX = version("mctx")
