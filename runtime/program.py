@@ -60,8 +60,13 @@ class Kind(Reservation):
 
     @property
     def handles(self) -> list[Handle]:
-        """The handles that each process gets: what it reaches of other kinds."""
+        """The handles of other kinds that each process gets."""
         return [handle for handle in self.process.keywords.values() if isinstance(handle, Handle)]
+
+    @property
+    def reaches(self) -> set[str]:
+        """The kinds that its processes reach."""
+        return {handle.kind for handle in self.handles}
 
     @property
     def names(self) -> list[str]:

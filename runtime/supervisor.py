@@ -67,7 +67,8 @@ class Supervisor:
         """The groups whose workers are replaced one by one."""
         self.learner = LearnerGroup(next(kind for kind in table if kind.restart == "together"), self._spawn)
         self.shards = self._groups["replay"]
-        self._samplers = (self._groups["actor"], self._groups["reanalyser"])
+        self._samplers = [group for group in self._groups.values() if "replay" in group.kind.reaches]
+        """The groups whose processes write samples, and wait for all shards while they are built."""
         self._evaluators = self._groups["evaluator"]
         self._evaluators.wanted = 0
         self._first_attempt = 0
@@ -163,7 +164,7 @@ class Supervisor:
         for kind, limit in start_order(group.kind for group in groups):
             group = self._groups[kind.name]
             if group in self._samplers and not self.shards.complete:
-                continue  # their constructors wait for all shards
+                continue
             where = self._nodes.with_accelerators() if kind.resources and not group.complete else nodes
             usable = self._failures.usable(kind.name, [node for node in where if group.could_run_on(node)])
             absent = group.missing(limit, self._failures.may_start)

@@ -214,7 +214,7 @@ def test_reports_that_are_lost_on_the_way_do_not_end_the_worker(make_supervisor)
 def test_actors_and_reanalysers_stop_before_they_are_killed_and_while_the_learner_trains(make_supervisor):
     supervisor, cluster = make_supervisor(cpu_node("home", 8), actors={"count": 1}, reanalyse=REANALYSE | {"count": 1})
     supervisor.start(None)
-    names = ["actor-0", "reanalyser-0"]
+    names = ["reanalyser-0", "actor-0"]
     for name in names:
         cluster.named(name).last("run").end(None)
         cluster.named(name).answers["drain"] = [f"last report of {name}"]
