@@ -21,7 +21,6 @@ reading snapshots does not need it.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
@@ -32,7 +31,6 @@ import jax
 
 from podzero.core.errors import ClusterError
 from podzero.core.types import Params, Versioned
-from podzero.runtime.cluster.remote import start_lasting
 
 log = logging.getLogger(__name__)
 
@@ -42,52 +40,8 @@ MAX_PENDING = 4
 """Most publications of a sink that may be pending: the newest, and those still being sent to the store."""
 STORE_TIMEOUT_S = 60.0
 """How long publishing waits for the store, restarts included, when that many are pending."""
-MAX_READERS = 100_000
 LOST_PAUSE_S = 1.0
 """Pause after parameters were lost in transit: without it, the same answer would come at once."""
-
-
-class ParamStore:
-    """Holds the newest (version, reference). A Ray asyncio actor; `start_param_store` starts it."""
-
-    def __init__(self) -> None:
-        self._publisher = ""
-        self._version = -1
-        self._refs: list[Any] = []
-        self._serial = 0
-        self._changed = asyncio.Condition()
-
-    async def hold(self, publisher: str, version: int, refs: list[Any]) -> None:
-        """Makes a publication, a list of one reference, the newest; returns once a newer one has replaced it.
-
-        A publisher's versions must increase; other calls are ignored. The first publication of a new publisher is
-        always accepted.
-        """
-        # After a restart Ray repeats the pending calls, in any order.
-        if publisher == self._publisher and version <= self._version:
-            return
-        self._publisher, self._version, self._refs = publisher, version, refs
-        self._serial += 1
-        mine = self._serial
-        async with self._changed:
-            self._changed.notify_all()
-            # Pending until then, so that Ray repeats it if this actor is restarted without its contents.
-            await self._changed.wait_for(lambda: self._serial != mine)
-
-    async def newer_than(self, version: int, timeout_s: float) -> tuple[int, list[Any]] | None:
-        """Waits for a version above `version`; returns the newest (version, [reference]), or None after `timeout_s`."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                async with self._changed:
-                    await self._changed.wait_for(lambda: self._version > version)
-        except TimeoutError:
-            return None
-        return self._version, self._refs
-
-
-def start_param_store(node: str) -> Any:
-    """Starts the store on the node with this id, the driver's; returns its Ray handle."""
-    return start_lasting(ParamStore, node, max_concurrency=MAX_READERS)
 
 
 class RayParamSink:

@@ -15,11 +15,11 @@ from podzero.config import Experiment
 from podzero.files.storage import StorageError
 from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import Checkpoint
-from podzero.runtime.cluster.directory import start_directory
 from podzero.runtime.cluster.placement import MEMORY, Node
 from podzero.runtime.cluster.preflight import RUN_VARIABLE
 from podzero.runtime.cluster.ray_cluster import Bundle, Cluster, PlacementGroup
 from podzero.runtime.cluster.remote import STOP_TIMEOUT_S, RemoteActor
+from podzero.runtime.cluster.services import start_directory, start_param_store
 from podzero.runtime.failures import SHARD, Failures
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport
 from podzero.runtime.nodes import RunNodes
@@ -88,8 +88,6 @@ class Supervisor:
           NodesAbsent: nodes did not join in time; the message names them.
           ClusterError, WorkerDied: a worker could not be built; no worker is left running.
         """
-        from podzero.runtime.params import start_param_store  # imports JAX, for which a command need not wait
-
         folder = checkpoint.folder if checkpoint else None
         # The new run id marks all earlier processes as stale. A new directory and a new store keep the processes of
         # this start from finding the addresses and parameters of earlier ones.

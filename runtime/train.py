@@ -15,10 +15,10 @@ from typing import NamedTuple
 from podzero.config import ChanceGameConfig, Experiment, GameConfig, Layers, OwnGameConfig
 from podzero.core.errors import ConfigError
 from podzero.files.workdir import Workdir
-from podzero.runtime.cluster.directory import lock_run
 from podzero.runtime.cluster.preflight import RUN_VARIABLE
 from podzero.runtime.cluster.ray_cluster import connect
 from podzero.runtime.cluster.remote import current_node_id
+from podzero.runtime.cluster.services import lock_run
 from podzero.runtime.failures import first_start
 from podzero.runtime.monitoring.log_file import log_to_file
 from podzero.runtime.monitoring.terminal import TerminalView

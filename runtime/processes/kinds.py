@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from podzero.config import Experiment
 from podzero.core.protocols import ParamSource, Report, with_metrics
 from podzero.runtime.checkpoints import SavedShard
-from podzero.runtime.cluster.directory import keep_announced, tell
 from podzero.runtime.cluster.remote import own_address
+from podzero.runtime.cluster.services import keep_announced, tell
 from podzero.runtime.processes.process import Parameters, Process, Replay, Runnable, Servers, Snapshots, own_devices
 
 if TYPE_CHECKING:

@@ -65,7 +65,7 @@ def make_supervisor(monkeypatch, tmp_path, experiment):
     monkeypatch.setattr(supervisor, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(supervisor, "STOP_TIMEOUT_S", 0.1)
     monkeypatch.setattr(supervisor, "start_directory", lambda node: f"the directory on {node}")
-    monkeypatch.setattr("podzero.runtime.params.start_param_store", lambda node: object())
+    monkeypatch.setattr(supervisor, "start_param_store", lambda node: object())
 
     def make(*nodes, joined=True, stopping=None, **sections):
         cluster = FakeCluster(*nodes, joined=joined)

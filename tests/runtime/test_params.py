@@ -12,13 +12,12 @@ import pytest
 
 from podzero.core.errors import ClusterError
 from podzero.runtime.cluster.remote import current_node_id
+from podzero.runtime.cluster.services import ParamStore, start_param_store
 from podzero.runtime.params import (
     MAX_PENDING,
     LocalParams,
-    ParamStore,
     RayParamSink,
     RayParamSource,
-    start_param_store,
 )
 
 SOON = 0.01

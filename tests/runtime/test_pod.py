@@ -16,7 +16,7 @@ from podzero.evaluation.evaluate import evaluate
 from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.cluster.ray_cluster import connect
-from podzero.runtime.params import start_param_store
+from podzero.runtime.cluster.services import start_param_store
 from podzero.runtime.train import train
 
 SLICE = (

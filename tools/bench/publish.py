@@ -24,6 +24,7 @@ from podzero.core.types import Params, Sample, StoredState, Versioned, Window
 from podzero.runtime.cluster.ray_cluster import Cluster, connect
 from podzero.runtime.cluster.ray_start import local_node
 from podzero.runtime.cluster.remote import STOP_TIMEOUT_S, Call, RemoteActor, current_node_id
+from podzero.runtime.cluster.services import start_param_store
 from podzero.tools.bench.measuring import BenchError
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def _published(experiment: Experiment) -> tuple[Any, RayParamSink, Params]:
 
     from podzero.envs import spec_of
     from podzero.networks import make_network
-    from podzero.runtime.params import RayParamSink, start_param_store
+    from podzero.runtime.params import RayParamSink
 
     store = start_param_store(current_node_id())
     network = make_network(experiment.network, spec_of(experiment.env))

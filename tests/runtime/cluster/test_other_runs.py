@@ -15,9 +15,9 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
 from podzero.core.errors import ClusterError
 from podzero.runtime.cluster import preflight
-from podzero.runtime.cluster.directory import lock_run
 from podzero.runtime.cluster.preflight import RUN_VARIABLE, end_stale_processes
 from podzero.runtime.cluster.ray_cluster import connect
+from podzero.runtime.cluster.services import lock_run
 
 
 @pytest.fixture

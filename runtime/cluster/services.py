@@ -1,11 +1,13 @@
-"""Two small Ray actors beside the driver: the directory of the run's servers, and the lock of the run.
+"""Small Ray actors on the driver's node: the directory, the parameter store, and the lock of the run.
 
-Servers announce their addresses to the directory, and other processes ask it. The lock keeps the drivers of a cluster
-that is shared from working in the same directory.
+Servers announce their addresses to the directory, and other processes ask it. The parameter store holds a reference to
+the newest parameters (`podzero.runtime.params`); its process needs no JAX. The lock keeps the drivers of a cluster that
+is shared from working in the same directory.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -25,6 +27,8 @@ ASK_EVERY_S = 2.0
 """Time between two updates of an `AddressBook`."""
 ANSWER_TIMEOUT_S = 20.0
 """Longest wait for the directory's answer: Ray may be restarting it."""
+MAX_READERS = 100_000
+"""Most requests to the parameter store that wait at the same time."""
 LOCK_NAME = "run"
 """Name of the actor that is the lock."""
 
@@ -135,6 +139,49 @@ class AddressBook:
             self._present, self._failure = present, None
             self._last |= present
             self._updated.notify_all()
+
+
+class ParamStore:
+    """Holds the newest (version, reference). A Ray asyncio actor; `start_param_store` starts it."""
+
+    def __init__(self) -> None:
+        self._publisher = ""
+        self._version = -1
+        self._refs: list[Any] = []
+        self._serial = 0
+        self._changed = asyncio.Condition()
+
+    async def hold(self, publisher: str, version: int, refs: list[Any]) -> None:
+        """Makes a publication, a list of one reference, the newest; returns once a newer one has replaced it.
+
+        A publisher's versions must increase; other calls are ignored. The first publication of a new publisher is
+        always accepted.
+        """
+        # After a restart Ray repeats the pending calls, in any order.
+        if publisher == self._publisher and version <= self._version:
+            return
+        self._publisher, self._version, self._refs = publisher, version, refs
+        self._serial += 1
+        mine = self._serial
+        async with self._changed:
+            self._changed.notify_all()
+            # Pending until then, so that Ray repeats it if this actor is restarted without its contents.
+            await self._changed.wait_for(lambda: self._serial != mine)
+
+    async def newer_than(self, version: int, timeout_s: float) -> tuple[int, list[Any]] | None:
+        """Waits for a version above `version`; returns the newest (version, [reference]), or None after `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                async with self._changed:
+                    await self._changed.wait_for(lambda: self._version > version)
+        except TimeoutError:
+            return None
+        return self._version, self._refs
+
+
+def start_param_store(node: str) -> Any:
+    """Starts the store on the node with this id, the driver's; returns its Ray handle."""
+    return start_lasting(ParamStore, node, max_concurrency=MAX_READERS)
 
 
 class _RunLock:
