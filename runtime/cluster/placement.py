@@ -88,32 +88,24 @@ def place(nodes: Sequence[Node], program: Iterable[Reservation], config: Cluster
     left = without_learner(nodes, hosts, learner.resources)
     candidates = without_learner(actor_nodes(nodes, config), hosts, learner.resources)
     shards = shard_nodes(candidates, replay)
-    _check_room(candidates, [row for row in rows.values() if not row.resources], shards, replay)
-    for row in rows.values():
-        room = sum(_processes_on(node, row.resources) for node in left)
-        if row.resources and room < row.needed:
-            raise MissingNodes(
-                f"the nodes have room for {room} of {row.needed} {row.plural} with {described(row.resources)} each "
-                f"beside the learner; add nodes, or lower {row.settings}"
-            )
-    return Placement(hosts, shards)
-
-
-def _check_room(
-    nodes: Sequence[Node], rows: Iterable[Reservation], shards: Sequence[Node], replay: Reservation
-) -> None:
-    """Raises `MissingNodes` if the shards and earlier kinds leave no room for the needed processes of a kind."""
     taken = added({}, shards, replay.cpus)
     beside = f"beside {len(shards)} replay shard(s) of {replay.cpus:g} CPUs (replay.cpus)"
-    for row in rows:
-        places = actor_places(nodes, taken, row.cpus, row.needed)
-        if len(places) < row.needed:
+    for row in rows.values():
+        if row.resources:
+            room = sum(_processes_on(node, row.resources) for node in left)
+            missing = f"{row.plural} with {described(row.resources)} each beside the learner"
+            nodes_have = "the nodes have"
+        else:
+            places = actor_places(candidates, taken, row.cpus, row.needed)
+            room, taken = len(places), added(taken, places, row.cpus)
+            missing = f"{row.plural} of {row.cpus:g} CPUs {beside}"
+            nodes_have = f"the nodes for actors have {sum(node.cpus for node in candidates):g} free CPUs,"
+            beside += f", {room} {row.plural}" if room else ""
+        if room < row.needed:
             raise MissingNodes(
-                f"the nodes for actors have {sum(node.cpus for node in nodes):g} free CPUs, room for {len(places)} of "
-                f"{row.needed} {row.plural} of {row.cpus:g} CPUs {beside}; add nodes, or lower {row.settings}"
+                f"{nodes_have} room for {room} of {row.needed} {missing}; add nodes, or lower {row.settings}"
             )
-        taken = added(taken, places, row.cpus)
-        beside += f", {len(places)} {row.plural}" if places else ""
+    return Placement(hosts, shards)
 
 
 def learner_nodes(nodes: Sequence[Node], config: ClusterConfig, driver_node: str) -> tuple[Node, ...]:

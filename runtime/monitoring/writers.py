@@ -223,13 +223,9 @@ class MlflowWriter:
     def _experiment_id(self, name: str) -> str:
         from mlflow.exceptions import MlflowException
 
-        found = self._client.get_experiment_by_name(name)
-        if found is not None:
-            return str(found.experiment_id)
         try:
             return str(self._client.create_experiment(name))
-        except MlflowException:
-            # Another run may have created it since.
+        except MlflowException:  # an earlier run has created it
             found = self._client.get_experiment_by_name(name)
             if found is None:
                 raise
