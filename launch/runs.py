@@ -64,11 +64,7 @@ class ListedRun(NamedTuple):
 
 
 def find_runs(root: Path) -> list[ListedRun]:
-    """The runs in `root` and its subdirectories, at most two levels deep, sorted by directory.
-
-    Raises:
-      WorkdirError: there is no such directory.
-    """
+    """The runs in `root` and its subdirectories, at most two levels deep, sorted by directory."""
     refuse_url(root)
     if not root.is_dir():
         raise WorkdirError(f"no such directory: {root}; name the one that contains your runs")
@@ -121,11 +117,7 @@ def status(
 
 
 def watch_status(workdir: Workdir, every_s: float = REFRESH_S) -> Iterator[StoredStatus]:
-    """Yields the status of a run every `every_s` seconds, and once more after its process has ended.
-
-    Raises:
-      WorkdirError: there is no run, or it has no status.
-    """
+    """Yields the status of a run every `every_s` seconds, and once more after its process has ended."""
     while (found := read_status(workdir)).alive:
         yield found
         time.sleep(every_s)

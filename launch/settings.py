@@ -40,11 +40,7 @@ def settings(
 
 
 def settings_page(section: str | None = None) -> str:
-    """The settings of all sections or of one, as Markdown.
-
-    Raises:
-      ConfigError: there is no such section.
-    """
+    """The settings of all sections or of one, as Markdown."""
     schema = Experiment.model_json_schema()
     fields = schema["properties"]
     sections = {name: field for name, field in fields.items() if _models(field)}

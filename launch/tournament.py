@@ -87,11 +87,7 @@ def tournament(
 
 
 def parse_anchors(given: Sequence[str]) -> dict[str, float]:
-    """Parses ratings given as `WHO=ELO`.
-
-    Raises:
-      ConfigError: a rating has another form, or a player has two.
-    """
+    """Parses ratings given as `WHO=ELO`."""
     anchors: dict[str, float] = {}
     for text in given:
         name, _, elo = text.rpartition("=")

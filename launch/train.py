@@ -115,9 +115,6 @@ def own_packages(requirements: Iterable[str], joins: bool, installs: bool) -> tu
       requirements: what `--with` names.
       joins: whether the run joins a Ray cluster.
       installs: whether podzero installs the environments of its nodes (`cluster.install_environment`).
-
-    Raises:
-      ConfigError: podzero installs no environment, or a requirement is none or not met on this machine.
     """
     return tuple(_pinned(text, joins, installs) for text in requirements)
 
@@ -267,11 +264,7 @@ def _check_made(experiment: Experiment) -> None:
 
 
 def check_parts(experiment: Experiment) -> None:
-    """Makes the parts of an experiment on this machine's CPUs; each package checks what the user gives it.
-
-    Raises:
-      ConfigError: a part cannot be made, or violates its contract.
-    """
+    """Makes the parts of an experiment on this machine's CPUs; each package checks what the user gives it."""
     restore_path()
     os.environ["JAX_PLATFORMS"] = "cpu"
     from podzero.actors.build import check_own_search

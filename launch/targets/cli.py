@@ -13,8 +13,7 @@ import typer
 from podzero.config import FOR_SLICES, Experiment, load
 from podzero.core.errors import ConfigError
 from podzero.files.workdir import refuse_url
-from podzero.launch.targets.perform import perform, script, take_down
-from podzero.launch.targets.plan import MOUNT, Plan, Site, check, name_of
+from podzero.launch.targets.plan import MOUNT, Plan, Site, check, name_of, perform, script, take_down
 from podzero.tools.commands.options import Config, Env, Overrides, read_env
 from podzero.tools.commands.trust import approve_code
 from podzero.tools.compile.waiting import rates
@@ -151,9 +150,6 @@ def confirm(experiment: Experiment, yes: bool) -> bool:
     Args:
       experiment: the experiment to launch.
       yes: whether the user has confirmed with `--yes`.
-
-    Raises:
-      ConfigError: there is no terminal to ask on.
     """
     doubts = " ".join(_doubts(experiment))
     if yes or not doubts:

@@ -39,11 +39,7 @@ SHARE_OF_HOST = 0.75
 
 
 def plan(experiment: Experiment, site: Site) -> Plan:
-    """The plan for launching `experiment`.
-
-    Raises:
-      ConfigError: no slice is set, or an actor does not fit on a worker.
-    """
+    """The plan for launching `experiment`."""
     name, workdir = name_of(experiment), workdir_of(experiment, site)
     pool, hosts = cpu_pool(experiment, site.worker_cpus), tpu_hosts(experiment)
     things = [

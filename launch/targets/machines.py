@@ -77,11 +77,7 @@ class TpuHosts(NamedTuple):
 
     @property
     def runtime(self) -> str:
-        """The runtime version of the slice's TPU VMs.
-
-        Raises:
-          ConfigError: the TPU API does not have this generation.
-        """
+        """The runtime version of the slice's TPU VMs."""
         if self.generation.runtime is None:
             raise ConfigError(
                 f"Google's TPU API has no {self.slice.chip.name} (cluster.slice={self.slice.short_name}); "
@@ -115,11 +111,7 @@ class Pool(NamedTuple):
 
 
 def tpu_hosts(experiment: Experiment) -> TpuHosts:
-    """The machines of the slice on which `experiment` trains.
-
-    Raises:
-      ConfigError: the experiment names no slice.
-    """
+    """The machines of the slice on which `experiment` trains."""
     wanted = experiment.cluster.tpu
     if wanted is None:
         raise ConfigError(
@@ -133,11 +125,7 @@ def tpu_hosts(experiment: Experiment) -> TpuHosts:
 
 
 def cpu_pool(experiment: Experiment, cpus: int) -> Pool:
-    """The workers of `cpus` CPUs each that actors, reanalysers, evaluator and replay need.
-
-    Raises:
-      ConfigError: an actor does not fit on one worker.
-    """
+    """The workers of `cpus` CPUs each that actors, reanalysers, evaluator and replay need."""
     actors = experiment.actors
     per_worker = int(cpus // actors.cpus)
     if per_worker < 1:

@@ -38,11 +38,7 @@ _NO_RUN_FAILURE = (
 
 
 def plan(experiment: Experiment, site: Site) -> Plan:
-    """The plan for launching `experiment`.
-
-    Raises:
-      ConfigError: no slice is set, or its hosts cannot hold the actors and replay.
-    """
+    """The plan for launching `experiment`."""
     hosts = tpu_hosts(experiment)
     _check_room(experiment, hosts)
     cluster = experiment.cluster.model_copy(update={"actors_on_tpu_hosts": True})

@@ -46,12 +46,7 @@ def bench(
 
 
 def run_stage(stage: str, config: str, overrides: list[str], seconds: float, verbose: bool) -> dict[str, Any]:
-    """Measures a stage and returns its figures; the arguments are those of `bench`.
-
-    Raises:
-      ConfigError: the experiment or a setting does not exist, or the stage does not apply to the experiment.
-      BenchError: a process of the bench ended or did not answer in time.
-    """
+    """Measures a stage and returns its figures; the arguments are those of `bench`."""
     for override in overrides:
         _check_setting(override, stage)
     experiment = load(config, overrides)
