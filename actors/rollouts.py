@@ -15,18 +15,12 @@ import jax
 import jax.numpy as jnp
 
 from podzero.actors.core import SelfPlayCore, SelfPlayState
-from podzero.actors.targets import Plies, Targets, outcome_classes, targets_of
+from podzero.actors.targets import Plies, Targets, ends, outcome_classes, targets_of
 from podzero.config import Experiment
 from podzero.core.errors import ConfigError
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState, Move, Params, Sample, StoredState
 from podzero.envs import pack_states
-
-
-def ends(done: jax.Array) -> jax.Array:
-    """The row in which the game of each position ends, `[H, B]` int32; H if it is unfinished."""
-    rows = jnp.arange(len(done), dtype=jnp.int32)[:, None]
-    return jax.lax.cummin(jnp.where(done, rows, len(done)), axis=0, reverse=True)
 
 
 class History(NamedTuple):
@@ -118,7 +112,7 @@ class RolloutCore:
         assert history.plies.done.shape == (self._rows, self._config.games)
         targets = targets_of(history.plies, self._config, self._discount, self._env.spec.values)
         # Only the games that end in the newest T rows: the program before has given out those that ended earlier.
-        end = ends(history.plies.done)
+        end, _ = ends(history.plies)
         over = (end >= self._rows - self._moves) & (end < self._rows)
         until = jnp.cumsum(over.reshape(-1), dtype=jnp.int32)
         played = Played(

@@ -12,9 +12,6 @@ import numpy as np
 from podzero.config import ActorsConfig
 from podzero.core.types import Array
 
-_Later = tuple[Any, Any, Any, Any]
-"""The rest of B games: outcome and lambda-return for each player, `[P, B]`, whether a limit ends it, and its plies."""
-
 
 class Plies(NamedTuple):
     """What targets are made from: one ply of B games, or the H rows of a history. Games are the last axis."""
@@ -69,40 +66,56 @@ def targets_of(plies: Plies, config: ActorsConfig, discount: float, values: int 
     assert plies.value.shape == plies.player.shape == (rows, batch)
     assert players == max(2, values)
     # The recursion keeps the returns of all players, since any of them may move next.
-    mine = xp.arange(players)[:, None] == plies.player[:, None]
+    mine = xp.arange(players)[:, None] == plies.player[:, None]  # [H, P, B]
     value = xp.where(mine, plies.value[:, None], -plies.value[:, None])
     cut = plies.done & plies.truncated
     # A truncated game has no outcome: the root value of its last position replaces the rewards that would follow.
     rewards = xp.where(cut[:, None], value, plies.rewards)
 
-    def step(later: _Later, ply: Sequence[Any]) -> tuple[_Later, _Later]:
-        reward, value, done, cut = ply
-        # Backwards in time: `done` keeps what follows in the column, the next game, out of this one.
-        outcome, bootstrap, truncated, left = (xp.where(done, xp.zeros_like(leaf), leaf) for leaf in later)
-        outcome, returns = reward + discount * outcome, reward + discount * bootstrap
-        bootstrap = (1.0 - config.td_lambda) * value + config.td_lambda * returns
-        truncated, left = truncated | cut, left + 1
-        return (outcome, bootstrap, truncated, left), (outcome, returns, truncated, left)
+    def returns(td_lambda: float) -> Any:
+        """The lambda-returns of all players, `[H, P, B]`."""
 
-    none = xp.zeros_like(rewards[0])
-    start = (none, none, xp.zeros_like(cut[0]), xp.zeros_like(plies.player[0], dtype=np.int32))
-    scan = _scan if xp is np else jax.lax.scan
-    outcomes, returns, truncated, left = scan(step, start, (rewards, value, plies.done, cut), reverse=True)[1]
-    # From the player to move on, in the order of the players' numbers.
-    order = (plies.player[:, None] + xp.arange(players)[:, None]) % players
-    outcomes, returns = (xp.take_along_axis(each, order, axis=1) for each in (outcomes, returns))
+        def step(later: Any, ply: Sequence[Any]) -> tuple[Any, Any]:
+            reward, value, done = ply
+            # Backwards in time: `done` keeps what follows in the column, the next game, out of this one.
+            now = reward + discount * xp.where(done, np.float32(0.0), later)
+            return (now if td_lambda == 1.0 else (1.0 - td_lambda) * value + td_lambda * now), now
+
+        scan = _scan if xp is np else jax.lax.scan
+        return scan(step, xp.zeros_like(rewards[0]), (rewards, value, plies.done), reverse=True)[1]
+
+    def own(each: Any) -> Any:
+        """`[H, B]`, of the player to move."""
+        return xp.sum(xp.where(mine, each, np.float32(0.0)), axis=1)
+
+    outcomes = returns(1.0)
+    lambda_return = own(outcomes if config.td_lambda == 1.0 else returns(config.td_lambda))
+    if values > 1:
+        # The players' numbers, from the player to move on.
+        order = (plies.player[:, None] + xp.arange(players)[:, None]) % players
+        target = xp.clip(xp.take_along_axis(outcomes, order, axis=1), -1.0, 1.0)
+    else:
+        target = value_targets(lambda_return, plies.value, config.root_value_weight, xp)
+    end, truncated = ends(plies, xp)
     next_action, next_player = (xp.roll(leaf, -1, axis=0) for leaf in (plies.action, plies.player))
     return Targets(
-        value=xp.clip(outcomes, -1.0, 1.0)
-        if values > 1
-        else value_targets(returns[:, 0], plies.value, config.root_value_weight, xp),
-        outcome=outcomes[:, 0],
-        lambda_return=returns[:, 0],
+        value=target,
+        outcome=own(outcomes),
+        lambda_return=lambda_return,
         truncated=truncated,
-        moves_left=xp.where(truncated, -1, left),
+        moves_left=xp.where(truncated, -1, end - xp.arange(rows, dtype=np.int32)[:, None] + 1),
         # A reply only if the opponent takes it: some games let a player move twice in a row.
         reply=xp.where(~plies.done & (next_player != plies.player), next_action, -1),
     )
+
+
+def ends(plies: Plies, xp: Any = jnp) -> tuple[Any, Any]:
+    """The row in which each position's game ends, `[H, B]` int32 (H if it is unfinished), and whether by a limit."""
+    rows = len(plies.done)
+    # Both in one number, so that one running minimum finds them, without a gather, which is slow on TPUs.
+    coded = xp.where(plies.done, 2 * xp.arange(rows, dtype=np.int32)[:, None] + plies.truncated, np.int32(2 * rows))
+    found = np.minimum.accumulate(coded[::-1])[::-1] if xp is np else jax.lax.cummin(coded, axis=0, reverse=True)
+    return found // 2, found % 2 == 1
 
 
 def value_targets(returns: Array, root_values: Array, root_value_weight: float, xp: Any = np) -> Any:
@@ -120,10 +133,10 @@ def outcome_classes(outcome: Array, truncated: Array, xp: Any = np) -> Any:
 
 
 def _scan(step: Callable[[Any, Any], Any], carry: Any, xs: Sequence[Any], reverse: bool) -> tuple[Any, Any]:
-    """`jax.lax.scan` in NumPy, backwards."""
+    """`jax.lax.scan` in NumPy, backwards, for steps with one result."""
     assert reverse
     rows = []
-    for index in reversed(range(len(xs[0]))):
-        carry, row = step(carry, [x[index] for x in xs])
+    for x in zip(*(x[::-1] for x in xs), strict=True):
+        carry, row = step(carry, x)
         rows.append(row)
-    return carry, tuple(np.stack(column[::-1]) for column in zip(*rows, strict=True))
+    return carry, np.stack(rows[::-1])

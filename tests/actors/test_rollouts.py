@@ -9,8 +9,7 @@ import pytest
 
 from podzero.actors import RolloutCore, SelfPlayCore
 from podzero.actors.assembly import GameAssembler
-from podzero.actors.rollouts import ends
-from podzero.actors.targets import Plies, targets_of
+from podzero.actors.targets import Plies, ends, targets_of
 from podzero.config import ActorsConfig, Experiment
 from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec, SearchResult
@@ -134,7 +133,11 @@ def test_targets_are_those_of_the_host(td_lambda, weight, discount):
             np.testing.assert_allclose(getattr(found, name)[rows, column], wanted[:, 0], atol=1e-6, err_msg=name)
 
 
-def test_positions_know_where_their_game_ends():
-    """Two games in the first column; the one in the second is unfinished."""
-    done = jnp.array([[False, False], [True, False], [False, False], [True, False]])
-    np.testing.assert_array_equal(ends(done), [[1, 4], [1, 4], [3, 4], [3, 4]])
+def test_positions_know_where_their_game_ends_and_how():
+    """Two games in the first column, of which a limit ends the second; the one in the second column is unfinished."""
+    done = np.array([[False, False], [True, False], [False, False], [True, False]])
+    limit = np.array([[False, False], [False, False], [False, False], [True, False]])
+    for xp in (np, jnp):
+        end, truncated = ends(Plies(None, None, None, None, xp.asarray(done), xp.asarray(limit)), xp)
+        np.testing.assert_array_equal(end, [[1, 4], [1, 4], [3, 4], [3, 4]])
+        np.testing.assert_array_equal(truncated[:, 0], [False, False, True, True])
