@@ -38,7 +38,8 @@ SIDES: dict[str, tuple[str, str]] = {
 class PlayableGame:
     """A game as a list of moves, of which the first `ply` lead to the position shown.
 
-    All properties and methods refer to the position shown. Playing a move shows the position after it.
+    All properties and methods refer to the position shown. Playing a move shows the position after it. Moves that are
+    unknown or illegal raise `NotationError`.
 
     Args:
       env: the game.
@@ -60,15 +61,7 @@ class PlayableGame:
         self._positions = [self.beginning]
 
     def restart(self, moves: Iterable[int | str] = (), state: EnvState | None = None) -> None:
-        """Starts a new game and plays `moves`.
-
-        Args:
-          moves: actions or names.
-          state: the state to start from; None starts from the initial state.
-
-        Raises:
-          NotationError: a move is illegal; the moves before it have been played.
-        """
+        """Starts a new game from `state`, or the initial one, and plays `moves` up to the first that is illegal."""
         start = self.beginning if state is None else self._position(state)
         self.moves, self._positions, self.ply = [], [start], 0
         for number, move in enumerate(moves):
@@ -177,11 +170,7 @@ class PlayableGame:
         return names
 
     def action(self, name: str) -> int:
-        """The legal action called `name`.
-
-        Raises:
-          NotationError: no move has this name, it is illegal, or the game is over.
-        """
+        """The legal action called `name`."""
         if self.over:
             raise NotationError(f"'{name}': the game is over: {self.result}")
         action = self.notation.action(self.state, name)
@@ -190,21 +179,13 @@ class PlayableGame:
         return action
 
     def read(self, text: str) -> list[int]:
-        """Converts names of moves from the initial state, separated by spaces or commas, to actions.
-
-        Raises:
-          NotationError: a name is unknown or a move is illegal.
-        """
+        """Converts names of moves from the initial state, separated by spaces or commas, to actions."""
         line = self.copy()
         line.restart(names_in_text(text))
         return line.moves
 
     def play(self, move: int | str) -> None:
-        """Plays an action, given by number or name, and drops the moves that followed the position shown.
-
-        Raises:
-          NotationError: the move is illegal or unknown, or the game is over.
-        """
+        """Plays an action, given by number or name, and drops the moves that followed the position shown."""
         action = self.action(move) if isinstance(move, str) else int(move)
         if self.over:
             raise NotationError(f"move {action}: the game is over: {self.result}")

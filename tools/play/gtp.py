@@ -178,13 +178,13 @@ class GtpServer:
         self._lost_turns = {True: 0, False: 0}
         self._clocks = {True: GtpClock(), False: GtpClock()}
         self._incoming: Queue[str | End] = Queue()
-        self._commands: dict[str, Callable[[list[str]], str]] = {
+        self._commands: dict[str, Callable[[list[str]], str | None]] = {
             "protocol_version": lambda _: "2",
             "name": lambda _: f"podzero {self._who}",
             "version": lambda _: version("podzero"),
             "known_command": lambda words: str(word_at(words, 0, "a command") in {*self._commands, *ANALYSES}).lower(),
             "list_commands": lambda _: "\n".join(sorted([*self._commands, *ANALYSES])),
-            "quit": lambda _: "",
+            "quit": lambda _: None,
             "boardsize": self._boardsize,
             "clear_board": self._clear,
             "komi": self._set_komi,
@@ -233,7 +233,7 @@ class GtpServer:
                 return
             if command.name not in self._commands:
                 raise GtpError("unknown command")
-            self._write(str(GtpAnswer(command.number, self._commands[command.name](command.arguments))))
+            self._write(str(GtpAnswer(command.number, self._commands[command.name](command.arguments) or "")))
         except (GtpError, NotationError) as error:
             self._write(str(GtpAnswer(command.number, str(error), failed=True)))
         except Exception as error:
@@ -251,17 +251,16 @@ class GtpServer:
             return f"\n{fen_of(game.state, CHESS_SIZES[name])}"
         return f"\n{board_text(game).plain}"
 
-    def _boardsize(self, words: list[str]) -> str:
+    def _boardsize(self, words: list[str]) -> None:
         size, spec = whole_at(words, 0, "a size"), self._game.env.spec
         if size != spec.observation_shape[0]:
             raise GtpError("unacceptable size")
-        return self._clear([])
+        self._clear([])
 
-    def _clear(self, _: list[str]) -> str:
+    def _clear(self, _: list[str]) -> None:
         self._game.restart()
         self._undoable.clear()
         self._lost_turns = {True: 0, False: 0}
-        return ""
 
     def _handicap(self, words: list[str], fewer: bool = False) -> str:
         """Places a fixed handicap; with `fewer`, as many stones as it has at most if more are asked for."""
@@ -272,12 +271,11 @@ class GtpServer:
             raise GtpError(f"invalid number of stones: a board of this size has {f'2 to {most}' if most else 'none'}")
         return self._place(points)
 
-    def _set_free_handicap(self, words: list[str]) -> str:
+    def _set_free_handicap(self, words: list[str]) -> None:
         self._go_size()
         if len(words) < 2:
             raise GtpError("syntax error: expected at least two points")
         self._place(words)
-        return ""
 
     def _go_size(self) -> int:
         spec = self._game.env.spec
@@ -303,7 +301,7 @@ class GtpServer:
         self._undoable.clear()
         return " ".join(points)
 
-    def _set_komi(self, words: list[str]) -> str:
+    def _set_komi(self, words: list[str]) -> None:
         komi = number_at(words, 0, "a komi")
         if self._knows_komi and isinstance(self._game.env, Go):
             try:
@@ -311,7 +309,6 @@ class GtpServer:
             except ValueError as error:
                 raise GtpError(f"unacceptable {error}") from None
         self._komi = komi
-        return ""
 
     def _root(self, forbidden: np.ndarray[Any, Any] | None = None) -> Root:
         """The position to search, with the controller's komi if the search knows it."""
@@ -320,17 +317,16 @@ class GtpServer:
             position = position._replace(state=with_komi(position.state, np.asarray(self._komi)))
         return Root.of(position, forbidden)
 
-    def _play(self, words: list[str]) -> str:
+    def _play(self, words: list[str]) -> None:
         first, name = colour_of(words), word_at(words, 1, "a move")
         # Some controllers report a resignation as a move; the position stays.
         if name.lower() == "resign":
-            return ""
+            return
         with self._turn_of(first):
             try:
                 self._move(name)
             except NotationError as error:
                 raise GtpError(f"illegal move: {error}") from None
-        return ""
 
     @contextmanager
     def _turn_of(self, first: bool) -> Iterator[PlayableGame]:
@@ -400,12 +396,11 @@ class GtpServer:
         self._lost_turns[first] = self._lost_turns[first] + 1 if lost else 0
         return self._lost_turns[first] >= RESIGN_TURNS
 
-    def _undo(self, _: list[str]) -> str:
+    def _undo(self, _: list[str]) -> None:
         if not self._undoable:
             raise GtpError("cannot undo")
         self._game.take_back(self._game.ply - self._undoable.pop())
         self._lost_turns = {True: 0, False: 0}
-        return ""
 
     def _final_score(self, _: list[str]) -> str:
         """The score of Go, such as `B+3.5`, or the winner of other games; `0` for a draw."""
@@ -420,14 +415,13 @@ class GtpServer:
         margin = f"{abs(lead):g}" if isinstance(game.env, Go) else ""
         return "0" if lead == 0 else f"{'B' if lead > 0 else 'W'}+{margin}"
 
-    def _time_settings(self, words: list[str]) -> str:
+    def _time_settings(self, words: list[str]) -> None:
         main, period = (number_at(words, i, "three numbers") for i in range(2))
         stones = whole_at(words, 2, "three numbers")
         for clock in self._clocks.values():
             clock.settings(main, period, stones)
-        return ""
 
-    def _kgs_time_settings(self, words: list[str]) -> str:
+    def _kgs_time_settings(self, words: list[str]) -> None:
         kind = word_at(words, 0, "a kind of time").lower()
         if kind not in _KGS:
             raise GtpError(f"syntax error: expected {', '.join(_KGS)}")
@@ -436,12 +430,10 @@ class GtpServer:
         stones = whole_at(words, 3, "stones") if kind == "canadian" else int(kind == "byoyomi")
         for clock in self._clocks.values():
             clock.settings(main, period, stones)
-        return ""
 
-    def _time_left(self, words: list[str]) -> str:
+    def _time_left(self, words: list[str]) -> None:
         first = colour_of(words)
         self._clocks[first].left(number_at(words, 1, "seconds"), whole_at(words, 2, "stones"))
-        return ""
 
     def _analyze(self, command: GtpCommand) -> None:
         """Writes a search's result so far in each interval, until another command arrives."""

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 from nicegui import run, ui
-from nicegui.events import KeyEventArguments, MouseEventArguments
+from nicegui.events import KeyEventArguments, MouseEventArguments, ValueChangeEventArguments
 
 from podzero.core.protocols import Env
 from podzero.core.types import SearchedNodes
 from podzero.envs.notation import NotationError, names_in_text
-from podzero.evaluation.games import KeptGame, PlayedGame, game_title
+from podzero.evaluation.games import KeptGame, game_title
 from podzero.tools.play.drawing import Drawing, Square, drawing_of, last_squares
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.picture import MARGIN, BoardPicture, Marks, heat_of
@@ -96,7 +96,10 @@ class GamePage:
             entry = ui.input("move, or moves from the start").classes("grow").props("dense clearable")
             entry.on("keydown.enter", lambda: self._enter(entry))
         if self._kept:
-            choose_game(self._kept, self._load)
+            names = {number: f"{one.origin}: {game_title(one.game)}" for number, one in enumerate(self._kept)}
+            choice = ui.select(names, label="kept games", with_input=True, clearable=True)
+            choice.classes("w-full").props("dense")
+            choice.on_value_change(self._load)
 
     async def _click(self, event: MouseEventArguments) -> None:
         """Plays the move to the clicked square; in chess the first click chooses a piece."""
@@ -150,12 +153,12 @@ class GamePage:
         except NotationError as error:
             ui.notify(str(error), type="warning")
 
-    def _load(self, game: PlayedGame) -> None:
-        """Shows the start of a kept game."""
-        if self._busy:
+    def _load(self, event: ValueChangeEventArguments[int | None]) -> None:
+        """Shows the start of the kept game with a number."""
+        if self._busy or event.value is None:
             return
         try:
-            self._set_up(game.moves)
+            self._set_up(self._kept[event.value].game.moves)
         except NotationError as error:
             ui.notify(f"this is a game with other rules than {self._game.env.spec.name}: {error}", type="warning")
         self._show(0)
@@ -196,7 +199,10 @@ class GamePage:
         self._searched[ply] = found
         self._compared.clear()
         with self._compared:
-            compare(self._game, answers)
+            for name, other in answers.items():
+                if other is not None:
+                    value = "" if other.value is None else f", value {other.value:+.3f}"
+                    ui.label(f"{name}: {self._game.name(other.action)}{value}").classes("break-all")
         self._draw()
         return found
 
@@ -337,21 +343,6 @@ def choose_simulations(chosen: int, change: Callable[[int], None]) -> None:
             shown.set_text(f"{offered[int(index)]} simulations")
 
         slider.on_value_change(lambda event: choose(event.value))
-
-
-def choose_game(kept: Sequence[KeptGame], load: Callable[[PlayedGame], None]) -> None:
-    """A drop-down list of kept games, filtered by what the person types; calls `load` with the one chosen."""
-    names = {number: f"{one.origin}: {game_title(one.game)}" for number, one in enumerate(kept)}
-    choice = ui.select(names, label="kept games", with_input=True, clearable=True).classes("w-full").props("dense")
-    choice.on_value_change(lambda event: None if event.value is None else load(kept[event.value].game))
-
-
-def compare(game: PlayableGame, others: Mapping[str, Searched | None]) -> None:
-    """Lists the other players' moves and values in the position shown."""
-    for name, found in others.items():
-        if found is not None:
-            value = "" if found.value is None else f", value {found.value:+.3f}"
-            ui.label(f"{name}: {game.name(found.action)}{value}").classes("break-all")
 
 
 MOST_NODES = 200

@@ -86,8 +86,6 @@ class GymnasiumWatcher:
       env: the environment.
       simulations: simulations per step; None for the number used in training.
 
-    Raises:
-      ConfigError, WorkdirError, SnapshotError: the player cannot act there, or the environment cannot be rendered.
     """
 
     def __init__(self, who: str, env: GymnasiumConfig, simulations: int | None) -> None:
@@ -135,10 +133,7 @@ class GymnasiumWatcher:
 
 
 class SimulatorWatcher:
-    """Records a player in a single-player simulator: plays a game, then renders it move by move.
-
-    The arguments and errors are those of `GymnasiumWatcher`.
-    """
+    """Records a player in a single-player simulator, as `GymnasiumWatcher`: plays a game, then renders its moves."""
 
     def __init__(self, who: str, config: SimulatorConfig, simulations: int | None) -> None:
         self._env = make_env(config)
