@@ -15,8 +15,6 @@ from podzero.core.errors import ClusterError
 from podzero.evaluation.evaluate import evaluate
 from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import checkpoints
-from podzero.runtime.cluster.ray_cluster import connect
-from podzero.runtime.cluster.services import start_param_store
 from podzero.runtime.train import train
 
 SLICE = (
@@ -195,20 +193,8 @@ def test_a_host_of_the_slice_that_never_joins_is_named(pod, tmp_path, tiny, watc
         assert "waited 0.1 minutes (cluster.join_minutes)" in str(refused.value)
 
 
+@pytest.mark.slow
 def test_a_cluster_without_the_slice_says_what_it_has_instead(pod, tmp_path, tiny, watch):
     with joined(pod, [pod.add_cpus(2)]):
         with pytest.raises(ClusterError, match=r"v4-16 .* 2 hosts .* 4 chips .*no TPUs"):
             train(tiny(*SLICE, "cluster.join_minutes=0.05"), tmp_path, pod.address, watch())
-
-
-def test_the_parameter_store_runs_on_the_node_that_it_is_given(pod):
-    """Ray alone would choose any node, also one that preflight refused or that may be preempted."""
-    import ray
-    from ray._private.state import actors
-
-    with joined(pod, [pod.add_cpus(4), pod.add_cpus(4)]) as added, connect(pod.address, 0):
-        for node in added:
-            store = start_param_store(node.node_id)
-            ray.get(store.newer_than.remote(-1, 0.0), timeout=120)
-            assert actors(store._actor_id.hex())["Address"]["NodeID"] == node.node_id
-            ray.kill(store)

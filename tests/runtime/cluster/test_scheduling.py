@@ -9,6 +9,13 @@ import pytest
 
 from podzero.core.errors import ClusterError
 from podzero.runtime.cluster.ray_cluster import connect, resource_options
+from podzero.runtime.cluster.services import start_param_store
+
+
+@pytest.fixture
+def cluster(shared_cluster):
+    with connect(shared_cluster.address, 0) as cluster:
+        yield cluster
 
 
 def test_cpus_gpus_and_memory_are_options_of_their_own():
@@ -41,6 +48,18 @@ def test_a_bundle_with_gpus_cpus_memory_and_others_gives_them_to_its_process(sha
         cluster.reserve([node], {"GPU": 1.0}, 60).release()
 
 
+def test_the_parameter_store_runs_on_the_node_that_it_is_given(cluster):
+    """Ray alone would choose any node, also one that preflight refused or that may be preempted."""
+    import ray
+    from ray._private.state import actors
+
+    for node in cluster.nodes():
+        store = start_param_store(node.id)
+        ray.get(store.newer_than.remote(-1, 0.0), timeout=120)
+        assert actors(store._actor_id.hex())["Address"]["NodeID"] == node.id
+        ray.kill(store)
+
+
 RESERVE = """
 class Process:
     def __init__(self, name):
@@ -53,12 +72,6 @@ REQUEST = """
 for _ in range(2):  # the first request for these nodes withdraws the one before
     cluster.request_capacity([3.0, 64.0], frozenset(node.id for node in cluster.nodes()))
 """
-
-
-@pytest.fixture
-def cluster(shared_cluster):
-    with connect(shared_cluster.address, 0) as cluster:
-        yield cluster
 
 
 def await_value(expected, function, *arguments):
