@@ -29,7 +29,7 @@ from podzero.runtime.cluster.placement import (
 from podzero.runtime.cluster.preflight import Preflight
 from podzero.runtime.cluster.ray_cluster import Cluster
 from podzero.runtime.cluster.remote import START_TIMEOUT_S
-from podzero.runtime.program import program, reserved_cpus
+from podzero.runtime.program import CPU_ONLY, program, reserved_cpus
 from podzero.runtime.stopping import StopRequest
 
 log = logging.getLogger(__name__)
@@ -49,12 +49,12 @@ class NodesAbsent(ClusterError):
 class RunNodes:
     """The nodes that a run may use: all of a local cluster, or those of a joined one that pass the preflight check."""
 
-    def __init__(self, cluster: Cluster, experiment: Experiment, home: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, cluster: Cluster, experiment: Experiment, home: str) -> None:
         self._cluster = cluster
         self._experiment = experiment
         self._program = program(experiment)
         self._home = home
-        self._preflight = Preflight(cluster, environment)
+        self._preflight = Preflight(cluster, CPU_ONLY)
         self._learner: Sequence[Node] = ()
 
     def wait(self, stopping: StopRequest) -> Placement:

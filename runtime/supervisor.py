@@ -24,7 +24,7 @@ from podzero.runtime.failures import SHARD, Failures
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport
 from podzero.runtime.nodes import RunNodes
 from podzero.runtime.processes.process import RunContext, hosted
-from podzero.runtime.program import CPU_ONLY, Kind, program, start_order
+from podzero.runtime.program import Kind, program, start_order
 from podzero.runtime.stopping import StopRequest
 from podzero.runtime.workers import LearnerGroup, Worker, WorkerGroup, await_end, last_reports
 
@@ -58,7 +58,7 @@ class Supervisor:
         """Monotonic time at which the nodes of the current workers had joined."""
         self._cluster = cluster
         self._stopping = stopping
-        self._nodes = RunNodes(cluster, experiment, home, CPU_ONLY)
+        self._nodes = RunNodes(cluster, experiment, home)
         self._home = home
         self._context = RunContext(experiment, workdir, run="", store=None, directory=None, secrets=dict(secrets))
         table = program(experiment)

@@ -22,7 +22,7 @@ TWO_HOSTS = {"cluster": {"hosts": 2}, "replay": {"shards": 2, "min_size": 8192}}
 @pytest.fixture
 def make_nodes(experiment):
     def make(nodes, **sections):
-        return RunNodes(nodes, experiment(**sections), nodes.listed[0].id, {})
+        return RunNodes(nodes, experiment(**sections), nodes.listed[0].id)
 
     return make
 
