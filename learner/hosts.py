@@ -25,6 +25,8 @@ from podzero.files.changes import differences
 
 log = logging.getLogger(__name__)
 
+HOST_TIMEOUT_S = 60.0
+"""Time without a response from a learner host after which the others give up; JAX takes at least ten seconds."""
 BUSY_S = 600.0
 """Longest time between two signs of life of a host, which may be compiling or waiting for a checkpoint."""
 _SIGN_EVERY_S = 2.0
@@ -101,7 +103,7 @@ def join(membership: HostInfo, experiment: Experiment) -> HostSync:
             membership.rank,
             coordinator_bind_address=membership.coordinator,
             initialization_timeout=round(60 * experiment.cluster.join_minutes),
-            heartbeat_timeout_seconds=max(10, round(experiment.cluster.host_timeout_s)),
+            heartbeat_timeout_seconds=round(HOST_TIMEOUT_S),
         )
     except jax.errors.JaxRuntimeError as error:
         raise HostLost(
@@ -109,7 +111,7 @@ def join(membership: HostInfo, experiment: Experiment) -> HostSync:
             f"at {membership.coordinator} within {experiment.cluster.join_minutes:g} minutes "
             f"(cluster.join_minutes): {error}"
         ) from None
-    sync = MultiHost(membership, _client(), BUSY_S + experiment.cluster.host_timeout_s)
+    sync = MultiHost(membership, _client(), BUSY_S + HOST_TIMEOUT_S)
     sync.compare(experiment)
     return sync
 

@@ -89,9 +89,6 @@ class OwnGameConfig(_Undiscounted, OwnFile):
 
     name: str
     """The `file.py:Class` or `module:Class` of a `podzero.envs.JaxGame`. Files are found next to the experiment."""
-    sha256: str | None = None
-    """SHA-256 of the file. podzero fills it in when the experiment is read, and then refuses another file of this
-    name."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the class."""
 
@@ -131,20 +128,27 @@ class WrapperConfig(Section):
     """Keyword arguments of the class."""
 
 
-class GymnasiumConfig(OwnFile):
+class _HostConfig(OwnFile):
+    """Fields of all environments that run on the host."""
+
+    id: str
+    """The id that `gymnasium.make` takes, for example `CartPole-v1`."""
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of the game or environment."""
+    module: str | None = None
+    """A module, or the path of a Python file, that registers an id of gymnasium when it is imported."""
+    step_timeout_s: PositiveFloat = 60.0
+    """Time limit in seconds of a step or reset of all games or environments of a process, including the replacement of
+    failed ones. When it is exceeded, all of them are lost and begin anew."""
+    max_failures: PositiveInt = 100
+    """Failures in a row, without a completed game or episode in between, that an actor survives."""
+
+
+class GymnasiumConfig(_HostConfig):
     """A gymnasium environment, of which MuZero learns a model. It is never copied or reset to a state."""
 
     name: Literal["gymnasium"]
     """Selects this kind of environment."""
-    id: str
-    """The id that `gymnasium.make` takes, for example `CartPole-v1`."""
-    kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Keyword arguments of `gymnasium.make`."""
-    module: str | None = None
-    """A module, or the path of a Python file, that registers the id when it is imported."""
-    sha256: str | None = None
-    """SHA-256 of the file of `module`. podzero fills it in when the experiment is read, and then refuses another file
-    of this name."""
     wrappers: tuple[WrapperConfig, ...] = ()
     """Wrappers around each environment, innermost first."""
     vectorization: Literal["sync", "async", "own"] = "sync"
@@ -153,11 +157,6 @@ class GymnasiumConfig(OwnFile):
     # MuZero's discount in Atari (Schrittwieser et al. 2020).
     discount: Fraction = 0.997
     """Discount per step."""
-    step_timeout_s: PositiveFloat = 60.0
-    """Time limit in seconds of a step or reset of all environments of an actor, including the replacement of failed
-    ones. When it is exceeded, all of them are recreated."""
-    max_failures: PositiveInt = 100
-    """Failed steps in a row, without a completed episode in between, that an actor survives."""
 
     @property
     def title(self) -> str:
@@ -174,7 +173,7 @@ class GymnasiumConfig(OwnFile):
         return self
 
 
-class SimulatorConfig(OwnFile):
+class SimulatorConfig(_HostConfig):
     """A game or environment on the host whose clones the search steps through JAX callbacks."""
 
     name: Literal["simulator", "open_spiel", "pettingzoo", "gymnasium_simulator"]
@@ -182,13 +181,6 @@ class SimulatorConfig(OwnFile):
     id: str
     """For `simulator`, the `module:Class` or `file.py:Class` of a `podzero.envs.Simulator`. Otherwise the name of an
     OpenSpiel game, a module of `pettingzoo.classic` (for example `tictactoe_v3`), or a gymnasium id."""
-    sha256: str | None = None
-    """SHA-256 of the file of `id` or `module`. podzero fills it in when the experiment is read, and then refuses
-    another file of this name."""
-    kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Keyword arguments of the game or environment."""
-    module: str | None = None
-    """For `gymnasium_simulator`: a module, or the path of a Python file, that registers the id when it is imported."""
     # AlphaZero's limit in chess and shogi.
     max_plies: PositiveInt = 512
     """Plies after which a game is truncated: its value targets bootstrap from the last root value, and matches score it
@@ -197,10 +189,6 @@ class SimulatorConfig(OwnFile):
     """Discount per move."""
     reward_scale: PositiveFloat = 1.0
     """Factor applied to rewards. Choose it so that every discounted sum of rewards lies in [-1, 1]."""
-    step_timeout_s: PositiveFloat = 60.0
-    """Time limit in seconds of a step of all games of a process. When it is exceeded, these games are discarded."""
-    max_failures: PositiveInt = 100
-    """Failures in a row, without a completed game in between, that an actor survives."""
     # Eight searches with the defaults, 128 games and 32 simulations.
     kept_positions: PositiveInt = 32_768
     """Positions whose simulators a process caches; other positions are replayed from a cached one. A search visits

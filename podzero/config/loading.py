@@ -45,6 +45,7 @@ Old working directories hold all of them. A setting at its default changes nothi
 is refused."""
 FIXED: dict[str, Any] = {
     "checkpoint.keep": 2,
+    "cluster.host_timeout_s": 60.0,
     "env.build_timeout_s": 120.0,
     "metrics.tensorboard": True,
     "replay.warn_after_s": 30.0,

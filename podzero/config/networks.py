@@ -6,20 +6,21 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import Discriminator, Field, PositiveInt, Tag
+from pydantic import Discriminator, PositiveInt, Tag
 
 from podzero.config.section import OwnPart, Section, kind_by_name
 
-ComputeDtype = Annotated[
-    Literal["auto", "float32", "bfloat16"],
-    Field(
-        description="Dtype of the computation: `auto` is bfloat16 on accelerators and float32 on CPUs. "
-        "Parameters are always float32."
-    ),
-]
+
+class _NetworkConfig(Section):
+    """Fields of all networks."""
+
+    name: str
+    """The architecture."""
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Dtype of the computation: `auto` is bfloat16 on accelerators and float32 on CPUs. Parameters are float32."""
 
 
-class ResNetConfig(Section):
+class ResNetConfig(_NetworkConfig):
     """A residual tower (He et al. 2016) with policy and value heads."""
 
     name: Literal["resnet"] = "resnet"
@@ -30,7 +31,6 @@ class ResNetConfig(Section):
     """Residual blocks."""
     value_hidden: PositiveInt = 64
     """Width of the value head's hidden layer."""
-    compute_dtype: ComputeDtype = "auto"
     remat: bool = False
     """Rematerialization: the backward pass recomputes the activations inside each block instead of storing them."""
     auxiliary: bool = False
@@ -42,7 +42,7 @@ class ResNetConfig(Section):
     parameters then fit boards of any size."""
 
 
-class TransformerConfig(Section):
+class TransformerConfig(_NetworkConfig):
     """A transformer with one token per square of the board."""
 
     name: Literal["transformer"]
@@ -55,7 +55,6 @@ class TransformerConfig(Section):
     """Attention heads."""
     value_hidden: PositiveInt = 64
     """Width of the value head's hidden layer."""
-    compute_dtype: ComputeDtype = "auto"
     remat: bool = False
     """Rematerialization: the backward pass recomputes the activations inside each block instead of storing them."""
 
@@ -66,7 +65,7 @@ class TransformerConfig(Section):
         return self
 
 
-class MLPConfig(Section):
+class MLPConfig(_NetworkConfig):
     """A multilayer perceptron with policy and value heads, for vectors and small boards."""
 
     name: Literal["mlp"]
@@ -75,10 +74,9 @@ class MLPConfig(Section):
     """Width of each hidden layer."""
     layers: PositiveInt = 2
     """Hidden layers."""
-    compute_dtype: ComputeDtype = "auto"
 
 
-class _MuZeroConfig(Section):
+class _MuZeroConfig(_NetworkConfig):
     """Fields of all networks that learn a model (Schrittwieser et al. 2020)."""
 
     support: PositiveInt = 30
@@ -86,7 +84,6 @@ class _MuZeroConfig(Section):
     `-support**2` to `support**2`."""
     projection: PositiveInt = 128
     """Width of the projection for the consistency loss (Ye et al. 2021, EfficientZero)."""
-    compute_dtype: ComputeDtype = "auto"
 
     @property
     def bins(self) -> int:
@@ -126,20 +123,22 @@ class MuZeroResNetConfig(_MuZeroConfig):
     """Observations have the shape `[channels, height, width]`, for example stacked grey frames."""
 
 
-class OwnNetworkConfig(OwnPart):
+class OwnNetworkConfig(OwnPart, _NetworkConfig):
     """A network of your own, for games with known rules ([own_network.md](own_network.md)).
 
     All further fields are keyword arguments of the module or function.
     """
 
-    compute_dtype: ComputeDtype = "auto"
+    model_config = OwnPart.model_config
 
 
-class OwnModelConfig(_MuZeroConfig, OwnPart):
+class OwnModelConfig(OwnPart, _MuZeroConfig):
     """A network of your own that learns a model ([own_network.md](own_network.md#a-network-that-learns-a-model)).
 
     All further fields are keyword arguments of the module or function.
     """
+
+    model_config = OwnPart.model_config
 
     learns_model: Literal[True]
     """Distinguishes it from a network for games with known rules."""

@@ -113,8 +113,6 @@ class ClusterConfig(Section):
     host_resources: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Ray resources that each learner process reserves, for example `{GPU: 8}` or `{CPU: 16, memory: 64e9}`. By default
     all TPU chips of a host of `slice`."""
-    host_timeout_s: PositiveFloat = 60.0
-    """Seconds without a response from a learner host after which the other hosts give up."""
     actors_on_tpu_hosts: bool = False
     """Whether actors and replay shards may use the CPUs of TPU hosts too."""
     join_minutes: PositiveFloat = 15.0

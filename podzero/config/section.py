@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
+from typing import Annotated, Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
@@ -24,10 +24,11 @@ class Section(BaseModel):
 class OwnFile(Section):
     """A section that names code of the user's own, by an import path or as a file; a run keeps a copy of the file."""
 
-    if TYPE_CHECKING:
-        # Each kind declares both: fields of a base come first in files that are written.
-        name: str
-        sha256: str | None
+    name: str
+    """What it is."""
+    sha256: str | None = None
+    """SHA-256 of the file. podzero fills it in when the experiment is read, and then refuses another file of this
+    name."""
     _kept: Path | None = PrivateAttr(default=None)
 
     @property
@@ -80,9 +81,6 @@ class OwnPart(OwnFile):
 
     name: str
     """Where it is: `file.py:Name`, found next to the experiment or in the current folder, or `module:Name`."""
-    sha256: str | None = None
-    """SHA-256 of the file. podzero fills it in when the experiment is read, and then refuses another file of this
-    name."""
 
     @property
     def arguments(self) -> dict[str, Any]:

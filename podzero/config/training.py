@@ -44,15 +44,14 @@ class OptimizerConfig(_OptimizerConfig):
     """Weight decay of matrices and kernels: part of the gradient for `sgd`, decoupled for the others."""
 
 
-class OwnOptimizerConfig(_OptimizerConfig, OwnPart):
-    """An optimizer of your own or of any library ([own_parts.md](own_parts.md)).
+class OwnOptimizerConfig(OwnPart, _OptimizerConfig):
+    """An optimizer of your own or of any library ([own_parts.md](own_parts.md)): a function that returns an
+    `optax.GradientTransformation`.
 
     All further fields are keyword arguments of the function.
     """
 
-    name: str
-    """Where it is: `file.py:Name`, found next to the experiment or in the current folder, or `module:Name`. A function
-    that returns an `optax.GradientTransformation`."""
+    model_config = OwnPart.model_config
 
 
 AnyOptimizerConfig = Annotated[

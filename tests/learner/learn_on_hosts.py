@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 from conftest import SPEC, apply, init
 
+from podzero import learner
 from podzero.config import parse
 from podzero.core.types import Batch, Network, Sample
 from podzero.learner import HostInfo, Learner, join
 
 BATCH, STEPS = 16, 2
-HEARTBEAT_S = 10
-"""The shortest heartbeat timeout that JAX accepts."""
+learner.hosts.HOST_TIMEOUT_S = 10.0
 PRINTING = threading.Lock()
 
 
@@ -30,7 +30,7 @@ def experiment_of(hosts):
         "name": "hosts",
         "env": {"name": "tic_tac_toe"},
         "replay": {"shards": hosts, "min_size": 1024, "timeout_s": 60},
-        "cluster": {"hosts": hosts, "join_minutes": 2, "host_timeout_s": HEARTBEAT_S},
+        "cluster": {"hosts": hosts, "join_minutes": 2},
         "learner": {"batch_size": BATCH, "steps_per_dispatch": STEPS, "publish_every": 2 * STEPS, "augment": False},
     }
     return parse(tree, "test")

@@ -22,7 +22,6 @@ SLICE = (
     "replay.shards=2",
     "replay.tolerance=256",
     "cluster.join_minutes=5",
-    "cluster.host_timeout_s=20",
 )
 EMULATED = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
 
