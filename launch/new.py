@@ -216,17 +216,13 @@ def _gymnasium(identifier: str) -> tuple[EnvConfig, EnvSpec, int | None]:
 
 def _game(name: str) -> tuple[EnvConfig, EnvSpec, int | None]:
     """The section `env` of a game, its spec, and its largest number of plies."""
-    from podzero.config import (
-        JaxLibraryConfig,
-    )
     from podzero.envs import spec_of
 
     library, _, game = name.partition("/")
     section: EnvConfig
     if library in get_args(JaxLibrary) and game:
-        section, spec = _of_library(JaxLibraryConfig(name=library, id=game))  # type: ignore[arg-type]  # a JaxLibrary
-        return section, spec, spec.max_plies
-    if library in SIMULATORS and game:
+        section = _scaled(JaxLibraryConfig(name=library, id=game))  # type: ignore[arg-type]  # a JaxLibrary
+    elif library in SIMULATORS and game:
         section = SimulatorConfig(name=library, id=game)  # type: ignore[arg-type]  # one of SIMULATORS
     elif name in get_args(ChanceGame):
         section = ChanceGameConfig(name=name)  # type: ignore[arg-type]
@@ -240,16 +236,16 @@ def _game(name: str) -> tuple[EnvConfig, EnvSpec, int | None]:
     return section, spec, spec.max_plies
 
 
-def _of_library(section: JaxLibraryConfig) -> tuple[JaxLibraryConfig, EnvSpec]:
-    """The section, with a scale of rewards if they sum to more than 1, and its spec."""
+def _scaled(section: JaxLibraryConfig) -> JaxLibraryConfig:
+    """The section, with a scale of rewards if they sum to more than 1."""
     from podzero.envs import spec_of
 
     try:
-        return section, spec_of(section)
+        spec_of(section)
     except ConfigError:
         # Any other fault is raised again here.
-        spec = spec_of(section.model_copy(update={"reward_scale": 1e-6}))
-        if spec.max_plies is None:
+        plies = spec_of(section.model_copy(update={"reward_scale": 1e-6})).max_plies
+        if plies is None:
             raise
-        scaled = section.model_copy(update={"reward_scale": float(f"{1 / spec.max_plies:.3g}")})
-        return scaled, spec_of(scaled)
+        return section.model_copy(update={"reward_scale": float(f"{1 / plies:.3g}")})
+    return section

@@ -17,7 +17,7 @@ from podzero.config import load
 from podzero.files.workdir import Workdir
 from podzero.runtime.monitoring.status import RunStatus, write_status
 
-FAKE = Path(__file__).parents[1] / "fakes" / "fake_sweep_run.py"
+FAKE = Path(__file__).parents[2] / "fakes" / "fake_sweep_run.py"
 RATES = "learner.optimizer.learning_rate=0.25,0.5"
 
 
