@@ -117,7 +117,7 @@ def play(
         except ModuleNotFoundError as missing:
             raise ConfigError(f"the page needs {missing.name}: {how_to_install('web')}") from None
         address = free_address(page.host, page.port)
-        serve(env, players, simulations, address, _kept(page.kept, players), _own_picture(where))
+        serve(env, players, simulations, address, _kept(page.kept, players), _rendered_picture(where))
     else:
         TerminalGame(PlayableGame(env), players[who], simulations, int(second), Console()).run()
     return None
@@ -136,13 +136,13 @@ def _refuse(title: str, why: str, options: list[str], or_else: str = "") -> None
         raise ConfigError(f"{title} {why}: remove {' '.join([*options, or_else]).strip()}")
 
 
-def _own_picture(where: EnvConfig) -> Callable[[PlayableGame], str] | None:
+def _rendered_picture(where: EnvConfig) -> Callable[[PlayableGame], str] | None:
     if not isinstance(where, SimulatorConfig) or not renders(where):
         return None
     import_extra("PIL", "the picture of a game of your own")
-    from podzero.tools.play.picture import OwnPicture
+    from podzero.tools.play.picture import RenderedPicture
 
-    return OwnPicture(where)
+    return RenderedPicture(where)
 
 
 def _kept(folder: Path | None, players: Iterable[str]) -> list[KeptGame]:

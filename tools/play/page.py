@@ -31,7 +31,7 @@ class GamePage:
       players: searches by the name of their player. The first one plays, the others are compared with it.
       simulations: the initial number of simulations per search.
       kept: finished games to step through.
-      own_picture: draws the board without a margin and returns the image's address; None draws it here.
+      rendered_picture: draws the board without a margin and returns the image's address; None draws it here.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class GamePage:
         players: Mapping[str, PositionSearch],
         simulations: int,
         kept: Sequence[KeptGame] = (),
-        own_picture: Callable[[PlayableGame], str] | None = None,
+        rendered_picture: Callable[[PlayableGame], str] | None = None,
     ) -> None:
         self._game = PlayableGame(env)
         self._players = dict(players)
@@ -52,7 +52,7 @@ class GamePage:
         self._picture: BoardPicture | None = None
         self._drawing: Drawing | None = None
         self._busy = self._gone = False
-        self._kept, self._own_picture = kept, own_picture
+        self._kept, self._rendered_picture = kept, rendered_picture
         self._build()
 
     def _build(self) -> None:
@@ -271,7 +271,7 @@ class GamePage:
 
     def _draw_board(self, policy: Mapping[int, float]) -> None:
         game, drawing = self._game, self._drawing
-        own = None if self._own_picture is None else self._own_picture(game)
+        own = None if self._rendered_picture is None else self._rendered_picture(game)
         if drawing is None:
             if own is None:
                 ui.label(" ".join(game.names) or "no move yet").classes("font-mono break-words")

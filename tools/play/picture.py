@@ -139,19 +139,15 @@ class BoardPicture:
         disc = f'<circle cx="{x}" cy="{y}" r="{0.44 * CELL}"'
         # Hides the lines, which would cross the number.
         below = f'{disc} fill="{_WOOD}"/>' if self._lines else ""
-        return (
-            f'{below}{disc} fill="#c2185b" fill-opacity="{0.12 + 0.6 * share:.2f}"/>'
-            f'<text x="{x}" y="{y + 5}" font-size="15" text-anchor="middle" fill="#111">{100 * share:.0f}</text>'
-        )
+        shaded = f'{disc} fill="#c2185b" fill-opacity="{0.12 + 0.6 * share:.2f}"/>'
+        return below + shaded + _text(f"{100 * share:.0f}", x, y + 5, 15)
 
     def _piece(self, drawing: Drawing, square: Square) -> str:
         x, y = self.center(square)
         text, owner = drawing.text[square[0]][square[1]], int(drawing.owner[square])
         if text and drawing.hands:
-            return (
-                f'<path d="{_TILE}" transform="translate({x} {y}) rotate({180 * owner})" fill="#f7e3b5" stroke="#533"/>'
-                f'<text x="{x}" y="{y + 7}" font-size="20" text-anchor="middle" fill="#111">{escape(text)}</text>'
-            )
+            turned = f'transform="translate({x} {y}) rotate({180 * owner})"'
+            return f'<path d="{_TILE}" {turned} fill="#f7e3b5" stroke="#533"/>' + _text(text, x, y + 7, 20)
         if text and drawing.moves_pieces:
             figure = _SOLID.get(text, text) + _AS_TEXT
             fill, edge = ("#111", "#eee") if owner else ("#fff", "#111")
@@ -160,7 +156,7 @@ class BoardPicture:
                 f'stroke-width="2" paint-order="stroke">{figure}</text>'
             )
         if text:
-            return f'<text x="{x}" y="{y + 7.5}" font-size="22" text-anchor="middle" fill="#111">{escape(text)}</text>'
+            return _text(text, x, y + 7.5, 22)
         if owner < 0:
             return ""
         colour = _STONES.get(self._game, ("#1c1c1c", "#fafafa"))[owner]
@@ -176,12 +172,14 @@ class BoardPicture:
     def _labels(self, drawing: Drawing) -> list[str]:
         columns = [(self.center((self._rows - 1, place)), label) for place, label in enumerate(drawing.columns)]
         rows = [(self.center((place, 0)), label) for place, label in enumerate(drawing.rows)]
-        placed = [(x, self.extent[1] - 10.0, label) for (x, _), label in columns]
-        placed += [(x - CELL / 2 - 16, y + 5, label) for (x, y), label in rows]
         return [
-            f'<text x="{x:.0f}" y="{y:.0f}" font-size="16" text-anchor="middle" fill="#777">{escape(label)}</text>'
-            for x, y, label in placed
+            *(_text(label, round(x), self.extent[1] - 10, 16, "#777") for (x, _), label in columns),
+            *(_text(label, round(x - CELL / 2 - 16), round(y + 5), 16, "#777") for (x, y), label in rows),
         ]
+
+
+def _text(text: str, x: float, y: float, size: int, fill: str = "#111") -> str:
+    return f'<text x="{x}" y="{y}" font-size="{size}" text-anchor="middle" fill="{fill}">{escape(text)}</text>'
 
 
 def star_points(size: int) -> list[Square]:
@@ -215,7 +213,7 @@ def png_of(pixels: np.ndarray[Any, Any]) -> bytes:
     return file.getvalue()
 
 
-class OwnPicture:
+class RenderedPicture:
     """Draws positions by the simulator's own method `render` (see `podzero.envs.RenderedSimulator`)."""
 
     def __init__(self, config: SimulatorConfig) -> None:

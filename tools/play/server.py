@@ -25,7 +25,7 @@ def serve(
     simulations: int,
     where: ListenAddress,
     kept: Sequence[KeptGame] = (),
-    own_picture: Callable[[PlayableGame], str] | None = None,
+    rendered_picture: Callable[[PlayableGame], str] | None = None,
 ) -> None:
     """Prints the address of a `GamePage` and serves it at `where` until Ctrl-C."""
     # In a game for one player, the agent only searches the person's positions.
@@ -35,7 +35,7 @@ def serve(
 
     @ui.page("/", title=f"podzero: {env.spec.name}")
     def page() -> None:
-        GamePage(env, players, simulations, kept, own_picture)
+        GamePage(env, players, simulations, kept, rendered_picture)
 
     async def announce() -> None:
         # NiceGUI starts before it listens. If it cannot listen, it ends, and this task with it.

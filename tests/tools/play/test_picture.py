@@ -12,7 +12,7 @@ from podzero.envs import make_env
 from podzero.tools.play.command import Video, is_watched
 from podzero.tools.play.drawing import drawing_of
 from podzero.tools.play.game import PlayableGame
-from podzero.tools.play.picture import BoardPicture, Marks, OwnPicture, star_points
+from podzero.tools.play.picture import BoardPicture, Marks, RenderedPicture, star_points
 
 NIM = '''
 import numpy as np
@@ -69,7 +69,7 @@ def pixels(address):
 
 
 def test_the_position_that_is_shown_is_drawn_by_its_game(nim):
-    game, picture = PlayableGame(make_env(nim)), OwnPicture(nim)
+    game, picture = PlayableGame(make_env(nim)), RenderedPicture(nim)
     for action in (2, 0, 4):
         game.play(action)
     assert pixels(picture(game)).shape == (4, 20, 3)
