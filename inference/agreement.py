@@ -172,10 +172,8 @@ def agreement(
     """Compares evaluations `[N, A + 1]` (logits, then the value) of the same N positions.
 
     The divergence is `sum_a p(a) (log p(a) - log q(a))` over the legal actions a, with the reference's policy p and the
-    quantized policy q.
-
-    Args:
-      legal: `[N, A]` bool. Terminal positions, without legal actions, are left out; if none remain, the result is NaN.
+    quantized policy q. Positions without legal actions, which are terminal, are left out; if none remain, the result is
+    NaN. `legal` is `[N, A]` bool.
     """
     open_ = legal.any(axis=1)
     if not open_.any():

@@ -46,8 +46,7 @@ class EvaluationCache:
     def __call__(self, version: int, observations: Rows, evaluate: Callable[[Rows], Rows]) -> Rows:
         """Evaluations `[B, outputs]` float32 of B observations by one version of the parameters.
 
-        Args:
-          evaluate: evaluates the rows that the table lacks; of equal rows usually just one.
+        `evaluate` is called for the rows that the table lacks; of equal rows usually for just one.
         """
         keys = hashes(observations, version)
         slots = (keys >> self._shift).astype(np.int64)

@@ -60,13 +60,9 @@ class Int8Params(NamedTuple):
 def float_evaluation(
     config: ResNetConfig, spec: EnvSpec, params: Params, observation: Array
 ) -> tuple[_Evaluation, dict[str, jax.Array]]:
-    """Evaluates in float and measures the ranges for `quantize`.
+    """Evaluates in float with parameters from the `fold` of `podzero.networks.make_inference`.
 
-    Args:
-      params: parameters from the `fold` of `podzero.networks.make_inference`.
-
-    Returns:
-      the evaluation, and the largest input of each tower convolution, `[]` float32 by name.
+    Returns also the ranges for `quantize`: the largest input of each tower convolution, `[]` float32 by name.
     """
     layers, largest = layers_of(params), dict[str, jax.Array]()
 
@@ -92,12 +88,7 @@ def int8_evaluation(config: ResNetConfig, spec: EnvSpec, params: Int8Params, obs
 
 
 def quantize(params: Params, largest: Mapping[str, Array]) -> Int8Params:
-    """The parameters for `int8_evaluation`.
-
-    Args:
-      params: parameters from the `fold` of `podzero.networks.make_inference`.
-      largest: largest inputs on the calibration positions, from `float_evaluation`.
-    """
+    """The parameters for `int8_evaluation`, with the ranges of `float_evaluation` on the calibration positions."""
     layers = layers_of(params)
 
     def quantized(name: str) -> Int8Convolution:
@@ -156,10 +147,7 @@ class Int8Network:
     """The acting network of `podzero.networks.make_inference` with its tower in int8.
 
     If int8 changes a version's evaluations too much, `fold` leaves its parameters in float, and programs that call
-    `apply` are recompiled.
-
-    Args:
-      positions: makes the first calibration positions; called by the first `fold`.
+    `apply` are recompiled. The first `fold` calls `positions`, which makes the first calibration positions.
     """
 
     def __init__(

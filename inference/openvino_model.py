@@ -210,13 +210,9 @@ class _Builder:
 
 
 def quantize_weights(kernel: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Symmetric quantization with one scale per output channel.
+    """Symmetric quantization of a kernel `[out, ...]` with one scale per output channel.
 
-    Args:
-      kernel: `[out, ...]` float32.
-
-    Returns:
-      int8 values in [-127, 127] of the same shape, and float32 scales `[out, 1, ...]`.
+    Returns int8 values in [-127, 127] of the same shape, and float32 scales `[out, 1, ...]`.
     """
     largest = np.abs(kernel).max(axis=tuple(range(1, kernel.ndim)), keepdims=True)
     scale = np.where(largest > 0, largest / _LARGEST_WEIGHT, 1.0).astype(np.float32)

@@ -62,11 +62,8 @@ class QuantizedNetwork:
     def load(self, params: Params) -> np.int32:
         """Builds, calibrates and compiles a version; if its errors exceed the limits, in float32 instead of int8.
 
-        Args:
-          params: parameters from the `fold` of `podzero.networks.make_inference`.
-
-        Returns:
-          the version's token, `[]` int32; the two newest tokens are valid.
+        `params` come from the `fold` of `podzero.networks.make_inference`. Returns the version's token, `[]` int32; the
+        two newest tokens are valid.
         """
         layers = layers_of(jax.device_get(params))
         board, dtype = self._spec.observation_shape, self._spec.observation_dtype
@@ -129,10 +126,7 @@ class QuantizedNetwork:
 
 
 def quantized_network(experiment: Experiment, env: Env, batch: int) -> QuantizedNetwork:
-    """The network as actors evaluate it in int8, at first calibrated on positions of random games.
-
-    Args:
-      batch: positions that a search evaluates at once.
+    """The network in int8, at first calibrated on random games, for searches that evaluate `batch` positions at once.
 
     Raises:
       ConfigError: OpenVINO is not installed.

@@ -52,13 +52,8 @@ def _initial(network: Network | ModelNetwork) -> Params:
 def check_optimizer(optimizer: optax.GradientTransformation, params: Params, name: str) -> None:
     """Checks that updates have the form of the parameters, are finite, and point against the gradient.
 
-    Args:
-      optimizer: the optimizer, with a learning rate of 1.
-      params: the parameters of a network.
-      name: what to call the optimizer in messages.
-
     Raises:
-      ConfigError: the optimizer violates the contract; the message has a line for each fault.
+      ConfigError: they do not; the message has a line for each fault.
     """
     faults = [*_faults_of_forms(optimizer, params)] or [*_faults_of_updates(optimizer, params)]
     if faults:
@@ -106,14 +101,8 @@ def _faults_of_updates(optimizer: optax.GradientTransformation, params: Params) 
 def check_objective(objective: Objective, params: Params, batch: Batch, name: str) -> None:
     """Checks that loss and gradient are finite, and that the gradient is not zero.
 
-    Args:
-      objective: the objective.
-      params: the parameters of a network.
-      batch: an augmented batch `[B, ...]`, such as `example_batch`.
-      name: what to call the loss in messages.
-
     Raises:
-      ConfigError: the loss violates the contract; the message has a line for each fault.
+      ConfigError: they are not; the message has a line for each fault.
     """
 
     def loss(params: Params) -> tuple[jax.Array, LossOutput]:

@@ -187,10 +187,7 @@ class DevicesHang(PodzeroError, RuntimeError):
 def run_watched(
     run: Callable[[], None], dispatch_s: Callable[[], float], name: str, limit_s: float = DISPATCH_TIMEOUT_S
 ) -> None:
-    """Calls `run` in a thread, and returns or raises what it does.
-
-    Args:
-      dispatch_s: returns the seconds for which the devices have executed the current dispatch; 0 if there is none.
+    """Calls `run` in a thread, and returns or raises what it does; meanwhile looks at `Learner.dispatch_s`.
 
     Raises:
       DevicesHang: a dispatch lasts longer than that. `run` still waits for it: end the process.

@@ -171,13 +171,9 @@ class Learner:
         self._failure = failure
 
     def request_checkpoint(self, folder: Path) -> Future[int]:
-        """Saves the state after the current dispatch. Call it on all hosts: each saves its shards.
+        """Saves the state into `folder/learner` after the current dispatch.
 
-        Args:
-          folder: a folder for this save alone; the files are written to its `learner/`.
-
-        Returns:
-          a future of the saved step, which resolves when this host's files are complete.
+        Call it on all hosts: each saves its shards. The future of the saved step resolves when they are complete.
         """
         with self._lock:
             future = self._saves.setdefault(folder, Future())

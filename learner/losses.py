@@ -146,12 +146,9 @@ class WindowTargets(NamedTuple):
 
 
 def nstep_targets(window: Window, discount: float, td_steps: int, unroll_steps: int) -> WindowTargets:
-    """The targets of B windows, with n-step returns as values.
+    """The targets of B windows with K = `unroll_steps`; values are n-step returns, n = `td_steps`.
 
-    Args:
-      window: `[B, ...]` on every field; entries after its `length` are ignored.
-      td_steps: n.
-      unroll_steps: K.
+    Entries after a window's `length` are ignored.
     """
     steps = unroll_steps + td_steps
     assert window.reward.shape[1:] == (steps,)

@@ -54,10 +54,8 @@ def _shape(config: AnyOptimizerConfig, progress: jax.Array) -> jax.Array:
 def make_optimizer(config: AnyOptimizerConfig, frozen: Sequence[str] = ()) -> optax.GradientTransformation:
     """Clips the gradient to a global norm, then applies the optimizer with a learning rate of 1.
 
-    The caller multiplies its updates by the learning rate.
-
-    Args:
-      frozen: regular expressions; parameters whose paths match one get neither gradient nor weight decay.
+    The caller multiplies its updates by the learning rate. Parameters whose paths match a regular expression of
+    `frozen` get neither gradient nor weight decay.
     """
     inner = own_optimizer(config) if isinstance(config, OwnOptimizerConfig) else _optimizer(config)
     clipped = optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), inner)

@@ -39,10 +39,7 @@ class WarmStart(NamedTuple):
 
 
 def read_warm_start(who: str, params: Params) -> WarmStart:
-    """Reads the parameters of a trained agent that fit a network.
-
-    Args:
-      who: `DIR`, `DIR@STEP` or `zoo:NAME`.
+    """Reads the parameters of a trained agent (`DIR`, `DIR@STEP` or `zoo:NAME`) that fit a network.
 
     Raises:
       ConfigError: `who` is not a trained agent, or none of its parameters fits.

@@ -102,11 +102,7 @@ class Batcher:
     """A server's queue. Positions are evaluated in order of arrival.
 
     A batch starts when it is full, when no client could add to it, or when the device is idle and the oldest position
-    has waited until the deadline.
-
-    Args:
-      sizes: compiled batch sizes, ascending.
-      deadline_s: longest wait of a position while the device is idle.
+    has waited for `deadline_s`. `sizes` are those that are compiled, ascending.
     """
 
     def __init__(self, sizes: Sequence[int], deadline_s: float) -> None:

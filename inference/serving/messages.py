@@ -192,11 +192,7 @@ def _numbers(data: Any, outputs: int) -> np.ndarray[Any, Any]:
 
 
 def refused_frames(sentence: str, elsewhere: bool) -> list[bytes]:
-    """A refusal as frames.
-
-    Args:
-      elsewhere: whether another server, or this one after a new `Hello`, could serve the client.
-    """
+    """A refusal as frames; `elsewhere`: another server, or this one after a new `Hello`, could serve the client."""
     return [REFUSED, bytes([elsewhere]), sentence.encode(errors="backslashreplace")]
 
 
