@@ -35,8 +35,7 @@ ARCHITECTURE_PAGE = ROOT / "docs" / "architecture.md"
 LICENCES_PAGE = ROOT / "docs" / "licences.md"
 README = ROOT / "README.md"
 BENCHES = (
-    "selfplay", "int8", "int8_64x5", "tree", "simulators", "acting", "learner", "learner_64x5", "replay", "publish",
-    "actors", "broadcast", "mesh", "analyze",
+    "selfplay", "int8", "int8_64x5", "tree", "acting", "learner", "learner_64x5", "replay", "publish", "actors", "mesh",
 )  # fmt: skip
 SERVERS = ("server_connect_four", "server_go_9x9")
 EXPERIMENTS = (

@@ -24,13 +24,13 @@ import numpy as np
 import optax
 import pgx
 
+from podzero.benchmarks.plain_mctx import make_play, network
 from podzero.config import SearchConfig
 from podzero.core.types import Array
 from podzero.envs import make_env
 from podzero.evaluation.players import SearchPlayer, make_decide
 from podzero.evaluation.positions import Judge, judged_positions
 from podzero.search import network_evaluation
-from podzero.tools.bench.plain_mctx import make_play, network
 
 GAME = "connect_four"
 CHANNELS, BLOCKS, GAMES, SIMULATIONS = 32, 3, 128, 32

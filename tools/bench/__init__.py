@@ -1,8 +1,18 @@
-"""Measures each stage of podzero and, in turn with it, the limit that the stage could reach."""
+"""Measures each stage of podzero and, in turn with it, the limit that the stage could reach.
+
+`bench_STAGE(experiment, seconds)` measures a stage for about `seconds` after start-up and compilation, but at least one
+round; the experiment sets all sizes. It returns the figures by name: `ratio` is the share of the limit, `ratio_of` says
+of which limit.
+"""
 
 STAGES = {
-    "selfplay": "play", "acting": "play", "analyze": "play", "int8": "play", "tree": "play", "simulators": "play",
-    "learner": "learner", "mesh": "learner", "publish": "publish", "broadcast": "publish", "replay": "replay",
-    "actors": "actors", "server": "server",
+    "selfplay": "selfplay", "acting": "selfplay", "int8": "selfplay", "tree": "selfplay", "learner": "learner",
+    "mesh": "learner", "publish": "publish", "replay": "replay", "actors": "actors", "server": "server",
 }  # fmt: skip
-"""The module of each stage. Its function `bench_STAGE` measures the stage."""
+"""The module of each stage."""
+REMOVED = {
+    "simulators": "measure `podzero bench selfplay` with an experiment of each, such as open_spiel_connect_four",
+    "analyze": "measure the evaluations/s of the network by `podzero bench selfplay`",
+    "broadcast": "measure the way of parameters to an actor by `podzero bench publish`",
+}
+"""Stages of earlier versions, and what to use instead."""

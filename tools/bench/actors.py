@@ -58,20 +58,12 @@ _MOVE_S = 60.0
 def bench_actors(experiment: Experiment, seconds: float) -> dict[str, Any]:
     """Measures how writing to replay scales with the number of actors.
 
-    Args:
-      experiment: its game, network and search are recorded and timed; each actor plays `actors.games` games at once.
-      seconds: how long to measure all numbers of actors together, including the time before counting begins, but at
-        least `_LEAST_MOVES` searches for each number.
-
     Returns:
       `ratio`, the lowest efficiency before the machine is saturated (None if it was from the start, or if there is only
       one number of actors); `search_ms`, the length of each sleep; `left_out`, the numbers of actors that did not start
       in time; and for each other number of actors the samples/s of all shards and of each one, `efficiency` (samples/s
       over the number of actors times the samples/s of one actor in the first round), `machine`, the share of CPU time
       that all processes used, and the cores used by all actors and by all shards.
-
-    Raises:
-      BenchError: one actor alone has written nothing, or a process has ended or did not answer.
     """
     env = make_env(experiment.env)
     log.info("compiling self-play, and recording %d moves", _RECORDED)
@@ -130,11 +122,7 @@ def record(experiment: Experiment, count: int) -> tuple[Move, float]:
 def measure_counts(
     players: list[ChildProcess], servers: list[ReplayServer], counts: tuple[int, ...], seconds: float, left_s: float
 ) -> list[dict[str, Any]]:
-    """Measures a round of `seconds` for each number of actors, until the starts have taken `left_s` seconds in all.
-
-    Raises:
-      BenchError: the actors of the first number have not started by then.
-    """
+    """Measures a round of `seconds` for each number of actors, until the starts have taken `left_s` seconds in all."""
     found: list[dict[str, Any]] = []
     for count in counts:
         log.info("starting actors until %d play; all starts together have %.0f s more", count, left_s)
@@ -169,7 +157,7 @@ def measure_round(
         "actors": count,
         "samples_per_s": sum(shards),
         "shards": shards,
-        # All CPUs, as in `psutil.cpu_times`, also those that this process may not use.
+        # `psutil.cpu_times` is of all CPUs, also of those that this process may not use.
         "machine": 1.0 - (after.idle_s - before.idle_s) / elapsed / (os.cpu_count() or 1),
         "actors_cores": (after.players_s - before.players_s) / elapsed,
         "shards_cores": (after.servers_s - before.servers_s) / elapsed,

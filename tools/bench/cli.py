@@ -7,26 +7,21 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import typer
 
 from podzero.config import builtin_configs, load
-from podzero.core.errors import ConfigError
+from podzero.core.errors import ConfigError, nearest
 from podzero.core.machine import keep_compiled_programs
-from podzero.tools.bench import STAGES
+from podzero.tools.bench import REMOVED, STAGES
 from podzero.tools.commands.options import Json, Overrides
 from podzero.tools.commands.printing import print_result
 from podzero.tools.commands.trust import approve_code
 
-Stage = Literal[
-    "selfplay", "int8", "tree", "server", "simulators", "acting", "learner", "replay", "publish", "actors", "broadcast",
-    "mesh", "analyze",
-]  # fmt: skip
-
 
 def bench(
-    stage: Annotated[Stage, typer.Argument(help="The stage to measure.")],
+    stage: Annotated[str, typer.Argument(metavar="STAGE", help=f"What to measure: {', '.join(STAGES)}.")],
     overrides: Overrides = None,
     config: Annotated[str, typer.Option(help="The experiment, which sets all sizes.")] = "connect_four",
     seconds: Annotated[
@@ -42,20 +37,23 @@ def bench(
 
     Progress goes to standard error, unless --json is given.
     """
-    print_result(run_stage(stage, config, overrides or [], seconds, verbose=not as_json), as_json)
-
-
-def run_stage(stage: str, config: str, overrides: list[str], seconds: float, verbose: bool) -> dict[str, Any]:
-    """Measures a stage and returns its figures; the arguments are those of `bench`."""
-    for override in overrides:
-        _check_setting(override, stage)
-    experiment = load(config, overrides)
+    if stage in REMOVED:
+        raise ConfigError(f"the stage {stage} is removed: {REMOVED[stage]}")
+    if stage not in STAGES:
+        raise ConfigError(f"unknown stage '{stage}'{nearest(stage, STAGES)}; expected one of {', '.join(STAGES)}")
+    for override in overrides or ():
+        # In other commands the experiment stands here.
+        if "=" not in override and (override in builtin_configs() or override.endswith((".yaml", ".yml"))):
+            raise ConfigError(
+                f"'{override}' is an experiment; the option --config takes it: "
+                f"`podzero bench {stage} --config {override}`"
+            )
+    experiment = load(config, overrides or ())
     approve_code(experiment)
     keep_compiled_programs()
-    with _shown_log() if verbose else nullcontext():
+    with nullcontext() if as_json else _shown_log():
         measure = getattr(import_module(f"podzero.tools.bench.{STAGES[stage]}"), f"bench_{stage}")
-        found: dict[str, Any] = measure(experiment, seconds)
-    return found
+        print_result(measure(experiment, seconds), as_json)
 
 
 @contextmanager
@@ -76,13 +74,3 @@ class _SinceStart(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         record.since = record.relativeCreated / 1000
         return super().format(record)
-
-
-def _check_setting(override: str, stage: str) -> None:
-    """Refuses an experiment where a setting is expected; in other commands it stands there."""
-    if "=" in override:
-        return
-    if override in builtin_configs() or override.endswith((".yaml", ".yml")):
-        raise ConfigError(
-            f"'{override}' is an experiment; the option --config takes it: `podzero bench {stage} --config {override}`"
-        )

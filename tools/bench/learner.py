@@ -44,10 +44,6 @@ def bench_learner(experiment: Experiment, seconds: float) -> dict[str, Any]:
     Training on batches from a Reverb server (in another process, as in a run) takes turns with training on one batch
     that stays on the device. With `learner.cpu_convolutions=openvino`, training by XLA in float32 is the third side.
 
-    Args:
-      experiment: its network, batch size and steps per dispatch are measured.
-      seconds: how long to measure after compilation, but at least one round.
-
     Returns:
       what `compare` returns for `fed`, `device` and perhaps `xla`, and samples/s of `fed`.
     """
@@ -143,10 +139,6 @@ def bench_mesh(experiment: Experiment, seconds: float) -> dict[str, Any]:
 
     All devices share the machine's cores, so a mesh can at best be as fast as one device. The difference is the cost of
     the mesh: smaller batches per device, and collectives.
-
-    Args:
-      experiment: its network, global batch, steps per dispatch and `learner.mesh` are measured.
-      seconds: how long to measure after compilation, but at least one round.
 
     Returns:
       what `compare` returns for `mesh` and `one_device`.

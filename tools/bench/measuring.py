@@ -13,12 +13,13 @@ from statistics import median
 from typing import Any
 from unittest import mock
 
+import jax
 import numpy as np
 
 from podzero.config import Experiment, ReanalyseConfig
 from podzero.config.samples import sample_like
 from podzero.core.errors import PodzeroError
-from podzero.core.types import Array, EnvSpec, Params, Sample, Versioned, Window
+from podzero.core.types import Array, EnvSpec, Sample, Window
 
 log = logging.getLogger(__name__)
 
@@ -99,11 +100,7 @@ class ChildProcess:
         self._pipe = pipe
 
     def receive(self, timeout_s: float = START_S) -> Any:
-        """The next object from the child.
-
-        Raises:
-          BenchError: it sent nothing within `timeout_s`, or it has ended.
-        """
+        """The next object from the child."""
         if not self._pipe.poll(timeout_s):
             raise BenchError(
                 f"the process {self._name} has not answered for {timeout_s:g} s: measure a smaller experiment, or on a "
@@ -115,11 +112,7 @@ class ChildProcess:
             raise self._ended() from None
 
     def send(self, *request: Any) -> None:
-        """Sends the arguments of a request; see `answer`.
-
-        Raises:
-          BenchError: it has ended.
-        """
+        """Sends the arguments of a request; see `answer`."""
         try:
             self._pipe.send(request)
         except OSError:
@@ -188,53 +181,19 @@ def child_process(
 
 
 def random_samples(experiment: Experiment, spec: EnvSpec, count: int) -> Sample | Window:
-    """Random samples `[count, ...]` with the experiment's shapes and dtypes."""
+    """Samples `[count, ...]` with the experiment's shapes and dtypes: random observations and floats, else zeros."""
     random = np.random.default_rng(0)
+
+    def filled(leaf: Array) -> Array:
+        shape = (count, *leaf.shape)
+        return random.random(shape, np.float32) if leaf.dtype == np.float32 else np.zeros(shape, leaf.dtype)
+
     like = sample_like(experiment, spec)
+    samples: Sample | Window = jax.tree.map(filled, like)
     observation = (random.random((count, *like.observation.shape)) < 0.3).astype(like.observation.dtype)
-    if isinstance(like, Window):
-        return _random_windows(random, like, observation)
-    return Sample(
-        observation=observation,
-        legal=np.ones((count, spec.num_actions), np.bool_),
-        policy_target=random.dirichlet(np.ones(spec.num_actions), count).astype(np.float32),
-        value_target=random.uniform(-1.0, 1.0, count).astype(np.float32),
-        version=np.zeros(count, np.int32),
-        outcome=None if like.outcome is None else random.integers(0, 3, count, np.int32),
-        moves_left=None if like.moves_left is None else random.integers(1, 40, count, np.int32),
-        reply=None if like.reply is None else random.integers(0, spec.num_actions, count, np.int32),
-    )
-
-
-def _random_windows(random: np.random.Generator, like: Window, observation: Array) -> Window:
-    """Windows without the end of an episode."""
-    count = len(observation)
-    zeros = Window(*(np.zeros((count, *leaf.shape), leaf.dtype) for leaf in like))
-    positions, choices = like.policy.shape
-    return zeros._replace(
-        observation=observation,
-        reward=random.normal(size=zeros.reward.shape).astype(np.float32),
-        value=random.normal(size=zeros.value.shape).astype(np.float32),
-        policy=random.dirichlet(np.ones(choices), (count, positions)).astype(np.float32),
-        candidates=random.normal(size=zeros.candidates.shape).astype(np.float32),
-        length=np.full(count, like.reward.shape[0], np.int32),
-    )
-
-
-class FixedParams:
-    """Parameters that never change; a `ParamSource`."""
-
-    def __init__(self, params: Params) -> None:
-        self._params = params
-
-    def wait(self, timeout_s: float) -> Versioned:
-        """Returns the parameters, as version 0, without waiting."""
-        del timeout_s
-        return Versioned(0, self._params)
-
-    def poll(self) -> Versioned | None:
-        """Returns None, because the version never changes."""
-        return None
+    if isinstance(samples, Window):  # without the end of an episode
+        return samples._replace(observation=observation, length=np.full(count, samples.reward.shape[1], np.int32))
+    return samples._replace(observation=observation, legal=np.ones_like(samples.legal))
 
 
 def without_insert_limit(experiment: Experiment, shards: int = 1) -> Experiment:

@@ -56,11 +56,6 @@ def bench_replay(experiment: Experiment, seconds: float) -> dict[str, Any]:
 
     A round of reading begins with batches that may have been prefetched, which are not counted.
 
-    Args:
-      experiment: its samples, `replay.samples_per_item`, batch size and steps per dispatch are measured, on one shard
-        whose limiter never blocks.
-      seconds: how long to measure, half of it writing, but at least one round of each kind.
-
     Returns:
       `ratio`, the lower of the ratios of writing and reading to the bare client with packed items; and for each of
       `write` and `read` what `compare` returns for `podzero`, `bare_packed` and `bare_unpacked`.
@@ -266,11 +261,7 @@ class BareClient:
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8")
 
     def ask(self, command: str, table: str, **arguments: Any) -> Any:
-        """The answer to a command.
-
-        Raises:
-          BenchError: the client did not answer in time, or has ended; then its traceback is on the error output.
-        """
+        """The answer to a command."""
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended, so that there is no answer

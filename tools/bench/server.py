@@ -65,18 +65,11 @@ IDLE_REQUESTS = 200
 def bench_server(experiment: Experiment, seconds: float) -> dict[str, Any]:
     """Measures a server with different numbers of actors, which send recorded positions without pause.
 
-    Args:
-      experiment: its game, network, `server` and `actors.games` are measured.
-      seconds: how long to measure all numbers of actors together, but at least one round of each.
-
     Returns:
       `actors`: for each number of them `positions_per_s`, its `share_of_device`, `share_of_transport` and
       `share_of_limit` (the lower of the two), the `fill` of batches (None if the server did not report), `gb_per_s` and
       `messages_per_s`; `device_positions_per_s`: what the chip could do; `added_latency_ms`: the median of an idle
       server, without the device's time; and `ratio`: the smallest `share_of_limit`.
-
-    Raises:
-      ConfigError: the game is not written in JAX, or the TPU compiler is not installed.
     """
     rows, identity = recorded(experiment)
     times = device_seconds(experiment)
@@ -137,9 +130,6 @@ def device_seconds(experiment: Experiment) -> dict[int, float]:
     """The time of a batch of each size on one v5e chip.
 
     The TPU compiler estimates it for the smallest and the largest size; the others are interpolated.
-
-    Raises:
-      ConfigError: the compiler failed; its message says why.
     """
     sizes = experiment.server.batch_sizes
     ends = sizes[0], sizes[-1]
@@ -256,11 +246,7 @@ def _measured(
 def positions_per_s(
     address: str, seconds: float, connections: int, rows: Any, request: int, identity: Identity
 ) -> float:
-    """The rate of answers on a number of connections for `seconds`; each repeats its request at once.
-
-    Raises:
-      BenchError: no answer came within `START_S`.
-    """
+    """The rate of answers on a number of connections for `seconds`; each repeats its request at once."""
     # One thread serves all connections: threads would share an interpreter, which actors in processes do not.
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     poller = zmq.Poller()

@@ -7,26 +7,23 @@ import time
 import numpy as np
 import pytest
 
-from podzero.actors import ActorClients, DeviceActor, SelfPlayActor
 from podzero.config import load
 from podzero.core.errors import ConfigError
 from podzero.envs import spec_of
 from podzero.inference.serving import Identity
 from podzero.tools.bench import replay, server
 from podzero.tools.bench.actors import measure_counts, record
-from podzero.tools.bench.measuring import BenchError, FixedParams, answer, child_process, compare, random_samples
-from podzero.tools.bench.play import (
-    ReportTotals,
-    _make_actor,
-    bench_acting,
-    bench_int8,
-    bench_selfplay,
-    bench_simulators,
-    moves_per_version,
-)
+from podzero.tools.bench.measuring import BenchError, answer, child_process, compare, random_samples
 from podzero.tools.bench.publish import spread
 from podzero.tools.bench.replay import one_sample_items
 from podzero.tools.bench.reverb_client import items_of
+from podzero.tools.bench.selfplay import (
+    ReportTotals,
+    bench_acting,
+    bench_int8,
+    bench_selfplay,
+    moves_per_version,
+)
 
 
 def test_parameters_arrive_in_self_play_as_often_as_in_training():
@@ -36,19 +33,15 @@ def test_parameters_arrive_in_self_play_as_often_as_in_training():
     assert moves_per_version(load("connect_four_int8", ["actors.count=1000"])) == 1
 
 
-def test_a_game_that_is_only_in_jax_is_refused(tiny):
-    with pytest.raises(ConfigError, match=r"hex.*OpenSpiel: connect_four"):
-        bench_simulators(tiny("env.name=hex"), 0.1)
-
-
-def test_what_plain_mctx_cannot_play_is_refused(tiny, monkeypatch):
-    monkeypatch.setattr("podzero.tools.bench.play.has_int8_instructions", lambda: True)
-    with pytest.raises(ConfigError, match=r"search\.algorithm=gumbel"):
-        bench_int8(tiny("search.algorithm=puct"), 0.1)
+@pytest.mark.parametrize(("stage", "instead"), [("broadcast", "bench publish"), ("selfpaly", "selfplay")])
+def test_a_stage_that_is_gone_or_unknown_is_refused_with_what_to_use(command, stage, instead):
+    code, _, error = command("bench", stage)
+    assert code == 2
+    assert instead in error
 
 
 def test_a_cpu_without_int8_instructions_is_not_measured(tiny, monkeypatch):
-    monkeypatch.setattr("podzero.tools.bench.play.has_int8_instructions", lambda: False)
+    monkeypatch.setattr("podzero.tools.bench.selfplay.has_int8_instructions", lambda: False)
     with pytest.raises(ConfigError, match="no int8 instructions"):
         bench_int8(tiny(), 0.1)
 
@@ -104,15 +97,9 @@ def test_actors_that_ask_servers_are_refused_by_the_bench_of_self_play(tiny):
         bench_selfplay(tiny("actors.inference=server"), 0.1)
 
 
-@pytest.mark.parametrize(("inference", "actor"), [("device", DeviceActor), ("local", SelfPlayActor)])
-def test_the_bench_of_self_play_runs_the_actor_of_the_experiment(tiny, inference, actor):
-    clients = ActorClients(FixedParams({}), None, lambda *_: None)
-    assert isinstance(_make_actor(tiny(f"actors.inference={inference}"), clients), actor)
-
-
 def test_rates_are_measured_between_reports(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("podzero.tools.bench.play.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("podzero.tools.bench.selfplay.time.perf_counter", lambda: now[0])
     totals = ReportTotals()
     reports = [
         (52.0, {"time/search": 0.5, "time/write": 0.25, "count/moves": 100, "count/samples": 50}),
@@ -138,7 +125,7 @@ def test_the_wait_for_a_report_is_bounded(monkeypatch):
     timer.start()
     totals.next_report()
     timer.join()
-    monkeypatch.setattr("podzero.tools.bench.play.START_S", 0.01)
+    monkeypatch.setattr("podzero.tools.bench.selfplay.START_S", 0.01)
     with pytest.raises(BenchError, match=r"not reported for 0\.01 s"):
         totals.next_report()
 

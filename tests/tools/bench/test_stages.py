@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -11,7 +11,6 @@ from podzero.benchmarks import pages
 from podzero.config import load
 from podzero.inference import has_int8_instructions
 from podzero.tools.bench import STAGES
-from podzero.tools.bench.cli import Stage
 from podzero.tools.bench.learner import DEVICES
 
 
@@ -34,19 +33,6 @@ def actors_are_consistent(found):
     assert found["rounds"][0]["efficiency"] == 1.0
     assert found["ratio"] in (None, found["rounds"][1]["efficiency"])
     assert found["search_ms"] > 0
-
-
-def analyze_is_consistent(found):
-    assert found["positions_per_s"] == pytest.approx(found["analyze_evaluations_per_s"] / (found["simulations"] + 1))
-
-
-def broadcast_is_consistent(found):
-    """A publication is sent once to a node for all its readers."""
-    assert (found["nodes"], found["reader_processes"], found["readers"]) == (1, 2, 4)
-    assert found["missed"] == 0
-    assert found["received_per_publication"] == [pytest.approx(found["bytes"], rel=0.01)]
-    assert found["ratio"] == pytest.approx(1.0, rel=0.01)
-    assert 0 < found["each"]["median_ms"] <= found["last"]["p99_ms"]
 
 
 def learner_is_consistent(found):
@@ -108,11 +94,6 @@ SMALL = {
     "actors": Small(
         seconds=4.0, constants={"COUNTS": (1, 3), "SHARDS": 2, "PROCESSES": 2}, check=actors_are_consistent
     ),
-    "analyze": Small(check=analyze_is_consistent),
-    "broadcast": Small(  # parameters of 0.9 MB
-        lambda tiny: tiny("network.channels=96", "network.blocks=2"), 3.0, {"NODES": 1, "READERS": 2},
-        broadcast_is_consistent,
-    ),
     "int8": Small(lambda tiny: tiny("search.algorithm=gumbel")),
     "learner": Small(check=learner_is_consistent),
     "mesh": Small(lambda tiny: tiny("learner.augment=false"), check=mesh_is_consistent),
@@ -125,7 +106,7 @@ SMALL = {
 }  # fmt: skip
 """Stages that are not measured as `Small()` says."""
 
-SLOW = ("acting", "actors", "analyze", "broadcast", "int8", "mesh", "publish", "replay", "selfplay", "server", "tree")
+SLOW = ("acting", "actors", "int8", "mesh", "publish", "replay", "selfplay", "server", "tree")
 """They take 10 to 50 s on two cores: they start processes that import JAX or Ray, use the TPU compiler, or compile
 several searches."""
 
@@ -145,9 +126,7 @@ def bench(command, tmp_path):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "stage", [pytest.param(stage, marks=[pytest.mark.slow] * (stage in SLOW)) for stage in get_args(Stage)]
-)
+@pytest.mark.parametrize("stage", [pytest.param(stage, marks=[pytest.mark.slow] * (stage in SLOW)) for stage in STAGES])
 def test_a_stage_prints_what_its_readers_need(bench, tiny, monkeypatch, stage):
     if stage == "int8" and not has_int8_instructions():
         pytest.skip("this CPU has no int8 instructions")

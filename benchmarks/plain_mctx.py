@@ -1,6 +1,6 @@
 """Self-play with pgx and mctx as their examples write it, for comparison: one jitted program, without podzero.
 
-Run it as `python tools/bench/plain_mctx.py --game connect_four --channels 64 --blocks 5`. It needs jax, dm-haiku, pgx
+Run it as `python benchmarks/plain_mctx.py --game connect_four --channels 64 --blocks 5`. It needs jax, dm-haiku, pgx
 and mctx, and prints moves/s as JSON. The network has the size of podzero's `resnet`, with plain convolutions.
 """
 

@@ -1,46 +1,35 @@
-"""Stages in which a network plays: complete actors, the self-play core with each kind of evaluation, tree and game, and
-`podzero analyze`.
-"""
+"""Stages in which a network plays: complete actors, and the self-play core with each kind of evaluation and tree."""
 
 from __future__ import annotations
 
-import json
 import logging
+import math
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from multiprocessing.connection import Connection
 from statistics import median
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from podzero.actors import ActorClients, explore
 from podzero.actors.build import Actor, actor_parts, make_actor, model_search
-from podzero.config import Experiment, GameConfig, GymnasiumConfig, ResNetConfig, SimulatorConfig, parse
+from podzero.config import Experiment, GymnasiumConfig, parse
 from podzero.core.clock import REPORT_EVERY_S
 from podzero.core.errors import ConfigError
-from podzero.core.protocols import Env
 from podzero.core.types import EnvSpec, Params, Versioned
 from podzero.envs import make_env
-from podzero.evaluation.analysis import BATCH, Analyst
-from podzero.evaluation.arena import Arena
-from podzero.evaluation.players import NetworkPlayers, RandomPlayer
 from podzero.inference import BackgroundSource, has_int8_instructions
 from podzero.learner.build import learner_parts
 from podzero.networks import make_inference, make_network
 from podzero.replay import ReplayServer, make_writer
 from podzero.tools.bench.measuring import (
     BenchError,
-    FixedParams,
     Side,
-    answer,
     calls_per_s,
-    child_process,
     compare,
     without_insert_limit,
 )
@@ -61,17 +50,11 @@ START_S = 600.0
 def bench_selfplay(experiment: Experiment, seconds: float) -> dict[str, Any]:
     """Measures what search, game, sample assembly and writing cost in addition to the network.
 
-    A complete actor takes turns with the bare forward pass of the same folded network on as many observations.
-
-    Args:
-      experiment: its game, network, search and `actors` are measured.
-      seconds: how long to measure after compilation, but at least one round, in which the actor reports twice.
+    A complete actor takes turns with the bare forward pass of the same folded network on as many observations. In a
+    round the actor reports twice.
 
     Returns:
       what `compare` returns for `actor` and `bare`; the actor's moves/s and games/s.
-
-    Raises:
-      ConfigError: the experiment's actors ask inference servers.
     """
     if experiment.actors.inference == "server":
         raise ConfigError("actors.inference=server: measure actors that ask servers with podzero bench server")
@@ -96,17 +79,10 @@ def bench_acting(experiment: Experiment, seconds: float) -> dict[str, Any]:
     A complete actor takes turns with the bare search on as many observations. Its parameters are untrained, so episodes
     are short, and the share of resets is as large as it ever is in a run.
 
-    Args:
-      experiment: its environment, network, search and `actors` are measured.
-      seconds: how long to measure after compilation, but at least one round, in which the actor reports twice.
-
     Returns:
       what `compare` returns for `actor` and `bare`; the actor's steps/s, windows/s and the share of wall time of each
       stage of its loop (`environment`: steps; `assemble`: cutting windows; `write`: writing them, which partly
       overlaps with the search).
-
-    Raises:
-      ConfigError: the experiment is about a game.
     """
     if not isinstance(experiment.env, GymnasiumConfig):
         raise ConfigError(f"{experiment.env.title} is a game: measure its actor with podzero bench selfplay")
@@ -172,14 +148,7 @@ def _compare_actor(
 
     The actor writes to a Reverb server in another process, whose rate limiter never blocks it.
 
-    Args:
-      experiment: its actor is measured.
-      spec: the specification of its environment.
-      params: the network's parameters, which never change.
-      bare: the call, already compiled.
-      evaluations: the network evaluations of one call.
-      what: a name for the call.
-      seconds: see `bench_selfplay`.
+    `bare` is compiled already, makes `evaluations` of the network, and is called `what`. The parameters never change.
 
     Returns:
       what `compare` returns for `actor` and `bare`; for each round of the actor its `ReportTotals.measure`.
@@ -191,7 +160,7 @@ def _compare_actor(
     ):
         # A turn of the actor begins and ends with a report, so reports must not be further apart than a turn is long.
         every_s = min(REPORT_EVERY_S, seconds / (2 * _ROUNDS))
-        clients = ActorClients(FixedParams(params), writer, totals, report_every_s=every_s)
+        clients = ActorClients(_Published(params), writer, totals, report_every_s=every_s)
         actor = make_actor(experiment, "actor-0", experiment.seed, [clients], devices=jax.local_devices())
 
         def actor_rate(turn_s: float) -> float:
@@ -237,22 +206,14 @@ class ReportTotals:
             self._changed.notify_all()
 
     def next_report(self) -> None:
-        """Waits for the actor's next report.
-
-        Raises:
-          BenchError: there was none within `START_S`.
-        """
+        """Waits for the actor's next report, for at most `START_S`."""
         with self._changed:
             before = self._reports
             if not self._changed.wait_for(lambda: self._reports > before, START_S):
                 raise BenchError(f"the actor has not reported for {START_S:g} s: measure a smaller experiment")
 
     def measure(self, seconds: float) -> dict[str, float]:
-        """The increase per second between two reports at least `seconds` apart: rates `count/...`, shares `time/...`.
-
-        Raises:
-          BenchError: the actor does not report.
-        """
+        """The increase per second between two reports at least `seconds` apart: `count/...`, and shares `time/...`."""
         first, since = dict(self._totals), self._at
         while self._at - since < seconds:
             self.next_report()
@@ -278,40 +239,21 @@ def _running(actor: Actor) -> Iterator[None]:
 def bench_int8(experiment: Experiment, seconds: float) -> dict[str, Any]:
     """Measures what quantized evaluation gains: self-play in int8 in turn with float32.
 
-    The third side is the same self-play with plain pgx and mctx, in a process that waits while the others play.
-
-    Args:
-      experiment: its game, network, search and `actors` are measured.
-      seconds: how long to measure after compilation, but at least one round.
-
     Returns:
-      what `compare` returns for `int8`, `float32` and `plain`, with `moves_per_version`.
-
-    Raises:
-      ConfigError: this CPU has no int8 instructions, the network cannot be quantized, or plain mctx cannot play the
-        experiment.
+      what `compare` returns for `int8` and `float32`, with `moves_per_version`.
     """
     if not has_int8_instructions():
         raise ConfigError("this CPU has no int8 instructions (VNNI), so int8 would be float32: use another machine")
-    settings = _plain_settings(experiment)
-    experiments = {
-        side: _changed(experiment, "actors", inference=kind) for side, kind in (("int8", "int8"), ("float32", "local"))
+    sides = {
+        "int8": _changed(experiment, "actors", inference="int8"),
+        "float32": _changed(experiment, "actors", inference="local"),
     }
-    with child_process(_serve_plain, settings) as plain:
-        plain.receive()
-        sides = _self_plays(experiments, experiment.actors.games) | {"plain": lambda turn_s: float(plain.ask(turn_s))}
-        found = compare(
-            sides, "moves_per_s", "moves/s, self-play in int8 over float32", seconds, longest_s=5.0, rounds=_ROUNDS
-        )
-    return found | _sizes(experiment) | {"moves_per_version": moves_per_version(experiment)}
+    found = _compare_self_play(sides, "moves/s, self-play in int8 over float32", seconds)
+    return found | {"moves_per_version": moves_per_version(experiment)}
 
 
 def bench_tree(experiment: Experiment, seconds: float) -> dict[str, Any]:
     """Measures self-play in dense search trees, in turn with those of mctx.
-
-    Args:
-      experiment: its game, network, search and `actors` are measured.
-      seconds: how long to measure after compilation, but at least one round.
 
     Returns:
       what `compare` returns for `dense` and `mctx`.
@@ -320,50 +262,19 @@ def bench_tree(experiment: Experiment, seconds: float) -> dict[str, Any]:
         "dense": _changed(experiment, "search", tree="dense"),
         "mctx": _changed(experiment, "search", tree="mctx", slots=None),
     }
-    sides = _self_plays(trees, experiment.actors.games)
-    ratio_of = "moves/s, dense trees over those of mctx"
-    return compare(sides, "moves_per_s", ratio_of, seconds, longest_s=5.0, rounds=_ROUNDS) | _sizes(experiment)
+    return _compare_self_play(trees, "moves/s, dense trees over those of mctx", seconds)
 
 
-GAMES = ("connect_four", "tic_tac_toe", "othello")
-"""The games that are the same in pgx and in OpenSpiel."""
+def _compare_self_play(experiments: Mapping[str, Experiment], ratio_of: str, seconds: float) -> dict[str, Any]:
+    """What `compare` returns for the self-play of each experiment, and the sizes that they share."""
 
+    def side(experiment: Experiment) -> Side:
+        move = _self_play(experiment)
+        return lambda turn_s: experiment.actors.games * calls_per_s(move, turn_s)
 
-def bench_simulators(experiment: Experiment, seconds: float) -> dict[str, Any]:
-    """Measures the cost of a game that runs on the host: self-play through OpenSpiel, in turn with the game in JAX.
-
-    Args:
-      experiment: its game, network, search and `actors` are measured.
-      seconds: how long to measure after compilation, but at least one round.
-
-    Returns:
-      what `compare` returns for `host` and `jax`.
-
-    Raises:
-      ConfigError: the game is not one of `GAMES`.
-    """
-    game = experiment.env
-    if not isinstance(game, GameConfig) or game.name not in GAMES:
-        raise ConfigError(
-            f"env.name = '{game.name}': this bench compares games that are both in JAX and in OpenSpiel: "
-            f"{', '.join(GAMES)}"
-        )
-    on_host = experiment.model_copy(update={"env": SimulatorConfig(name="open_spiel", id=game.name)})
-    sides = _self_plays(
-        {"host": on_host, "jax": experiment}, experiment.actors.games * experiment.search.simulations
-    )  # fmt: skip
-    ratio_of = "simulations/s, game in OpenSpiel over game in JAX"
-    found = compare(sides, "simulations_per_s", ratio_of, seconds, longest_s=10.0, rounds=_ROUNDS)
-    return found | _sizes(experiment)
-
-
-def _self_plays(experiments: Mapping[str, Experiment], per_move: int) -> dict[str, Side]:
-    """The side of each experiment: the rate of its self-play, as `per_move` times the moves/s of one game."""
-
-    def side(move: Callable[[], None]) -> Side:
-        return lambda seconds: per_move * calls_per_s(move, seconds)
-
-    return {name: side(_self_play(experiment)) for name, experiment in experiments.items()}
+    sides = {name: side(experiment) for name, experiment in experiments.items()}
+    found = compare(sides, "moves_per_s", ratio_of, seconds, longest_s=5.0, rounds=_ROUNDS)
+    return found | _sizes(next(iter(experiments.values())))
 
 
 def _self_play(experiment: Experiment) -> Callable[[], None]:
@@ -392,22 +303,20 @@ def _self_play(experiment: Experiment) -> Callable[[], None]:
 
 
 class _Published:
-    """A `ParamSource` with the same parameters as a new version after every `moves` polls."""
+    """A `ParamSource` with the same parameters as a new version after every `moves` polls; by default never."""
 
-    def __init__(self, params: Params, moves: int) -> None:
+    def __init__(self, params: Params, moves: float = math.inf) -> None:
         self._params = params
         self._moves = moves
-        self._polls = self._version = 0
+        self._polls = 0
 
     def wait(self, timeout_s: float) -> Versioned:
-        return Versioned(self._version, self._params)
+        return Versioned(0, self._params)
 
     def poll(self) -> Versioned | None:
         self._polls += 1
-        if self._polls // self._moves == self._version:
-            return None
-        self._version = self._polls // self._moves
-        return Versioned(self._version, self._params)
+        version, between = divmod(self._polls, self._moves)
+        return None if between else Versioned(int(version), self._params)
 
 
 def moves_per_version(experiment: Experiment) -> int:
@@ -419,93 +328,8 @@ def moves_per_version(experiment: Experiment) -> int:
     return max(1, round(samples / (actors.count * actors.games)))
 
 
-def _plain_settings(experiment: Experiment) -> tuple[str, int, int, int, int]:
-    """The arguments of `plain_mctx.self_play` for the sizes of an experiment.
-
-    Raises:
-      ConfigError: the experiment is not Gumbel AlphaZero with a ResNet in a game of pgx.
-    """
-    env, network, search = experiment.env, experiment.network, experiment.search
-    if not (isinstance(env, GameConfig) and isinstance(network, ResNetConfig) and search.algorithm == "gumbel"):
-        raise ConfigError(
-            "this bench compares with plain pgx and mctx, which needs a game written in JAX, network.name=resnet and "
-            "search.algorithm=gumbel"
-        )
-    return env.name, network.channels, network.blocks, experiment.actors.games, search.simulations
-
-
-def _serve_plain(settings: tuple[str, int, int, int, int], parent: Connection) -> None:
-    """In the child: sends None, then answers each number of seconds with moves/s."""
-    from podzero.tools.bench.plain_mctx import self_play as plain_self_play  # imports pgx and Haiku
-
-    measure = plain_self_play(*settings)
-    parent.send(None)
-    answer(parent, measure)
-
-
 def _changed(experiment: Experiment, section: str, **changes: Any) -> Experiment:
-    """The experiment with `changes` in a section, checked.
-
-    Raises:
-      ConfigError: the settings do not suit the experiment.
-    """
+    """The experiment with `changes` in a section, checked."""
     settings = experiment.model_dump()
     settings[section] |= changes
     return parse(settings, experiment.name)
-
-
-# Analysis.
-
-POSITIONS = 1000
-"""The positions in one call of `analyze`."""
-
-
-def bench_analyze(experiment: Experiment, seconds: float) -> dict[str, Any]:
-    """Measures what replaying the moves, the search tree and JSON cost `podzero analyze` in addition to the network.
-
-    Args:
-      experiment: its game, network and search are measured; the network is untrained.
-      seconds: how long to measure after compilation, but at least one call of `analyze`.
-
-    Returns:
-      what `compare` returns for `analyze` and `bare`; the number of positions in a call, and positions/s.
-    """
-    env = make_env(experiment.env)
-    params = make_network(experiment.network, env.spec).init(jax.random.key(experiment.seed))
-    players = NetworkPlayers(env, experiment.network, experiment.search, experiment.env.discount)
-    player, usual = players.player("untrained", params), experiment.search.simulations
-    analyst, lines = Analyst(env, lambda _: player, usual), _lines(env)
-    evaluations = POSITIONS * (experiment.search.simulations + 1)
-
-    def analyze(_seconds: float) -> float:
-        began = time.perf_counter()
-        answers = [json.dumps(answer) for answer in analyst.answers(lines)]
-        assert len(answers) == POSITIONS, len(answers)
-        return evaluations / (time.perf_counter() - began)
-
-    log.info("compiling: %d positions with %d simulations", POSITIONS, experiment.search.simulations)
-    for few in (lines[:1], lines[:BATCH]):  # a batch of one is a separate program
-        list(analyst.answers(few))
-    forward = _forward_pass(experiment, env.spec, params, BATCH)
-    sides: dict[str, Side] = {"analyze": analyze, "bare": lambda turn_s: BATCH * calls_per_s(forward, turn_s)}
-    found = compare(
-        sides, "evaluations_per_s", "evaluations/s, analyze over bare forward pass", seconds,
-        longest_s=1.0, rounds=_ROUNDS,
-    )  # fmt: skip
-    return found | {
-        "positions": POSITIONS,
-        "positions_per_s": POSITIONS * found["analyze_evaluations_per_s"] / evaluations,
-        "batch": BATCH,
-        "simulations": experiment.search.simulations,
-        "platform": jax.devices()[0].platform,
-    }
-
-
-def _lines(env: Env) -> list[str]:
-    """Positions from games between random players, as input of `analyze`."""
-    player, random = RandomPlayer(env), np.random.default_rng(0)
-    played = Arena(env).pairs(player, player, POSITIONS // 2, jax.random.key(0), 0)
-    games = [game.moves for pair in played for game in pair]
-    assert len(games) == POSITIONS, len(games)
-    lengths = [random.integers(len(moves)) for moves in games]
-    return [json.dumps({"id": i, "moves": games[i][: lengths[i]]}) for i in range(POSITIONS)]
