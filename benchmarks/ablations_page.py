@@ -9,12 +9,13 @@ from typing import Any
 
 from scipy import special
 
-from podzero.benchmarks.inner_nodes import VALUE_WRONG
 from podzero.benchmarks.markdown import Row, table
 from podzero.config.loading import GONE
 
 Json = Mapping[str, Any]
 
+VALUE_WRONG = "visited, value wrong"
+"""The reason of an error in `inner_nodes.json` whose line ends at a position that the network alone judges."""
 FILES = ("ablations", "inner_nodes", "inner_nodes_2048", "othello_horizon", "root_values", "diagnosis", "ceiling")
 """The files of `benchmarks/results` that the page shows."""
 SIMULATIONS = 32

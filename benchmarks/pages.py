@@ -200,7 +200,7 @@ def machine(measured: Json) -> str:
 def serving(benches: Mapping[str, Json], transports: Json, placements: Mapping[str, Json]) -> list[str]:
     """The tables of inference servers and of placements, and the speed of transports between two processes.
 
-    The arguments are the results of `podzero bench server`, `benchmarks/transports.py` and `benchmarks/placements.py`.
+    The arguments are the results of `podzero bench server`, of a finished study and of `benchmarks/placements.py`.
     """
     header = ("experiment", "actors", "positions/s", "of the chip", "of the bare transport")
     days = sorted({f"{machine(bench)}, {bench['date']}" for bench in benches.values()})
@@ -210,7 +210,7 @@ def serving(benches: Mapping[str, Json], transports: Json, placements: Mapping[s
         *table(header, [row for bench in benches.values() for row in _server_rows(bench)]),
         "",
         f"An idle server adds {max(bench['result']['added_latency_ms'] for bench in benches.values()):.1f} ms "
-        f"({'; '.join(days)}). GB/s between two processes: {carried} (`benchmarks/transports.py`; "
+        f"({'; '.join(days)}). GB/s between two processes: {carried} ("
         f"{machine(transports)}, {transports['date']}).",
         "",
         *_placements(placements),

@@ -22,7 +22,7 @@ MIN_VALUE_RANGE, MIN_OUTCOME_RANGE = 0.01, 0.2
 """Defaults of `search.min_value_range`: the general one, and the one for outcomes between -1 and 1.
 
 0.2 is the median range of Q-values of connect four's agent in positions where all moves are equally good
-(`benchmarks/inner_nodes.py`). With the default `value_scale` the weight per unit of value is then at most
+(`benchmarks/results/inner_nodes.json`). With the default `value_scale` the weight per unit of value is then at most
 0.1 / 0.2, which equals the paper's `c_scale` = 1 over Q-values in [0, 1] (Danihelka et al. 2022).
 """
 

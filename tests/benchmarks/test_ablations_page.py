@@ -2,8 +2,7 @@
 
 import pytest
 
-from podzero.benchmarks.ablations_page import ablations_page
-from podzero.benchmarks.inner_nodes import NEVER_VISITED, VALUE_WRONG
+from podzero.benchmarks.ablations_page import VALUE_WRONG, ablations_page
 
 
 def trained(variant, seed, share, limit="stop.minutes=10", setting=""):
@@ -17,7 +16,7 @@ def trained(variant, seed, share, limit="stop.minutes=10", setting=""):
 BASELINE = [trained("baseline", seed, share) for seed, share in enumerate((0.87, 0.88, 0.89))]
 
 
-def search(rule, wrong, simulations=32, reason=NEVER_VISITED):
+def search(rule, wrong, simulations=32, reason="never visited"):
     errors = [{"position": position, "reason": reason} for position in wrong]
     return {"rule": rule, "settings": {"rule": rule}, "simulations": simulations, "positions": 100, "errors": errors}
 

@@ -27,11 +27,7 @@ MOST_BYTES = 2**31 - 2**24
 
 
 def format_of(file: Path) -> Format:
-    """The format for a file's suffix.
-
-    Raises:
-      ConfigError: the suffix is unknown.
-    """
+    """The format for a file's suffix."""
     if file.suffix not in FORMATS:
         raise ConfigError(
             f"--to {file}: unknown suffix '{file.suffix}'{nearest(file.suffix, FORMATS)}; expected one of "
@@ -41,11 +37,7 @@ def format_of(file: Path) -> Format:
 
 
 def trained_agent(who: str) -> TrainedPlayer:
-    """Parses the name of a trained player.
-
-    Raises:
-      ConfigError: there is no such player, or it has no network.
-    """
+    """Parses the name of a trained player."""
     player = parse_player(who)
     if not isinstance(player, TrainedPlayer):
         raise ConfigError(
@@ -152,11 +144,7 @@ _SIDE_BY_SIDE = 16
 
 
 def observations_of(env: EnvConfig, spec: EnvSpec, count: int) -> np.ndarray[Any, Any]:
-    """Observations of uniformly random play, `[count, *observation_shape]` float32.
-
-    Raises:
-      EnvironmentFailed, SimulatorError: the environment failed.
-    """
+    """Observations of uniformly random play, `[count, *observation_shape]` float32."""
     if not isinstance(env, GymnasiumConfig):
         with simulator_errors():
             return random_positions(make_env(env), jax.random.key(0), count).observation.astype(np.float32)
@@ -198,9 +186,6 @@ def check_file(file: Path, call: Call, inputs: Arrays, expected: Arrays) -> dict
 
     Returns:
       the `greatest_difference` of each output.
-
-    Raises:
-      ExportError: an output is missing, has another shape, or differs by more than `BOUND`.
     """
     differences = dict.fromkeys(expected, 0.0)
     for size in BATCH_SIZES:

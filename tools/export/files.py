@@ -87,11 +87,7 @@ FORMATS = {".onnx": Format(_onnx_bytes, _load_onnx), ".stablehlo": Format(_stabl
 
 
 def check_writable(file: Path) -> None:
-    """Checks that a file can be written.
-
-    Raises:
-      ExportError: its folder does not exist or cannot be written, or it is a folder itself.
-    """
+    """Checks that a file can be written."""
     if not file.parent.is_dir():
         raise _refusal(file, "its folder does not exist")
     if file.is_dir():
@@ -107,11 +103,7 @@ class PartialFiles:
         self._partial: dict[Path, Path] = {}
 
     def write(self, file: Path, contents: bytes) -> Path:
-        """Writes the contents of `file` under a temporary name in the same folder; returns that path.
-
-        Raises:
-          ExportError: writing failed, for example because the disk is full.
-        """
+        """Writes the contents of `file` under a temporary name in the same folder; returns that path."""
         partial = self._partial[file] = file.with_name(f".{os.getpid()}.{file.name}")
         try:
             partial.write_bytes(contents)

@@ -28,10 +28,6 @@ def onnx_model(function: Function, metadata: Mapping[str, Any]) -> Any:
     Args:
       function: the function; its parameters become constants.
       metadata: the model's metadata.
-
-    Raises:
-      ConfigError: the package `onnx` is not installed.
-      ExportError: the function has an operation that is not supported.
     """
     (batch,) = export.symbolic_shape(BATCH)
     inputs = dict(zip(function.inputs, function.batched(batch), strict=True))
@@ -113,9 +109,6 @@ class Graph:
 
     Args:
       inputs: shape and dtype of each input by name; dimensions may be symbolic.
-
-    Raises:
-      ConfigError: the package `onnx` is not installed.
     """
 
     def __init__(self, inputs: Mapping[str, jax.ShapeDtypeStruct]) -> None:
@@ -227,11 +220,7 @@ _CHANNELS_FIRST, _CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 
 
 def convert(graph: Graph, equation: Any, *inputs: Value) -> list[Value]:
-    """Adds the nodes of an operation; returns its outputs.
-
-    Raises:
-      ExportError: the operation, or this form of it, is not supported.
-    """
+    """Adds the nodes of an operation; returns its outputs."""
     name = equation.primitive.name
     if name == "unstack":
         axis, size = equation.params["axis"], len(equation.outvars)

@@ -173,11 +173,7 @@ class _LeftOut:
 
 
 def _check(files: Iterable[Path], suffixes: Sequence[str]) -> None:
-    """Checks that the files can be read before any of them is.
-
-    Raises:
-      ConfigError: one of them cannot.
-    """
+    """Checks that the files can be read before any of them is."""
     for file in files:
         if file.suffix.lower() not in suffixes:
             raise ConfigError(f"{file}: expected a file that ends in {', '.join(suffixes)}")
@@ -186,11 +182,7 @@ def _check(files: Iterable[Path], suffixes: Sequence[str]) -> None:
 
 
 def _read(file: Path, spec: EnvSpec) -> Iterator[RecordedGame | Fault]:
-    """The games of a file.
-
-    Raises:
-      ConfigError: it cannot be read.
-    """
+    """The games of a file."""
     try:
         with file.open("rb") as opened:
             if (head := opened.read(2)) in (BOM_UTF16_LE, BOM_UTF16_BE) or b"\0" in head:

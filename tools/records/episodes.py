@@ -27,9 +27,6 @@ def read_episodes(file: Path, interface: Interface) -> Iterator[Episode | Fault]
     Args:
       file: a file whose name ends in `.npz` or `.jsonl`.
       interface: that of the environment.
-
-    Raises:
-      ConfigError: the file cannot be read.
     """
     for where, content in _contents(file):
         try:

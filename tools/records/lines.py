@@ -46,11 +46,7 @@ def _tree(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _game(where: str, tree: dict[str, Any], spec: EnvSpec) -> RecordedGame | Fault:
-    """The game of a line.
-
-    Raises:
-      one of `_INVALID`: the tree is not that of a game.
-    """
+    """The game of a line."""
     if (name := tree.get("game", spec.name)) != spec.name:
         return Fault(where, "foreign", f"it is a game of {name}, not of {spec.name}")
     moves, komi = tree["moves"], tree.get("komi")

@@ -206,9 +206,6 @@ def chess_action(notation: Notation, state: EnvState, legal: Array, name: str) -
       state: the position.
       legal: `[A]` bool.
       name: the move's name.
-
-    Raises:
-      NotationError: no legal move has this name, or several have.
     """
     white = white_to_move(state)
     if castling := _CASTLING.fullmatch(name):

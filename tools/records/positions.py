@@ -79,11 +79,7 @@ class GameReplay:
         self._set_komi = _komi_setter(env) if isinstance(env, Go) and env.shows_komi else None
 
     def __call__(self, games: Iterable[RecordedGame]) -> Iterator[ReplayedGame | Fault]:
-        """Replays games; each comes back once, with its positions or the reason why it cannot be used.
-
-        Raises:
-          SimulatorError: a game on the host failed.
-        """
+        """Replays games; each comes back once, with its positions or the reason why it cannot be used."""
         waiting = iter(games)
         slots = [self._next(waiting) for _ in range(self._at_once)]
         if not any(slots):
@@ -144,11 +140,7 @@ class GameReplay:
         return action, last
 
     def _action(self, move: int | str, legal: NDArray[np.bool_], states: Callable[[], EnvState], index: int) -> int:
-        """The action of a recorded move in the game of a slot.
-
-        Raises:
-          NotationError: it is not legal, or no action has this name.
-        """
+        """The action of a recorded move in the game of a slot."""
         if isinstance(move, str):
             state = jax.tree.map(lambda leaf: leaf[index], states())
             if self._in_algebra:

@@ -99,11 +99,7 @@ def _trees(data: bytes | mmap) -> Iterator[_Tree]:
 
 
 def _in_charset(data: bytes | mmap, start: int, tree: _Tree, charset: str) -> _Tree:
-    """The tree that begins at a byte, in its charset; `tree` is what it is if no byte of a bracket is part of another.
-
-    Raises:
-      LookupError, ValueError: the charset is not known, or the text is not in it or may be in another.
-    """
+    """The tree that begins at a byte, in its charset; `tree` is it if no byte of a bracket is part of another one."""
     codec = lookup(charset).name
     codec, plain = _SUPERSETS.get(codec, codec), tree
     if codec in _LEADS:
