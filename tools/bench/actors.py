@@ -183,6 +183,11 @@ class Playback(SelfPlayCore):
     def __init__(self, moves: Move) -> None:
         self._moves = moves
 
+    @property
+    def values(self) -> int:
+        """As in the recorded game."""
+        return 1 if self._moves.value.ndim == 2 else self._moves.value.shape[-1]
+
     def init(self, key: Array) -> SelfPlayState:
         """Starts at a random index, so that actors are not synchronized."""
         index, none = jax.random.randint(key, (), 0, len(self._moves.done)), jnp.zeros((), jnp.int32)
