@@ -1,1 +1,1 @@
-"""How an experiment is started: the command line, the doctor, and files and commands for Google Cloud."""
+"""The command line: `cli` says where each command is. Those of training, runs, experiments and clouds are here."""

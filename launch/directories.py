@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import math
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,18 +93,20 @@ def place(
     """
     # A name may hold several folders, of which this is the last.
     name = Path(experiment.name).name
-    differing = [] if standing is None else _other_settings(standing, experiment)
+    # Of all differences, those that change what is learned.
+    differing = [] if standing is None else differences(standing, experiment, NEUTRAL)
     changes = [change for change in differing if change.setting != "name"]
     suffix = _suffix(changes)
     preferred = f"{name}-{suffix}" if suffix else name
     # Resume the run that holds this experiment, if there is one.
-    mine = [found for found, other in held.items() if other is not None and not _other_settings(other, experiment)]
+    mine = [found for found, other in held.items() if other is not None and not differences(other, experiment, NEUTRAL)]
     if mine:
         # By length first, so that `hex-2` comes before `hex-10`.
         chosen = preferred if preferred in mine else min(mine, key=lambda found: (len(found), found))
         return ChosenDirectory(chosen, f"Resuming the run in {{runs}}/{chosen}, which holds this experiment")
     # Else take the first free name. An unreadable experiment's is taken too: `Workdir.check` then names the bad file.
-    chosen = next(candidate for candidate in _numbered(preferred) if held.get(candidate) is None)
+    numbered = (f"{preferred}-{number}" for number in itertools.count(2))
+    chosen = next(candidate for candidate in itertools.chain([preferred], numbered) if held.get(candidate) is None)
     reason = f"New run in {{runs}}/{chosen}"
     if chosen != preferred:
         other = held[preferred]
@@ -193,11 +196,6 @@ def _readable(run: Workdir) -> Experiment | None:
         return None
 
 
-def _other_settings(one: Experiment, other: Experiment) -> list[Change]:
-    """The differences between two experiments that change what is learned."""
-    return differences(one, other, NEUTRAL)
-
-
 def _suffix(changes: list[Change]) -> str:
     """The changes as part of a directory's name; empty if they are too many or too long."""
     suffix = "-".join(f"{change.setting.rpartition('.')[2]}{_value(change.new)}" for change in changes)
@@ -206,14 +204,6 @@ def _suffix(changes: list[Change]) -> str:
 
 def _value(value: Any) -> str:
     return f"{value:.12g}" if isinstance(value, float) else str(value).lower()
-
-
-def _numbered(name: str) -> Iterator[str]:
-    yield name
-    number = 2
-    while True:
-        yield f"{name}-{number}"
-        number += 1
 
 
 def _changed(workdir: Workdir, experiment: Experiment) -> str:
