@@ -169,7 +169,7 @@ class Supervisor:
             for index, node in zip(absent, group.places(len(absent), usable, self._taken()), strict=False):
                 group.start(index, node)
                 log.info("%s starts on %s", kind.names[index], node)
-        missing = [cpus for group in groups for cpus in group.missing_cpus]
+        missing = [group.kind.cpus for group in groups for _ in range(group.wanted - len(group.workers))]
         self._nodes.request_capacity(self._taken(), missing + [self.shards.kind.cpus] * len(self._stranded))
 
     def listen(self) -> Iterator[MetricsReport | LogReport]:
@@ -284,10 +284,11 @@ class Supervisor:
     def _remove_ended(self, group: WorkerGroup) -> list[str]:
         """Removes the ended workers of a group; returns their names."""
         ended = group.remove_ended()
-        alive = [*group.workers, *ended]  # those that ended are recorded one by one below
-        for name, (node, error) in ended.items():
-            self._failures.record_end(name, node, error, alive)
-        return list(ended)
+        names = [actor.name for actor, _ in ended]
+        alive = [*group.workers, *names]  # those that ended are recorded one by one below
+        for actor, error in ended:
+            self._failures.record_end(actor.name, actor.node, error, alive)
+        return names
 
     def _restart_shards(self, newest: Callable[[], Checkpoint | None]) -> list[str]:
         """Restarts the lost shards that may start again; returns their names."""

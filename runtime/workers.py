@@ -114,20 +114,12 @@ class Worker:
 
     def last_drains(self) -> list[Call]:
         """Begins to fetch the last reports of a worker that has stopped."""
-        return [call for call in (self._drain, self.actor.begin("drain")) if call is not None]
+        return [*([self._drain] if self._drain else []), self.actor.begin("drain")]
 
     def _shows_work(self, report: MetricsReport | LogReport) -> bool:
         if not isinstance(report, MetricsReport) or self.metric not in report.metrics:
             return False
         return bool(report.metrics[self.metric]) or not self.metric.startswith("count/")
-
-
-class WorkerEnd(NamedTuple):
-    """How a worker ended."""
-
-    node: str | None
-    """Id of its node, if that is known."""
-    error: Exception
 
 
 class WorkerGroup:
@@ -157,11 +149,6 @@ class WorkerGroup:
     def complete(self) -> bool:
         """Whether every wanted worker has been started, and none is still restarting."""
         return len(self.workers) >= self.wanted and all(worker.restart is None for worker in self.workers.values())
-
-    @property
-    def missing_cpus(self) -> list[float]:
-        """The CPUs of each wanted worker that has not started."""
-        return [self.kind.cpus] * max(0, self.wanted - len(self.workers))
 
     def could_run_on(self, node: Node) -> bool:
         """Whether a worker would fit on the node if nothing else ran there."""
@@ -203,21 +190,18 @@ class WorkerGroup:
             running[places[-1].id] += 1
         return places
 
-    def remove_ended(self) -> dict[str, WorkerEnd]:
-        """Removes the workers that have ended or were silent for too long; returns how each ended, by name."""
+    def remove_ended(self) -> list[tuple[RemoteActor, Exception]]:
+        """Removes the workers that have ended or were silent for too long; returns each with what ended it."""
         if self.kind.silence_limit is not None:
             for worker in self.workers.values():
                 worker.check_silence(self.kind.silence_limit)
-        ended = {
-            name: WorkerEnd(worker.actor.node, error)
-            for name, worker in self.workers.items()
-            if (error := worker.ended()) is not None
-        }
-        for name in ended:
-            worker = self.workers.pop(name)
+        found = [(worker.actor, worker.ended()) for worker in self.workers.values()]
+        ended = [(actor, error) for actor, error in found if error is not None]
+        for actor, _ in ended:
+            del self.workers[actor.name]
             # One with contents may still serve them until its successor starts.
             if self.kind.restart == "alone":
-                worker.actor.kill()
+                actor.kill()
         return ended
 
     def await_ready(self) -> None:
