@@ -234,13 +234,14 @@ class Supervisor:
         """All workers but the learner's."""
         return [worker for group in self._groups.values() for worker in group.workers.values()]
 
-    def _taken(self) -> dict[str, float]:
-        """The CPUs that these workers have reserved, by node."""
+    def _taken(self, without: str = "") -> dict[str, float]:
+        """The CPUs that these workers, `without` one, have reserved, by node; a lost shard's are for its successor."""
         taken: dict[str, float] = defaultdict(float)
         for group in self._groups.values():
-            for worker in group.workers.values():
-                if worker.actor.node is not None:
-                    taken[worker.actor.node] += group.kind.cpus
+            alone = group.kind.restart == "alone"
+            for actor in [worker.actor for worker in group.workers.values()] if alone else group.actors:
+                if actor.node is not None and actor.name != without:
+                    taken[actor.node] += group.kind.cpus
         return taken
 
     def _start_learner(self, hosts: Sequence[Node]) -> None:
@@ -275,10 +276,10 @@ class Supervisor:
         )
 
     def _has_room(self, node: Node, kind: Kind, name: str) -> bool:
-        """Whether the CPUs and the memory of one more shard are free on a node."""
-        others = [one.actor.node for other, one in self.shards.workers.items() if other != name]
+        """Whether the CPUs and the memory of the shard of a name are free on a node."""
+        others = [actor.node for actor in self.shards.actors if actor.name != name]
         memory = (1 + others.count(node.id)) * kind.memory
-        free = node.cpus - self._taken().get(node.id, 0.0)
+        free = node.cpus - self._taken(without=name).get(node.id, 0.0)
         return free >= kind.cpus and node.resources.get(MEMORY, 0.0) >= memory
 
     def _remove_ended(self, group: WorkerGroup) -> list[str]:

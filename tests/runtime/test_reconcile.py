@@ -177,6 +177,20 @@ def test_a_lost_shard_restarts_without_a_reservation_where_actors_took_its_cpus(
     assert (cluster.named("replay-1").node, cluster.options["replay-1"]["cpus"]) == ("a", 0.0)
 
 
+def test_no_other_process_takes_the_cpus_of_a_shard_that_waits_to_restart(start, clock):
+    supervisor, cluster = start(cpu_node("a", 3), replay={"cpus": 0.5}, evaluation={"cpus": 1.0})
+    for _ in range(2):  # the second failure is followed by a pause
+        list(supervisor.listen())
+        lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
+        supervisor.reconcile(nothing_saved)
+    supervisor.start_evaluator()
+    assert supervisor.reconcile(nothing_saved) == []
+    assert cluster.alive("evaluator") == []
+    clock[0] += LIMITS.first_pause_s
+    assert supervisor.reconcile(nothing_saved) == ["replay-0"]
+    assert cluster.options["replay-0"]["cpus"] == 0.5
+
+
 def test_a_shard_whose_checkpoint_was_deleted_meanwhile_takes_its_contents_from_the_next(start, restart_limits):
     restart_limits(first_pause_s=0.0)
     supervisor, cluster = start(cpu_node("home", 8))
