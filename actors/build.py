@@ -63,7 +63,7 @@ _CHECKED_SIMULATIONS = 16
 Actor = SelfPlayActor | ActorGroups | DeviceActor | EnvironmentActor
 
 
-class Servers(NamedTuple):
+class FoundServers(NamedTuple):
     """The inference servers of a run, as an actor finds them."""
 
     run: str
@@ -81,7 +81,7 @@ def make_actor(
     clients: Sequence[ActorClients],
     *,
     opponents: Sequence[Opponent] = (),
-    servers: Servers | None = None,
+    servers: FoundServers | None = None,
     devices: Sequence[jax.Device] = (),
 ) -> Actor:
     """The actor of an experiment.
@@ -160,7 +160,7 @@ def model_search(experiment: Experiment, spec: EnvSpec) -> ModelSearch:
 
 
 def _served_groups(
-    experiment: Experiment, name: str, seed: int, clients: Sequence[ActorClients], servers: Servers
+    experiment: Experiment, name: str, seed: int, clients: Sequence[ActorClients], servers: FoundServers
 ) -> ActorGroups:
     """Groups of games whose network inference servers evaluate: while one group waits, the others search."""
     games = experiment.actors.games // experiment.server.groups

@@ -113,7 +113,7 @@ class ActorProcess(Process):
         if isinstance(network, Servers):
             # Each group of games that waits for inference servers writes by itself.
             groups = experiment.server.groups
-            servers = build.Servers(self.context.run, network.addresses(self), first=self.index * groups)
+            servers = build.FoundServers(self.context.run, network.addresses(self), first=self.index * groups)
         # Actors of servers ask these which parameters they evaluate with.
         source = network.source(self) if isinstance(network, Parameters) else LocalParams()
         return build.make_actor(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from podzero.actors import ActorClients, build
-from podzero.actors.build import Servers, actor_parts, make_actor, make_reanalysis, selfplay_core
+from podzero.actors.build import FoundServers, actor_parts, make_actor, make_reanalysis, selfplay_core
 from podzero.config import load, parse
 from podzero.core.errors import ConfigError
 from podzero.core.types import Sample, Versioned
@@ -218,7 +218,7 @@ def test_an_actor_plays_its_groups_at_the_same_time_and_writes_both(params):
         finished = [threading.Event() for _ in range(2)]
         writers = [CountingWriter(64, event.set) for event in finished]
         clients = [ActorClients(None, writer, lambda *made: reports.append(made)) for writer in writers]
-        actor = make_actor(experiment, "actor-0", 1, clients, servers=Servers("run", servers))
+        actor = make_actor(experiment, "actor-0", 1, clients, servers=FoundServers("run", servers))
         thread = threading.Thread(target=actor.run)
         thread.start()
         assert all(event.wait(120.0) for event in finished)
