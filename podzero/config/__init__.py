@@ -38,6 +38,7 @@ from podzero.config.layers import builtin_configs as builtin_configs
 from podzero.config.layers import flatten as flatten
 from podzero.config.layers import read_layers as read_layers
 from podzero.config.layers import read_tree as read_tree
+from podzero.config.layers import read_yaml as read_yaml
 from podzero.config.loading import load as load
 from podzero.config.loading import parse as parse
 from podzero.config.networks import BoardNetworkConfig as BoardNetworkConfig
@@ -50,13 +51,13 @@ from podzero.config.networks import OwnModelConfig as OwnModelConfig
 from podzero.config.networks import OwnNetworkConfig as OwnNetworkConfig
 from podzero.config.networks import ResNetConfig as ResNetConfig
 from podzero.config.networks import TransformerConfig as TransformerConfig
+from podzero.config.own_code import OwnFile as OwnFile
+from podzero.config.own_code import OwnPart as OwnPart
 from podzero.config.running import CheckpointConfig as CheckpointConfig
 from podzero.config.running import ClusterConfig as ClusterConfig
 from podzero.config.running import EvaluationConfig as EvaluationConfig
 from podzero.config.running import MetricsConfig as MetricsConfig
 from podzero.config.running import StopConfig as StopConfig
-from podzero.config.section import OwnFile as OwnFile
-from podzero.config.section import OwnPart as OwnPart
 from podzero.config.training import AnyOptimizerConfig as AnyOptimizerConfig
 from podzero.config.training import LearnerConfig as LearnerConfig
 from podzero.config.training import MeshConfig as MeshConfig
@@ -65,4 +66,3 @@ from podzero.config.training import OptimizerConfig as OptimizerConfig
 from podzero.config.training import OwnObjectiveConfig as OwnObjectiveConfig
 from podzero.config.training import OwnOptimizerConfig as OwnOptimizerConfig
 from podzero.config.training import SplitRule as SplitRule
-from podzero.config.yaml_text import read_yaml as read_yaml

@@ -1,7 +1,8 @@
-"""Reads the YAML file of an experiment and those that it extends, and merges their settings."""
+"""Reads the YAML files of an experiment and merges their settings; writes settings as YAML with comments."""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,9 +13,8 @@ import yaml
 
 from podzero.config.environments import ChanceGame, Game
 from podzero.config.networks import ResNetConfig
-from podzero.config.section import path_field_of
+from podzero.config.own_code import path_field_of
 from podzero.config.training import OptimizerConfig
-from podzero.config.yaml_text import read_yaml, to_commented_yaml
 from podzero.core.errors import ConfigError, nearest
 from podzero.core.importing import file_digest, place_of
 
@@ -303,3 +303,68 @@ def _absolute_file(name: str, folder: Path) -> str:
         return name
     found = next((place / named[1] for place in (folder, Path.cwd()) if (place / named[1]).is_file()), None)
     return name if found is None else f"{found.absolute()}{named[2] or ''}"
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses two sections with one name, of which the first would be lost without a word."""
+
+    # Before the keys that `<<` brings are merged: those may be replaced.
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if (named := (key.tag, key.value)) in seen:
+                raise yaml.MarkedYAMLError(problem=f"'{key.value}' is given twice", problem_mark=key.start_mark)
+            seen.add(named)
+        return node
+
+
+def read_yaml(text: str) -> Any:
+    """The plain values of a YAML document.
+
+    Raises:
+      yaml.YAMLError: it is not valid YAML, or a mapping has a key twice.
+    """
+    return yaml.load(text, _UniqueKeys)
+
+
+def to_commented_yaml(tree: Mapping[str, Any], comments: Mapping[str, str], head: str = "") -> str:
+    """The settings as YAML, each on its own line, which ends with its comment.
+
+    Args:
+      tree: nested sections.
+      comments: the comment of each setting, by its dotted name; the comments of a section stand above it.
+      head: a comment above all.
+    """
+    lines = [f"# {line}".rstrip() for line in head.splitlines()]
+    return "\n".join([*lines, *_lines(tree, comments, "", "")]) + "\n"
+
+
+def _lines(tree: Mapping[str, Any], comments: Mapping[str, str], section: str, indent: str) -> Iterator[str]:
+    for key, value in tree.items():
+        name = f"{section}{key}"
+        comment = f"# {comments[name]}" if name in comments else ""
+        if isinstance(value, dict) and value:
+            if comment:
+                yield f"{indent}{comment}"
+            yield f"{indent}{key}:"
+            yield from _lines(value, comments, f"{name}.", f"{indent}  ")
+            continue
+        first, *more = _flow(value)
+        # A comment inside a text of several lines would be a part of it.
+        if comment and more:
+            yield f"{indent}{comment}"
+        elif comment:
+            first += f"  {comment}"
+        yield f"{indent}{_flow(key)[0]}: {first}"
+        yield from (f"{indent}{line}" for line in more)
+
+
+def _flow(value: Any) -> list[str]:
+    """A value in YAML's flow style: on one line, unless it is a text of several."""
+    # Never folded, since a comment follows on the same line.
+    text = yaml.safe_dump(value, default_flow_style=True, width=math.inf, allow_unicode=True)
+    # YAML marks the end of a document that is a bare scalar.
+    return text.removesuffix("...\n").splitlines()

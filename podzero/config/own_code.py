@@ -1,4 +1,4 @@
-"""The code that an `OwnPart` names: imported, compared with its digest, and called with the experiment's arguments."""
+"""Code of the user's own: the sections that name it, and its import, the check of its digest, and its call."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
-from podzero.config import OwnFile, OwnPart
+from pydantic import ConfigDict, PrivateAttr
+
+from podzero.config.section import Section
 from podzero.core.errors import ConfigError, nearest
 from podzero.core.importing import file_digest, import_named, place_of
 
@@ -18,6 +20,73 @@ _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 """The kinds of `*args` and `**kwargs`."""
 Parameters = Mapping[str, inspect.Parameter]
 """The parameters of a function or class by name."""
+
+
+class OwnFile(Section):
+    """A section that names code of the user's own, by an import path or as a file; a run keeps a copy of the file."""
+
+    name: str
+    """What it is."""
+    sha256: str | None = None
+    """SHA-256 of the file. podzero fills it in when the experiment is read, and then refuses another file of this
+    name."""
+    _kept: Path | None = PrivateAttr(default=None)
+
+    @property
+    def path_field(self) -> str:
+        """The field that holds the import path or the file."""
+        return path_field_of(self.name)
+
+    @property
+    def import_path(self) -> str:
+        """The import path as it is given: `file.py:Name` or `module:Name`, or either without a name; empty for none."""
+        return getattr(self, self.path_field) or ""
+
+    @property
+    def file(self) -> Path | None:
+        """The file as it is given; None for the name of a module."""
+        place = place_of(self.import_path)
+        return Path(place).expanduser() if place.endswith(".py") else None
+
+    @property
+    def place(self) -> str:
+        """The import path of the code to run: that of the run's copy, if there is one."""
+        return self.import_path if self._kept is None else self._path_in(str(self._kept))
+
+    def kept_at(self, copy: Path) -> Self:
+        """The same section, whose code is imported from a copy of its file."""
+        section = self.model_copy()
+        section._kept = copy
+        return section
+
+    def moved_to(self, file: str) -> Self:
+        """The same section, which names the code in another place."""
+        return self.model_copy(update={self.path_field: self._path_in(file)})
+
+    def _path_in(self, file: str) -> str:
+        return file + self.import_path.removeprefix(place_of(self.import_path))
+
+
+_PATH_FIELDS = {"simulator": "id", "gymnasium": "module", "gymnasium_simulator": "module"}
+
+
+def path_field_of(name: str) -> str:
+    """The field that holds the import path or the file of the user's own code, in the section with this `name`."""
+    return _PATH_FIELDS.get(name, "name")
+
+
+class OwnPart(OwnFile):
+    """A part of the user's own, which an import path names. All further fields are its keyword arguments."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    """Where it is: `file.py:Name`, found next to the experiment or in the current folder, or `module:Name`."""
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The keyword arguments of the user's function or class: the fields that podzero does not know."""
+        return dict(self.model_extra or {})
 
 
 class OwnCode(NamedTuple):
