@@ -13,13 +13,13 @@ import numpy as np
 
 from podzero.config import EnvConfig, Experiment, GymnasiumConfig
 from podzero.core.errors import ConfigError, nearest
-from podzero.core.types import EnvSpec, Params
+from podzero.core.types import EnvSpec
 from podzero.envs import make_env, make_vector_env, simulator_errors, spec_of
 from podzero.files.players import PREFIX, TrainedPlayer, full_name, parse_player, zoo_card
 from podzero.inference import random_positions
 from podzero.networks import trainable_network
 from podzero.networks.snapshots import check_matches, load_snapshot
-from podzero.tools.export.files import FORMATS, Arrays, Call, Format, PartialFiles, check_writable
+from podzero.tools.export.files import FORMATS, Arrays, Call, Format, check_writable, written_together
 from podzero.tools.export.functions import BATCH, ExportError, Function, functions_of
 
 MOST_BYTES = 2**31 - 2**24
@@ -73,7 +73,9 @@ def export_agent(who: str, file: Path) -> dict[str, Any]:
     snapshot = load_snapshot(player.workdir.snapshots, player.step)
     origin = f"{player.workdir.snapshots} at step {snapshot.version}"
     check_matches(snapshot.params, trainable_network(experiment.network, spec), origin)
-    _refuse_large(snapshot.params)
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(snapshot.params))
+    if size > MOST_BYTES:
+        raise ExportError(f"the parameters of this network take {size:,} bytes; a file can hold at most {MOST_BYTES:,}")
     metadata = _metadata(who, experiment, spec, snapshot.version)
     # Accelerators would otherwise round the inputs of matrix products.
     with jax.default_matmul_precision("highest"):
@@ -82,12 +84,12 @@ def export_agent(who: str, file: Path) -> dict[str, Any]:
         inputs = {"observation": observations_of(experiment.env, spec, count), "action": random_actions(spec, count, 0)}
         files: list[Path] = []
         differences: dict[str, float] = {}
-        with PartialFiles() as partial_files:
+        with written_together(file) as folder:
             for function, (given, expected) in zip(functions, references(functions, inputs), strict=True):
-                files.append(_file_of(function, file))
-                contents = kind.encode(function, metadata | _shapes(function, expected))
-                written = partial_files.write(files[-1], contents)
-                differences |= check_file(files[-1], kind.load(written), given, expected)
+                files.append(file if function.name == "network" else file.with_suffix(f".{function.name}{file.suffix}"))
+                partial = folder / files[-1].name
+                partial.write_bytes(kind.encode(function, metadata | _shapes(function, expected)))
+                differences |= check_file(files[-1], kind.load(partial), given, expected)
     return {
         "player": full_name(who, player, snapshot.version),
         "files": [str(one) for one in files],
@@ -96,10 +98,6 @@ def export_agent(who: str, file: Path) -> dict[str, Any]:
         "bound": BOUND,
         "batch_sizes": list(BATCH_SIZES),
     }
-
-
-def _file_of(function: Function, file: Path) -> Path:
-    return file if function.name == "network" else file.with_suffix(f".{function.name}{file.suffix}")
 
 
 def _metadata(who: str, experiment: Experiment, spec: EnvSpec, step: int) -> dict[str, Any]:
@@ -126,12 +124,6 @@ def _shapes(function: Function, outputs: Mapping[str, Any]) -> dict[str, Any]:
         "inputs": {name: [BATCH, *one.shape] for name, one in function.inputs.items()},
         "outputs": {name: [BATCH, *one.shape[1:]] for name, one in outputs.items()},
     }
-
-
-def _refuse_large(params: Params) -> None:
-    size = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
-    if size > MOST_BYTES:
-        raise ExportError(f"the parameters of this network take {size:,} bytes; a file can hold at most {MOST_BYTES:,}")
 
 
 BATCH_SIZES = (1, 7, 64)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import jax
@@ -96,40 +97,18 @@ def check_writable(file: Path) -> None:
         raise _refusal(file, "its folder may not be written")
 
 
-class PartialFiles:
-    """A context manager that writes files under temporary names; its exit renames them, or deletes them on an error."""
-
-    def __init__(self) -> None:
-        self._partial: dict[Path, Path] = {}
-
-    def write(self, file: Path, contents: bytes) -> Path:
-        """Writes the contents of `file` under a temporary name in the same folder; returns that path."""
-        partial = self._partial[file] = file.with_name(f".{os.getpid()}.{file.name}")
-        try:
-            partial.write_bytes(contents)
-            sync(partial)
-        except OSError as error:
-            raise _refusal(file, error.strerror) from None
-        return partial
-
-    def __enter__(self) -> PartialFiles:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        try:
-            if kind is None:
-                self._rename()
-        finally:
-            for partial in self._partial.values():
-                partial.unlink(missing_ok=True)
-
-    def _rename(self) -> None:
-        for file, partial in self._partial.items():
-            try:
-                os.replace(partial, file)
-                sync(file.parent)
-            except OSError as error:
-                raise _refusal(file, error.strerror) from None
+@contextmanager
+def written_together(file: Path) -> Iterator[Path]:
+    """A folder beside `file`, whose files are moved to its folder at the end; after an error none of them is left."""
+    try:
+        with TemporaryDirectory(dir=file.parent, prefix=".export-") as partial:
+            yield Path(partial)
+            for written in Path(partial).iterdir():
+                sync(written)
+                os.replace(written, file.parent / written.name)
+            sync(file.parent)
+    except OSError as error:
+        raise _refusal(file, error.strerror) from None
 
 
 def _refusal(file: Path, why: str | None) -> ExportError:

@@ -248,11 +248,6 @@ def _maximum(graph: Graph, equation: Any, x: Value, y: Value) -> Value:
     return graph.node("Max", x, y)
 
 
-def _integer_power(graph: Graph, equation: Any, x: Value) -> Value:
-    exponent = np.asarray(equation.params["y"], equation.invars[0].aval.dtype)
-    return graph.node("Pow", x, Known(exponent))
-
-
 def _cast(graph: Graph, equation: Any, x: Value) -> Value:
     dtype = np.dtype(equation.params["new_dtype"])
     return x if dtype == equation.invars[0].aval.dtype else graph.cast(x, dtype)
@@ -364,7 +359,9 @@ _OTHERS: dict[str, Convert] = {
     "convert_element_type": _cast,
     "dot_general": _product,
     "gather": _gather,
-    "integer_pow": _integer_power,
+    "integer_pow": lambda graph, equation, x: graph.node(
+        "Pow", x, Known(np.asarray(equation.params["y"], equation.invars[0].aval.dtype))
+    ),
     "max": _maximum,
     "reduce_window_sum": _pool_sum,
     "reshape": _reshape,

@@ -24,8 +24,7 @@ from podzero.evaluation.players import SearchPlayer
 from podzero.evaluation.resolve import resolve
 from podzero.replay import EpisodeLayout, Layout, PositionLayout, RecordsWriter
 from podzero.tools.records.episodes import read_episodes
-from podzero.tools.records.games import Fault, FaultKind, RecordedGame
-from podzero.tools.records.lines import read_lines
+from podzero.tools.records.games import Fault, FaultKind, RecordedGame, read_lines
 from podzero.tools.records.pgn import read_pgn
 from podzero.tools.records.positions import GameReplay, PolicyOf, ReplayedGame
 from podzero.tools.records.sgf import read_sgf

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from podzero.envs import make_env
 from podzero.evaluation.games import PlayedGame, game_to_tree
-from podzero.tools.records.games import RESULTS, Fault, RecordedGame
-from podzero.tools.records.lines import read_lines
+from podzero.tools.records.games import RESULTS, Fault, RecordedGame, read_lines
 
 FOUR = make_env("connect_four").spec
 
