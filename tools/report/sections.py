@@ -98,7 +98,7 @@ def _rating(held: object) -> dict[str, float]:
     return {}
 
 
-_BAND = re.compile(r"keeps_value_(\d+)_(\d+)")
+_BAND = re.compile(r"keeps_value(_(\d+)_(\d+))")
 _NEWEST_MATCHES = 50
 """Most matches in the table."""
 
@@ -137,27 +137,23 @@ def _ratings(rounds: Evaluations) -> list[Figure]:
 
 
 def _judgement(rounds: Evaluations, positions: int) -> list[Figure]:
+    def interval(share: float, step: int, band: str) -> tuple[float, float]:
+        return _interval(share, int(rounds.get(step, f"positions{band}") or 0))
+
     whole = rounds.curve("keeps_value", "all plies", lambda share, _: _interval(share, positions))
-    found = sorted((int(band[1]), int(band[2])) for name in rounds.names if (band := _BAND.fullmatch(name)))
-
-    def interval(share: float, step: int, first: int, last: int) -> tuple[float, float]:
-        judged = int(rounds.get(step, f"positions_{first}_{last}") or 0)
-        return _interval(share, judged)
-
-    bands = [
-        rounds.curve(
-            f"keeps_value_{first}_{last}",
-            f"plies {first} to {last}",
-            lambda share, step, first=first, last=last: interval(share, step, first, last),  # type: ignore[misc]
-        )
-        for first, last in found
+    bands = sorted(
+        (int(found[2]), int(found[3]), found[1]) for name in rounds.names if (found := _BAND.fullmatch(name))
+    )
+    by_ply = [
+        rounds.curve(f"keeps_value{band}", f"plies {first} to {last}", partial(interval, band=band))
+        for first, last, band in bands
     ]
     return rounds.figure(
         "Moves that keep the value",
         "share",
         "Share of random positions, by ply, in which the chosen move keeps the game's value by a perfect solver, "
         "with 95% intervals.",
-        [whole, *bands],
+        [whole, *by_ply],
     )
 
 
