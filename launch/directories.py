@@ -149,7 +149,7 @@ def _resumption(folder: Path, step: int | None, overrides: tuple[str, ...], work
     # This error names the file, that of `load` would not.
     held.experiment()
     layers = read_layers(str(held.experiment_file), overrides)
-    experiment = parse(layers.tree, str(held.experiment_file))
+    experiment = parse(layers.tree, str(held.experiment_file), given=layers.commanded)
     try:
         held.check(experiment)
     except WorkdirError as error:

@@ -60,6 +60,11 @@ class Layers(NamedTuple):
         own = (self.files[0], COMMAND_LINE)
         return {setting: origin for setting, origin in self.origins.items() if origin not in own}
 
+    @property
+    def commanded(self) -> set[str]:
+        """The settings that the command line gives."""
+        return {setting for setting, origin in self.origins.items() if origin == COMMAND_LINE}
+
     def explain(self, settings: Mapping[str, Any]) -> str:
         """The resolved settings as YAML; a comment names the origin of each one that is not a default."""
         return to_commented_yaml(settings, self.origins, self.lineage)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, get_args
@@ -78,7 +78,10 @@ def load(config: str, overrides: Iterable[str] = ()) -> Experiment:
 
 
 def parse(
-    tree: dict[str, Any], origin: str, inherited: Mapping[str, str] = MappingProxyType({}), of_run: bool = False
+    tree: dict[str, Any],
+    origin: str,
+    inherited: Mapping[str, str] = MappingProxyType({}),
+    given: Collection[str] | None = None,
 ) -> Experiment:
     """Checks a tree of plain values against the schema.
 
@@ -86,12 +89,13 @@ def parse(
       tree: the content of a YAML file.
       origin: the name of the experiment or file, for the message of an error.
       inherited: the files of settings that another file gives, by dotted name, for the message of an error.
-      of_run: whether the tree is that of a working directory, which may hold other values of `FIXED`.
+      given: for the tree of a working directory, which may hold other values of `FIXED`: the settings that the command
+        line gives. None for any other tree.
 
     Raises:
       ConfigError: the schema refuses the tree; the message has one line for each fault.
     """
-    tree, lines = _without_gone(tree, of_run)
+    tree, lines = _without_gone(tree, given)
     try:
         experiment = Experiment.model_validate(tree)
         check(experiment)
@@ -104,7 +108,7 @@ def parse(
     raise ConfigError("\n  ".join([f"{origin}: this experiment cannot be run:", *lines])) from None
 
 
-def _without_gone(tree: Any, of_run: bool) -> tuple[Any, list[str]]:
+def _without_gone(tree: Any, given: Collection[str] | None) -> tuple[Any, list[str]]:
     """The tree without the settings of `GONE` and `FIXED`, and a fault for each of them that may not be dropped."""
     faults: list[str] = []
     if not isinstance(tree, dict):
@@ -113,15 +117,15 @@ def _without_gone(tree: Any, of_run: bool) -> tuple[Any, list[str]]:
     fixed = {name: (value, f"removed: it is {value}") for name, value in FIXED.items()}
     for name, (default, advice) in (GONE | fixed).items():
         section, _, field = name.partition(".")
-        given = tree.get(section)
-        if not isinstance(given, dict) or field not in given:
+        held = tree.get(section)
+        if not isinstance(held, dict) or field not in held:
             continue
-        value, rest = given[field], {key: each for key, each in given.items() if key != field}
+        value, rest = held[field], {key: each for key, each in held.items() if key != field}
         # A section of which nothing is left may be gone itself.
         tree = {key: each for key, each in tree.items() if key != section} | ({section: rest} if rest else {})
         # A section may give some of its fields only, each at its default.
         at_default = value == default or (isinstance(value, dict) and default | value == default)
-        if not (at_default or (of_run and name in FIXED)):
+        if not at_default and (name not in FIXED or given is None or name in given):
             faults.append(f"{name} = {value!r}: {advice}")
     return tree, faults
 

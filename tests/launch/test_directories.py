@@ -125,6 +125,15 @@ def given_by(message):
     return config, overrides
 
 
+def test_a_run_with_other_values_of_settings_that_became_constants_is_resumed(runs):
+    held = Workdir(start("cartpole").root)
+    held.experiment_file.write_text(held.experiment_file.read_text() + "restarts: {max_failures: 50}\n")
+    assert start(str(held.root), "stop.minutes=99").experiment.stop.minutes == 99
+    held.experiment_file.write_text(held.experiment_file.read_text() + "restarts: {max_failures: 50}\n")
+    with pytest.raises(ConfigError, match=r"restarts\.max_failures = 7: removed: it is 10"):
+        start(str(held.root), "restarts.max_failures=7")
+
+
 def test_a_directory_resumes_with_its_own_experiment_and_changes(runs):
     held = start("cartpole", "seed=3", "learner.batch_size=64").experiment
     name = next(runs.iterdir())

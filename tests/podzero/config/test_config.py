@@ -495,7 +495,9 @@ def test_a_setting_that_became_a_constant_is_refused_with_its_value_but_dropped_
     given = SMALL | {section: SMALL.get(section, {}) | {field: "other"}}
     with pytest.raises(ConfigError, match=re.escape(f"{name} = 'other': removed: it is {value}")):
         parse(given, "test")
-    assert parse(given, "test", of_run=True) == experiment()
+    assert parse(given, "test", given=()) == experiment()
+    with pytest.raises(ConfigError, match="removed"):
+        parse(given, "test", given={name})
 
 
 def test_each_value_of_a_removed_section_counts():
