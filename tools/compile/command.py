@@ -97,8 +97,7 @@ class ComparedSlices:
 
     name: str
     scaling: dict[str, Any]
-    fits: bool = True
-    """Always true: `compile_for_slices` raises an error if the learner does not fit."""
+    fits = True  # or `compile_for_slices` has raised an error
 
     def to_dict(self) -> dict[str, Any]:
         """The output of `--json`."""

@@ -69,11 +69,6 @@ def read_lines(lines: Iterable[str], file: str, spec: EnvSpec) -> Iterator[Recor
     `moves` are actions by number or by name. `result` is 1-0, 0-1, 1/2-1/2 or *; it may be missing where the rules
     decide it, and so may `game`. In Go `komi` may be given. Of the first `opening_plies` moves, if given, nothing is
     learned. Instead of `result` podzero's own games have `points` and `end` (`podzero.evaluation.games.game_to_tree`).
-
-    Args:
-      lines: the file's lines.
-      file: the name of the file, for messages.
-      spec: the game to read.
     """
     for number, line in enumerate(lines, 1):
         if line.strip():

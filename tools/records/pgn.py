@@ -79,7 +79,7 @@ class _Game:
         return bool(self.names) or self.depth > 0
 
     def add_tag(self, found: re.Match[bytes], apart: bool) -> None:
-        """Adds a pair in brackets, `apart` if an empty line precedes it, or notes why it cannot belong here."""
+        """Adds a pair in brackets, `apart` if an empty line precedes it, or says why it cannot belong here."""
         shown = _text(found[0])[:40]
         if found.lastgroup == "bracket":
             self._doubt(f'{shown} is not a tag such as [White "name"]')
@@ -115,13 +115,7 @@ class _Game:
 
 
 def read_pgn(data: bytes | mmap, file: str, spec: EnvSpec) -> Iterator[RecordedGame | Fault]:
-    """The games of a file.
-
-    Args:
-      data: the file's content; names may be in any encoding.
-      file: the name of the file, for messages.
-      spec: the game to read.
-    """
+    """The games of a file, whose name is for messages; names in its content may be in any encoding."""
     tokens = _TOKENS[spec.name in CHESS_SIZES].finditer(data)
     for number, game in enumerate(_games(tokens), 1):
         yield _recorded(f"{file}, game {number}", game, spec)
@@ -199,14 +193,7 @@ _CASTLING = re.compile(r"([O0])-\1(-\1)?[+#!?]*")
 
 
 def chess_action(notation: Notation, state: EnvState, legal: Array, name: str) -> int:
-    """The legal action of a chess move in standard or long algebraic notation, or as in UCI.
-
-    Args:
-      notation: the names of the game's actions.
-      state: the position.
-      legal: `[A]` bool.
-      name: the move's name.
-    """
+    """The legal action of a chess move in standard or long algebraic notation, or as in UCI; `legal` is `[A]` bool."""
     white = white_to_move(state)
     if castling := _CASTLING.fullmatch(name):
         rank = "1" if white else "8"

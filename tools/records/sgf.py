@@ -61,12 +61,9 @@ class _Tree(NamedTuple):
 
 
 def read_sgf(data: bytes | mmap, file: str, spec: EnvSpec) -> Iterator[RecordedGame | Fault]:
-    """The games of a collection; what is outside of games is ignored.
+    """The games of a collection, whose file is for messages; what is outside of games is ignored.
 
-    Args:
-      data: the file's content. The charset of a game is that of its property CA, or else UTF-8.
-      file: the name of the file, for messages.
-      spec: the game to read.
+    The charset of a game is that of its property CA, or else UTF-8.
     """
     for number, tree in enumerate(_trees(data), 1):
         where = f"{file}, game {number}"
