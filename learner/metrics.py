@@ -175,15 +175,25 @@ def _flops(eqn: JaxprEqn) -> float:
 def _convolution(eqn: JaxprEqn) -> float:
     params, layout = eqn.params, eqn.params["dimension_numbers"]
     image, kernel, out = map(_shape, (*eqn.invars, *eqn.outvars))
-    # Per spatial dimension, count the pairs of output and kernel positions that meet the image, not its padding.
     pairs = 1
     for at, (i, k, o) in enumerate(zip(layout.lhs_spec[2:], layout.rhs_spec[2:], layout.out_spec[2:], strict=True)):
-        dilation = params["lhs_dilation"][at]
-        starts = np.arange(out[o])[:, None] * params["window_strides"][at] - params["padding"][at][0]
-        met = starts + np.arange(kernel[k]) * params["rhs_dilation"][at]
-        pairs *= int(np.sum((met >= 0) & (met < image[i] * dilation) & (met % dilation == 0)))
+        pairs *= window_pairs(
+            image[i], kernel[k], out[o], params["window_strides"][at], params["padding"][at][0],
+            params["lhs_dilation"][at], params["rhs_dilation"][at],
+        )  # fmt: skip
     batch, features = (out[d] for d in layout.out_spec[:2])
     return 2.0 * float(pairs * batch * features * kernel[layout.rhs_spec[1]])
+
+
+def window_pairs(
+    image: int, kernel: int, result: int, stride: int, padding: int, image_dilation: int, kernel_dilation: int
+) -> int:
+    """Pairs of a result and a kernel element along one dimension of a convolution that meet the image, not its padding.
+
+    `padding` is what precedes the image; the other numbers are sizes and steps, as in `lax.conv_general_dilated`.
+    """
+    met = np.arange(result)[:, None] * stride - padding + np.arange(kernel) * kernel_dilation
+    return int(np.sum((met >= 0) & (met < image * image_dilation) & (met % image_dilation == 0)))
 
 
 def _shape(variable: Any) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from podzero.learner.metrics import window_pairs
 from podzero.tools.compile.hlo import BITS, Computation, HloArray, HloModule, Instruction, trip_count
 
 
@@ -47,13 +48,9 @@ def _convolution(instruction: Instruction, image: tuple[int, ...], kernel: tuple
             for name in ("stride", "lhs_dilate", "rhs_dilate")
         )
         before = int(window["pad"].split("x")[place].partition("_")[0]) if "pad" in window else 0
-        # The positions of the image that each element of the result multiplies with each element of the kernel.
-        met = [
-            at * stride - before + k * kernel_dilation
-            for at in range(result_of[letter])
-            for k in range(kernel_of[letter])
-        ]
-        pairs *= sum(0 <= at < image_of[letter] * dilation and at % dilation == 0 for at in met)
+        pairs *= window_pairs(
+            image_of[letter], kernel_of[letter], result_of[letter], stride, before, dilation, kernel_dilation
+        )
     return 2.0 * float(pairs * kernel_of["i"] * result_of["b"] * result_of["f"])
 
 
