@@ -94,7 +94,7 @@ def train(
     if address is None:
         keep_compiled_programs()
     print(f"{reason}.", flush=True)
-    from podzero.runtime.monitoring.terminal import make_view
+    from podzero.runtime.monitoring.view import make_view
     from podzero.runtime.train import train as run
 
     ended = run(experiment, root, address, make_view(view), step, layers, secrets, packages)

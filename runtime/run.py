@@ -22,7 +22,7 @@ from podzero.runtime.monitoring.metrics import MetricsLog, WriteAttempts
 from podzero.runtime.monitoring.monitor import Monitor, kind_of
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, PreemptionNotice, log_report
 from podzero.runtime.monitoring.status import Phase, write_status
-from podzero.runtime.monitoring.terminal import TerminalView
+from podzero.runtime.monitoring.view import TerminalView
 from podzero.runtime.monitoring.writers import MetricsWriter
 from podzero.runtime.saving import Saver, SaveState
 from podzero.runtime.start import last_checkpoint_failed, start_workers, with_advice

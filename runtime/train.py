@@ -21,7 +21,7 @@ from podzero.runtime.cluster.remote import current_node_id
 from podzero.runtime.cluster.services import lock_run
 from podzero.runtime.failures import first_start
 from podzero.runtime.monitoring.log_file import log_to_file
-from podzero.runtime.monitoring.terminal import TerminalView
+from podzero.runtime.monitoring.view import TerminalView
 from podzero.runtime.monitoring.writers import start_writers
 from podzero.runtime.nodes import record_hardware
 from podzero.runtime.program import CPU_ONLY, program

@@ -37,7 +37,7 @@ os.environ.setdefault("RAY_worker_niceness", "0")
 
 from podzero.config import load
 from podzero.launch import cli
-from podzero.runtime.monitoring.terminal import TerminalView
+from podzero.runtime.monitoring.view import TerminalView
 
 # By default Hypothesis fails a test that is slow, as on a busy machine.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -12,7 +12,7 @@ import pytest
 from podzero.runtime.monitoring import log_file
 from podzero.runtime.monitoring.log_file import log_to_file, of_process, read_log
 from podzero.runtime.monitoring.reports import LogReport, ReportBuffer, log_report
-from podzero.runtime.monitoring.terminal import PlainView
+from podzero.runtime.monitoring.view import PlainView
 
 log = logging.getLogger("podzero.somewhere")
 

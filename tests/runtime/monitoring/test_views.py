@@ -9,15 +9,14 @@ import psutil
 from rich.console import Console
 
 from podzero.runtime.monitoring.status import RunStatus
-from podzero.runtime.monitoring.terminal import LiveView, PlainView
-from podzero.runtime.monitoring.view import STARTING
+from podzero.runtime.monitoring.view import STARTING, LiveView, PlainView
 
 NEW = RunStatus("connect_four", "starting", 3.0)
 
 
 def test_the_plain_view_prints_changes_at_once_and_otherwise_every_ten_seconds(monkeypatch):
     present = [0.0]
-    monkeypatch.setattr("podzero.runtime.monitoring.terminal.time.monotonic", lambda: present[0])
+    monkeypatch.setattr("podzero.runtime.monitoring.view.time.monotonic", lambda: present[0])
     out = io.StringIO()
     collecting = dataclasses.replace(NEW, phase="collecting")
     with PlainView(out) as view:
