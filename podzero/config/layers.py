@@ -218,11 +218,7 @@ def _find(config: str, folder: Path) -> Path:
 
 
 def read_tree(path: Path) -> dict[str, Any]:
-    """The content of a YAML file, which must be a mapping.
-
-    Raises:
-      ConfigError: it is no mapping, or cannot be read; the message names the file.
-    """
+    """The content of a YAML file, which must be a mapping; errors name the file."""
     try:
         tree = read_yaml(path.read_text(encoding="utf-8"))
     except yaml.MarkedYAMLError as error:
@@ -327,11 +323,7 @@ class _UniqueKeys(yaml.SafeLoader):
 
 
 def read_yaml(text: str) -> Any:
-    """The plain values of a YAML document.
-
-    Raises:
-      yaml.YAMLError: it is not valid YAML, or a mapping has a key twice.
-    """
+    """The plain values of a YAML document, or a `yaml.YAMLError`, also if a mapping has a key twice."""
     return yaml.load(text, _UniqueKeys)
 
 

@@ -21,7 +21,16 @@ class _NetworkConfig(Section):
     """Dtype of the computation: `auto` is bfloat16 on accelerators and float32 on CPUs. Parameters are float32."""
 
 
-class ResNetConfig(_NetworkConfig):
+class _BlocksConfig(_NetworkConfig):
+    """Fields of the networks for boards that are towers of blocks."""
+
+    value_hidden: PositiveInt = 64
+    """Width of the value head's hidden layer."""
+    remat: bool = False
+    """Rematerialization: the backward pass recomputes the activations inside each block instead of storing them."""
+
+
+class ResNetConfig(_BlocksConfig):
     """A residual tower (He et al. 2016) with policy and value heads."""
 
     name: Literal["resnet"] = "resnet"
@@ -30,10 +39,6 @@ class ResNetConfig(_NetworkConfig):
     """Channels of each convolution."""
     blocks: PositiveInt = 5
     """Residual blocks."""
-    value_hidden: PositiveInt = 64
-    """Width of the value head's hidden layer."""
-    remat: bool = False
-    """Rematerialization: the backward pass recomputes the activations inside each block instead of storing them."""
     auxiliary: bool = False
     """Trains auxiliary heads to improve the features (Wu 2020, KataGo): they predict the outcome, the moves left, and
     the opponent's reply. Each of their losses has weight 0.15, the policy loss 1."""
@@ -43,7 +48,7 @@ class ResNetConfig(_NetworkConfig):
     parameters then fit boards of any size."""
 
 
-class TransformerConfig(_NetworkConfig):
+class TransformerConfig(_BlocksConfig):
     """A transformer with one token per square of the board."""
 
     name: Literal["transformer"]
@@ -54,10 +59,6 @@ class TransformerConfig(_NetworkConfig):
     """Transformer blocks."""
     heads: PositiveInt = 4
     """Attention heads."""
-    value_hidden: PositiveInt = 64
-    """Width of the value head's hidden layer."""
-    remat: bool = False
-    """Rematerialization: the backward pass recomputes the activations inside each block instead of storing them."""
 
     @pydantic.model_validator(mode="after")
     def _heads_divide_width(self) -> TransformerConfig:

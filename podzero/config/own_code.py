@@ -155,9 +155,6 @@ def own_code(
       section: its dotted name.
       offered: the arguments that podzero passes to what takes them.
       parameters_of: the parameters of what is imported.
-
-    Raises:
-      ConfigError: it cannot be imported, its file is not that of the experiment, or it does not take the arguments.
     """
     check_digest(config, f"{section}.name")
     target = import_named(config.place, f"{section}.name")

@@ -88,11 +88,7 @@ class DirectoryLock:
         self._thread.start()
 
     def check(self) -> None:
-        """Checks that the lock is still this process's.
-
-        Raises:
-          TakenOver: another process has written its name into the file; the message names it.
-        """
+        """Raises `TakenOver` if another process has written its name into the file since."""
         if time.monotonic() - self._beat_at > PATIENCE_S:  # this process stood still, and its thread may come later
             self._look()
         if self._taken_by is not None:

@@ -89,11 +89,7 @@ def sealed(content: Mapping[str, Any]) -> str:
 
 
 def unsealed(text: str) -> dict[str, Any]:
-    """The JSON object from which `sealed` made `text`.
-
-    Raises:
-      ValueError: the text was changed since, or `sealed` did not make it.
-    """
+    """The JSON object from which `sealed` made `text`, or a `ValueError` if it was changed since."""
     content = json.loads(text)
     if not isinstance(content, dict) or _DIGEST not in content:
         raise ValueError("it holds no SHA-256 of itself: it was changed, or another version of podzero wrote it")
@@ -113,11 +109,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def altered(folder: Path, expected: Mapping[str, str]) -> str | None:
-    """The first file below `folder` that is missing or has another digest than in `expected`; None if there is none.
-
-    Raises:
-      StorageError: a file cannot be read, although it may be intact.
-    """
+    """The first file below `folder` that is missing or has another digest than in `expected`; None if there is none."""
     for name, digest in expected.items():
         file = folder / name
         with reading(file):
