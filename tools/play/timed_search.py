@@ -1,17 +1,15 @@
-"""Search of one position within limits of simulations and time, and the clocks of UCI and GTP.
+"""Search of one position within limits of simulations and time, and the clock of GTP.
 
 A search is made in steps, each with a better result: of a tree that grows, or of growing sizes.
 """
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 import jax
@@ -301,66 +299,18 @@ class TimedSearch:
 
 OVERHEAD_S = 0.05
 """Seconds per move reserved for communication."""
-_MOVES_LEFT = 30
+MOVES_LEFT = 30
 """Moves that the remaining time has to last for, by default."""
 _GREATEST_SHARE = 0.5
 """Largest share of the remaining time for one move."""
 
 
-def share_of_clock(remaining_s: float, increment_s: float = 0.0, moves: int = _MOVES_LEFT) -> float:
+def share_of_clock(remaining_s: float, increment_s: float = 0.0, moves: int = MOVES_LEFT) -> float:
     """Seconds for the next move, on a clock that has to last for `moves` moves."""
     usable = max(remaining_s - OVERHEAD_S, 0.0)
     # A quarter of the increment and half of the clock (unless this is its last move) stay for searches that take
     # longer than expected.
     return min(usable / max(moves, 1) + 0.75 * increment_s, max(_GREATEST_SHARE, 1 / max(moves, 1)) * usable)
-
-
-@dataclass(frozen=True)
-class GoLimits:
-    """The arguments of UCI's command `go`, with times in milliseconds."""
-
-    wtime: int | None = None
-    btime: int | None = None
-    winc: int = 0
-    binc: int = 0
-    movestogo: int = _MOVES_LEFT
-    movetime: int | None = None
-    nodes: int | None = None
-    infinite: bool = False
-    searchmoves: tuple[str, ...] = ()
-
-    def seconds(self, white: bool) -> float | None:
-        """Seconds for this move; None without a time limit."""
-        if self.movetime is not None:
-            return max(self.movetime / 1000 - OVERHEAD_S, 0.0)
-        remaining, increment = (self.wtime, self.winc) if white else (self.btime, self.binc)
-        return None if remaining is None else share_of_clock(remaining / 1000, increment / 1000, self.movestogo)
-
-
-_NUMBERS = ("wtime", "btime", "winc", "binc", "movestogo", "movetime", "nodes")
-_IGNORED = ("depth", "mate")
-"""Limits that this search cannot obey; a number follows each."""
-_WORDS = (*_NUMBERS, *_IGNORED, "infinite", "ponder", "searchmoves")
-
-
-def parse_go(words: Sequence[str]) -> tuple[GoLimits, list[str]]:
-    """Parses the arguments of `go` into limits and unknown words."""
-    found: dict[str, int | bool | tuple[str, ...]] = {}
-    unknown, rest = [], list(words)
-    while rest:
-        word = rest.pop(0)
-        if word in (*_NUMBERS, *_IGNORED) and rest and re.fullmatch(r"-?\d{1,18}", rest[0]):
-            number = max(int(rest.pop(0)), 0)
-            if word in _NUMBERS:
-                found[word] = number
-        elif word in ("infinite", "ponder"):
-            found["infinite"] = True
-        elif word == "searchmoves":
-            moves = list(takewhile(lambda word: word not in _WORDS, rest))
-            found["searchmoves"], rest = tuple(moves), rest[len(moves) :]
-        else:
-            unknown.append(word)
-    return GoLimits(**found), unknown  # type: ignore[arg-type]
 
 
 class GtpClock:

@@ -7,6 +7,8 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import takewhile
 from threading import Event, Lock, Thread
 from typing import Any
 
@@ -17,7 +19,15 @@ from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.notation import NotationError, fen_of, pieces_of, state_of, white_to_move
 from podzero.evaluation.engines import UCI_VARIANTS, UciOption, UciPosition
 from podzero.tools.play.game import PlayableGame
-from podzero.tools.play.timed_search import EngineParts, GoLimits, Line, Root, SearchedLines, parse_go
+from podzero.tools.play.timed_search import (
+    MOVES_LEFT,
+    OVERHEAD_S,
+    EngineParts,
+    Line,
+    Root,
+    SearchedLines,
+    share_of_clock,
+)
 
 log = logging.getLogger(__name__)
 
@@ -247,3 +257,51 @@ class UciServer:
 def centipawns(line: Line) -> int:
     """Converts a value v to a score, 90 tan(1.5637541897 v), as Leela Chess Zero (https://github.com/LeelaChessZero/lc0)."""
     return round(90 * math.tan(1.5637541897 * line.value))
+
+
+@dataclass(frozen=True)
+class GoLimits:
+    """The arguments of UCI's command `go`, with times in milliseconds."""
+
+    wtime: int | None = None
+    btime: int | None = None
+    winc: int = 0
+    binc: int = 0
+    movestogo: int = MOVES_LEFT
+    movetime: int | None = None
+    nodes: int | None = None
+    infinite: bool = False
+    searchmoves: tuple[str, ...] = ()
+
+    def seconds(self, white: bool) -> float | None:
+        """Seconds for this move; None without a time limit."""
+        if self.movetime is not None:
+            return max(self.movetime / 1000 - OVERHEAD_S, 0.0)
+        remaining, increment = (self.wtime, self.winc) if white else (self.btime, self.binc)
+        return None if remaining is None else share_of_clock(remaining / 1000, increment / 1000, self.movestogo)
+
+
+_NUMBERS = ("wtime", "btime", "winc", "binc", "movestogo", "movetime", "nodes")
+_IGNORED = ("depth", "mate")
+"""Limits that this search cannot obey; a number follows each."""
+_WORDS = (*_NUMBERS, *_IGNORED, "infinite", "ponder", "searchmoves")
+
+
+def parse_go(words: Sequence[str]) -> tuple[GoLimits, list[str]]:
+    """Parses the arguments of `go` into limits and unknown words."""
+    found: dict[str, int | bool | tuple[str, ...]] = {}
+    unknown, rest = [], list(words)
+    while rest:
+        word = rest.pop(0)
+        if word in (*_NUMBERS, *_IGNORED) and rest and re.fullmatch(r"-?\d{1,18}", rest[0]):
+            number = max(int(rest.pop(0)), 0)
+            if word in _NUMBERS:
+                found[word] = number
+        elif word in ("infinite", "ponder"):
+            found["infinite"] = True
+        elif word == "searchmoves":
+            moves = list(takewhile(lambda word: word not in _WORDS, rest))
+            found["searchmoves"], rest = tuple(moves), rest[len(moves) :]
+        else:
+            unknown.append(word)
+    return GoLimits(**found), unknown  # type: ignore[arg-type]

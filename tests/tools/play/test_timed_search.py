@@ -1,6 +1,7 @@
 import pytest
 
-from podzero.tools.play.timed_search import OVERHEAD_S, GoLimits, GtpClock, parse_go, share_of_clock
+from podzero.tools.play.timed_search import OVERHEAD_S, GtpClock, share_of_clock
+from podzero.tools.play.uci import GoLimits, parse_go
 
 
 def test_a_clock_is_never_overdrawn():
