@@ -25,7 +25,7 @@ _DEFAULT = Site()
 
 def _known_target(name: str) -> str:
     if name == "gcp":
-        raise ConfigError("the target gcp is removed; launch with gke, which rents CPU machines too, or with queued")
+        raise typer.BadParameter("the target gcp is removed; use gke, which rents CPU machines too, or queued.")
     if name not in TARGETS:
         raise typer.BadParameter(f"'{name}' is not one of {', '.join(map(repr, TARGETS))}.")
     return name
