@@ -25,7 +25,7 @@ def overview(experiment: Experiment, stored: StoredStatus | None, damaged_lines:
     if stored is None:
         facts["state"] = NEVER_STARTED
     else:
-        facts |= {"state": stored.summary} | _counts(stored.status) | _results(stored.status)
+        facts |= {"state": stored.summary} | _progress(stored.status)
     if damaged_lines:
         facts["damaged lines"] = f"{damaged_lines:,} lines of metrics.jsonl are damaged and were left out"
     return ReportSection("Overview", facts=facts)
@@ -35,7 +35,7 @@ def machines(hardware: Mapping[str, Any], stored: StoredStatus | None) -> Report
     """The section on the run's nodes, from `Workdir.hardware_file`, and their cost, from the newest status."""
     status = stored.status if stored else None
     return ReportSection(
-        "Hardware and cost", tables=_nodes(hardware), facts=_driver(hardware) | _devices(status) | _cost(status)
+        "Hardware and cost", tables=_nodes(hardware), facts=_driver(hardware) | (_devices(status) if status else {})
     )
 
 
@@ -44,19 +44,14 @@ def _known(*rows: tuple[str, object, str]) -> dict[str, str]:
     return {name: form.format(value) for name, value, form in rows if value is not None}
 
 
-def _counts(status: RunStatus) -> dict[str, str]:
+def _progress(status: RunStatus) -> dict[str, str]:
+    error = "" if status.rating_error is None else f" ± {status.rating_error:,.0f}"
     return _known(
         ("training time", duration(status.elapsed_s), "{}"),
         ("learner step", status.step, "{:,}"),
         ("games", status.games, "{:,}"),
         ("moves", status.moves, "{:,}"),
         ("samples", status.samples, "{:,}"),
-    )
-
-
-def _results(status: RunStatus) -> dict[str, str]:
-    error = "" if status.rating_error is None else f" ± {status.rating_error:,.0f}"
-    return _known(
         ("rating", status.rating, f"{{:,.0f}}{error} Elo"),
         ("keeps the value", status.keeps_value, "{:.1%} of moves"),
         ("mean return", status.mean_return, "{:,.4g}"),
@@ -95,20 +90,13 @@ def _driver(hardware: Mapping[str, Any]) -> dict[str, str]:
     return {f"driver: {name}": str(value) for name, value in driver.items()} if isinstance(driver, dict) else {}
 
 
-def _devices(status: RunStatus | None) -> dict[str, str]:
-    if status is None or status.chips is None:
-        return {}
-    peak = None if status.hbm_peak_bytes is None else status.hbm_peak_bytes / 2**30
-    return {"learner": f"{status.chips} device(s) on {status.hosts} host(s)"} | _known(
-        ("highest use of device memory", peak, "{:.1f} GiB")
-    )
-
-
-def _cost(status: RunStatus | None) -> dict[str, str]:
-    """The cost in the currency of `cluster.price_per_hour`; empty without a price."""
-    if status is None:
-        return {}
+def _devices(status: RunStatus) -> dict[str, str]:
+    """The learner's devices, if they are known, and the cost, in the currency of `cluster.price_per_hour`."""
+    chips = None if status.chips is None else f"{status.chips} device(s) on {status.hosts} host(s)"
+    peak = None if status.chips is None or status.hbm_peak_bytes is None else status.hbm_peak_bytes / 2**30
     return _known(
+        ("learner", chips, "{}"),
+        ("highest use of device memory", peak, "{:.1f} GiB"),
         ("cost", status.cost, "{:,.2f} (cluster.price_per_hour times the training time)"),
         ("cost per million samples", status.cost_per_million_samples, "{:,.2f}"),
     )
