@@ -68,6 +68,15 @@ TINY = (
 )
 
 
+COMPILATION = "/jax/core/compile/backend_compile_duration"
+"""JAX's name for the event that a program is compiled, or read from the cache of compiled programs."""
+COMPILED = pytest.StashKey[list[float]]()
+"""The seconds of each compilation."""
+MOST_COMPILED = 9_900
+"""The largest number of programs that a run of all fast tests may compile. Four fifths of the tests' time is XLA's:
+before you raise it, look for a smaller program, or one that several tests share."""
+
+
 def pytest_configure(config):
     """Compiles fast instead of for speed: a tenth to a third less CPU time. The slow tests train for minutes.
 
@@ -88,6 +97,37 @@ def delete_oldest(folder, above):
             if total > above / 2:
                 path.unlink()
                 total -= size
+
+
+def pytest_collection_finish(session):
+    """Counts the programs that this process compiles or reads from the cache."""
+    if (jax := sys.modules.get("jax")) is not None:
+        compiled = session.config.stash.setdefault(COMPILED, [])
+        jax.monitoring.register_event_duration_secs_listener(
+            lambda event, duration, **_: compiled.append(duration) if event == COMPILATION else None
+        )
+
+
+def pytest_sessionfinish(session):
+    """Sends a worker's count to the controller, where too large a sum fails a run of all tests."""
+    config, compiled = session.config, session.config.stash.get(COMPILED, [])
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["compiled"] = compiled
+    elif config.args_source is config.ArgsSource.TESTPATHS and len(compiled) > MOST_COMPILED and not session.exitstatus:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_testnodedown(node):
+    """Adds the count of a worker that ends."""
+    node.config.stash.setdefault(COMPILED, []).extend(getattr(node, "workeroutput", {}).get("compiled", []))
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Prints how many programs were compiled: most of what the tests cost."""
+    if compiled := config.stash.get(COMPILED, []):
+        terminalreporter.write_line(
+            f"{len(compiled):,} programs compiled or read (at most {MOST_COMPILED:,}), {sum(compiled):,.0f} s"
+        )
 
 
 def pytest_xdist_auto_num_workers():
