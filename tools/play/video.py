@@ -49,7 +49,8 @@ _GIF_COLOURS = 128
 
 
 MAX_FRAMES = 10_000
-"""Most frames of an episode; later steps have only rewards and values."""
+MAX_BYTES = 2**28
+"""Most frames of an episode, and where they end earlier, their size: later steps have only rewards and values."""
 
 Progress = Callable[[str], object]
 """Called with what is being done, in words."""
@@ -73,8 +74,8 @@ class Episode(NamedTuple):
         return len(self.rewards)
 
     def add_frame(self, pixels: np.ndarray[Any, Any]) -> None:
-        """Adds a frame `[H, W, 3]` uint8, unless there are `MAX_FRAMES`."""
-        if len(self.frames) < MAX_FRAMES:
+        """Adds a frame `[H, W, 3]` uint8, unless there are `MAX_FRAMES` or `MAX_BYTES`."""
+        if len(self.frames) < MAX_FRAMES and sum(map(len, self.frames)) < MAX_BYTES:
             self.frames.append(png_of(pixels))
 
 

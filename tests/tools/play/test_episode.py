@@ -63,12 +63,14 @@ def test_an_episode_is_that_of_an_evaluation_with_the_same_seed(spied, cartpole)
     assert agent.episode(6, quietly).frames != episode.frames
 
 
-@pytest.mark.parametrize("who", ["random", "greedy"])
-def test_named_players_have_no_values(who, monkeypatch):
-    monkeypatch.setattr(watching, "MAX_FRAMES", 3)
+@pytest.mark.parametrize(
+    ("who", "limit", "most"), [("random", "MAX_FRAMES", 3), ("greedy", "MAX_FRAMES", 3), ("random", "MAX_BYTES", 1)]
+)
+def test_named_players_have_no_values_and_frames_have_limits(who, limit, most, monkeypatch):
+    monkeypatch.setattr(watching, limit, most)
     episode = GymnasiumWatcher(who, game_to_play("pendulum", who), None).episode(2, quietly)
     assert episode.values == []
-    assert (episode.steps, len(episode.frames)) == (200, 3)
+    assert (episode.steps, len(episode.frames)) == (200, most)
     assert sum(episode.rewards) == pytest.approx(evaluate(who, games=1, seed=2, game="pendulum")["mean_return"])
 
 
