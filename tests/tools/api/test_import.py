@@ -19,7 +19,8 @@ def test_importing_podzero_imports_nothing_but_small_modules_of_its_own():
         "import sys; before = set(sys.modules); import podzero; dir(podzero)\n"
         "libraries = {name.partition('.')[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)\n"
         "assert libraries == {'podzero'}, libraries\n"
-        "assert {name for name in sys.modules if name.startswith('podzero.')} == {'podzero.core', 'podzero.core.errors'}"
+        "own = {name for name in sys.modules if name.startswith('podzero.')}\n"
+        "assert own == {'podzero.core', 'podzero.core.errors'}, own"
     )
 
 
