@@ -56,7 +56,7 @@ class Kind(Reservation):
     ahead: int | None = None
     work: str = ""
     silence_limit: SilenceLimit | None = None
-    restart: Literal["alone", "with contents", "together"] = "alone"
+    restart: Literal["alone", "with contents", "together"]
 
     @property
     def handles(self) -> list[Handle]:
@@ -105,6 +105,7 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
             settings=f"server.count or server.{'resources' if server.resources else 'cpus'}",
             environment=_environment(server.resources, threads=max(1, round(server.cpus))),
             work="count/served",
+            restart="alone",  # actors wait, or ask another server
             silence_limit=SilenceLimit(START_TIMEOUT_S, server.hang_s, _advice("server", server.resources)),
         ),
         Kind(
@@ -116,6 +117,7 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
             environment=_environment({}, threads=max(1, round(reanalyse.cpus))),
             ahead=1,  # training needs the samples of one reanalyser, but no actor should wait for the others
             work="count/reanalysed",
+            restart="alone",  # with other random numbers
         ),
         Kind(
             "actor", players, plural="actors", needed=min(players, actors.first_processes),
@@ -128,6 +130,7 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
             # Each group of games that waits for a server holds a thread.
             environment=_environment(actors.resources, max(1, round(actors.cpus), server.groups if served else 0)),
             work="count/moves",
+            restart="alone",  # with other games; unfinished games are lost
             silence_limit=SilenceLimit(START_TIMEOUT_S, math.inf, _advice("actors", actors.resources))
             if actors.resources else None,
         ),
@@ -136,6 +139,7 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
             cpus=experiment.evaluation.cpus, environment=CPU_ONLY,
             ahead=0,  # training needs no ratings
             work="evaluation/step",
+            restart="alone",  # with the ratings so far
         ),
     )  # fmt: skip
 
