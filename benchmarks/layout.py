@@ -41,8 +41,8 @@ GENERATED = ("docs/settings.md", "docs/results.md", "docs/licences.md", "docs/co
 """Pages that are reference or lists, which are not counted as prose."""
 STUDIES = ("benchmarks/", "tools/bench/", "tests/", "docs/")
 LIMITS = {
-    "product lines": 53_500,
-    "product files": 290,
+    "product lines": 53_000,
+    "product files": 288,
     "rooms": 15,
     "arrows between rooms": 80,
     "circles of files": 0,
@@ -305,7 +305,8 @@ def unused_settings() -> set[str]:
         for path in tracked()
         if path.startswith(("configs/", "docs/", "tests/")) and path not in GENERATED and not path.endswith(".json")
     ]
-    words = {word for path in users for word in re.findall(r"\w+", (ROOT / path).read_text(errors="ignore"))}
+    texts = ((ROOT / path).read_text(encoding="utf-8", errors="ignore") for path in users)
+    words = {word for text in texts for word in re.findall(r"\w+", text)}
     return {f"{each}.{name}" for each, names in declared_settings().items() for name in names - words}
 
 
