@@ -8,11 +8,11 @@ import typer
 from rich.console import Console
 
 from podzero.config import load
+from podzero.core.chips import find_slice
 from podzero.core.errors import ConfigError
 from podzero.tools.commands.options import Config, Json, Overrides
 from podzero.tools.commands.printing import print_json
 from podzero.tools.commands.trust import approve_code
-from podzero.tools.compile.command import compile_for_slice, compile_for_slices
 
 _SLICE = "v5e-16"
 """The slice of experiments that set none."""
@@ -57,9 +57,14 @@ def compile_(
     if slices is not None and len(slices) < 2:
         raise ConfigError(f"--scaling {scaling}: expected at least two slices to compare, for example v5e-4,v5e-256")
     experiment = load(config, overrides or ())
+    slice_name = topology or experiment.cluster.slice or _SLICE
+    for name in slices or [slice_name]:
+        find_slice(name)  # before the import of JAX, which takes seconds
     approve_code(experiment)
+    from podzero.tools.compile.command import compile_for_slice, compile_for_slices
+
     found = (
-        compile_for_slice(experiment, topology or experiment.cluster.slice or _SLICE, program, depth)
+        compile_for_slice(experiment, slice_name, program, depth)
         if slices is None
         else compile_for_slices(experiment, slices, per_chip)
     )
