@@ -10,9 +10,6 @@ from podzero.config import TransformerConfig
 from podzero.core.types import EnvSpec, Network
 from podzero.networks.layers import Heads, check_boards, compute_dtype, flax_network
 
-_MLP_RATIO = 4
-"""Width of a block's MLP as a multiple of `width`."""
-
 
 class Attention(nn.Module):
     """Multi-head self-attention between all squares; softmax in float32."""
@@ -63,7 +60,7 @@ class TransformerLayer(nn.Module):
         y = nn.LayerNorm(dtype=x.dtype, name="attention_norm")(x)
         x = x + Attention(config.heads, scale, name="attention")(y)
         y = nn.LayerNorm(dtype=x.dtype, name="mlp_norm")(x)
-        return x + FeedForward(_MLP_RATIO, scale, name="mlp")(y)
+        return x + FeedForward(config.mlp_ratio, scale, name="mlp")(y)
 
 
 class Transformer(nn.Module):

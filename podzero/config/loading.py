@@ -36,7 +36,6 @@ GONE: dict[str, tuple[Any, str]] = {
     "search.inner_selection": ("gumbel", "removed: use search.algorithm"),
     "search.maxvisit_init": (50.0, "removed: it is 50, use search.value_scale"),
     "search.pb_c_base": (19652.0, "removed: it is 19652, use search.pb_c_init"),
-    "network.mlp_ratio": (4, "removed: it is 4, use width"),
     "server.batches": (2, "renamed: use server.groups"),
 }  # fmt: skip
 """Settings of earlier commits that were removed or renamed: the default that each had, and what to write instead.

@@ -59,6 +59,8 @@ class TransformerConfig(_BlocksConfig):
     """Transformer blocks."""
     heads: PositiveInt = 4
     """Attention heads."""
+    mlp_ratio: PositiveInt = 4
+    """Width of a block's MLP as a multiple of `width`."""
 
     @pydantic.model_validator(mode="after")
     def _heads_divide_width(self) -> TransformerConfig:

@@ -19,7 +19,7 @@ CONFIGS: dict[str, NetworkConfig] = {
     "resnet with auxiliary heads and global pooling": ResNetConfig(
         channels=8, blocks=2, value_hidden=8, auxiliary=True, global_pooling=True
     ),
-    "transformer": TransformerConfig(name="transformer", width=16, layers=1, heads=2, value_hidden=8),
+    "transformer": TransformerConfig(name="transformer", width=16, layers=1, heads=2, mlp_ratio=2, value_hidden=8),
     "mlp": MLPConfig(name="mlp", width=32, layers=2),
     "own Flax Linen module": OwnNetworkConfig(name=f"{OWN}:Linen", width=16),
     "own Flax NNX module": OwnNetworkConfig(name=f"{OWN}:Nnx", width=16),

@@ -22,7 +22,7 @@ BOARD = EnvSpec("connect_four", (6, 7, 2), "bool", 7)
 TINY = {"channels": 16, "blocks": 2, "value_hidden": 16}
 RESNET = ResNetConfig(name="resnet", **TINY)
 HAIKU = OwnNetworkConfig(name=f"{CONFIGS / 'own_haiku_net.py'}:HaikuResNet", channels=16, blocks=2)
-TRANSFORMER = TransformerConfig(name="transformer", width=16, layers=1, heads=2, value_hidden=16)
+TRANSFORMER = TransformerConfig(name="transformer", width=16, layers=1, heads=2, mlp_ratio=2, value_hidden=16)
 
 
 def test_standardized_kernel_by_hand():
