@@ -191,9 +191,16 @@ def random_samples(experiment: Experiment, spec: EnvSpec, count: int) -> Sample 
     like = sample_like(experiment, spec)
     samples: Sample | Window = jax.tree.map(filled, like)
     observation = (random.random((count, *like.observation.shape)) < 0.3).astype(like.observation.dtype)
+
+    def policies(*shape: int) -> Array:
+        """Random policies `[*shape]`, which sum to 1 over the last axis as replay demands."""
+        return random.dirichlet(np.ones(shape[-1]), shape[:-1]).astype(np.float32)
+
     if isinstance(samples, Window):  # without the end of an episode
-        return samples._replace(observation=observation, length=np.full(count, samples.reward.shape[1], np.int32))
-    return samples._replace(observation=observation, legal=np.ones_like(samples.legal))
+        length = np.full(count, samples.reward.shape[1], np.int32)
+        return samples._replace(observation=observation, policy=policies(*samples.policy.shape), length=length)
+    policy = policies(*samples.policy_target.shape)
+    return samples._replace(observation=observation, legal=np.ones_like(samples.legal), policy_target=policy)
 
 
 def without_insert_limit(experiment: Experiment, shards: int = 1) -> Experiment:
