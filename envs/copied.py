@@ -1,80 +1,33 @@
-"""Gymnasium's environments and PettingZoo's classic games as `Simulator`s, which tree search copies.
-
-These environments were not written to be copied; `copy_of` copies them attribute by attribute. PettingZoo: Terry et al.
-2021, https://arxiv.org/abs/2009.14471.
-"""
+"""Gymnasium's environments as `Simulator`s, which tree search copies; they were not written to be copied."""
 
 from __future__ import annotations
 
 import copy
-import pkgutil
 import warnings
-from collections.abc import Collection, Hashable, Iterable, Mapping
-from functools import cache
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from podzero.core.errors import ConfigError, described, nearest
-from podzero.core.importing import import_extra
+from podzero.core.errors import ConfigError, described
 from podzero.envs.gymnasium_envs.making import REMEDY, explained, find, interface_to
 from podzero.envs.gymnasium_envs.masks import MASK
 from podzero.envs.gymnasium_envs.rendering import STEPS_PER_SECOND, picture, rendered
-
-_IMMUTABLE = frozenset({type(None), bool, int, float, str, bytes, type, np.float32, np.float64, np.int64, np.bool_})
 
 
 def copy_of[T](original: T, shared: Collection[str]) -> T:
     """Copies an object attribute by attribute, as `copy.deepcopy` does but without calling `__getstate__`.
 
-    In many environments (those with EzPickle) that method drops the state.
-
-    Args:
-      original: an object whose whole state is in its attributes.
-      shared: names of attributes that are never changed in place; both objects refer to the same value.
-
-    Raises:
-      TypeError: an attribute cannot be copied.
+    In many environments (those with EzPickle) that method drops the state. Both objects refer to the same values of the
+    attributes `shared`, which nobody may change in place.
     """
-    return _copy_attributes(original, shared, {})
-
-
-def _copy_attributes[T](original: T, shared: Collection[str], memo: dict[int, Any]) -> T:
     twin = object.__new__(type(original))
-    memo[id(original)] = twin
-    attributes = vars(twin)
-    for name, value in vars(original).items():
-        attributes[name] = value if type(value) in _IMMUTABLE or name in shared else _deepcopy(value, memo)
+    memo = {id(original): twin}
+    vars(twin).update(
+        (name, value if name in shared else copy.deepcopy(value, memo)) for name, value in vars(original).items()
+    )
     return twin
-
-
-def _deepcopy(value: Any, memo: dict[int, Any]) -> Any:
-    """`copy.deepcopy(value, memo)`, with faster copies of plain containers and of objects of plain classes."""
-    kind: Any = type(value)
-    if id(value) not in memo:
-        if kind in (list, dict) and all(type(item) in _IMMUTABLE for item in _items(value)):
-            memo[id(value)] = value.copy()
-        elif _is_plain(kind):
-            _copy_attributes(value, (), memo)
-    return copy.deepcopy(value, memo)
-
-
-def _items(container: list[Any] | dict[Any, Any]) -> Iterable[Any]:
-    return container.values() if isinstance(container, dict) else container
-
-
-@cache
-def _is_plain(kind: Hashable) -> bool:
-    """Whether an object of this class has no state besides its attributes and no copying methods of its own."""
-    assert isinstance(kind, type)
-    special = ("__new__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__slots__")
-    defined_in_python = kind.__flags__ & _HEAP_TYPE != 0
-    return defined_in_python and not any(name in vars(base) for base in kind.__mro__[:-1] for name in special)
-
-
-_HEAP_TYPE = 1 << 9
-"""CPython's `Py_TPFLAGS_HEAPTYPE`: set for classes defined by a `class` statement."""
 
 
 _CHANCE_GAMES, _CHANCE_STEPS = 4, 32
@@ -226,103 +179,3 @@ def _check_spaces(env: Any, name: str) -> None:
         raise ConfigError(f"{name} has the action space {actions}; tree search needs a Discrete space that starts at 0")
     if not isinstance(observations, gymnasium.spaces.Box):
         raise ConfigError(f"{name} has the observation space {observations}; expected a Box")
-
-
-GAMES: Mapping[str, frozenset[str]] = {
-    "tictactoe_v3": frozenset(),
-    "connect_four_v3": frozenset(),
-    "chess_v6": frozenset({"board_history"}),
-    "go_v5": frozenset({"board_history", "_go", "_last_obs", "next_legal_moves"}),
-}
-"""The games of perfect information. For each, the attributes that a step replaces but never changes in place: clones
-may share their values."""
-_PETTINGZOO_CONSTANT = frozenset(
-    {"action_spaces", "observation_spaces", "possible_agents", "_ezpickle_args", "_ezpickle_kwargs"}
-)
-
-
-class PettingZooGame:
-    """A two-player game of perfect information.
-
-    Boards have PettingZoo's planes, as bool.
-
-    Args:
-      name: the module in `pettingzoo.classic`, such as `connect_four_v3`.
-      kwargs: arguments of the environment.
-
-    Raises:
-      ConfigError: the game is unknown, has hidden information, or rejects `kwargs`.
-    """
-
-    players = 2
-
-    def __init__(self, name: str, kwargs: Mapping[str, Any]) -> None:
-        module = _module(name)
-        try:
-            self._env = module.raw_env(**kwargs)
-            self.reset(0)
-        except Exception as error:
-            raise ConfigError(f"PettingZoo cannot make {name} with the arguments {dict(kwargs)}: {error}") from None
-        self._shared = GAMES[name] | _PETTINGZOO_CONSTANT
-        self.num_actions = int(self._env.action_space(self._env.possible_agents[0]).n)
-
-    def reset(self, seed: int) -> None:
-        """See `Simulator`."""
-        self._env.reset(seed)
-        self._observe()
-
-    def step(self, action: int) -> None:
-        """See `Simulator`."""
-        self._env.step(action)
-        self._observe()
-
-    def legal_actions(self) -> np.ndarray[Any, Any]:
-        """See `Simulator`."""
-        return np.flatnonzero(self._observed["action_mask"])
-
-    def observation(self) -> np.ndarray[Any, Any]:
-        """See `Simulator`."""
-        return np.asarray(self._observed["observation"], np.bool_)
-
-    def player(self) -> int:
-        """See `Simulator`."""
-        player: int = self._env.possible_agents.index(self._env.agent_selection)
-        return player
-
-    def rewards(self) -> list[float]:
-        """See `Simulator`."""
-        return [float(self._env.rewards[agent]) for agent in self._env.possible_agents]
-
-    def done(self) -> bool:
-        """See `Simulator`."""
-        env = self._env
-        return bool(env.terminations[env.agent_selection] or env.truncations[env.agent_selection])
-
-    def truncated(self) -> bool:
-        """See `LimitedSimulator`."""
-        env = self._env
-        return bool(env.truncations[env.agent_selection] and not env.terminations[env.agent_selection])
-
-    def clone(self) -> PettingZooGame:
-        """See `Simulator`."""
-        twin = object.__new__(PettingZooGame)
-        # Clones share `_observed`, which is replaced but never changed in place.
-        twin._env, twin._observed = copy_of(self._env, self._shared), self._observed
-        twin._shared, twin.num_actions = self._shared, self.num_actions
-        return twin
-
-    def _observe(self) -> None:
-        """Stores the observation and the legal actions, which PettingZoo computes together."""
-        self._observed = self._env.observe(self._env.agent_selection)
-
-
-def _module(name: str) -> Any:
-    classic = import_extra("pettingzoo.classic", "PettingZoo")
-    if name in GAMES:
-        return import_extra(f"pettingzoo.classic.{name}", "PettingZoo")
-    known = ", ".join(GAMES)
-    if any(module.name == name for module in pkgutil.iter_modules(classic.__path__)):
-        raise ConfigError(
-            f"tree search cannot play PettingZoo's {name}, which has hidden information; supported: {known}"
-        )
-    raise ConfigError(f"PettingZoo has no classic game '{name}'{nearest(name, GAMES)}; supported: {known}")

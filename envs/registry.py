@@ -25,7 +25,7 @@ from podzero.core.types import EnvSpec
 from podzero.envs.boards import BOARD_GAMES, CHANCE_GAMES, GO_GAMES
 from podzero.envs.boards.go import Go
 from podzero.envs.contract import check_game
-from podzero.envs.copied import GymnasiumSimulator, PettingZooGame
+from podzero.envs.copied import GymnasiumSimulator
 from podzero.envs.faults import DeadlineThread
 from podzero.envs.gymnasium_envs import (
     Interface,
@@ -74,8 +74,6 @@ def make_simulator(config: SimulatorConfig) -> Simulator:
     match config.name:
         case "open_spiel":
             return OpenSpielGame(config.id, config.kwargs)
-        case "pettingzoo":
-            return PettingZooGame(config.id, config.kwargs)
         case "gymnasium_simulator":
             check_digest(config, "env.module")
             return GymnasiumSimulator(config.id, config.kwargs, config.place or None)

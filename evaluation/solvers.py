@@ -39,7 +39,6 @@ _ELSEWHERE: Mapping[str, tuple[str, Callable[[np.ndarray[Any, Any]], np.ndarray[
     "open_spiel/connect_four": ("connect_four", lambda seen: _planes_of_the_mover(seen[..., ::-1, :, :])),
     "open_spiel/connect_four(egocentric_obs_tensor=True)": ("connect_four", lambda seen: seen[..., ::-1, :, 1::-1]),
     "open_spiel/tic_tac_toe": ("tic_tac_toe", lambda seen: _planes_of_the_mover(seen[..., [2, 1, 3]])),
-    "pettingzoo/connect_four_v3": ("connect_four", lambda seen: seen),
 }
 """Games of other libraries that have a JAX version: its name, and the conversion of observations to its format."""
 SOLVED = ("connect_four", "tic_tac_toe", *_ELSEWHERE)

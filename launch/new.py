@@ -31,7 +31,7 @@ from podzero.core.errors import ConfigError, nearest
 if TYPE_CHECKING:
     from podzero.core.types import EnvSpec
 
-SIMULATORS = ("open_spiel", "pettingzoo")
+SIMULATORS = ("open_spiel",)
 """Libraries with simulators; `new --game` takes LIBRARY/GAME for these and for each `JaxLibrary`."""
 REPLAY_BYTES = 2**30
 """Memory for observations and policies in replay."""

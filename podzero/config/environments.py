@@ -177,11 +177,11 @@ class GymnasiumConfig(_HostConfig):
 class SimulatorConfig(_HostConfig):
     """A game or environment on the host whose clones the search steps through JAX callbacks."""
 
-    name: Literal["simulator", "open_spiel", "pettingzoo", "gymnasium_simulator"]
+    name: Literal["simulator", "open_spiel", "gymnasium_simulator"]
     """`simulator` is a class of your own; the others name the game's library."""
     id: str
     """For `simulator`, the `module:Class` or `file.py:Class` of a `podzero.envs.Simulator`. Otherwise the name of an
-    OpenSpiel game, a module of `pettingzoo.classic` (for example `tictactoe_v3`), or a gymnasium id."""
+    OpenSpiel game, or a gymnasium id."""
     # AlphaZero's limit in chess and shogi.
     max_plies: PositiveInt = 512
     """Plies after which a game is truncated: its value targets bootstrap from the last root value, and matches score it

@@ -201,7 +201,10 @@ def _line(where: str, fault: Any, tree: dict[str, Any]) -> str:
     return line
 
 
-GONE_NAMES = {"haiku_resnet": "removed: give the import path of a network in Haiku, such as configs/own_haiku_net.py"}
+GONE_NAMES = {
+    "haiku_resnet": "removed: give the import path of a network in Haiku, such as configs/own_haiku_net.py",
+    "pettingzoo": "removed: use tic_tac_toe, connect_four, chess or go_9x9, or open_spiel for Go of other sizes",
+}
 """Names of earlier commits that were removed, and what to write instead."""
 
 

@@ -7,7 +7,7 @@ import pytest
 from podzero.config import SimulatorConfig
 from podzero.core.errors import ConfigError
 from podzero.envs import make_env
-from podzero.envs.copied import GymnasiumSimulator
+from podzero.envs.copied import GymnasiumSimulator, copy_of
 
 
 class Slippery(gymnasium.Env):
@@ -111,3 +111,55 @@ def test_arguments_reach_the_environment():
 def test_environments_that_search_cannot_play_are_refused(name, kwargs, message):
     with pytest.raises(ConfigError, match=message):
         make_env(SimulatorConfig(name="gymnasium_simulator", id=name, kwargs=kwargs))
+
+
+class Board:
+    def __init__(self):
+        self.cells = [[0, 0], [0, 0]]
+
+
+class Stateless:
+    """Its `__getstate__` drops its state, as in many environments."""
+
+    def __init__(self):
+        self.board, self.numbers, self.array, self.fixed = Board(), [1, 2], np.zeros(2), {"a": [1]}
+        self.again, self.same = self.numbers, self.board
+        self.generator = np.random.default_rng(0)
+
+    def __getstate__(self):
+        return {}
+
+
+def test_copies_share_only_the_shared_attributes():
+    thing = Stateless()
+    twin = copy_of(thing, {"fixed"})
+    twin.board.cells[0][0] = 1
+    twin.numbers.append(3)
+    twin.array[0] = 1
+    twin.generator.random()
+    assert thing.board.cells == [[0, 0], [0, 0]]
+    assert thing.numbers == [1, 2]
+    assert thing.array.tolist() == [0, 0]
+    assert thing.generator.random() == np.random.default_rng(0).random()
+    assert twin.fixed is thing.fixed
+
+
+class Marks(list):
+    """A subclass of list."""
+
+    def __init__(self, *marks):
+        super().__init__(marks)
+
+
+def test_subclasses_of_containers_are_copied():
+    thing = Stateless()
+    thing.marks = Marks(1, 2)
+    twin = copy_of(thing, {"fixed"})
+    twin.marks.append(3)
+    assert (thing.marks, type(twin.marks)) == ([1, 2], Marks)
+
+
+def test_references_to_the_same_object_stay_so_in_the_copy():
+    twin = copy_of(Stateless(), ())
+    assert twin.again is twin.numbers
+    assert twin.same is twin.board

@@ -17,8 +17,6 @@ HOSTED = {
     "open_spiel/connect_four": 43,
     "open_spiel/tic_tac_toe": 10,
     "open_spiel/catch": 11,
-    "pettingzoo/tictactoe_v3": 10,
-    "pettingzoo/connect_four_v3": 43,
     "gymnasium_simulator/CartPole-v1": 60,
     "own_game": 13,
 }

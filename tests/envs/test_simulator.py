@@ -13,15 +13,13 @@ from podzero.envs.registry import make_simulator
 
 ADAPTED = [
     *[("open_spiel", game) for game in ("connect_four", "tic_tac_toe", "breakthrough", "catch", "mancala")],
-    *[("pettingzoo", game) for game in ("tictactoe_v3", "connect_four_v3", "chess_v6", "go_v5")],
     *[("gymnasium_simulator", name) for name in ("CartPole-v1", "Acrobot-v1", "MountainCar-v0")],
 ]
 
 
 @pytest.mark.parametrize(("kind", "name"), ADAPTED)
 def test_adapters_satisfy_the_contract(kind, name):
-    kwargs = {"board_size": 7} if name == "go_v5" else {}
-    config = SimulatorConfig(name=kind, id=name, kwargs=kwargs)
+    config = SimulatorConfig(name=kind, id=name)
     check_simulator(make_simulator(config), config.title, games=3, max_plies=20)
 
 

@@ -84,7 +84,6 @@ def test_a_game_without_solver_is_refused():
     [
         ("open_spiel", "connect_four", {}, "connect_four"),
         ("open_spiel", "connect_four", {"egocentric_obs_tensor": True}, "connect_four"),
-        ("pettingzoo", "connect_four_v3", {}, "connect_four"),
         ("open_spiel", "tic_tac_toe", {}, "tic_tac_toe"),
     ],
 )

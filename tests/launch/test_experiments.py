@@ -100,7 +100,7 @@ def test_without_a_file_the_experiment_is_printed(command, tmp_path):
         (("--env", "CartPole-v1", "--game", "hex"), ["either"]),
         (("--game", "hexx"), ["hexx", "did you mean 'hex'"]),
         (("--game", "chequers/draughts"), ["unknown game"]),
-        (("--game", "gomoku"), ["shogi", "2048", "backgammon", "open_spiel/GAME", "pettingzoo/GAME", "jumanji/GAME"]),
+        (("--game", "gomoku"), ["shogi", "2048", "backgammon", "open_spiel/GAME", "jumanji/GAME"]),
         (("--game", "gymnax/CartPole-v2"), ["did you mean 'CartPole-v1'"]),
         (("--env", "Cartpole-v1"), ["did you mean 'CartPole-v1'"]),
         (("--env", "no_such_module:Mine-v0"), ["no_such_module cannot be imported"]),

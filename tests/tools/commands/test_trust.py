@@ -321,7 +321,7 @@ def test_a_link_to_a_file_of_another_name_is_asked_about(stranger, code):
     assert not stranger.exists()
 
 
-@pytest.mark.parametrize("name", ["gymnasium", "gymnasium_simulator", "pettingzoo", "open_spiel"])
+@pytest.mark.parametrize("name", ["gymnasium", "gymnasium_simulator", "open_spiel"])
 @pytest.mark.parametrize("identifier", ["stranger_on_the_path:A-v0", "stranger_on_the_path", "..stranger_on_the_path"])
 def test_the_id_of_a_librarys_environment_is_no_import_path(stranger, name, identifier):
     kind = GymnasiumConfig if name == "gymnasium" else SimulatorConfig

@@ -95,7 +95,7 @@ def test_an_environment_without_pictures_is_refused(play, tmp_path, monkeypatch)
 def test_people_watch_environments_and_play_games():
     nothing = Video()
     assert is_watched(SimulatorConfig(name="gymnasium_simulator", id="CartPole-v1", reward_scale=0.002), nothing)
-    two = SimulatorConfig(name="pettingzoo", id="connect_four_v3")
+    two = SimulatorConfig(name="open_spiel", id="connect_four")
     assert not is_watched(two, nothing)
     assert not is_watched(two, Video(seed=1))
     assert not is_watched("tic_tac_toe", Video(seed=1))

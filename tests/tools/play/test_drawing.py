@@ -160,9 +160,8 @@ def test_stones_of_foreign_games_fall_to_the_lowest_row():
     assert heat_of(drawing_of(game), {3: 1.0}) == {(3, 3): 1.0}
 
 
-@pytest.mark.parametrize("name", ["connect_four_v3", "tictactoe_v3"])
-def test_stones_that_are_seen_by_the_player_to_move_keep_their_owners(name):
-    game = PlayableGame(make_env(SimulatorConfig(name="pettingzoo", id=name)))
+def test_stones_that_are_seen_by_the_player_to_move_keep_their_owners():
+    game = open_spiel("connect_four(egocentric_obs_tensor=True)")
     game.play(game.legal[0])
     first = drawing_of(game).owner
     game.play(game.legal[1])

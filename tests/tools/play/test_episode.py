@@ -118,7 +118,7 @@ def test_the_game_of_a_simulator_is_that_of_an_evaluation():
 
 
 def test_games_for_two_and_players_that_do_not_act_are_refused():
-    with pytest.raises(ConfigError, match=r"tictactoe_v3 .*two players"):
-        SimulatorWatcher("random", SimulatorConfig(name="pettingzoo", id="tictactoe_v3"), None)
+    with pytest.raises(ConfigError, match=r"tic_tac_toe .*two players"):
+        SimulatorWatcher("random", SimulatorConfig(name="open_spiel", id="tic_tac_toe"), None)
     with pytest.raises(ConfigError, match=r"'mcts:4' .*CartPole-v1"):
         GymnasiumWatcher("mcts:4", game_to_play("cartpole", "mcts:4"), None)
