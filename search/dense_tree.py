@@ -96,12 +96,10 @@ def edges_of(tree: Tree) -> Edges:
 
 
 def slots_of(logits: jax.Array, slots: int | None, preference: jax.Array | None = None) -> Slots:
-    """Chooses the actions stored at one node of each of B games.
+    """Chooses the actions stored at one node of each of B games: K = `slots` of them, or all (None).
 
-    Args:
-      logits: `[B, A]`, `ILLEGAL` for illegal actions.
-      slots: K, or None for all actions.
-      preference: `[B, A]`, ranks the legal actions if there are more than K; by default the logits.
+    If there are more legal ones, `preference` `[B, A]` ranks them; by default the logits, which are `ILLEGAL` for
+    illegal actions.
     """
     batch, actions = logits.shape
     if slots is None or slots >= actions:
@@ -237,7 +235,7 @@ def pick(rows: jax.Array, here: jax.Array) -> jax.Array:
 
 DESCENT = "descent"
 """The name, in compiled programs, of the descent loop, whose trip count depends on the depth of the trees."""
-_STAGES = 4
+STAGES = 4
 """About how many times the arrays of a tree are enlarged."""
 _ROWS = 8
 """The rows of a TPU tile."""
@@ -252,17 +250,7 @@ def grow(
     slots: Slots,
     config: SearchConfig,
 ) -> Tree:
-    """Grows B trees by `config.simulations` nodes each.
-
-    Args:
-      model: the model that is searched.
-      selection: scores the actions.
-      params: parameters of the model.
-      key: PRNG key, split for every simulation.
-      root: the B evaluated roots.
-      slots: the actions stored at the roots.
-      config: `simulations` and `slots`.
-    """
+    """Grows trees by `config.simulations` nodes each from B evaluated roots with the actions of `slots`."""
     assert slots.logits.shape[1:] == root.value.shape
 
     def simulate(simulation: jax.Array, carry: tuple[Array, Tree]) -> tuple[Array, Tree]:
@@ -310,7 +298,7 @@ def _as_given(params: Params, counter: jax.Array) -> Params:
 
 def _stages(simulations: int) -> list[int]:
     """The numbers of simulations at which the trees are enlarged, so that their nodes fill whole tiles."""
-    stage = max(_ROWS, round((simulations + 1) / _STAGES / _ROWS) * _ROWS)
+    stage = max(_ROWS, round((simulations + 1) / STAGES / _ROWS) * _ROWS)
     ends = range(stage - 1, simulations - stage // 2, stage)
     return [*ends, simulations]
 

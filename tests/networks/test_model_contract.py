@@ -1,5 +1,8 @@
 """One contract that every network of a learned model fulfils, for discrete and continuous actions."""
 
+from functools import cache, partial
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +17,7 @@ from podzero.config import (
     TransformerConfig,
 )
 from podzero.core.errors import ConfigError
-from podzero.core.types import EnvSpec
+from podzero.core.types import EnvSpec, ModelNetwork
 from podzero.learner.optimizers import make_optimizer
 from podzero.networks import make_inference, make_model_network, make_network
 from podzero.networks.muzero import LOG_STD_BOUNDS, MEAN_BOUND, merge
@@ -30,16 +33,8 @@ SPECS = {
     "continuous": EnvSpec("images", (10, 7, 3), "float32", 0, players=1, action_bounds=((-2.0, 0.0), (2.0, 1.0))),
 }
 BATCH, BINS = 4, 11
-
-
-@pytest.fixture(params=CONFIGS.values(), ids=CONFIGS, scope="module")
-def config(request):
-    return request.param
-
-
-@pytest.fixture(params=SPECS.values(), ids=SPECS, scope="module")
-def spec(request):
-    return request.param
+PAIRS = [("mlp", "continuous"), ("resnet", "discrete")]
+"""The networks that are compiled: what depends on the kind of actions is the same code in both."""
 
 
 def observations(spec, seed=0):
@@ -50,16 +45,6 @@ def actions(spec):
     if spec.action_shape:
         return np.random.default_rng(2).uniform(-1, 1, (BATCH, *spec.action_shape)).astype(np.float32)
     return np.arange(BATCH, dtype=np.int32)
-
-
-@pytest.fixture(scope="module")
-def network(config, spec):
-    return make_model_network(config, spec)
-
-
-@pytest.fixture(scope="module")
-def params(network):
-    return jax.jit(network.init)(jax.random.key(0))
 
 
 def anything(network):
@@ -78,69 +63,104 @@ def anything(network):
     return jax.tree_util.tree_map_with_path(leaf, jax.eval_shape(network.init, jax.random.key(0)))
 
 
-@pytest.fixture(scope="module")
-def trained(network):
-    return anything(network)
+class Compiled(NamedTuple):
+    """A network, compiled once for all laws."""
+
+    config: ModelNetworkConfig
+    spec: EnvSpec
+    network: ModelNetwork
+    trained: Any
+    """Parameters as if some steps had been taken."""
+    run: Any
+    """`(params, observations, actions)` to all outputs after one step of the model, and what the laws compare."""
+
+    def outputs(self, params=None, seed=0, turned=0):
+        """On the host; `turned` gives the actions to other rows."""
+        mine = np.roll(actions(self.spec), turned, axis=0)
+        return jax.device_get(self.run(params or self.trained, observations(self.spec, seed), mine))
 
 
-@pytest.fixture(scope="module")
-def outputs(network, spec):
-    """All outputs of the network, after one step of the model."""
+def all_outputs(network, params, observation, action):
+    first = network.represent(params, observation)
+    latent, reward = network.dynamics(params, first, action)
+    policy, value = network.predict(params, latent)
+    projected, predicted = (network.project(params, latent, predicted) for predicted in (False, True))
+    return {
+        "first": first, "latent": latent, "reward": reward, "policy": policy, "value": value,
+        "projected": projected, "predicted": predicted,
+    }  # fmt: skip
+
+
+@cache
+def compiled(kind, actions_of):
+    config, spec = CONFIGS[kind], SPECS[actions_of]
+    network = make_model_network(config, spec)
+    half = make_model_network(config.model_copy(update={"compute_dtype": "bfloat16"}), spec)
+
+    def loss(params, observation, action):
+        found = all_outputs(network, params, observation, action)
+        rest = (found[name] for name in ("policy", "value", "reward", "predicted"))
+        return sum(jnp.sum(jnp.sin(leaf + 0.3)) for leaf in rest)
 
     @jax.jit
     def run(params, observation, action):
-        first = network.represent(params, observation)
-        latent, reward = network.dynamics(params, first, action)
-        policy, value = network.predict(params, latent)
-        projections = [network.project(params, latent, predicted) for predicted in (False, True)]
         return {
-            "first": first, "latent": latent, "reward": reward, "policy": policy, "value": value,
-            "projected": projections[0], "predicted": projections[1],
-        }  # fmt: skip
+            **all_outputs(network, params, observation, action),
+            "half": half.represent(params, observation),
+            "gradient": jax.grad(loss)(params, observation, action),
+        }
 
-    return run
+    return Compiled(config, spec, network, anything(network), run)
 
 
-def test_shapes_and_dtypes(outputs, trained, spec):
-    found = outputs(trained, observations(spec), actions(spec))
+@pytest.fixture(params=PAIRS, ids="-".join)
+def laws(request):
+    return compiled(*request.param)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_shapes_and_dtypes(kind, spec):
+    network = make_model_network(CONFIGS[kind], spec)
+    params = jax.eval_shape(network.init, jax.random.key(0))
+    found = jax.eval_shape(partial(all_outputs, network), params, observations(spec), actions(spec))
     assert found["first"].shape == found["latent"].shape
     assert found["reward"].shape == found["value"].shape == (BATCH, BINS)
     assert found["policy"].shape == ((BATCH, 2, 2) if spec.action_shape else (BATCH, 5))
     assert found["projected"].shape == found["predicted"].shape == (BATCH, 16)
     assert {leaf.dtype for leaf in found.values()} == {jnp.dtype("float32")}
-    assert all(np.isfinite(leaf).all() for leaf in found.values())
 
 
-def test_latent_states_have_the_range_from_zero_to_one(outputs, trained, spec):
-    found = outputs(trained, observations(spec), actions(spec))
+def test_latent_states_have_the_range_from_zero_to_one(laws):
+    found = laws.outputs()
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
     for latent in (found["first"], found["latent"]):
-        flat = np.asarray(latent).reshape(BATCH, -1)
+        flat = latent.reshape(BATCH, -1)
         np.testing.assert_allclose(flat.min(axis=1), 0.0, atol=1e-6)
         np.testing.assert_allclose(flat.max(axis=1), 1.0, atol=1e-6)
 
 
-def test_rows_of_a_batch_are_independent(outputs, trained, spec):
-    mine, mixed = observations(spec), observations(spec, seed=1)
+def test_rows_of_a_batch_are_independent(laws):
+    mine, mixed = observations(laws.spec), observations(laws.spec, seed=1)
     mixed[2] = mine[2]
-    alone, together = outputs(trained, mine, actions(spec)), outputs(trained, mixed, actions(spec))
-    for name in alone:
+    alone, together = (laws.run(laws.trained, seen, actions(laws.spec)) for seen in (mine, mixed))
+    for name in ("first", "latent", "reward", "policy", "value", "projected", "predicted"):
         np.testing.assert_allclose(alone[name][2], together[name][2], atol=1e-4, err_msg=name)
     assert not np.allclose(alone["value"][1], together["value"][1], atol=1e-4)
 
 
-def test_the_next_latent_state_and_the_reward_depend_on_the_action(outputs, trained, spec):
-    one = outputs(trained, observations(spec), actions(spec))
-    other = outputs(trained, observations(spec), np.roll(actions(spec), 1, axis=0))
+def test_the_next_latent_state_and_the_reward_depend_on_the_action(laws):
+    one, other = laws.outputs(), laws.outputs(turned=1)
     for name in ("latent", "reward"):
         assert not np.allclose(one[name], other[name], atol=1e-3), name
     np.testing.assert_array_equal(one["first"], other["first"])
 
 
-def test_untrained_policies_are_nearly_uniform_and_values_and_rewards_zero(network, outputs, params, spec):
-    found = outputs(params, observations(spec), actions(spec))
-    np.testing.assert_allclose(network.decode(found["value"]), 0.0, atol=1e-5)
-    np.testing.assert_allclose(network.decode(found["reward"]), 0.0, atol=1e-5)
-    if spec.action_shape:
+def test_untrained_policies_are_nearly_uniform_and_values_and_rewards_zero(laws):
+    found = laws.outputs(jax.jit(laws.network.init)(jax.random.key(0)))
+    np.testing.assert_allclose(laws.network.decode(found["value"]), 0.0, atol=1e-5)
+    np.testing.assert_allclose(laws.network.decode(found["reward"]), 0.0, atol=1e-5)
+    if laws.spec.action_shape:
         assert np.abs(found["policy"][:, 0]).max() < 0.7
         np.testing.assert_allclose(np.exp(found["policy"][:, 1]), 0.9, atol=0.4)
     else:
@@ -148,35 +168,26 @@ def test_untrained_policies_are_nearly_uniform_and_values_and_rewards_zero(netwo
         assert -np.sum(probabilities * np.log(probabilities), axis=-1).min() > 0.95 * np.log(5)
 
 
-def test_continuous_policies_stay_within_their_bounds(network, trained, outputs, spec):
-    if not spec.action_shape:
-        pytest.skip("discrete actions have no bounds")
-    wild = jax.tree.map(lambda leaf: 100.0 * leaf, trained)
-    policy = outputs(wild, observations(spec), actions(spec))["policy"]
+def test_continuous_policies_stay_within_their_bounds():
+    laws = compiled("mlp", "continuous")
+    policy = laws.outputs(jax.tree.map(lambda leaf: 100.0 * leaf, laws.trained))["policy"]
     assert np.abs(policy[:, 0]).max() <= MEAN_BOUND
     assert policy[:, 1].min() >= LOG_STD_BOUNDS[0]
     assert policy[:, 1].max() <= LOG_STD_BOUNDS[1]
 
 
-def test_every_leaf_but_the_statistics_gets_a_gradient(network, trained, spec):
-    def loss(params):
-        latent, reward = network.dynamics(params, network.represent(params, observations(spec)), actions(spec))
-        policy, value = network.predict(params, latent)
-        rest = (policy, value, reward, network.project(params, latent, True))
-        return sum(jnp.sum(jnp.sin(leaf + 0.3)) for leaf in rest)
-
-    for path, gradient in jax.tree_util.tree_leaves_with_path(jax.jit(jax.grad(loss))(trained)):
+def test_every_leaf_but_the_statistics_gets_a_gradient(laws):
+    for path, gradient in jax.tree_util.tree_leaves_with_path(laws.outputs()["gradient"]):
         assert np.isfinite(gradient).all(), path
-        assert np.any(np.asarray(gradient) != 0) != ("normalization" in str(path)), path
+        assert np.any(gradient != 0) != ("normalization" in str(path)), path
 
 
-def test_bfloat16_is_close_and_outputs_are_float32(config, network, outputs, trained, spec):
-    half = make_model_network(config.model_copy(update={"compute_dtype": "bfloat16"}), spec)
-    latent = jax.jit(half.represent)(trained, observations(spec))
-    exact = outputs(trained, observations(spec), actions(spec))["first"]
-    assert latent.dtype == jnp.float32
-    np.testing.assert_allclose(latent, exact, atol=0.1)
-    assert np.any(np.asarray(latent != exact)), "nothing was computed in bfloat16"
+def test_bfloat16_is_close_and_outputs_are_float32(laws):
+    found = laws.outputs()
+    assert found["half"].dtype == np.float32
+    np.testing.assert_allclose(found["half"], found["first"], atol=0.1)
+    assert np.any(found["half"] != found["first"]), "nothing was computed in bfloat16"
+    half = make_model_network(laws.config.model_copy(update={"compute_dtype": "bfloat16"}), laws.spec)
     made = jax.eval_shape(half.init, jax.random.key(0))
     assert {leaf.dtype for leaf in jax.tree.leaves(made)} == {jnp.dtype("float32")}
 
@@ -186,9 +197,8 @@ def test_bfloat16_is_close_and_outputs_are_float32(config, network, outputs, tra
 def test_observations_may_have_any_dtype(kind, dtype):
     network = make_model_network(CONFIGS[kind], SPECS["discrete"]._replace(observation_dtype=dtype))
     seen = (255 * observations(SPECS["discrete"])).astype(dtype)
-    latent = jax.jit(network.represent)(anything(network), seen)
-    assert latent.dtype == jnp.float32
-    assert np.isfinite(latent).all()
+    params = jax.eval_shape(network.init, jax.random.key(0))
+    assert jax.eval_shape(network.represent, params, seen).dtype == jnp.float32
 
 
 @pytest.mark.parametrize(("downsample", "side"), [(1, (10, 7)), (2, (5, 4)), (4, (3, 2)), (8, (2, 1)), (16, (1, 1))])
@@ -217,8 +227,8 @@ def test_bytes_are_scaled_to_the_range_from_zero_to_one():
     params = anything(network)
     seen = np.random.default_rng(0).integers(0, 256, (BATCH, 10, 7, 3), np.uint8)
     floats = seen.astype(np.float32) / 255
-    represent = jax.jit(network.represent)
-    np.testing.assert_allclose(represent(params, seen), represent(params, floats), atol=1e-4)
+    found = jax.jit(lambda params, *each: [network.represent(params, one) for one in each])(params, seen, floats)
+    np.testing.assert_allclose(*found, atol=1e-4)
 
 
 # Running statistics.
@@ -281,7 +291,7 @@ def test_initial_statistics_normalize_nothing(vectors):
     network, params = vectors
     plain = make_model_network(CONFIGS["mlp"].model_copy(update={"normalize": False}), VECTOR)
     seen = np.random.default_rng(0).normal(size=(BATCH, 3)).astype(np.float32)
-    np.testing.assert_allclose(network.represent(params, seen), plain.represent(params, seen), atol=1e-5)
+    np.testing.assert_allclose(network.represent(params, seen), jax.jit(plain.represent)(params, seen), atol=1e-5)
     assert plain.observe(params, seen) is params
 
 
@@ -298,25 +308,32 @@ def test_observations_are_normalized_and_clipped(vectors):
     np.testing.assert_array_equal(latent[0], latent[1])
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd", "lion"])
-def test_optimizers_do_not_change_the_statistics(vectors, name):
+def test_optimizers_do_not_change_the_statistics(vectors):
     network, params = vectors
     params = network.observe(params, np.random.default_rng(0).normal(2.0, 3.0, (50, 3)).astype(np.float32))
-    optimizer = make_optimizer(OptimizerConfig(name=name, weight_decay=0.1))
+    optimizers = {
+        name: make_optimizer(OptimizerConfig(name=name, weight_decay=0.1)) for name in ("adamw", "sgd", "lion")
+    }
     seen = np.ones((BATCH, 3), np.float32)
 
     @jax.jit
-    def step(params, state):
-        gradient = jax.grad(lambda p: jnp.sum(network.represent(p, seen) ** 2))(params)
-        updates, state = optimizer.update(gradient, state, params)
-        return jax.tree.map(lambda leaf, update: leaf + 0.1 * update, params, updates), state
+    def moved(params):
+        def step(optimizer, params, state):
+            gradient = jax.grad(lambda p: jnp.sum(network.represent(p, seen) ** 2))(params)
+            updates, state = optimizer.update(gradient, state, params)
+            return jax.tree.map(lambda leaf, update: leaf + 0.1 * update, params, updates), state
 
-    moved, state = params, optimizer.init(params)
-    for _ in range(3):
-        moved, state = step(moved, state)
-    for leaf in ("count", "mean", "variance"):
-        np.testing.assert_array_equal(statistics(moved)[leaf], statistics(params)[leaf])
-    assert not np.allclose(network.represent(moved, seen), network.represent(params, seen), atol=1e-3)
+        def steps(optimizer):
+            start = params, optimizer.init(params)
+            return jax.lax.fori_loop(0, 3, lambda _, carry: step(optimizer, *carry), start)[0]
+
+        return {name: steps(optimizer) for name, optimizer in optimizers.items()}
+
+    for name, after in moved(params).items():
+        for leaf in ("count", "mean", "variance"):
+            np.testing.assert_array_equal(statistics(after)[leaf], statistics(params)[leaf], err_msg=name)
+        different = network.represent(after, seen), network.represent(params, seen)
+        assert not np.allclose(*different, atol=1e-3), name
 
 
 # The registry.
@@ -336,7 +353,8 @@ def test_networks_that_learn_the_rules_are_refused_for_games_with_known_rules(ki
 
 def test_the_mlp_accepts_vectors_and_the_transformer_refuses_them():
     network = make_network(MLPConfig(name="mlp", width=8), VECTOR)
-    logits, value = network.apply(network.init(jax.random.key(0)), jnp.ones((BATCH, 3)))
+    params = jax.eval_shape(network.init, jax.random.key(0))
+    logits, value = jax.eval_shape(network.apply, params, jnp.ones((BATCH, 3)))
     assert (logits.shape, value.shape) == ((BATCH, 2), (BATCH,))
     with pytest.raises(ConfigError, match="board"):
         make_network(TransformerConfig(name="transformer"), VECTOR)
@@ -356,7 +374,10 @@ def test_channels_first_images_give_the_same_latent_states():
     last = make_model_network(config, SPECS["discrete"])
     spec = SPECS["discrete"]._replace(observation_shape=(3, 10, 7))
     first = make_model_network(config.model_copy(update={"channels_first": True}), spec)
-    params = jax.jit(first.init)(jax.random.key(0))
     images = observations(SPECS["discrete"])
-    found = jax.jit(first.represent)(params, np.moveaxis(images, -1, 1))
-    np.testing.assert_array_equal(found, jax.jit(last.represent)(params, images))
+
+    @jax.jit
+    def represented(params):
+        return first.represent(params, np.moveaxis(images, -1, 1)), last.represent(params, images)
+
+    np.testing.assert_array_equal(*represented(anything(first)))

@@ -1,5 +1,6 @@
 """Networks named by an import path: each kind that works, and a message for each fault."""
 
+from functools import cache
 from pathlib import Path
 
 import jax
@@ -12,6 +13,7 @@ from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec
 from podzero.learner.sharding import leaf_names, make_mesh, spec_of_leaf
 from podzero.networks import check_network, make_inference, make_network
+from podzero.networks.contract import observations
 from podzero.networks.snapshots import check_matches, load_snapshot, save_snapshot
 
 FILE = Path(__file__).with_name("own_nets.py")
@@ -23,7 +25,9 @@ def own(name, **arguments):
     return OwnNetworkConfig(name=f"{FILE}:{name}", **arguments)
 
 
+@cache
 def made(config):
+    """The network with compiled functions, which tests of the same config share."""
     network = make_network(config, SPEC)
     return network._replace(init=jax.jit(network.init), apply=jax.jit(network.apply))
 
@@ -32,7 +36,7 @@ def made(config):
 def test_each_kind_takes_its_arguments_and_fulfils_the_contract(kind):
     network = made(own(kind, width=5))
     check_network(network, SPEC, kind)
-    assert {5} <= {size for leaf in jax.tree.leaves(jax.jit(network.init)(jax.random.key(0))) for size in leaf.shape}
+    assert {5} <= {size for leaf in jax.tree.leaves(network.init(jax.random.key(0))) for size in leaf.shape}
 
 
 def test_functions_that_take_no_arguments_are_used_as_they_are():
@@ -47,13 +51,13 @@ def test_a_module_is_found_by_its_name(monkeypatch):
 @pytest.mark.parametrize("kind", KINDS)
 def test_parameters_survive_a_snapshot(tmp_path, kind):
     network = made(own(kind))
-    params = jax.jit(network.init)(jax.random.key(0))
+    params = network.init(jax.random.key(0))
     save_snapshot(tmp_path, 1, params, load("connect_four", [f"network={{name: '{FILE}:{kind}'}}"]))
     read = load_snapshot(tmp_path).params
     check_matches(read, network, "the snapshot")
     fold, acting = make_inference(own(kind), SPEC)
-    rows = np.ones((2, 6, 7, 2), bool)
-    for one, two in zip(acting.apply(fold(read), rows), network.apply(params, rows), strict=True):
+    rows = observations(SPEC)
+    for one, two in zip(jax.jit(acting.apply)(fold(read), rows), network.apply(params, rows), strict=True):
         np.testing.assert_allclose(one, two, atol=1e-6)
 
 
@@ -165,7 +169,7 @@ def test_another_file_than_that_of_the_experiment_is_refused(tmp_path):
 
 def test_the_dtype_to_compute_in_is_passed_to_what_takes_it():
     half = made(own("Linen", compute_dtype="bfloat16"))
-    params, rows = half.init(jax.random.key(0)), np.random.default_rng(0).random((3, 6, 7, 2), np.float32)
+    params, rows = half.init(jax.random.key(0)), np.random.default_rng(0).random((6, 6, 7, 2), np.float32)
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
     exact = made(own("Linen", compute_dtype="float32")).apply(params, rows)
     rounded = half.apply(params, rows)

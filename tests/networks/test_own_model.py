@@ -27,20 +27,26 @@ def test_each_kind_fulfils_the_contract_and_takes_its_arguments(kind):
     network = made(kind, width=6)
     check_model(network, SPEC, kind)
     params = jax.jit(network.init)(jax.random.key(0))
-    latent = network.represent(params, np.ones((2, 4), np.float32))
+
+    @jax.jit
+    def run(params, observation, action):
+        latent = network.represent(params, observation)
+        projected = [network.project(params, latent, predicted) for predicted in (False, True)]
+        return latent, network.dynamics(params, latent, action), projected
+
+    latent, (after, reward), projected = run(params, np.ones((2, 4), np.float32), np.array([0, 2], np.int32))
     assert latent.shape == (2, 6)
     assert (float(latent.min()), float(latent.max())) == (0.0, 1.0)
-    after, reward = network.dynamics(params, latent, np.array([0, 2], np.int32))
     assert (after.shape, reward.shape) == ((2, 6), (2, 11))
     assert (np.asarray(after[0]) != np.asarray(after[1])).any()
-    assert network.project(params, latent, True).shape == network.project(params, latent, False).shape == (2, 128)
+    assert [each.shape for each in projected] == [(2, 128)] * 2
 
 
 def test_policies_of_continuous_actions_are_bounded():
     spec = EnvSpec("vectors", (4,), "float32", 0, players=1, action_bounds=((-1.0, -1.0), (1.0, 1.0)))
     network = made("Gaussian", spec)
     check_model(network, spec, "Gaussian")
-    policy, _ = network.predict(jax.jit(network.init)(jax.random.key(0)), jnp.ones((3, 8)))
+    policy, _ = jax.jit(network.predict)(jax.jit(network.init)(jax.random.key(0)), jnp.ones((3, 8)))
     assert policy.shape == (3, 2, 2)
     np.testing.assert_allclose(policy[:, 0], MEAN_BOUND, rtol=1e-5)
     np.testing.assert_allclose(policy[:, 1], LOG_STD_BOUNDS[1], rtol=1e-5)

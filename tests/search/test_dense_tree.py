@@ -4,15 +4,14 @@ import jax
 import jax.numpy as jnp
 import mctx
 import numpy as np
-import optax
 import pytest
 from explorations import explorations
 from hypothesis import given
 from hypothesis import strategies as st
 from mctx._src import seq_halving
+from toy_games import heaps, nim, rough
 
 from podzero.config import SearchConfig
-from podzero.envs import make_env
 from podzero.search import Model, make_search, rules_model
 from podzero.search.selection import considered_visits
 
@@ -21,37 +20,8 @@ RULES = {
     "puct": {"algorithm": "puct"},
     "puct, value of the parent": {"algorithm": "puct", "first_play_urgency": "parent"},
 }
-
-
-def rough(env, seed):
-    """An evaluation that differs from position to position without a pattern."""
-    spec = env.spec
-    size = int(np.prod(spec.observation_shape))
-    weights = np.random.default_rng(seed).normal(size=(size, spec.num_actions + 1)).astype(np.float32)
-
-    def evaluate(params, key, states):
-        seen = jax.vmap(env.view)(states).observation.reshape(-1, size).astype(jnp.float32)
-        found = jnp.sin(3.0 * seen @ weights + jnp.arange(spec.num_actions + 1))
-        return 2.0 * found[:, :-1], 0.7 * found[:, -1]
-
-    return evaluate
-
-
-def random_positions(env, plies, seed):
-    """A position after each number of random plies; games that end before stay at the position before."""
-
-    def played(ply, states):
-        legal = jax.vmap(env.view)(states).legal
-        action = jax.random.categorical(jax.random.key(ply), jnp.where(legal, 0.0, -jnp.inf))
-        after = jax.vmap(env.step)(states, action.astype(jnp.int32))
-        goes_on = (ply < jnp.asarray(plies)) & ~jax.vmap(env.view)(after).done
-        return jax.vmap(optax.tree.where)(goes_on, after, states)
-
-    @jax.jit
-    def run(keys):
-        return jax.lax.fori_loop(0, max(plies), played, jax.vmap(env.init)(keys))
-
-    return run(jax.random.split(jax.random.key(seed), len(plies)))
+TWO_STAGES = 16
+"""So few simulations that the trees are enlarged once; 8 need no enlargement."""
 
 
 def both(model, roots, exploration, **config):
@@ -72,22 +42,15 @@ def assert_equal(expected, found):
     assert found.dropped is None or not found.dropped.any()
 
 
-@pytest.mark.parametrize(
-    ("game", "slots", "rule"),
-    [
-        ("tic_tac_toe", 9, "gumbel"),
-        pytest.param("connect_four", None, "puct", marks=pytest.mark.slow),
-        pytest.param("tic_tac_toe", 9, "puct", marks=pytest.mark.slow),
-        pytest.param("connect_four", None, "gumbel", marks=pytest.mark.slow),
-    ],
-)
-def test_a_dense_tree_finds_what_mctx_finds_in_games(game, slots, rule):
-    """Also beyond the end of games, with illegal actions, and where slots hold actions."""
-    env = make_env(game)
-    roots = random_positions(env, [0, 1, 4, 5, 5, 6, 7, 2], seed=1)
+def test_a_dense_tree_finds_what_mctx_finds_in_a_game():
+    """Also beyond the end of games, with illegal actions, and where slots hold all legal actions of each node."""
+    env = nim()
     exploration = explorations(np.linspace(0, 1, 8), np.tile([0, 1], 4))
-    config = RULES[rule] | {"simulations": 24, "slots": slots, "root_value": "policy"}
-    assert_equal(*both(rules_model(env, rough(env, 2)), roots, exploration, **config))
+    expected, found = both(
+        rules_model(env, rough(env, 2)), heaps(3, 1, 2, 3, 3, 2, 3, 2), exploration, slots=3, simulations=TWO_STAGES
+    )
+    # At the end of a game all five actions are legal, and two of them have no slot.
+    assert_equal(expected, found._replace(dropped=None))
 
 
 ACTIONS = 5
@@ -123,20 +86,20 @@ def random_model(bounds):
 
 
 @pytest.mark.parametrize(
-    ("rule", "bounds", "q_scale"),
+    ("rule", "bounds", "q_scale", "simulations"),
     [
-        ("gumbel", None, "tree"),
-        ("puct", (-3.0, 3.0), "node"),
-        ("puct, value of the parent", None, "tree"),
-        pytest.param("gumbel", (-3.0, 3.0), "node", marks=pytest.mark.slow),
-        pytest.param("puct", None, "tree", marks=pytest.mark.slow),
-        pytest.param("puct, value of the parent", (-3.0, 3.0), "node", marks=pytest.mark.slow),
+        ("gumbel", None, "tree", TWO_STAGES),
+        ("puct", (-3.0, 3.0), "node", 8),
+        ("puct, value of the parent", None, "tree", 8),
+        pytest.param("gumbel", (-3.0, 3.0), "node", 33, marks=pytest.mark.slow),
+        pytest.param("puct", None, "tree", 33, marks=pytest.mark.slow),
+        pytest.param("puct, value of the parent", (-3.0, 3.0), "node", 33, marks=pytest.mark.slow),
     ],
 )
-def test_a_dense_tree_finds_what_mctx_finds_in_random_models(rule, bounds, q_scale):
+def test_a_dense_tree_finds_what_mctx_finds_in_random_models(rule, bounds, q_scale, simulations):
     roots = jnp.arange(64, dtype=jnp.uint32) * 7919
     exploration = explorations(np.tile([0, 1], 32), np.tile([0, 0, 1, 1], 16))
-    config = RULES[rule] | {"simulations": 33, "q_scale": q_scale, "max_considered_actions": 4}
+    config = RULES[rule] | {"simulations": simulations, "q_scale": q_scale, "max_considered_actions": 4}
     assert_equal(*both(random_model(bounds), roots, exploration, **config))
 
 
@@ -148,16 +111,15 @@ def test_sequential_halving_visits_as_mctx_does(actions, simulations):
 
 def test_of_more_legal_actions_than_slots_those_with_the_largest_prior_are_searched():
     """At the root by the noised prior, so that each action may be searched; the others keep the mixed value."""
-    env = make_env("connect_four")
+    logits = jnp.array([3.0, 2.0, 1.0, 0.0, -1.0])
 
     def prior(params, key, states):
-        batch = jax.tree.leaves(states)[0].shape[0]
-        return jnp.tile(jnp.array([3.0, 2.0, 1.0, 0.0, -1.0, -2.0, -3.0]), (batch, 1)), jnp.zeros(batch)
+        return jnp.tile(logits, (len(states), 1)), jnp.zeros(len(states))
 
-    roots = jax.jit(jax.vmap(env.init))(jax.random.split(jax.random.key(0), 2))
-    search = make_search(SearchConfig(tree="dense", slots=3, simulations=16), rules_model(env, prior))
-    result = jax.jit(search)(None, jax.random.key(1), roots, explorations([0, 0], [0, 0]))
-    assert np.all((result.dropped > 17 * 3) & (result.dropped <= 17 * 4))
-    assert np.all(np.asarray(result.visits)[:, 3:] == 0)
-    assert np.all(np.asarray(result.visits)[:, :3] > 0)
-    np.testing.assert_allclose(result.policy, np.tile(jax.nn.softmax(jnp.arange(3.0, -4.0, -1)), (2, 1)), atol=1e-5)
+    search = make_search(SearchConfig(tree="dense", slots=3, simulations=8), rules_model(nim(), prior))
+    # Heaps so large that all five actions are legal in each of the nine nodes.
+    result = jax.device_get(jax.jit(search)(None, jax.random.key(1), heaps(1000, 1000), explorations([0, 0], [0, 0])))
+    np.testing.assert_array_equal(result.dropped, 9 * 2)
+    assert np.all(result.visits[:, 3:] == 0)
+    assert np.all(result.visits[:, :3] > 0)
+    np.testing.assert_allclose(result.policy, np.tile(jax.nn.softmax(logits), (2, 1)), atol=1e-5)

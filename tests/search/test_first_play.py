@@ -1,5 +1,7 @@
 """First-play urgency: what an action counts in PUCT before its first visit."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import mctx
@@ -75,41 +77,40 @@ def wide_model():
     return Model(root, recurrent, lambda states: jnp.ones((len(states), ACTIONS), bool), (-1.0, 1.0))
 
 
-def searched(states=(0, 0), noise=0.0, **settings):
-    config = SearchConfig(algorithm="puct", simulations=200, **settings)
-    search = jax.jit(make_search(config, wide_model()))
-    exploration = Exploration.none(len(states))._replace(noise=jnp.full(len(states), noise))
-    return jax.device_get(search(None, jax.random.key(0), jnp.array(states), exploration))
+@cache
+def search_for(**settings):
+    """A compiled search of 200 simulations, which tests with equal settings share."""
+    return jax.jit(make_search(SearchConfig(algorithm="puct", simulations=200, **settings), wide_model()))
 
 
-@pytest.mark.parametrize("tree", ["mctx", "dense"])
-def test_with_the_value_of_the_parent_all_actions_are_tried_and_the_winning_one_is_played(tree):
-    found = searched(tree=tree, first_play_urgency="parent")
-    assert found.visits.min() >= 1
-    assert np.all(found.action == WINNING)
+def searched(states, noise, **settings):
+    exploration = Exploration.none(len(states))._replace(noise=np.asarray(noise, np.float32))
+    return jax.device_get(search_for(**settings)(None, jax.random.key(0), jnp.array(states), exploration))
 
 
-@pytest.mark.parametrize("tree", ["mctx", "dense"])
-def test_as_a_loss_an_action_without_a_visit_hardly_ever_gets_one(tree):
+def test_as_a_loss_an_action_without_a_visit_hardly_ever_gets_one():
     """A draw scores 0.5 and an unvisited action 1.25 * sqrt(200) / 82 = 0.22."""
-    assert np.all((searched(tree=tree).visits > 0).sum(axis=1) == 1)
+    assert np.all((searched([0, 0], [0, 0]).visits > 0).sum(axis=1) == 1)
 
 
-@pytest.mark.parametrize(("fraction", "visits"), [(0.5, 119), (0.25, 56)])
-def test_concentrated_noise_moves_its_fraction_of_the_prior_to_one_action(fraction, visits):
-    """Where all moves draw, PUCT visits the action with the largest prior / (1 + visits).
+def test_with_the_value_of_the_parent_all_actions_are_tried_and_noise_moves_its_fraction_of_the_prior():
+    """Without noise the winning action is found. In the state 1 no action wins: all moves draw, and PUCT visits the
+    action with the largest prior / (1 + visits).
 
     Half the prior and its share of the other half are 83 times another action's prior: by the time that the first
     action has 83 visits, each of the 81 others gets its first one, and the first action gets what is left of 200. With
-    a quarter of the prior the ratio is 28.3: the second visits of the others begin when it has 56.
+    a quarter of the prior (half of the fraction) the ratio is 28.3: the second visits of the others begin when it has
+    56.
     """
-    settings = {"first_play_urgency": "parent", "dirichlet_fraction": fraction, "dirichlet_concentration": 0.01}
-    # No action wins in the state 1.
-    found = searched((1, 1), noise=1.0, **settings)
-    np.testing.assert_allclose(found.visits.max(axis=1), visits, atol=1)
+    settings = {"first_play_urgency": "parent", "dirichlet_fraction": 0.5, "dirichlet_concentration": 0.01}
+    found = searched([0, 1, 1], [0, 1, 0.5], **settings)
+    assert found.visits[0].min() >= 1
+    assert found.action[0] == WINNING
+    np.testing.assert_allclose(found.visits[1:].max(axis=1), [119, 56], atol=1)
 
 
 def test_noise_of_a_large_concentration_is_even():
-    found = searched((1, 1), 1.0, first_play_urgency="parent", dirichlet_concentration=1e6, dirichlet_fraction=1.0)
+    settings = {"first_play_urgency": "parent", "dirichlet_fraction": 1.0, "dirichlet_concentration": 1e6}
+    found = searched([1, 1], [1, 1], **settings)
     assert found.visits.min() >= 2
     assert found.visits.max() <= 3

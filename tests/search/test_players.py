@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from toy_games import heaps, nim, rough, uniform
 
 from podzero.config import OwnAlgorithmConfig, SearchConfig
 from podzero.core.errors import ConfigError
 from podzero.core.types import Exploration, View
-from podzero.envs import make_env
 from podzero.envs.jax_game import OwnGame
-from podzero.search import make_search, network_evaluation, rules_model
+from podzero.search import dense_tree, make_search, rules_model
 
 ALGORITHMS = ("gumbel", "puct")
 
@@ -55,16 +55,13 @@ TABLE = np.array(
 )
 
 
-def uniform(env):
-    """Knows nothing: uniform logits, and zero for each player."""
-
-    def evaluate(params, key, states):
-        batch = jax.tree.leaves(states)[0].shape[0]
-        return jnp.zeros((batch, env.spec.num_actions)), jnp.zeros((batch, *env.spec.value_shape))
-
-    return evaluate
+@pytest.fixture
+def _one_stage(monkeypatch):
+    """Trees have their whole size from the start, so that a search is compiled as one loop however long it is."""
+    monkeypatch.setattr(dense_tree, "STAGES", 1)
 
 
+@pytest.mark.usefixtures("_one_stage")
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_each_player_maximizes_its_own_value(algorithm):
     env = OwnGame(Choices(TABLE), "jax/Choices")
@@ -88,23 +85,20 @@ class Both:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_zero_sum_game_for_two_is_searched_as_with_a_single_value(algorithm):
-    env, key = make_env("tic_tac_toe"), jax.random.key(5)
-    weights = 0.3 * jax.random.normal(key, (int(np.prod(env.spec.observation_shape)), 10))
-    roots = jax.vmap(env.init)(jax.random.split(key, 4))
-    for action in ([4, 0, 8, 2], [0, 1, 2, 3], [8, 4, 1, 5]):
-        roots = jax.vmap(env.step)(roots, jnp.array(action))
-    config = SearchConfig(algorithm=algorithm, simulations=40, tree="dense")
+    """Searches also go on beyond the end of the game, after two or three moves."""
+    config = SearchConfig(algorithm=algorithm, simulations=8, tree="dense")
 
     def searched(env):
-        def apply(params, observation):
-            outputs = observation.reshape(observation.shape[0], -1).astype(jnp.float32) @ params
-            value = jnp.tanh(outputs[:, 9])
-            return outputs[:, :9], value if env.spec.values == 1 else jnp.stack([value, -value], axis=1)
+        evaluate = rough(nim())
 
-        search = jax.jit(make_search(config, rules_model(env, network_evaluation(env, apply))))
-        return search(weights, jax.random.key(2), roots, Exploration.none(4))
+        def each(params, key, states):
+            logits, value = evaluate(params, key, states)
+            return logits, value if env.spec.values == 1 else jnp.stack([value, -value], axis=1)
 
-    single, both = searched(env), searched(Both(env))
+        search = jax.jit(make_search(config, rules_model(env, each)))
+        return search(None, jax.random.key(2), heaps(25, 8, 4, 2), Exploration.none(4))
+
+    single, both = searched(nim()), searched(Both(nim()))
     np.testing.assert_array_equal(single.visits, both.visits)
     np.testing.assert_allclose(single.value, both.value, atol=1e-5)
     np.testing.assert_allclose(single.policy, both.policy, atol=1e-4)
