@@ -25,18 +25,12 @@ class _Violation(Exception):
 
 
 def check_game(env: Env, games: int = 8, max_plies: int = 64, seed: int = 0) -> None:
-    """Plays random games and checks the contract of `Env` in every position.
+    """Plays random games, all together, and checks the contract of `Env` in every position of each.
 
     Shapes and dtypes must be those of the spec and never change, each position must have a legal action, rewards must
     sum to zero (zero-sum games) and returns must lie in [-1, 1], a game that is over must stay as it is, symmetries
     must be permutations, and in a game of chance the probabilities of outcomes must sum to one. Games with a value for
     each player have no chance and are never truncated.
-
-    Args:
-      env: the game.
-      games: number of games, which are played together.
-      max_plies: number of plies of each.
-      seed: seed of the games and of the random moves.
 
     Raises:
       ConfigError: the contract is violated; the message says how, and after which moves.

@@ -28,8 +28,8 @@ all are re-raised."""
 
 
 @contextmanager
-def kept_errors() -> Iterator[None]:
-    """Decorates a callback: keeps the `SimulatorError` that it raises, for `simulator_errors`."""
+def recorded_errors() -> Iterator[None]:
+    """Decorates a callback: records the `SimulatorError` that it raises, for `simulator_errors`."""
     try:
         yield
     except SimulatorError as error:
@@ -67,12 +67,7 @@ class EnvironmentFailed(PodzeroError, RuntimeError):
 
 
 class Faults:
-    """Counts the failures of one vector of environments, or of the games of one actor.
-
-    Args:
-      name: the environment's name, for messages.
-      most_in_a_row: the number of failures in a row that are allowed.
-    """
+    """Counts the failures of one vector of environments, or of the games of one actor; allows `most_in_a_row`."""
 
     def __init__(self, name: str, most_in_a_row: int) -> None:
         self._name = name
@@ -84,12 +79,7 @@ class Faults:
         """Failures since the last completed episode; simultaneous failures of several environments count once."""
 
     def add(self, what: str, *, episodes: int = 1, rounds: int = 1) -> None:
-        """Counts a failure and logs it, at most once a second.
-
-        Args:
-          what: message of the last failure.
-          episodes: number of lost episodes.
-          rounds: number of consecutive failures.
+        """Counts `rounds` consecutive failures that lost `episodes`, and logs the last one, at most once a second.
 
         Raises:
           EnvironmentFailed: there were more failures in a row than allowed.

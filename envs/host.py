@@ -14,7 +14,7 @@ import numpy as np
 
 from podzero.core.errors import ConfigError
 from podzero.core.types import Array, EnvSpec, Symmetry, View
-from podzero.envs.faults import DeadlineThread, SimulatorError, kept_errors
+from podzero.envs.faults import DeadlineThread, SimulatorError, recorded_errors
 from podzero.envs.packing import packed_bytes
 from podzero.envs.simulator import LimitedSimulator, NamedSimulator, Simulator
 
@@ -53,9 +53,6 @@ class HostEnv:
       reward_scale: factor applied to rewards.
       step_timeout_s: time limit of one callback.
       cache_size: number of cached positions; a search visits games times simulations positions.
-
-    Raises:
-      ConfigError: the game has more actions than int16 can number.
     """
 
     def __init__(
@@ -162,14 +159,14 @@ class HostEnv:
             truncated=np.zeros(lead, np.bool_),
         )
 
-    @kept_errors()
+    @recorded_errors()
     def _reset_all(self, seed: Array) -> View:
         """Callback: the views `[...]` of new games with the seeds `[...]`."""
         seeds = np.asarray(seed)
         keys = [one.tobytes() for one in seeds.ravel()]
         return self._validated(self._in_time(self._views, keys), seeds.shape, keys)
 
-    @kept_errors()
+    @recorded_errors()
     def _step_all(self, seed: Array, moves: Array, request: Array) -> View:
         """Callback: the views after the requested actions; zeros where a game is over.
 
@@ -269,11 +266,7 @@ class HostEnv:
             raise self._error(key, f"the game raised {type(error).__name__}: {error}") from error
 
     def _validated(self, views: View, shape: tuple[int, ...], keys: list[bytes]) -> View:
-        """The views, reshaped to `[*shape, ...]`, with scaled rewards.
-
-        Raises:
-          SimulatorError: a player, reward or observation is invalid.
-        """
+        """The views, reshaped to `[*shape, ...]`, with scaled rewards."""
         players = self._spec.players
         if (wrong := (views.player < 0) | (views.player >= players)).any():
             row = int(np.argmax(wrong))

@@ -1,15 +1,18 @@
-"""Environments for one player from libraries written in JAX, as `JaxGame`s.
+"""Games and environments of libraries written in JAX: pgx's as `Env`s, those of jumanji and gymnax as `JaxGame`s.
 
-Jumanji: Bonnet et al. 2024, https://arxiv.org/abs/2306.09884. Gymnax: https://github.com/RobertTLange/gymnax.
+Pgx: Koyamada et al. 2023, https://arxiv.org/abs/2303.17503. Jumanji: Bonnet et al. 2024,
+https://arxiv.org/abs/2306.09884. Gymnax: https://github.com/RobertTLange/gymnax.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, NoReturn, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +21,68 @@ import optax
 
 from podzero.core.errors import ConfigError, nearest
 from podzero.core.importing import import_extra, import_optional
-from podzero.core.types import Array, View
+from podzero.core.types import Array, EnvSpec, EnvState, Symmetry, View
+from podzero.envs.boards.rules import symmetries_of
+from podzero.envs.packing import packed_bytes
+
+_MAX_PLIES = {"tic_tac_toe": 9, "animal_shogi": 256, "shogi": 512}
+"""The number of plies after which pgx ends a game."""
+
+
+class PgxGame:
+    """One game of pgx, whose states hold no observation."""
+
+    def __init__(self, name: str) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # pgx warns about every game that has a newer version
+            import pgx  # here: it takes half a second, and most games do without it
+
+            self._game: Any = pgx.make(cast(Any, name))
+        self._name = name
+
+    @cached_property
+    def spec(self) -> EnvSpec:
+        """Shapes and dtypes of observations, and the number of actions."""
+        state = jax.eval_shape(self._game.init, jax.random.key(0))
+        return EnvSpec(
+            name=self._name,
+            observation_shape=tuple(state.observation.shape),
+            observation_dtype=str(state.observation.dtype),
+            num_actions=int(self._game.num_actions),
+            state_bytes=packed_bytes(jax.eval_shape(_without_observation, state)),
+            max_plies=_MAX_PLIES.get(self._name),
+        )
+
+    @cached_property
+    def symmetries(self) -> Sequence[Symmetry]:
+        """The symmetries without the identity; empty if the game has none."""
+        return symmetries_of(self._name)
+
+    def init(self, key: Array) -> EnvState:
+        """Starts a game; the key decides which player begins."""
+        return _without_observation(self._game.init(key))
+
+    def step(self, state: EnvState, action: Array) -> EnvState:
+        """Plays a legal `action`; a state that is over stays the same, with zero rewards."""
+        # pgx requires a key, but these games are deterministic.
+        return _without_observation(self._game.step(state, action, jax.random.key(0)))
+
+    def view(self, state: EnvState) -> View:
+        """The view of `state`, from the perspective of the player to move."""
+        return View(
+            observation=self._game.observe(state),
+            legal=state.legal_action_mask,
+            player=state.current_player,
+            rewards=state.rewards,
+            done=state.terminated | state.truncated,
+            truncated=state.truncated & ~state.terminated,
+        )
+
+
+def _without_observation(state: Any) -> Any:
+    # A search tree stores many states but needs the observation of each only once, so `view` computes it.
+    return state.replace(observation=jnp.zeros((0,), state.observation.dtype))
+
 
 MASK = "action_mask"
 """The field of a jumanji observation that holds the legal actions."""
@@ -121,17 +185,7 @@ class JumanjiEnv(_LibraryEnv):
     """
 
     def __init__(self, identifier: str, kwargs: Mapping[str, Any], reward_scale: float) -> None:
-        """Makes the environment.
-
-        Args:
-          identifier: its id in jumanji's registry.
-          kwargs: keyword arguments of `jumanji.make`.
-          reward_scale: factor applied to rewards.
-
-        Raises:
-          ConfigError: jumanji is not installed, does not know the id or cannot make it, or tree search cannot play the
-            environment: it has several agents, no finite set of actions, hidden information, or chance in its steps.
-        """
+        """Makes the environment by `jumanji.make`; rewards are multiplied by `reward_scale`."""
         self._jumanji = import_extra("jumanji", f"env.id = '{identifier}' of jumanji")
         super().__init__("jumanji", identifier, sorted(self._jumanji.registered_environments()), reward_scale)
         self._env = self._make(self._jumanji.make, identifier, kwargs)
@@ -206,17 +260,9 @@ class GymnaxEnv(_LibraryEnv):
     """
 
     def __init__(self, identifier: str, kwargs: Mapping[str, Any], reward_scale: float) -> None:
-        """Makes the environment.
+        """Makes the environment; rewards are multiplied by `reward_scale`.
 
-        Args:
-          identifier: its id in gymnax's registry.
-          kwargs: fields of the environment's parameters, such as `max_steps_in_episode`, and keyword arguments of
-            `gymnax.make`.
-          reward_scale: factor applied to rewards.
-
-        Raises:
-          ConfigError: gymnax is not installed, does not know the id or cannot make it, or tree search cannot play the
-            environment: it has no finite set of actions, hidden information, or chance in its steps.
+        `kwargs` are fields of its parameters, such as `max_steps_in_episode`, and arguments of `gymnax.make`.
         """
         where = f"env.id = '{identifier}' of gymnax"
         # It is in no extra, because its metadata excludes podzero's JAX.

@@ -25,7 +25,6 @@ from podzero.core.types import EnvSpec
 from podzero.envs.boards import BOARD_GAMES, CHANCE_GAMES, GO_GAMES
 from podzero.envs.boards.go import Go
 from podzero.envs.contract import check_game
-from podzero.envs.copied import GymnasiumSimulator
 from podzero.envs.faults import DeadlineThread
 from podzero.envs.gymnasium_envs import (
     Interface,
@@ -37,19 +36,14 @@ from podzero.envs.gymnasium_envs import (
     spec_to,
 )
 from podzero.envs.host import HostEnv
-from podzero.envs.jax_game import GameOfChance, OwnGame
-from podzero.envs.jax_libraries import GymnaxEnv, JumanjiEnv
-from podzero.envs.open_spiel import OpenSpielGame
-from podzero.envs.pgx_games import PgxGame
+from podzero.envs.jax_game import GameOfChance, JaxGame, OwnGame
+from podzero.envs.jax_libraries import GymnaxEnv, JumanjiEnv, PgxGame
 from podzero.envs.simulator import Simulator, check_simulator
+from podzero.envs.simulator_libraries import GymnasiumSimulator, OpenSpielGame
 
 
 def make_host_env(config: SimulatorConfig) -> HostEnv:
-    """Makes the game of `config` and checks it with two short random games.
-
-    Raises:
-      ConfigError: the game is unknown, tree search cannot play it, or it violates the contract (`check_simulator`).
-    """
+    """Makes the game of `config` and checks it with two short random games."""
     simulator = make_simulator(config)
     check_simulator(
         simulator, config.title, games=2, max_plies=12, discount=config.discount, reward_scale=config.reward_scale
@@ -66,11 +60,7 @@ def make_host_env(config: SimulatorConfig) -> HostEnv:
 
 
 def make_simulator(config: SimulatorConfig) -> Simulator:
-    """Makes the game of `config` without checking it.
-
-    Raises:
-      ConfigError: the game is unknown, or tree search cannot play it.
-    """
+    """Makes the game of `config` without checking it."""
     match config.name:
         case "open_spiel":
             return OpenSpielGame(config.id, config.kwargs)
@@ -78,38 +68,30 @@ def make_simulator(config: SimulatorConfig) -> Simulator:
             check_digest(config, "env.module")
             return GymnasiumSimulator(config.id, config.kwargs, config.place or None)
         case "simulator":
-            return _own_game(config)
+            simulator: Simulator = _instance(config, "env.id", Simulator)
+            return simulator
 
 
-def _own_game(config: SimulatorConfig) -> Simulator:
-    simulator: Simulator = _instance(config, "env.id")
-    expected = (name for name in vars(Simulator) if not name.startswith("_"))
-    if missing := sorted(name for name in expected if not hasattr(simulator, name)):
-        raise ConfigError(f"env.id = '{config.id}' is not a podzero.envs.Simulator: it lacks {', '.join(missing)}")
-    return simulator
-
-
-def _instance(config: OwnGameConfig | SimulatorConfig, field: str) -> Any:
-    """An object of the user's class; `field` is the setting that names it."""
+def _instance(config: OwnGameConfig | SimulatorConfig, field: str, protocol: type) -> Any:
+    """An object of the user's class, which has what the protocol asks for; `field` is the setting that names it."""
     check_digest(config, field)
     kind = import_class(config.place, field)
     try:
-        return kind(**config.kwargs)
+        made = kind(**config.kwargs)
     except Exception as error:
         call, found = f"{kind.__name__}(**{config.kwargs})", described(error)
         raise ConfigError(f"{field} = '{config.import_path}': {call} raised {found}") from error
+    expected = (name for name in vars(protocol) if not name.startswith("_"))
+    if missing := sorted(name for name in expected if not hasattr(made, name)):
+        raise ConfigError(
+            f"{field} = '{config.import_path}' is not a podzero.envs.{protocol.__name__}: it lacks {', '.join(missing)}"
+        )
+    return made
 
 
 def make_own_game(config: OwnGameConfig) -> OwnGame | GameOfChance:
-    """Makes the game of `config`, a `JaxGame` or `ChanceGame`, and checks its contract in random games.
-
-    Raises:
-      ConfigError: the class does not exist or cannot be made, its file has changed since the experiment was started, or
-        the game violates the contract (`check_game`).
-    """
-    game = _instance(config, "env.name")
-    if missing := [name for name in ("init", "step", "view") if not callable(getattr(game, name, None))]:
-        raise ConfigError(f"env.name = '{config.name}' is not a podzero.envs.JaxGame: it lacks {', '.join(missing)}")
+    """Makes the game of `config`, a `JaxGame` or `ChanceGame`, and checks its contract in random games."""
+    game = _instance(config, "env.name", JaxGame)
     kind = GameOfChance if hasattr(game, "chance") else OwnGame
     env = kind(game, config.title)
     check_game(env)
@@ -117,12 +99,7 @@ def make_own_game(config: OwnGameConfig) -> OwnGame | GameOfChance:
 
 
 def make_library_env(config: JaxLibraryConfig) -> OwnGame:
-    """Makes the environment of `config` and checks its contract in random games.
-
-    Raises:
-      ConfigError: the library is not installed or does not know the environment, tree search cannot play it, or it
-        violates the contract (`check_game`).
-    """
+    """Makes the environment of `config` and checks its contract in random games."""
     kind = JumanjiEnv if config.name == "jumanji" else GymnaxEnv
     env = OwnGame(kind(config.id, config.kwargs, config.reward_scale), config.title)
     check_game(env)
@@ -162,15 +139,9 @@ def make_env(env: str | EnvConfig) -> Env:
 
 
 def check_env(env: EnvConfig, games: int, max_plies: int) -> EnvSpec:
-    """Checks the contract of a game, simulator or environment in random games or episodes.
+    """Checks the contract of a game, simulator or environment in random games or episodes of at most `max_plies`.
 
-    Args:
-      env: the section `env`.
-      games: number of games, or episodes.
-      max_plies: the largest number of plies, or steps, of each.
-
-    Returns:
-      its shapes and dtypes.
+    Returns its shapes and dtypes.
 
     Raises:
       ConfigError: it does not exist, cannot be made, or violates its contract; the message says how.

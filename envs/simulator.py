@@ -115,14 +115,7 @@ def check_simulator(
     while a clone is played, and must be the same when the game is played again with the same seed and moves. If games
     with different seeds start in the same position, the same moves must lead to the same positions.
 
-    Args:
-      simulator: the game; it is reset and played.
-      name: the game's name, for messages.
-      games: number of games.
-      max_plies: the largest number of moves per game.
-      seed: seed of the games and of the random moves.
-      discount: discount factor per move.
-      reward_scale: factor applied to rewards; if given, every discounted sum of them must lie in [-1, 1].
+    If `reward_scale` is given, every discounted sum of scaled rewards must lie in [-1, 1].
 
     Raises:
       ConfigError: the contract is violated; the message says how, and after which moves.

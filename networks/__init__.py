@@ -22,7 +22,7 @@ from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec, ModelNetwork, Network, Params
 from podzero.networks.contract import check_model as check_model
 from podzero.networks.contract import check_network as check_network
-from podzero.networks.mlp import mlp
+from podzero.networks.layers import mlp
 from podzero.networks.resnet import fold_resnet, folded_resnet, resnet
 from podzero.networks.transformer import transformer
 

@@ -20,11 +20,8 @@ _TOLERANCE = 1e-4
 def check_network(network: Network, spec: EnvSpec, name: str, params: Params | None = None) -> None:
     """Checks shapes, dtypes, ranges, determinism and that the rows of a batch are independent.
 
-    Args:
-      network: the network, with its functions jitted; each is called a few times with the same shapes.
-      spec: the environment whose observations it reads.
-      name: what to call it in messages.
-      params: parameters to evaluate; by default those of `init`.
+    The functions of the network should be jitted: each is called a few times with the same shapes. Messages call it
+    `name`. The parameters that are evaluated are by default those of `init`.
 
     Raises:
       ConfigError: the network violates the contract; the message has a line for each fault.
@@ -88,11 +85,6 @@ def _faults_of_outputs(network: Network, params: Params, spec: EnvSpec) -> Itera
 
 def check_model(network: ModelNetwork, spec: EnvSpec, name: str) -> None:
     """Checks a network that learns a model: parameters, shapes, ranges, determinism, and independent rows.
-
-    Args:
-      network: the network.
-      spec: the environment whose observations it reads.
-      name: what to call it in messages.
 
     Raises:
       ConfigError: the network violates the contract; the message has a line for each fault.

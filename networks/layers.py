@@ -1,4 +1,4 @@
-"""What the networks share: checks and dtypes, standardized convolutions, global pooling, and the Flax heads.
+"""The multilayer perceptron, and what the networks share: checks, dtypes, standardized convolutions, pooling, heads.
 
 Scaled weight standardization normalizes weights instead of activations. Batch statistics would make a network stateful,
 and layer normalization cannot be folded away. A convolution whose kernel is standardized (Brock, De and Smith 2021,
@@ -20,16 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from podzero.config import MLPConfig
 from podzero.core.errors import ConfigError
 from podzero.core.types import Array, EnvSpec, Network, Params, Prediction
 
 
 def check_boards(spec: EnvSpec, network: str) -> None:
-    """Checks that the observations of `spec` are boards `[H, W, C]`.
-
-    Raises:
-      ConfigError: the observations are not boards.
-    """
+    """Checks that the observations of `spec` are boards `[H, W, C]`."""
     if len(spec.observation_shape) != 3:
         raise ConfigError(
             f"network.name = '{network}' reads boards [height, width, planes], but the observations of "
@@ -77,16 +74,10 @@ _EPSILON = 1e-4
 
 
 def standardize(kernel: jax.Array, gain: jax.Array) -> jax.Array:
-    """Standardizes the kernel of a convolution.
+    """Standardizes the kernel `[h, w, in, out]` of a convolution with the gain `[out]`.
 
-    `RELU_GAIN * gain * (W - mean) / sqrt(max(fan_in * var, 1e-4))`, with mean and variance per output channel.
-
-    Args:
-      kernel: `[h, w, in, out]`.
-      gain: `[out]`.
-
-    Returns:
-      `[h, w, in, out]`; with gain one each output channel has zero mean and squared norm `RELU_GAIN ** 2`.
+    `RELU_GAIN * gain * (W - mean) / sqrt(max(fan_in * var, 1e-4))`, with mean and variance per output channel. With
+    gain one each output channel has zero mean and squared norm `RELU_GAIN ** 2`.
     """
     assert gain.shape == kernel.shape[-1:], (kernel.shape, gain.shape)
     fan_in = math.prod(kernel.shape[:-1])
@@ -98,14 +89,7 @@ def standardize(kernel: jax.Array, gain: jax.Array) -> jax.Array:
 
 
 def fold(params: Params) -> Params:
-    """Turns every standardized convolution of a parameter tree into a plain one.
-
-    Args:
-      params: nested mappings; a mapping with `kernel` and `gain` is a standardized convolution.
-
-    Returns:
-      The same tree of dicts with standardized kernels and without gains.
-    """
+    """The tree of dicts in which every standardized convolution (a mapping with `kernel` and `gain`) is a plain one."""
     if not isinstance(params, Mapping):
         return params
     if "gain" in params and "kernel" in params:
@@ -115,16 +99,9 @@ def fold(params: Params) -> Params:
 
 
 def convolve(x: jax.Array, kernel: jax.Array, bias: jax.Array, stride: int = 1) -> jax.Array:
-    """A same-padded convolution plus bias, in the dtype of `x`.
+    """A same-padded convolution plus bias, in the dtype of `x` `[B, H, W, in]`.
 
-    Args:
-      x: `[B, H, W, in]`.
-      kernel: `[h, w, in, out]`.
-      bias: `[out]`.
-      stride: pixels between outputs, along both sides.
-
-    Returns:
-      `[B, ceil(H / stride), ceil(W / stride), out]`.
+    Maps it to `[B, ceil(H / stride), ceil(W / stride), out]` by a kernel `[h, w, in, out]` and a bias `[out]`.
     """
     assert x.ndim == 4, x.shape
     assert kernel.shape[2:] == (x.shape[-1], *bias.shape), (x.shape, kernel.shape, bias.shape)
@@ -141,17 +118,12 @@ SIDE_SCALE = 0.1
 
 
 def pooled(features: jax.Array) -> jax.Array:
-    """The mean, the mean scaled by the size of the board, and the maximum of each channel.
+    """The mean, the mean scaled by the size of the board, and the maximum of each channel: `[B, S, C]` features of S
+    squares to `[B, 3 * C]`.
 
     Global pooling (Wu 2020, KataGo, section 3.3) lets the parameters fit boards of any size. The scaled mean is
     `(b - 14) / 10` times the mean, where b is the square root of the number of squares; with it, later layers can
     depend on sums as well as on means.
-
-    Args:
-      features: `[B, S, C]`, the features of S squares.
-
-    Returns:
-      `[B, 3 * C]`.
     """
     assert features.ndim == 3, features.shape
     mean = jnp.mean(features, axis=1)
@@ -257,3 +229,31 @@ def without_auxiliary(params: Params) -> Params:
     if not isinstance(params, Mapping):
         return params
     return {name: without_auxiliary(child) for name, child in params.items() if not name.startswith("auxiliary_")}
+
+
+class MLP(nn.Module):
+    """Dense layers, each followed by layer normalization and relu, then the heads."""
+
+    config: MLPConfig
+    num_actions: int
+    values: int = 1
+    """See `EnvSpec.values`."""
+
+    @nn.compact
+    def __call__(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Maps `[B, ...]` of any real dtype or bool to float32 logits `[B, A]` and values, see `values_of`."""
+        dtype = compute_dtype(self.config.compute_dtype)
+        x = jnp.asarray(observation, dtype).reshape(observation.shape[0], -1)
+        for index in range(self.config.layers):
+            x = nn.Dense(self.config.width, dtype=dtype, kernel_init=HIDDEN, name=f"dense_{index}")(x)
+            x = nn.relu(nn.LayerNorm(dtype=dtype, name=f"norm_{index}")(x))
+        assert x.shape == (observation.shape[0], self.config.width), x.shape
+        # The heads compute in float32, whatever the dtype of the layers.
+        features = x.astype(jnp.float32)
+        logits = nn.Dense(self.num_actions, kernel_init=LAST, name="policy_logits")(features)
+        return logits, values_of(nn.Dense(self.values, kernel_init=LAST, name="value")(features))
+
+
+def mlp(config: MLPConfig, spec: EnvSpec) -> Network:
+    """The network for observations of any shape, which it flattens."""
+    return flax_network(MLP(config, spec.num_actions, spec.values), spec)

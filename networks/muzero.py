@@ -64,11 +64,7 @@ def model_network(
 ) -> ModelNetwork:
     """Turns Haiku modules, which `build` makes while tracing, into the pure functions of a network.
 
-    Args:
-      build: makes the modules.
-      config: the section `network`.
-      spec: the environment.
-      observe: updates statistics that are part of the parameters, as `ModelNetwork.observe`; None if there are none.
+    `observe` updates statistics that are part of the parameters, as `ModelNetwork.observe`; None if there are none.
     """
 
     def modules() -> tuple[Callable[[Array, Array], Any], _AllParts]:
@@ -178,16 +174,10 @@ def unscale(y: Array) -> jax.Array:
 
 
 def encode(x: Array, support: int) -> jax.Array:
-    """The two-hot distribution of `x`: all probability lies on the two bins next to the scaled value.
+    """The two-hot distribution `[..., 2 * S + 1]` float32 of `x` `[...]`: its mean over the bins is `scale(x)`.
 
-    As in MuZero (appendix F) there are `2 * S + 1` bins, at the integers from -S to S of the scaled axis.
-
-    Args:
-      x: `[...]`; scaled values beyond the outermost bins are clipped to them.
-      support: S.
-
-    Returns:
-      `[..., 2 * S + 1]` float32, sums to one; its mean over the bins is `scale(x)`.
+    As in MuZero (appendix F) there are `2 * S + 1` bins, at the integers from -S to S of the scaled axis; S is the
+    `support`. All probability lies on the two bins next to the scaled value, which is clipped to the outermost ones.
     """
     position = jnp.clip(scale(jnp.asarray(x, jnp.float32)), -support, support)
     # The share of a bin falls linearly with its distance and is zero from the next bin on.
@@ -195,15 +185,7 @@ def encode(x: Array, support: int) -> jax.Array:
 
 
 def decode(logits: Array, support: int) -> jax.Array:
-    """The value of logits over the bins: the inverse scaling of the distribution's mean.
-
-    Args:
-      logits: `[..., 2 * S + 1]`.
-      support: S.
-
-    Returns:
-      `[...]` float32.
-    """
+    """The value `[...]` of logits over the bins `[..., 2 * S + 1]`: the inverse scaling of the distribution's mean."""
     assert logits.shape[-1] == 2 * support + 1, logits.shape
     probabilities = jax.nn.softmax(jnp.asarray(logits, jnp.float32), axis=-1)
     # A sum instead of a matrix product, for which some accelerators would round the probabilities to bfloat16.
@@ -237,14 +219,11 @@ class Normalization(hk.Module):
 
 
 def merge(statistics: Mapping[str, Array], x: Array) -> dict[str, jax.Array]:
-    """Adds observations to running statistics (Chan, Golub & LeVeque 1983).
+    """Adds observations `[N, width]` to running statistics: `count` `[1]`, `mean` and `variance` `[width]`, float32.
 
     With count n, mean m and variance v so far, and N, M, V of the new observations: the count becomes n + N, the mean
-    `m + (M - m) * N / (n + N)`, the variance `(n v + N V + (M - m)^2 n N / (n + N)) / (n + N)`.
-
-    Args:
-      statistics: `count` `[1]`, `mean` and `variance` `[width]`, all float32.
-      x: `[N, width]` float32.
+    `m + (M - m) * N / (n + N)`, the variance `(n v + N V + (M - m)^2 n N / (n + N)) / (n + N)` (Chan, Golub & LeVeque
+    1983).
     """
     # The cap of n keeps the influence of new observations.
     old, new = jnp.minimum(statistics["count"], MAX_COUNT), x.shape[0]
@@ -425,9 +404,6 @@ def muzero_resnet(config: MuZeroResNetConfig, spec: EnvSpec) -> ModelNetwork:
     """The network for images `[H, W, C]`, or `[C, H, W]` if `config.channels_first`.
 
     Sides that `downsample` does not divide are padded with zeros.
-
-    Raises:
-      ConfigError: the observations are not images.
     """
     if len(spec.observation_shape) != 3:
         raise ConfigError(

@@ -125,11 +125,8 @@ class _Own:
     ) -> None:
         """Imports what `config.name` names.
 
-        Args:
-          config: the section `network`.
-          offered: the arguments that podzero passes to what takes them; the dtype is known later.
-          every: calls all methods of a module.
-          methods: the methods that it must have, as a module; none if it may be a pair of functions.
+        `offered` are the arguments that podzero passes to what takes them; the dtype is known later. `every` calls all
+        methods of a module. If `methods` are given, it must be a module with these.
         """
         self.code = own_code(config, "network", tuple(offered), _parameters)
         self._offered, self._config = offered, config
@@ -200,10 +197,6 @@ def own_network(config: OwnNetworkConfig, spec: EnvSpec) -> Network:
 
     Observations are converted to the dtype to compute in: float32 for networks that take no argument `dtype`. Outputs
     are converted to float32.
-
-    Raises:
-      ConfigError: it cannot be imported, its file is not that of the experiment, or it does not take the arguments of
-        the experiment. `init` and `apply` raise it if the user's code fails while they are traced.
     """
     offered = {
         "num_actions": spec.num_actions,
@@ -229,9 +222,6 @@ def own_model(config: OwnModelConfig, spec: EnvSpec) -> ModelNetwork:
 
     podzero adds the projection of the consistency loss, encodes actions as `[B, A]` or `[B, D]` float32, rescales
     latent states to [0, 1], and bounds the policies of continuous actions.
-
-    Raises:
-      ConfigError: see `own_network`.
     """
     offered = {
         "num_actions": spec.num_actions,

@@ -113,21 +113,13 @@ class ResNet(nn.Module):
 
 
 def resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
-    """The trainable network for the boards of `spec`.
-
-    Raises:
-      ConfigError: the observations are not boards.
-    """
+    """The trainable network for the boards of `spec`."""
     check_boards(spec, config.name)
     return flax_network(_module(config, spec), spec, config.auxiliary)
 
 
 def folded_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
-    """The same network for parameters that `fold_resnet` returned: plain convolutions with biases.
-
-    Raises:
-      ConfigError: the observations are not boards.
-    """
+    """The same network for parameters that `fold_resnet` returned: plain convolutions with biases."""
     trainable = resnet(config, spec)
     folded = flax_network(_module(config, spec, folded=True), spec)
     return Network(lambda key: fold_resnet(trainable.init(key)), folded.apply)

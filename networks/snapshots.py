@@ -37,18 +37,10 @@ class SnapshotError(PodzeroError, RuntimeError):
 
 
 def save_snapshot(folder: Path, step: int, params: Params, experiment: Experiment) -> Path:
-    """Writes the snapshot of a step; an existing one is replaced.
+    """Writes the snapshot of a step into `folder` (`Workdir.snapshots`), and returns its path.
 
+    An existing one is replaced. Parameters are nested mappings with string keys; the snapshot records the experiment.
     Only one process at a time may write to `folder`; any number may read.
-
-    Args:
-      folder: `Workdir.snapshots`; created if missing.
-      step: the parameters' learner step.
-      params: nested mappings with string keys, of device or host arrays.
-      experiment: the experiment they were trained with, which the snapshot records.
-
-    Returns:
-      The snapshot's folder.
     """
     tree = _as_dicts(jax.device_get(params))
     content = {
@@ -77,11 +69,7 @@ def save_snapshot(folder: Path, step: int, params: Params, experiment: Experimen
 
 
 def load_snapshot(folder: Path, step: int | None = None) -> Versioned:
-    """Reads parameters back as nested dicts of NumPy arrays.
-
-    Args:
-      folder: `Workdir.snapshots`.
-      step: the snapshot's step; None for the newest intact one, with a warning for each damaged one.
+    """Reads the parameters of a step, or the newest intact ones with a warning for each damaged snapshot.
 
     Raises:
       SnapshotError: the requested step is missing or damaged, or no snapshot is intact.
@@ -136,11 +124,7 @@ def _manifest(folder: Path, step: int) -> dict[str, Any]:
 
 
 def _bytes(file: Path) -> bytes:
-    """The content of a file of a snapshot.
-
-    Raises:
-      SnapshotError: it is missing, which means the snapshot is damaged, or the storage cannot be read.
-    """
+    """The content of a file of a snapshot."""
     try:
         return file.read_bytes()
     except FileNotFoundError:
@@ -175,12 +159,7 @@ _ABSENT = "nothing"
 
 
 def check_matches(params: Params, network: Network | ModelNetwork, origin: str) -> None:
-    """Checks that names, shapes and dtypes of all leaves are those of `network`.
-
-    Args:
-      params: nested dicts of arrays.
-      network: the network that will use them.
-      origin: the parameters' source, for the message.
+    """Checks that names, shapes and dtypes of all leaves are those of `network`; messages call them `origin`.
 
     Raises:
       SnapshotError: they belong to another network; the message names the first leaf that differs.

@@ -91,10 +91,6 @@ class Transformer(nn.Module):
 
 
 def transformer(config: TransformerConfig, spec: EnvSpec) -> Network:
-    """The network for the boards of `spec`.
-
-    Raises:
-      ConfigError: the observations are not boards.
-    """
+    """The network for the boards of `spec`."""
     check_boards(spec, config.name)
     return flax_network(Transformer(config, spec.num_actions, spec.values), spec)

@@ -297,21 +297,11 @@ def evaluated(model: Model, params: Params, key: Array, roots: EnvState) -> tupl
 
 
 def with_noise(key: Array, logits: Array, legal: Array, config: SearchConfig, weight: Array) -> jax.Array:
-    """Mixes the prior of each root with Dirichlet noise over its legal actions.
+    """Mixes the prior of each root with Dirichlet noise over its legal actions: the logits `[B, A]` of both.
 
     The concentration per action is `dirichlet_concentration` divided by the number of legal actions, as in KataGo
     (Wu 2020, https://arxiv.org/abs/1902.10565): AlphaZero's 0.3, 0.15 and 0.03 for chess, shogi and go are about 10
-    over the typical number of legal moves.
-
-    Args:
-      key: PRNG key.
-      logits: `[B, A]`.
-      legal: `[B, A]` bool.
-      config: `dirichlet_concentration`.
-      weight: `[B]`, the weight of the noise, in [0, 1].
-
-    Returns:
-      the logits `[B, A]` of the mixed prior.
+    over the typical number of legal moves. `weight` (`[B]`, in [0, 1]) is that of the noise.
     """
     assert logits.shape == legal.shape
     assert weight.shape == legal.shape[:1]
@@ -356,13 +346,7 @@ def _result(config: SearchConfig, model: Model, tree: _Grown, policy: Array, act
 
 
 def own_search(algorithm: OwnAlgorithmConfig, config: SearchConfig, model: Model) -> BatchedSearch:
-    """The search that `algorithm.name` names.
-
-    Raises:
-      ConfigError: it cannot be imported, its file is not that of the experiment, it does not take the experiment's
-        arguments, or it does not return a function. The search raises it if the user's code fails while it is traced,
-        or returns something of another form than `SearchResult`.
-    """
+    """The search that `algorithm.name` names."""
     code = own_code(algorithm, "search.algorithm", offered=("model", "config"))
     made = code.make_function(
         {"model": model, "config": config},
@@ -378,11 +362,7 @@ def own_search(algorithm: OwnAlgorithmConfig, config: SearchConfig, model: Model
 
 
 def _of_form(result: object, of_actions: tuple[int, ...], where: str) -> SearchResult:
-    """The result with the dtypes of a `SearchResult`; `of_actions` is `[B, A]`.
-
-    Raises:
-      ConfigError: it is none, or a field has another shape.
-    """
+    """The result with the dtypes of a `SearchResult`; `of_actions` is `[B, A]`."""
     if not isinstance(result, SearchResult):
         raise ConfigError(f"{where}: it returned a {type(result).__name__}; expected a podzero.core.types.SearchResult")
     of_rows = of_actions[:1]

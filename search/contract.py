@@ -26,13 +26,8 @@ def check_search(
 ) -> None:
     """Checks that policies are distributions over legal actions, that actions are legal, and that values are possible.
 
-    Args:
-      search: the search; it is compiled once.
-      params: parameters of the network.
-      roots: B roots, as states or observations, none of which is over.
-      legal: `[B, P]` bool, the legal actions of the roots.
-      bounds: smallest and largest value of a position; None if unknown.
-      name: what to call the search in messages.
+    `roots` are B states or observations, none of which is over, with the legal actions `[B, P]` bool; `bounds` the
+    smallest and largest value of a position, None if unknown. Messages call the search `name`.
 
     Raises:
       ConfigError: the search violates the contract; the message has a line for each fault.

@@ -41,14 +41,9 @@ class ModelSearch(Protocol):
     def __call__(
         self, params: Params, key: Array, observation: Array, exploration: Exploration, legal: Array | None = None
     ) -> ModelSearchResult:
-        """Searches B observations.
+        """Searches B observations `[B, *observation_shape]`.
 
-        Args:
-          params: network parameters.
-          key: PRNG key, consumed.
-          observation: `[B, *observation_shape]`.
-          exploration: noise at the roots, and randomness of the choice of actions.
-          legal: `[B, A]` bool, the legal actions at the roots; None if all are. Not used for continuous actions.
+        `legal` is the legal actions at the roots, `[B, A]` bool; None if all are. Not used for continuous actions.
         """
         ...
 

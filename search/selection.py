@@ -70,11 +70,9 @@ def gumbel_transform(
     """`sigma` of Danihelka et al. 2022, equation 8, over completed Q-values divided by their range; Gumbel search adds
     it to the logits.
 
-    Args:
-      config: `q_scale` and `value_scale`.
-      bounds: smallest and largest value of a position; None if unknown.
-      min_range: lower bound of the range of a node or a tree.
-      some_actions: the nodes hold only some of the actions; the others count as unvisited, like illegal ones.
+    `bounds` are the smallest and largest value of a position (None if unknown), `min_range` the lower bound of the
+    range of a node or a tree. With `some_actions` the nodes hold only some of the actions; the others count as
+    unvisited, like illegal ones.
     """
     scale = config.q_scale or ("tree" if bounds is None else "node")
 
@@ -147,11 +145,7 @@ def _first_play(config: SearchConfig, edges: Edges, parent: jax.Array) -> Array:
 def root_value(config: SearchConfig, root: Edges, policy: Array, action: Array) -> jax.Array:
     """The value `[B]` of the roots after search, by `search.root_value`.
 
-    Args:
-      config: `root_value` and `algorithm`.
-      root: edges of the roots, actions last.
-      policy: `[B, A]`, the policy target.
-      action: `[B]`, the selected action.
+    Takes the edges of the roots, actions last, the policy target `[B, A]`, and the selected action `[B]`.
     """
     match config.root_value or ("policy" if config.algorithm == "gumbel" else "mean"):
         case "mean":
@@ -189,13 +183,7 @@ class Selection(NamedTuple):
 
 def gumbel_selection(config: SearchConfig, transform: Transform, noise: jax.Array, legal: jax.Array) -> Selection:
     """Sequential halving at the root; below it, the action that brings the visits closest to the improved policy
-    (Danihelka et al. 2022, sections 3 and 5).
-
-    Args:
-      config: `simulations` and `max_considered_actions`.
-      transform: transform of Q-values.
-      noise: `[K, B]`, Gumbel noise for the root's actions.
-      legal: `[K, B]` bool, the root's legal actions.
+    (Danihelka et al. 2022, sections 3 and 5). The root's actions have Gumbel noise, `[K, B]`.
     """
     schedule = np.asarray(
         [considered_visits(count, config.simulations) for count in range(config.max_considered_actions + 1)], np.int32
@@ -222,14 +210,7 @@ def gumbel_selection(config: SearchConfig, transform: Transform, noise: jax.Arra
 
 
 def puct_selection(config: SearchConfig, transform: Transform, noise: jax.Array, legal: jax.Array) -> Selection:
-    """The PUCT rule (Schrittwieser et al. 2020, appendix B).
-
-    Args:
-      config: `pb_c_init`.
-      transform: transform of Q-values.
-      noise: `[K, B]`, breaks ties between equal scores.
-      legal: `[K, B]` bool, the root's legal actions.
-    """
+    """The PUCT rule (Schrittwieser et al. 2020, appendix B); noise `[K, B]` breaks ties between equal scores."""
 
     def scores(edges: Edges) -> jax.Array:
         count = 1 + edges.total_visits

@@ -95,11 +95,7 @@ class KingSafety(NamedTuple):
 
 
 class ChessMoves:
-    """The moves on a board of `size` files and ranks.
-
-    Args:
-      size: 8; or 5, without double steps of pawns, en passant and castling.
-    """
+    """The moves on a board of 8 files and ranks, or of 5, without double steps of pawns, en passant and castling."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -126,11 +122,9 @@ class ChessMoves:
         return Bits(low, high)
 
     def moved(self, squares: Bits, steps: Steps) -> Bits:
-        """The squares moved by each of `steps`; those that leave the board are dropped.
+        """The squares moved by each of `steps` (`[n, 2]`, or `[2]` for one); those that leave the board are dropped.
 
-        Args:
-          squares: a set, or one for each step in the last axis.
-          steps: `[n, 2]`, or `[2]` for a single step.
+        `squares` is one set, or one for each step in the last axis.
         """
         kept, by = squares & self._inside(steps), steps @ [8, 1]
         up = kept.up(np.maximum(by, 0)) if (by > 0).any() else kept
@@ -180,11 +174,8 @@ class ChessMoves:
     def legal(self, pieces: Pieces, guard: KingSafety, castling: jax.Array, en_passant: Bits) -> Bits:
         """The origins of the legal moves of each plane, `[planes]`.
 
-        Args:
-          pieces: the position's pieces.
-          guard: the position's checks, attacks and pins.
-          castling: `[2]` bool, the rights to castle on the queen's and on the king's side.
-          en_passant: the square over which a pawn has just moved, or the empty set.
+        `castling` (`[2]` bool) is the rights to castle on the queen's and on the king's side, `en_passant` the square
+        over which a pawn has just moved, or the empty set.
         """
         pinned, targets = guard.pinned.joined(), ~pieces.own() & guard.targets
         # A pinned piece may move along the line of its pin, in both directions.

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.core.types import Array, Symmetry, View
+from podzero.envs.boards.rules import rotated_and_mirrored
 
 _CELLS = 16
 _LEVELS = 18
@@ -144,12 +145,6 @@ def _legal(board: jax.Array) -> jax.Array:
 
 
 def _symmetry(turns: int, mirrored: bool) -> Symmetry:
-    """Quarter turns counterclockwise, then perhaps a reflection that swaps left and right."""
-
-    def transform(board: Array) -> Array:
-        turned = jnp.rot90(board, turns)
-        return jnp.flip(turned, axis=1) if mirrored else turned
-
     moved = []
     for direction in _DIRECTIONS:
         row, column = direction
@@ -157,4 +152,4 @@ def _symmetry(turns: int, mirrored: bool) -> Symmetry:
             row, column = -column, row
         moved.append(_DIRECTIONS.index((row, -column if mirrored else column)))
     # Entry `a` is the action that the transformation turns into action `a`.
-    return Symmetry(transform, np.argsort(moved).astype(np.int32))
+    return Symmetry(rotated_and_mirrored(turns, mirrored), np.argsort(moved).astype(np.int32))

@@ -1,4 +1,4 @@
-"""What the board games share: turns, the end of a game, and chains of connected stones.
+"""What the board games share: turns, the end of a game, chains of connected stones, and symmetries.
 
 A board of chains is `[S]` integers, row by row: positive for the chains of the player to move, negative for the
 opponent's, zero for empty squares. All stones of a chain have the same number: one plus that of one of its squares.
@@ -7,16 +7,17 @@ opponent's, zero for empty squares. All stones of a chain have the same number: 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from podzero.core.types import Array, EnvSpec, Symmetry, View
 from podzero.envs.packing import packed_bytes
-from podzero.envs.symmetries import symmetries_of
 
 Board = Any
 """A pytree of arrays: what a game needs besides `BoardState.player`."""
@@ -121,13 +122,8 @@ Neighbour = tuple[int, int]
 
 
 def beside(squares: Array, size: int, step: Neighbour, outside: int = 0) -> jax.Array:
-    """The value at each square's neighbour, `[S]`: entry i is the value one `step` away from square i.
-
-    Args:
-      squares: `[S]`, values of a board of `size` rows and columns.
-      size: rows and columns of the board.
-      step: offset of the neighbour, at most one row and one column.
-      outside: the value of neighbours beyond the edge.
+    """The value at each square's neighbour, `[S]`: entry i is the value one `step` away from square i, or `outside`
+    beyond the edge of the board of `size` rows and columns.
     """
     assert squares.shape == (size * size,), squares.shape
     board = jnp.pad(squares.reshape(size, size), 1, constant_values=outside)
@@ -148,15 +144,82 @@ def chains_beside(board: Array, square: Array, size: int, steps: Sequence[Neighb
 
 
 def placed(board: Array, square: Array, size: int, steps: Sequence[Neighbour]) -> jax.Array:
-    """The board with a new stone of the player to move, joined to the chains of its neighbours.
+    """The board `[S]` with a new stone of the player to move, joined to the chains of its neighbours.
 
-    Args:
-      board: `[S]`.
-      square: `[]` int32; a number beyond the board (a pass) places no stone.
-      size: rows and columns of the board.
-      steps: offsets of all neighbours.
+    A `square` (`[]` int32) beyond the board is a pass, which places no stone; `steps` lead to all neighbours.
     """
     joined = jnp.arange(size * size) == square
     for chain in chains_beside(board, square, size, steps):
         joined |= (board == chain) & (chain > 0) & (square < size * size)
     return jnp.where(joined, (square + 1).astype(board.dtype), board)
+
+
+def symmetries_of(name: str) -> Sequence[Symmetry]:
+    """The symmetries of a game, without the identity: board transformations by which training augments positions.
+
+    A symmetry preserves the rules: legal moves, results, and whose turn it is. It may change the initial position, as
+    in Othello and Gardner chess. Three games have none: in chess castling distinguishes left and right; pgx's shogi
+    (2.6.0) wrongly allows some mates by a dropped pawn near one corner, which it forbids near the other; and pgx's
+    observation of animal shogi leaves out one file of each past position, and that of the mirrored game another one.
+    """
+    return _SYMMETRIES[name]() if name in _SYMMETRIES else []
+
+
+def _mirror(board: Array) -> jax.Array:
+    """Swaps left and right of a board `[rows, columns, ...]`."""
+    return jnp.flip(board, axis=1)
+
+
+def _half_turn(board: Array) -> jax.Array:
+    return jnp.flip(board, axis=(0, 1))
+
+
+def _square(size: int, extra_actions: int) -> list[Symmetry]:
+    """The seven rotations and reflections of a square board; the extra actions after the cells stay the same."""
+    transforms = [rotated_and_mirrored(turns, mirrored) for mirrored, turns in product((False, True), range(4))]
+    return [Symmetry(transform, _cell_actions(transform, size, extra_actions)) for transform in transforms[1:]]
+
+
+def rotated_and_mirrored(quarter_turns: int, mirrored: bool) -> Callable[[Array], jax.Array]:
+    """Quarter turns counterclockwise of a board `[rows, columns, ...]`, then perhaps a swap of left and right."""
+
+    def transform(board: Array) -> jax.Array:
+        rotated = jnp.rot90(board, quarter_turns, axes=(0, 1))
+        return _mirror(rotated) if mirrored else rotated
+
+    return transform
+
+
+def _cell_actions(transform: Callable[[Array], Array], size: int, extra_actions: int) -> np.ndarray[Any, Any]:
+    """`[A]` int32: for each cell of the transformed board, the number of the cell that it was before."""
+    cells = np.asarray(transform(np.arange(size * size).reshape(size, size))).ravel()
+    extra = np.arange(size * size, size * size + extra_actions)
+    actions: np.ndarray[Any, Any] = np.concatenate([cells, extra]).astype(np.int32)
+    return actions
+
+
+def _gardner_chess_actions() -> np.ndarray[Any, Any]:
+    """`[A]` int32 of the left-right mirror; pgx numbers actions `[file, rank, kind of move]` = `[5, 5, 49]`."""
+    kinds = np.r_[
+        [0, 2, 1, 3, 5, 4, 6, 8, 7],  # three underpromotions, each forward, to the right and to the left
+        9:17,  # along the file
+        24:16:-1,  # along the rank: 4 to 1 to the left, then 1 to 4 to the right
+        40:24:-1,  # along the diagonals: eight to the left, then eight to the right in the opposite order
+        45:49, 41:45,  # four knight's moves to the left, then to the right in the same order
+    ]  # fmt: skip
+    actions: np.ndarray[Any, Any] = np.arange(5 * 5 * 49, dtype=np.int32).reshape(5, 5, 49)[::-1, :, kinds].ravel()
+    return actions
+
+
+_SYMMETRIES: dict[str, Callable[[], list[Symmetry]]] = {
+    "connect_four": lambda: [Symmetry(_mirror, np.arange(7, dtype=np.int32)[::-1].copy())],
+    "tic_tac_toe": lambda: _square(3, extra_actions=0),
+    # Half of these swap the colours of Othello's initial set-up. All preserve the rules and so the value of a position.
+    "othello": lambda: _square(8, extra_actions=1),
+    **{f"go_{size}x{size}": partial(_square, size, extra_actions=1) for size in (7, 9, 19)},
+    # A symmetry of Hex must preserve each player's pair of edges and the six neighbours of a cell: only the half turn
+    # does. Transposing the board would also swap the players, but the swap rule applies to only one of them.
+    "hex": lambda: [Symmetry(_half_turn, _cell_actions(_half_turn, 11, extra_actions=1))],
+    # Without castling, left and right are alike.
+    "gardner_chess": lambda: [Symmetry(_mirror, _gardner_chess_actions())],
+}

@@ -47,10 +47,7 @@ class GuardedEnv(gymnasium.Env[Any, Any]):
     def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], interface: Interface, max_faults: int) -> None:
         """Makes the environment; if that raises an exception, the first `reset` reports it.
 
-        Args:
-          make: makes the environment.
-          interface: checks and converts what it returns.
-          max_faults: failures in one step or reset after which the environment is not recreated again.
+        After `max_faults` failures in one step or reset the environment is not recreated again.
         """
         self._make = make
         self._interface = interface
@@ -149,11 +146,11 @@ class CheckedVector(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, Any]):
         self._interface = interface
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[HostArray, _Info]:
-        """Starts new episodes; raises what `Interface.after_reset` does."""
+        """Starts new episodes."""
         return self._interface.after_reset(self.env, self.env.reset(seed=seed, options=options))
 
     def step(self, actions: Any) -> tuple[HostArray, HostArray, HostArray, HostArray, _Info]:
-        """Takes one action in each environment; raises what `Interface.after_step` does."""
+        """Takes one action in each environment."""
         return self._interface.after_step(self.env, self.env.step(actions))
 
 
@@ -208,16 +205,8 @@ def kill(batch: GymnasiumVector) -> None:
 
 
 def peek(batch: GymnasiumVector, actions: Actions, candidates: HostArray, idle: HostArray) -> HostArray:
-    """The rewards `[B, C]` float32 of candidate actions, each stepped in a copy of its environment in a `sync` batch.
-
-    Args:
-      batch: the environments.
-      actions: decodes the candidates.
-      candidates: `[B, C]` int32 or `[B, C, D]` float32.
-      idle: `[B]` bool, the environments to leave out; their rewards are zero.
-
-    Raises:
-      ConfigError: the environments cannot be copied.
+    """The rewards `[B, C]` float32 of candidate actions (`[B, C]` int32 or `[B, C, D]` float32), each stepped in a copy
+    of its environment in a `sync` batch; zero in `idle` environments (`[B]` bool), which are left out.
     """
     rewards = np.zeros(candidates.shape[:2], np.float32)
     envs: Any = cast(Any, batch).envs
@@ -229,11 +218,7 @@ def peek(batch: GymnasiumVector, actions: Actions, candidates: HostArray, idle: 
 
 
 def render(batch: GymnasiumVector, title: str) -> list[HostArray]:
-    """The frames of the environments of a `sync` or `own` batch: B arrays `[H, W, 3]` uint8.
-
-    Raises:
-      ConfigError: they do not render, or not as pixels.
-    """
+    """The frames of the environments of a `sync` or `own` batch: B arrays `[H, W, 3]` uint8."""
     if isinstance(batch, SyncVectorEnv):
         frames = [rendered(env.inner, title) for env in cast(Any, batch).envs]
     else:

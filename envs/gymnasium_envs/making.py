@@ -23,8 +23,7 @@ from podzero.config.own_code import check_digest
 from podzero.core.errors import ConfigError, described, nearest
 from podzero.core.importing import how_to_install, import_class, import_place
 from podzero.core.types import EnvSpec
-from podzero.envs.gymnasium_envs.interface import Interface, parts_of_reset
-from podzero.envs.gymnasium_envs.masks import find_masks
+from podzero.envs.gymnasium_envs.interface import Interface, find_masks, parts_of_reset
 from podzero.envs.gymnasium_envs.spaces import Actions, Observations, mismatch
 
 REMEDY = "Fix the environment, or convert what it returns with a wrapper"
@@ -41,11 +40,7 @@ class Factory:
     config: GymnasiumConfig
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
-        """A new environment.
-
-        Raises:
-          ConfigError: it cannot be made.
-        """
+        """A new environment."""
         config = self.config
         find_registered(config)
         with explained(f"env: '{config.id}'", config.kwargs):
@@ -57,11 +52,7 @@ class Factory:
 
 
 def make_own(config: GymnasiumConfig, count: int) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
-    """The vector environment that is registered for the id, with the autoreset mode `NEXT_STEP`.
-
-    Raises:
-      ConfigError: there is none, it cannot be made, or it has another autoreset mode.
-    """
+    """The vector environment that is registered for the id, with the autoreset mode `NEXT_STEP`."""
     entry_point = find_registered(config).vector_entry_point
     if entry_point is None:
         raise ConfigError(
@@ -82,23 +73,13 @@ def make_own(config: GymnasiumConfig, count: int) -> gymnasium.vector.VectorEnv[
 
 
 def find_registered(config: GymnasiumConfig) -> registration.EnvSpec:
-    """The registration of an experiment's id, by the run's copy of `env.module` if that is a file.
-
-    Raises:
-      ConfigError: as `find`, or the file is not that of the experiment.
-    """
+    """The registration of an experiment's id, by the run's copy of `env.module` if that is a file."""
     check_digest(config, "env.module")
     return find(config.id, config.place or None)
 
 
 def find(identifier: str, module: str | None) -> registration.EnvSpec:
-    """The registration of an id.
-
-    Imports `module` first, if given.
-
-    Raises:
-      ConfigError: the module cannot be imported, or the id is not registered.
-    """
+    """The registration of an id, after importing `module`, if given."""
     # Not imported by name: this function is pickled by value, which would pickle the whole registry with it.
     known = registration.registry
     if module is not None:
@@ -185,12 +166,7 @@ def _wrapper_class(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:
 
 
 def interface_of(config: GymnasiumConfig, seed: int = 0) -> Interface:
-    """Makes an environment, reads its spaces, checks what its first reset returns, and closes it.
-
-    Raises:
-      ConfigError: the environment cannot be made, its spaces are not supported, or its first observation or action mask
-        does not fit them.
-    """
+    """Makes an environment, reads its spaces, checks what its first reset returns, and closes it."""
     if config.vectorization == "own":
         with closing(make_own(config, 1)) as own:
             return interface_to(own, config.title, own.single_observation_space, own.single_action_space, seed)
@@ -201,7 +177,7 @@ def interface_of(config: GymnasiumConfig, seed: int = 0) -> Interface:
 def interface_to(
     env: Any, name: str, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], seed: int = 0
 ) -> Interface:
-    """The interface to an environment, or to a vector of one, which is reset; raises as `interface_of` does."""
+    """The interface to an environment, or to a vector of one, which is reset."""
     observations, actions = Observations(observation_space, name), Actions(action_space, name)
     try:
         returned = env.reset(seed=seed)

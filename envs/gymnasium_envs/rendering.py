@@ -33,11 +33,7 @@ class Rendering(NamedTuple):
 
 
 def rendering_of(config: GymnasiumConfig) -> Rendering:
-    """Makes an environment, reads how it renders, and closes it.
-
-    Raises:
-      ConfigError: it cannot be made, or it renders no frames and its observation is not an image.
-    """
+    """Makes an environment, reads how it renders, and closes it."""
     if config.vectorization != "own":
         config = config.model_copy(update={"vectorization": "sync"})  # frames of other processes cannot be fetched
     with closing(_one(config)) as env:
@@ -55,11 +51,7 @@ def rendering_of(config: GymnasiumConfig) -> Rendering:
 
 
 def rendered(env: Any, title: str) -> Any:
-    """What `env.render()` returns.
-
-    Raises:
-      ConfigError: it failed, or a package for rendering is missing.
-    """
+    """What `env.render()` returns."""
     try:
         return env.render()
     except gymnasium.error.DependencyNotInstalled as error:
@@ -69,11 +61,7 @@ def rendered(env: Any, title: str) -> Any:
 
 
 def picture(frame: Any, title: str) -> HostArray:
-    """A rendered frame as `[H, W, 3]` uint8; floats must be colours in [0, 1].
-
-    Raises:
-      ConfigError: it is not a picture.
-    """
+    """A rendered frame as `[H, W, 3]` uint8; floats must be colours in [0, 1]."""
     pixels = np.asarray(frame)
     if pixels.ndim != 3 or pixels.shape[2] != _COLOURS or not 0 < pixels[..., 0].size <= _MOST_PIXELS:
         raise ConfigError(

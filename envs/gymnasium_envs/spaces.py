@@ -61,12 +61,7 @@ class Observations:
         return spaces.Box(info.min, info.max, self.shape, dtype)
 
     def convert(self, observation: Any) -> HostArray:
-        """Converts one observation, to `[*shape]`.
-
-        Raises:
-          ValueError: its shape or dtype is not that of the space, or an integer is out of range. Floats are checked by
-            `valid`, for a whole batch at once.
-        """
+        """Converts one observation, to `[*shape]`."""
         if self.flattens:
             if (wrong := mismatch(self.source, observation, bounds=False)) is not None:
                 raise ValueError(wrong)
@@ -74,7 +69,7 @@ class Observations:
         return self._cast(np.asarray(observation))
 
     def convert_all(self, observations: Any, batch_space: spaces.Space[Any]) -> HostArray:
-        """Converts B observations of a vector environment, to `[B, *shape]`; raises as `convert` does."""
+        """Converts B observations of a vector environment, to `[B, *shape]`."""
         if self.flattens:
             return np.stack([self.convert(one) for one in gymnasium.vector.utils.iterate(batch_space, observations)])
         return self._cast(np.asarray(observations), 1)

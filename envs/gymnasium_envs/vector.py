@@ -1,7 +1,7 @@
 """B gymnasium environments that step together.
 
-`TimedBatch` puts a time limit on each call of gymnasium. `VectorEnv` counts failures and replaces what failed, so that
-the failure of one environment does not end the episodes of the others.
+Each call of gymnasium has a time limit. Failures are counted and what failed is replaced, so that the failure of one
+environment does not end the episodes of the others.
 """
 
 from __future__ import annotations
@@ -19,113 +19,11 @@ from podzero.core.types import EnvSpec
 from podzero.envs.faults import DeadlineThread, EnvironmentFailed, faults_of
 from podzero.envs.gymnasium_envs import batches
 from podzero.envs.gymnasium_envs.batches import ERROR, FAULTS, REBUILD
-from podzero.envs.gymnasium_envs.interface import Interface
+from podzero.envs.gymnasium_envs.interface import MASK, Interface
 from podzero.envs.gymnasium_envs.making import REMEDY, interface_of, spec_to
-from podzero.envs.gymnasium_envs.masks import MASK
 from podzero.envs.gymnasium_envs.spaces import HostArray
 
 _CLOSE_TIMEOUT_S = 10.0
-_Info = dict[str, Any]
-
-
-class TimedBatch:
-    """B environments of one config; every call raises `TimeoutError` beyond its limit in the `env` section.
-
-    Observations are arrays `[B, *observation_shape]` that the caller may keep.
-    """
-
-    def __init__(self, config: GymnasiumConfig, count: int, seed: int) -> None:
-        """Takes the arguments of `VectorEnv`; `build` makes the environments."""
-        self._config = config
-        self._count = count
-        self._seed = seed
-        self._resets = 0
-        self._thread = DeadlineThread(config.title)
-        self._batch: batches.GymnasiumVector | None = None
-        self.interface: Interface
-        """The environment's spaces, once `probe` has read them."""
-
-    def probe(self) -> None:
-        """Reads the environment's spaces and checks its first observation; see `interface_of`."""
-        seed = self._next_seeds()[0]
-        self.interface = self._call(partial(interface_of, self._config, seed), environments.BUILD_TIMEOUT_S)
-
-    def build(self) -> None:
-        """Makes the environments."""
-        make = partial(batches.build, self._config, self._count, self.interface)
-        with batches.no_orphans():
-            self._batch = self._call(make, environments.BUILD_TIMEOUT_S)
-
-    def reset(self) -> tuple[HostArray, _Info]:
-        """Starts an episode in each environment, with new seeds."""
-        seeds = self._next_seeds()
-        # A vector environment that is registered with the id takes one seed for all.
-        seed: Any = seeds[0] if self._config.vectorization == "own" else seeds
-        observation, info = self._call_step(partial(self._running().reset, seed=seed))
-        return np.array(observation), info
-
-    def rebuild(self, which: HostArray) -> tuple[HostArray, _Info]:
-        """Recreates some environments (`[B]` bool) and starts an episode in each of them."""
-        options = {"reset_mask": which, REBUILD: True}
-        observation, info = self._call_step(partial(self._running().reset, options=options))
-        return np.array(observation), info
-
-    def step(self, actions: HostArray) -> tuple[HostArray, HostArray, HostArray, HostArray, _Info]:
-        """Steps each environment; takes the actions that `Actions.decode` gives."""
-        observation, *rest = self._call_step(partial(self._running().step, actions))
-        return np.array(observation), *rest  # the batch may reuse its array
-
-    def peek(self, candidates: HostArray, idle: HostArray) -> HostArray:
-        """See `batches.peek`; may take as long as one step for each candidate."""
-        peek = partial(batches.peek, self._running(), self.interface.actions, candidates, idle)
-        return self._call_step(peek, times=candidates.shape[1])
-
-    def render(self) -> list[HostArray]:
-        """See `batches.render`."""
-        render = partial(batches.render, self._running(), self._config.title)
-        return self._call_step(render)
-
-    def discard(self, error: Exception) -> None:
-        """Ends the environments after `error`; kills their processes."""
-        if self._batch is not None:
-            batches.kill(self._batch)
-        if isinstance(error, TimeoutError):
-            self._batch = None  # the abandoned thread may still use it
-        self._close_batch()
-
-    def close(self) -> None:
-        """Ends the environments, their processes and the thread that calls them; may be called twice."""
-        self._close_batch()
-        self._thread.stop()
-
-    def _close_batch(self) -> None:
-        batch, self._batch = self._batch, None
-        if batch is not None:
-            with contextlib.suppress(Exception):
-                self._thread.call(lambda batch: batch.close(), batch, _CLOSE_TIMEOUT_S)
-            batches.kill(batch)
-
-    def _running(self) -> batches.GymnasiumVector:
-        if self._batch is None:
-            raise RuntimeError("the environments were discarded after a failure")
-        return self._batch
-
-    def _call_step[Result](self, function: Callable[[], Result], times: int = 1) -> Result:
-        """Calls `function` within `times` the time limit of a step."""
-        try:
-            return self._call(function, times * self._config.step_timeout_s)
-        except TimeoutError as error:
-            raise TimeoutError(f"{error} (env.step_timeout_s)") from None
-
-    def _call[Result](self, function: Callable[[], Result], limit_s: float) -> Result:
-        return self._thread.call(lambda _: function(), None, limit_s)
-
-    def _next_seeds(self) -> list[int]:
-        """B seeds, which differ between environments, resets and seeds of this object."""
-        states = np.random.SeedSequence((self._seed, self._resets)).generate_state(self._count)
-        self._resets += 1
-        # Some environments, such as Atari's, take only seeds of 31 bits.
-        return [int(state >> 1) for state in states]
 
 
 class VectorStep(NamedTuple):
@@ -171,32 +69,30 @@ class VectorEnv:
     """
 
     def __init__(self, config: GymnasiumConfig, count: int, seed: int) -> None:
-        """Makes the environments, after checking the first observation of one.
+        """Makes B = `count` environments, after checking the first observation of one.
 
-        Args:
-          config: the environment, and how it is vectorized.
-          count: B.
-          seed: non-negative; determines all episodes, if the environments are deterministic given their seeds.
+        `seed` (not negative) determines all episodes, if the environments are deterministic given their seeds.
 
         Raises:
           ConfigError: the environment cannot be made, its spaces are not supported, or its first observation is not in
             its observation space.
         """
-        self._config = config
-        self._count = count
+        self._config, self._count, self._seed, self._resets = config, count, seed, 0
         self._ended = np.ones(count, bool)
         self._closed = False
         self._faults = faults_of(config)
-        self._batch = TimedBatch(config, count, seed)
+        self._thread = DeadlineThread(config.title)
+        self._batch: batches.GymnasiumVector | None = None
         try:
-            self._batch.probe()
-            self._batch.build()
+            probe = partial(interface_of, config)
+            self._interface: Interface = self._thread.call(probe, self._next_seeds()[0], environments.BUILD_TIMEOUT_S)
+            self._build()
         except Exception as error:
             self.close()
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError(f"{config.title} cannot be made: {described(error)}") from error
-        self.spec: EnvSpec = spec_to(self._batch.interface)
+        self.spec: EnvSpec = spec_to(self._interface)
         """Shapes and dtypes."""
 
     @property
@@ -228,24 +124,24 @@ class VectorEnv:
     def step(self, actions: Any) -> VectorStep:
         """Takes one action in each environment.
 
-        Args:
-          actions: `[B]` int32, or `[B, D]` float32 in [-1, 1], which are scaled to the range between the bounds; values
-            outside [-1, 1] are clipped.
+        Actions are `[B]` int32, or `[B, D]` float32 in [-1, 1], which are scaled to the range between the bounds;
+        values outside [-1, 1] are clipped.
 
         Raises:
           EnvironmentFailed: the environments failed too often in a row.
           ValueError: there is not one action for each environment.
         """
         self._refuse_if_closed()
-        decoded = self._batch.interface.actions.decode(actions)
+        decoded = self._interface.actions.decode(actions)
         if len(decoded) != self._count:
             raise ValueError(f"{len(decoded)} actions for {self._count} environments")
         # Where an episode has ended, this step ignores the action and starts a new one.
         started = self._ended
         try:
-            observation, reward, terminated, truncated, info = self._batch.step(decoded)
+            step = partial(self._running().step, decoded)
+            observation, reward, terminated, truncated, info = self._in_time(step)
             reward = np.array(reward, np.float32)
-            seen, failed = self._checked(_Seen(observation, self._legal(info)), reward, info)
+            seen, failed = self._checked(observation, reward, info)
         except EnvironmentFailed:
             raise
         except Exception as error:
@@ -263,10 +159,7 @@ class VectorEnv:
         """The rewards `[B, C]` float32 that each of C actions would get next, found by stepping copies.
 
         The reward is zero where an episode has just ended, and minus infinity where the copy fails. Copies have the
-        same state of the random generator as the original.
-
-        Args:
-          actions: `[B, C]` int32 or `[B, C, D]` float32, as for `step`.
+        same state of the random generator as the original. Actions are as in `step`.
 
         Raises:
           ConfigError: the environments cannot be copied: `vectorization` is not `sync`, or copying raises an exception
@@ -276,11 +169,9 @@ class VectorEnv:
         self._refuse_if_closed()
         if self._config.vectorization != "sync":
             raise ConfigError(f"env.vectorization: looking one step ahead in {self.spec.name} needs 'sync'")
-        try:
-            return self._batch.peek(np.asarray(actions), self._ended)
-        except TimeoutError as error:
-            self._batch.discard(error)
-            raise EnvironmentFailed(f"{self.spec.name}: looking one step ahead: {error}") from None
+        candidates = np.asarray(actions)
+        peek = partial(batches.peek, self._running(), self._interface.actions, candidates, self._ended)
+        return self._looked("looking one step ahead", peek, steps=candidates.shape[1])
 
     def render(self) -> list[HostArray]:
         """What the environments look like now: B frames `[H, W, 3]` uint8. See `rendering_of` for the config.
@@ -290,39 +181,86 @@ class VectorEnv:
           EnvironmentFailed: the time limit of a step was exceeded.
         """
         self._refuse_if_closed()
-        try:
-            return self._batch.render()
-        except TimeoutError as error:
-            self._batch.discard(error)
-            raise EnvironmentFailed(f"{self.spec.name}: rendering: {error}") from None
+        return self._looked("rendering", partial(batches.render, self._running(), self._config.title))
 
     def close(self) -> None:
         """Ends the environments and their processes; may be called twice."""
-        self._batch.close()
+        self._close_batch()
+        self._thread.stop()
         self._closed = True
 
-    def _checked(self, seen: _Seen, reward: HostArray, info: Mapping[str, Any]) -> tuple[_Seen, HostArray]:
+    def _looked[Result](self, what: str, look: Callable[[], Result], steps: int = 1) -> Result:
+        """What `look` returns, which may take as long as a number of steps."""
+        try:
+            return self._in_time(look, steps)
+        except TimeoutError as error:
+            self._discard(error)
+            raise EnvironmentFailed(f"{self.spec.name}: {what}: {error}") from None
+
+    def _in_time[Result](self, function: Callable[[], Result], times: int = 1) -> Result:
+        """Calls `function` within `times` the time limit of a step; beyond it raises `TimeoutError`."""
+        try:
+            return self._thread.call(lambda _: function(), None, times * self._config.step_timeout_s)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error} (env.step_timeout_s)") from None
+
+    def _build(self) -> None:
+        """Makes the environments."""
+        make = partial(batches.build, self._config, self._count)
+        with batches.no_orphans():
+            self._batch = self._thread.call(make, self._interface, environments.BUILD_TIMEOUT_S)
+
+    def _running(self) -> batches.GymnasiumVector:
+        if self._batch is None:
+            raise RuntimeError("the environments were discarded after a failure")
+        return self._batch
+
+    def _next_seeds(self) -> list[int]:
+        """B seeds, which differ between environments, resets and seeds of this object."""
+        states = np.random.SeedSequence((self._seed, self._resets)).generate_state(self._count)
+        self._resets += 1
+        # Some environments, such as Atari's, take only seeds of 31 bits.
+        return [int(state >> 1) for state in states]
+
+    def _discard(self, error: Exception) -> None:
+        """Ends the environments after `error`; kills their processes."""
+        if self._batch is not None:
+            batches.kill(self._batch)
+        if isinstance(error, TimeoutError):
+            self._batch = None  # the abandoned thread may still use it
+        self._close_batch()
+
+    def _close_batch(self) -> None:
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            with contextlib.suppress(Exception):
+                self._thread.call(lambda batch: batch.close(), batch, _CLOSE_TIMEOUT_S)
+            batches.kill(batch)
+
+    def _checked(self, shown: HostArray, reward: HostArray, info: Mapping[str, Any]) -> tuple[_Seen, HostArray]:
         """Recreates environments with invalid results.
 
         Returns:
           seen: valid observations, and the actions that are legal there.
           failed: `[B]` bool, the environments that failed in this step.
         """
-        observation, legal = seen
-        failed = self._reported(info)
-        invalid = ~(self._batch.interface.observations.valid(observation) & np.isfinite(reward))
+        # The batch may reuse its array.
+        observation, legal, failed = np.array(shown), self._legal(info), self._reported(info)
+        invalid = ~(self._interface.observations.valid(observation) & np.isfinite(reward))
         failed |= invalid
         while invalid.any():
             i = int(np.argmax(invalid))
-            wrong = self._batch.interface.observations.invalid_value(observation[i])
+            wrong = self._interface.observations.invalid_value(observation[i])
             what = f"its observation contains {wrong}" if wrong else f"its reward is {reward[i]}"
             if self._config.vectorization == "own":
                 raise RuntimeError(what)
             self._faults.add(what, episodes=int(invalid.sum()))
-            observation, info = self._batch.rebuild(invalid)
+            recreate = partial(self._running().reset, options={"reset_mask": invalid, REBUILD: True})
+            shown, info = self._in_time(recreate)
+            observation = np.array(shown)
             self._reported(info)
             legal[invalid] = self._legal(info)[invalid]
-            invalid = ~self._batch.interface.observations.valid(observation)
+            invalid = ~self._interface.observations.valid(observation)
         return _Seen(observation, legal), failed
 
     def _legal(self, info: Mapping[str, Any]) -> HostArray:
@@ -340,13 +278,13 @@ class VectorEnv:
         return failed
 
     def _replace_all(self, error: Exception) -> _Seen:
-        """Replaces all environments after `error`; returns what the new ones show first."""
+        """Replaces all environments after `error`; returns the first observations of the new ones."""
         lost = int((~self._ended).sum())
         while True:
-            self._batch.discard(error)
+            self._discard(error)
             self._faults.add(described(error), episodes=lost)
             try:
-                self._batch.build()
+                self._build()
                 return self._first()
             except EnvironmentFailed:
                 raise
@@ -360,9 +298,12 @@ class VectorEnv:
         return VectorStep(seen.observation, reward, ended[0], ended[1], started, failed, seen.legal)
 
     def _first(self) -> _Seen:
-        """Starts an episode in each environment; returns what they show first."""
-        observation, info = self._batch.reset()
-        return self._checked(_Seen(observation, self._legal(info)), np.zeros(self._count, np.float32), info)[0]
+        """Starts an episode in each environment, with new seeds; returns their first observations."""
+        seeds = self._next_seeds()
+        # A vector environment that is registered with the id takes one seed for all.
+        seed: Any = seeds[0] if self._config.vectorization == "own" else seeds
+        observation, info = self._in_time(partial(self._running().reset, seed=seed))
+        return self._checked(observation, np.zeros(self._count, np.float32), info)[0]
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
@@ -370,16 +311,7 @@ class VectorEnv:
 
 
 def check_steps(config: GymnasiumConfig, episodes: int, most_steps: int, max_failures: int = 0) -> EnvSpec:
-    """Plays random episodes in an environment.
-
-    Args:
-      config: the environment.
-      episodes: number of episodes.
-      most_steps: the largest number of steps of each.
-      max_failures: failures in a row that are allowed.
-
-    Returns:
-      its shapes and dtypes.
+    """Plays random episodes of at most `most_steps` in an environment, and returns its shapes and dtypes.
 
     Raises:
       ConfigError: it cannot be made, or it raised an exception, hung, or returned what gymnasium does not expect; the

@@ -30,20 +30,12 @@ class SimulatorNames:
         self._env = env
 
     def name(self, state: EnvState, action: int) -> str:
-        """See `Notation`.
-
-        Raises:
-          SimulatorError: the simulator failed.
-        """
+        """See `Notation`."""
         (name,) = self._names(state, [action])
         return name
 
     def action(self, state: EnvState, name: str) -> int:
-        """See `Notation`. Only legal actions have names; an exact match is preferred to one in another case.
-
-        Raises:
-          SimulatorError: the simulator failed.
-        """
+        """See `Notation`. Only legal actions have names; an exact match is preferred to one in another case."""
         legal: list[int] = np.flatnonzero(state.view.legal).tolist()
         names = self._names(state, legal)
         wanted = "".join(name.split())

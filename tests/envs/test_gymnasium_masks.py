@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from podzero.core.errors import ConfigError
-from podzero.envs.gymnasium_envs.masks import Masks, find_masks
+from podzero.envs.gymnasium_envs.interface import Masks, find_masks
 from podzero.envs.gymnasium_envs.spaces import Actions
 
 ELSEWHERE = {"id": "toys/MaskedElsewhere-v0", "module": "gymnasium_toys"}

@@ -7,7 +7,7 @@ import pytest
 from podzero.config import SimulatorConfig
 from podzero.core.errors import ConfigError
 from podzero.envs import make_env
-from podzero.envs.copied import GymnasiumSimulator, copy_of
+from podzero.envs.simulator_libraries import GymnasiumSimulator, copy_of
 
 
 class Slippery(gymnasium.Env):

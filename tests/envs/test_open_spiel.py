@@ -9,7 +9,7 @@ import pytest
 from podzero.config import SimulatorConfig
 from podzero.core.errors import ConfigError
 from podzero.envs import make_env
-from podzero.envs.open_spiel import OpenSpielGame
+from podzero.envs.simulator_libraries import OpenSpielGame
 
 
 @pytest.mark.parametrize("name", ["connect_four", "tic_tac_toe"])

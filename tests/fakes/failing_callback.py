@@ -4,13 +4,13 @@ import jax
 import numpy as np
 
 from podzero.envs import SimulatorError
-from podzero.envs.faults import kept_errors
+from podzero.envs.faults import recorded_errors
 
 
 def fail_in_callback(message):
     """Raises a `JaxRuntimeError` caused by a `SimulatorError` with this message."""
 
-    @kept_errors()
+    @recorded_errors()
     def callback():
         raise SimulatorError(message)
 

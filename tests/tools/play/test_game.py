@@ -5,7 +5,7 @@ import pytest
 from podzero.config import SimulatorConfig, load
 from podzero.envs import HostEnv, SimulatorError, make_env
 from podzero.envs.notation import NotationError, names_in_text
-from podzero.envs.open_spiel import OpenSpielGame
+from podzero.envs.simulator_libraries import OpenSpielGame
 from podzero.tools.play.game import PlayableGame
 
 ENV = make_env("connect_four")

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from podzero.config import load
 from podzero.core.errors import ConfigError
-from podzero.envs.gymnasium_envs.interface import Interface
-from podzero.envs.gymnasium_envs.masks import Masks
+from podzero.envs.gymnasium_envs.interface import Interface, Masks
 from podzero.envs.gymnasium_envs.spaces import Actions, Observations
 from podzero.tools.records.command import import_games
 from podzero.tools.records.episodes import read_episodes
