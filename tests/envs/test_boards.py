@@ -3,14 +3,14 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pgx_record
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pgx.go import Go
+from pgx_record import pgx_game
 
 from podzero.envs.boards import BOARD_GAMES
 from podzero.envs.boards.bits import Bits, constant, single
-from podzero.envs.pgx_games import PgxGame
 
 LONGEST = {
     "connect_four": 42,
@@ -23,28 +23,39 @@ LONGEST = {
     "gardner_chess": 256,
 }
 GAMES = {"go_19x19": 20, "go_9x9": 24, "go_7x7": 40, "chess": 16, "gardner_chess": 200}
-HEAVY = ("chess", "gardner_chess", "go_19x19")
-"""pgx takes minutes for these."""
 
 
 def as_int(bits):
     return int(bits.low) | int(bits.high) << 32
 
 
-def pgx_game(name):
-    """The game of pgx, which has rules of Go for every size but names for two."""
-    if name != "go_7x7":
-        return PgxGame(name)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pgx.make", lambda _: Go(size=7))
-        return PgxGame(name)
+@pytest.mark.parametrize("name", pgx_record.PLIES)
+def test_every_ply_is_that_of_recorded_games_of_pgx(name):
+    """Observations, legal actions, players, rewards and ends, also after the end; `pgx_record.py` recorded them."""
+    ours = BOARD_GAMES[name]()
+    with np.load(pgx_record.FILE) as recorded:
+        actions, expected = recorded[f"{name}/actions"], recorded[f"{name}/digests"]
+
+    def seen(states):
+        return jax.vmap(lambda state: pgx_record.shown(ours.view(state)))(states)
+
+    def ply(states, action):
+        states = jax.vmap(ours.step)(states, action)
+        return states, seen(states)
+
+    @jax.jit
+    def play(actions):
+        start = pgx_record.starts(ours)
+        return jnp.concatenate([seen(start)[None], jax.lax.scan(ply, start, actions)[1]])
+
+    found = pgx_record.digests(jax.device_get(play(actions.astype(np.int32))))
+    np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in HEAVY else ()) for name in BOARD_GAMES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BOARD_GAMES)
 def test_every_ply_is_that_of_pgx(name):
-    """In random games: observations, legal actions, players, rewards and ends, also after the end."""
+    """As above, in new random games of all games; pgx takes minutes for chess, Gardner chess and Go on 19 x 19."""
     ours, theirs = BOARD_GAMES[name](), pgx_game(name)
     keys = jax.random.split(jax.random.key(0), GAMES.get(name, 300))
 

@@ -2,11 +2,14 @@
 
 import sys
 import warnings
+from functools import partial
+from itertools import combinations
 from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pgx_record
 import pytest
 
 from podzero.config import ChanceGameConfig, OwnGameConfig
@@ -29,126 +32,73 @@ def named(name, **settings):
     return make_env(ChanceGameConfig(name=name, **settings))
 
 
-def random_action(key, legal):
-    return jax.random.categorical(key, jnp.where(legal, 0.0, -jnp.inf)).astype(jnp.int32)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_it_keeps_the_contract_of_games(name):
     check_game(named(name), games=8, max_plies=128)
 
 
-def dice_of(observation):
-    """The dice that pgx shows as counts."""
-    return observation[..., -6:].astype(jnp.int8)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_ply_is_that_of_recorded_games_of_pgx(name):
+    """Boards, dice, legal actions, players, rewards and ends; what pgx drew is a possible outcome."""
+    pair = pgx_record.paired(name)
+    with np.load(pgx_record.FILE) as recorded:
+        found = {key.removeprefix(f"{name}/"): recorded[key] for key in recorded if key.startswith(f"{name}/")}
+    like = jax.eval_shape(pair.game.init, jax.random.key(0))
+    start = type(like)(**{field: found[f"start/{field}"] for field in like._fields})
 
-
-def as_pgx_backgammon():
-    """Ours from a state of pgx, and whether both show the same."""
-    game = Backgammon(1.0)
-
-    def converted(state):
-        like = game.init(jax.random.key(0))
-        return like._replace(
-            board=state.observation[:28].astype(jnp.int8), dice=dice_of(state.observation), player=state.current_player
-        )
-
-    def drawn(after, state):
-        counts = jax.vmap(lambda roll: game.resolve(after, roll).dice)(jnp.arange(game.outcomes))
-        return jnp.argmax(jnp.all(counts == dice_of(state.observation), axis=-1))
-
-    def same(ours, state):
-        return jnp.all(ours.board == state.observation[:28]) & jnp.all(ours.dice == dice_of(state.observation))
-
-    return game, converted, drawn, same
-
-
-def as_pgx_2048():
-    game = Play2048(1.0)
-
-    def levels(state):
-        return jnp.argmax(state.observation, axis=-1).astype(jnp.int8)
-
-    def converted(state):
-        return game.init(jax.random.key(0))._replace(board=levels(state))
-
-    def drawn(after, state):
-        boards = jax.vmap(lambda tile: game.resolve(after, tile).board)(jnp.arange(game.outcomes))
-        fits = jnp.all(boards == levels(state), axis=(1, 2)) & (game.chance(after) > 0)
-        return jnp.argmax(fits)
-
-    def same(ours, state):
-        return jnp.all(ours.board == levels(state))
-
-    return game, converted, drawn, same
-
-
-@pytest.mark.parametrize(
-    ("name", "paired", "plies"), [("backgammon", as_pgx_backgammon, 1500), ("2048", as_pgx_2048, 400)]
-)
-def test_every_ply_is_that_of_pgx(name, paired, plies):
-    """Random games until their ends: boards, dice, legal actions, players, rewards; what pgx draws is an outcome."""
-    game, converted, drawn, same = paired()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        theirs = pgx.make(name)
-
-    def compared(ours, state):
-        seen, over = game.view(ours), state.terminated
-        legal = jnp.where(over, True, state.legal_action_mask)
-        rewards = jnp.append(state.rewards, 0.0)[:2]
-        facts = [
-            over | same(ours, state),
-            jnp.all(seen.legal == legal),
-            seen.player == state.current_player,
-            jnp.all(seen.rewards == rewards),
-            seen.done == over,
-        ]
-        return jnp.stack(facts)
-
-    def ply(carry, key):
-        ours, state = carry
-        choose_key, draw_key = jax.random.split(key)
-        action = random_action(choose_key, game.view(ours).legal)
-        state = theirs.step(state, action, draw_key)
-        after = game.step(ours, action)
-        probabilities = game.chance(after)
-        waits, outcome = jnp.any(probabilities > 0), drawn(after, state)
-        resolved = jax.tree.map(lambda one, other: jnp.where(waits, one, other), game.resolve(after, outcome), after)
-        possible = ~waits | (probabilities[outcome] > 0)
-        return (resolved, state), (compared(resolved, state), possible, state.terminated)
+    def ply(positions, decided):
+        after, possible = jax.vmap(partial(pgx_record.resolved, pair.game))(positions, *decided)
+        return after, (jax.vmap(pair.ours)(after), possible)
 
     @jax.jit
-    @jax.vmap
-    def play(key):
-        start, *_ = keys = jax.random.split(key, plies + 1)
-        state = theirs.init(start)
-        return jax.lax.scan(ply, (converted(state), state), keys[1:])[1]
+    def play(start, actions, outcomes):
+        return jax.lax.scan(ply, start, (actions, outcomes))[1]
 
-    facts, possible, over = play(jax.random.split(jax.random.key(0), GAMES))
-    assert over[:, -1].mean() > 0.9
-    np.testing.assert_array_equal(np.argwhere(~np.asarray(facts)), np.zeros((0, 3)))
+    seen, possible = play(start, found["actions"].astype(np.int32), found["outcomes"].astype(np.int32))
+    np.testing.assert_array_equal(pgx_record.digests(np.asarray(seen)), found["digests"])
     assert possible.all()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_every_ply_is_that_of_pgx(name):
+    """As above, in new games."""
+    _, _, _, theirs, ours, possible, over = pgx_record.chance_game(name, GAMES, seed=1)
+    assert over[-1].mean() > 0.9
+    np.testing.assert_array_equal(ours, theirs)
+    assert possible.all()
+
+
+FIRST = {
+    # Two tiles of 2 or 4; two different dice, and either player.
+    "2048": {(1, 1), (1, 2), (2, 2)},
+    "backgammon": {
+        (*((np.arange(6) == one) + (np.arange(6) == two)).tolist(), player)
+        for one, two in combinations(range(6), 2)
+        for player in range(2)
+    },
+}
+
+
+def first_of(name, init):
+    """The first positions that some keys give, by what differs between them."""
+    states = jax.jit(jax.vmap(init))(jax.random.split(jax.random.key(1), 3000 if name == "2048" else 300))
+    if name == "2048":
+        return {tuple(sorted(board[board > 0].tolist())) for board in np.asarray(states.board)}
+    seen = zip(np.asarray(states.dice), np.asarray(states.player), strict=True)
+    return {(*dice.tolist(), int(player)) for dice, player in seen}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_first_positions(name):
+    assert first_of(name, pgx_record.paired(name).game.init) == FIRST[name]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_first_positions_are_those_of_pgx(name):
-    """Which ones are possible: those that 300 keys give are the same sets."""
-    game, converted, _, _ = {"2048": as_pgx_2048, "backgammon": as_pgx_backgammon}[name]()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        theirs = pgx.make(name)
-    keys = jax.random.split(jax.random.key(1), 3000 if name == "2048" else 300)
-    ours, others = jax.jit(jax.vmap(game.init))(keys), jax.jit(jax.vmap(lambda key: converted(theirs.init(key))))(keys)
-
-    def kinds(states):
-        if name == "2048":
-            return {tuple(sorted(board[board > 0].tolist())) for board in np.asarray(states.board)}
-        seen = zip(np.asarray(states.dice), np.asarray(states.player), strict=True)
-        return {(*dice.tolist(), int(player)) for dice, player in seen}
-
-    assert kinds(ours) == kinds(others)
-    assert len(kinds(ours)) == (3 if name == "2048" else 30)
+    theirs, converted = pgx.make(name), pgx_record.paired(name).converted
+    assert first_of(name, lambda key: converted(theirs.init(key))) == FIRST[name]
 
 
 @pytest.mark.parametrize("name", NAMES)

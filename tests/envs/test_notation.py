@@ -27,17 +27,17 @@ class Walk:
         self.env = make_env(name)
         self.notation = notation_of(self.env.spec)
         self.states, self.legal, self.actions = [], [], []
-        view, step = jax.jit(self.env.view), jax.jit(self.env.step)
+        self.view, self.step = jax.jit(self.env.view), jax.jit(self.env.step)
         state = self.env.init(jax.random.key(seed))
         choose = np.random.default_rng(seed)
         for _ in range(plies or PLIES.get(name, 400)):
-            seen = jax.device_get(view(state))
+            seen = jax.device_get(self.view(state))
             if seen.done:
                 break
             self.states.append(jax.device_get(state))
             self.legal.append(np.flatnonzero(seen.legal))
             self.actions.append(int(choose.choice(self.legal[-1])))
-            state = step(state, jnp.int32(self.actions[-1]))
+            state = self.step(state, jnp.int32(self.actions[-1]))
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +47,14 @@ def walks():
 
 
 @pytest.fixture(scope="module")
-def chess_game():
-    env = make_env("chess")
-    view, step = jax.jit(env.view), jax.jit(env.step)
+def chess_game(walks):
+    """Chess as compiled for its random game."""
+    walk = walks("chess")
     return SimpleNamespace(
-        init=env.init, notation=notation_of(env.spec), step=step, legal=lambda state: np.flatnonzero(view(state).legal)
+        init=walk.env.init,
+        notation=walk.notation,
+        step=walk.step,
+        legal=lambda state: np.flatnonzero(walk.view(state).legal),
     )
 
 
