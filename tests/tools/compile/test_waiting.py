@@ -121,7 +121,7 @@ def test_an_experiment_is_compiled_for_its_slice_unless_another_is_named(monkeyp
     def judge(experiment, topology, program, depth):
         raise Asked(topology)
 
-    monkeypatch.setattr("podzero.tools.compile.cli.compile_for_slice", judge)
+    monkeypatch.setattr("podzero.tools.compile.command.compile_for_slice", judge)
     monkeypatch.setattr("sys.argv", ["podzero", "compile", *arguments])
     with pytest.raises(Asked, match=where):
         cli.main()
