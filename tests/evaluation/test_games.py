@@ -95,4 +95,4 @@ def test_a_run_goes_on_where_its_games_cannot_be_written(tmp_path, caplog):
     (tmp_path / "games").write_text("a file in the way")
     with caplog.at_level(logging.WARNING):
         GamesFolder(tmp_path / "games").write(20, [GAME])
-    assert "the games of step 20 cannot be kept" in caplog.text
+    assert "the games of step 20 cannot be stored" in caplog.text
