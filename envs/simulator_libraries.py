@@ -194,6 +194,9 @@ def _chance_later(game: Any) -> bool:
     return False
 
 
+_IMMUTABLE = frozenset({type(None), bool, int, float, str, bytes, type, np.float32, np.float64, np.int64, np.bool_})
+
+
 def copy_of[T](original: T, shared: Collection[str]) -> T:
     """Copies an object attribute by attribute, as `copy.deepcopy` does but without calling `__getstate__`.
 
@@ -202,9 +205,10 @@ def copy_of[T](original: T, shared: Collection[str]) -> T:
     """
     twin = object.__new__(type(original))
     memo = {id(original): twin}
-    vars(twin).update(
-        (name, value if name in shared else copy.deepcopy(value, memo)) for name, value in vars(original).items()
-    )
+    for name, value in vars(original).items():
+        # Each simulation of a search copies, and most attributes are numbers.
+        same = name in shared or type(value) in _IMMUTABLE
+        vars(twin)[name] = value if same else copy.deepcopy(value, memo)
     return twin
 
 
