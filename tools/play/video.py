@@ -49,8 +49,9 @@ _GIF_COLOURS = 128
 
 
 MAX_FRAMES = 10_000
+"""Most frames of an episode; later steps have only rewards and values."""
 MAX_BYTES = 2**28
-"""Most frames of an episode, and where they end earlier, their size: later steps have only rewards and values."""
+"""Size of an episode's frames, as PNG files, after which no more are added."""
 
 Progress = Callable[[str], object]
 """Called with what is being done, in words."""
@@ -73,10 +74,11 @@ class Episode(NamedTuple):
         """T."""
         return len(self.rewards)
 
-    def add_frame(self, pixels: np.ndarray[Any, Any]) -> None:
-        """Adds a frame `[H, W, 3]` uint8, unless there are `MAX_FRAMES` or `MAX_BYTES`."""
+    def add_frame(self, render: Callable[[], np.ndarray[Any, Any]]) -> None:
+        """Adds the frame that `render` returns, `[H, W, 3]` uint8, unless there are `MAX_FRAMES` or `MAX_BYTES`."""
+        # Rendering is slow, so not even that is done then.
         if len(self.frames) < MAX_FRAMES and sum(map(len, self.frames)) < MAX_BYTES:
-            self.frames.append(png_of(pixels))
+            self.frames.append(png_of(render()))
 
 
 class GymnasiumWatcher:
@@ -86,7 +88,6 @@ class GymnasiumWatcher:
       who: the player, see `podzero.files.players`.
       env: the environment.
       simulations: simulations per step; None for the number used in training.
-
     """
 
     def __init__(self, who: str, env: GymnasiumConfig, simulations: int | None) -> None:
@@ -108,7 +109,9 @@ class GymnasiumWatcher:
 
             def show(step: VectorStep) -> None:
                 renders = self._rendering.renders
-                recorded.add_frame(environments.render()[0] if renders else observed_picture(step.observation[0]))
+                recorded.add_frame(
+                    lambda: environments.render()[0] if renders else observed_picture(step.observation[0])
+                )
 
             def choose(key: Array, step: VectorStep) -> Array:
                 progress(f"seed {seed}: step {recorded.steps:,}")
@@ -159,7 +162,7 @@ class SimulatorWatcher:
         with closing(SimulatorReplay(self._config)) as replay:
             for reward in replay.play(player.seed, player.moves):
                 recorded.rewards.append(reward)
-                recorded.add_frame(replay.frame())
+                recorded.add_frame(replay.frame)
         # The reward of the start, which no move led to.
         del recorded.rewards[0]
         return recorded
@@ -208,8 +211,9 @@ def record(
       seed: the first episode's seed; later episodes have the next numbers.
 
     Returns:
-      `game`, `player`, `file`, `seed`, and for each episode its `steps`, its `returns`, and the `rewards` and `values`
-      of its steps (empty if the player does not estimate values).
+      `game`, `player`, `file`, `seed`, and for each episode its number of `steps` and of `frames` (as many as steps,
+      and one more, unless the video ends before the episode), its `returns`, and the `rewards` and `values` of its
+      steps (empty if the player does not estimate values).
 
     Raises:
       ConfigError, WorkdirError, SnapshotError: the player cannot act there, or the environment cannot be rendered.
@@ -227,12 +231,14 @@ def record(
         file = _default_file(who, watcher.player, seed)
         check_file(file)
     played: list[Episode] = []
+    frames: list[int] = []
 
     def shown() -> Iterator[Image.Image]:
         """Records episodes on demand: the frames of only one are in memory."""
         for episode_seed in range(seed, seed + games):
             episode = watcher.episode(episode_seed, status.update)
             played.append(episode._replace(frames=[]))
+            frames.append(len(episode.frames))
             status.update(f"seed {episode_seed}: {episode.steps:,} steps; writing the video")
             yield from pictures(where.title, episode, watcher.discount, watcher.steps_per_second)
 
@@ -244,6 +250,7 @@ def record(
         "file": str(file),
         "seed": seed,
         "steps": [episode.steps for episode in played],
+        "frames": frames,
         "returns": [sum(episode.rewards) for episode in played],
         "rewards": [episode.rewards for episode in played],
         "values": [episode.values for episode in played],

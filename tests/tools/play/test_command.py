@@ -39,6 +39,7 @@ def test_a_video_is_written_into_the_working_directory_and_told_as_json(play, ca
     assert (told["returns"], told["steps"]) == ([result["mean_return"]], [result["mean_length"]])
     assert (sum(told["rewards"][0]), len(told["values"][0])) == (result["mean_return"], result["mean_length"])
     assert (told["game"], told["player"]) == (result["game"], result["player"])
+    assert told["frames"] == [told["steps"][0] + 1]
 
 
 def test_several_episodes_have_the_next_seeds(play, cartpole, tmp_path):

@@ -1,6 +1,7 @@
 """Videos of episodes, read again by another program's eyes: OpenCV's and Pillow's decoders."""
 
 import sys
+from functools import partial
 
 import cv2
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from PIL import Image
 
 from podzero.core.errors import ConfigError
+from podzero.tools.play import video
 from podzero.tools.play.video import WIDTH, Episode, check_file, number, pictures, write_video
 
 
@@ -18,7 +20,7 @@ def shown():
     def make(size=(40, 60), values=(1.5, -2.0, 0.25), steps_per_second=10.0):
         episode = Episode(3, [], [1.0, -4.0, 2.0], list(values))
         for colour in ((200, 0, 0), (0, 200, 0), (0, 0, 200), (250, 250, 250)):
-            episode.add_frame(np.full((*size, 3), colour, np.uint8))
+            episode.add_frame(partial(np.full, (*size, 3), colour, np.uint8))
         return pictures("gymnasium/Toy-v0", episode, 0.5, steps_per_second)
 
     return make
@@ -26,10 +28,10 @@ def shown():
 
 def decoded(path):
     """The pictures of a video `[N, H, W, 3]` in RGB, and its pictures per second."""
-    video, found = cv2.VideoCapture(str(path)), []
-    while (read := video.read())[0]:
+    capture, found = cv2.VideoCapture(str(path)), []
+    while (read := capture.read())[0]:
         found.append(read[1][..., ::-1])
-    return np.array(found), video.get(cv2.CAP_PROP_FPS)
+    return np.array(found), capture.get(cv2.CAP_PROP_FPS)
 
 
 def middle(picture):
@@ -55,6 +57,15 @@ def test_a_gif_leaves_out_steps_of_a_fast_environment(shown, tmp_path):
     write_video(tmp_path / "fast.gif", shown(), 50.0)
     with Image.open(tmp_path / "fast.gif") as fast:
         assert (fast.n_frames, fast.info["duration"]) == (3, 40)
+
+
+@pytest.mark.parametrize("limit", ["MAX_FRAMES", "MAX_BYTES"])
+def test_frames_beyond_the_limit_are_not_even_rendered(limit, monkeypatch):
+    monkeypatch.setattr(video, limit, 1)
+    episode = Episode(3, [], [], [])
+    episode.add_frame(lambda: np.zeros((4, 4, 3), np.uint8))
+    episode.add_frame(lambda: pytest.fail("rendered"))
+    assert len(episode.frames) == 1
 
 
 def test_curves_are_drawn_up_to_the_step(shown):
