@@ -16,8 +16,6 @@ from podzero.core.errors import ConfigError, PodzeroError
 
 MOUNT = "/mnt/podzero"
 """Where every machine of a cluster mounts the shared storage."""
-VARIABLES = "/dev/shm/podzero-variables"
-"""The file in the head's container, in memory, from which `run.sh` reads the variables of `--env`."""
 RUN_FILES = "/srv/podzero"
 """The folder with the experiment and `run.sh` in every container."""
 HERE = Path(__file__).parent
