@@ -211,14 +211,14 @@ def serving(benches: Mapping[str, Json], transports: Json, placements: Mapping[s
         "",
         f"An idle server adds {max(bench['result']['added_latency_ms'] for bench in benches.values()):.1f} ms "
         f"({'; '.join(days)}). GB/s between two processes: {carried} ("
-        f"{machine(transports)}, {transports['date']}).",
+        f"{machine(transports)}, {transports['date']}; the study itself is only in the history).",
         "",
         *_placements(placements),
     ]
 
 
 def feeding(measured: Json, compiled: Mapping[str, Json]) -> list[str]:
-    """How many chips, or chips and cores, play what the learner of each game learns from on a slice.
+    """How many chips, or chips and cores, must play so that the learner of each game on a slice never waits.
 
     Args:
       measured: `feeding` of `podzero compile CONFIG --topology SLICE --json`, by arguments.
