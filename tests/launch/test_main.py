@@ -64,7 +64,7 @@ def test_a_file_never_takes_the_number_of_a_closed_stream():
 
 
 @pytest.fixture
-def homeless(monkeypatch, tmp_path):
+def without_home(monkeypatch, tmp_path):
     """A user without a home directory, as containers with a number for a user have it."""
 
     def unknown(uid):
@@ -78,7 +78,7 @@ def homeless(monkeypatch, tmp_path):
     complete_process()
 
 
-def test_a_user_without_home_runs_commands_without_a_cache(command, homeless):
+def test_a_user_without_home_runs_commands_without_a_cache(command, without_home):
     code, out, _ = command("configs")
     assert (code, "connect_four" in out) == (0, True)
     code, _, err = command("status", "~/runs/none")
@@ -87,7 +87,7 @@ def test_a_user_without_home_runs_commands_without_a_cache(command, homeless):
     assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
 
 
-def test_a_user_without_home_is_asked_about_code_each_time(homeless, tmp_path):
+def test_a_user_without_home_is_asked_about_code_each_time(without_home, tmp_path):
     file, asked = tmp_path / "own.py", []
     file.write_text("")
     for _ in range(2):
@@ -97,7 +97,7 @@ def test_a_user_without_home_is_asked_about_code_each_time(homeless, tmp_path):
     assert len(asked) == 2
 
 
-def test_the_replay_servers_environment_needs_a_folder_and_says_which_variable_names_it(homeless, monkeypatch):
+def test_the_replay_servers_environment_needs_a_folder_and_says_which_variable_names_it(without_home, monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     with pytest.raises(EnvironmentUnusable, match="XDG_CACHE_HOME"):
         server_python()
