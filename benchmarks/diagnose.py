@@ -101,7 +101,7 @@ class DiagnosedAgent:
 
 
 def bands_of(positions: JudgedPositions) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """The name of each band, and which positions lie in it: `[N]` bool."""
+    """The name of each band of plies, and which positions lie in it: `[N]` bool."""
     for name, (first, last) in BANDS.items():
         yield name, (positions.plies >= first) & (positions.plies <= last)
 

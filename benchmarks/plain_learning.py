@@ -116,7 +116,7 @@ def loss(apply: Any, params: Any, batch: Samples) -> jax.Array:
 
 
 def curve(minutes: float, every_minutes: float) -> Iterator[dict[str, Any]]:
-    """Trains, and judges the agent like podzero's own, outside the training time."""
+    """Trains an agent, and judges it now and then as podzero judges its agents; judging is no training time."""
     env, learner = make_env(GAME), PlainLearner()
     judge = Judge(env, judged_positions(env, POSITIONS, seed=0))
     decide = make_decide(env, SearchConfig(simulations=SIMULATIONS), network_evaluation(env, learner.network.apply))

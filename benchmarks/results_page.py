@@ -97,7 +97,7 @@ def _training(results: Json, run: Json) -> str:
 
 
 def removed_settings(results: Json) -> list[str]:
-    """What the experiment no longer has of the run's settings, in words; nothing if it has all."""
+    """The run's settings that podzero no longer has, in words; empty if it has all of them."""
     removed = results.get("removed_settings")
     return [f"with `{removed}`, which podzero has removed since"] if removed else []
 

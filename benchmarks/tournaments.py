@@ -154,7 +154,7 @@ def coverage(scenario: Scenario, tournaments: int, methods: Mapping[str, Method]
 
 
 def saving(scenario: Scenario, tournaments: int, until: float) -> dict[str, Any]:
-    """Games until the largest half of an interval is at most `until` Elo points, by uncertainty and in round robin."""
+    """Games until all intervals are at most `until` Elo points to each side, by uncertainty and in round robin."""
     games: dict[str, list[int]] = {"by_uncertainty": [], "round_robin": []}
     for seed in range(tournaments):
         for name, counts in games.items():

@@ -171,7 +171,7 @@ def jax_devices() -> Check:
 
 
 def ray() -> Check:
-    """Whether Ray can be imported, and have its files where TMPDIR says."""
+    """Whether Ray can be imported, and its session folder be where TMPDIR says."""
     try:
         check_session_folder(session_folder())
     except ConfigError as error:

@@ -105,11 +105,11 @@ class OwnCode(NamedTuple):
         return f"{self.section}.name = '{self.config.name}'"
 
     def make(self, offered: Mapping[str, Any], **more: Any) -> Any:
-        """Calls the function or class; returns an object that is neither as it is.
+        """What the function or class returns when it is called; any other object is returned as it is.
 
         Args:
-          offered: arguments for those of its parameters that have their names.
-          **more: arguments that it must take.
+          offered: arguments by name, of which it is given those that it has parameters for.
+          **more: arguments that it is always given.
         """
         if not callable(self.target):
             return self.target

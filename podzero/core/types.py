@@ -272,7 +272,7 @@ class Exploration(NamedTuple):
 
     @classmethod
     def none(cls, batch: int) -> Exploration:
-        """B searches without noise that choose the best action."""
+        """That of B searches without noise, which choose the best action."""
         return cls(np.zeros(batch, np.float32), np.zeros(batch, np.float32))
 
 

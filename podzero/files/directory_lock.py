@@ -140,7 +140,7 @@ class DirectoryLock:
 
 
 def holder_of(path: Path) -> LockHolder | None:
-    """The live process that holds the lock of the file `path`; None if there is none. May look for `PATIENCE_S`."""
+    """The live process that holds the lock of the file `path`; None if there is none. Takes up to `PATIENCE_S`."""
     try:
         with path.open("rb") as file:
             # Shared, so that two readers do not take each other for the holder.

@@ -99,7 +99,7 @@ def check_writable(file: Path) -> None:
 
 @contextmanager
 def written_together(file: Path) -> Iterator[Path]:
-    """A folder beside `file`, whose files are moved to its folder at the end; after an error none of them is left."""
+    """A temporary folder, whose files are moved beside `file` at the end; after an error they are deleted."""
     try:
         with TemporaryDirectory(dir=file.parent, prefix=".export-") as partial:
             yield Path(partial)

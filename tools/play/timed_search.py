@@ -32,7 +32,7 @@ class Root(NamedTuple):
 
     @classmethod
     def of(cls, position: ShownPosition, forbidden: np.ndarray[Any, Any] | None = None) -> Root:
-        """A position, without actions that are `forbidden`, `[A]` bool."""
+        """The root for a position; `forbidden` actions, `[A]` bool, are not searched."""
         legal = np.asarray(position.view.legal)
         left_out = np.zeros_like(legal) if forbidden is None else forbidden
         return cls(LimitedState(position.state, left_out), legal & ~left_out)

@@ -227,7 +227,7 @@ class Timeline:
         return _interpolate(times, self._times, self._hours)
 
     def at_hours(self, hours: FloatArray) -> Axes:
-        """The coordinates of moments given by hours of training, `[N]`."""
+        """The coordinates, on all three axes, of the moments after these hours of training, `[N]`."""
         return Axes(hours, *(_interpolate(hours, self._hours, axis) for axis in (self._steps, self._games)))
 
     def at_steps(self, steps: FloatArray) -> Axes:

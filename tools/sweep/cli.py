@@ -80,7 +80,7 @@ def sweep(
     """Train an experiment with all combinations of some settings, and print a table of what the runs reached.
 
     Each run trains on one machine. A run that fails resumes from its checkpoint, at most twice.
-    Typed again, the command goes on where it was: finished runs are kept.
+    Typed again, the command goes on where it stopped: finished runs are not repeated.
     The table compares the means over seeds: podzero sweep CONFIG learner.optimizer.learning_rate=1e-3,3e-3 seed=0..4
     """
     address = None if address == "local" else address
