@@ -41,13 +41,13 @@ GENERATED = ("docs/settings.md", "docs/results.md", "docs/licences.md", "docs/co
 """Pages that are reference or lists, which are not counted as prose."""
 STUDIES = ("benchmarks/", "tools/bench/", "tests/", "docs/")
 LIMITS = {
-    "product lines": 53_000,
-    "product files": 288,
+    "product lines": 52_500,
+    "product files": 283,
     "rooms": 15,
-    "arrows between rooms": 80,
+    "arrows between rooms": 77,
     "circles of files": 0,
     "imports of podzero inside functions": 80,
-    "settings": 207,
+    "settings": 208,
     "settings in no experiment, page or test": 0,
 }
 """The largest values that tests allow. What adds more is paid for elsewhere, or raises a limit for a stated reason."""
