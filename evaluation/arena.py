@@ -66,7 +66,7 @@ class Arena:
         known: Collection[str] = (),
         report: MatchReport = lambda over, games, plies: None,
     ) -> list[PlayedPair]:
-        """Plays each of `openings` openings twice, with the seats swapped; Interrupted if `keep_going` returns False.
+        """Plays each of `openings` openings twice, with the seats swapped; `Interrupted` once `keep_going` is false.
 
         Deterministic players never repeat an opening, so a game with few openings yields fewer pairs. Players always
         see batches of `openings` positions, so that nothing is recompiled during a match.

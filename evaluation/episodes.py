@@ -244,7 +244,7 @@ class ReturnRounds:
 
 
 def gymnasium_returns(experiment: Experiment) -> Returns:
-    """Plays in a gymnasium environment; ConfigError if it cannot be created."""
+    """Plays in a gymnasium environment; raises `ConfigError` if it cannot be made."""
     env, episodes = experiment.env, experiment.evaluation.games
     assert isinstance(env, GymnasiumConfig)
     actor = search_actors(experiment, spec_of(env), experiment.evaluation.simulations)

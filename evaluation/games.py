@@ -115,7 +115,7 @@ def game_to_tree(game: PlayedGame) -> dict[str, Any]:
 
 
 def game_from_tree(tree: Mapping[str, Any]) -> PlayedGame:
-    """The inverse of `game_to_tree`, without other keys; ValueError, KeyError or TypeError if the tree is invalid."""
+    """The inverse of `game_to_tree`; an invalid tree raises `ValueError`, `KeyError` or `TypeError`."""
     first, second = map(str, tree["players"])
     points = tree["points"]
     if sum(points) != 1 or points[0] not in (0, 0.5, 1):

@@ -141,7 +141,7 @@ class SearchPlayer:
         return None if self.growing is None else PlayerTree(self.growing, self.params)
 
     def evaluate(self, states: EnvState) -> tuple[Array, Array]:
-        """The network's output for B states, from the view of the player to move; ConfigError without a network.
+        """The network's output for B states, for the player to move; raises `ConfigError` without a network.
 
         Returns:
           probabilities `[B, A]` float32, zero for illegal actions; values `[B]` float32 in [-1, 1].

@@ -175,7 +175,7 @@ class Interface(NamedTuple):
         return observation, self.masks.read(env, first, info, np.zeros(self._lead(observation), bool))
 
     def after_step(self, env: Any, returned: Any) -> Returned:
-        """What a step returned; takes and raises the same."""
+        """What a step returned; arguments and errors are those of `after_reset`."""
         shown, reward, terminated, truncated, info = _named_parts(returned, "step", _STEP)
         observation = self._converted(env, shown)
         lead = self._lead(observation)

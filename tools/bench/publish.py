@@ -109,7 +109,7 @@ def _delays(published: list[float], stamps: dict[int, float]) -> dict[str, float
 
 
 def spread(seconds: list[float]) -> dict[str, float]:
-    """Median and 99th percentile, in milliseconds; there are none if no publication arrived."""
+    """Median and 99th percentile, in milliseconds; raises `BenchError` if no publication arrived."""
     if not seconds:
         raise BenchError(f"no publication was used within {2 * GAP_S[1]:g} s: measure for longer (--seconds)")
     return {

@@ -64,7 +64,7 @@ class Episode(NamedTuple):
     frames: list[bytes]
     """`[F]` PNG files: frame t shows the position before step t, frame T the terminal one."""
     rewards: list[float]
-    """`[T]`."""
+    """`[T]`, the reward of each step."""
     values: list[float]
     """`[T]`, the agent's estimate of the discounted return before each step, in units of the rewards; empty if the
     player does not estimate values."""

@@ -186,7 +186,7 @@ class GameReplay:
         return move, over
 
     def _end(self, running: _Running, rewards: NDArray[np.float32], done: bool, truncated: bool) -> None:
-        """Sets the rewards `[2]` of a game's last move, or the fault why the game cannot be used."""
+        """Sets the rewards `[2]` of a game's last move, or says why the game cannot be used."""
         points, left = running.game.points, len(running.game.moves) - running.ply
         recorded = None if points is None or self._env.spec.players == 1 else 2 * points - 1
         if left:

@@ -96,7 +96,7 @@ def _trees(data: bytes | mmap) -> Iterator[_Tree]:
 
 
 def _in_charset(data: bytes | mmap, start: int, tree: _Tree, charset: str) -> _Tree:
-    """The tree that begins at a byte, in its charset; `tree` is it if no byte of a bracket is part of another one."""
+    """The tree that begins at `start`, in its charset. `tree` was read as if each byte of a bracket were a bracket."""
     codec = lookup(charset).name
     codec, plain = _SUPERSETS.get(codec, codec), tree
     if codec in _LEADS:
