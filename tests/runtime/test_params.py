@@ -148,6 +148,15 @@ def test_leaves_are_read_only_views(store):
     assert not kernel.flags.owndata
 
 
+def test_parameters_are_stored_once_for_all_readers_of_a_node(store, ray_cluster):
+    before = stored_bytes(ray_cluster.address)
+    RayParamSink(store).publish(1, params_of(1))
+    sources = [RayParamSource(store) for _ in range(4)]
+    held = [source.wait(TIMEOUT_S).params["tower"]["kernel"] for source in sources]
+    assert len({kernel.ctypes.data for kernel in held}) == 1
+    assert stored_bytes(ray_cluster.address) - before < 2 * held[0].nbytes
+
+
 def test_another_process_reads_published_parameters(store):
     import ray
 
