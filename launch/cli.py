@@ -15,6 +15,7 @@ from typer.exceptions import TyperException
 
 from podzero.core.errors import ConfigError, PodzeroError
 from podzero.core.machine import prepare_jax
+from podzero.launch.main import ended_by_interrupt
 from podzero.tools.commands.printing import print_json
 
 COMMANDS = {
@@ -106,7 +107,8 @@ class CommandGroup(TyperGroup):
 
 def load_command(name: str) -> Any:
     """The command of this name, with its parameters."""
-    module = import_module(f"podzero.{COMMANDS[name][0]}")
+    with ended_by_interrupt():
+        module = import_module(f"podzero.{COMMANDS[name][0]}")
     # `compile` and `import` are words of Python.
     function = getattr(module, f"{name}_", None) or getattr(module, name.replace("-", "_"))
     alone = typer.Typer(add_completion=False)

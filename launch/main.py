@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 INTERRUPTED = 130
@@ -15,12 +18,29 @@ def main() -> None:
     """Runs the command line; Ctrl-C ends it without a traceback."""
     try:
         complete_process()
-        # Imported here, so that this is true of Ctrl-C during the import too, which takes about a second.
-        from podzero.launch.cli import main as run
+        with ended_by_interrupt():
+            # Imported here, so that this is true of Ctrl-C during the import too, which takes about a second.
+            from podzero.launch.cli import main as run
 
         run()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+@contextmanager
+def ended_by_interrupt() -> Iterator[None]:
+    """In this context Ctrl-C ends the process at once, without cleanup: for imports.
+
+    A KeyboardInterrupt inside the import of an extension is lost or becomes another error, and jaxlib's aborts.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def complete_process() -> None:

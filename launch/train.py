@@ -30,6 +30,7 @@ from podzero.core.machine import keep_compiled_programs
 from podzero.files.players import ENGINES, EnginePlayer, engine_program
 from podzero.files.workdir import Workdir
 from podzero.launch.directories import continuation, find_start
+from podzero.launch.main import ended_by_interrupt
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.monitoring.writers import check_packages
 from podzero.runtime.teacher import as_resumed
@@ -94,8 +95,9 @@ def train(
     if address is None:
         keep_compiled_programs()
     print(f"{reason}.", flush=True)
-    from podzero.runtime.monitoring.view import make_view
-    from podzero.runtime.train import train as run
+    with ended_by_interrupt():
+        from podzero.runtime.monitoring.view import make_view
+        from podzero.runtime.train import train as run
 
     ended = run(experiment, root, address, make_view(view), step, layers, secrets, packages)
     again = [("--address", address)] if address else []
@@ -175,15 +177,16 @@ def check_startable(experiment: Experiment, workdir: Workdir, step: int | None =
     """
     experiment = as_resumed(experiment, workdir)
     approve_code(experiment)
-    _check_not_ended(experiment, workdir, step)
-    _check_engines(experiment, joins)
-    _check_solver(experiment, joins)
-    check_packages(experiment.metrics)
-    # Then only the nodes need the optional packages.
-    if experiment.cluster.install_environment:
-        return
-    if experiment.uses_openvino:
-        import_openvino()
+    with ended_by_interrupt():  # these import JAX, the solver, and what writers and OpenVINO need
+        _check_not_ended(experiment, workdir, step)
+        _check_engines(experiment, joins)
+        _check_solver(experiment, joins)
+        check_packages(experiment.metrics)
+        # Then only the nodes need the optional packages.
+        if experiment.cluster.install_environment:
+            return
+        if experiment.uses_openvino:
+            import_openvino()
     # What is built in needs no check.
     built_in = isinstance(experiment.env, GameConfig | ChanceGameConfig) and not experiment.own_parts
     read = (experiment.init_from, experiment.teacher, experiment.data.records, experiment.actors.opponents)

@@ -11,6 +11,7 @@ import pydantic
 from pydantic import BaseModel
 
 from podzero.config.checks import check
+from podzero.config.environments import BUILD_TIMEOUT_S
 from podzero.config.experiment import Experiment
 from podzero.config.layers import EXTENDS, read_layers
 from podzero.config.section import IMPORT_PATH
@@ -58,8 +59,8 @@ FIXED: dict[str, Any] = {
     "restarts.window_minutes": 30.0,
     "server.deadline_ms": 1.0,
 }
-"""Settings of earlier commits that are constants now, with their values. They never changed what a run learns, so that
-working directories may hold any other value; elsewhere it is refused."""
+"""Settings of earlier commits that are constants now, with their former defaults. They never changed what a run learns,
+so that working directories may hold any other value; elsewhere it is refused."""
 
 
 def load(config: str, overrides: Iterable[str] = ()) -> Experiment:
@@ -113,7 +114,8 @@ def _without_gone(tree: Any, given: Collection[str] | None) -> tuple[Any, list[s
     if not isinstance(tree, dict):
         # The schema explains what is wrong with it.
         return tree, faults
-    fixed = {name: (value, f"removed: it is {value}") for name, value in FIXED.items()}
+    now = FIXED | {"env.build_timeout_s": BUILD_TIMEOUT_S}
+    fixed = {name: (former, f"removed: it is {now[name]}") for name, former in FIXED.items()}
     for name, (default, advice) in (GONE | fixed).items():
         section, _, field = name.partition(".")
         held = tree.get(section)

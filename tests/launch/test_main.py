@@ -32,6 +32,26 @@ def refuse(*_, **__):
     raise PermissionError(errno.EACCES, "Permission denied")
 
 
+def test_ctrl_c_ends_an_import_that_would_swallow_it_and_is_an_exception_afterwards():
+    program = """
+import signal
+from podzero.launch.main import ended_by_interrupt
+with ended_by_interrupt():
+    pass
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+with ended_by_interrupt():
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except BaseException:
+        print("swallowed", flush=True)
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"interrupted\n", b"")
+
+
 def test_what_an_encoding_lacks_is_replaced():
     done = podzero("configs", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, b"")

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from podzero.config import FOR_SLICES, Experiment, StopConfig, builtin_configs, load, parse, read_yaml, schedule_note
+from podzero.config.environments import BUILD_TIMEOUT_S
 from podzero.config.loading import FIXED, GONE
 from podzero.core.errors import ConfigError, nearest
 
@@ -489,13 +490,14 @@ def test_a_removed_setting_is_dropped_at_its_default_and_refused_with_what_to_do
     assert "seed = -1" in message
 
 
-@pytest.mark.parametrize(("name", "value"), FIXED.items())
+@pytest.mark.parametrize(("name", "value"), (FIXED | {"env.build_timeout_s": BUILD_TIMEOUT_S}).items())
 def test_a_setting_that_became_a_constant_is_refused_with_its_value_but_dropped_from_a_working_directory(name, value):
     section, _, field = name.partition(".")
     given = SMALL | {section: SMALL.get(section, {}) | {field: "other"}}
     with pytest.raises(ConfigError, match=re.escape(f"{name} = 'other': removed: it is {value}")):
         parse(given, "test")
     assert parse(given, "test", given=()) == experiment()
+    assert parse(given | {section: given[section] | {field: FIXED[name]}}, "test") == experiment()
     with pytest.raises(ConfigError, match="removed"):
         parse(given, "test", given={name})
 
