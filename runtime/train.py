@@ -90,10 +90,8 @@ def train(
                 writers = start_writers(experiment, workdir)
                 for writer in writers:
                     stack.callback(writer.close)
-                cpus, extras = (
-                    sum(kind.count * kind.cpus for kind in program(experiment)),
-                    environment_extras(experiment),
-                )
+                cpus = sum(kind.count * kind.cpus for kind in program(experiment))
+                extras = environment_extras(experiment)
                 cluster = stack.enter_context(connect(address, cpus, f"podzero:{workdir.root}", extras, packages))
                 log.info("Ray has started; replay, learner and actors are started and build their programs")
                 if address is not None:  # no other run joins a cluster that was started here
