@@ -14,8 +14,7 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from podzero.core.errors import ConfigError, PodzeroError
-from podzero.core.machine import prepare_jax
-from podzero.launch.main import ended_by_interrupt
+from podzero.core.machine import ended_by_interrupt, prepare_jax
 from podzero.tools.commands.printing import print_json
 
 COMMANDS = {

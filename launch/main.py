@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C: 128 + SIGINT, as in shells."""
+from podzero.core.machine import INTERRUPTED, ended_by_interrupt
 
 
 def main() -> None:
@@ -25,22 +21,6 @@ def main() -> None:
         run()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-
-
-@contextmanager
-def ended_by_interrupt() -> Iterator[None]:
-    """In this context Ctrl-C ends the process at once, without cleanup: for imports.
-
-    A KeyboardInterrupt inside the import of an extension is lost or becomes another error, and jaxlib's aborts.
-    """
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def complete_process() -> None:

@@ -26,11 +26,10 @@ from podzero.config import (
 )
 from podzero.core.errors import ConfigError
 from podzero.core.importing import import_openvino, restore_path, without_current_folder
-from podzero.core.machine import keep_compiled_programs
+from podzero.core.machine import ended_by_interrupt, keep_compiled_programs
 from podzero.files.players import ENGINES, EnginePlayer, engine_program
 from podzero.files.workdir import Workdir
 from podzero.launch.directories import continuation, find_start
-from podzero.launch.main import ended_by_interrupt
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.monitoring.writers import check_packages
 from podzero.runtime.teacher import as_resumed

@@ -1,12 +1,14 @@
-"""What a process finds on its machine: JAX's platforms, the cache of compiled programs, the folders of its user."""
+"""A process on its machine: JAX's platforms, the cache of compiled programs, the folders of its user, Ctrl-C."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
+import signal
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from pathlib import Path
 
 _TPU = ("accel*", "vfio")
@@ -20,6 +22,8 @@ _MEANINGS = (
 """Variables that change what JAX's functions compute or refuse: podzero's programs are written for the defaults."""
 _CACHE_BYTES = 2**30
 """Size of the cache; JAX deletes the least recently used programs."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 + SIGINT, as in shells."""
 
 
 def prepare_jax() -> None:
@@ -69,6 +73,22 @@ def keep_compiled_programs(
     environment.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(_CACHE_BYTES))
     # By default JAX keeps only what took a second to compile, which most programs of small networks do not.
     environment.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+
+
+@contextmanager
+def ended_by_interrupt() -> Iterator[None]:
+    """In this context Ctrl-C ends the process at once, without cleanup: for imports.
+
+    A KeyboardInterrupt inside the import of an extension is lost or becomes another error, and jaxlib's aborts.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def cpu_kind(cpus: Path = Path("/proc/cpuinfo")) -> str | None:

@@ -35,7 +35,7 @@ def refuse(*_, **__):
 def test_ctrl_c_ends_an_import_that_would_swallow_it_and_is_an_exception_afterwards():
     program = """
 import signal
-from podzero.launch.main import ended_by_interrupt
+from podzero.core.machine import ended_by_interrupt
 with ended_by_interrupt():
     pass
 try:
