@@ -87,6 +87,9 @@ def make_actor(
     """The actor of an experiment.
 
     Args:
+      experiment: the run's experiment.
+      name: the actor's name.
+      seed: the actor's seed, which no other actor of the run has.
       clients: the connections of each group of games; only an actor of `server` has several groups.
       opponents: the players that have one side of some games (`local`, `int8`).
       servers: the inference servers (`server`).

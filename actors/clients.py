@@ -45,6 +45,7 @@ class ActorClients(NamedTuple):
         """Writes samples, and the same positions for reanalysis.
 
         Args:
+          samples: `[T, ...]` on every field.
           states: `[T, ...]`, the same positions; ignored without a writer for `states`.
           priorities: `[T]`, the samples' priorities in a prioritized table; 1 if None.
           stopping: while it is set, samples for which replay has no room are dropped.
@@ -82,13 +83,17 @@ class SelfPlayMetrics:
         dropped: int | None = None,
         depth: float | None = None,
     ) -> None:
-        """Adds so many `moves` in each game.
+        """Adds what a program of moves has played.
 
         Args:
+          moves: moves in each game.
           samples: samples of the games that ended, one per searched ply that no opponent played.
           plies: plies of those games after their openings.
+          games: games that ended.
           abs_root_value: mean absolute root value of the last move.
+          version: the version of the parameters that searched.
           dropped: number of legal actions that got no slot in the search; None without `search.slots`.
+          depth: mean depth of the nodes that the last search added; None with mctx's trees.
         """
         self._sums.update(moves=moves, samples=samples, plies=plies, games=games)
         if dropped is not None:

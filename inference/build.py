@@ -84,8 +84,14 @@ def make_server(
     """The inference server of an experiment on devices of this process.
 
     Args:
+      experiment: the run's experiment.
+      name: the server's name.
       host: the name or IP at which actors reach it.
+      run: the id of the run.
+      source: the published parameters.
+      report: receives metrics.
       announce: called with the server's address every few seconds.
+      devices: the devices that evaluate.
 
     Raises:
       ConfigError: the devices cannot share the batches evenly.

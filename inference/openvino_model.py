@@ -82,6 +82,7 @@ def float_model(layers: Mapping[str, Layer], batch: int, board: tuple[int, ...],
     """The network in float32, which also measures the ranges of the activations that `int8_model` quantizes.
 
     Args:
+      layers: the network's layers by name, with their parameters.
       batch: batch size, B.
       board: an observation's shape, `(H, W, P)`.
       dtype: NumPy name of the observations' dtype.

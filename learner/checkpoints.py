@@ -87,9 +87,10 @@ class LearnerCheckpoints:
         return self._last
 
     def restore(self, step_dir: Path, like: TrainState) -> TrainState:
-        """The state saved in `step_dir`, without a teacher.
+        """The saved state, without a teacher.
 
         Args:
+          step_dir: the folder of the checkpoint.
           like: the shapes and shardings of the result, as arrays or `jax.ShapeDtypeStruct`.
 
         Raises:

@@ -56,10 +56,11 @@ class HostSync(Protocol):
     """Makes all hosts of a learner execute the same commands in the same order."""
 
     def next(self, proposal: Command | None, wait_s: float) -> Command | None:
-        """The next command for all hosts, or None if there is none within `wait_s`.
+        """The next command for all hosts, or None if there is none in time.
 
         Args:
           proposal: a step if this host has a batch, else None; host 0 may also propose to save or to stop.
+          wait_s: longest wait in seconds.
 
         Raises:
           HostLost: another host is gone or has given no sign of life for too long.

@@ -63,9 +63,13 @@ class Learner:
         """Creates the train state, or restores it from a checkpoint.
 
         Args:
+          experiment: the run's experiment.
+          network: the network to train.
+          spec: the environment's specification.
           symmetries: the game's symmetries other than the identity, used if `learner.augment` is set.
           reader: reads this host's part of the batches, `[steps_per_dispatch, batch_size / hosts, ...]`.
           sink: receives the acting parameters on host 0; None on other hosts.
+          report: receives metrics.
           restore_from: the folder of a complete checkpoint.
           host_sync: the result of `join`, for several hosts; the other arguments must be equal on all of them.
           local_sink: receives the acting parameters as device arrays, on every host.

@@ -205,7 +205,11 @@ def muzero_loss(
     Each part is its value at position 0 plus its mean over the K unrolled steps; masked positions count as zero.
 
     Args:
+      network: the network, which learns a model.
       config: K, n and the weights of the parts.
+      value_weight: the weight of the value loss.
+      discount: the environment's discount for each step.
+      params: the network's parameters.
       window: `[B, ...]` on every field, with K + 1 or more observations if consistency has a weight.
       weight: `[B]`, the importance weights w, relative to the largest; 1 if None.
 

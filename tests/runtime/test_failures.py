@@ -186,13 +186,13 @@ def fail_for(seconds, supervisor, cluster, clock, names, error="a bug"):
         for name in names:
             if name in cluster.alive(name):
                 die(cluster, name, error)
-        tick(supervisor, clock, 100.0)
+        tick(supervisor, clock, 25.0)
 
 
 def restarts_in_a_day(starts):
     """Whether a worker that failed all day was started with the longest pause between most of its attempts."""
     longest_s = LIMITS.longest_pause_s
-    return DAY_S / (longest_s + 110.0) < starts < DAY_S / longest_s + 10
+    return DAY_S / (longest_s + 50.0) < starts < DAY_S / longest_s + 10
 
 
 def processes(cluster, name):
