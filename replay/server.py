@@ -308,7 +308,8 @@ def unseal(folder: Path, tables: Mapping[str, Table]) -> tuple[Path, str]:
 class CheckpointLink:
     """The folder to which Reverb writes checkpoints: a path below `/proc` that leads to wherever this process chooses.
 
-    Reverb takes this path once, when it starts, but each checkpoint is written to another folder.
+    Reverb takes this path once, when it starts, but each checkpoint is written to another folder. Unlike a link in a
+    temporary folder, it is gone with this process, however that ends.
     """
 
     def __init__(self) -> None:

@@ -2,6 +2,7 @@
 
 import sys
 from functools import partial
+from itertools import chain
 
 import cv2
 import numpy as np
@@ -47,6 +48,11 @@ def test_a_video_shows_each_frame_at_the_speed_of_the_environment_and_its_end_lo
     for picture, colour in zip(seen, [(200, 0, 0), (0, 200, 0), (0, 0, 200), *[(250, 250, 250)] * 11], strict=True):
         assert abs(middle(picture) - colour).max() < 30
     assert [path.name for path in file.parent.iterdir()] == ["one.mp4"]
+
+
+def test_episodes_follow_one_another(shown, tmp_path):
+    write_video(tmp_path / "two.mp4", chain(shown(), shown()), 10.0)
+    assert len(decoded(tmp_path / "two.mp4")[0]) == 28
 
 
 def test_a_gif_leaves_out_steps_of_a_fast_environment(shown, tmp_path):
