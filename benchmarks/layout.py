@@ -1,7 +1,8 @@
 """The size of the repository as a reader meets it: folders, files, lines, floors of imports, settings, words.
 
-    uv run --group dev python benchmarks/layout.py
+    uv run --group dev python benchmarks/layout.py [--sizes]
 
+With `--sizes` only what is read from files, without playing and training.
 Product files leave out benches, studies and tests. A room is a folder of the package, or a loose file beside them; an
 arrow leads from a room to one that it imports. Files that import each other, also for types alone, are a circle. The
 floors are the longest chain of folders of which each imports the next; folders that import each other count as one.
@@ -55,7 +56,8 @@ LIMITS = {
 
 def main() -> None:
     """Prints each measure on a line, and its limit if it has one."""
-    for what, value in (sizes() | walks()).items():
+    measures = sizes() if "--sizes" in sys.argv[1:] else sizes() | walks()
+    for what, value in measures.items():
         limit = f"{LIMITS[what]:>8,}" if what in LIMITS else ""
         print(f"{what:58} {value:>8,} {limit}".rstrip())
 

@@ -27,7 +27,7 @@ BLAME_TIMEOUT_S = 60.0
 POLL_S = 0.1
 
 
-class Restart(NamedTuple):
+class PendingRestart(NamedTuple):
     """A restart that is under way."""
 
     ready: Call
@@ -47,7 +47,7 @@ class Worker:
     """Why the worker can no longer be used; None while it can."""
     metric: str = ""
     """The metric that shows that it works (`Kind.work`)."""
-    restart: Restart | None = None
+    restart: PendingRestart | None = None
     """The restart of a worker with contents that is not built yet."""
     worked: bool = False
     """Whether it has reported any work."""
@@ -69,7 +69,7 @@ class Worker:
                 return WorkerDied(f"{self.actor.name} ended its work before the end of the run")
         return self.failure
 
-    def _check_built(self, restart: Restart) -> None:
+    def _check_built(self, restart: PendingRestart) -> None:
         if restart.ready.done:
             self.restart = None
             try:
@@ -169,7 +169,7 @@ class WorkerGroup:
     def restart(self, index: int, node: Node, **parts: Any) -> None:
         """Starts a lost worker with contents again, which must be built in time."""
         worker = self.start(index, node, **parts)
-        worker.restart = Restart(worker.actor.begin("ready"), node, time.monotonic() + BUILD_TIMEOUT_S)
+        worker.restart = PendingRestart(worker.actor.begin("ready"), node, time.monotonic() + BUILD_TIMEOUT_S)
 
     def missing(self, limit: int, may_start: Callable[[str], bool]) -> list[int]:
         """The indices, below `limit`, of the wanted workers that are not there and may start now."""
