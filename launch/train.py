@@ -27,12 +27,11 @@ from podzero.config import (
 from podzero.core.errors import ConfigError
 from podzero.core.importing import import_openvino, restore_path, without_current_folder
 from podzero.core.machine import ended_by_interrupt, keep_compiled_programs
-from podzero.files.players import ENGINES, EnginePlayer, engine_program
+from podzero.files.players import ENGINES, EnginePlayer, as_resumed, engine_program
 from podzero.files.workdir import Workdir
 from podzero.launch.directories import continuation, find_start
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.monitoring.writers import check_packages
-from podzero.runtime.teacher import as_resumed
 from podzero.tools.commands.options import Address, Env, Overrides, config_names, read_env
 from podzero.tools.commands.trust import approve_code
 

@@ -11,15 +11,15 @@ from typing import Any, Literal, NamedTuple
 from podzero.config import Experiment
 from podzero.runtime.cluster.placement import Reservation, described, host_resources
 from podzero.runtime.cluster.remote import START_TIMEOUT_S
-from podzero.runtime.processes.kinds import (
+from podzero.runtime.process import Handle, Parameters, Replay, Servers, Snapshots
+from podzero.runtime.processes import (
     ActorProcess,
     EvaluatorProcess,
     InferenceProcess,
+    LearnerProcess,
     ReanalysisProcess,
     ReplayProcess,
 )
-from podzero.runtime.processes.learner import LearnerProcess
-from podzero.runtime.processes.process import Handle, Parameters, Replay, Servers, Snapshots
 
 CPU_ONLY = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
 """Environment of the processes without accelerators, so that they leave those of their host to others."""

@@ -18,12 +18,11 @@ from podzero.runtime.checkpoints import Checkpoint
 from podzero.runtime.cluster.placement import MEMORY, Node
 from podzero.runtime.cluster.preflight import RUN_VARIABLE
 from podzero.runtime.cluster.ray_cluster import Bundle, Cluster, PlacementGroup
-from podzero.runtime.cluster.remote import STOP_TIMEOUT_S, RemoteActor
-from podzero.runtime.cluster.services import start_directory, start_param_store
+from podzero.runtime.cluster.remote import STOP_TIMEOUT_S, RemoteActor, start_directory, start_param_store
 from podzero.runtime.failures import SHARD, Failures
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport
 from podzero.runtime.nodes import RunNodes
-from podzero.runtime.processes.process import RunContext, hosted
+from podzero.runtime.process import RunContext, hosted
 from podzero.runtime.program import Kind, program, start_order
 from podzero.runtime.stopping import StopRequest
 from podzero.runtime.workers import LearnerGroup, Worker, WorkerGroup, await_end, last_reports

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
-import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,11 +12,11 @@ from typing import NamedTuple
 
 from podzero.config import ChanceGameConfig, Experiment, GameConfig, Layers, OwnGameConfig
 from podzero.core.errors import ConfigError
+from podzero.files.players import keep_teacher
 from podzero.files.workdir import Workdir
 from podzero.runtime.cluster.preflight import RUN_VARIABLE
 from podzero.runtime.cluster.ray_cluster import connect
 from podzero.runtime.cluster.remote import current_node_id
-from podzero.runtime.cluster.services import lock_run
 from podzero.runtime.failures import first_start
 from podzero.runtime.monitoring.log_file import log_to_file
 from podzero.runtime.monitoring.view import TerminalView
@@ -30,7 +28,6 @@ from podzero.runtime.saving import Saver
 from podzero.runtime.start import start_workers
 from podzero.runtime.stopping import StopSignals
 from podzero.runtime.supervisor import Supervisor
-from podzero.runtime.teacher import keep_teacher
 
 log = logging.getLogger(__name__)
 
@@ -92,11 +89,8 @@ def train(
                     stack.callback(writer.close)
                 cpus = sum(kind.count * kind.cpus for kind in program(experiment))
                 extras = environment_extras(experiment)
-                cluster = stack.enter_context(connect(address, cpus, f"podzero:{workdir.root}", extras, packages))
+                cluster = stack.enter_context(connect(address, cpus, extras, packages))
                 log.info("Ray has started; replay, learner and actors are started and build their programs")
-                if address is not None:  # no other run joins a cluster that was started here
-                    run_lock = lock_run(f"process {os.getpid()} at {socket.gethostname()} trains {workdir.root}")
-                    stack.callback(lambda: run_lock)  # the lock lasts as long as its handle
                 keep_teacher(experiment, workdir)
                 experiment = workdir.keep_code(experiment)
                 home = current_node_id()

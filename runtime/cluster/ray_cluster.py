@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import tempfile
 from collections import deque
@@ -229,7 +228,6 @@ class CapacityRequest:
 def connect(
     address: str | None,
     cpus: float,
-    namespace: str | None = None,
     install_extras: Sequence[str] | None = None,
     packages: Sequence[str] = (),
 ) -> Iterator[Cluster]:
@@ -242,7 +240,6 @@ def connect(
       address: `host:port` of a running cluster's head; `auto` for the one that `ray start` started last on this
         machine; or None.
       cpus: the least CPUs of a cluster started here; if the machine has fewer, processes share them.
-      namespace: Ray's namespace, which separates the actor names of runs; by default one of this process.
       install_extras: copies this checkout to the nodes of a joined cluster and installs the environment of its lock
         file there, with these optional dependencies; by default the nodes must have the environment already.
       packages: requirements to install there too.
@@ -260,7 +257,7 @@ def connect(
             if install_extras is not None:
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="podzero-"))
                 environment = pack_environment(Path(podzero.__file__).parent, install_extras, Path(folder), packages)
-        stack.enter_context(_session(address, namespace or f"podzero-{os.getpid()}", environment))
+        stack.enter_context(_session(address, environment))
         cluster = Cluster(address, joined)
         if environment is not None:
             cluster.install_environment(environment)
@@ -268,7 +265,7 @@ def connect(
 
 
 @contextmanager
-def _session(address: str, namespace: str, environment: EnvironmentSpec | None) -> Iterator[None]:
+def _session(address: str, environment: EnvironmentSpec | None) -> Iterator[None]:
     import ray
     from ray._private import ray_constants  # the variable of this name is read only once, when Ray is first imported
 
@@ -289,7 +286,6 @@ def _session(address: str, namespace: str, environment: EnvironmentSpec | None) 
                     address=address,
                     configure_logging=False,
                     log_to_driver=False,
-                    namespace=namespace,
                     job_config=job,
                     runtime_env=settings,
                 )

@@ -9,14 +9,14 @@ from podzero.core.errors import ClusterError
 from podzero.files.storage import LEARNER_FOLDER, LEARNER_MANIFEST, SHARD_MANIFEST
 from podzero.runtime.cluster.placement import Node
 from podzero.runtime.cluster.preflight import PreflightCheck, versions
-from podzero.runtime.processes.kinds import (
+from podzero.runtime.processes import (
     ActorProcess,
     EvaluatorProcess,
     InferenceProcess,
+    LearnerProcess,
     ReanalysisProcess,
     ReplayProcess,
 )
-from podzero.runtime.processes.learner import LearnerProcess
 from podzero.runtime.program import program
 from podzero.runtime.workers import LearnerGroup
 

@@ -8,11 +8,11 @@ import pytest
 from podzero.config import environments, load
 from podzero.core.errors import ConfigError
 from podzero.evaluation.solvers import make_solver
+from podzero.files.players import keep_teacher
 from podzero.files.storage import sealed
 from podzero.files.workdir import Workdir, WorkdirError, step_folder
 from podzero.launch import train
 from podzero.launch.train import check_startable
-from podzero.runtime.teacher import keep_teacher
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from fake_cluster import PENDING, FakeRemoteActor, cpu_node
 
 from podzero.core.errors import ClusterError
 from podzero.runtime.cluster.remote import START_TIMEOUT_S
-from podzero.runtime.processes.process import NoAccelerator, own_devices
+from podzero.runtime.process import NoAccelerator, own_devices
 from podzero.runtime.workers import RunFailed
 
 DEVICE = {"inference": "device", "resources": {"TPU": 4}}

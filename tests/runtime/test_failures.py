@@ -13,7 +13,7 @@ from podzero.core.errors import ConfigError
 from podzero.runtime.cluster.remote import NodeLost, WorkerDied
 from podzero.runtime.failures import LIMITS, FailureBudget, RestartLimits
 from podzero.runtime.monitoring.reports import MetricsReport
-from podzero.runtime.processes.kinds import ActorProcess, ReplayProcess
+from podzero.runtime.processes import ActorProcess, ReplayProcess
 from podzero.runtime.workers import RunFailed
 
 CONFIG = RestartLimits(

@@ -10,8 +10,8 @@ import pytest
 
 from podzero.config import load
 from podzero.files.workdir import Workdir
-from podzero.runtime.processes.kinds import EvaluatorProcess
-from podzero.runtime.processes.process import Replay, RunContext
+from podzero.runtime.process import Replay, RunContext
+from podzero.runtime.processes import EvaluatorProcess
 from podzero.runtime.program import figure, program, reserved_cpus, start_order
 
 SETTINGS = [

@@ -25,8 +25,7 @@ from podzero.runtime.cluster.remote import NodeLost, WorkerDied
 from podzero.runtime.failures import LearnerFailures, RestartLimits, first_start
 from podzero.runtime.monitoring.reports import MetricsReport
 from podzero.runtime.nodes import NodesAbsent
-from podzero.runtime.processes.kinds import EvaluatorProcess
-from podzero.runtime.processes.learner import LearnerProcess
+from podzero.runtime.processes import EvaluatorProcess, LearnerProcess
 from podzero.runtime.run import STOPPED, Run
 from podzero.runtime.saving import Saver
 from podzero.runtime.start import LastCheckpointFailed

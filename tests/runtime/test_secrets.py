@@ -8,7 +8,7 @@ import pytest
 from podzero.config import load
 from podzero.core.errors import ConfigError
 from podzero.files.workdir import Workdir
-from podzero.runtime.processes.process import Process, RunContext, hosted
+from podzero.runtime.process import Process, RunContext, hosted
 from podzero.runtime.train import read_secrets
 
 VALUE = "s3cret-value"

@@ -10,11 +10,10 @@ import pytest
 from podzero.config import load
 from podzero.core.errors import ConfigError
 from podzero.envs import make_env
-from podzero.files.players import zoo_workdir
+from podzero.files.players import keep_teacher, with_own_teacher, zoo_workdir
 from podzero.files.workdir import Workdir, WorkdirError
 from podzero.learner.trained_agents import read_teacher
 from podzero.runtime.checkpoints import checkpoints
-from podzero.runtime.teacher import keep_teacher, with_own_teacher
 from podzero.runtime.train import train
 
 

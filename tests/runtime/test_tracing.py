@@ -11,7 +11,7 @@ from fake_cluster import PENDING, FakeRemoteActor
 from podzero.files.workdir import Workdir
 from podzero.runtime import tracing
 from podzero.runtime.cluster.remote import WorkerDied
-from podzero.runtime.processes.process import Host, Process, RunContext
+from podzero.runtime.process import Host, Process, RunContext
 from podzero.runtime.tracing import NotTraced, Tracer, request_trace
 
 

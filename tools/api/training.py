@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from podzero.config import Experiment
 from podzero.files.workdir import Workdir
 from podzero.launch.directories import find_start
-from podzero.runtime.driver_process import STOP_LIMIT_S, DriverProcess
 from podzero.runtime.monitoring.log_file import read_log
 from podzero.runtime.monitoring.status import RunStatus, read_status
-from podzero.runtime.stopping import stop_run
+from podzero.runtime.stopping import STOP_LIMIT_S, DriverProcess, stop_run
 from podzero.tools.report.history import parse_line
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from podzero.config import Experiment
 from podzero.core.errors import ConfigError
 from podzero.core.importing import import_extra
 from podzero.core.machine import keep_compiled_programs
+from podzero.files.players import as_resumed
 from podzero.runtime.stopping import StopSignals
-from podzero.runtime.teacher import as_resumed
 from podzero.tools.commands.options import RUNS, Address, Config, Env, Json, read_env
 from podzero.tools.commands.printing import print_json, print_tables
 from podzero.tools.commands.trust import approve_code

@@ -9,7 +9,7 @@ import pytest
 
 from podzero.core.errors import ClusterError
 from podzero.runtime.cluster.ray_cluster import connect, resource_options
-from podzero.runtime.cluster.services import start_param_store
+from podzero.runtime.cluster.remote import current_node_id, start_param_store
 
 
 @pytest.fixture
@@ -167,3 +167,14 @@ def test_a_node_that_joined_serves_a_request_until_it_is_known(cluster):
     cluster.request_capacity([3.0], both)
     await_value([3.0], requests)
     cluster.request_capacity([], both)
+
+
+def test_a_cluster_without_a_token_is_used_after_one_of_this_machine_that_has_one(shared_cluster):
+    """Otherwise this process would ask the other cluster's processes for the token, and lose its actors."""
+    import ray
+
+    with connect(None, cpus=1):
+        pass
+    with connect(shared_cluster.address, 0):
+        store = start_param_store(current_node_id())
+        assert ray.get(store.newer_than.remote(-1, 0.0), timeout=120) is None
