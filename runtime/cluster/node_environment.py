@@ -21,13 +21,13 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from podzero.core.errors import ClusterError, ConfigError, described
-from podzero.runtime.cluster.remote import Call, RemoteActor
+from podzero.core.errors import ClusterError, ConfigError
+from podzero.runtime.cluster.remote import Call, NodeCalls, RemoteActor
 
 if TYPE_CHECKING:
     from podzero.runtime.cluster.placement import Node
@@ -49,8 +49,6 @@ INSTALL_TIMEOUT_S = 1800.0
 """Longest time for uv, which may have to download all packages."""
 ANSWER_TIMEOUT_S = 180.0
 """Additional time for the installing process to start and answer."""
-RETRY_S = 60.0
-"""Pause before the next attempt on a node that joined later."""
 MAX_ERROR_CHARS = 2_000
 """How much of uv's error is reported."""
 
@@ -85,38 +83,33 @@ class EnvironmentInstaller:
     def __init__(self, name: str) -> None:
         del name
 
-    def install(self, environment: str, python: str, extras: Sequence[str], packages: Sequence[str] = ()) -> str:
-        """Installs the environment, or completes one that was interrupted; returns the error, empty on success.
+    def install(self, spec: EnvironmentSpec) -> None:
+        """Installs the environment, or completes one that was interrupted; uv downloads a missing Python.
 
-        Args:
-          environment: the name of its folder.
-          python: the version of Python, which uv downloads if it is missing.
-          extras: optional dependencies.
-          packages: requirements beside those of the lock file.
+        Raises:
+          ClusterError: uv is missing, or cannot install the environment in time.
         """
         uv = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
         if uv is None:
-            return (
+            raise ClusterError(
                 "cluster.install_environment needs uv on every node: install it there (`pip install uv`, or `pipx "
                 "install uv` where Python belongs to the system), on Ray's PATH"
             )
         own = Path(sys.base_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
-        if platform.python_version() == python and own.exists():  # Ray requires the driver's version anyway
-            python = str(own)
-        command = [uv, "sync", "--locked", "--no-dev", "--no-install-project", "--no-progress", "--python", python]
-        command += [f"--extra={extra}" for extra in extras]
-        folder = Path.home() / ENVIRONMENTS / environment
-        end = time.monotonic() + INSTALL_TIMEOUT_S
-        if not packages:
-            return _run_uv(command, folder, end, "the environment")
+        # Ray requires the driver's version anyway.
+        python = str(own) if platform.python_version() == spec.python and own.exists() else spec.python
+        folder, end = Path.home() / ENVIRONMENTS / spec.environment, time.monotonic() + INSTALL_TIMEOUT_S
+        sync = [uv, "sync", "--locked", "--no-dev", "--no-install-project", "--no-progress", "--python", python]
         # Otherwise `uv sync` would remove the packages, which another run may be using.
-        error = _run_uv([*command, "--inexact"], folder, end, "the environment")
-        command = [uv, "pip", "install", "--no-progress", "--python", str(folder / "bin" / "python"), *packages]
-        return error or _run_uv(command, folder, end, f"--with {' --with '.join(packages)}")
+        inexact = ["--inexact"] if spec.packages else []
+        _run_uv([*sync, *(f"--extra={extra}" for extra in spec.extras), *inexact], folder, end, "the environment")
+        if spec.packages:
+            install = [uv, "pip", "install", "--no-progress", "--python", str(folder / "bin" / "python")]
+            _run_uv([*install, *spec.packages], folder, end, f"--with {' --with '.join(spec.packages)}")
 
 
-def _run_uv(command: Sequence[str], folder: Path, end: float, what: str) -> str:
-    """Runs uv for the environment in `folder` until the monotonic time `end`; returns the error, empty on success."""
+def _run_uv(command: Sequence[str], folder: Path, end: float, what: str) -> None:
+    """Runs uv for the environment in `folder` until the monotonic time `end`."""
     try:
         done = subprocess.run(
             command,
@@ -128,9 +121,9 @@ def _run_uv(command: Sequence[str], folder: Path, end: float, what: str) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"uv did not install {what} within {INSTALL_TIMEOUT_S:.0f} s"
-    error = done.stderr.strip()[-MAX_ERROR_CHARS:]
-    return f"uv cannot install {what}: {error}" if done.returncode else ""
+        raise ClusterError(f"uv did not install {what} within {INSTALL_TIMEOUT_S:.0f} s") from None
+    if done.returncode:
+        raise ClusterError(f"uv cannot install {what}: {done.stderr.strip()[-MAX_ERROR_CHARS:]}")
 
 
 def pack_environment(
@@ -183,66 +176,13 @@ def code_files(package: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in names if any(fnmatch(name, pattern) for pattern in CODE_PATTERNS))
 
 
-class NodeEnvironments:
-    """The environments on a cluster's nodes.
+def installations(spawn: Callable[..., RemoteActor], spec: EnvironmentSpec) -> NodeCalls:
+    """The installations of an environment on nodes, by processes that `spawn` starts as `Cluster.spawn` does."""
 
-    Args:
-      spawn: starts a process on a node, as `Cluster.spawn` does.
-      spec: the environment that each node needs.
-    """
-
-    def __init__(self, spawn: Callable[..., RemoteActor], spec: EnvironmentSpec) -> None:
-        self._spawn = spawn
-        self._spec = spec
-        self._ready: set[str] = set()
-        self._pending: dict[str, tuple[RemoteActor, Call]] = {}
-        self._retry_at: dict[str, float] = {}
-
-    def install(self, nodes: Sequence[Node]) -> None:
-        """Installs the environment on all of `nodes` in parallel and waits for the end.
-
-        Raises:
-          ClusterError: an installation failed; the message names each such node and its error.
-        """
-        for node in nodes:
-            self._begin(node)
-        failures = [f"{node}: {error}" for node in nodes if (error := self._finish(node))]
-        if failures:
-            raise ClusterError("\n  ".join(["cannot install the environment on these nodes:", *failures]))
-
-    def ready_nodes(self, nodes: Iterable[Node]) -> list[Node]:
-        """The nodes that have the environment; starts its installation on the others and never waits."""
-        for node in nodes:
-            if node.id in self._pending:
-                if self._pending[node.id][1].done and (error := self._finish(node)):
-                    self._retry_at[node.id] = time.monotonic() + RETRY_S
-                    log.warning("%s is not used yet, another attempt follows in %.0f s: %s", node, RETRY_S, error)
-            elif node.id not in self._ready and time.monotonic() >= self._retry_at.get(node.id, 0.0):
-                self._begin(node)
-        return [node for node in nodes if node.id in self._ready]
-
-    def _begin(self, node: Node) -> None:
+    def begin(node: Node) -> tuple[RemoteActor, Call]:
         log.info("installing the environment of the lock file on %s", node)
-        installer = self._spawn(
-            EnvironmentInstaller,
-            f"environment installer on {node}",
-            cpus=0,
-            environment={},
-            node=node,
-            use_node_python=True,
-        )
-        spec = self._spec
-        call = installer.begin("install", spec.environment, spec.python, spec.extras, spec.packages)
-        self._pending[node.id] = installer, call
+        name, where = f"environment installer on {node}", {"node": node, "use_node_python": True}
+        installer = spawn(EnvironmentInstaller, name, cpus=0, environment={}, **where)
+        return installer, installer.begin("install", spec)
 
-    def _finish(self, node: Node) -> str:
-        """Takes the result of a node's installation; returns its error, empty on success."""
-        installer, call = self._pending.pop(node.id)
-        try:
-            error = str(call.result(INSTALL_TIMEOUT_S + ANSWER_TIMEOUT_S))
-        except Exception as failure:  # a node's own Python may lack anything
-            error = f"the installing process failed: {described(failure)}"
-        installer.kill()
-        if not error:
-            self._ready.add(node.id)
-        return error
+    return NodeCalls(begin, INSTALL_TIMEOUT_S + ANSWER_TIMEOUT_S, "the installation of the environment")

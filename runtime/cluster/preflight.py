@@ -18,7 +18,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 
@@ -26,7 +26,7 @@ import podzero
 from podzero.core.errors import ClusterError
 from podzero.runtime.cluster.node_environment import code_files
 from podzero.runtime.cluster.placement import Node
-from podzero.runtime.cluster.remote import Call, RemoteActor, WorkerDied
+from podzero.runtime.cluster.remote import Call, NodeCalls, RemoteActor
 
 log = logging.getLogger(__name__)
 
@@ -41,9 +41,6 @@ INSTALL_ADVICE = "; install the same lock file there (`uv sync --locked --inexac
 _MISSING = "missing"
 CHECK_TIMEOUT_S = 120.0
 """Longest time for a check: a node may load its first process from a cold disk."""
-FIRST_RETRY_S = 15.0
-"""Pause after the first check of a node that failed; each further failure doubles it."""
-LONGEST_RETRY_S = 300.0
 RUN_VARIABLE = "PODZERO_RUN"
 """The environment variable with the run's id, set for all of its processes."""
 CHIP_FILES = ("accel*", "vfio/[0-9]*")
@@ -75,26 +72,6 @@ class PreflightCheck:
         return end_stale_processes(run)
 
 
-class _Pending(NamedTuple):
-    """A check that has not answered yet."""
-
-    node: Node
-    check: RemoteActor
-    answer: Call
-    deadline: float
-    """On the monotonic clock."""
-
-
-class _Failed(NamedTuple):
-    """The last of a node's failed checks in a row."""
-
-    error: str
-    pause_s: float
-    """Seconds from then until the next check."""
-    retry_at: float
-    """Monotonic time of the next check."""
-
-
 class Preflight:
     """Checks nodes before they are used, and remembers the results.
 
@@ -105,58 +82,26 @@ class Preflight:
     def __init__(self, cluster: Any, environment: Mapping[str, str]) -> None:
         self._cluster = cluster
         self._environment = environment
+        self._checks = NodeCalls(self._begin, CHECK_TIMEOUT_S, "its check")
         self._differences: dict[str, str] = {}
         """How the versions of each node differ, by node id; empty for a node that can be used."""
-        self._failed: dict[str, _Failed] = {}
-        self._pending: dict[str, _Pending] = {}
 
     def usable_nodes(self, nodes: Sequence[Node], wait: bool) -> list[Node]:
         """Those of the living nodes with the driver's versions; checks new ones, and logs why a node is not used.
 
         Waits for each node's first check if asked to; otherwise a node is left out until it has answered.
         """
-        for node in nodes:
-            failed = self._failed.get(node.id)
-            begun = node.id in self._differences or node.id in self._pending
-            if not begun and (failed is None or time.monotonic() >= failed.retry_at):
-                check = self.start_check(node)
-                deadline = time.monotonic() + CHECK_TIMEOUT_S
-                self._pending[node.id] = _Pending(node, check, check.begin("versions"), deadline)
-        for pending in list(self._pending.values()):
-            first = pending.node.id not in self._failed
-            if (wait and first) or pending.answer.done or time.monotonic() >= pending.deadline:
-                self._finish(pending)
-        return [node for node in nodes if self._differences.get(node.id) == ""]
-
-    def _finish(self, pending: _Pending) -> None:
-        """Takes the result of a check."""
-        node = pending.node
-        del self._pending[node.id]
-        try:
-            theirs = pending.answer.result(max(0.0, pending.deadline - time.monotonic()))
-        except Exception as failure:  # a process with other versions may fail in any way
-            known = isinstance(failure, (ClusterError, WorkerDied))  # their messages suffice without the type
-            error = f"its check failed: {failure if known else repr(failure)}"
-            earlier = self._failed.get(node.id)
-            pause_s = min(2 * earlier.pause_s, LONGEST_RETRY_S) if earlier else FIRST_RETRY_S
-            self._failed[node.id] = _Failed(error, pause_s, time.monotonic() + pause_s)
-            log.warning("%s is not used yet: %s; the check is repeated in %.0f s", node, error, pause_s)
-        else:
-            self._failed.pop(node.id, None)
-            self._differences[node.id] = found = "; ".join(differences(versions(), theirs))
+        for node in self._checks.update(nodes, wait):
+            found = self._differences[node.id] = "; ".join(differences(versions(), self._checks.answers[node.id]))
             if found:
                 log.warning("%s is refused: %s%s", node, found, INSTALL_ADVICE)
-        pending.check.kill()
+        return [node for node in nodes if self._differences.get(node.id) == ""]
 
     def refusals(self, nodes: Iterable[Node]) -> list[str]:
         """Why some of `nodes` cannot be used."""
-        found = []
-        for node in nodes:
-            if differing := self._differences.get(node.id):
-                found.append(f"{node}: {differing}{INSTALL_ADVICE}")
-            elif node.id in self._failed:
-                found.append(f"{node}: {self._failed[node.id].error}; the check is repeated")
-        return found
+        why = {name: f"{found}{INSTALL_ADVICE}" for name, found in self._differences.items() if found}
+        why |= {name: f"{error}; the check is repeated" for name, error in self._checks.errors.items()}
+        return [f"{node}: {why[node.id]}" for node in nodes if node.id in why]
 
     @property
     def checked(self) -> frozenset[str]:
@@ -169,6 +114,10 @@ class Preflight:
             PreflightCheck, f"preflight check on {node}", cpus=0, environment=self._environment, node=node
         )
         return check
+
+    def _begin(self, node: Node) -> tuple[RemoteActor, Call]:
+        check = self.start_check(node)
+        return check, check.begin("versions")
 
 
 @cache

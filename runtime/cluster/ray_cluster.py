@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import podzero
 from podzero.core.errors import ClusterError, ConfigError
-from podzero.runtime.cluster.node_environment import NODE_PYTHON, EnvironmentSpec, NodeEnvironments, pack_environment
+from podzero.runtime.cluster.node_environment import NODE_PYTHON, EnvironmentSpec, installations, pack_environment
 from podzero.runtime.cluster.placement import MEMORY, Node, described
 from podzero.runtime.cluster.ray_start import (
     deferred_signals,
@@ -21,7 +21,7 @@ from podzero.runtime.cluster.ray_start import (
     restore_handlers,
     separate_signals,
 )
-from podzero.runtime.cluster.remote import RemoteActor, node_affinity
+from podzero.runtime.cluster.remote import NodeCalls, RemoteActor, node_affinity
 
 THREADS = 4
 """Most methods of a process that run at the same time."""
@@ -58,7 +58,7 @@ class Cluster:
         self.address = address
         self.joined = joined
         """Whether it was already running, on nodes that may differ from this one and be shared with others."""
-        self._environments: NodeEnvironments | None = None
+        self._installations: NodeCalls | None = None
         self._request = CapacityRequest()
         self._reserved_cpus: dict[str, float] = {}
         """The CPUs of each actor started here that is not in a bundle, by actor id."""
@@ -103,9 +103,11 @@ class Cluster:
 
     def install_environment(self, environment: EnvironmentSpec) -> None:
         """Installs the environment on all nodes; `nodes` omits nodes that join later until they have it."""
-        environments = NodeEnvironments(self.spawn, environment)
-        environments.install(self.nodes())
-        self._environments = environments
+        found, calls = self.nodes(), installations(self.spawn, environment)
+        calls.update(found, wait=True)
+        if failures := [f"{node}: {calls.errors[node.id]}" for node in found if node.id in calls.errors]:
+            raise ClusterError("\n  ".join(["cannot install the environment on these nodes:", *failures]))
+        self._installations = calls
 
     def nodes(self) -> list[Node]:
         """The living nodes."""
@@ -129,7 +131,10 @@ class Cluster:
             )
             for node in alive
         ]
-        return self._environments.ready_nodes(nodes) if self._environments else nodes
+        if self._installations is None:
+            return nodes
+        self._installations.update(nodes, wait=False)
+        return [node for node in nodes if node.id in self._installations.answers]
 
     def reserve(self, nodes: Sequence[Node], resources: Mapping[str, float], timeout_s: float) -> PlacementGroup:
         """Reserves `resources` on each of `nodes`, or on none of them."""

@@ -11,13 +11,16 @@ import asyncio
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from podzero.core.errors import TRY_AGAIN, ClusterError, PodzeroError
+from podzero.core.errors import TRY_AGAIN, ClusterError, PodzeroError, described
 
 if TYPE_CHECKING:
     from ray.exceptions import RayError
+
+    from podzero.runtime.cluster.placement import Node
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +40,9 @@ ANSWER_TIMEOUT_S = 20.0
 """Longest wait for the directory's answer: Ray may be restarting it."""
 MAX_READERS = 100_000
 """Most requests to the parameter store that wait at the same time."""
+FIRST_RETRY_S = 15.0
+"""Pause after the first call of a node that failed; each further failure doubles it."""
+LONGEST_RETRY_S = 300.0
 
 
 class WorkerDied(PodzeroError, RuntimeError):
@@ -146,6 +152,59 @@ class Call:
             raise cause from error
         except RayError as error:
             raise self._actor.diagnose(self._method, error) from error
+
+
+class NodeCalls:
+    """A call that each node must answer before it is used; where it fails, it is repeated after a pause.
+
+    Args:
+      begin: starts a process on a node, and the call of its method.
+      limit_s: longest time for the answer.
+      what: what the process does, for messages.
+    """
+
+    def __init__(self, begin: Callable[[Node], tuple[RemoteActor, Call]], limit_s: float, what: str) -> None:
+        self.answers: dict[str, Any] = {}
+        """The answers, by node id."""
+        self.errors: dict[str, str] = {}
+        """Why the last call failed, by the ids of the nodes that have not answered any."""
+        self._begin = begin
+        self._limit_s = limit_s
+        self._what = what
+        self._pending: dict[str, tuple[Node, RemoteActor, Call, float]] = {}
+        """The calls without an answer yet, with their deadlines on the monotonic clock."""
+        self._failures: Counter[str] = Counter()
+        self._retry_at: dict[str, float] = {}
+
+    def update(self, nodes: Sequence[Node], wait: bool) -> list[Node]:
+        """Begins the calls that are due, and returns the nodes that have answered since the last update.
+
+        If asked to, waits for the first call of each node.
+        """
+        for node in nodes:
+            begun = node.id in self.answers or node.id in self._pending
+            if not begun and time.monotonic() >= self._retry_at.get(node.id, 0.0):
+                self._pending[node.id] = (node, *self._begin(node), time.monotonic() + self._limit_s)
+        ended = []
+        for node, process, call, deadline in list(self._pending.values()):
+            left_s = deadline - time.monotonic()
+            if (wait and node.id not in self.errors) or call.done or left_s <= 0:
+                del self._pending[node.id]
+                try:
+                    self.answers[node.id] = call.result(max(0.0, left_s))
+                    self.errors.pop(node.id, None)
+                    ended.append(node)
+                except Exception as failure:  # a process with another Python or other packages may fail in any way
+                    self._record(node, failure)
+                process.kill()
+        return ended
+
+    def _record(self, node: Node, failure: Exception) -> None:
+        error = self.errors[node.id] = f"{self._what} failed: {described(failure)}"
+        self._failures[node.id] += 1
+        pause_s = min(FIRST_RETRY_S * 2.0 ** (self._failures[node.id] - 1), LONGEST_RETRY_S)
+        self._retry_at[node.id] = time.monotonic() + pause_s
+        log.warning("%s is not used yet: %s; the next attempt follows in %.0f s", node, error, pause_s)
 
 
 def node_affinity(node: str) -> Any:

@@ -13,21 +13,22 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from fake_cluster import PENDING, FakeRemoteActor
 
 import podzero
 from podzero.config import load
 from podzero.core.errors import ClusterError, ConfigError
-from podzero.runtime.cluster import node_environment
+from podzero.runtime.cluster import node_environment, remote
 from podzero.runtime.cluster.node_environment import (
     EnvironmentInstaller,
     EnvironmentSpec,
-    NodeEnvironments,
     archived_files,
+    installations,
     pack_environment,
 )
 from podzero.runtime.cluster.placement import Node
 from podzero.runtime.cluster.preflight import PreflightCheck, differences, versions
-from podzero.runtime.cluster.ray_cluster import connect
+from podzero.runtime.cluster.ray_cluster import Cluster, connect
 from podzero.runtime.train import environment_extras, train
 
 PACKAGE = Path(podzero.__file__).parent
@@ -153,7 +154,7 @@ def fake_uv(tmp_path, monkeypatch):
 
 def test_uv_installs_exactly_the_locked_environment_in_its_folder(fake_uv, tmp_path):
     fake_uv('echo "$UV_PROJECT_ENVIRONMENT $@" > "$HOME/command"')
-    assert EnvironmentInstaller("installer").install("0123", "3.11.7", ("tpu",)) == ""
+    EnvironmentInstaller("installer").install(SPEC._replace(extras=("tpu",), packages=()))
     folder, *words = (tmp_path / "command").read_text().split()
     assert folder == str(tmp_path / ".cache/podzero/environments/0123")
     assert SPEC.runtime_env["py_executable"] == folder.replace(str(tmp_path), "~") + "/bin/python"
@@ -162,18 +163,22 @@ def test_uv_installs_exactly_the_locked_environment_in_its_folder(fake_uv, tmp_p
     assert words[words.index("--python") + 1] == "3.11.7"
 
 
-def test_the_installer_returns_the_error_of_uv(fake_uv, monkeypatch):
-    assert "needs uv on every node" in EnvironmentInstaller("installer").install("0123", "3.11.7", ())
+def test_the_installer_raises_the_error_of_uv(fake_uv, monkeypatch):
+    installer = EnvironmentInstaller("installer")
+    with pytest.raises(ClusterError, match="needs uv on every node"):
+        installer.install(SPEC)
     fake_uv("echo 'the lock file is out of date' >&2; exit 1")
-    assert "the lock file is out of date" in EnvironmentInstaller("installer").install("0123", "3.11.7", ())
+    with pytest.raises(ClusterError, match="the lock file is out of date"):
+        installer.install(SPEC)
     fake_uv("exec sleep 60")
     monkeypatch.setattr(node_environment, "INSTALL_TIMEOUT_S", 0.2)
-    assert "within 0 s" in EnvironmentInstaller("installer").install("0123", "3.11.7", ())
+    with pytest.raises(ClusterError, match="within 0 s"):
+        installer.install(SPEC)
 
 
 def test_packages_of_ones_own_come_after_those_of_the_lock_file_and_stay_when_it_is_repeated(fake_uv, tmp_path):
     fake_uv('echo "$@" >> "$HOME/commands"')
-    assert EnvironmentInstaller("installer").install("0123", "3.11.7", (), ("a==1", "b[x]==2")) == ""
+    EnvironmentInstaller("installer").install(SPEC._replace(packages=("a==1", "b[x]==2")))
     sync, install = (words.split() for words in (tmp_path / "commands").read_text().splitlines())
     assert sync[0] == "sync"
     assert "--inexact" in sync
@@ -185,45 +190,22 @@ def test_packages_of_ones_own_come_after_those_of_the_lock_file_and_stay_when_it
 @pytest.mark.parametrize(("failing", "message"), [("sync", "the environment: no"), ("pip", "--with a==1: no")])
 def test_the_installer_says_what_uv_could_not_install(fake_uv, failing, message):
     fake_uv(f"[ $1 = {failing} ] || exit 0; echo 'no network' >&2; exit 1")
-    assert message in EnvironmentInstaller("installer").install("0123", "3.11.7", (), ("a==1",))
+    with pytest.raises(ClusterError, match=message):
+        EnvironmentInstaller("installer").install(SPEC)
 
 
 class FakeInstallers:
-    """Starts installers whose answers are given by node id; None means that the answer is pending."""
+    """Starts installers that end as given by node id: by an error, without one, or, if PENDING, not yet."""
 
-    def __init__(self, **answers):
-        self.answers = answers
+    def __init__(self, **ends):
+        self.ends = ends
         self.started = []
-        self.killed = []
 
     def spawn(self, process, name, *, node, use_node_python, **options):
         assert process is EnvironmentInstaller
         assert use_node_python
-        self.started.append(node.id)
-        return _FakeInstaller(self, node.id)
-
-
-class _FakeInstaller:
-    def __init__(self, installers, node):
-        self._installers, self._node = installers, node
-
-    def begin(self, method, *args):
-        assert (method, *args) == ("install", "0123", "3.11.7", (), ("a==1",))
-        return self
-
-    @property
-    def done(self):
-        return self._installers.answers[self._node] is not None
-
-    def result(self, timeout_s):
-        assert timeout_s > node_environment.INSTALL_TIMEOUT_S
-        answer = self._installers.answers[self._node]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def kill(self):
-        self._installers.killed.append(self._node)
+        self.started.append(FakeRemoteActor(node.id, install=self.ends[node.id]))
+        return self.started[-1]
 
 
 def node(name):
@@ -231,43 +213,47 @@ def node(name):
 
 
 def test_the_environment_is_installed_on_all_nodes_once_and_the_installers_end():
-    installers = FakeInstallers(a="", b="")
-    environments = NodeEnvironments(installers.spawn, SPEC)
-    environments.install([node("a"), node("b")])
-    assert installers.started == installers.killed == ["a", "b"]
-    assert [found.id for found in environments.ready_nodes([node("a"), node("b")])] == ["a", "b"]
-    assert installers.started == ["a", "b"]
+    installers = FakeInstallers(a=None, b=None)
+    environments = installations(installers.spawn, SPEC)
+    assert environments.update([node("a"), node("b")], wait=True) == [node("a"), node("b")]
+    assert environments.update([node("a"), node("b")], wait=False) == []
+    assert [(one.name, one.killed, one.last("install").args) for one in installers.started] == [
+        ("a", True, (SPEC,)), ("b", True, (SPEC,)),
+    ]  # fmt: skip
 
 
-def test_all_nodes_without_the_environment_are_named_with_their_errors():
-    installers = FakeInstallers(a="uv is missing", b="", c=ClusterError("waited 1800 s"))
-    with pytest.raises(ClusterError, match=r"uv is missing\n.*1800 s"):
-        NodeEnvironments(installers.spawn, SPEC).install([node("a"), node("b"), node("c")])
-    assert installers.killed == ["a", "b", "c"]
+def test_all_nodes_without_the_environment_are_named_with_their_errors(monkeypatch):
+    nodes = [node("a"), node("b"), node("c")]
+    installers = FakeInstallers(a=ClusterError("uv is missing"), b=None, c=PENDING)
+    cluster = Cluster("here", joined=True)
+    monkeypatch.setattr(cluster, "spawn", installers.spawn)
+    monkeypatch.setattr(cluster, "nodes", lambda: nodes)
+    with pytest.raises(ClusterError, match=r"node a .*: uv is missing\n.*node c .*: waited \d+ s"):
+        cluster.install_environment(SPEC)
+    assert all(installer.killed for installer in installers.started)
 
 
 def test_a_node_that_joins_later_is_not_waited_for():
-    installers = FakeInstallers(a=None)
-    environments = NodeEnvironments(installers.spawn, SPEC)
-    assert environments.ready_nodes([node("a")]) == []
-    assert environments.ready_nodes([node("a")]) == []
-    installers.answers["a"] = ""
-    assert environments.ready_nodes([node("a")]) == [node("a")]
-    assert installers.started == installers.killed == ["a"]
+    installers = FakeInstallers(a=PENDING)
+    environments = installations(installers.spawn, SPEC)
+    assert environments.update([node("a")], wait=False) == []
+    assert environments.update([node("a")], wait=False) == []
+    installers.started[0].last("install").end(None)
+    assert environments.update([node("a")], wait=False) == [node("a")]
+    assert [installer.killed for installer in installers.started] == [True]
 
 
 def test_a_failed_installation_on_a_late_node_is_repeated_after_a_pause(monkeypatch, caplog):
-    installers = FakeInstallers(a="no network")
-    environments = NodeEnvironments(installers.spawn, SPEC)
+    installers = FakeInstallers(a=ClusterError("no network"))
+    environments = installations(installers.spawn, SPEC)
     for _ in range(4):
-        assert environments.ready_nodes([node("a")]) == []
-    assert installers.started == ["a"]
+        assert environments.update([node("a")], wait=False) == []
+    assert len(installers.started) == 1
     assert "no network" in caplog.text
-    later = time.monotonic() + node_environment.RETRY_S
-    monkeypatch.setattr(node_environment.time, "monotonic", lambda: later)
-    installers.answers["a"] = ""
-    environments.ready_nodes([node("a")])
-    assert environments.ready_nodes([node("a")]) == [node("a")]
+    later = time.monotonic() + remote.FIRST_RETRY_S
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    installers.ends["a"] = None
+    assert environments.update([node("a")], wait=False) == [node("a")]
 
 
 @pytest.fixture(scope="module")
@@ -299,8 +285,8 @@ def test_uv_adds_a_package_to_the_locked_environment(uv_cache, tmp_path, monkeyp
     monkeypatch.chdir(PACKAGE.parent)
     for packages in (("chess>=1.11",), ()):
         environment = f"with-{len(packages)}"
-        installer = EnvironmentInstaller("installer")
-        assert installer.install(environment, platform.python_version(), (), packages) == ""
+        spec = EnvironmentSpec(Path("podzero.zip"), environment, platform.python_version(), (), packages)
+        EnvironmentInstaller("installer").install(spec)
         python = tmp_path / node_environment.ENVIRONMENTS / environment / "bin" / "python"
         script = "from importlib.util import find_spec as f; print(f('jax') is not None, f('chess') is not None)"
         told = subprocess.run([python, "-I", "-c", script], capture_output=True, text=True, check=True, timeout=60)
