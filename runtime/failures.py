@@ -59,29 +59,32 @@ class RestartLimits(NamedTuple):
 LIMITS = RestartLimits()
 
 
-class Restart(NamedTuple):
-    """The consequences of a failure."""
-
-    in_row: int
-    """The worker's failures since it last worked, including this one."""
-    pause_s: float
-    """Seconds until it may restart."""
-    node_avoided: bool
-    """Whether this failure makes the worker's kind avoid the node."""
+def pause_after(failures: int) -> float:
+    """Seconds until a restart after so many failures: none after the first, then doubling up to the longest."""
+    doubled_s = LIMITS.first_pause_s * 2.0 ** min(failures - 2, _MOST_COUNTED)
+    return 0.0 if failures == 1 else min(doubled_s, LIMITS.longest_pause_s)
 
 
-class FailureBudget:
-    """Counts failures per worker, and per node and kind of worker. Pure: the clock is an argument.
+class Failures:
+    """The failures of a run's workers, by their nodes' ids. A worker that is lost with its node has not failed.
 
     Pauses and avoided nodes depend on the failures within `window_minutes`. Only failures in a row, since the worker
     last worked, can be too many; they count however old they are.
+
+    Args:
+      program: the kinds of processes.
+      describe: describes the node with an id.
     """
 
-    def __init__(self, limits: RestartLimits) -> None:
-        self._limits = limits
+    def __init__(self, program: Iterable[Reservation], describe: Callable[[str], str]) -> None:
+        self._kinds = {kind.name: kind for kind in program}
+        self._describe = describe
         self._times: defaultdict[str | tuple[str, str], deque[float]] = defaultdict(lambda: deque(maxlen=_MOST_COUNTED))
         """When a worker failed, by name, and when workers of a kind failed on a node, by kind and node."""
         self._in_row: Counter[str] = Counter()
+        """The failures of each worker since it last worked."""
+        self._last: dict[str, Exception] = {}
+        """The last error of each worker that has not worked since it failed."""
         self._may_start_at: dict[str, float] = {}
         self._avoided_until: dict[tuple[str, str], float] = {}
         self._have_worked: set[str] = set()
@@ -91,73 +94,6 @@ class FailureBudget:
         """Records that a worker has worked since its last failure."""
         self._have_worked.add(kind_of(worker))
         self._in_row.pop(worker, None)
-
-    def record_failure(self, worker: str, node: str | None, now: float, node_at_fault: bool = False) -> Restart:
-        """Records that a worker failed, and whether that shows that it cannot work on this node (its id) at all."""
-        self._in_row[worker] += 1
-        # A worker that needs longer than the window to fail must not restart at once each time.
-        failures = max(self._count(worker, now), self._in_row[worker])
-        # None after the first failure; then the first pause, doubled by each further failure.
-        doubled_s = self._limits.first_pause_s * 2.0 ** min(failures - 2, _MOST_COUNTED)
-        pause_s = 0.0 if failures == 1 else min(doubled_s, self._limits.longest_pause_s)
-        self._may_start_at[worker] = now + pause_s
-        avoided = node is not None and self._avoid(kind_of(worker), node, now, node_at_fault)
-        return Restart(self._in_row[worker], pause_s, avoided)
-
-    def may_start(self, worker: str, now: float) -> bool:
-        """Whether the pause after the last failure of a worker is over."""
-        return now >= self._may_start_at.get(worker, now)
-
-    def avoids(self, kind: str, node: str, now: float) -> bool:
-        """Whether workers of a kind avoid a node."""
-        return now < self._avoided_until.get((kind, node), now)
-
-    def has_worked(self, kind: str) -> bool:
-        """Whether any worker of a kind has ever worked."""
-        return kind in self._have_worked
-
-    def in_row(self, worker: str) -> int:
-        """A worker's failures since it last worked."""
-        return self._in_row[worker]
-
-    def exhausted(self, worker: str) -> bool:
-        """Whether a worker has used up its failures in a row."""
-        worked = self.has_worked(kind_of(worker))
-        return self._in_row[worker] >= (self._limits.max_failures if worked else self._limits.max_first_failures)
-
-    def _count(self, failed: str | tuple[str, str], now: float) -> int:
-        """Adds a failure of a worker, or of a kind on a node; returns their number within the window."""
-        times = self._times[failed]
-        while times and times[0] <= now - 60 * self._limits.window_minutes:
-            times.popleft()
-        times.append(now)
-        return len(times)
-
-    def _avoid(self, kind: str, node: str, now: float, at_fault: bool) -> bool:
-        """Counts a failure on a node; returns whether the kind begins to avoid it."""
-        self._avoided_until = {place: until for place, until in self._avoided_until.items() if now < until}
-        failures = self._count((kind, node), now)
-        if self.avoids(kind, node, now) or not (at_fault or failures >= self._limits.node_failures):
-            return False
-        # When the kind comes back, these failures must not make it avoid the node at its first new one.
-        del self._times[kind, node]
-        self._avoided_until[kind, node] = now + 60 * self._limits.node_pause_minutes
-        return True
-
-
-class Failures:
-    """The failures of a run's workers, by their nodes' ids. A worker that is lost with its node has not failed."""
-
-    def __init__(self, program: Iterable[Reservation], describe: Callable[[str], str]) -> None:
-        self._kinds = {kind.name: kind for kind in program}
-        self._describe = describe
-        self._budget = FailureBudget(LIMITS)
-        self._last: dict[str, Exception] = {}
-        """The last error of each worker that has not worked since it failed."""
-
-    def record_work(self, worker: str) -> None:
-        """Records that a worker has done some work."""
-        self._budget.record_work(worker)
         self._last.pop(worker, None)
 
     def record_end(self, worker: str, node: str | None, error: Exception, alive: Collection[str]) -> None:
@@ -175,47 +111,81 @@ class Failures:
             log.warning("%s was lost with its node; it restarts on a node that has room for it", worker)
             return
         unfit = isinstance(error, ConfigError)
-        if unfit and kind.needed and not self._budget.has_worked(kind.name):
+        if unfit and kind.needed and kind.name not in self._have_worked:
             raise WouldFailAgain(f"{worker} cannot do what the experiment asks for: {error}") from error
         self._last[worker] = error
-        restart = self._budget.record_failure(worker, node, time.monotonic(), node_at_fault=unfit)
-        when = f"in {restart.pause_s:g} s" if restart.pause_s else "at once"
-        log.warning("%s failed %s; it restarts %s", worker, _times(restart.in_row), when, exc_info=error)
-        if restart.node_avoided and node is not None:
+        pause_s = self.record_failure(worker)
+        when = f"in {pause_s:g} s" if pause_s else "at once"
+        log.warning("%s failed %s; it restarts %s", worker, _times(self._in_row[worker]), when, exc_info=error)
+        if node is not None and self.record_failure_on(node, kind.name, at_fault=unfit):
             why = f"{worker} cannot work there" if unfit else "they keep failing there; the last error is"
             pause = f"for {LIMITS.node_pause_minutes:g} minutes"
             log.warning("%s avoid %s %s, because %s: %s", kind.plural, self._describe(node), pause, why, error)
         # Training needs every shard, but only some workers of the other kinds.
         peers = {*alive, *(other for other in self._last if kind_of(other) == kind.name)}
         concerned = {worker} if kind.name == SHARD else peers
-        if kind.needed and all(self._budget.exhausted(other) for other in concerned):
-            raise self._exhausted(worker, error) from error
+        if kind.needed and all(self.exhausted(other) for other in concerned):
+            who, each = (worker, "") if kind.name == SHARD else (f"all {kind.plural}", " each")
+            raise RunFailed(
+                f"{who} failed {_times(self._limit(worker))}{each} without doing any work in between; the last error, "
+                f"of {worker}: {error}\nCorrect its cause, for which the log has tracebacks, and resume the run"
+            ) from error
+
+    def record_failure(self, worker: str) -> float:
+        """Counts a failure of a worker; returns the seconds until it may restart."""
+        now = time.monotonic()
+        self._in_row[worker] += 1
+        # A worker that needs longer than the window to fail must not restart at once each time.
+        pause_s = pause_after(max(self._count(worker, now), self._in_row[worker]))
+        self._may_start_at[worker] = now + pause_s
+        return pause_s
+
+    def record_failure_on(self, node: str, kind: str, at_fault: bool) -> bool:
+        """Counts a failure of a kind on a node; returns whether the kind begins to avoid it: at once if `at_fault`."""
+        now = time.monotonic()
+        self._avoided_until = {place: until for place, until in self._avoided_until.items() if now < until}
+        failures = self._count((kind, node), now)
+        if self.avoids(kind, node) or not (at_fault or failures >= LIMITS.node_failures):
+            return False
+        # When the kind comes back, these failures must not make it avoid the node at its first new one.
+        del self._times[kind, node]
+        self._avoided_until[kind, node] = now + 60 * LIMITS.node_pause_minutes
+        return True
 
     def may_start(self, worker: str) -> bool:
         """Whether the pause after the last failure of a worker is over."""
-        return self._budget.may_start(worker, time.monotonic())
+        return time.monotonic() >= self._may_start_at.get(worker, 0.0)
+
+    def avoids(self, kind: str, node: str) -> bool:
+        """Whether workers of a kind avoid a node."""
+        return time.monotonic() < self._avoided_until.get((kind, node), 0.0)
 
     def usable(self, kind: str, nodes: Sequence[Node]) -> list[Node]:
         """Those of `nodes` that workers of a kind do not avoid; all of them if they avoid all."""
-        now = time.monotonic()
-        return [node for node in nodes if not self._budget.avoids(kind, node.id, now)] or list(nodes)
+        return [node for node in nodes if not self.avoids(kind, node.id)] or list(nodes)
+
+    def exhausted(self, worker: str) -> bool:
+        """Whether a worker has used up its failures in a row."""
+        return self._in_row[worker] >= self._limit(worker)
 
     @property
     def failing(self) -> dict[str, str]:
         """The workers that have not worked since they failed: by name, the failures in a row and the last error."""
         return {
-            worker: f"{_times(self._budget.in_row(worker))}: {error}".splitlines()[0]
+            worker: f"{_times(self._in_row[worker])}: {error}".splitlines()[0]
             for worker, error in sorted(self._last.items())
         }
 
-    def _exhausted(self, worker: str, error: Exception) -> RunFailed:
-        kind = kind_of(worker)
-        limit = LIMITS.max_failures if self._budget.has_worked(kind) else LIMITS.max_first_failures
-        who, each = (worker, "") if kind == SHARD else (f"all {self._kinds[kind].plural}", " each")
-        return RunFailed(
-            f"{who} failed {_times(limit)}{each} without doing any work in between; the last error, of {worker}: "
-            f"{error}\nCorrect its cause, for which the log has tracebacks, and resume the run"
-        )
+    def _limit(self, worker: str) -> int:
+        return LIMITS.max_failures if kind_of(worker) in self._have_worked else LIMITS.max_first_failures
+
+    def _count(self, failed: str | tuple[str, str], now: float) -> int:
+        """Adds a failure of a worker, or of a kind on a node; returns their number within the window."""
+        times = self._times[failed]
+        while times and times[0] <= now - 60 * LIMITS.window_minutes:
+            times.popleft()
+        times.append(now)
+        return len(times)
 
 
 def _times(failures: int) -> str:
@@ -252,7 +222,10 @@ def first_start[Started](start: Callable[[], Started], stopping: StopRequest) ->
             return start()
         except Exception as error:
             known, errors = errors, [*errors, _signature(error)]
-            if not _may_pass(error) or errors[-1] in known or len(errors) > MAX_FIRST_FAILURES or stopping.is_set():
+            may_pass = isinstance(error, PodzeroError) and error.exit_code == TRY_AGAIN
+            if isinstance(error, NodesAbsent) or not may_pass:  # nodes were waited for already
+                raise
+            if errors[-1] in known or len(errors) > MAX_FIRST_FAILURES or stopping.is_set():
                 raise
             pause_s = FIRST_PAUSE_S * 2 ** len(known)
             log.warning("the workers could not start; next attempt in %g s", pause_s, exc_info=error)
@@ -272,9 +245,7 @@ class _Failure(NamedTuple):
 class LearnerFailures:
     """The failures of a run's learner. Pure: the clock is an argument."""
 
-    def __init__(self, limits: RestartLimits = LIMITS) -> None:
-        self._limits = limits
-        self._pauses = FailureBudget(limits)
+    def __init__(self) -> None:
         self._counted: list[_Failure] = []
 
     def pause_s(self, failure: LearnerFailed, began_at: int, step: int, now: float) -> float:
@@ -286,26 +257,27 @@ class LearnerFailures:
           step: the last step that it reported.
           now: the current time in seconds.
         """
+        from podzero.learner import CheckpointMismatch, TrainingDiverged
+        from podzero.replay import ReplayTimeout
+
         cause = failure.__cause__
-        if isinstance(cause, Exception) and _ends_training(cause):
+        # A restarted learner would fail with the same error.
+        if isinstance(cause, (ConfigError, WorkdirError, CheckpointMismatch, TrainingDiverged, ReplayTimeout)):
             raise WouldFailAgain(str(failure)) from cause
-        window_s = 60 * self._limits.window_minutes
         # Failures without a newer checkpoint in between always count: such attempts gain nothing.
+        window_s = 60 * LIMITS.window_minutes
         self._counted = [old for old in self._counted if old.began_at == began_at or now - old.time_s < window_s]
-        # A checkpoint since the last failure is the learner's work.
-        if not any(old.began_at == began_at for old in self._counted):
-            self._pauses.record_work("learner")
         new = _Failure(now, began_at, step, _signature(failure))
         again = any((old.step, old.signature) == (step, new.signature) for old in self._counted)
         self._counted.append(new)
         if again:
             raise WouldFailAgain(f"the learner failed twice at step {step:,} with the same error: {failure}") from cause
-        if len(self._counted) > self._limits.learner_failures:
+        if len(self._counted) > LIMITS.learner_failures:
             raise RunFailed(
-                f"the learner failed {len(self._counted)} times within {self._limits.window_minutes:g} minutes or "
-                f"without a new checkpoint, more than {self._limits.learner_failures} times; last error: {failure}"
+                f"the learner failed {len(self._counted)} times within {LIMITS.window_minutes:g} minutes or without a "
+                f"new checkpoint, more than {LIMITS.learner_failures} times; last error: {failure}"
             ) from cause
-        return self._pauses.record_failure("learner", None, now).pause_s
+        return pause_after(len(self._counted))
 
 
 _HOSTS = r"learner-\d+|learner host \d+|host\(s\) \d+(?:, \d+)*"
@@ -314,20 +286,5 @@ _HOSTS = r"learner-\d+|learner host \d+|host\(s\) \d+(?:, \d+)*"
 
 def _signature(error: Exception) -> str:
     """Type and message of an error without numbers, which may be ids, addresses or times, except those of hosts."""
-    return re.sub(
-        rf"({_HOSTS})|\b[0-9a-f]*\d[0-9a-f]*\b", lambda found: found[1] or "#", f"{type(error).__name__}: {error}"
-    )
-
-
-def _may_pass(error: Exception) -> bool:
-    """Whether the cause of a failed start may be gone at the next attempt; `NodesAbsent` has waited long enough."""
-    return isinstance(error, PodzeroError) and error.exit_code == TRY_AGAIN and not isinstance(error, NodesAbsent)
-
-
-def _ends_training(error: Exception) -> bool:
-    """Whether a restarted learner would fail with the same error."""
-    from podzero.learner import CheckpointMismatch, TrainingDiverged
-    from podzero.replay import ReplayTimeout
-
-    user = (ConfigError, WorkdirError, CheckpointMismatch)
-    return isinstance(error, (*user, TrainingDiverged, ReplayTimeout))
+    text = f"{type(error).__name__}: {error}"
+    return re.sub(rf"({_HOSTS})|\b[0-9a-f]*\d[0-9a-f]*\b", lambda found: found[1] or "#", text)

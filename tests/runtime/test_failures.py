@@ -6,12 +6,14 @@ from copy import copy
 
 import pytest
 from fake_cluster import PENDING, cpu_node
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from podzero.core.errors import ConfigError
+from podzero.runtime import failures
 from podzero.runtime.cluster.remote import NodeLost, WorkerDied
-from podzero.runtime.failures import LIMITS, FailureBudget, RestartLimits
+from podzero.runtime.failures import LIMITS, Failures, RestartLimits, pause_after
+from podzero.runtime.monitoring.monitor import kind_of
 from podzero.runtime.monitoring.reports import MetricsReport
 from podzero.runtime.processes import ActorProcess, ReplayProcess
 from podzero.runtime.workers import RunFailed
@@ -24,128 +26,144 @@ DAY_S = 86_400.0
 
 
 @pytest.fixture
-def budget():
-    return FailureBudget(CONFIG)
+def budget(monkeypatch, clock):
+    """The failures of workers, of which few are too many."""
+    monkeypatch.setattr(failures, "LIMITS", CONFIG)
+    return Failures((), str)
 
 
-def test_pauses_double_up_to_the_longest_one(budget):
-    pauses = [budget.record_failure("actor-0", None, float(second)).pause_s for second in range(8)]
-    assert pauses == [0.0, 5.0, 10.0, 20.0, 40.0, 60.0, 60.0, 60.0]
+def pauses(budget, clock, worker, *times):
+    """The pauses after failures of a worker at these times."""
+    found = []
+    for clock[0] in times:
+        found.append(budget.record_failure(worker))
+    return found
 
 
-def test_a_worker_may_start_once_its_pause_is_over(budget):
-    assert budget.may_start("actor-0", 0.0)
-    budget.record_failure("actor-0", None, 100.0)
-    assert budget.may_start("actor-0", 100.0)
-    budget.record_failure("actor-0", None, 110.0)
-    assert not budget.may_start("actor-0", 114.9)
-    assert budget.may_start("actor-0", 115.0)
-    assert budget.may_start("actor-1", 110.0)
+def avoided(budget, clock, *times, at_fault=False):
+    """Whether each failure of an actor on node a at these times made the actors avoid it."""
+    found = []
+    for clock[0] in times:
+        found.append(budget.record_failure_on("a", "actor", at_fault))
+    return found
 
 
-def test_failures_that_lie_outside_the_window_do_not_lengthen_the_pause(budget):
-    for second in (0.0, 1.0, 2.0):
-        budget.record_failure("actor-0", None, second)
+def test_pauses_double_up_to_the_longest_one(budget, clock):
+    assert pauses(budget, clock, "actor-0", *range(8)) == [0.0, 5.0, 10.0, 20.0, 40.0, 60.0, 60.0, 60.0]
+
+
+def test_a_worker_may_start_once_its_pause_is_over(budget, clock):
+    assert budget.may_start("actor-0")
+    pauses(budget, clock, "actor-0", 100.0)
+    assert budget.may_start("actor-0")
+    pauses(budget, clock, "actor-0", 110.0)
+    assert budget.may_start("actor-1")
+    clock[0] = 114.9
+    assert not budget.may_start("actor-0")
+    clock[0] = 115.0
+    assert budget.may_start("actor-0")
+
+
+def test_failures_that_lie_outside_the_window_do_not_lengthen_the_pause(budget, clock):
+    pauses(budget, clock, "actor-0", 0.0, 1.0, 2.0)
     budget.record_work("actor-0")
-    assert budget.record_failure("actor-0", None, 599.0).pause_s == 20.0
+    assert pauses(budget, clock, "actor-0", 599.0) == [20.0]
     budget.record_work("actor-0")
-    assert budget.record_failure("actor-0", None, 602.0).pause_s == 5.0  # the one at 599 s is left
+    assert pauses(budget, clock, "actor-0", 602.0) == [5.0]  # the one at 599 s is left
 
 
-def test_failures_in_a_row_lengthen_the_pause_however_far_apart_they_are(budget):
-    pauses = [budget.record_failure("evaluator", None, DAY_S * day).pause_s for day in range(5)]
-    assert pauses == [0.0, 5.0, 10.0, 20.0, 40.0]
+def test_failures_in_a_row_lengthen_the_pause_however_far_apart_they_are(budget, clock):
+    assert pauses(budget, clock, "evaluator", *(DAY_S * day for day in range(5))) == [0.0, 5.0, 10.0, 20.0, 40.0]
 
 
-def test_one_failure_a_day_is_never_too_many_for_a_worker_that_works_in_between(budget):
+def test_one_failure_a_day_is_never_too_many_for_a_worker_that_works_in_between(budget, clock):
     for day in range(1000):
         budget.record_work("actor-0")
-        assert budget.record_failure("actor-0", "a", DAY_S * day) == (1, 0.0, False)
+        assert pauses(budget, clock, "actor-0", DAY_S * day) == [0.0]
+        assert avoided(budget, clock, DAY_S * day) == [False]
         assert not budget.exhausted("actor-0")
 
 
 def test_fewer_failures_are_too_many_before_a_kind_has_worked(budget):
-    budget.record_failure("actor-0", None, 0.0)
+    budget.record_failure("actor-0")
     assert not budget.exhausted("actor-0")
-    budget.record_failure("actor-0", None, 0.0)
+    budget.record_failure("actor-0")
     assert budget.exhausted("actor-0")
     budget.record_work("actor-1")  # which shows that actors can work
     assert not budget.exhausted("actor-0")
-    budget.record_failure("actor-0", None, 0.0)
+    budget.record_failure("actor-0")
     assert not budget.exhausted("actor-0")
-    budget.record_failure("actor-0", None, 0.0)
+    budget.record_failure("actor-0")
     assert budget.exhausted("actor-0")
 
 
 def test_work_ends_the_failures_in_a_row(budget):
     for _ in range(4):
-        budget.record_failure("actor-0", None, 0.0)
+        budget.record_failure("actor-0")
+    assert budget.exhausted("actor-0")
     budget.record_work("actor-0")
-    assert (budget.in_row("actor-0"), budget.exhausted("actor-0")) == (0, False)
+    assert not budget.exhausted("actor-0")
 
 
-def test_a_kind_avoids_a_node_on_which_its_workers_keep_failing_for_a_bounded_time(budget):
-    avoided = [budget.record_failure(f"actor-{index}", "a", 60.0 * index).node_avoided for index in range(3)]
-    assert avoided == [False, False, True]
-    assert budget.avoids("actor", "a", 120.0)
-    assert budget.avoids("actor", "a", 120.0 + 1199.0)
-    assert not budget.avoids("actor", "a", 120.0 + 1200.0)
-    assert not budget.avoids("actor", "b", 120.0)
-    assert not budget.avoids("evaluator", "a", 120.0)
+def test_a_kind_avoids_a_node_on_which_its_workers_keep_failing_for_a_bounded_time(budget, clock):
+    assert avoided(budget, clock, 0.0, 60.0, 120.0) == [False, False, True]
+    assert budget.avoids("actor", "a")
+    assert not budget.avoids("actor", "b")
+    assert not budget.avoids("evaluator", "a")
+    clock[0] = 120.0 + 1199.0
+    assert budget.avoids("actor", "a")
+    clock[0] = 120.0 + 1200.0
+    assert not budget.avoids("actor", "a")
 
 
-def test_failures_on_a_node_count_within_the_window_only(budget):
-    avoided = [budget.record_failure("actor-0", "a", 301.0 * index).node_avoided for index in range(20)]
-    assert not any(avoided)  # 2 within any 600 s
+def test_failures_on_a_node_count_within_the_window_only(budget, clock):
+    assert not any(avoided(budget, clock, *(301.0 * index for index in range(20))))  # 2 within any 600 s
 
 
-def test_a_node_at_fault_is_avoided_at_once(budget):
-    assert budget.record_failure("actor-0", "a", 0.0, node_at_fault=True).node_avoided
-    assert budget.avoids("actor", "a", 0.0)
+def test_a_node_at_fault_is_avoided_at_once(budget, clock):
+    assert avoided(budget, clock, 0.0, at_fault=True) == [True]
+    assert budget.avoids("actor", "a")
 
 
-def test_a_node_is_avoided_anew_only_after_as_many_failures_as_at_first(budget):
-    budget.record_failure("actor-0", "a", 0.0, node_at_fault=True)
-    later = [budget.record_failure("actor-0", "a", 1200.0 + second).node_avoided for second in range(3)]
-    assert later == [False, False, True]
+def test_a_node_is_avoided_anew_only_after_as_many_failures_as_at_first(budget, clock):
+    avoided(budget, clock, 0.0, at_fault=True)
+    assert avoided(budget, clock, 1200.0, 1201.0, 1202.0) == [False, False, True]
 
 
 EVENTS = st.lists(
     st.tuples(
-        st.floats(0.0, 900.0), st.sampled_from(["actor-0", "actor-1", "evaluator"]), st.sampled_from(["a", "b", None]),
-        st.booleans(), st.booleans(),
+        st.floats(0.0, 900.0), st.sampled_from(["actor-0", "actor-1", "evaluator"]), st.booleans(), st.booleans(),
     ),
     max_size=200,
 )  # fmt: skip
-"""Seconds since the event before, worker, node, whether the worker failed, and whether its node was at fault."""
+"""Seconds since the event before, worker, whether the worker failed, and whether its node was at fault."""
 
 
 @given(EVENTS)
-def test_pauses_and_avoided_nodes_are_bounded_in_any_history(events):
-    budget, now = FailureBudget(CONFIG), 0.0
-    in_row = {"actor-0": 0, "actor-1": 0, "evaluator": 0}
-    for after_s, worker, node, fails, at_fault in events:
-        now += after_s
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_pauses_and_avoided_nodes_are_bounded_in_any_history(budget, clock, events):
+    counted = Failures((), str)
+    for after_s, worker, fails, at_fault in events:
+        clock[0] += after_s
         if not fails:
-            budget.record_work(worker)
-            in_row[worker] = 0
+            counted.record_work(worker)
             continue
-        in_row[worker] += 1
-        restart = budget.record_failure(worker, node, now, at_fault)
-        assert restart.in_row == budget.in_row(worker) == in_row[worker]
-        assert 0.0 <= restart.pause_s <= CONFIG.longest_pause_s
-        assert budget.may_start(worker, now + CONFIG.longest_pause_s)
-        assert not budget.avoids("actor", "a", now + 60 * CONFIG.node_pause_minutes)
-        assert not (restart.node_avoided and node is None)
+        now = clock[0]
+        assert 0.0 <= counted.record_failure(worker) <= CONFIG.longest_pause_s
+        counted.record_failure_on("a", kind_of(worker), at_fault)
+        clock[0] = now + CONFIG.longest_pause_s
+        assert counted.may_start(worker)
+        clock[0] = now + 60 * CONFIG.node_pause_minutes
+        assert not counted.avoids(kind_of(worker), "a")
+        clock[0] = now
 
 
-@given(st.integers(1, 2000), st.floats(0.0, 1e6), st.floats(0.0, 1e6))
+@given(st.integers(2, 2000), st.floats(0.0, 1e6), st.floats(0.0, 1e6))
 def test_pauses_never_shrink_while_failures_follow_each_other(count, first_s, longer_s):
-    config = RestartLimits(first_pause_s=first_s, longest_pause_s=first_s + longer_s)
-    budget = FailureBudget(config)
-    pauses = [budget.record_failure("actor-0", "a", float(second)).pause_s for second in range(min(count, 300))]
-    assert pauses == sorted(pauses)
-    assert pauses[-1] <= config.longest_pause_s
+    with pytest.MonkeyPatch.context() as patch:
+        limits = RestartLimits(first_pause_s=first_s, longest_pause_s=first_s + longer_s)
+        patch.setattr(failures, "LIMITS", limits)
+        assert pause_after(count - 1) <= pause_after(count) <= limits.longest_pause_s
 
 
 PLAYED = {"count/moves": 128.0}

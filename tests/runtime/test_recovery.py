@@ -22,7 +22,7 @@ from podzero.runtime import run as run_module
 from podzero.runtime import saving
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.cluster.remote import NodeLost, WorkerDied
-from podzero.runtime.failures import LearnerFailures, RestartLimits, first_start
+from podzero.runtime.failures import LearnerFailures, first_start
 from podzero.runtime.monitoring.reports import MetricsReport
 from podzero.runtime.nodes import NodesAbsent
 from podzero.runtime.processes import EvaluatorProcess, LearnerProcess
@@ -307,9 +307,10 @@ def failed(cause):
 
 
 @pytest.fixture
-def failures():
+def failures(restart_limits):
     """Counts two failures within an hour."""
-    return LearnerFailures(RestartLimits(learner_failures=2, window_minutes=60.0))
+    restart_limits(learner_failures=2, window_minutes=60.0)
+    return LearnerFailures()
 
 
 def test_failures_within_the_window_are_counted_and_the_pause_grows(failures):
