@@ -8,21 +8,18 @@ from functools import partial
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 
 from podzero.actors.clients import ActorClients
 from podzero.actors.core import SelfPlayCore
-from podzero.actors.device_actor import DeviceActor
+from podzero.actors.device_actor import DeviceActor, RolloutCore
 from podzero.actors.environments import EnvironmentActor
 from podzero.actors.reanalysis import Reanalyse, position_reanalysis, window_reanalysis
-from podzero.actors.rollouts import RolloutCore
 from podzero.actors.selfplay import ActorGroups, Opponent, SelfPlayActor
-from podzero.config import Experiment, GymnasiumConfig, ModelNetworkConfig, OwnAlgorithmConfig
+from podzero.config import ActorsConfig, Experiment, GymnasiumConfig, ModelNetworkConfig, OwnAlgorithmConfig
 from podzero.core.errors import ConfigError
 from podzero.core.protocols import Env, with_metrics
-from podzero.core.types import EnvSpec, EnvState, ModelNetwork, Params
+from podzero.core.types import EnvSpec, ModelNetwork, Params
 from podzero.envs import make_env, make_vector_env, spec_of
 from podzero.inference import (
     BackgroundSource,
@@ -56,7 +53,7 @@ log = logging.getLogger(__name__)
 _CHECKED_ROOTS = 6
 """Roots of the check of a search of the user's own."""
 _RANDOM_PLIES = 3
-"""Random plies before them, so that some actions are illegal."""
+"""The largest number of random plies before them, so that some actions are illegal."""
 _CHECKED_SIMULATIONS = 16
 """The largest number of simulations of that check."""
 
@@ -100,7 +97,16 @@ def make_actor(
         the length of games on devices is unlimited.
     """
     if isinstance(experiment.env, GymnasiumConfig):
-        return _environment_actor(experiment, name, seed, clients[0])
+        spec = spec_of(experiment.env)
+        return EnvironmentActor(
+            experiment=experiment,
+            name=name,
+            clients=clients[0],
+            seed=seed,
+            spec=spec,
+            make_environments=partial(make_vector_env, experiment.env, experiment.actors.games, seed),
+            search=model_search(experiment, spec),
+        )
     match experiment.actors.inference:
         case "local" | "int8":
             core, fold, int8 = actor_parts(experiment)
@@ -109,7 +115,9 @@ def make_actor(
                 # Quantizing takes seconds: games go on meanwhile.
                 source, report = BackgroundSource(clients[0].source, fold), with_metrics(alone.report, int8.metrics)
                 alone = alone._replace(source=source, report=report)
-            return SelfPlayActor(experiment, name, seed, core, alone, opponents)
+            return SelfPlayActor(
+                experiment=experiment, name=name, clients=alone, seed=seed, core=core, opponents=opponents
+            )
         case "server":
             assert servers is not None
             return _served_groups(experiment, name, seed, clients, servers)
@@ -147,14 +155,6 @@ def selfplay_core(experiment: Experiment, env: Env, evaluate: Evaluate) -> SelfP
     return SelfPlayCore(env, search, experiment.actors, keep_states=experiment.reanalyse.share > 0)
 
 
-def _environment_actor(experiment: Experiment, name: str, seed: int, clients: ActorClients) -> EnvironmentActor:
-    assert isinstance(experiment.env, GymnasiumConfig)
-    spec = spec_of(experiment.env)
-    make_environments = partial(make_vector_env, experiment.env, experiment.actors.games, seed)
-    search = model_search(experiment, spec)
-    return EnvironmentActor(experiment, name, seed, spec, make_environments, search, clients)
-
-
 def model_search(experiment: Experiment, spec: EnvSpec) -> ModelSearch:
     """The search of an experiment whose network learns a model of its environment."""
     assert isinstance(experiment.network, ModelNetworkConfig)
@@ -181,16 +181,8 @@ def _served_groups(
         core = selfplay_core(group, env, served_evaluation(encoding, env.spec, connection))
         report = with_metrics(group_clients.report, connection.metrics)
         served = group_clients._replace(source=ServedParams(connection), report=report)
-        actors.append(SelfPlayActor(group, name, group_seed, core, served))
-
-    def interrupt() -> None:
-        for connection in connections:
-            connection.close()
-
-    def cause() -> Exception | None:
-        return next((found for connection in connections if (found := connection.failure)), None)
-
-    return ActorGroups(actors, interrupt, cause)
+        actors.append(SelfPlayActor(experiment=group, name=name, clients=served, seed=group_seed, core=core))
+    return ActorGroups(actors, connections)
 
 
 def _device_actor(
@@ -206,7 +198,7 @@ def _device_actor(
     clients = clients._replace(source=FoldedSource(clients.source, placed.fold))
     if (int8 := placed.int8) is not None:
         clients = clients._replace(record=int8.record, report=with_metrics(clients.report, int8.metrics))
-    return DeviceActor(experiment, name, seed, core, devices, clients)
+    return DeviceActor(experiment=experiment, name=name, clients=clients, seed=seed, core=core, devices=devices)
 
 
 def device_parts(experiment: Experiment) -> tuple[RolloutCore, PlacedNetwork]:
@@ -267,22 +259,8 @@ def check_own_search(experiment: Experiment, spec: EnvSpec) -> None:
         return
     env = make_env(experiment.env)
     model = rules_model(env, network_evaluation(env, network.apply), discount)
-    roots = _random_positions(env)
+    own = make_search(config, model)
+    openings = ActorsConfig(games=_CHECKED_ROOTS, opening_fraction=1.0, opening_plies=_RANDOM_PLIES)
+    roots = jax.jit(SelfPlayCore(env, own, openings).init)(jax.random.key(0)).games
     legal = np.asarray(jax.vmap(env.view)(roots).legal)
-    check_search(make_search(config, model), params, roots, legal, model.bounds, name)
-
-
-def _random_positions(env: Env) -> EnvState:
-    """States `[_CHECKED_ROOTS, ...]` after random plies, without those that end the game."""
-
-    def ply(state: EnvState, key: jax.Array) -> tuple[EnvState, None]:
-        logits = jnp.where(jnp.asarray(env.view(state).legal), 0.0, -jnp.inf)
-        after = env.step(state, jax.random.categorical(key, logits).astype(jnp.int32))
-        return optax.tree.where(env.view(after).done, state, after), None
-
-    def played(key: jax.Array) -> EnvState:
-        start, *plies = jax.random.split(key, 1 + _RANDOM_PLIES)
-        state, _ = jax.lax.scan(ply, env.init(start), jnp.stack(plies))
-        return state
-
-    return jax.jit(jax.vmap(played))(jax.random.split(jax.random.key(0), _CHECKED_ROOTS))
+    check_search(own, params, roots, legal, model.bounds, name)

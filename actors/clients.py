@@ -1,19 +1,21 @@
-"""An actor's connections to parameters, replay and metrics, and the metrics of self-play."""
+"""What actors have in common: connections to parameters, replay and metrics, the loop, and the metrics of self-play."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from podzero.config import Experiment
-from podzero.core.clock import REPORT_EVERY_S
+from podzero.core.clock import REPORT_EVERY_S, StageClock
 from podzero.core.protocols import ParamSource, ReplayWriter, Report
-from podzero.core.types import Sample, StoredState, Window
+from podzero.core.types import Array, Sample, StoredState, Versioned, Window
+from podzero.core.waiting import first_params
 from podzero.inference import CalibrationPositions
 
 Positions = tuple[Sample, StoredState | None]
@@ -59,6 +61,47 @@ class ActorClients(NamedTuple):
         self.writer.write(samples, priorities, stopping)
 
 
+@dataclass(eq=False, kw_only=True)
+class ActorLoop:
+    """What the loops of all actors share; their `run` plays until `stop` is called."""
+
+    experiment: Experiment
+    name: str
+    """Its name in metrics and messages, such as `actor-0`."""
+    clients: ActorClients
+    """Its connections; the parameters are those of its search."""
+    stopping: threading.Event = field(default_factory=threading.Event, init=False)
+    """Whether `run` is to end."""
+
+    def stop(self) -> None:
+        """Ends `run` after the current move, program or batch; thread-safe, returns at once."""
+        self.stopping.set()
+
+    def newest_params(self, clock: StageClock) -> Iterator[Versioned]:
+        """The newest parameters for each round of the loop, until `stop` is called; waits for the first."""
+        with clock("wait_params"):
+            newest = first_params(self.clients.source, self.stopping)
+        while newest is not None and not self.stopping.is_set():
+            yield newest
+            with clock("params"):
+                newest = self.clients.source.poll() or newest
+
+
+class Played(NamedTuple):
+    """The summary of one or more moves of all games; of several chips, with an axis for them on every field."""
+
+    samples: Array | int
+    """`[]` int32, number of samples of the games that ended: one per searched ply."""
+    games: Array | int
+    """`[]` int32, number of games that ended."""
+    dropped: Array | None
+    """`[]` int32, number of legal actions that the searches left out; None without `search.slots`."""
+    depth: Array | None
+    """`[]` float32, mean of `SearchResult.depth`; None with trees of mctx."""
+    abs_root_value: Array
+    """`[]` float32, mean absolute root value of the last move."""
+
+
 class SelfPlayMetrics:
     """Accumulates the metrics of self-play between two reports."""
 
@@ -71,41 +114,20 @@ class SelfPlayMetrics:
         self._newest = {"abs_root_value": 0.0, "version": 0.0}
         self._warned = False
 
-    def add(
-        self,
-        *,
-        moves: int,
-        samples: int,
-        plies: int,
-        games: int,
-        abs_root_value: float,
-        version: int,
-        dropped: int | None = None,
-        depth: float | None = None,
-    ) -> None:
-        """Adds what a program of moves has played.
+    def add(self, played: Played, version: int, moves: int = 1, plies: int | None = None) -> None:
+        """Adds `moves` moves in each game (host arrays), searched with the parameters `version`.
 
-        Args:
-          moves: moves in each game.
-          samples: samples of the games that ended, one per searched ply that no opponent played.
-          plies: plies of those games after their openings.
-          games: games that ended.
-          abs_root_value: mean absolute root value of the last move.
-          version: the version of the parameters that searched.
-          dropped: number of legal actions that got no slot in the search; None without `search.slots`.
-          depth: mean depth of the nodes that the last search added; None with mctx's trees.
+        `plies` are those of the games that ended, without their openings; by default as many as samples.
         """
-        self._sums.update(moves=moves, samples=samples, plies=plies, games=games)
-        if dropped is not None:
-            self._sums["dropped"] += dropped
-            self._warn_of_dropped(dropped)
-        self._newest |= {"abs_root_value": abs_root_value, "version": float(version)}
-        if depth is not None:
-            self._newest["depth"] = depth
-
-    def _warn_of_dropped(self, dropped: int) -> None:
-        """Warns once that `search.slots` is too small for some positions."""
-        if dropped and not self._warned:
+        samples = int(np.sum(played.samples))
+        plies = samples if plies is None else plies
+        self._sums.update(moves=moves, samples=samples, plies=plies, games=int(np.sum(played.games)))
+        self._newest |= {"abs_root_value": float(np.mean(played.abs_root_value)), "version": float(version)}
+        if played.depth is not None:
+            self._newest["depth"] = float(np.mean(played.depth))
+        if played.dropped is not None:
+            self._sums["dropped"] += int(np.sum(played.dropped))
+        if self._sums["dropped"] and not self._warned:
             self._warned = True
             log.warning(
                 "search.slots is too small for the legal actions of some positions: those with the smallest prior "

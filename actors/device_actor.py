@@ -1,15 +1,18 @@
-"""The self-play loop of an actor whose games stay on accelerators.
+"""Self-play on accelerators: T moves in one program; games, returns and finished samples stay on the chip.
 
-Each chip plays its own games: all device arrays have a leading chip axis.
+The host only starts programs, and fetches the samples of finished games while the next program runs (Anakin, Hessel et
+al. 2021, https://arxiv.org/abs/2104.06272). B games of different ages share a history of H rows: a row is one move of
+all games, and a game occupies consecutive rows of one column.
+
+Each chip plays its own games: device arrays of the loop have a leading chip axis.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +21,138 @@ import numpy.typing as npt
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from podzero.actors.assembly import concatenated, rows_of
-from podzero.actors.clients import ActorClients, Positions, SelfPlayMetrics
-from podzero.actors.rollouts import Finished, Played, RolloutCore, RolloutState
+from podzero.actors.clients import ActorLoop, Played, Positions, SelfPlayMetrics
+from podzero.actors.core import SelfPlayCore, SelfPlayState
+from podzero.actors.targets import Plies, Targets, ends, outcome_classes, targets_of
 from podzero.config import Experiment
 from podzero.core.clock import StageClock
-from podzero.core.types import Params
-from podzero.core.waiting import first_params
+from podzero.core.errors import ConfigError
+from podzero.core.protocols import Env
+from podzero.core.types import Array, EnvState, Move, Params, Sample, StoredState
+from podzero.envs import pack_states
 from podzero.inference import FoldedSource
+
+
+class History(NamedTuple):
+    """One ply of B games, or H rows of plies, from which samples are made. Games are the last axis."""
+
+    state: EnvState
+    """`[..., B]` on every leaf, before the ply."""
+    policy: jax.Array
+    """`[A, B]` float32, the search policy."""
+    version: jax.Array
+    """`[B]` int32, the version of the parameters that searched."""
+    plies: Plies
+
+
+class RolloutState(NamedTuple):
+    """The state of self-play between two programs."""
+
+    selfplay: SelfPlayState
+    history: History
+    """`[H, ...]`, the last H plies of all games."""
+
+
+class Finished(NamedTuple):
+    """The samples of the games that ended during a program, in the order of its history."""
+
+    until: jax.Array
+    """`[H * B]` int32, the number of samples at the positions up to and including this one, row by row."""
+    targets: Targets
+
+
+class RolloutCore:
+    """Plays T moves of B games on one chip; `init`, `play` and `take` are pure functions that can be jitted."""
+
+    def __init__(self, core: SelfPlayCore, env: Env, experiment: Experiment) -> None:
+        if env.spec.max_plies is None:
+            raise ConfigError(
+                f"actors.inference = device keeps whole games on the chip, and {env.spec.name} has no longest game; "
+                "set actors.inference=local"
+            )
+        self._core = core
+        self._env = env
+        self._config = experiment.actors
+        self._discount = experiment.env.discount
+        self._auxiliary = experiment.has_auxiliary_heads
+        self._keep_states = experiment.reanalyse.share > 0
+        self._moves = experiment.actors.moves_per_dispatch
+        # A game that ends with the program's first move may have begun `max_plies` rows before.
+        self._rows = env.spec.max_plies + self._moves
+
+    def init(self, key: Array) -> RolloutState:
+        """Starts B games; their history is empty."""
+        state = self._core.init(key)
+        games = jax.tree.map(_games_last, state.games)
+        size, actions = self._config.games, self._env.spec.num_actions
+        zeros, no = jnp.zeros(size, jnp.float32), jnp.zeros(size, bool)
+        number = jnp.zeros(size, jnp.int32)
+        rewards = jnp.zeros((max(2, self._env.spec.players), size))
+        # Empty rows are `done`, so that they belong to no running game.
+        plies = Plies(value=zeros, action=number, player=number, rewards=rewards, done=~no, truncated=no)
+        empty = History(games, jnp.zeros((actions, size)), number, plies)
+        history = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self._rows, *leaf.shape)), empty)
+        return RolloutState(state, history)
+
+    def play(self, params: Params, version: Array, state: RolloutState) -> tuple[RolloutState, Finished, Played]:
+        """Plays T moves in every game and computes the targets of the games that end."""
+
+        def step(selfplay: SelfPlayState, _: None) -> tuple[SelfPlayState, tuple[Any, ...]]:
+            after, move = self._core.move(params, selfplay)
+            return after, (_row(selfplay, move, version), move.dropped, move.depth)
+
+        selfplay, (new, dropped, depth) = jax.lax.scan(step, state.selfplay, length=self._moves)
+        assert new.plies.done.shape == (self._moves, self._config.games)
+        history = jax.tree.map(lambda old, new: jnp.concatenate([old[self._moves :], new]), state.history, new)
+        assert history.plies.done.shape == (self._rows, self._config.games)
+        targets = targets_of(history.plies, self._config, self._discount, self._env.spec.values)
+        # Only the games that end in the newest T rows: the program before has given out those that ended earlier.
+        end, _ = ends(history.plies)
+        over = (end >= self._rows - self._moves) & (end < self._rows)
+        until = jnp.cumsum(over.reshape(-1), dtype=jnp.int32)
+        played = Played(
+            samples=until[-1],
+            games=jnp.sum(new.plies.done, dtype=jnp.int32),
+            dropped=None if dropped is None else jnp.sum(dropped),
+            depth=None if depth is None else jnp.mean(depth),
+            abs_root_value=jnp.mean(jnp.abs(new.plies.value[-1])),
+        )
+        return RolloutState(selfplay, history), Finished(until, targets), played
+
+    def take(self, history: History, finished: Finished, index: Array) -> tuple[Sample, StoredState | None]:
+        """Gathers the samples `index` `[C]` int32 of a program, each in [0, `Played.samples`)."""
+        batch = history.plies.done.shape[1]
+        # Sample i lies at the first position where the count exceeds i.
+        position = jnp.searchsorted(finished.until, index, side="right")
+        row, game = position // batch, position % batch
+        past, targets = jax.tree.map(lambda leaf: leaf[row, ..., game], (history, finished.targets))
+        # The history keeps states, from which observations are computed: states are smaller.
+        view = jax.vmap(self._env.view)(past.state)
+        sample = Sample(view.observation, view.legal, past.policy, targets.value, past.version)
+        if self._auxiliary:
+            outcome = outcome_classes(targets.outcome, targets.truncated, jnp)
+            sample = sample._replace(outcome=outcome, moves_left=targets.moves_left, reply=targets.reply)
+        if not self._keep_states:
+            return sample, None
+        packed = pack_states(past.state)
+        return sample, StoredState(packed, targets.outcome, targets.lambda_return, targets.truncated, past.version)
+
+
+def _row(before: SelfPlayState, move: Move, version: Array) -> History:
+    """One move as a row of the history."""
+    fields: dict[str, Any] = {name: getattr(move, name) for name in Plies._fields}
+    return History(
+        state=jax.tree.map(_games_last, before.games),
+        policy=jnp.transpose(move.policy),
+        version=jnp.broadcast_to(version, move.done.shape),
+        plies=Plies(**fields | {"rewards": jnp.transpose(move.rewards)}),
+    )
+
+
+def _games_last(leaf: jax.Array) -> jax.Array:
+    # A TPU pads the minor dimension to 128 lanes: games fill it, the few columns of a board would not.
+    return jnp.moveaxis(leaf, 0, -1)
+
 
 _spec: Any = PartitionSpec
 _EACH, _ALL = _spec("chips"), _spec()
@@ -110,52 +238,37 @@ def finish(pieces: list[Any]) -> Positions | None:
     return concatenated(rows) if rows else None
 
 
-@dataclass(eq=False)
-class DeviceActor:
+@dataclass(eq=False, kw_only=True)
+class DeviceActor(ActorLoop):
     """Plays `actors.games` games on the chips of this process and writes the finished ones to replay."""
 
-    experiment: Experiment
-    name: str
-    """Its name in metrics and messages, such as `actor-0`."""
     seed: int
     """It differs between actors and between restarts."""
     core: RolloutCore
     """Self-play on one chip."""
     devices: Sequence[jax.Device]
     """The chips."""
-    clients: ActorClients
-    """Its connections; the parameters are those of the core."""
 
     def __post_init__(self) -> None:
         actors = self.experiment.actors
         self._random = np.random.default_rng(self.seed)
         piece = actors.moves_per_dispatch * actors.games // len(self.devices)
         self._chips = ChipRollouts(self.core, self.devices, piece)
-        self._source = FoldedSource(self.clients.source, self._chips.put)
+        self.clients = self.clients._replace(source=FoldedSource(self.clients.source, self._chips.put))
         self._pool: Positions | None = None
         # Samples stay behind, so that an item mixes games of several programs. With at most `replay.min_size` of them,
         # the pool delays the start of training no longer than replay does.
         self._held = min(_POOL, self.experiment.replay.min_size)
-        self._stopping = threading.Event()
-
-    def stop(self) -> None:
-        """Ends `run` after the current program, without waiting for room in replay; thread-safe, returns at once."""
-        self._stopping.set()
 
     def run(self) -> None:
-        """Plays until `stop` is called; each call of `run` starts new games."""
-        self._stopping.clear()
+        """Plays until `stop` is called."""
         clock, metrics = StageClock(), SelfPlayMetrics(self.experiment)
         state = self._chips.init(jax.random.fold_in(jax.random.key(self.seed), 0))
-        with clock("wait_params"):
-            if (first := first_params(self._source, self._stopping)) is None:
-                return
-            version, params = first
         # A thread writes the samples of a program while the chips execute the next one. Dispatch alone would not do: on
         # GPUs it returns only when the program has ended, since the host decides there whether a loop goes on.
         with ThreadPoolExecutor(1, "write-samples") as thread:
             writing = thread.submit(self._write, [], self._held)
-            while not self._stopping.is_set():
+            for version, params in self.newest_params(clock):
                 if clock.elapsed_s >= self.clients.report_every_s:
                     self.clients.report(self.name, metrics.flush() | clock.flush())
                 with clock("search"):
@@ -163,12 +276,10 @@ class DeviceActor:
                     host = jax.device_get(played)
                     index = [np.arange(count, dtype=np.int32) for count in host.samples]
                     pieces = self._chips.take(state, finished, index)
-                self._count(metrics, host, version)
+                metrics.add(host, version, self.experiment.actors.moves_per_dispatch)
                 with clock("write"):
                     writing.result()
                 writing = thread.submit(self._write, pieces, self._held)
-                with clock("params"):
-                    version, params = self._source.poll() or (version, params)
             writing.result()
         self._write([], held=0)
         self.clients.report(self.name, metrics.flush() | clock.flush())
@@ -187,19 +298,6 @@ class DeviceActor:
         if full:
             drawn = self._random.permutation(size)
             # At the end nobody trains any more, so that no room would ever come.
-            self.clients.write(*rows_of(pool, drawn[:full]), stopping=self._stopping)
+            self.clients.write(*rows_of(pool, drawn[:full]), stopping=self.stopping)
             pool = rows_of(pool, drawn[full:])
         self._pool = pool
-
-    def _count(self, metrics: SelfPlayMetrics, played: Played, version: int) -> None:
-        samples = int(np.sum(played.samples))
-        metrics.add(
-            moves=self.experiment.actors.moves_per_dispatch,
-            samples=samples,
-            plies=samples,
-            games=int(np.sum(played.games)),
-            abs_root_value=float(np.mean(played.abs_root_value)),
-            version=version,
-            dropped=None if played.dropped is None else int(np.sum(played.dropped)),
-            depth=None if played.depth is None else float(np.mean(played.depth)),
-        )

@@ -1,26 +1,172 @@
-"""The acting loop in environments without known rules: search a learned model, act, write windows to replay."""
+"""Acting in environments without known rules: search a learned model, act, and write windows of episodes to replay."""
 
 from __future__ import annotations
 
-import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import numpy.typing as npt
 
 from podzero.actors.assembly import concatenated
-from podzero.actors.clients import ActorClients
+from podzero.actors.clients import ActorLoop
 from podzero.actors.core import explore
-from podzero.actors.windows import CutWindows, Position, WindowCutter
 from podzero.config import Experiment
+from podzero.config.samples import nstep_returns, observations_kept, window_steps
 from podzero.core.clock import StageClock
-from podzero.core.types import EnvSpec
-from podzero.core.waiting import first_params
+from podzero.core.types import Array, EnvSpec, Window
 from podzero.envs import VectorEnv, VectorStep
 from podzero.replay import priorities_of
-from podzero.search import ModelSearch, ModelSearchResult
+from podzero.search import ModelSearch
+
+Integers = npt.NDArray[np.int64]
+
+
+class Position(NamedTuple):
+    """One searched position of B environments."""
+
+    observation: Array
+    """`[B, *observation_shape]`."""
+    action: Array
+    """`[B]` int32 or `[B, D]` float32, the action taken there."""
+    policy: Array
+    """`[B, P]` float32."""
+    candidates: Array
+    """`[B, C, D]` float32, or `[B, 0]` for discrete actions."""
+    value: Array
+    """`[B]` float32, the search value."""
+    version: Array
+    """`[B]` int32, the learner step of the parameters that searched."""
+
+
+Cut = tuple[Window, Window | None]
+"""New windows, and the same with the observations of all positions for reanalysis; None without it."""
+
+
+class WindowCutter:
+    """Stores the last K + n + 1 positions of B environments and cuts windows out of them.
+
+    A window is cut when all of its positions have been searched: K + n steps after its first position, or at the end of
+    its episode. No window spans two episodes.
+    """
+
+    def __init__(self, experiment: Experiment, spec: EnvSpec, environments: int, seed: int = 0) -> None:
+        """Starts without positions; `seed` determines the random actions after the end of an episode."""
+        config = experiment.muzero
+        self._unroll, self._steps, self._stride = config.unroll_steps, window_steps(experiment), config.stride
+        self._kept = observations_kept(experiment)
+        self._stores_states = experiment.reanalyse.share > 0
+        self._spec = spec
+        self._random = np.random.default_rng(seed)
+        self._positions: Position | None = None
+        """`[K + n + 1, B, ...]` on every field: a ring buffer of the last positions."""
+        self._rewards = np.zeros((self._steps + 1, environments), np.float32)
+        self._now = 0
+        """Index of the next position, counted from the first one ever."""
+        self._first: Integers = np.zeros(environments, np.int64)
+        """`[B]` index of the first position of each running episode."""
+        self._last = np.zeros(environments, np.bool_)
+        """`[B]` whether the next position is the last of its episode."""
+        self._terminated = np.zeros(environments, np.bool_)
+        """`[B]` whether the episode terminates there."""
+
+    def add_position(self, position: Position) -> Cut | None:
+        """Adds the next position of all environments; returns the windows that it completes, or None.
+
+        Call `add_step` before the next `add_position`.
+        """
+        self._store(position)
+        starts, slots = self._complete()
+        return self._cut(starts, slots) if len(starts) else None
+
+    def add_step(self, step: VectorStep) -> None:
+        """Adds what the actions at the position added last led to."""
+        self._rewards[self._now % len(self._rewards)] = step.reward
+        self._now += 1
+        self._terminated = np.asarray(step.terminated)
+        self._last = self._terminated | np.asarray(step.truncated)
+        # If an episode broke off without an end, this discards its positions that are in no window yet.
+        self._first[np.asarray(step.started)] = self._now
+
+    def _store(self, position: Position) -> None:
+        if self._positions is None:
+            size = len(self._rewards)
+            self._positions = Position(*(np.zeros((size, *np.shape(f)), np.asarray(f).dtype) for f in position))
+        for stored, field in zip(self._positions, position, strict=True):
+            stored[self._now % len(stored)] = field
+
+    def _complete(self) -> tuple[Integers, Integers]:
+        """The windows that the newest position completes: first positions and environments, both `[N]`."""
+        oldest = self._now - self._steps
+        # A running episode completes the window that began K + n steps ago; an ended one all that are left.
+        running = np.flatnonzero(~self._last & (self._first <= oldest))
+        running = running[(oldest - self._first[running]) % self._stride == 0]
+        ended = np.flatnonzero(self._last)
+        offset = np.arange(max(oldest, 0), self._now)[:, None] - self._first[ended]
+        index, which = np.nonzero((offset >= 0) & (offset % self._stride == 0))
+        starts = np.concatenate([np.full(len(running), oldest), index + max(oldest, 0)])
+        return starts, np.concatenate([running, ended[which]])
+
+    def _cut(self, starts: Integers, slots: Integers) -> Cut:
+        assert self._positions is not None
+        stored = Position(*map(np.asarray, self._positions))
+        length = np.minimum(self._now - starts, self._steps)
+        terminated = self._terminated[slots]
+        observations = self._steps + 1 if self._stores_states else self._kept
+        # Indices into the ring buffers, which hold exactly the longest window.
+        times = (starts[:, None] + np.arange(self._steps + 1)) % len(self._rewards)
+
+        def gather(field: Any, count: int, exists: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+            """The first `count` entries of each window, with zeros where they do not exist."""
+            values: npt.NDArray[Any] = field[times[:, :count], slots[:, None]]
+            values[~exists[:, :count]] = 0
+            return values
+
+        index = np.arange(self._steps + 1)
+        # The episode's steps 0 to L - 1 and positions 0 to L exist; a terminal position has no value.
+        steps, positions = index < length[:, None], index <= length[:, None]
+        has_value = steps | (positions & ~terminated[:, None])
+        discrete = stored.candidates.ndim == 3  # [time, B, 0]
+        windows = Window(
+            observation=gather(stored.observation, observations, positions),
+            action=self._actions(np.asarray(stored.action)[times[:, : self._unroll], slots[:, None]], steps),
+            reward=gather(self._rewards, self._steps, steps),
+            value=gather(stored.value, self._steps + 1, has_value),
+            policy=gather(stored.policy, self._unroll + 1, steps),
+            candidates=np.zeros((len(starts), self._unroll + 1, 0), np.float32)
+            if discrete
+            else gather(stored.candidates, self._unroll + 1, steps),
+            length=length.astype(np.int32),
+            terminated=terminated,
+            version=np.asarray(stored.version)[times[:, 0], slots],
+        )
+        samples = windows._replace(observation=windows.observation[:, : self._kept])
+        return samples, windows if self._stores_states else None
+
+    def _actions(self, actions: npt.NDArray[Any], steps: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+        """Replaces the actions `[N, K, ...]` of steps that do not exist (`steps`, `[N, K + n + 1]`) by random ones."""
+        # Random actions teach the dynamics that no action leaves the absorbing state after the end.
+        missing = ~steps[:, : self._unroll]
+        count = int(np.count_nonzero(missing))
+        if self._spec.action_bounds is None:
+            actions[missing] = self._random.integers(0, self._spec.num_actions, count)
+        else:
+            actions[missing] = self._random.uniform(-1.0, 1.0, (count, *self._spec.action_shape))
+        return actions
+
+
+def window_priorities(windows: Window, experiment: Experiment) -> npt.NDArray[np.float64]:
+    """The priorities `[N]` of windows: by the absolute difference between the search value at position 0 and the n-step
+    return from there.
+    """
+    reward, value, length = map(np.asarray, (windows.reward, windows.value, windows.length))
+    returns = nstep_returns(np, reward, value, length, experiment.env.discount, experiment.muzero.td_steps, 0)
+    return priorities_of(returns[:, 0].astype(np.float32) - value[:, 0])
+
 
 _Transition = tuple[Position, VectorStep]
 """A position, and the step that its actions led to."""
@@ -29,13 +175,10 @@ _AT_ONCE = 48
 """Windows per write: a request costs client and server about as much with dozens of windows as with one."""
 
 
-@dataclass(eq=False)
-class EnvironmentActor:
+@dataclass(eq=False, kw_only=True)
+class EnvironmentActor(ActorLoop):
     """Acts in `actors.games` parallel environments and writes windows of their episodes to replay."""
 
-    experiment: Experiment
-    name: str
-    """Its name in metrics and messages, such as `actor-0`."""
     seed: int
     """It differs between actors and between restarts."""
     spec: EnvSpec
@@ -43,7 +186,6 @@ class EnvironmentActor:
     """Creates the environments; called at the beginning of `run`."""
     search: ModelSearch
     """Searches the learned model."""
-    clients: ActorClients
 
     def __post_init__(self) -> None:
         self._key = jax.random.key(self.seed)
@@ -53,19 +195,13 @@ class EnvironmentActor:
                 params, jax.random.fold_in(key, step), observation, explore(self.experiment.actors, age), legal
             )
         )
-        self._stopping = threading.Event()
-
-    def stop(self) -> None:
-        """Ends `run` after the current step; thread-safe, returns at once."""
-        self._stopping.set()
 
     def run(self) -> None:
-        """Acts until `stop` is called; each call of `run` starts new episodes.
+        """Acts until `stop` is called.
 
         Raises:
           EnvironmentFailed: the environments failed more often in a row than `env.max_failures` allows.
         """
-        self._stopping.clear()
         experiment, clock, metrics = self.experiment, StageClock(), _Metrics(self.experiment)
         cutter = WindowCutter(experiment, self.spec, experiment.actors.games, self.seed)
         with closing(self.make_environments()) as environments:
@@ -74,14 +210,10 @@ class EnvironmentActor:
                 self.clients.report(self.name, metrics.flush(environments.failures) | clock.flush())
 
             try:
-                with clock("wait_params"):
-                    if (first := first_params(self.clients.source, self._stopping)) is None:
-                        return
-                    version, params = first
                 step, age, steps = environments.reset(), np.zeros(experiment.actors.games, np.int64), 0
                 transition: _Transition | None = None
-                cuts: list[CutWindows] = []
-                while not self._stopping.is_set():
+                cuts: list[Cut] = []
+                for version, params in self.newest_params(clock):
                     with clock("search"):
                         steps += 1
                         result = self._search(params, self._key, steps, step.observation, step.legal, age)
@@ -90,12 +222,13 @@ class EnvironmentActor:
                     self._write(cuts, _AT_ONCE, clock)
                     with clock("search"):
                         result = jax.device_get(result)
-                    position = _position(step, result, version)
+                    versions = np.full(len(step.reward), version, np.int32)
+                    position = Position(
+                        step.observation, result.action, result.policy, result.candidates, result.value, versions
+                    )
                     with clock("environment"):
                         step = environments.step(result.action)
                     transition, age = (position, step), np.where(step.started, 0, age + 1)
-                    with clock("params"):
-                        version, params = self.clients.source.poll() or (version, params)
                     if clock.elapsed_s >= self.clients.report_every_s:
                         report()
                         # No window waits longer than for a report, however slowly windows are completed.
@@ -110,7 +243,7 @@ class EnvironmentActor:
         self,
         transition: _Transition | None,
         cutter: WindowCutter,
-        cuts: list[CutWindows],
+        cuts: list[Cut],
         metrics: _Metrics,
         clock: StageClock,
     ) -> None:
@@ -125,25 +258,14 @@ class EnvironmentActor:
         if cut is not None:
             cuts.append(cut)
 
-    def _write(self, cuts: list[CutWindows], least: int, clock: StageClock) -> None:
+    def _write(self, cuts: list[Cut], least: int, clock: StageClock) -> None:
         """Writes and removes the windows in `cuts`, unless they are fewer than `least`."""
-        if sum(len(cut.errors) for cut in cuts) < least:
+        if sum(len(windows.length) for windows, _ in cuts) < least:
             return
         with clock("write"):
-            cut = concatenated(cuts)
+            windows, states = concatenated(cuts)
             cuts.clear()
-            self.clients.write(cut.windows, cut.states, priorities_of(cut.errors))
-
-
-def _position(step: VectorStep, result: ModelSearchResult, version: int) -> Position:
-    return Position(
-        observation=step.observation,
-        action=result.action,
-        policy=result.policy,
-        candidates=result.candidates,
-        value=result.value,
-        version=np.full(len(step.reward), version, np.int32),
-    )
+            self.clients.write(windows, states, window_priorities(windows, self.experiment))
 
 
 class _Metrics:
@@ -153,34 +275,30 @@ class _Metrics:
         self._evaluations = experiment.search.simulations + 1
         self._return = np.zeros(experiment.actors.games)
         self._length = np.zeros(experiment.actors.games, np.int64)
-        self._searched = self._moves = self._samples = 0
+        self._counts: Counter[str] = Counter()
         self._ended: list[tuple[float, int]] = []
         self._failures = 0
         self._version = 0
 
-    def add(self, position: Position, step: VectorStep, cut: CutWindows | None) -> None:
+    def add(self, position: Position, step: VectorStep, cut: Cut | None) -> None:
         # The step that starts an episode is a reset: its action was ignored and it has no reward.
         self._return = np.where(step.started, 0.0, self._return + step.reward)
         self._length = np.where(step.started, 0, self._length + 1)
-        for slot in np.flatnonzero(step.terminated | step.truncated):
-            self._ended.append((float(self._return[slot]), int(self._length[slot])))
-        self._searched += len(step.reward)
-        self._moves += len(step.reward) - int(np.count_nonzero(step.started))
-        self._samples += 0 if cut is None else len(cut.errors)
+        ended = step.terminated | step.truncated
+        self._ended += zip(self._return[ended].tolist(), self._length[ended].tolist(), strict=True)
+        searched, samples = len(step.reward), 0 if cut is None else len(cut[0].length)
+        moves = searched - int(np.count_nonzero(step.started))
+        self._counts.update(moves=moves, evaluations=searched * self._evaluations, samples=samples)
         self._version = int(position.version[0])
 
     def flush(self, failures: int) -> dict[str, float]:
-        metrics = {
-            "count/moves": float(self._moves),
-            "count/evaluations": float(self._searched * self._evaluations),
+        metrics = {f"count/{name}": float(self._counts[name]) for name in ("moves", "evaluations", "samples")} | {
             "count/games": float(len(self._ended)),
-            "count/samples": float(self._samples),
             "count/failed_episodes": float(failures - self._failures),
             "acting/version": float(self._version),
         }
         if self._ended:
-            metrics["acting/mean_return"] = float(np.mean([returns for returns, _ in self._ended]))
-            metrics["acting/steps_per_episode"] = float(np.mean([length for _, length in self._ended]))
-        self._searched = self._moves = self._samples = 0
+            metrics["acting/mean_return"], metrics["acting/steps_per_episode"] = np.mean(self._ended, axis=0).tolist()
+        self._counts.clear()
         self._ended, self._failures = [], failures
         return metrics

@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from podzero.actors.clients import ActorLoop
 from podzero.actors.core import explore
+from podzero.actors.environments import window_priorities
 from podzero.actors.targets import outcome_classes, value_targets
-from podzero.actors.windows import value_errors
 from podzero.config import ActorsConfig, Experiment
 from podzero.config.samples import observations_kept
-from podzero.core.clock import REPORT_EVERY_S, StageClock
-from podzero.core.protocols import BatchedSearch, Env, ParamSource, ReplayWriter, Report
+from podzero.core.clock import StageClock
+from podzero.core.protocols import BatchedSearch, Env
 from podzero.core.types import Array, ModelNetwork, Params, Sample, SearchResult, StoredState, View, Window
-from podzero.core.waiting import first_params
 from podzero.envs import SimulatorError, faults_of, simulator_errors, unpack_states
-from podzero.replay import priorities_of
 from podzero.search import ModelSearch, ModelSearchResult
 
-
-class Reanalysed(NamedTuple):
-    """Samples with new targets."""
-
-    samples: Sample | Window
-    """`[N, ...]` on every field, in the order of the stored samples."""
-    errors: npt.NDArray[np.float32] | None
-    """`[N]`, value errors, from which priorities are derived, as in `CutWindows`; None for positions."""
-
-
-Reanalyse = Callable[[Params, int, int, Any], Reanalysed]
+Reanalyse = Callable[[Params, int, int, Any], Sample | Window]
 """`(params, their version, batch index, stored samples [N, ...])` to samples with new targets. The batch index, folded
 into the PRNG key, must differ between batches."""
 
@@ -56,7 +44,7 @@ def position_reanalysis(
         exploration = explore(config, jnp.zeros(packed.shape[0]))
         return search(params, jax.random.fold_in(key, index), states, exploration), jax.vmap(env.view)(states)
 
-    def reanalyse(params: Params, version: int, index: int, states: StoredState) -> Reanalysed:
+    def reanalyse(params: Params, version: int, index: int, states: StoredState) -> Sample | Window:
         result, view = jax.device_get(search_positions(params, index, states.state))
         samples = Sample(
             observation=view.observation,
@@ -70,7 +58,7 @@ def position_reanalysis(
             unknown = np.full(len(states.outcome), -1, np.int32)
             outcome = outcome_classes(states.outcome, states.truncated)
             samples = samples._replace(outcome=outcome, moves_left=unknown, reply=unknown)
-        return Reanalysed(samples, None)
+        return samples
 
     return reanalyse
 
@@ -93,7 +81,7 @@ def window_reanalysis(experiment: Experiment, network: ModelNetwork, search: Mod
         _, value = network.predict(params, network.represent(params, later))
         return result, network.decode(value)
 
-    def reanalyse(params: Params, version: int, index: int, states: Window) -> Reanalysed:
+    def reanalyse(params: Params, version: int, index: int, states: Window) -> Sample | Window:
         result, later_value = jax.device_get(search_windows(params, index, states.observation))
         count, length = len(states.length), np.asarray(states.length)[:, None]
 
@@ -110,43 +98,25 @@ def window_reanalysis(experiment: Experiment, network: ModelNetwork, search: Mod
         positions = np.arange(states.value.shape[1])
         has_value = (positions < length) | ((positions == length) & ~np.asarray(states.terminated)[:, None])
         value = np.concatenate([split(result.value), split(later_value)], axis=1)
-        windows = states._replace(
+        return states._replace(
             observation=states.observation[:, :kept],
             value=np.where(has_value, value, np.float32(0.0)),
             policy=masked(result.policy),
             candidates=states.candidates if result.candidates.ndim == 2 else masked(result.candidates),
             version=np.full(count, version, np.int32),
         )
-        return Reanalysed(windows, value_errors(windows, experiment.env.discount, config.td_steps))
 
     return reanalyse
 
 
-@dataclass(eq=False)
-class ReanalysisActor:
-    """Searches batches of stored samples again and writes them with new targets."""
+@dataclass(eq=False, kw_only=True)
+class ReanalysisActor(ActorLoop):
+    """Searches batches of stored samples again and writes them with new targets, to the table `reanalysed`."""
 
-    experiment: Experiment
-    name: str
-    """Its name in metrics and messages, such as `reanalyser-0`."""
     reanalyse: Reanalyse
     """Computes the new targets."""
-    source: ParamSource
-    """The parameters for `reanalyse`."""
     states: Iterator[StoredState | Window]
-    """Reads batches of stored samples."""
-    writer: ReplayWriter
-    """Writes to the table `reanalysed`."""
-    report: Report
-
-    def __post_init__(self) -> None:
-        self._batches = 0
-        self._faults = faults_of(self.experiment.env)
-        self._stopping = threading.Event()
-
-    def stop(self) -> None:
-        """Ends `run` after the current batch; thread-safe, returns at once. Close `states` to end a wait there."""
-        self._stopping.set()
+    """Reads batches of stored samples. Close it to end a wait there."""
 
     def run(self) -> None:
         """Reanalyses until `stop` is called or `states` is closed.
@@ -154,55 +124,33 @@ class ReanalysisActor:
         Raises:
           EnvironmentFailed: games on the host failed more often in a row than `env.max_failures` allows.
         """
-        self._stopping.clear()
-        clock, metrics = StageClock(), _Metrics()
-        with clock("wait_params"):
-            if (first := first_params(self.source, self._stopping)) is None:
-                return
-            version, params = first
-        while not self._stopping.is_set():
+        clock, faults, count, age, newest = StageClock(), faults_of(self.experiment.env), 0, 0.0, 0
+
+        def report() -> None:
+            nonlocal count
+            metrics = {"count/reanalysed": float(count), "reanalysis/age": age, "reanalysis/version": float(newest)}
+            self.clients.report(self.name, metrics | clock.flush())
+            count = 0
+
+        for batch, (version, params) in enumerate(self.newest_params(clock), start=1):
             with clock("wait_states"):
                 states = next(self.states, None)
             if states is None:
                 break
             try:
                 with clock("search"), simulator_errors():
-                    self._batches += 1
-                    result = self.reanalyse(params, version, self._batches, states)
+                    samples = self.reanalyse(params, version, batch, states)
             except SimulatorError as error:
                 # No episode is lost: the samples stay in replay, with the targets they have.
-                self._faults.add(str(error), episodes=0)
+                faults.add(str(error), episodes=0)
                 continue
-            self._faults.completed()
+            faults.completed()
             with clock("write"):
-                self.writer.write(result.samples, None if result.errors is None else priorities_of(result.errors))
-            metrics.add(states, version)
-            with clock("params"):
-                version, params = self.source.poll() or (version, params)
-            if clock.elapsed_s >= REPORT_EVERY_S:
-                self.report(self.name, metrics.flush() | clock.flush())
-        self.report(self.name, metrics.flush() | clock.flush())
-
-
-class _Metrics:
-    """Accumulates the metrics of the loop between two reports."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._age = 0.0
-        self._version = 0
-
-    def add(self, states: StoredState | Window, version: int) -> None:
-        self._count += len(states.version)
-        self._age = float(np.mean(version - np.asarray(states.version)))
-        self._version = version
-
-    def flush(self) -> dict[str, float]:
-        """The metrics since the last call. `reanalysis/age`: mean steps between old and new parameters."""
-        metrics = {
-            "count/reanalysed": float(self._count),
-            "reanalysis/age": self._age,
-            "reanalysis/version": float(self._version),
-        }
-        self._count = 0
-        return metrics
+                priorities = window_priorities(samples, self.experiment) if isinstance(samples, Window) else None
+                self.clients.write(samples, None, priorities)
+            count, newest = count + len(states.version), version
+            # How many steps of the learner lie between the old parameters and the new ones.
+            age = float(np.mean(version - np.asarray(states.version)))
+            if clock.elapsed_s >= self.clients.report_every_s:
+                report()
+        report()

@@ -14,14 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podzero.actors.assembly import Game, GameAssembler, SampleShuffler
-from podzero.actors.clients import ActorClients, Positions, SelfPlayMetrics
+from podzero.actors.assembly import Game, GameAssembler, SampleShuffler, rows_of
+from podzero.actors.clients import ActorLoop, Played, Positions, SelfPlayMetrics
 from podzero.actors.core import Replies, SelfPlayCore, SelfPlayState, keys_of
-from podzero.config import Experiment
 from podzero.core.clock import StageClock
 from podzero.core.types import Array, EnvState, Move, Params
-from podzero.core.waiting import first_params
 from podzero.envs import SimulatorError, faults_of, simulator_errors
+from podzero.inference.serving import ServerClient
 
 log = logging.getLogger(__name__)
 
@@ -29,19 +28,14 @@ GRACE_S = 3.0
 """Time in which actors that are asked to stop may end their moves, before their waits are interrupted."""
 
 
-@dataclass(eq=False)
-class SelfPlayActor:
+@dataclass(eq=False, kw_only=True)
+class SelfPlayActor(ActorLoop):
     """Plays `actors.games` games in parallel and writes the finished ones to replay."""
 
-    experiment: Experiment
-    name: str
-    """Its name in metrics and messages, such as `actor-0`."""
     seed: int
     """It differs between actors and between restarts."""
     core: SelfPlayCore
     """Plays one move of all games."""
-    clients: ActorClients
-    """Its connections; the parameters are those of the core."""
     opponents: Sequence[Opponent] = ()
     """The players that have one side of some games."""
 
@@ -52,21 +46,14 @@ class SelfPlayActor:
         self._opposed = OpposedGames(self.core, games, opponents) if opponents else None
         self._move = self._opposed.move if self._opposed else jax.jit(self.core.move, donate_argnums=1)
         self._faults = faults_of(self.experiment.env)
-        self._stopping = threading.Event()
-
-    def stop(self) -> None:
-        """Ends `run` after the current move; thread-safe, returns at once."""
-        self._stopping.set()
 
     def run(self) -> None:
-        """Plays until `stop` is called; each call of `run` starts new games.
+        """Plays until `stop` is called.
 
         Raises:
           EnvironmentFailed: games on the host failed more often in a row than `env.max_failures` allows.
         """
-        self._stopping.clear()
-        clock = StageClock()
-        metrics = SelfPlayMetrics(self.experiment, self._faults.total)
+        clock, metrics = StageClock(), SelfPlayMetrics(self.experiment, self._faults.total)
         assembler = self._assembler()
         per_item = self.experiment.replay.samples_per_item
         shuffler: SampleShuffler[Positions] = SampleShuffler(per_item, [self.seed, 1])
@@ -77,11 +64,7 @@ class SelfPlayActor:
 
         try:
             state = self._start_games()
-            with clock("wait_params"):
-                if (first := first_params(self.clients.source, self._stopping)) is None:
-                    return
-                version, params = first
-            while not self._stopping.is_set():
+            for version, params in self.newest_params(clock):
                 if clock.elapsed_s >= self.clients.report_every_s:
                     report()
                 try:
@@ -96,8 +79,6 @@ class SelfPlayActor:
                 self._count(metrics, move, games, version)
                 if games:
                     self._faults.completed()
-                with clock("params"):
-                    version, params = self.clients.source.poll() or (version, params)
         finally:
             # Also after too many failures, which this report counts.
             report()
@@ -124,16 +105,14 @@ class SelfPlayActor:
     def _count(self, metrics: SelfPlayMetrics, move: Move, games: list[Game], version: int) -> None:
         if self._opposed:
             self._opposed.count(move)
-        metrics.add(
-            moves=1,
+        played = Played(
             samples=sum(len(game.samples.version) for game in games),
-            plies=sum(game.plies for game in games),
             games=len(games),
-            abs_root_value=float(np.mean(np.abs(move.value))),
-            version=version,
-            dropped=None if move.dropped is None else int(np.sum(move.dropped)),
-            depth=None if move.depth is None else float(move.depth),
+            dropped=move.dropped,
+            depth=move.depth,
+            abs_root_value=np.abs(move.value),
         )
+        metrics.add(played, version, plies=sum(game.plies for game in games))
 
     def _assembler(self) -> GameAssembler:
         experiment = self.experiment
@@ -192,7 +171,7 @@ class OpposedGames:
     def __init__(self, core: SelfPlayCore, games: int, opponents: Sequence[Opponent]) -> None:
         self._search = jax.jit(core.search)
         self._play = jax.jit(core.play, donate_argnums=0)
-        self._rows = jax.jit(_rows, static_argnums=(1, 2))
+        self._rows = jax.jit(rows_of, static_argnums=1)
         self._games = games
         self._blocks = blocks(opponents, games)
         self._points: dict[str, list[float]] = defaultdict(list)
@@ -204,7 +183,7 @@ class OpposedGames:
         action, side = [], np.full(self._games, -1, np.int32)
         for number, block in enumerate(self._blocks):
             size = len(block.side)
-            states = self._rows(state.games, block.games.start, size)
+            states = self._rows(state.games, block.games)
             chosen = block.opponent.choose(jax.random.fold_in(key, number), states)
             if chosen is not None:
                 side[block.games] = block.side
@@ -240,20 +219,14 @@ def blocks(opponents: Sequence[Opponent], games: int) -> list[_Block]:
     ]
 
 
-def _rows(states: EnvState, start: int, size: int) -> EnvState:
-    return jax.tree.map(lambda leaf: leaf[start : start + size], states)
-
-
 @dataclass(eq=False)
 class ActorGroups:
     """Runs several actors in one process: while one waits for evaluations, the others search."""
 
     actors: Sequence[SelfPlayActor]
     """The actors, each with its own games."""
-    interrupt: Callable[[], None]
-    """Interrupts the actors' waits."""
-    cause: Callable[[], Exception | None]
-    """Returns the error behind a failed actor, if it is known."""
+    servers: Sequence[ServerClient]
+    """Their connections to inference servers."""
 
     def __post_init__(self) -> None:
         self._stopping = threading.Event()
@@ -271,7 +244,8 @@ class ActorGroups:
         self._stopping.wait()
         for thread in threads:
             thread.join(GRACE_S)
-        self.interrupt()
+        for server in self.servers:
+            server.close()
         for thread in threads:
             thread.join()
         if self._failures:
@@ -290,7 +264,8 @@ class ActorGroups:
             if self._stopping.is_set():
                 log.info("games that waited for an inference server at the end are lost")
             else:
-                # JAX keeps only the text of an error raised in a callback, so the error itself comes from `cause`.
-                self._failures.append(self.cause() or failure)
+                # JAX keeps only the text of an error raised in a callback; the connection has the error itself.
+                causes = [server.failure for server in self.servers if server.failure is not None]
+                self._failures.append(causes[0] if causes else failure)
         finally:
             self.stop()

@@ -180,7 +180,7 @@ class ReanalysisProcess(Process):
 
     def build(self) -> Runnable:
         """Waits for the replay shards, then builds the reanalyser."""
-        from podzero.actors import ReanalysisActor
+        from podzero.actors import ActorClients, ReanalysisActor
         from podzero.actors.build import make_reanalysis
         from podzero.envs import spec_of
         from podzero.inference import FoldedSource
@@ -194,11 +194,13 @@ class ReanalysisProcess(Process):
         return ReanalysisActor(
             experiment=experiment,
             name=self.name,
+            clients=ActorClients(
+                FoldedSource(self.parameters.source(self), fold),
+                make_writer(shards, spec, experiment, near=own_address(), table=REANALYSED),
+                self.reports.report,
+            ),
             reanalyse=reanalyse,
-            source=FoldedSource(self.parameters.source(self), fold),
             states=self._states,
-            writer=make_writer(shards, spec, experiment, near=own_address(), table=REANALYSED),
-            report=self.reports.report,
         )
 
     def stop(self) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from podzero.actors.assembly import GameAssembler
 from podzero.actors.core import SelfPlayCore
-from podzero.actors.rollouts import RolloutCore
+from podzero.actors.device_actor import RolloutCore
 from podzero.actors.targets import Plies, targets_of
 from podzero.config import ActorsConfig, Experiment, MLPConfig, OwnGameConfig, SearchConfig
 from podzero.envs import make_env

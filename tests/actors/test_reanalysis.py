@@ -17,11 +17,10 @@ from podzero.actors import (
     window_reanalysis,
 )
 from podzero.actors.assembly import GameAssembler
-from podzero.actors.reanalysis import Reanalysed
-from podzero.actors.windows import WindowCutter
+from podzero.actors.environments import WindowCutter, window_priorities
 from podzero.config import ActorsConfig, SearchConfig, SimulatorConfig, parse
 from podzero.config.samples import sample_like
-from podzero.core.types import EnvSpec, ModelNetwork, Sample, SearchResult, StoredState, Versioned
+from podzero.core.types import EnvSpec, ModelNetwork, Sample, SearchResult, StoredState, Versioned, Window
 from podzero.envs import EnvironmentFailed, make_env, pack_states, unpack_states
 from podzero.replay import priorities_of
 from podzero.search import ModelSearchResult, make_search, rules_model
@@ -97,16 +96,14 @@ def reanalyse(experiment):
             searches.append((params, version, index))
             if states.version[0] == BROKEN:
                 fail_in_callback("the game raised KeyError: 'seven'")
-            return Reanalysed(samples_of(version, len(states.version)), np.full(len(states.version), 0.25, np.float32))
+            return states if isinstance(states, Window) else samples_of(version, len(states.version))
 
         actor = ReanalysisActor(
             experiment=experiment,
             name="reanalyser-0",
             reanalyse=reanalyse,
-            source=Source(),
+            clients=ActorClients(Source(), writer, lambda name, metrics: reports.append((name, metrics))),
             states=states,
-            writer=writer,
-            report=lambda name, metrics: reports.append((name, metrics)),
         )
         writer.enough = actor.stop
         actor.run()
@@ -119,7 +116,13 @@ def test_each_batch_is_searched_once_with_the_newest_parameters(reanalyse):
     searches, writer, _ = reanalyse(iter([states_of(1)] * 4))
     assert searches == [(0.5, 3, 1), (0.5, 3, 2), (0.75, 7, 3), (0.75, 7, 4)]
     assert [each.version.tolist() for each in writer.written] == [[3] * 4, [3] * 4, [7] * 4, [7] * 4]
-    np.testing.assert_array_equal(writer.priorities[0], priorities_of(np.full(4, 0.25)))
+    assert writer.priorities[0] is None
+
+
+def test_windows_are_written_with_their_priorities(reanalyse):
+    experiment, windows = cut_windows()
+    _, writer, _ = reanalyse(iter([windows]), experiment=experiment)
+    np.testing.assert_array_equal(writer.priorities[0], window_priorities(windows, experiment))
 
 
 def test_reports_count_samples_and_measure_their_age(reanalyse):
@@ -215,11 +218,10 @@ def test_the_same_positions_get_the_targets_of_the_new_parameters(played):
     reanalyse = position_reanalysis(BOARD, search, ActorsConfig(root_value_weight=0.25, noise=0.0), seed=0)
     for game in played[:2]:
         found = reanalyse((4, 0.0), 17, 1, game.states)
-        old, new = game.samples, found.samples
+        old, new = game.samples, found
         np.testing.assert_array_equal(new.observation, old.observation)
         np.testing.assert_array_equal(new.legal, old.legal)
         np.testing.assert_array_equal(new.version, [17] * game.plies)
-        assert found.errors is None
         centre_open = new.legal[:, 4]
         assert centre_open[0]
         assert (new.policy_target.argmax(axis=1)[centre_open] == 4).all()
@@ -247,13 +249,13 @@ def test_lambda_returns_stay_those_of_the_game_as_it_was_played():
         games = list(assembler.add(made, version=3))
     found = position_reanalysis(BOARD, fake_search(uniform), config, seed=0)(0.5, 17, 1, games[0].states)
     np.testing.assert_allclose(games[0].states.lambda_return, [0.7, -1.0], rtol=1e-6)
-    np.testing.assert_allclose(found.samples.value_target, [0.65, -0.625], rtol=1e-6)
+    np.testing.assert_allclose(found.value_target, [0.65, -0.625], rtol=1e-6)
 
 
 def test_the_new_root_value_is_averaged_with_the_stored_outcome(played):
     reanalyse = position_reanalysis(BOARD, fake_search(uniform), ActorsConfig(root_value_weight=0.25), seed=0)
     for game in played[:2]:
-        found = reanalyse(0.5, 17, 1, game.states).samples
+        found = reanalyse(0.5, 17, 1, game.states)
         np.testing.assert_allclose(found.value_target, 0.75 * game.samples.value_target + 0.125, rtol=1e-6)
         np.testing.assert_allclose(found.policy_target, found.legal / found.legal.sum(axis=1, keepdims=True), rtol=1e-6)
 
@@ -262,7 +264,7 @@ def test_the_outcome_of_a_truncated_game_stays_unknown(played):
     states = played[0].states._replace(truncated=np.arange(len(played[0].states.outcome)) == 0)
     search = make_search(SearchConfig(simulations=2), rules_model(BOARD, constant))
     reanalyse = position_reanalysis(BOARD, search, ActorsConfig(), seed=0, auxiliary_targets=True)
-    found = reanalyse((4, 0.0), 17, 1, states).samples.outcome
+    found = reanalyse((4, 0.0), 17, 1, states).outcome
     assert found[0] == -1
     np.testing.assert_array_equal(found[1:], np.sign(states.outcome[1:]) + 1)
 
@@ -277,7 +279,7 @@ def test_search_explores_as_actors_do_with_new_noise_for_each_batch(played, scal
 
     config = ActorsConfig(root_value_weight=1.0, noise=scale)
     reanalyse, states = position_reanalysis(BOARD, noisy, config, seed=0), played[0].states
-    first, equal, other = (reanalyse(None, 1, index, states).samples.value_target for index in (1, 1, 2))
+    first, equal, other = (reanalyse(None, 1, index, states).value_target for index in (1, 1, 2))
     np.testing.assert_array_equal(first, equal)
     assert first.max() <= scale
     assert (first != other).any() == (scale > 0)
@@ -316,14 +318,13 @@ def cut_windows(spec=SPEC, steps=4, **end):
     for number in range(steps):
         cutter.add_position(position([number], spec))
         cutter.add_step(outcome(number + 1.0, **(end if number == steps - 1 else {})))
-    return experiment, cutter.add_position(position([steps], spec)).states
+    return experiment, cutter.add_position(position([steps], spec))[1]
 
 
 def test_windows_get_policies_of_the_new_search_and_values_of_search_and_network():
     """Positions 0 to K = 2 are searched: 100 * 2 + k. The network evaluates 3 and 4: 10 * 2 * k."""
     experiment, states = cut_windows()
-    found = window_reanalysis(experiment, model(10.0), model_search(), seed=0)(2.0, 17, 1, states)
-    new = found.samples
+    new = window_reanalysis(experiment, model(10.0), model_search(), seed=0)(2.0, 17, 1, states)
     np.testing.assert_allclose(new.value, [[200, 201, 202, 60, 80]])
     np.testing.assert_allclose(new.policy, np.tile([0.0, 0.75, 0.25], (1, 3, 1)))
     np.testing.assert_array_equal(new.version, [17])
@@ -331,14 +332,14 @@ def test_windows_get_policies_of_the_new_search_and_values_of_search_and_network
     for field in ("action", "reward", "length", "terminated", "candidates"):
         np.testing.assert_array_equal(getattr(new, field), getattr(states, field))
     # 1 + 0.5 * 2 + 0.25 * v_2 = 2 + 50.5; the search value is 200.
-    np.testing.assert_allclose(found.errors, [200 - 52.5])
+    np.testing.assert_allclose(window_priorities(new, experiment), priorities_of(np.array([200 - 52.5])))
 
 
 @pytest.mark.parametrize("end", ["terminated", "truncated"])
 def test_targets_after_the_end_are_zero(end):
     """The episode ends at position 3, whose value is zero if it terminated and kept if it was truncated."""
     experiment, states = cut_windows(steps=3, **{end: True})
-    new = window_reanalysis(experiment, model(10.0), model_search(), seed=0)(2.0, 17, 1, states).samples
+    new = window_reanalysis(experiment, model(10.0), model_search(), seed=0)(2.0, 17, 1, states)
     last = 0 if end == "terminated" else 1
     np.testing.assert_allclose(
         new.value,
@@ -356,7 +357,7 @@ def test_targets_after_the_end_are_zero(end):
 def test_continuous_actions_get_new_candidates():
     spec = SPEC._replace(num_actions=0, action_bounds=((-2.0, -2.0), (2.0, 2.0)))
     experiment, states = cut_windows(spec, steps=2, truncated=True)
-    new = window_reanalysis(experiment, model(1.0), model_search(continuous=True), seed=0)(2.0, 17, 1, states).samples
+    new = window_reanalysis(experiment, model(1.0), model_search(continuous=True), seed=0)(2.0, 17, 1, states)
     np.testing.assert_array_equal(states.candidates[0, :2], np.ones((2, 3, 2)))
     np.testing.assert_array_equal(new.candidates[:, :, 0, 0], [[2, 2, 0], [2, 0, 0]])
     assert new.candidates.dtype == np.float32
@@ -367,7 +368,7 @@ def test_reanalysed_windows_have_the_shapes_and_dtypes_of_the_samples_table():
     spec = EnvSpec("discrete", (1,), "float32", 3, players=1)
     experiment = experiment_of(reanalyse={"share": 0.5}, muzero={"consistency_weight": 1.0})
     states = cut_windows()[1]
-    new = window_reanalysis(experiment, model(1.0), model_search(), seed=0)(2.0, 17, 1, states).samples
+    new = window_reanalysis(experiment, model(1.0), model_search(), seed=0)(2.0, 17, 1, states)
     for name, like in sample_like(experiment, spec)._asdict().items():
         field = getattr(new, name)
         assert (field.shape, field.dtype) == ((1, *like.shape), like.dtype), name

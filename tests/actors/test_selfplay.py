@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from podzero.actors import ActorClients, SelfPlayActor, SelfPlayCore
-from podzero.actors.clients import SelfPlayMetrics
+from podzero.actors.clients import Played, SelfPlayMetrics
 from podzero.config import load, parse
 from podzero.envs import EnvironmentFailed, HostEnv
 
@@ -108,7 +108,7 @@ def test_games_that_always_fail_end_the_actor():
         play(every=3, fault=fail, writes=10**6)
 
 
-MOVE = {"moves": 1, "samples": 10, "plies": 14, "games": 2, "abs_root_value": 0.5, "version": 3}
+MOVE = Played(samples=10, games=2, dropped=None, depth=None, abs_root_value=np.array([0.25, 0.75]))
 
 
 def metrics_of_four_games():
@@ -118,20 +118,20 @@ def metrics_of_four_games():
 def test_counts_are_of_all_games_and_start_anew_after_a_report():
     metrics = metrics_of_four_games()
     for _ in range(2):
-        metrics.add(**MOVE)
+        metrics.add(MOVE, version=3, plies=14)
     report = metrics.flush()
     assert (report["count/moves"], report["count/evaluations"]) == (8.0, 72.0)
     assert (report["count/samples"], report["count/games"]) == (20.0, 4.0)
-    assert report["selfplay/plies_per_game"] == 7.0
+    assert (report["selfplay/plies_per_game"], report["selfplay/abs_root_value"]) == (7.0, 0.5)
     assert "count/dropped_actions" not in report
     assert metrics.flush()["count/moves"] == 0.0
 
 
 def test_actions_without_a_slot_are_counted_and_logged_once(caplog):
     metrics = metrics_of_four_games()
-    metrics.add(**MOVE, dropped=0)
+    metrics.add(MOVE._replace(dropped=np.int32(0)), version=3)
     assert caplog.text == ""
     for _ in range(2):
-        metrics.add(**MOVE, dropped=3)
+        metrics.add(MOVE._replace(dropped=np.int32(3)), version=3)
     assert metrics.flush()["count/dropped_actions"] == 6.0
     assert caplog.text.count("search.slots is too small") == 1

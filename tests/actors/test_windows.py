@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from podzero.actors.windows import Position, WindowCutter
+from podzero.actors.environments import Position, WindowCutter, window_priorities
 from podzero.config import parse
 from podzero.core.types import EnvSpec
 from podzero.envs import VectorStep
+from podzero.replay import priorities_of
 
 SPEC = EnvSpec("scripted", (1,), "float32", 3, players=1)
 
@@ -51,7 +52,7 @@ def play(cutter, steps, **end):
         cuts.append(cutter.add_position(position([number])))
         cutter.add_step(outcome(number + 1.0, **(end if number == steps - 1 else {})))
     cuts.append(cutter.add_position(position([steps])))
-    return [cut.windows for cut in cuts if cut is not None]
+    return [cut[0] for cut in cuts if cut is not None]
 
 
 def test_a_window_is_cut_when_all_of_its_positions_have_been_searched():
@@ -92,9 +93,9 @@ def test_no_window_spans_two_episodes():
     for number in range(100, 104):
         assert cutter.add_position(position([number])) is None
         cutter.add_step(outcome(1.0))
-    cut = cutter.add_position(position([104]))
-    np.testing.assert_array_equal(cut.windows.observation, [[[100.0]]])
-    np.testing.assert_array_equal(cut.windows.reward, [[1, 1, 1, 1]])
+    windows, _ = cutter.add_position(position([104]))
+    np.testing.assert_array_equal(windows.observation, [[[100.0]]])
+    np.testing.assert_array_equal(windows.reward, [[1, 1, 1, 1]])
 
 
 def test_a_failed_episode_gives_no_windows():
@@ -104,7 +105,7 @@ def test_a_failed_episode_gives_no_windows():
         cutter.add_step(outcome(1.0, started=number == 2))
     assert cutter.add_position(position([50])) is None
     cutter.add_step(outcome(1.0, terminated=True))
-    np.testing.assert_array_equal(cutter.add_position(position([51])).windows.observation, [[[50.0]]])
+    np.testing.assert_array_equal(cutter.add_position(position([51]))[0].observation, [[[50.0]]])
 
 
 def test_the_stride_counts_from_the_beginning_of_each_episode():
@@ -119,14 +120,14 @@ def test_parallel_environments_are_independent():
     for number in range(2):
         cutter.add_position(position([number, 100 + number]))
         cutter.add_step(outcome([1.0, 2.0], [number == 1, False], neither, neither))
-    cut = cutter.add_position(position([2, 102]))
-    np.testing.assert_array_equal(cut.windows.observation[:, 0, 0], [0, 1])
+    windows, _ = cutter.add_position(position([2, 102]))
+    np.testing.assert_array_equal(windows.observation[:, 0, 0], [0, 1])
     cutter.add_step(outcome([0.0, 2.0], neither, neither, [True, False]))
     cutter.add_position(position([200, 103]))
     cutter.add_step(outcome([5.0, 2.0], neither, neither, neither))
-    cut = cutter.add_position(position([201, 104]))
-    np.testing.assert_array_equal(cut.windows.observation[:, 0, 0], [100])
-    np.testing.assert_array_equal(cut.windows.reward, [[2, 2, 2, 2]])
+    windows, _ = cutter.add_position(position([201, 104]))
+    np.testing.assert_array_equal(windows.observation[:, 0, 0], [100])
+    np.testing.assert_array_equal(windows.reward, [[2, 2, 2, 2]])
 
 
 @pytest.mark.parametrize(("sections", "kept"), [({}, 1), ({"muzero": {"consistency_weight": 2.0}}, 3)])
@@ -136,13 +137,13 @@ def test_windows_have_only_the_observations_that_the_loss_or_reanalysis_needs(se
     for number in range(4):
         assert cutter.add_position(position([number])) is None
         cutter.add_step(outcome(number + 1.0))
-    cut = cutter.add_position(position([4]))
-    np.testing.assert_array_equal(cut.windows.observation[0, :, 0], np.arange(kept))
-    assert (cut.states is None) == (share == 0)
-    if cut.states is not None:
-        np.testing.assert_array_equal(cut.states.observation[0, :, 0], np.arange(5))
-        for field in set(cut.states._fields) - {"observation"}:
-            np.testing.assert_array_equal(getattr(cut.states, field), getattr(cut.windows, field))
+    windows, states = cutter.add_position(position([4]))
+    np.testing.assert_array_equal(windows.observation[0, :, 0], np.arange(kept))
+    assert (states is None) == (share == 0)
+    if states is not None:
+        np.testing.assert_array_equal(states.observation[0, :, 0], np.arange(5))
+        for field in set(states._fields) - {"observation"}:
+            np.testing.assert_array_equal(getattr(states, field), getattr(windows, field))
 
 
 def test_actions_after_the_end_are_uniformly_random():
@@ -160,15 +161,18 @@ def test_continuous_actions_keep_their_candidates():
     for number in range(4):
         assert cutter.add_position(position([number], spec)) is None
         cutter.add_step(outcome(1.0))
-    windows = cutter.add_position(position([4], spec)).windows
+    windows = cutter.add_position(position([4], spec))[0]
     assert windows.candidates.shape == (1, 3, 3, 2)
     np.testing.assert_array_equal(windows.action, np.full((1, 2, 2), 0.5))
 
 
-def test_errors_are_the_differences_between_search_values_and_nstep_returns():
+def test_priorities_are_the_differences_between_search_values_and_nstep_returns():
     """The returns are 1 + 0.5 * 2 + 0.25 * 20 from position 0, 2 + 0.5 * 3 from 1 and 3 from 2."""
-    cutter = WindowCutter(experiment_of(td=2, discount=0.5), SPEC, 1)
+    experiment = experiment_of(td=2, discount=0.5)
+    cutter = WindowCutter(experiment, SPEC, 1)
     for number in range(3):
         cutter.add_position(position([number]))
         cutter.add_step(outcome(number + 1.0, terminated=number == 2))
-    np.testing.assert_allclose(cutter.add_position(position([3])).errors, [7.0 - 0.0, 10.0 - 3.5, 20.0 - 3.0])
+    windows, _ = cutter.add_position(position([3]))
+    expected = priorities_of(np.array([7.0 - 0.0, 10.0 - 3.5, 20.0 - 3.0]))
+    np.testing.assert_allclose(window_priorities(windows, experiment), expected)
