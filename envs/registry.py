@@ -17,7 +17,7 @@ from podzero.config import (
     environments,
     import_paths,
 )
-from podzero.config.own_code import check_digest
+from podzero.config.section import check_digest
 from podzero.core.errors import ConfigError, described, nearest
 from podzero.core.importing import approve, import_class
 from podzero.core.protocols import Env

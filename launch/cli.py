@@ -23,7 +23,10 @@ COMMANDS = {
         "launch.experiments",
         "Check the contract of a game in random games, or of a gymnasium environment in random episodes.",
     ),
-    "settings": ("launch.settings", "Print all settings of an experiment with type, default and meaning, as Markdown."),
+    "settings": (
+        "launch.experiments",
+        "Print all settings of an experiment with type, default and meaning, as Markdown.",
+    ),
     "status": ("launch.runs", "Show the status of a running or ended run."),
     "runs": ("launch.runs", "List the runs in a folder with state, step and newest metrics."),
     "zoo": ("launch.experiments", "List the trained agents that come with podzero."),
@@ -66,7 +69,7 @@ COMMANDS = {
         "End a run on this machine as Ctrl-C does: with a last checkpoint. Waits until it has ended.",
     ),
     "evaluate": ("launch.evaluate", "Measure how well a player plays, with confidence intervals."),
-    "tournament": ("launch.tournament", "Rate players by games against each other, with 95% intervals."),
+    "tournament": ("launch.evaluate", "Rate players by games against each other, with 95% intervals."),
     "analyze": ("launch.evaluate", "Search the positions on standard input."),
     "play": ("tools.play.cli", "Play against an agent in the terminal or on a web page, or watch it."),
     "engine": ("tools.play.cli", "Serve a player to other programs as an engine, on standard input and output."),
@@ -132,7 +135,10 @@ def main() -> None:
     prepare_jax()
     as_json = "--json" in sys.argv[1:]
     try:
-        _require_current_folder()
+        try:
+            Path.cwd()
+        except FileNotFoundError:
+            raise ConfigError("the current folder no longer exists; change to one that does (cd)") from None
         # With --json, typer raises its errors instead of printing them.
         code = app(standalone_mode=not as_json)
     except (PodzeroError, TyperException) as error:
@@ -143,13 +149,6 @@ def main() -> None:
             print(f"podzero: {message}", file=sys.stderr)
         code = error.exit_code if isinstance(error, PodzeroError) else 2
     sys.exit(code)
-
-
-def _require_current_folder() -> None:
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        raise ConfigError("the current folder no longer exists; change to one that does (cd), and try again") from None
 
 
 def _print_version(wanted: bool) -> None:

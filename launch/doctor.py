@@ -25,7 +25,6 @@ from podzero.runtime.cluster.ray_start import check_session_folder, session_fold
 from podzero.tools.commands.options import Json
 from podzero.tools.commands.printing import print_json
 
-CheckVerdict = Literal["ok", "warn", "fail"]
 PROBE_TIMEOUT_S = 120.0
 """Time limit for importing a library in its own process."""
 PYTHONS = ((3, 12), (3, 13))
@@ -38,7 +37,7 @@ class Check(NamedTuple):
     """The result of one check."""
 
     name: str
-    verdict: CheckVerdict
+    verdict: Literal["ok", "warn", "fail"]
     found: str
     hint: str = ""
     """Advice; empty if the verdict is `ok`."""
@@ -55,25 +54,10 @@ def doctor(as_json: Json = False) -> None:
     This also creates the replay server's Python environment if it is missing.
     """
     checks = examine()
+    failed = any(check.failed for check in checks)
     if as_json:
-        print_json({"ok": not any(c.failed for c in checks), "checks": [c._asdict() for c in checks]})
-    else:
-        show(checks)
-    raise typer.Exit(1 if any(c.failed for c in checks) else 0)
-
-
-def examine() -> list[Check]:
-    """Runs all checks, two at a time."""
-    checks: list[Callable[[], Check]] = [
-        python, packages, cores, memory, disk, ports, jax_devices, ray, replay_server, tpu_library,
-    ]  # fmt: skip
-    # Most checks import a library in a process of its own, which keeps a core busy.
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(lambda check: check(), checks))
-
-
-def show(checks: list[Check]) -> None:
-    """Prints the results as a table."""
+        print_json({"ok": not failed, "checks": [check._asdict() for check in checks]})
+        raise typer.Exit(int(failed))
     colours = {"ok": "green", "warn": "yellow", "fail": "red"}
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
@@ -84,8 +68,18 @@ def show(checks: list[Check]) -> None:
         table.add_row(f"[{colours[check.verdict]}]{check.verdict}[/]", check.name, f"{escape(check.found)}{hint}")
     console = Console(highlight=False)
     console.print(table)
-    verdict = "cannot" if any(check.failed for check in checks) else "can"
-    console.print(f"\npodzero {verdict} train on this machine.")
+    console.print(f"\npodzero {'cannot' if failed else 'can'} train on this machine.")
+    raise typer.Exit(int(failed))
+
+
+def examine() -> list[Check]:
+    """Runs all checks, two at a time."""
+    checks: list[Callable[[], Check]] = [
+        python, packages, cores, memory, disk, ports, jax_devices, ray, replay_server, tpu_library,
+    ]  # fmt: skip
+    # Most checks import a library in a process of its own, which keeps a core busy.
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(lambda check: check(), checks))
 
 
 def python() -> Check:
@@ -131,9 +125,8 @@ def memory() -> Check:
     free = gib["MemAvailable"]
     found = f"{free:.1f} GiB free of {gib['MemTotal']:.1f}"
     if free < MIN_MEMORY_GIB:
-        return Check(
-            "memory", "warn", found, "a small run takes about 4 GiB; close other programs, or lower actors.count"
-        )
+        hint = "a small run takes about 4 GiB; close other programs, or lower actors.count"
+        return Check("memory", "warn", found, hint)
     return Check("memory", "ok", found)
 
 
@@ -163,9 +156,8 @@ def jax_devices() -> Check:
     code = "import jax; d = jax.devices(); print(jax.__version__, len(d), d[0].platform, d[0].device_kind, sep='|')"
     answer, error = probe(code)
     if error:
-        return Check(
-            "JAX", "fail", error, "run `uv sync --locked --inexact`; the driver of an accelerator may be missing"
-        )
+        hint = "run `uv sync --locked --inexact`; the driver of an accelerator may be missing"
+        return Check("JAX", "fail", error, hint)
     version, count, kind, name = answer.split("|")
     return Check("JAX", "ok", f"{version}, {count} {kind} device(s): {name}")
 
@@ -209,13 +201,8 @@ def tpu_library() -> Check:
         return Check("TPU library", "ok", f"libtpu {importlib.metadata.version('libtpu')}")
     except importlib.metadata.PackageNotFoundError:
         chips = [*Path("/dev").glob("accel*"), *Path("/dev/vfio").glob("[0-9]*")]
-        verdict: CheckVerdict = "warn" if chips else "ok"
-        return Check(
-            "TPU library",
-            verdict,
-            "not installed",
-            "needed for TPUs and `podzero compile`; `uv sync --inexact --extra tpu` installs it",
-        )
+        hint = "needed for TPUs and `podzero compile`; `uv sync --inexact --extra tpu` installs it"
+        return Check("TPU library", "warn" if chips else "ok", "not installed", hint)
 
 
 def probe(

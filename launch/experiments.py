@@ -1,31 +1,25 @@
-"""The commands about experiments and agents: `configs`, `zoo`, `diff` and `check-env`."""
+"""The commands about experiments and agents: `configs`, `zoo`, `diff`, `check-env` and `settings`."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.table import Table
 
-from podzero.config import (
-    FOR_SLICES,
-    Experiment,
-    GymnasiumConfig,
-    builtin_configs,
-    load,
-)
-from podzero.files.changes import differences
+from podzero.config import FOR_SLICES, Experiment, GymnasiumConfig, builtin_configs, load
+from podzero.config.section import IMPORT_PATH
+from podzero.core.errors import ConfigError, nearest
 from podzero.files.players import PREFIX, zoo_card, zoo_names
-from podzero.files.workdir import Workdir
+from podzero.files.workdir import Workdir, differences
 from podzero.tools.commands.options import Json, config_names
 from podzero.tools.commands.printing import print_json
-
-if TYPE_CHECKING:
-    pass
 
 ABSENT = "absent"
 """Shown for a setting that only the other experiment has, such as a field of another network."""
@@ -41,49 +35,26 @@ _Compared = Annotated[
 
 def configs(as_json: Json = False) -> None:
     """List the experiments that come with podzero."""
-    experiments = list_builtin()
+    cards = {name: card(path) for name, path in builtin_configs().items()}
     if as_json:
-        print_json({"configs": [experiment._asdict() for experiment in experiments]})
+        files = builtin_configs()
+        print_json({"configs": [{"name": name, "file": str(files[name]), "card": cards[name]} for name in cards]})
         return
-    console = Console()
-    console.print(builtin_table(experiments))
-    console.print("\nEach file's first comment says more. Start one with: podzero train NAME", style="dim")
-
-
-class Builtin(NamedTuple):
-    """An experiment that comes with podzero."""
-
-    name: str
-    file: str
-    card: str
-    """The comment at the top of the file: the experiment's results, hardware and training time."""
-
-
-def list_builtin() -> list[Builtin]:
-    """The experiments that come with podzero, sorted by name."""
-    return [Builtin(name, str(path), card(path)) for name, path in builtin_configs().items()]
-
-
-def builtin_table(experiments: list[Builtin]) -> Table:
-    """A table of experiments with the first lines and results of their cards; those for slices come last."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("name", no_wrap=True, style="cyan")
     table.add_column("experiment")
     table.add_column("result")
-    general = [experiment for experiment in experiments if not experiment.name.startswith(FOR_SLICES)]
-    for experiment in general:
-        table.add_row(experiment.name, experiment.card.partition("\n")[0], _result(experiment.card))
-    table.add_row()
-    table.add_row("[bold]for TPU slices[/]", "[bold]docs/tpu.md says how to start one[/]")
-    for experiment in experiments[len(general) :]:
-        table.add_row(experiment.name, experiment.card.partition("\n")[0])
-    return table
-
-
-def _result(card: str) -> str:
-    """The text after `Result:` in a card."""
-    found = re.search(r"^Result:(.*?)(?=^\w+:|\Z)", card, re.DOTALL | re.MULTILINE)
-    return " ".join(found[1].split()) if found else ""
+    sliced = False
+    for name, text in cards.items():  # those for slices come last
+        if name.startswith(FOR_SLICES) and not sliced:
+            sliced = True
+            table.add_row()
+            table.add_row("[bold]for TPU slices[/]", "[bold]docs/tpu.md says how to start one[/]")
+        found = re.search(r"^Result:(.*?)(?=^\w+:|\Z)", text, re.DOTALL | re.MULTILINE)
+        table.add_row(name, text.partition("\n")[0], " ".join(found[1].split()) if found else "")
+    console = Console()
+    console.print(table)
+    console.print("\nEach file's first comment says more. Start one with: podzero train NAME", style="dim")
 
 
 def card(config: Path) -> str:
@@ -102,7 +73,6 @@ def zoo(as_json: Json = False) -> None:
     if as_json:
         print_json(cards)
         return
-
     console = Console()
     for name, card in cards.items():
         console.print(f"[bold cyan]{name}[/]  {card['network']}; {card['hours']:g} h on {card['hardware']}")
@@ -139,10 +109,6 @@ def check_env(
     )
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def diff(a: _Compared, b: _Compared, as_json: Json = False) -> None:
     """Print the settings that differ between two experiments, each as `section.field: a -> b`.
 
@@ -153,7 +119,9 @@ def diff(a: _Compared, b: _Compared, as_json: Json = False) -> None:
         listed = [{"setting": setting, "a": old, "b": new} for setting, old, new in found]
         print_json({"a": a, "b": b, "differences": listed})
     elif found:
-        print("\n".join(f"{setting}: {_text(old)} -> {_text(new)}" for setting, old, new in found))
+        for setting, *values in found:
+            old, new = (value if isinstance(value, str) else json.dumps(value) for value in values)
+            print(f"{setting}: {old} -> {new}")
     else:
         print(f"{a} and {b} have the same settings.")
 
@@ -161,3 +129,113 @@ def diff(a: _Compared, b: _Compared, as_json: Json = False) -> None:
 def _experiment(name: str) -> Experiment:
     """The experiment of a name, a file or a working directory."""
     return Workdir(name).experiment() if Path(name).expanduser().is_dir() else load(name)
+
+
+INTRODUCTION = """\
+# Settings
+
+Every setting of an experiment, with its type, default and meaning. Set one in a YAML file, or on the command line as
+`section.field=value`, for example `learner.optimizer.learning_rate=3e-4`. A file that begins with
+`extends: connect_four` takes over the settings of that experiment ([experiments](experiments.md)).
+
+This page is generated: `podzero settings > docs/settings.md`.
+"""
+_BOUNDS = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
+
+_Schema = Mapping[str, Any]
+
+
+def settings(
+    section: Annotated[str | None, typer.Argument(help="Print only this section.", show_default="all sections")] = None,
+) -> None:
+    """Print all settings of an experiment with type, default and meaning, as Markdown."""
+    page, console = settings_page(section), Console()
+    if console.is_terminal:
+        console.print(Markdown(page))
+    else:
+        print(page)
+
+
+def settings_page(section: str | None = None) -> str:
+    """The settings of all sections or of one, as Markdown."""
+    schema = Experiment.model_json_schema()
+    fields = schema["properties"]
+    sections = {name: field for name, field in fields.items() if _models(field)}
+    if section is None:
+        own = {name: field for name, field in fields.items() if name not in sections}
+        chosen, lines = sections, [INTRODUCTION, *_table(own, schema["required"])]
+    elif section in sections:
+        chosen, lines = {section: sections[section]}, []
+    else:
+        raise ConfigError(f"no section '{section}'{nearest(section, sections)}; known: {', '.join(sections)}")
+    for name, field in chosen.items():
+        lines += _section(name, field, schema["$defs"], "##")
+    return "\n".join(lines).strip()
+
+
+def _section(path: str, field: _Schema, models: Mapping[str, _Schema], heading: str) -> Iterator[str]:
+    """The lines of a section, for each of its kinds if there are several, and of the sections inside it."""
+    kinds = [models[name] for name in _models(field)]
+    if len(kinds) > 1:
+        yield from ("", f"{heading} {path}", "", f"{_words(field)} One of the following, selected by `name`.")
+        heading += "#"
+    for kind in kinds:
+        fields = kind["properties"]
+        names = f": {', '.join(_choices(fields['name']))}" if len(kinds) > 1 else ""
+        yield from ("", f"{heading} {path}{names}", "", _words(kind), "")
+        yield from _table(fields, kind.get("required", ()))
+        for name, inner in fields.items():
+            if _models(inner):
+                yield from _section(f"{path}.{name}", inner, models, f"{heading}#")
+
+
+def _table(fields: Mapping[str, _Schema], required: Iterable[str]) -> Iterator[str]:
+    yield "| field | type | default | meaning |"
+    yield "|---|---|---|---|"
+    for name, field in fields.items():
+        default = "required" if name in required else _default(field)
+        types = ", ".join(dict.fromkeys(map(_type, field.get("oneOf", [field]))))
+        yield f"| `{name}` | {types} | {default} | {_words(field)} |"
+
+
+def _type(field: _Schema) -> str:
+    """The type of a field, with its bounds."""
+    match field:
+        case {"anyOf": [inner, {"type": "null"}]}:
+            return f"{_type(inner)}, or null"
+        case {"const": _} | {"enum": _}:
+            return ", ".join(f"`{choice}`" for choice in _choices(field))
+        case {"type": "array", "items": items}:
+            return f"list of {_type(items)}s"
+        case {"type": "object"}:
+            return "mapping"
+        case {"type": kind}:
+            bounds = " and ".join(f"{sign} {field[key]:g}" for key, sign in _BOUNDS.items() if key in field)
+            return f"{kind} {bounds}".rstrip()
+        case _:
+            return "section"
+
+
+def _choices(field: _Schema) -> list[str]:
+    # A name that is none of a list is an import path.
+    return [str(choice) for choice in field.get("enum", [field.get("const", IMPORT_PATH)])]
+
+
+def _models(field: _Schema) -> list[str]:
+    """The names of the models that a field may hold; empty for a plain value."""
+    if "$ref" in field:
+        return [field["$ref"].removeprefix("#/$defs/")]
+    inner = [*field.get("oneOf", ()), *field.get("anyOf", ()), *filter(None, [field.get("items")])]
+    return [name for option in inner for name in _models(option)]
+
+
+def _default(field: _Schema) -> str:
+    # pydantic leaves out empty mappings made by a factory.
+    default = field.get("default", {})
+    if _models(field) and isinstance(default, dict):
+        return "see below"
+    return f"`{default if isinstance(default, str) else json.dumps(default)}`"
+
+
+def _words(field: _Schema) -> str:
+    return str(field["description"]).replace("\n", " ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -43,8 +43,15 @@ def runs(
     found = find_runs(directory)
     if as_json:
         print_json({"runs": [run._asdict() for run in found]})
-    else:
-        Console().print(runs_table(found))
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("directory", "experiment", "state", "status age", "step", "newest metrics"):
+        table.add_column(column, justify="right" if column in ("status age", "step") else "left")
+    for run in found:
+        age = "" if run.age_s is None else duration(run.age_s)
+        metrics = ", ".join(f"{name} {readable(value)}" for name, value in run.metrics.items())
+        table.add_row(run.directory, run.experiment, run.state, age, f"{run.step:,}", metrics or escape(run.problem))
+    Console().print(table)
 
 
 class ListedRun(NamedTuple):
@@ -72,18 +79,6 @@ def find_runs(root: Path) -> list[ListedRun]:
     return [_listed(folder) for folder in sorted(folders)]
 
 
-def runs_table(runs: Iterable[ListedRun]) -> Table:
-    """A table of runs."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("directory", "experiment", "state", "status age", "step", "newest metrics"):
-        table.add_column(column, justify="right" if column in ("status age", "step") else "left")
-    for run in runs:
-        age = "" if run.age_s is None else duration(run.age_s)
-        metrics = ", ".join(f"{name} {readable(value)}" for name, value in run.metrics.items())
-        table.add_row(run.directory, run.experiment, run.state, age, f"{run.step:,}", metrics or escape(run.problem))
-    return table
-
-
 def _listed(folder: Path) -> ListedRun:
     workdir, name = Workdir(folder), ""
     try:
@@ -94,18 +89,13 @@ def _listed(folder: Path) -> ListedRun:
             return ListedRun(str(folder), name, "not started", None, 0, {})
         return ListedRun(str(folder), name, "damaged", None, 0, {}, str(error))
     status = found.status
+    state: RunState = "running" if found.alive else "ended" if status.phase == "ended" else "interrupted"
     metrics = {key: value for key in METRICS if (value := getattr(status, key)) is not None}
-    return ListedRun(str(folder), name, _state(found), round(found.age_s, 1), status.step, metrics)
-
-
-def _state(found: StoredStatus) -> RunState:
-    if found.alive:
-        return "running"
-    return "ended" if found.status.phase == "ended" else "interrupted"
+    return ListedRun(str(folder), name, state, round(found.age_s, 1), status.step, metrics)
 
 
 def status(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The run's working directory.")],
+    directory: Directory,
     watch: Annotated[
         bool, typer.Option("--watch", help="Refresh every two seconds until the run ends or Ctrl-C.")
     ] = False,
@@ -113,7 +103,19 @@ def status(
 ) -> None:
     """Show the status of a running or ended run."""
     workdir = Workdir(directory)
-    show_statuses(watch_status(workdir) if watch else [read_status(workdir)], directory, as_json)
+    statuses = watch_status(workdir) if watch else [read_status(workdir)]
+    if as_json:
+        for found in statuses:
+            print(found.to_json(), flush=True)
+        return
+    console = Console()
+    # Without a terminal only the last status is shown.
+    with Live(console=console, auto_refresh=False) as live:
+        for found in statuses:
+            live.update(Group(status_panel(found.status), Text(f"{directory}: {found.summary}")), refresh=True)
+    # Live ends the line only on a terminal.
+    if not console.is_terminal:
+        console.line()
 
 
 def watch_status(workdir: Workdir, every_s: float = REFRESH_S) -> Iterator[StoredStatus]:
@@ -122,24 +124,6 @@ def watch_status(workdir: Workdir, every_s: float = REFRESH_S) -> Iterator[Store
         yield found
         time.sleep(every_s)
     yield found
-
-
-def show_statuses(statuses: Iterable[StoredStatus], directory: Path, as_json: bool) -> None:
-    """Shows each status in place of the previous one, or prints each as a line of JSON.
-
-    Without a terminal only the last status is shown.
-    """
-    if as_json:
-        for found in statuses:
-            print(found.to_json(), flush=True)
-        return
-    console = Console()
-    with Live(console=console, auto_refresh=False) as live:
-        for found in statuses:
-            live.update(Group(status_panel(found.status), Text(f"{directory}: {found.summary}")), refresh=True)
-    # Live ends the line only on a terminal.
-    if not console.is_terminal:
-        console.line()
 
 
 def logs(

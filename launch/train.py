@@ -1,16 +1,20 @@
-"""The command `train`, and the checks that it makes before Ray starts."""
+"""The command `train`: the experiment and working directory that it chooses, and its checks before Ray starts."""
 
 from __future__ import annotations
 
+import glob
+import itertools
+import math
 import multiprocessing
 import os
+import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import typer
 from packaging.requirements import InvalidRequirement, Requirement
@@ -21,18 +25,22 @@ from podzero.config import (
     Experiment,
     GameConfig,
     GymnasiumConfig,
+    Layers,
+    builtin_configs,
     environments,
+    load,
+    parse,
+    read_layers,
     schedule_note,
 )
 from podzero.core.errors import ConfigError
 from podzero.core.importing import import_openvino, restore_path, without_current_folder
 from podzero.core.machine import ended_by_interrupt, keep_compiled_programs
 from podzero.files.players import ENGINES, EnginePlayer, as_resumed, engine_program
-from podzero.files.workdir import Workdir
-from podzero.launch.directories import continuation, find_start
+from podzero.files.workdir import NEUTRAL, Change, Workdir, WorkdirError, differences, split_step, step_folders, unused
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.monitoring.writers import check_packages
-from podzero.tools.commands.options import Address, Env, Overrides, config_names, read_env
+from podzero.tools.commands.options import RUNS, Address, Env, Overrides, config_names, read_env
 from podzero.tools.commands.trust import approve_code
 
 
@@ -82,7 +90,7 @@ def train(
     if not check:
         Workdir(root).check_free()
     secrets = read_env(env)
-    packages = own_packages(with_ or (), address is not None, experiment.cluster.install_environment)
+    packages = tuple(pinned(text, address is not None, experiment.cluster.install_environment) for text in with_ or ())
     check_startable(experiment, Workdir(root), step, joins=address is not None)
     if (note := schedule_note(experiment)) is not None:
         typer.echo(note, err=True)
@@ -108,18 +116,14 @@ def train(
         raise typer.Exit(128 + ended.signal)
 
 
-def own_packages(requirements: Iterable[str], joins: bool, installs: bool) -> tuple[str, ...]:
-    """The packages of `--with` that the nodes get, in the versions that this machine has.
+def pinned(text: str, joins: bool, installs: bool) -> str:
+    """A requirement of `--with` as the nodes get it, in the version that this machine has.
 
     Args:
-      requirements: what `--with` names.
+      text: the requirement.
       joins: whether the run joins a Ray cluster.
       installs: whether podzero installs the environments of its nodes (`cluster.install_environment`).
     """
-    return tuple(_pinned(text, joins, installs) for text in requirements)
-
-
-def _pinned(text: str, joins: bool, installs: bool) -> str:
     by_hand = f"`uv pip install {shlex.quote(text)}`"
     if not joins:
         raise ConfigError(
@@ -153,6 +157,187 @@ def _pinned(text: str, joins: bool, installs: bool) -> str:
     return f"{wanted.name}{extras}=={found}"
 
 
+MAX_NAMED = 3
+"""Most changed settings after which a directory is named; with more, it is numbered."""
+_NAMEABLE = re.compile(r"[\w.+-]{1,60}")
+_SHOWN = 3
+"""Most settings listed in a reason."""
+
+
+class Start(NamedTuple):
+    """What `podzero train` starts."""
+
+    experiment: Experiment
+    root: Path
+    """The working directory."""
+    step: int | None
+    """The step of the checkpoint to resume from; None for the newest."""
+    reason: str
+    """A sentence that tells the user which directory was chosen and why."""
+    layers: Layers
+    """The files that the experiment comes from."""
+
+
+def find_start(config: str, overrides: Iterable[str], workdir: Path | None) -> Start:
+    """Finds the experiment and the working directory for the arguments of `podzero train`.
+
+    Args:
+      config: the name of an experiment, a YAML file, or a run to resume as `DIR` or `DIR@STEP`.
+      overrides: settings as `section.field=value`.
+      workdir: the working directory; None for one in `RUNS` (see `place`).
+
+    Raises:
+      ConfigError: there is no such experiment, checkpoint or setting.
+      WorkdirError: the directory holds another experiment or no run, or is not a folder.
+    """
+    overrides = tuple(overrides)
+    found = None if config in builtin_configs() or Path(config).expanduser().is_file() else split_step(config)
+    if found is not None:
+        return _resumption(*found, overrides, workdir)
+    layers = read_layers(config, overrides)
+    experiment = parse(layers.tree, config, layers.inherited)
+    if workdir is None:
+        workdir, reason = place(experiment, _as_it_stands(config), _held(RUNS / experiment.name))
+    else:
+        reason = f"{'Resuming the' if Workdir(workdir).is_run else 'New'} run in {workdir}"
+    Workdir(workdir).check(experiment)
+    return Start(experiment, workdir, None, reason + _changed(Workdir(workdir), experiment), layers)
+
+
+def place(
+    experiment: Experiment, standing: Experiment | None, held: Mapping[str, Experiment | None]
+) -> tuple[Path, str]:
+    """Chooses an experiment's directory: always the same one once that holds the experiment.
+
+    An experiment goes to the directory of its name. Overrides that change what is learned are appended if they are few,
+    for example `cartpole-seed1`. If another experiment is there, a number is appended.
+
+    Args:
+      experiment: the experiment to run.
+      standing: the experiment without overrides; None if it is invalid without them.
+      held: the experiment in each existing directory, by the directory's name; None if it cannot be read.
+
+    Returns:
+      the directory and `Start.reason`.
+    """
+    # A name may hold several folders.
+    home = RUNS / experiment.name
+    # Of all differences, those that change what is learned.
+    differing = [] if standing is None else differences(standing, experiment, NEUTRAL)
+    changes = [change for change in differing if change.setting != "name"]
+    suffix = _suffix(changes)
+    preferred = f"{home.name}-{suffix}" if suffix else home.name
+    # Resume the run that holds this experiment, if there is one.
+    mine = [found for found, other in held.items() if other is not None and not differences(other, experiment, NEUTRAL)]
+    if mine:
+        # By length first, so that `hex-2` comes before `hex-10`.
+        chosen = home.with_name(preferred if preferred in mine else min(mine, key=lambda found: (len(found), found)))
+        return chosen, f"Resuming the run in {chosen}, which holds this experiment"
+    # Else take the first free name. An unreadable experiment's is taken too: `Workdir.check` then names the bad file.
+    numbered = (f"{preferred}-{number}" for number in itertools.count(2))
+    free = next(candidate for candidate in itertools.chain([preferred], numbered) if held.get(candidate) is None)
+    reason = f"New run in {home.with_name(free)}"
+    if (other := held.get(preferred)) is not None:
+        listed = _listed(differences(other, experiment))
+        reason += f", since {home.with_name(preferred)} holds another experiment ({listed})"
+    elif suffix:
+        named = ", ".join(f"{change.setting}={change.new}" for change in changes)
+        reason += f", named after what differs from {home.name}: {named}"
+    return home.with_name(free), reason
+
+
+def continuation(experiment: Experiment, root: Path, done: Mapping[str, float] | None) -> str:
+    """The arguments of `podzero train` that continue a run that has ended.
+
+    Args:
+      experiment: the run's experiment.
+      root: the run's working directory.
+      done: if the run has reached a limit, its minutes, steps and games as far as they are known; the arguments then
+        double the limits. None if it ended for another reason.
+    """
+    limits = {} if done is None else experiment.stop.model_dump(exclude_none=True)
+    higher = [f"stop.{name}={math.ceil(2 * max(limit, (done or {}).get(name, 0)))}" for name, limit in limits.items()]
+    return shlex.join([str(root), *higher])
+
+
+def _resumption(folder: Path, step: int | None, overrides: tuple[str, ...], workdir: Path | None) -> Start:
+    """Resumes the run in `folder`."""
+    if workdir is not None and workdir.expanduser().absolute() != Workdir(folder).root:
+        raise ConfigError(
+            f"podzero train {folder} resumes the run in that directory: leave out --workdir {workdir}; to start a new "
+            f"run with its experiment, give {folder / 'experiment.yaml'} and a --workdir"
+        )
+    held = Workdir(folder)
+    if not held.is_run:
+        raise WorkdirError(
+            f"{folder} holds no experiment.yaml, so it is not the working directory of a run: give the name of an "
+            "experiment (`podzero configs` lists them), a YAML file, or a working directory (`podzero runs` lists them)"
+        )
+    # This error names the file, that of `load` would not.
+    held.experiment()
+    layers = read_layers(str(held.experiment_file), overrides)
+    experiment = parse(layers.tree, str(held.experiment_file), given=layers.commanded)
+    try:
+        held.check(experiment)
+    except WorkdirError as error:
+        anew = shlex.join([str(folder / "experiment.yaml"), *overrides, "--workdir", str(unused(folder))])
+        raise WorkdirError(f"{error}: podzero train {anew}") from None
+    reason = f"Resuming the run in {folder}"
+    if step is not None:
+        present = step_folders(held.checkpoints)
+        if step not in present:
+            known = ", ".join(map(str, present)) or "none"
+            example = shlex.quote(f"{folder}@{present[-1]}" if present else str(folder))
+            raise ConfigError(
+                f"{folder} holds no checkpoint of step {step}; there are: {known}; for example: podzero train {example}"
+            )
+        reason += f" from its checkpoint of step {step}; everything later is set aside"
+    return Start(experiment, folder, step, reason + _changed(held, experiment), layers)
+
+
+def _as_it_stands(config: str) -> Experiment | None:
+    """The experiment without overrides; None if it is invalid without them."""
+    try:
+        return load(config)
+    except ConfigError:
+        return None
+
+
+def _held(home: Path) -> dict[str, Experiment | None]:
+    """The experiments in `home` and in the directories named `home-...` beside it; None for what cannot be read."""
+    held: dict[str, Experiment | None] = {}
+    for folder in sorted(home.parent.glob(f"{glob.escape(home.name)}*")):
+        run = Workdir(folder)
+        if f"{folder.name}-".startswith(f"{home.name}-") and run.is_run:
+            try:
+                held[folder.name] = run.experiment()
+            except WorkdirError:
+                held[folder.name] = None
+    return held
+
+
+def _suffix(changes: list[Change]) -> str:
+    """The changes as part of a directory's name; empty if they are too many or too long."""
+    parts = [
+        change.setting.rpartition(".")[2]
+        + (f"{change.new:.12g}" if isinstance(change.new, float) else str(change.new).lower())
+        for change in changes
+    ]
+    suffix = "-".join(parts)
+    return suffix if len(changes) <= MAX_NAMED and _NAMEABLE.fullmatch(suffix) else ""
+
+
+def _changed(workdir: Workdir, experiment: Experiment) -> str:
+    """The settings that a resumed run changes, as the end of a sentence."""
+    changes = differences(workdir.experiment(), experiment) if workdir.is_run else []
+    return f"; changed: {_listed(changes)}" if changes else ""
+
+
+def _listed(changes: list[Change]) -> str:
+    more = f", and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
+    return "; ".join(map(str, changes[:_SHOWN])) + more
+
+
 IMPORT_TIMEOUT_S = 300.0
 """Time limit for starting a Python process and importing JAX in it."""
 _STEPS = 8
@@ -177,8 +362,7 @@ def check_startable(experiment: Experiment, workdir: Workdir, step: int | None =
     approve_code(experiment)
     with ended_by_interrupt():  # these import JAX, the solver, and what writers and OpenVINO need
         _check_not_ended(experiment, workdir, step)
-        _check_engines(experiment, joins)
-        _check_solver(experiment, joins)
+        _check_opponents(experiment, joins)
         check_packages(experiment.metrics)
         # Then only the nodes need the optional packages.
         if experiment.cluster.install_environment:
@@ -198,10 +382,8 @@ def _check_not_ended(experiment: Experiment, workdir: Workdir, step: int | None)
     found = next((found for found in checkpoints(workdir) if step in (None, found.step)), None)
     if found is None:
         return
-    minutes = found.counters.get("elapsed_s", 0.0) / 60
-    games = found.counters.get("games", 0.0)
-    reached = experiment.stop.reached(minutes, found.step, games)
-    if reached is not None:
+    minutes, games = found.counters.get("elapsed_s", 0.0) / 60, found.counters.get("games", 0.0)
+    if (reached := experiment.stop.reached(minutes, found.step, games)) is not None:
         done = {"minutes": minutes, "steps": found.step, "games": games}
         raise ConfigError(
             f"{workdir.root} has already reached {reached}, after {minutes:.1f} minutes, {found.step} steps and "
@@ -210,39 +392,30 @@ def _check_not_ended(experiment: Experiment, workdir: Workdir, step: int | None)
         )
 
 
-def _check_engines(experiment: Experiment, joins: bool) -> None:
-    """Checks that the opponents' engines play the game and, without a cluster, that they are installed."""
-    for name in experiment.evaluation.opponents or ():
-        kind, _, level = name.partition(":")
-        if kind not in ENGINES:
-            continue
-        player = EnginePlayer(kind, int(level))
-        if joins and experiment.env.title in ENGINES[kind].games:
-            continue
-        try:
-            engine_program(name, player, experiment.env.title)
-        except ConfigError as error:
-            raise ConfigError(f"evaluation.opponents: {error}") from None
-
-
-def _check_solver(experiment: Experiment, joins: bool) -> None:
-    """Checks, without a cluster, that the solver is installed if the evaluation needs it."""
+def _check_opponents(experiment: Experiment, joins: bool) -> None:
+    """Checks that engines play the game and, without a cluster, that they and the solver are installed."""
     evaluation, game = experiment.evaluation, experiment.env.title
-    plays, many = "solver" in (evaluation.opponents or ()), evaluation.positions > EvaluationConfig().positions
-    if joins or not (plays or many):
-        return
-    from podzero.evaluation.positions import read_labels
-    from podzero.evaluation.solvers import SOLVED, known_game, make_solver
+    opponents, setting = evaluation.opponents or (), "opponents"
+    many = evaluation.positions > EvaluationConfig().positions
+    try:
+        for name in opponents:
+            kind, _, level = name.partition(":")
+            if kind in ENGINES and not (joins and game in ENGINES[kind].games):
+                engine_program(name, EnginePlayer(kind, int(level)), game)
+        if joins or not (many or "solver" in opponents):
+            return
+        from podzero.evaluation.positions import read_labels
+        from podzero.evaluation.solvers import SOLVED, known_game, make_solver
 
-    # The solver is needed only for positions beyond those that were labelled beforehand.
-    labels = read_labels(known_game(game), "validation")
-    beyond = many and labels is not None and evaluation.positions > len(labels.moves)
-    if game in SOLVED and (plays or beyond):
-        try:
+        # Without it as an opponent, the solver is needed only for positions beyond those with stored labels.
+        labels = read_labels(known_game(game), "validation")
+        if "solver" not in opponents:
+            setting = f"positions = {evaluation.positions}"
+            many = labels is not None and evaluation.positions > len(labels.moves)
+        if game in SOLVED and (many or "solver" in opponents):
             make_solver(game)
-        except ConfigError as error:
-            setting = "opponents: solver" if plays else f"positions = {evaluation.positions}"
-            raise ConfigError(f"evaluation.{setting}: {error}") from None
+    except ConfigError as error:
+        raise ConfigError(f"evaluation.{setting}: {error}") from None
 
 
 def _check_made(experiment: Experiment) -> None:

@@ -21,7 +21,7 @@ import jax
 from podzero.config import Experiment
 from podzero.core.errors import TRY_AGAIN, ConfigError, PodzeroError
 from podzero.core.waiting import Wait
-from podzero.files.changes import differences
+from podzero.files.workdir import differences
 
 log = logging.getLogger(__name__)
 

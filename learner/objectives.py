@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.config import Experiment, LearnerConfig, MuZeroConfig, OwnObjectiveConfig
-from podzero.config.own_code import own_code
+from podzero.config.section import own_code
 from podzero.core.errors import ConfigError
 from podzero.core.types import Array, Batch, EnvSpec, ModelNetwork, Network, Params, Sample, Symmetry, Window
 from podzero.learner.losses import LossOutput, alphazero_loss, muzero_loss

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from podzero.config import AnyOptimizerConfig, OptimizerConfig, OwnOptimizerConfig
-from podzero.config.own_code import own_code
+from podzero.config.section import own_code
 from podzero.core.errors import ConfigError
 from podzero.core.types import Array, Params
 from podzero.learner.sharding import leaf_names

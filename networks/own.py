@@ -19,7 +19,7 @@ import numpy as np
 from flax import nnx
 
 from podzero.config import OwnModelConfig, OwnNetworkConfig
-from podzero.config.own_code import Parameters, own_code, signature_of
+from podzero.config.section import Parameters, own_code, signature_of
 from podzero.core.errors import ConfigError
 from podzero.core.types import Array, EnvSpec, ModelNetwork, Network, Params
 from podzero.networks.layers import compute_dtype

@@ -12,7 +12,7 @@ import mctx
 import numpy as np
 
 from podzero.config import OwnAlgorithmConfig, SearchConfig
-from podzero.config.own_code import own_code
+from podzero.config.section import own_code
 from podzero.core.errors import ConfigError
 from podzero.core.protocols import BatchedSearch
 from podzero.core.types import Array, EnvState, Exploration, Params, SearchedNodes, SearchResult

@@ -19,7 +19,7 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode
 
 from podzero.config import GymnasiumConfig, WrapperConfig
-from podzero.config.own_code import check_digest
+from podzero.config.section import check_digest
 from podzero.core.errors import ConfigError, described, nearest
 from podzero.core.importing import how_to_install, import_class, import_place
 from podzero.core.types import EnvSpec

@@ -51,13 +51,13 @@ from podzero.config.networks import OwnModelConfig as OwnModelConfig
 from podzero.config.networks import OwnNetworkConfig as OwnNetworkConfig
 from podzero.config.networks import ResNetConfig as ResNetConfig
 from podzero.config.networks import TransformerConfig as TransformerConfig
-from podzero.config.own_code import OwnFile as OwnFile
-from podzero.config.own_code import OwnPart as OwnPart
 from podzero.config.running import CheckpointConfig as CheckpointConfig
 from podzero.config.running import ClusterConfig as ClusterConfig
 from podzero.config.running import EvaluationConfig as EvaluationConfig
 from podzero.config.running import MetricsConfig as MetricsConfig
 from podzero.config.running import StopConfig as StopConfig
+from podzero.config.section import OwnFile as OwnFile
+from podzero.config.section import OwnPart as OwnPart
 from podzero.config.training import AnyOptimizerConfig as AnyOptimizerConfig
 from podzero.config.training import LearnerConfig as LearnerConfig
 from podzero.config.training import MeshConfig as MeshConfig

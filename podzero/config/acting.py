@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import Discriminator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Tag
 
-from podzero.config.own_code import OwnPart
-from podzero.config.section import Fraction, Section
+from podzero.config.section import Fraction, OwnPart, Section
 
 
 class OwnAlgorithmConfig(OwnPart):

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag
 
-from podzero.config.own_code import OwnFile
-from podzero.config.section import Fraction, Section, kind_by_name
+from podzero.config.section import Fraction, OwnFile, Section, kind_by_name
 
 Game = Literal[
     "animal_shogi", "chess", "connect_four", "gardner_chess", "go_7x7", "go_9x9",

@@ -22,7 +22,6 @@ from podzero.config.acting import (
 )
 from podzero.config.environments import EnvConfig, import_paths
 from podzero.config.networks import ModelNetworkConfig, NetworkConfig, ResNetConfig, learns_model
-from podzero.config.own_code import OwnFile, OwnPart
 from podzero.config.running import (
     CheckpointConfig,
     ClusterConfig,
@@ -30,7 +29,7 @@ from podzero.config.running import (
     MetricsConfig,
     StopConfig,
 )
-from podzero.config.section import Section
+from podzero.config.section import OwnFile, OwnPart, Section
 from podzero.config.training import LearnerConfig, MuZeroConfig
 
 _SIZE = re.compile(r"_\d+x\d+$")

@@ -13,7 +13,7 @@ import yaml
 
 from podzero.config.environments import ChanceGame, Game
 from podzero.config.networks import ResNetConfig
-from podzero.config.own_code import path_field_of
+from podzero.config.section import path_field_of
 from podzero.config.training import OptimizerConfig
 from podzero.core.errors import ConfigError, nearest
 from podzero.core.importing import file_digest, place_of

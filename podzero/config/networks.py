@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import Discriminator, PositiveInt, Tag
 
-from podzero.config.own_code import OwnPart
-from podzero.config.section import Section, kind_by_name
+from podzero.config.section import OwnPart, Section, kind_by_name
 
 
 class _NetworkConfig(Section):

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, get_args
+import inspect
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+
+from podzero.core.errors import ConfigError, nearest
+from podzero.core.importing import file_digest, import_named, place_of
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 IMPORT_PATH = "file.py:Name"
@@ -34,3 +42,192 @@ def kind_by_name(*kinds: type[Section], own: type[Section], default: str | None 
         return own.__name__ if ":" in str(name) else tags.get(str(name), str(name))
 
     return tag
+
+
+_REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+"""The kinds of `*args` and `**kwargs`."""
+Parameters = Mapping[str, inspect.Parameter]
+"""The parameters of a function or class by name."""
+
+
+class OwnFile(Section):
+    """A section that names code of the user's own, by an import path or as a file; a run keeps a copy of the file."""
+
+    name: str
+    """What it is."""
+    sha256: str | None = None
+    """SHA-256 of the file. podzero fills it in when the experiment is read, and then refuses another file of this
+    name."""
+    _kept: Path | None = PrivateAttr(default=None)
+
+    @property
+    def path_field(self) -> str:
+        """The field that holds the import path or the file."""
+        return path_field_of(self.name)
+
+    @property
+    def import_path(self) -> str:
+        """The import path as it is given: `file.py:Name` or `module:Name`, or either without a name; empty for none."""
+        return getattr(self, self.path_field) or ""
+
+    @property
+    def file(self) -> Path | None:
+        """The file as it is given; None for the name of a module."""
+        place = place_of(self.import_path)
+        return Path(place).expanduser() if place.endswith(".py") else None
+
+    @property
+    def place(self) -> str:
+        """The import path of the code to run: that of the run's copy, if there is one."""
+        return self.import_path if self._kept is None else self._path_in(str(self._kept))
+
+    def kept_at(self, copy: Path) -> Self:
+        """The same section, whose code is imported from a copy of its file."""
+        section = self.model_copy()
+        section._kept = copy
+        return section
+
+    def moved_to(self, file: str) -> Self:
+        """The same section, which names the code in another place."""
+        return self.model_copy(update={self.path_field: self._path_in(file)})
+
+    def _path_in(self, file: str) -> str:
+        return file + self.import_path.removeprefix(place_of(self.import_path))
+
+
+_PATH_FIELDS = {"simulator": "id", "gymnasium": "module", "gymnasium_simulator": "module"}
+
+
+def path_field_of(name: str) -> str:
+    """The field that holds the import path or the file of the user's own code, in the section with this `name`."""
+    return _PATH_FIELDS.get(name, "name")
+
+
+class OwnPart(OwnFile):
+    """A part of the user's own, which an import path names. All further fields are its keyword arguments."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    """Where it is: `file.py:Name`, found next to the experiment or in the current folder, or `module:Name`."""
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The keyword arguments of the user's function or class: the fields that podzero does not know."""
+        return dict(self.model_extra or {})
+
+
+class OwnCode(NamedTuple):
+    """A function or class of the user's own."""
+
+    section: str
+    """The dotted name of its section, such as `network`."""
+    config: OwnPart
+    target: Any
+    """What the import path names."""
+    parameters: Parameters
+
+    @property
+    def where(self) -> str:
+        """The setting that names it, for messages."""
+        return f"{self.section}.name = '{self.config.name}'"
+
+    def make(self, offered: Mapping[str, Any], **more: Any) -> Any:
+        """What the function or class returns when it is called; any other object is returned as it is.
+
+        Args:
+          offered: arguments by name, of which it is given those that it has parameters for.
+          **more: arguments that it is always given.
+        """
+        if not callable(self.target):
+            return self.target
+        taken = {name: value for name, value in offered.items() if name in self.parameters}
+        with self.running("the call"):
+            return self.target(**self.config.arguments, **taken, **more)
+
+    def make_function(self, offered: Mapping[str, Any], expected: str) -> Callable[..., Any]:
+        """The function that `make` returns; `expected` describes it for messages."""
+        made = self.make(offered)
+        if not callable(made):
+            raise ConfigError(f"{self.where} returned a {type(made).__name__}; expected a function {expected}")
+        function: Callable[..., Any] = made
+        return function
+
+    @contextmanager
+    def running(self, what: str) -> Iterator[None]:
+        """Turns exceptions of the user's code, which does `what`, into errors with the innermost line of its file."""
+        try:
+            yield
+        except ConfigError:
+            raise
+        except Exception as error:
+            file = place_of(self.config.place)
+            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+            at = f" at line {lines[-1]} of {Path(file).name}" if lines else ""
+            reason = str(error).strip().partition("\n")[0]
+            raise ConfigError(f"{self.where}: {what} failed{at}: {type(error).__name__}: {reason}") from error
+
+
+def signature_of(target: Any) -> Parameters:
+    """The parameters of a function or class; none of an object that is neither."""
+    return dict(inspect.signature(target).parameters) if callable(target) else {}
+
+
+def own_code(
+    config: OwnPart, section: str, offered: Sequence[str], parameters_of: Callable[[Any], Parameters] = signature_of
+) -> OwnCode:
+    """Imports what `config.name` names, and checks the experiment's arguments against its parameters.
+
+    Args:
+      config: the section.
+      section: its dotted name.
+      offered: the arguments that podzero passes to what takes them.
+      parameters_of: the parameters of what is imported.
+    """
+    check_digest(config, f"{section}.name")
+    target = import_named(config.place, f"{section}.name")
+    code = OwnCode(section, config, target, parameters_of(target))
+    _check_arguments(code, offered)
+    return code
+
+
+def check_digest(config: OwnFile, setting: str) -> None:
+    """Checks that the file that `setting` names is the one with which the experiment was started, before its import.
+
+    A process imports a file once, so that later changes of it do not matter.
+    """
+    digest, section = _first_digest(place_of(config.place)), setting.rpartition(".")[0]
+    if digest is None and config.file is not None:
+        return  # its import says that the file is missing
+    if config.sha256 not in (None, digest):
+        raise ConfigError(
+            f"{setting} = '{config.import_path}': the file is not the one that this experiment was started with: its "
+            f"SHA-256 is {digest}, the experiment has {section}.sha256 = {config.sha256}; restore the file, or train "
+            f"the changed one in a new run (leave {section}.sha256 out)"
+        )
+
+
+@cache
+def _first_digest(place: str) -> str | None:
+    """The digest of a file when this process first asked for it."""
+    return file_digest(place)
+
+
+def _check_arguments(code: OwnCode, offered: Sequence[str]) -> None:
+    section, name, given = code.section, code.config.name, code.config.arguments
+    kinds = [parameter.kind for parameter in code.parameters.values()]
+    own = [key for key, each in code.parameters.items() if each.kind not in _REST and key not in offered]
+    for key in given:
+        if key in offered:
+            raise ConfigError(f"{section}.{key}: podzero passes {key} to '{name}' itself; remove it")
+        if key not in own and inspect.Parameter.VAR_KEYWORD not in kinds:
+            raise ConfigError(
+                f"{section}.{key}: '{name}' has no argument '{key}'{nearest(key, own)}; its arguments: "
+                f"{', '.join(own) or 'none'}"
+            )
+    for key in own:
+        if code.parameters[key].default is inspect.Parameter.empty and key not in given:
+            raise ConfigError(
+                f"{section}.{key}: required by '{name}', but missing{nearest(key, offered)}; podzero itself passes "
+                f"{', '.join(offered)}"
+            )

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 import pydantic
 from pydantic import Discriminator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Tag
 
-from podzero.config.own_code import OwnPart
-from podzero.config.section import Fraction, Section, kind_by_name
+from podzero.config.section import Fraction, OwnPart, Section, kind_by_name
 
 
 class _OptimizerConfig(Section):

@@ -8,11 +8,9 @@ from hypothesis import strategies as st
 
 from podzero.config import load
 from podzero.core.errors import ConfigError
-from podzero.files.changes import NEUTRAL, differences
 from podzero.files.storage import sealed
-from podzero.files.workdir import Workdir, WorkdirError, step_folder
-from podzero.launch.directories import continuation, find_start, place
-from podzero.launch.train import check_startable
+from podzero.files.workdir import NEUTRAL, Workdir, WorkdirError, differences, step_folder
+from podzero.launch.train import check_startable, continuation, find_start, place
 
 STANDING = load("cartpole")
 NEUTRAL_OVERRIDES = ["stop.minutes=99", "actors.count=3", "replay.timeout_s=7", "evaluation.games=2"]
@@ -54,14 +52,14 @@ def start(*words, workdir=None):
 )
 def test_a_directory_is_named_after_the_settings_that_differ_from_the_experiment_as_it_stands(overrides, name):
     """Wherever nothing is there yet, the name follows from the command alone, so several may start at once."""
-    assert place(load("cartpole", overrides), STANDING, {}).name == name
+    assert place(load("cartpole", overrides), STANDING, {})[0].name == name
 
 
 def test_another_experiment_in_the_directory_gives_a_number():
     other = load("cartpole", ["learner.batch_size=64"])
-    found = place(STANDING, STANDING, {"cartpole": other, "cartpole-2": other})
-    assert found.name == "cartpole-3"
-    assert "cartpole holds another experiment (learner.batch_size: holds 64, given" in found.reason
+    folder, reason = place(STANDING, STANDING, {"cartpole": other, "cartpole-2": other})
+    assert folder.name == "cartpole-3"
+    assert "cartpole holds another experiment (learner.batch_size: holds 64, given" in reason
 
 
 @settings(deadline=None, max_examples=40)
@@ -71,7 +69,7 @@ def test_every_experiment_gets_one_directory_in_whatever_order_they_are_started(
     given = [load("cartpole", overrides) for overrides in commands]
     for experiment in given * 2:
         mine = {name: other for name, other in held.items() if name.startswith(experiment.name)}
-        name = place(experiment, STANDING, mine).name
+        name = place(experiment, STANDING, mine)[0].name
         assert differences(held.get(name, experiment), experiment, NEUTRAL) == []
         held[name] = experiment
     distinct = []

@@ -5,7 +5,7 @@ from importlib.metadata import version
 import pytest
 
 from podzero.core.errors import ConfigError
-from podzero.launch.train import own_packages
+from podzero.launch.train import pinned
 from podzero.runtime import train as runtime
 
 MCTX = version("mctx")
@@ -21,7 +21,7 @@ MCTX = version("mctx")
     ],
 )
 def test_nodes_get_the_version_of_this_machine(given, sent):
-    assert own_packages([given], joins=True, installs=True) == (sent,)
+    assert pinned(given, joins=True, installs=True) == sent
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_nodes_get_the_version_of_this_machine(given, sent):
 )
 def test_what_cannot_be_installed_on_nodes_is_refused(given, joins, installs, message):
     with pytest.raises(ConfigError, match=message):
-        own_packages([given], joins, installs)
+        pinned(given, joins, installs)
 
 
 def test_the_command_gives_them_to_the_run(command, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from podzero.core.errors import ConfigError
-from podzero.launch.tournament import findings, parse_anchors, short_name, show
+from podzero.launch.evaluate import findings, parse_anchors, print_ratings, short_name
 
 
 def test_anchors_are_read():
@@ -56,7 +56,7 @@ RESULT = {
 
 
 def test_people_see_ratings_cross_table_and_findings(capsys):
-    show(RESULT)
+    print_ratings(RESULT)
     out = capsys.readouterr().out
     assert "20 to 260" in out
     assert "anchor" in out

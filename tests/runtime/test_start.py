@@ -12,7 +12,7 @@ import pytest
 from podzero.config import load
 from podzero.files.storage import StorageError
 from podzero.files.workdir import Workdir, step_folder
-from podzero.launch.directories import find_start
+from podzero.launch.train import find_start
 from podzero.learner import CheckpointDamaged, TrainingDiverged
 from podzero.replay import ReplayMismatch
 from podzero.runtime.checkpoints import checkpoints

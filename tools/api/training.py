@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from podzero.config import Experiment
 from podzero.files.workdir import Workdir
-from podzero.launch.directories import find_start
+from podzero.launch.train import find_start
 from podzero.runtime.monitoring.log_file import read_log
 from podzero.runtime.monitoring.status import RunStatus, read_status
 from podzero.runtime.stopping import STOP_LIMIT_S, DriverProcess, stop_run

@@ -12,9 +12,18 @@ from rich.table import Table
 
 from podzero.config import Experiment
 from podzero.core.chips import Slice, find_slice
-from podzero.tools.compile.compiled import SPACES, CompiledProgram, compile_program, summary
+from podzero.tools.compile.compiled import (
+    SPACES,
+    CompiledProgram,
+    compile_program,
+    feeding_needs,
+    moves_per_core_s,
+    play_rates,
+    scaling_of,
+    summary,
+    with_batch_per_chip,
+)
 from podzero.tools.compile.programs import NAMES, devices_of, of_one_device, programs_of
-from podzero.tools.compile.rates import feeding_needs, moves_per_core_s, play_rates, scaling_of, with_batch_per_chip
 
 
 @dataclass(frozen=True)

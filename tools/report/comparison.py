@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from podzero.files.changes import side_by_side
+from podzero.files.workdir import side_by_side
 from podzero.runtime.monitoring.status import duration
 from podzero.tools.commands.printing import ReportTable
 from podzero.tools.report.figures import Figure, MetricCurves, ReportCurve, ReportSection

@@ -9,8 +9,7 @@ from typing import Any
 
 from podzero.config import Experiment, flatten
 from podzero.config.section import Section
-from podzero.files.changes import RecordedChange
-from podzero.files.workdir import Inheritance
+from podzero.files.workdir import Inheritance, RecordedChange
 from podzero.runtime.monitoring.status import RunStatus, StoredStatus, duration
 from podzero.tools.commands.printing import ReportTable
 from podzero.tools.report.figures import ReportSection

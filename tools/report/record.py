@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from podzero.config import FOR_SLICES, Experiment, builtin_configs, load
 from podzero.core.errors import ConfigError
-from podzero.files.changes import RecordedChange
 from podzero.files.players import run_workdir
-from podzero.files.workdir import Inheritance, Workdir, WorkdirError, read_json, sweep_runs
+from podzero.files.workdir import Inheritance, RecordedChange, Workdir, WorkdirError, read_json, sweep_runs
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.monitoring.log_file import HEAD, OLD_FILES
 from podzero.runtime.monitoring.status import StoredStatus, read_status

@@ -5,8 +5,7 @@ import yaml
 
 from podzero.config import builtin_configs, load, read_layers
 from podzero.core.errors import ConfigError
-from podzero.files.changes import differences, flatten
-from podzero.files.workdir import Workdir
+from podzero.files.workdir import Workdir, differences, flatten
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from podzero.config import load
-from podzero.files.changes import CHANGEABLE, NEUTRAL, differences, record_lines, recorded_changes
+from podzero.files.workdir import CHANGEABLE, NEUTRAL, differences, record_lines, recorded_changes
 
 
 def changed(*overrides, exclude=None):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from podzero.config import load
-from podzero.config.own_code import own_code
+from podzero.config.section import own_code
 from podzero.core.errors import ConfigError
 from podzero.envs import make_env, spec_of
 from podzero.files.workdir import (

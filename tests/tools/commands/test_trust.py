@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from podzero.config import GymnasiumConfig, SimulatorConfig, import_paths, load, parse
-from podzero.config.own_code import own_code
+from podzero.config.section import own_code
 from podzero.core import importing
 from podzero.core.errors import ConfigError
 from podzero.envs import spec_of

@@ -5,10 +5,16 @@ import pytest
 from podzero.config import load
 from podzero.core.chips import find_slice
 from podzero.core.errors import ConfigError
-from podzero.tools.compile.compiled import CompiledProgram
+from podzero.tools.compile.compiled import (
+    CompiledProgram,
+    StepTime,
+    efficiency,
+    scaling_of,
+    step_time,
+    with_batch_per_chip,
+)
 from podzero.tools.compile.cost import Collective, Cost
 from podzero.tools.compile.programs import Program
-from podzero.tools.compile.rates import StepTime, efficiency, scaling_of, step_time, with_batch_per_chip
 
 
 def learner(slice_name="v5e-256", collectives=(), cycles=3e6, trip_count=2):

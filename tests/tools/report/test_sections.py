@@ -6,8 +6,7 @@ from run_files import evaluation, line, lines_of
 
 from podzero.config import load, parse
 from podzero.evaluation.statistics import student, wilson
-from podzero.files.changes import Change, RecordedChange
-from podzero.files.workdir import Inheritance
+from podzero.files.workdir import Change, Inheritance, RecordedChange
 from podzero.tools.report.figures import REST, MetricCurves
 from podzero.tools.report.history import History
 from podzero.tools.report.overview import settings
