@@ -19,10 +19,6 @@ class ReplayMismatch(PodzeroError, RuntimeError):
     """A replay checkpoint is intact, but its tables are not the experiment's."""
 
 
-class SaveUnderWay(PodzeroError, RuntimeError):
-    """A shard is still writing an earlier checkpoint."""
-
-
 class PortTaken(PodzeroError, RuntimeError):
     """Another process listens on the configured port."""
 
@@ -30,7 +26,7 @@ class PortTaken(PodzeroError, RuntimeError):
 
 
 class WrongServer(PodzeroError, RuntimeError):
-    """A different server answers at the address."""
+    """What answers at the address is another server, speaks another protocol or sends unexpected items."""
 
 
 class ReplayUnavailable(PodzeroError, ConnectionError):
@@ -43,16 +39,8 @@ class RequestRefused(PodzeroError, RuntimeError):
     """A replay server refuses a request."""
 
 
-class MalformedAnswer(PodzeroError, RuntimeError):
-    """The program at a replay server's address does not speak Reverb's protocol, or sends unexpected items."""
-
-
 class ServerFailed(PodzeroError, RuntimeError):
     """A replay server did not start, or has ended."""
-
-
-class CheckpointRefused(ServerFailed):
-    """A replay server did not start because it could not read the checkpoint to restore."""
 
 
 class EnvironmentUnusable(PodzeroError, RuntimeError):

@@ -27,7 +27,7 @@ import uv
 
 from podzero.core.machine import user_cache
 from podzero.core.waiting import Wait
-from podzero.replay.errors import CheckpointRefused, EnvironmentUnusable, ServerFailed
+from podzero.replay.errors import EnvironmentUnusable, ReplayRestoreError, ServerFailed
 
 log = logging.getLogger(__name__)
 
@@ -88,35 +88,33 @@ def _make(folder: Path, lock: IO[str]) -> None:
     for leftover in (began, folder):
         shutil.rmtree(leftover, ignore_errors=True)
     log.info("making the environment of the replay server, once, in %s", folder)
-    try:
-        _sync(began, lock, f"UV_PROJECT_ENVIRONMENT={folder} uv sync --project {PROJECT} --frozen")
-        began.rename(folder)
-    finally:
-        shutil.rmtree(began, ignore_errors=True)
-
-
-def _sync(folder: Path, lock: IO[str], by_hand: str) -> None:
-    """Runs uv; `by_hand` is the command that a person can try instead."""
     command = [uv.find_uv_bin(), "sync", "--project", str(PROJECT), "--frozen", "--no-progress", "--python", _PYTHON]
     variables = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "UV_PYTHON")}
     # Of pyenv's versions, uv itself finds only the active one.
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv").glob(f"versions/{_PYTHON}*/bin")
     variables["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), *sorted(map(str, pyenv))])
-    variables["UV_PROJECT_ENVIRONMENT"] = str(folder)
+    variables["UV_PROJECT_ENVIRONMENT"] = str(began)
+    by_hand = f"UV_PROJECT_ENVIRONMENT={folder} uv sync --project {PROJECT} --frozen"
     # uv inherits the lock: if this process is killed, nobody else begins before uv has ended.
     try:
         done = subprocess.run(
             command, env=variables, capture_output=True, encoding="utf-8", errors="replace", timeout=_MAKE_S,
             check=False, pass_fds=(lock.fileno(),),
         )  # fmt: skip
+        if done.returncode:
+            raise EnvironmentUnusable(_advice(" ".join(done.stderr.split()), by_hand))
+        began.rename(folder)
     except subprocess.TimeoutExpired:
         raise EnvironmentUnusable(
             f"the environment of the replay server was not made within {_MAKE_S / 60:.0f} minutes: is the network "
             f"slow? Try it by hand: {by_hand}"
         ) from None
-    if done.returncode == 0:
-        return
-    said = " ".join(done.stderr.split())
+    finally:
+        shutil.rmtree(began, ignore_errors=True)
+
+
+def _advice(said: str, by_hand: str) -> str:
+    """What to do after uv has failed and `said` why; `by_hand` is the command that a person can try instead."""
     if "no interpreter found" in said.lower():
         advice = (
             f"the replay server needs Python {_PYTHON}, and this machine has none: uv looked for its own, the system's "
@@ -128,7 +126,7 @@ def _sync(folder: Path, lock: IO[str], by_hand: str) -> None:
             f"the environment of the replay server could not be made. Without a network, make it elsewhere and name "
             f"its Python with {VARIABLE}. By hand: {by_hand}"
         )
-    raise EnvironmentUnusable(f"{advice}. uv said: {said[-800:]}")
+    return f"{advice}. uv said: {said[-800:]}"
 
 
 @contextmanager
@@ -162,7 +160,10 @@ class ServerProcess:
     """A server that runs until `stop`, or until this process ends for whatever reason."""
 
     def __init__(self, python: Path, wanted: Mapping[str, Any], timeout_s: float) -> None:
-        """Starts a server, to which it gives what is `wanted` (see `serve.py`), and waits until it listens."""
+        """Starts a server, to which it gives what is `wanted` (see `serve.py`), and waits until it listens.
+
+        Raises `ReplayRestoreError` if it cannot read the checkpoint to restore, else `ServerFailed`.
+        """
         self._child = subprocess.Popen(
             [str(python), "-P", "-u", str(PROJECT / "serve.py")],
             stdin=subprocess.PIPE,
@@ -172,9 +173,12 @@ class ServerProcess:
         )
         try:
             answer = self._ask(json.dumps(dict(wanted)), timeout_s)
+            if answer.get("restoring"):
+                raise ReplayRestoreError(
+                    f"replay checkpoint {wanted.get('restore')}: Reverb cannot read it: {answer['error']}"
+                )
             if "error" in answer:
-                failure = CheckpointRefused if answer.get("restoring") else ServerFailed
-                raise failure(f"the replay server did not start: {answer['error']}")
+                raise ServerFailed(f"the replay server did not start: {answer['error']}")
             version = str(answer["ready"]["reverb"])
             if not version.startswith(_KNOWN):
                 raise ServerFailed(

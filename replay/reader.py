@@ -1,6 +1,7 @@
 """Reads batches of samples from all replay shards for the learner, and of states for the reanalysers.
 
-A thread for each shard reads ahead of demand.
+A thread for each shard reads ahead of demand. In prioritized replay the learner's value errors become priorities
+(Schaul et al. 2016, https://arxiv.org/abs/1511.05952), which another thread for each shard sets.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import logging
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import closing
 from itertools import accumulate
@@ -22,13 +24,20 @@ from podzero.config import Experiment, ReplayConfig
 from podzero.core.protocols import ReplayReader
 from podzero.core.types import Batch, EnvSpec, Keys
 from podzero.core.waiting import Wait
-from podzero.replay.errors import ReplayTimeout, ReplayUnavailable, WrongServer
-from podzero.replay.priorities import PriorityWriter, importance
+from podzero.replay.errors import ReplayTimeout, ReplayUnavailable, RequestRefused, WrongServer
 from podzero.replay.records import RecordsReader, open_records
-from podzero.replay.shard import Address, Addresses, Shard
-from podzero.replay.tables import REANALYSED, SAMPLES, STATES, Limits, Table, tables_of
-from podzero.replay.wire.connection import SampleStream
-from podzero.replay.wire.items import Items
+from podzero.replay.shard import (
+    REANALYSED,
+    SAMPLES,
+    STATES,
+    Address,
+    Addresses,
+    Limits,
+    Shard,
+    Table,
+    tables_of,
+)
+from podzero.replay.wire import Items, SampleStream
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +49,14 @@ _SILENCE_S = 15.0
 """A stream that is silent for this long is considered lost. While its limiter blocks, a server ends streams earlier."""
 _STOP_S = 5.0
 """Longest wait for the thread of a stream that was stopped."""
+CLOSE_S = 3.0
+"""Longest wait for queued updates of priorities at the end."""
+LEAST_PRIORITY = 1e-3
+"""Added to every error, so that samples with no error are still sampled sometimes."""
+_QUEUE_SIZE = 8
+"""Number of updates that may wait for a slow shard."""
+_ANSWER_S = 10.0
+"""Longest time of one update."""
 PRIORITY_FIELDS = np.dtype([("key", np.uint64), ("weight", np.float32)])
 """Appended to each row of a prioritized table: the item's key and its importance weight."""
 
@@ -59,16 +76,16 @@ def make_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment, hos
       WrongServer: another server answers at an address.
       ConfigError: the recorded games cannot be used.
     """
-    tables, steps = tables_of(experiment, spec), experiment.learner.steps_per_dispatch
+    tables, steps, shards = tables_of(experiment, spec), experiment.learner.steps_per_dispatch, len(addresses())
     fresh, reanalysed, recorded = experiment.batch_parts
     parts: list[ReplayReader] = [
-        ShardedReader(addresses, tables[table], experiment.replay, (steps, samples // hosts))
-        for table, samples in ((SAMPLES, fresh), (REANALYSED, reanalysed))
+        ShardedReader(addresses, tables[table], experiment.replay, (steps, samples // hosts), first)
+        for table, samples, first in ((SAMPLES, fresh, 0), (REANALYSED, reanalysed, shards))
         if samples
     ]
     if recorded:
         parts.append(RecordsReader(open_records(experiment, spec), (steps, recorded // hosts)))
-    return BatchReader(parts, len(addresses()))
+    return BatchReader(parts)
 
 
 def make_state_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment) -> StateReader:
@@ -83,10 +100,9 @@ class BatchReader:
     Each batch concatenates a fixed number of samples from each table and from recorded games.
     """
 
-    def __init__(self, parts: Sequence[ReplayReader], shards: int) -> None:
-        """Takes the readers of the parts, which give the same kind of samples, and the number of shards."""
+    def __init__(self, parts: Sequence[ReplayReader]) -> None:
+        """Takes the readers of the parts, which give the same kind of samples."""
         self._parts = parts
-        self._shards = shards
         self._read: list[Batch] = []
         """The parts of the next batch that have been read, kept if a timeout interrupts the rest."""
 
@@ -97,17 +113,14 @@ class BatchReader:
         """The next batch, with weights and keys if the tables are prioritized."""
         while len(self._read) < len(self._parts):
             self._read.append(next(self._parts[len(self._read)]))
-        read, self._read = self._read, []
-        parts = [part._replace(keys=self._global(part.keys, index)) for index, part in enumerate(read)]
+        parts, self._read = self._read, []
         # Parts `[S, B_i, ...]` make a batch `[S, B, ...]`.
         return parts[0] if len(parts) == 1 else Batch(*jax.tree.map(lambda *fields: np.concatenate(fields, 1), *parts))
 
     def update_priorities(self, keys: Keys, errors: NDArray[Any]) -> None:
         """Sets the priorities of samples of earlier batches by their absolute value errors; never waits."""
-        source, shard = np.divmod(keys.shard, self._shards)
-        for index, part in enumerate(self._parts):
-            mine = source == index
-            part.update_priorities(Keys(shard[mine], keys.key[mine]), np.asarray(errors)[mine])
+        for part in self._parts:
+            part.update_priorities(keys, errors)
 
     def close(self) -> None:
         """Stops prefetching and closes the connections; a `__next__` that waits ends. Thread-safe."""
@@ -120,10 +133,6 @@ class BatchReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _global(self, keys: Keys | None, part: int) -> Keys | None:
-        """Keys whose `shard` counts through the shards of all parts."""
-        return None if keys is None else keys._replace(shard=keys.shard + np.int32(part * self._shards))
-
 
 class ShardedReader:
     """An endless iterator over batches `[*leading, ...]` of one table, to which each shard contributes equally.
@@ -132,27 +141,26 @@ class ShardedReader:
     per shard have been sampled and not yet returned.
     """
 
-    def __init__(self, addresses: Addresses, table: Table, config: ReplayConfig, leading: tuple[int, ...]) -> None:
+    def __init__(
+        self, addresses: Addresses, table: Table, config: ReplayConfig, leading: tuple[int, ...], first: int = 0
+    ) -> None:
+        """Keys name the shards of this table by numbers from `first` on."""
         self._addresses = addresses
         self._table = table
         self._replay = config
         self._leading = leading
+        self._first = first
         self._count = math.prod(leading)
         self._offset = 0
         self._closed = threading.Event()
-        self._streams: list[ShardStream] = []
-        self._priorities: PriorityWriter | None = None
-        if table.settings.priority_exponent is not None:
-            self._priorities = PriorityWriter(table.name, lambda index: self._streams[index].shard)
         found = addresses()
-        for address in found:
-            self._streams.append(self._open(Address.parse(address), len(found)))
+        self._streams = [self._open(Address.parse(address), len(found)) for address in found]
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Batch:
-        """The next batch, with weights and keys if the table is prioritized; `keys.shard` is the index of the shard."""
+        """The next batch, with weights and keys if the table is prioritized."""
         wait = Wait(limit_s=self._replay.timeout_s)
         while not self._closed.is_set():
             self._follow_restarts()
@@ -166,19 +174,23 @@ class ShardedReader:
         raise StopIteration
 
     def update_priorities(self, keys: Keys, errors: NDArray[Any]) -> None:
-        """Sets the priorities of samples read earlier by their absolute value errors; never waits."""
-        if self._priorities is not None:
-            self._priorities.update(keys, errors)
+        """Sets the priorities of the samples of this table by their absolute value errors, if these are finite; never
+        waits.
+        """
+        errors = np.asarray(errors)
+        for number, stream in enumerate(self._streams, self._first):
+            mine = (keys.shard == number) & np.isfinite(errors)
+            if stream.priorities is not None and mine.any():
+                stream.priorities.put(keys.key[mine], priorities_of(errors[mine]))
 
     def close(self) -> None:
         """Stops prefetching and closes the connections; a `__next__` that waits ends. Thread-safe."""
         self._closed.set()
-        if self._priorities is not None:
-            self._priorities.close()
         for stream in self._streams:
             stream.stop()
+        until = time.monotonic() + CLOSE_S
         for stream in self._streams:
-            stream.join()
+            stream.join(until)
 
     def _open(self, address: Address, shards: int) -> ShardStream:
         """Begins to read one of `shards` shards; if it does not answer, its stream waits for it."""
@@ -220,10 +232,10 @@ class ShardedReader:
             if share:
                 where = slice(share.start, share.stop, share.step)
                 rows[where] = stream.take(len(share))
-                shard[where] = index
+                shard[where] = self._first + index
         self._offset = (self._offset + self._count) % len(self._streams)
         samples = signature.unpack(rows[:, : signature.row_bytes], self._leading)
-        if self._priorities is None:
+        if self._table.settings.priority_exponent is None:
             return Batch(samples)
         fields = np.ascontiguousarray(rows[:, signature.row_bytes :]).view(PRIORITY_FIELDS).reshape(self._leading)
         keys = Keys(shard.reshape(self._leading), np.ascontiguousarray(fields["key"]))
@@ -277,9 +289,10 @@ class ShardStream:
         """Starts the thread; `wanted` is the largest number of rows that one `take` asks for."""
         table = shard.table
         self.shard = shard
-        self._prioritized = table.settings.priority_exponent is not None
+        prioritized = table.settings.priority_exponent is not None
+        self.priorities = PriorityUpdater(shard) if prioritized else None
         self._signature = table.signature
-        self.row_bytes = table.signature.row_bytes + (PRIORITY_FIELDS.itemsize if self._prioritized else 0)
+        self.row_bytes = table.signature.row_bytes + (PRIORITY_FIELDS.itemsize if prioritized else 0)
         # More room made no reader faster, also with one step per dispatch and shards 4 ms away; it only ages samples.
         self._room = wanted + 2 * table.signature.samples_per_item - 1
         """Largest number of rows at hand or under way."""
@@ -327,15 +340,21 @@ class ShardStream:
         self._append(other.take(other.at_hand), 0)
 
     def stop(self) -> None:
-        """Asks the thread to end."""
+        """Asks the threads to end, that of priorities after the queued updates."""
+        if self.priorities is not None:
+            self.priorities.stop()
         with self._changed:
             self._stopped = True
             if self._stream is not None:
                 self._stream.close()
             self._changed.notify_all()
 
-    def join(self) -> None:
-        """Waits up to `_STOP_S` for the thread to end, then closes the connection."""
+    def join(self, until: float) -> None:
+        """Waits for the threads to end, then closes the connection: up to `_STOP_S` for that of the stream, and up to
+        `until` on the monotonic clock for that of priorities.
+        """
+        if self.priorities is not None:
+            self.priorities.join(until)
         self._thread.join(_STOP_S)
         self.shard.close()
 
@@ -402,9 +421,83 @@ class ShardStream:
     def _unpack(self, items: Items) -> NDArray[np.uint8]:
         """The rows of a block of items, `[n * samples_per_item, row_bytes]`."""
         rows = items.rows.reshape(-1, self._signature.row_bytes)
-        if not self._prioritized:
+        if self.priorities is None:
             return rows
         fields = np.empty(len(rows), PRIORITY_FIELDS)
         fields["key"] = items.key
         fields["weight"] = importance(items.probability, items.table_size)
         return np.concatenate([rows, fields.view(np.uint8).reshape(len(rows), -1)], axis=1)
+
+
+def priorities_of(errors: NDArray[Any]) -> NDArray[np.float64]:
+    """The priorities of samples with value errors `errors`, both `[N]`."""
+    return np.abs(np.asarray(errors, np.float64)) + LEAST_PRIORITY
+
+
+def importance(probability: NDArray[Any], size: NDArray[Any]) -> NDArray[np.float32]:
+    """Importance weights `1 / (N P)`, `[n]`, which undo the bias of sampling with probabilities P from N items."""
+    # The learner divides the weights by the largest of the batch. N does not cancel there: it differs between shards,
+    # between new and reanalysed samples, and while a table fills.
+    return np.asarray(1 / (size * np.maximum(probability, 1e-12)), np.float32)
+
+
+class PriorityUpdater:
+    """Sets the priorities of one shard's samples in a thread, so that the learner never waits and a shard that does not
+    answer blocks only its own thread.
+    """
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._updates: deque[list[tuple[int, float]] | None] = deque(maxlen=_QUEUE_SIZE)
+        """Keys of items with their new priorities; None ends the thread."""
+        self._changed = threading.Condition()
+        self._lost = 0
+        name = f"replay-priorities-{shard.address.endpoint}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, keys: NDArray[np.uint64], priorities: NDArray[np.float64]) -> None:
+        """Queues new priorities, both `[n]`."""
+        self._append(list(zip(keys.tolist(), priorities.tolist(), strict=True)))
+
+    def stop(self) -> None:
+        """Asks the thread to end after the queued updates."""
+        self._append(None)
+
+    def join(self, until: float) -> None:
+        """Waits until the thread has ended, at most until `until` on the monotonic clock."""
+        self._thread.join(max(0.0, until - time.monotonic()))
+        if self._thread.is_alive():
+            log.warning(
+                "replay at %s does not take priority updates: the last %d are lost",
+                self._shard.address.endpoint,
+                len(self._updates),
+            )
+
+    def _append(self, update: list[tuple[int, float]] | None) -> None:
+        with self._changed:
+            if len(self._updates) == _QUEUE_SIZE:
+                self._lost += 1
+                # Log at 1, 2, 4, 8, ... losses.
+                if self._lost.bit_count() == 1:
+                    log.warning(
+                        "replay at %s is slow to take priority updates: %d were left out",
+                        self._shard.address.endpoint,
+                        self._lost,
+                    )
+            # If the queue is full, this removes the oldest: newer errors are better.
+            self._updates.append(update)
+            self._changed.notify()
+
+    def _next(self) -> list[tuple[int, float]] | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._updates)
+            return self._updates.popleft()
+
+    def _run(self) -> None:
+        table, connection = self._shard.table.name, self._shard.connection
+        while (update := self._next()) is not None:
+            try:
+                connection.set_priorities(table, update, _ANSWER_S)
+            except (ReplayUnavailable, RequestRefused, WrongServer) as error:
+                log.warning("the priorities of %d samples were not updated: %s", len(update), error)

@@ -21,17 +21,15 @@ from podzero.core.types import EnvSpec
 from podzero.files.storage import SHARD_MANIFEST, altered, checkpoint_of, digests, read_saved, sealed, unsealed
 from podzero.files.workdir import write_atomically
 from podzero.replay.errors import (
-    CheckpointRefused,
     PortTaken,
     ReplayMismatch,
     ReplayRestoreError,
     ReplayTimeout,
-    SaveUnderWay,
+    RequestRefused,
     ServerFailed,
 )
 from podzero.replay.process import ServerProcess, free_port, server_python
-from podzero.replay.shard import IDENTITY, Address, Shard
-from podzero.replay.tables import SAMPLES, Limits, Table, TableSettings, tables_of
+from podzero.replay.shard import IDENTITY, SAMPLES, Address, Limits, Shard, Table, TableSettings, tables_of
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +83,15 @@ class ReplayServer:
         port = _port(experiment.replay.port, shard)
         with ExitStack() as opened:
             self._link = opened.enter_context(closing(CheckpointLink()))
-            self._server = self._start(port, identity, data, host == LOOPBACK)
+            wanted = {
+                "port": port,
+                "loopback": host == LOOPBACK,
+                "checkpoints": str(self._link.path),
+                "restore": None if data is None else str(data),
+                # The name of an empty table tells the identity.
+                "tables": [*map(_described, self._tables.values()), {"name": IDENTITY + identity, "max_size": 1}],
+            }
+            self._server = ServerProcess(server_python(), wanted, _START_S if data is None else _RESTORED_S)
             opened.callback(self._server.stop)
             # Reverb can only listen on all interfaces; `serve.py` restricts its socket where the kernel allows it.
             if host == LOOPBACK and not self._server.loopback:
@@ -141,13 +147,12 @@ class ReplayServer:
         continue meanwhile. After a failure `folder` is deleted.
 
         Raises:
-          SaveUnderWay: another checkpoint is being written.
-          RequestRefused: Reverb could not write.
+          RequestRefused: another checkpoint is being written, or Reverb could not write.
           ReplayUnavailable: the server disappeared while it wrote.
           OSError: the folder or the manifest could not be written.
         """
         if not self._saving.acquire(blocking=False):
-            raise SaveUnderWay(f"the replay server still writes another checkpoint, so none is written into {folder}")
+            raise RequestRefused(f"the replay server still writes another checkpoint, so none is written into {folder}")
         try:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
@@ -171,20 +176,6 @@ class ReplayServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    def _start(self, port: int, identity: str, data: Path | None, loopback: bool) -> ServerProcess:
-        wanted = {
-            "port": port,
-            "loopback": loopback,
-            "checkpoints": str(self._link.path),
-            "restore": None if data is None else str(data),
-            "tables": [*map(_described, self._tables.values()), _identity_table(identity)],
-        }
-        try:
-            return ServerProcess(server_python(), wanted, _START_S if data is None else _RESTORED_S)
-        except CheckpointRefused as error:
-            assert data is not None
-            raise ReplayRestoreError(f"replay checkpoint {data.parent}: Reverb cannot read it: {error}") from None
 
     def _check_runs(self) -> None:
         if (code := self._server.exit_code) is not None:
@@ -216,13 +207,6 @@ def _described(table: Table) -> dict[str, Any]:
             "max_diff": settings.max_diff / settings.samples_per_item,
         },
     }
-
-
-def _identity_table(identity: str) -> dict[str, Any]:
-    limiter = {"samples_per_insert": None, "min_size": 1, "min_diff": None, "max_diff": None}
-    return {
-        "name": IDENTITY + identity, "max_size": 1, "signature": None, "priority_exponent": None, "limiter": limiter,
-    }  # fmt: skip
 
 
 def _port(first: int, shard: int) -> int:

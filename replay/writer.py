@@ -17,11 +17,10 @@ from podzero.config import Experiment, ReplayConfig
 from podzero.core.protocols import ReplayWriter
 from podzero.core.types import EnvSpec
 from podzero.core.waiting import Wait
-from podzero.replay.errors import MalformedAnswer, ReplayTimeout, RequestRefused, SignatureError, WrongServer
-from podzero.replay.shard import Address, Addresses, Shard
+from podzero.replay.errors import ReplayTimeout, RequestRefused, SignatureError, WrongServer
+from podzero.replay.shard import SAMPLES, Address, Addresses, Limits, Shard, Table, tables_of
 from podzero.replay.signature import Stored
-from podzero.replay.tables import SAMPLES, Limits, Table, tables_of
-from podzero.replay.wire.connection import InsertStream
+from podzero.replay.wire import InsertStream
 
 log = logging.getLogger(__name__)
 
@@ -278,7 +277,7 @@ class _Connection:
         """Closes the connection and drops unconfirmed samples."""
         if self._stream is not None:
             # If the server refuses them, the samples are dropped as well.
-            with suppress(RequestRefused, MalformedAnswer):
+            with suppress(RequestRefused, WrongServer):
                 self._stream.wait(_POLL_S)
             if self.pending:
                 log.warning(

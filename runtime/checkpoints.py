@@ -147,7 +147,7 @@ def write_checkpoint(
 
     Raises:
       ClusterError, WorkerDied: a worker did not answer.
-      SaveUnderWay: a shard is still writing an earlier checkpoint that was given up.
+      RequestRefused: a shard is still writing an earlier checkpoint that was given up.
       StorageError: this node does not see what a worker wrote.
       OSError: the checkpoint cannot be written.
       After any of these, the earlier checkpoints are untouched.

@@ -9,10 +9,10 @@ The first line of standard input is one JSON object:
     checkpoints   the folder to which checkpoints are written
     restore       a checkpoint to restore, or null
     tables        a list of tables, each with
-                  name, max_size, signature (null, or a name and the shape of uint8 below it)
-                  priority_exponent (null: sampled uniformly)
-                  limiter: samples_per_insert, min_size, min_diff, max_diff
-                           (samples_per_insert null: min_size alone limits)
+                  name, max_size, and if wanted
+                  signature (a name and the shape of uint8 below it)
+                  priority_exponent (else sampled uniformly)
+                  limiter: samples_per_insert, min_size, min_diff, max_diff (else unlimited)
 
 It answers with one line of JSON: `{"ready": {"reverb": VERSION, "loopback": true}}`, or ends with
 `{"error": TEXT, "restoring": whether it could not read the checkpoint}`. The server then runs until standard input is
@@ -94,7 +94,7 @@ def start(wanted):
     return server, {"reverb": version("dm-reverb"), "loopback": loopback}
 
 
-def table(name, max_size, signature, priority_exponent, limiter):
+def table(name, max_size, signature=None, priority_exponent=None, limiter=None):
     import reverb
     import tensorflow as tf
 
@@ -104,16 +104,14 @@ def table(name, max_size, signature, priority_exponent, limiter):
         sampler=reverb.selectors.Uniform() if uniform else reverb.selectors.Prioritized(priority_exponent),
         remover=reverb.selectors.Fifo(),
         max_size=max_size,
-        rate_limiter=rate_limiter(**limiter),
+        rate_limiter=limited(**limiter) if limiter else reverb.rate_limiters.MinSize(1),
         signature=signature and {field: tf.TensorSpec(shape, tf.uint8) for field, shape in signature.items()},
     )
 
 
-def rate_limiter(samples_per_insert, min_size, min_diff, max_diff):
+def limited(samples_per_insert, min_size, min_diff, max_diff):
     import reverb
 
-    if samples_per_insert is None:
-        return reverb.rate_limiters.MinSize(min_size)
     return reverb.rate_limiters.SampleToInsertRatio(samples_per_insert, min_size, (min_diff, max_diff))
 
 

@@ -4,14 +4,15 @@ import math
 import queue
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from podzero.core.types import Keys
-from podzero.replay import make_reader, make_writer, priorities
-from podzero.replay.priorities import LEAST_PRIORITY, PriorityWriter, importance, priorities_of
+from podzero.replay import make_reader, make_writer, reader
+from podzero.replay.reader import LEAST_PRIORITY, PriorityUpdater, importance, priorities_of
 from podzero.replay.shard import Address
+from podzero.replay.wire import Connection
 
 HIGH = 100
 """Samples with smaller numbers have large errors."""
@@ -25,14 +26,14 @@ def prioritized(make_experiment):
     )  # fmt: skip
 
 
-def learned_from(reader, batches):
-    """Versions `[N]` and weights `[N]` of the next batches; only samples below `HIGH` get large errors."""
+def learned_from(reader, batches, below=HIGH):
+    """Versions `[N]` and weights `[N]` of the next batches; only samples below a number get large errors."""
     versions, weights = [], []
     for _ in range(batches):
         batch = next(reader)
         versions.append(batch.samples.version.ravel())
         weights.append(batch.weight.ravel())
-        reader.update_priorities(batch.keys, np.where(batch.samples.version < HIGH, 9.0, 0.0))
+        reader.update_priorities(batch.keys, np.where(batch.samples.version < below, 9.0, 0.0))
     return np.concatenate(versions), np.concatenate(weights)
 
 
@@ -91,19 +92,19 @@ def test_keys_hold_the_index_of_the_shard(serve, connect, make_experiment, make_
 def test_errors_that_are_not_finite_are_skipped(serve, connect, prioritized, make_samples, caplog):
     server = serve(prioritized)
     connect(make_writer, prioritized, server).write(make_samples(400))
-    reader = connect(make_reader, prioritized, server)
+    reading = connect(make_reader, prioritized, server)
     for _ in range(50):
-        batch = next(reader)
-        reader.update_priorities(batch.keys, np.full(batch.keys.key.shape, np.nan))
-    reader.close()
-    assert not [record for record in caplog.records if record.name == priorities.__name__]
+        batch = next(reading)
+        reading.update_priorities(batch.keys, np.full(batch.keys.key.shape, np.nan))
+    reading.close()
+    assert not [record for record in caplog.records if record.name == reader.__name__]
 
 
 class FakeShard:
     """Keeps the updates of priorities; waits for `gate` before each."""
 
     def __init__(self, name):
-        self.address, self.connection = Address(name, "1234"), self
+        self.address, self.connection, self.table = Address(name, "1234"), self, SimpleNamespace(name="samples")
         self.updates, self.gate = queue.Queue(), threading.Event()
         self.gate.set()
 
@@ -113,43 +114,59 @@ class FakeShard:
 
 
 @pytest.fixture
-def vanished():
-    """Two shards, the first of which does not answer, and the writer of their priorities."""
-    shards = [FakeShard("10.0.0.1:7"), FakeShard("10.0.0.2:7")]
-    silent = shards[0]
-    silent.gate.clear()
-    writer = PriorityWriter("samples", shards.__getitem__)
-    yield shards, writer
-    silent.gate.set()
-    writer.close()
+def silent():
+    """A shard that does not answer, and the updater of its priorities."""
+    shard = FakeShard("10.0.0.1:7")
+    shard.gate.clear()
+    updater = PriorityUpdater(shard)
+    yield shard, updater
+    updater.stop()
+    shard.gate.set()
+    updater.join(time.monotonic() + 30.0)
 
 
-BOTH = Keys(np.array([0, 1], np.int32), np.array([5, 6], np.uint64))
+def test_updates_for_a_shard_that_never_answers_do_not_wait_and_the_newest_remain(silent, caplog):
+    shard, updater = silent
+    for number in range(20):  # more than may wait
+        updater.put(np.array([number], np.uint64), np.array([1.0]))
+    assert shard.updates.empty()
+    assert "replay at 10.0.0.1:7 is slow to take priority updates" in caplog.text
+    shard.gate.set()
+    taken = [shard.updates.get(timeout=30.0) for _ in range(8)]
+    assert [{number: 1.0} for number in range(13, 20)] == taken[-7:]
 
 
-def test_a_shard_that_never_answers_does_not_keep_the_others_from_their_priorities(vanished):
-    shards, writer = vanished
-    for error in range(20):  # more than may wait
-        writer.update(BOTH, np.full(2, error))
-        assert shards[1].updates.get(timeout=30.0) == {6: error + LEAST_PRIORITY}
-    assert shards[0].updates.empty()
+def test_a_shard_that_has_moved_takes_updates_although_its_old_server_never_answers(
+    serve, connect, prioritized, make_samples, monkeypatch
+):
+    gate, set_priorities = threading.Event(), Connection.set_priorities
+    old, new = serve(prioritized), serve(prioritized)
+    for server, start in ((old, 0), (new, 1000)):
+        connect(make_writer, prioritized, server).write(make_samples(400, start))
+
+    def gated(connection, *arguments):
+        if old.address().startswith(connection.endpoint):
+            gate.wait(60.0)
+        set_priorities(connection, *arguments)
+
+    monkeypatch.setattr(Connection, "set_priorities", gated)
+    addresses = [old.address()]
+    reading = connect(make_reader, prioritized, addresses=addresses)
+    learned_from(reading, 10)
+    addresses[0] = new.address()
+    learned_from(reading, 100, below=1000 + HIGH)
+    time.sleep(0.5)  # priorities are set asynchronously
+    after, _ = learned_from(reading, 300, below=1000 + HIGH)
+    gate.set()
+    assert np.mean(after[-800:] < 1000 + HIGH) > 0.9
 
 
-def test_a_shard_that_has_moved_takes_updates_although_its_old_server_never_answers(vanished):
-    shards, writer = vanished
-    writer.update(BOTH, np.ones(2))
-    shards[0] = FakeShard("10.0.0.3:7")
-    writer.update(BOTH, np.full(2, 2.0))
-    assert shards[0].updates.get(timeout=30.0) == {5: 2.0 + LEAST_PRIORITY}
-
-
-def test_a_shard_that_never_answers_is_named_at_the_end(vanished, caplog, monkeypatch):
-    monkeypatch.setattr(priorities, "CLOSE_S", 0.1)
-    _, writer = vanished
-    writer.update(BOTH, np.ones(2))
-    writer.close()
+def test_a_shard_that_never_answers_is_named_at_the_end(silent, caplog):
+    _, updater = silent
+    updater.put(np.array([5], np.uint64), np.ones(1))
+    updater.stop()
+    updater.join(time.monotonic() + 0.1)
     assert "replay at 10.0.0.1:7 does not take priority updates" in caplog.text
-    assert "10.0.0.2" not in caplog.text
 
 
 def test_a_priority_is_the_absolute_error_plus_the_least_priority():

@@ -76,7 +76,7 @@ def test_a_reader_of_an_unfilled_table_waits_and_the_message_says_why(
 
 
 def test_nothing_sampled_is_lost_while_the_reader_starves(serve, connect, make_experiment, make_samples, monkeypatch):
-    monkeypatch.setattr("podzero.replay.wire.connection._BLOCKED_MS", 20)  # the stream is opened anew all the time
+    monkeypatch.setattr("podzero.replay.wire._BLOCKED_MS", 20)  # the stream is opened anew all the time
     experiment = make_experiment(samples_per_insert=1.0, tolerance=6, timeout_s=0.2)
     server = serve(experiment)
     writer, reader = connect(make_writer, experiment, server), connect(make_reader, experiment, server)

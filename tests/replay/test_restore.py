@@ -17,7 +17,6 @@ from podzero.replay import (
     ReplayMismatch,
     ReplayRestoreError,
     ReplayTimeout,
-    SaveUnderWay,
     make_reader,
     make_writer,
     server,
@@ -98,7 +97,7 @@ def test_no_second_checkpoint_begins_while_the_first_is_written(serve, make_expe
     shard, seal, second = serve(make_experiment()), server.seal, []
 
     def meanwhile(*arguments):
-        with pytest.raises(SaveUnderWay) as raised:
+        with pytest.raises(RequestRefused) as raised:
             shard.checkpoint(tmp_path / "second")
         second.append(raised.value)
         return seal(*arguments)

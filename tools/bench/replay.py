@@ -236,12 +236,8 @@ def packed_items(experiment: Experiment, spec: EnvSpec) -> TableLayout:
 @contextmanager
 def bare_server(layouts: Iterable[TableLayout], capacity: int) -> Iterator[str]:
     """Starts a Reverb server with two tables for each layout, one written and one read; yields its `host:port`."""
-    limiter = {"samples_per_insert": None, "min_size": 1, "min_diff": None, "max_diff": None}
     names = [layout.table + purpose for layout in layouts for purpose in ("-write", "-read")]
-    tables = [
-        {"name": name, "max_size": capacity, "signature": None, "priority_exponent": None, "limiter": limiter}
-        for name in names
-    ]
+    tables = [{"name": name, "max_size": capacity} for name in names]
     with tempfile.TemporaryDirectory() as folder:
         port = free_port()
         wanted = {"port": port, "loopback": True, "checkpoints": folder, "restore": None, "tables": tables}

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from podzero.replay.errors import MalformedAnswer, ReplayUnavailable, RequestRefused
-from podzero.replay.wire import reverb_pb2 as pb
-from podzero.replay.wire.connection import Connection, InsertStream, SampleStream
+from podzero.replay import reverb_pb2 as pb
+from podzero.replay.errors import ReplayUnavailable, RequestRefused, WrongServer
+from podzero.replay.wire import Connection, InsertStream, SampleStream
 
 NAMES = ("ServerInfo", "MutatePriorities", "Checkpoint", "InsertStream", "SampleStream")
 STREAMS = ("InsertStream", "SampleStream")
@@ -86,13 +86,13 @@ def test_a_server_that_hangs_is_unavailable_after_the_timeout(fake, connection):
 
 @pytest.mark.parametrize("name", NAMES[:3])
 def test_another_protocol_is_named(fake, connection, name):
-    with pytest.raises(MalformedAnswer, match="Reverb's protocol"):
+    with pytest.raises(WrongServer, match="Reverb's protocol"):
         ask_all(connection)[name]()
 
 
 def test_an_answer_that_is_no_message_is_named(fake, connection):
     fake.answers["ServerInfo"] = lambda request, context: b"\x0a\xff\xff\xff"
-    with pytest.raises(MalformedAnswer, match="Reverb's protocol"):
+    with pytest.raises(WrongServer, match="Reverb's protocol"):
         connection.tables(5)
 
 
@@ -110,7 +110,7 @@ def test_the_reason_of_a_refusal_is_told(fake, connection, name):
 @given(answer=st.binary(max_size=60))
 def test_no_answer_to_a_question_raises_anything_else(fake, connection, answer):
     fake.answers["ServerInfo"] = lambda request, context: answer
-    with contextlib.suppress(MalformedAnswer):
+    with contextlib.suppress(WrongServer):
         assert isinstance(connection.tables(5), dict)
 
 
@@ -122,7 +122,7 @@ def test_no_answer_of_a_stream_raises_anything_else(fake, connection, answers):
     stream.ask(4)
     try:
         assert all(items.rows.shape[1] == 3 for items in stream)
-    except MalformedAnswer:
+    except WrongServer:
         pass
     finally:
         stream.close()

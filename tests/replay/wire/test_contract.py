@@ -9,19 +9,17 @@ import grpc
 import numpy as np
 import pytest
 
+from podzero.replay import reverb_pb2 as pb
 from podzero.replay import server_python
 from podzero.replay.errors import RequestRefused
 from podzero.replay.process import ServerProcess
-from podzero.replay.wire import reverb_pb2 as pb
-from podzero.replay.wire.connection import Connection, InsertStream, SampleStream
-from podzero.replay.wire.items import Inserter
+from podzero.replay.wire import Connection, Inserter, InsertStream, SampleStream
 
 SIZE = 33
 RATIO = {"samples_per_insert": 2.0, "min_size": 4, "min_diff": 0.0, "max_diff": 40.0}
-OPEN = {"samples_per_insert": None, "min_size": 1, "min_diff": None, "max_diff": None}
 
 
-def table(name, priority_exponent=None, limiter=OPEN, max_size=1000):
+def table(name, priority_exponent=None, limiter=None, max_size=1000):
     return {
         "name": name, "max_size": max_size, "signature": {"rows": [SIZE]},
         "priority_exponent": priority_exponent, "limiter": limiter,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podzero.replay.errors import MalformedAnswer
-from podzero.replay.wire import reverb_pb2 as pb
-from podzero.replay.wire.items import Inserter, Items, Unpacker
+from podzero.replay import reverb_pb2 as pb
+from podzero.replay.errors import WrongServer
+from podzero.replay.wire import Inserter, Items, Unpacker
 
 ROWS = (np.arange(5 * 7).reshape(5, 7) * 37 % 256).astype(np.uint8)
 
@@ -135,7 +135,7 @@ def bomb():
     ],
 )
 def test_an_answer_that_holds_something_else_is_refused(change, found):
-    with pytest.raises(MalformedAnswer, match=found):
+    with pytest.raises(WrongServer, match=found):
         Unpacker(7).unpack(damaged(change))
 
 
@@ -147,7 +147,7 @@ def test_no_content_of_a_tensor_raises_anything_else(content, steps, size, delta
         tensor_of(entry).tensor_shape.dim[1].size = size
         entry.data[0].delta_encoded = delta
 
-    with contextlib.suppress(MalformedAnswer):
+    with contextlib.suppress(WrongServer):
         assert Unpacker(7).unpack(damaged(change)).rows.shape == (1, 7)
 
 
@@ -159,5 +159,5 @@ def test_any_message_that_protobuf_can_read_is_unpacked_or_refused(text):
         message = pb.SampleStreamResponse.FromString(text)
     except DecodeError:
         return
-    with contextlib.suppress(MalformedAnswer):
+    with contextlib.suppress(WrongServer):
         assert isinstance(Unpacker(7).unpack(message), Items)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from grpc_tools import protoc
 
-FOLDER = Path(__file__).resolve().parents[3] / "replay" / "wire"
+FOLDER = Path(__file__).resolve().parents[3] / "replay"
 
 
 @pytest.mark.parametrize("name", ["reverb_pb2.py", "reverb_pb2.pyi"])

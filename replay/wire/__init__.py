@@ -1,1 +1,0 @@
-"""Reverb's wire protocol without Reverb: its messages, and a client of one server."""
