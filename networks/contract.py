@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
 from podzero.core.errors import ConfigError
-from podzero.core.types import EnvSpec, ModelNetwork, Network, Params
+from podzero.core.types import Array, EnvSpec, ModelNetwork, Network, Params
 
 ROWS = 6
 """Observations per evaluation of the check."""
@@ -26,23 +26,60 @@ def check_network(network: Network, spec: EnvSpec, name: str, params: Params | N
     Raises:
       ConfigError: the network violates the contract; the message has a line for each fault.
     """
-    key = jax.random.key(0)
-    made, again = network.init(key), network.init(key)
-    faults = [*_faults_of_params(made, again)] or [
-        *_faults_of_outputs(network, made if params is None else params, spec)
-    ]
-    _refuse(faults, name)
+    shapes = {"policy logits": (ROWS, spec.num_actions), "values": (ROWS, *spec.value_shape)}
+
+    def run(params: Params, observation: Array) -> dict[str, jax.Array]:
+        return dict(zip(shapes, network.apply(params, observation), strict=True))
+
+    made = _checked_params(network.init, name)
+    _refuse(_faults_of_outputs(run, made if params is None else params, spec, shapes), name)
 
 
-def _refuse(faults: list[str], name: str) -> None:
-    if faults:
-        raise ConfigError("\n  ".join([f"{name} violates the contract of networks (docs/own_network.md):", *faults]))
+def check_model(network: ModelNetwork, spec: EnvSpec, name: str) -> None:
+    """Checks a network that learns a model: parameters, shapes, ranges, determinism, and independent rows.
+
+    Raises:
+      ConfigError: the network violates the contract; the message has a line for each fault.
+    """
+    action = np.zeros((ROWS, *spec.action_shape), np.float32 if spec.action_shape else np.int32)
+
+    params = _checked_params(jax.jit(network.init), name)
+    latent = jax.eval_shape(network.represent, params, observations(spec)).shape[1:]
+    bins = network.encode(np.zeros(1, np.float32)).shape[-1]
+    shapes = {
+        "latent states": (ROWS, *latent),
+        "next latent states": (ROWS, *latent),
+        "policies": (ROWS, 2, *spec.action_shape) if spec.action_shape else (ROWS, spec.num_actions),
+        "value logits": (ROWS, bins),
+        "reward logits": (ROWS, bins),
+    }
+
+    @jax.jit
+    def run(params: Params, observation: Array) -> dict[str, jax.Array]:
+        latent = network.represent(params, observation)
+        after, reward = network.dynamics(params, latent, action)
+        return dict(zip(shapes, (latent, after, *network.predict(params, after), reward), strict=True))
+
+    _refuse(_faults_of_outputs(run, params, spec, shapes), name)
+
+
+def _refuse(faults: Iterable[str], name: str) -> None:
+    if lines := [*faults]:
+        raise ConfigError("\n  ".join([f"{name} violates the contract of networks (docs/own_network.md):", *lines]))
 
 
 def observations(spec: EnvSpec, seed: int = 0) -> np.ndarray[Any, Any]:
     """Random observations `[ROWS, *observation_shape]` of zeros and ones in the environment's dtype."""
     cells = np.random.default_rng(seed).random((ROWS, *spec.observation_shape))
     return (cells < 0.3).astype(spec.observation_dtype)
+
+
+def _checked_params(init: Callable[[Array], Params], name: str) -> Params:
+    """The parameters that `init` returns, if they fulfil the contract."""
+    key = jax.random.key(0)
+    params = init(key)
+    _refuse(_faults_of_params(params, init(key)), name)
+    return params
 
 
 def _faults_of_params(made: Params, again: Params) -> Iterator[str]:
@@ -63,12 +100,18 @@ def _faults_of_params(made: Params, again: Params) -> Iterator[str]:
         yield "init is not deterministic: the same key gives different parameters; draw all random numbers from the key"
 
 
-def _faults_of_outputs(network: Network, params: Params, spec: EnvSpec) -> Iterator[str]:
+def _faults_of_outputs(
+    run: Callable[[Params, Array], dict[str, jax.Array]],
+    params: Params,
+    spec: EnvSpec,
+    shapes: dict[str, tuple[int, ...]],
+) -> Iterator[str]:
+    """What is wrong with the outputs that `run` returns by name; those called `values` must lie in [-1, 1]."""
     mine, mixed = observations(spec), observations(spec, seed=1)
     mixed[2] = mine[2]
-    first, second, other = (jax.device_get(network.apply(params, each)) for each in (mine, mine, mixed))
-    expected = {"policy logits": (ROWS, spec.num_actions), "values": (ROWS, *spec.value_shape)}
-    for (output, shape), one, two, three in zip(expected.items(), first, second, other, strict=True):
+    first, second, others = (jax.device_get(run(params, each)) for each in (mine, mine, mixed))
+    for output, shape in shapes.items():
+        one, two, three = first[output], second[output], others[output]
         if one.shape != shape:
             yield f"{output} of {ROWS} observations have shape {list(one.shape)}; expected {list(shape)}"
         elif one.dtype != np.float32:
@@ -80,51 +123,4 @@ def _faults_of_outputs(network: Network, params: Params, spec: EnvSpec) -> Itera
         elif not np.array_equal(one, two):
             yield f"{output} of equal parameters and observations differ between two calls; expected a pure function"
         elif np.abs(one[2] - three[2]).max() > _TOLERANCE * max(np.abs(one).max(), 1e-3):
-            yield f"{output} of an observation depend on the other observations of the batch"
-
-
-def check_model(network: ModelNetwork, spec: EnvSpec, name: str) -> None:
-    """Checks a network that learns a model: parameters, shapes, ranges, determinism, and independent rows.
-
-    Raises:
-      ConfigError: the network violates the contract; the message has a line for each fault.
-    """
-    key, init = jax.random.key(0), jax.jit(network.init)
-    made, again = init(key), init(key)
-    faults = [*_faults_of_params(made, again)] or [*_faults_of_model(network, made, spec)]
-    _refuse(faults, name)
-
-
-def _faults_of_model(network: ModelNetwork, params: Params, spec: EnvSpec) -> Iterator[str]:
-    bins = network.encode(np.zeros(1, np.float32)).shape[-1]
-    policy = (ROWS, 2, *spec.action_shape) if spec.action_shape else (ROWS, spec.num_actions)
-    action = np.zeros((ROWS, *spec.action_shape), np.float32 if spec.action_shape else np.int32)
-
-    @jax.jit
-    def run(params: Params, observation: Any) -> dict[str, jax.Array]:
-        latent = network.represent(params, observation)
-        after, reward = network.dynamics(params, latent, action)
-        policy, value = network.predict(params, after)
-        found = latent, after, policy, value, reward
-        return dict(zip(("latent states", "next latent states", "policies", "values", "rewards"), found, strict=True))
-
-    mine, mixed = observations(spec), observations(spec, seed=1)
-    mixed[2] = mine[2]
-    one, two, other = (jax.device_get(run(params, each)) for each in (mine, mine, mixed))
-    latent = one["latent states"].shape
-    expected = {
-        "latent states": (ROWS, *latent[1:]),
-        "next latent states": (ROWS, *latent[1:]),
-        "policies": policy,
-        "values": (ROWS, bins),
-        "rewards": (ROWS, bins),
-    }
-    for output, shape in expected.items():
-        if one[output].shape != shape:
-            yield f"{output} of {ROWS} observations have shape {list(one[output].shape)}; expected {list(shape)}"
-        elif not np.isfinite(one[output]).all():
-            yield f"{output} are not finite after init (NaN or infinity)"
-        elif not np.array_equal(one[output], two[output]):
-            yield f"{output} of equal parameters and observations differ between two calls; expected a pure function"
-        elif np.abs(one[output][2] - other[output][2]).max() > _TOLERANCE * max(np.abs(one[output]).max(), 1e-3):
             yield f"{output} of an observation depend on the other observations of the batch"

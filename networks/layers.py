@@ -111,12 +111,6 @@ def convolve(x: jax.Array, kernel: jax.Array, bias: jax.Array, stride: int = 1) 
     return y + bias.astype(x.dtype)
 
 
-USUAL_SIDE = 14.0
-"""Side of the board on which the scaled mean is zero."""
-SIDE_SCALE = 0.1
-"""Growth of the scaled mean's factor per unit of the side."""
-
-
 def pooled(features: jax.Array) -> jax.Array:
     """The mean, the mean scaled by the size of the board, and the maximum of each channel: `[B, S, C]` features of S
     squares to `[B, 3 * C]`.
@@ -132,7 +126,7 @@ def pooled(features: jax.Array) -> jax.Array:
 
 def side_factor(squares: int) -> float:
     """The factor of the scaled mean on a board with this number of squares."""
-    return SIDE_SCALE * (math.sqrt(squares) - USUAL_SIDE)
+    return 0.1 * (math.sqrt(squares) - 14.0)
 
 
 def actions_are_squares(spec: EnvSpec) -> bool:

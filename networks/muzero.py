@@ -1,10 +1,10 @@
 """MuZero's networks in Haiku (Schrittwieser et al. 2020, https://arxiv.org/abs/1911.08265, appendices F and G).
 
-First what they share: `model_network`, the layers, the categorical distribution of values and rewards, and the running
+First what they share: the layers, `model_network`, the categorical distribution of values and rewards, and the running
 statistics of observations; then the networks for vectors (`muzero_mlp`) and for images (`muzero_resnet`).
 
-Haiku names parameters after modules: each module has an explicit `name`, so that renaming a class does not break
-checkpoints.
+Modules keep float32 parameters and compute in the dtype of their input. Haiku names parameters after modules: each
+module has an explicit `name`, so that renaming a class does not break checkpoints.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from jax import lax
 from podzero.config import ModelNetworkConfig, MuZeroMLPConfig, MuZeroResNetConfig
 from podzero.core.errors import ConfigError
 from podzero.core.types import Array, EnvSpec, ModelNetwork, Params
-from podzero.networks.haiku import Dense, HaikuBlock, HaikuConv, HaikuMLP, layer_norm
-from podzero.networks.layers import LAST_LAYER_SCALE, POLICY_PLANES, VALUE_PLANES, compute_dtype
+from podzero.networks.layers import LAST_LAYER_SCALE, POLICY_PLANES, VALUE_PLANES, compute_dtype, convolve, standardize
 from podzero.networks.resnet import residual_start
 
 MEAN_BOUND = 3.0
@@ -39,16 +38,85 @@ the uniform distribution on [-1, 1]."""
 _MIN_RANGE = 1e-5
 
 
-class ModelParts(NamedTuple):
-    """The parts of a `ModelNetwork` that depend on the kind of observations; `model_network` adds the projection."""
+@dataclass
+class Conv(hk.Module):
+    """A 3x3 convolution with standardized weights."""
 
-    represent: Callable[[Array], jax.Array]
-    predict: Callable[[jax.Array], tuple[jax.Array, jax.Array]]
-    dynamics: Callable[[jax.Array, Array], tuple[jax.Array, jax.Array]]
+    features: int
+    name: str
+    start: float = 1.0
+    """Initial gain."""
+    stride: int = 1
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps `[B, H, W, in]` to `[B, ceil(H / stride), ceil(W / stride), features]`."""
+        shape = (3, 3, x.shape[-1], self.features)
+        kernel = hk.get_parameter("kernel", shape, init=_variance_scaling(1.0))
+        bias = hk.get_parameter("bias", (self.features,), init=jnp.zeros)
+        gain = hk.get_parameter("gain", (self.features,), init=hk.initializers.Constant(self.start))
+        return convolve(x, standardize(kernel, gain), bias, self.stride)
 
 
-class _AllParts(NamedTuple):
-    """All functions that have parameters, in the form that Haiku's `multi_transform` takes."""
+@dataclass
+class Block(hk.Module):
+    """A pre-activation residual block: `x + conv(relu(conv(relu(x))))`."""
+
+    start: float
+    """Initial gain of the branch."""
+    name: str
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps `[B, H, W, C]` to the same shape."""
+        channels = x.shape[-1]
+        y = Conv(channels, "conv_0")(jax.nn.relu(x))
+        y = Conv(channels, "conv_1", self.start)(jax.nn.relu(y))
+        return x + y
+
+
+@dataclass
+class Dense(hk.Module):
+    """A dense layer with float32 parameters that computes in the dtype of its input, as Flax's does."""
+
+    features: int
+    scale: float
+    """Variance scale of the initial kernel."""
+    name: str
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps `[..., in]` to `[..., features]`."""
+        kernel = hk.get_parameter("kernel", (x.shape[-1], self.features), init=_variance_scaling(self.scale))
+        bias = hk.get_parameter("bias", (self.features,), init=jnp.zeros)
+        return x @ kernel.astype(x.dtype) + bias.astype(x.dtype)
+
+
+@dataclass
+class Trunk(hk.Module):
+    """`layers` dense layers, each followed by layer normalization and relu."""
+
+    width: int
+    layers: int
+    name: str
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps `[..., in]` to `[..., width]`."""
+        for index in range(self.layers):
+            x = Dense(self.width, 2.0, f"hidden_{index}")(x)
+            x = jax.nn.relu(layer_norm(x, f"norm_{index}"))
+        return x
+
+
+def layer_norm(x: jax.Array, name: str) -> jax.Array:
+    """Layer normalization over the last axis (Ba et al. 2016), computed in float32."""
+    norm = hk.LayerNorm(axis=-1, create_scale=True, create_offset=True, name=name)
+    return norm(x.astype(jnp.float32)).astype(x.dtype)
+
+
+def _variance_scaling(scale: float) -> hk.initializers.Initializer:
+    return hk.initializers.VarianceScaling(scale, "fan_in", "truncated_normal")  # type: ignore[no-untyped-call]
+
+
+class _Parts(NamedTuple):
+    """The functions of a `ModelNetwork` that have parameters, in the form that Haiku's `multi_transform` takes."""
 
     represent: Callable[..., jax.Array]
     predict: Callable[..., tuple[jax.Array, jax.Array]]
@@ -57,18 +125,19 @@ class _AllParts(NamedTuple):
 
 
 def model_network(
-    build: Callable[[], ModelParts],
+    build: Callable[[], tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]],
     config: ModelNetworkConfig,
     spec: EnvSpec,
     observe: Callable[[Params, Array], Params] | None = None,
 ) -> ModelNetwork:
-    """Turns Haiku modules, which `build` makes while tracing, into the pure functions of a network.
+    """Turns Haiku modules into the pure functions of a network.
 
-    `observe` updates statistics that are part of the parameters, as `ModelNetwork.observe`; None if there are none.
+    While it is traced, `build` makes those that represent, predict, and follow the dynamics. `observe` updates
+    statistics that are part of the parameters, as `ModelNetwork.observe`; None if there are none.
     """
 
-    def modules() -> tuple[Callable[[Array, Array], Any], _AllParts]:
-        parts = _AllParts(*build(), Projection(config.projection))
+    def modules() -> tuple[Callable[[Array, Array], Any], _Parts]:
+        parts = _Parts(*build(), Projection(config.projection))
 
         # `init` traces this function, so it must create every parameter.
         def all_of_them(observation: Array, action: Array) -> Any:
@@ -133,10 +202,9 @@ class PolicyLayer(hk.Module):
         return jnp.stack([mean, log_std], axis=1)
 
 
-def bins_layer(bins: int, name: str) -> Callable[[jax.Array], jax.Array]:
+def bin_logits(features: jax.Array, bins: int, name: str) -> jax.Array:
     """The last layer of values or rewards, in float32; both start at zero, because its kernel does."""
-    layer = Dense(bins, 0.0, name)
-    return lambda features: layer(features.astype(jnp.float32))
+    return Dense(bins, 0.0, name)(features.astype(jnp.float32))
 
 
 def unit_range(x: jax.Array) -> jax.Array:
@@ -258,7 +326,7 @@ class VectorRepresentation(hk.Module):
         if config.normalize:
             x = Normalization("normalization")(x)
         x = x.astype(compute_dtype(config.compute_dtype))
-        x = HaikuMLP(config.width, config.layers, "trunk")(x)
+        x = Trunk(config.width, config.layers, "trunk")(x)
         return unit_range(Dense(config.latent, 1.0, "latent")(x))
 
 
@@ -275,11 +343,11 @@ class VectorDynamics(hk.Module):
         config = self.config
         x = jnp.concatenate([latent, action_features(action, self.spec)], axis=-1)
         x = x.astype(compute_dtype(config.compute_dtype))
-        x = HaikuMLP(config.width, config.layers, "trunk")(x)
+        x = Trunk(config.width, config.layers, "trunk")(x)
         # The network predicts the change of the latent state.
         change = Dense(config.latent, 1.0, "change")(x)
         assert change.shape == latent.shape, (change.shape, latent.shape)
-        return unit_range(latent + change.astype(jnp.float32)), bins_layer(config.bins, "reward")(x)
+        return unit_range(latent + change.astype(jnp.float32)), bin_logits(x, config.bins, "reward")
 
 
 @dataclass
@@ -293,15 +361,15 @@ class VectorPrediction(hk.Module):
     def __call__(self, latent: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Maps `[B, latent]` to the policy and value logits `[B, bins]`."""
         x = latent.astype(compute_dtype(self.config.compute_dtype))
-        x = HaikuMLP(self.config.width, self.config.layers, "trunk")(x)
-        return PolicyLayer(self.spec)(x), bins_layer(self.config.bins, "value")(x)
+        x = Trunk(self.config.width, self.config.layers, "trunk")(x)
+        return PolicyLayer(self.spec)(x), bin_logits(x, self.config.bins, "value")
 
 
 def muzero_mlp(config: MuZeroMLPConfig, spec: EnvSpec) -> ModelNetwork:
     """The network for observations of any shape, which it flattens."""
 
-    def build() -> ModelParts:
-        return ModelParts(VectorRepresentation(config), VectorPrediction(config, spec), VectorDynamics(config, spec))
+    def build() -> tuple[VectorRepresentation, VectorPrediction, VectorDynamics]:
+        return VectorRepresentation(config), VectorPrediction(config, spec), VectorDynamics(config, spec)
 
     def observe(params: Params, observations: Array) -> Params:
         return {**params, _STATISTICS: merge(params[_STATISTICS], _flat(observations))}
@@ -329,7 +397,7 @@ class LatentTower(hk.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps `[B, h, w, C]` to the same shape."""
         for index in range(self.blocks):
-            x = HaikuBlock(residual_start(self.blocks), f"block_{index}")(x)
+            x = Block(residual_start(self.blocks), f"block_{index}")(x)
         return jax.nn.relu(x)
 
 
@@ -351,15 +419,15 @@ class ImageRepresentation(hk.Module):
             x = jnp.moveaxis(x, 1, -1)
         halvings = config.downsample.bit_length() - 1
         if halvings == 0:
-            x = HaikuConv(config.channels, "stem")(x)
+            x = Conv(config.channels, "stem")(x)
         for stage in range(halvings):
             if stage < STRIDED_STAGES:
                 narrow = stage == 0 and halvings > 1
                 channels = max(1, config.channels // 2) if narrow else config.channels
-                x = HaikuConv(channels, f"halving_{stage}", stride=2)(x)
+                x = Conv(channels, f"halving_{stage}", stride=2)(x)
             else:
                 x = nn.avg_pool(x, (3, 3), (2, 2), "SAME")  # type: ignore[no-untyped-call]
-            x = HaikuBlock(1.0, f"stage_{stage}")(x)
+            x = Block(1.0, f"stage_{stage}")(x)
         return unit_range(LatentTower(config.blocks)(x))
 
 
@@ -378,10 +446,10 @@ class ImageDynamics(hk.Module):
         planes = jnp.broadcast_to(features[:, None, None, :], (*latent.shape[:3], features.shape[-1]))
         x = jnp.concatenate([latent, planes], axis=-1).astype(compute_dtype(config.compute_dtype))
         # Like `VectorDynamics`, it predicts the change of the latent state.
-        x = latent.astype(x.dtype) + HaikuConv(config.channels, "stem")(x)
+        x = latent.astype(x.dtype) + Conv(config.channels, "stem")(x)
         x = LatentTower(config.blocks)(x)
         assert x.shape == latent.shape, (x.shape, latent.shape)
-        return unit_range(x), bins_layer(config.bins, "reward")(_head(x, VALUE_PLANES, config.hidden, "reward"))
+        return unit_range(x), bin_logits(_head(x, VALUE_PLANES, config.hidden, "reward"), config.bins, "reward")
 
 
 @dataclass
@@ -397,7 +465,7 @@ class ImagePrediction(hk.Module):
         config = self.config
         x = latent.astype(compute_dtype(config.compute_dtype))
         policy = PolicyLayer(self.spec)(_head(x, POLICY_PLANES, config.hidden, "policy"))
-        return policy, bins_layer(config.bins, "value")(_head(x, VALUE_PLANES, config.hidden, "value"))
+        return policy, bin_logits(_head(x, VALUE_PLANES, config.hidden, "value"), config.bins, "value")
 
 
 def muzero_resnet(config: MuZeroResNetConfig, spec: EnvSpec) -> ModelNetwork:
@@ -411,8 +479,8 @@ def muzero_resnet(config: MuZeroResNetConfig, spec: EnvSpec) -> ModelNetwork:
             f"'{spec.name}' have shape {list(spec.observation_shape)}; set network.name=muzero_mlp, which accepts any"
         )
 
-    def build() -> ModelParts:
-        return ModelParts(ImageRepresentation(config), ImagePrediction(config, spec), ImageDynamics(config, spec))
+    def build() -> tuple[ImageRepresentation, ImagePrediction, ImageDynamics]:
+        return ImageRepresentation(config), ImagePrediction(config, spec), ImageDynamics(config, spec)
 
     return model_network(build, config, spec)
 

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import platform
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ def save_snapshot(folder: Path, step: int, params: Params, experiment: Experimen
         "format": _FORMAT,
         "step": step,
         "experiment": experiment.model_dump(mode="json"),
-        "leaves": {path: _digest(leaf) for path, leaf in _leaves(tree)},
+        "leaves": {path: _digest(leaf) for path, leaf in _leaves(tree).items()},
     }
     folder.mkdir(parents=True, exist_ok=True)
     for abandoned in folder.glob(f"{_PARTIAL}*"):
@@ -95,7 +95,7 @@ def _read(folder: Path, step: int) -> Versioned:
     content = _bytes(where / PARAMS_FILE)
     try:
         tree = serialization.msgpack_restore(content)
-        found = {path: _digest(leaf) for path, leaf in _leaves(tree)}
+        found = {path: _digest(leaf) for path, leaf in _leaves(tree).items()}
     # The unpacker may raise anything for flipped bytes.
     except Exception as error:
         raise SnapshotError(f"snapshot {where} is damaged: {PARAMS_FILE} cannot be unpacked ({error})") from error
@@ -146,16 +146,10 @@ def _as_dicts(params: Params) -> Any:
     return np.asarray(params)
 
 
-def _leaves(tree: Params, path: str = "") -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Every array of nested dicts with its path, such as `heads/value/kernel`."""
-    if isinstance(tree, Mapping):
-        for name, child in tree.items():
-            yield from _leaves(child, f"{path}/{name}" if path else name)
-    else:
-        yield path, np.asarray(tree)
-
-
-_ABSENT = "nothing"
+def _leaves(tree: Params) -> dict[str, Any]:
+    """Every leaf of nested dicts by its path, such as `heads/value/kernel`."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
 def check_matches(params: Params, network: Network | ModelNetwork, origin: str) -> None:
@@ -165,20 +159,16 @@ def check_matches(params: Params, network: Network | ModelNetwork, origin: str) 
       SnapshotError: they belong to another network; the message names the first leaf that differs.
     """
     # Shapes depend on observations and actions, so this refuses the parameters of most other games too.
-    expected = _signature(jax.eval_shape(network.init, jax.random.key(0)))
-    found = _signature(params)
+    expected, found = _leaves(jax.eval_shape(network.init, jax.random.key(0))), _leaves(params)
     for path in sorted({*expected, *found}):
-        if expected.get(path) != found.get(path):
+        wanted, given = (_form(leaves.get(path)) for leaves in (expected, found))
+        if wanted != given:
             raise SnapshotError(
                 f"{origin} holds parameters of another network: at {path} the network of this experiment has "
-                f"{expected.get(path, _ABSENT)}, found {found.get(path, _ABSENT)}; "
-                "use the experiment (network and env sections) that they were trained with"
+                f"{wanted}, found {given}; use the experiment (network and env sections) that they were trained with"
             )
 
 
-def _signature(params: Params) -> dict[str, str]:
-    """Dtypes and shapes such as `float32[3, 3, 2, 64]`, by paths such as `heads/value/kernel`."""
-    return {
-        "/".join(str(getattr(key, "key", key)) for key in path): f"{leaf.dtype}{list(leaf.shape)}"
-        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-    }
+def _form(leaf: Any) -> str:
+    """Dtype and shape, such as `float32[3, 3, 2, 64]`."""
+    return "nothing" if leaf is None else f"{leaf.dtype}{list(leaf.shape)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from podzero.config.section import own_code
 from podzero.core.errors import ConfigError
 from podzero.core.protocols import BatchedSearch
 from podzero.core.types import Array, EnvState, Exploration, Params, SearchedNodes, SearchResult
-from podzero.search.dense_tree import Tree, grow, root_edges, slots_of
+from podzero.search.dense_tree import grow, root_edges, slots_of
 from podzero.search.models import ILLEGAL, Model
 from podzero.search.selection import (
     PB_C_BASE,
@@ -77,6 +76,17 @@ def _with_chance(select: mctx.InteriorActionSelectionFn, model: Model) -> mctx.I
     return selected
 
 
+def _root_selection(config: SearchConfig, model: Model) -> mctx.RootActionSelectionFn:
+    if config.algorithm != "gumbel":
+        return partial(inner_selection(config, model), depth=0)
+    return partial(
+        mctx.gumbel_muzero_root_action_selection,
+        num_simulations=config.simulations,
+        max_num_considered_actions=config.max_considered_actions,
+        qtransform=qtransform(gumbel_values(config, model)),
+    )
+
+
 def inner_selection(config: SearchConfig, model: Model) -> mctx.InteriorActionSelectionFn:
     """The algorithm's rule for nodes below the root in mctx's trees."""
     if config.algorithm == "gumbel":
@@ -118,8 +128,6 @@ class _Grown(NamedTuple):
     nodes: SearchedNodes | None = None
 
 
-_Grow = Callable[[Params, Array, mctx.RootFnOutput, jax.Array], _Grown]
-"""`(params, key, evaluated roots, noise [B, A])` to grown trees. Illegal actions have the logit `ILLEGAL`."""
 _TIE_BREAK = 1e-7
 """Scale of the noise that breaks ties between equal PUCT scores, as in mctx."""
 
@@ -164,15 +172,13 @@ def _gumbel(config: SearchConfig, model: Model, keep_nodes: bool) -> BatchedSear
     target.
     """
     transform = gumbel_values(config, model)
-    in_mctx = config.tree == "mctx"
-    grown = _gumbel_in_mctx(config, model, keep_nodes) if in_mctx else _gumbel_in_dense(config, model)
 
     def search(params: Params, key: Array, roots: EnvState, exploration: Exploration) -> SearchResult:
         root_key, search_key = jax.random.split(key)
         search_key, noise_key = jax.random.split(search_key)
         root, legal = evaluated(model, params, root_key, roots)
         noise = jnp.asarray(exploration.noise)[:, None] * jax.random.gumbel(noise_key, legal.shape)
-        tree = grown(params, search_key, root, noise)
+        tree = _grown(config, model, keep_nodes, params, search_key, root, noise)
         edges = tree.roots
         # Among the most visited actions, temperature 1 samples from the improved policy, and 0 takes the best. The
         # noise above still decides which actions are visited most.
@@ -191,46 +197,10 @@ def gumbel_values(config: SearchConfig, model: Model, some_actions: bool = False
     return gumbel_transform(config, model.bounds, config.min_value_range or model.min_value_range, some_actions)
 
 
-def _gumbel_in_mctx(config: SearchConfig, model: Model, keep_nodes: bool) -> _Grow:
-    def grown(params: Params, key: Array, root: mctx.RootFnOutput, noise: jax.Array) -> _Grown:
-        tree = mctx.search(
-            params,
-            key,
-            root=root,
-            recurrent_fn=model.recurrent,
-            root_action_selection_fn=partial(
-                mctx.gumbel_muzero_root_action_selection,
-                num_simulations=config.simulations,
-                max_num_considered_actions=config.max_considered_actions,
-                qtransform=qtransform(gumbel_values(config, model)),
-            ),
-            interior_action_selection_fn=_with_chance(inner_selection(config, model), model),
-            num_simulations=config.simulations,
-            invalid_actions=root.prior_logits == ILLEGAL,
-            extra_data=mctx.GumbelMuZeroExtraData(root_gumbel=noise),
-        )
-        return _Grown(edges_of_roots(tree), nodes=nodes_of(tree) if keep_nodes else None)
-
-    return grown
-
-
-def _gumbel_in_dense(config: SearchConfig, model: Model) -> _Grow:
-    def grown(params: Params, key: Array, root: mctx.RootFnOutput, noise: jax.Array) -> _Grown:
-        slots = slots_of(root.prior_logits, config.slots, preference=root.prior_logits + noise)
-        transform = gumbel_values(config, model, some_actions=slots.action is not None)
-        selection = gumbel_selection(config, transform, slots.of(noise), slots.legal)
-        tree = grow(model, selection, params, key, root, slots, config)
-        return _grown(config, tree, root)
-
-    return grown
-
-
 def _puct(config: SearchConfig, model: Model, keep_nodes: bool) -> BatchedSearch:
     """AlphaZero's search (Silver et al. 2018): PUCT with Dirichlet noise at the root; visit counts give the policy
     target.
     """
-    in_mctx = config.tree == "mctx"
-    grown = _puct_in_mctx(config, model, keep_nodes) if in_mctx else _puct_in_dense(config, model)
 
     def search(params: Params, key: Array, roots: EnvState, exploration: Exploration) -> SearchResult:
         root_key, noise_key, search_key = jax.random.split(key, 3)
@@ -239,7 +209,7 @@ def _puct(config: SearchConfig, model: Model, keep_nodes: bool) -> BatchedSearch
         weight = config.dirichlet_fraction * exploration.noise
         noisy = jnp.where(legal, with_noise(noise_key, root.prior_logits, legal, config, weight), ILLEGAL)
         ties = _TIE_BREAK * jax.random.uniform(tie_key, legal.shape)
-        tree = grown(params, search_key, root.replace(prior_logits=noisy), ties)
+        tree = _grown(config, model, keep_nodes, params, search_key, root.replace(prior_logits=noisy), ties)
         edges = tree.roots
         # Sample in proportion to visits ** (1 / temperature); temperature 0 takes the most visited action.
         policy = edges.visits / config.simulations
@@ -251,40 +221,40 @@ def _puct(config: SearchConfig, model: Model, keep_nodes: bool) -> BatchedSearch
     return search
 
 
-def _puct_in_mctx(config: SearchConfig, model: Model, keep_nodes: bool) -> _Grow:
-    select = inner_selection(config, model)
-
-    def grown(params: Params, key: Array, root: mctx.RootFnOutput, noise: jax.Array) -> _Grown:
-        del noise  # mctx breaks ties with noise of its own
+def _grown(
+    config: SearchConfig,
+    model: Model,
+    keep_nodes: bool,
+    params: Params,
+    key: Array,
+    root: mctx.RootFnOutput,
+    noise: jax.Array,
+) -> _Grown:
+    """Grows trees from B evaluated roots, whose illegal actions have the logit `ILLEGAL`; the noise is `[B, A]`."""
+    if config.tree == "mctx":
         tree = mctx.search(
             params,
             key,
             root=root,
             recurrent_fn=model.recurrent,
-            root_action_selection_fn=partial(select, depth=0),
-            interior_action_selection_fn=_with_chance(select, model),
+            root_action_selection_fn=_root_selection(config, model),
+            interior_action_selection_fn=_with_chance(inner_selection(config, model), model),
             num_simulations=config.simulations,
             invalid_actions=root.prior_logits == ILLEGAL,
+            # In PUCT, mctx breaks ties with noise of its own.
+            extra_data=mctx.GumbelMuZeroExtraData(root_gumbel=noise) if config.algorithm == "gumbel" else None,
         )
         return _Grown(edges_of_roots(tree), nodes=nodes_of(tree) if keep_nodes else None)
-
-    return grown
-
-
-def _puct_in_dense(config: SearchConfig, model: Model) -> _Grow:
-    def grown(params: Params, key: Array, root: mctx.RootFnOutput, noise: jax.Array) -> _Grown:
+    if config.algorithm == "gumbel":
+        slots = slots_of(root.prior_logits, config.slots, preference=root.prior_logits + noise)
+        transform = gumbel_values(config, model, some_actions=slots.action is not None)
+        selection = gumbel_selection(config, transform, slots.of(noise), slots.legal)
+    else:
         slots = slots_of(root.prior_logits, config.slots)
         selection = puct_selection(config, puct_transform(config, model.bounds), slots.of(noise), slots.legal)
-        tree = grow(model, selection, params, key, root, slots, config)
-        return _grown(config, tree, root)
-
-    return grown
-
-
-def _grown(config: SearchConfig, tree: Tree, root: mctx.RootFnOutput) -> _Grown:
-    """The result of dense trees, with the edges of all actions at the roots."""
-    dropped = tree.dropped if config.slots else None
-    return _Grown(root_edges(tree, root.prior_logits), dropped, 1 + tree.depth / config.simulations)
+    dense = grow(model, selection, params, key, root, slots, config)
+    dropped = dense.dropped if config.slots else None
+    return _Grown(root_edges(dense, root.prior_logits), dropped, depth=1 + dense.depth / config.simulations)
 
 
 def evaluated(model: Model, params: Params, key: Array, roots: EnvState) -> tuple[mctx.RootFnOutput, jax.Array]:

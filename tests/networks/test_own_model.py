@@ -56,7 +56,7 @@ def test_policies_of_continuous_actions_are_bounded():
     ("name", "fault"),
     [
         ("OneOutput", r"predict\(\).*policies and value logits"),
-        ("FewBins", r"rewards.*\[6, 10\].*\[6, 11\]"),
+        ("FewBins", r"reward.*\[6, 10\].*\[6, 11\]"),
         ("OtherLatent", r"dynamics\(\).*11\].*8\]"),
         ("WholeBatch", r"latent states.*other observations"),
         ("Without", "represent, predict, dynamics"),
