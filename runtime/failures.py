@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 from podzero.core.errors import TRY_AGAIN, ConfigError, PodzeroError
 from podzero.files.workdir import WorkdirError
-from podzero.runtime.cluster.placement import Node, Reservation
+from podzero.runtime.cluster.placement import Node, NodesAbsent, Reservation
 from podzero.runtime.cluster.remote import NodeLost
 from podzero.runtime.monitoring.monitor import kind_of
-from podzero.runtime.nodes import NodesAbsent
 from podzero.runtime.stopping import StopRequest
 from podzero.runtime.workers import LearnerFailed, RunFailed, WouldFailAgain
 

@@ -56,8 +56,7 @@ class RayParamSink:
     def publish(self, version: int, params: Params) -> None:
         """Makes `params`, arrays of the host, the newest; returns once they are in this node's object store.
 
-        It waits for the parameter store only when `MAX_PENDING` publications are pending, so that their number is
-        bounded while the store restarts.
+        Waits for the parameter store only while `MAX_PENDING` publications are pending.
         """
         import ray
 
@@ -93,21 +92,15 @@ class RayParamSource:
 
     def wait(self, timeout_s: float) -> Versioned:
         """The newest parameters; waits for the first ones if there are none yet."""
-        newest = self.poll() or self._last or self.newer(timeout_s)
+        newest, deadline = self.poll() or self._last, time.monotonic() + timeout_s
+        while newest is None and (left_s := deadline - time.monotonic()) > 0:
+            newest = self._next(left_s)
         if newest is None:
             raise TimeoutError(
                 f"none within {timeout_s:g} s: the learner has not published any to the parameter store; is it "
                 "running, and past its start-up?"
             )
         return newest
-
-    def newer(self, timeout_s: float) -> Versioned | None:
-        """Waits for parameters newer than the last ones returned; None after `timeout_s`."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            newest = self._next(max(0.0, deadline - time.monotonic()))
-            if newest is not None or time.monotonic() >= deadline:
-                return newest
 
     def poll(self) -> Versioned | None:
         """Parameters newer than the last ones returned, or None; never waits."""

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -15,22 +16,41 @@ from podzero.config import Experiment
 from podzero.files.storage import StorageError
 from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import Checkpoint
-from podzero.runtime.cluster.placement import MEMORY, Node
-from podzero.runtime.cluster.preflight import RUN_VARIABLE
+from podzero.runtime.cluster.placement import (
+    MEMORY,
+    MissingNodes,
+    Node,
+    NodesAbsent,
+    Placement,
+    actor_nodes,
+    host_resources,
+    place,
+    without_learner,
+    without_room,
+)
+from podzero.runtime.cluster.preflight import RUN_VARIABLE, Preflight
 from podzero.runtime.cluster.ray_cluster import Bundle, Cluster, PlacementGroup
-from podzero.runtime.cluster.remote import STOP_TIMEOUT_S, RemoteActor, start_directory, start_param_store
+from podzero.runtime.cluster.remote import (
+    START_TIMEOUT_S,
+    STOP_TIMEOUT_S,
+    RemoteActor,
+    start_directory,
+    start_param_store,
+)
 from podzero.runtime.failures import SHARD, Failures
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport
-from podzero.runtime.nodes import RunNodes
 from podzero.runtime.process import RunContext, hosted
-from podzero.runtime.program import Kind, program, start_order
+from podzero.runtime.program import CPU_ONLY, Kind, program, reserved_cpus, start_order
 from podzero.runtime.stopping import StopRequest
-from podzero.runtime.workers import LearnerGroup, Worker, WorkerGroup, await_end, last_reports
+from podzero.runtime.workers import POLL_S, LearnerGroup, Worker, WorkerGroup, last_reports
 
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 2.0
 """Time between two looks for nodes with room for the workers that are missing."""
+LOG_EVERY_S = 30.0
+"""Time between two log lines about the nodes that a run waits for."""
+_NODES_POLL_S = 1.0
 
 
 class Supervisor:
@@ -120,12 +140,7 @@ class Supervisor:
 
     @property
     def learning(self) -> bool:
-        """Whether the learner trains.
-
-        Raises:
-          NodeLost: one of its hosts is gone with its node.
-          LearnerFailed: it failed.
-        """
+        """Whether the learner trains (`LearnerGroup.working`)."""
         return self.learner.working
 
     @property
@@ -186,7 +201,9 @@ class Supervisor:
         workers = [worker for group in self._samplers for worker in group.workers.values()]
         for worker in workers:
             worker.actor.begin("stop")
-        await_end(workers, STOP_TIMEOUT_S / 3)
+        deadline = time.monotonic() + STOP_TIMEOUT_S / 3
+        while time.monotonic() < deadline and any(worker.work and not worker.work.done for worker in workers):
+            time.sleep(POLL_S)
         for worker in workers:
             worker.ended()
             if worker.failure is not None:
@@ -316,3 +333,90 @@ class Supervisor:
             )
         self._stranded = stranded
         return restarted
+
+
+class RunNodes:
+    """The nodes that a run may use: all of a local cluster, or those of a joined one that pass the preflight check."""
+
+    def __init__(self, cluster: Cluster, experiment: Experiment, home: str) -> None:
+        self._cluster = cluster
+        self._experiment = experiment
+        self._home = home
+        self._preflight = Preflight(cluster, CPU_ONLY)
+        self._learner: Sequence[Node] = ()
+        """The nodes of the learner's hosts."""
+
+    def wait(self, stopping: StopRequest) -> Placement:
+        """Waits until all nodes that the run needs have joined; returns where learner and replay run."""
+        config = self._experiment.cluster
+        # Nothing joins a cluster that was started here.
+        minutes = config.join_minutes if self._cluster.joined else 0.0
+        deadline, log_at = time.monotonic() + 60 * minutes, time.monotonic()
+        while True:
+            try:
+                placement = place(self._usable(wait=True), program(self._experiment), config, self._home)
+                self._learner = placement.learner
+                return placement
+            except MissingNodes as missing:
+                refused = self._preflight.refusals(self._cluster.nodes())
+                reason = "\n  not used: ".join([str(missing), *refused])
+                # An autoscaler adds no nodes unless processes ask for them, and none has been started yet.
+                self.request_capacity({}, reserved_cpus(self._experiment))
+            now = time.monotonic()
+            if now >= deadline:
+                raise NodesAbsent(f"waited {minutes:g} minutes (cluster.join_minutes) for nodes to join: {reason}")
+            if now >= log_at:
+                log_at = now + LOG_EVERY_S
+                log.info("waiting for nodes to join: %s", reason)
+            if stopping.wait(_NODES_POLL_S):
+                raise NodesAbsent(f"stopped while waiting for nodes to join: {reason}")
+
+    def for_workers(self) -> list[Node]:
+        """The nodes for processes without accelerators, without what the learner reserves there; never waits."""
+        try:
+            nodes = actor_nodes(self._usable(wait=False), self._experiment.cluster)
+        except MissingNodes:
+            return []
+        return self._without_learner(nodes)
+
+    def with_accelerators(self) -> list[Node]:
+        """The nodes for processes that reserve accelerators, including TPU hosts; never waits."""
+        return self._without_learner(self._usable(wait=False))
+
+    def describe(self, node: str) -> str:
+        """Describes the node with an id."""
+        return next((str(known) for known in self._cluster.nodes() if known.id == node), f"node {node[:8]}")
+
+    def request_capacity(self, taken: Mapping[str, float], cpus: Sequence[float]) -> None:
+        """Asks an autoscaler for room for processes that need `cpus`, beside those taken; replaces the last request."""
+        nodes = self.for_workers() if cpus else []
+        self._cluster.request_capacity(without_room(nodes, taken, cpus), self._preflight.checked)
+
+    @contextmanager
+    def prepared_hosts(self, hosts: Sequence[Node], run: str) -> Iterator[str]:
+        """Ends processes that earlier runs left on the learner hosts' chips, and reserves the coordinator's port.
+
+        Spares the processes of this run (its id). Yields the address at which host 0 coordinates the others, empty for
+        a learner on this machine alone; the port is reserved for host 0 while the context lasts.
+        """
+        if not self._cluster.joined and len(hosts) == 1:
+            yield ""
+            return
+        checks = [self._preflight.start_check(host) for host in hosts]
+        try:
+            for clear in [check.begin("end_stale_processes", run) for check in checks]:
+                for stale in clear.result(START_TIMEOUT_S):
+                    log.warning("ended %s, a process of an earlier run that held the TPU chips", stale)
+            yield f"{hosts[0].host}:{checks[0].ask('reserve_port')}"
+        finally:
+            for check in checks:
+                check.kill()
+
+    def _without_learner(self, nodes: Sequence[Node]) -> list[Node]:
+        """The nodes without what the learner reserves on its hosts."""
+        return without_learner(nodes, self._learner, host_resources(self._experiment.cluster))
+
+    def _usable(self, wait: bool) -> list[Node]:
+        """The nodes that may be used; with `wait`, waits for preflight checks that are under way."""
+        nodes = self._cluster.nodes()
+        return self._preflight.usable_nodes(nodes, wait) if self._cluster.joined else nodes

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from podzero.config import ChanceGameConfig, Experiment, GameConfig, Layers, OwnGameConfig
 from podzero.core.errors import ConfigError
 from podzero.files.players import keep_teacher
-from podzero.files.workdir import Workdir
+from podzero.files.workdir import Workdir, write_atomically
+from podzero.runtime.cluster.placement import MEMORY, Node
 from podzero.runtime.cluster.preflight import RUN_VARIABLE
 from podzero.runtime.cluster.ray_cluster import connect
 from podzero.runtime.cluster.remote import current_node_id
@@ -21,7 +26,6 @@ from podzero.runtime.failures import first_start
 from podzero.runtime.monitoring.log_file import log_to_file
 from podzero.runtime.monitoring.view import TerminalView
 from podzero.runtime.monitoring.writers import start_writers
-from podzero.runtime.nodes import record_hardware
 from podzero.runtime.program import CPU_ONLY, program
 from podzero.runtime.run import STOPPED, Run
 from podzero.runtime.saving import Saver
@@ -31,6 +35,9 @@ from podzero.runtime.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 
+_ACCELERATORS = ("TPU", "GPU")
+_ACCELERATOR_TYPE = "ray.io/accelerator-type"
+"""Ray's label for the kind of a node's accelerators."""
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 """A name of an environment variable."""
 
@@ -144,3 +151,44 @@ def read_secrets(names: Iterable[str], environment: Mapping[str, str]) -> dict[s
             raise ConfigError(f"--env {name}: this variable is not set here; set it before: export {name}=VALUE")
         found[name] = environment[name]
     return found
+
+
+def record_hardware(workdir: Workdir, nodes: Sequence[Node], home: str) -> None:
+    """Writes the hardware of the run's nodes into the hardware file; `home` is the id of the driver's.
+
+    The preflight check ensures that all nodes have the driver's versions.
+    """
+    driver = {
+        "processor": processor(Path("/proc/cpuinfo")),
+        "podzero": version("podzero"),
+        "Python": platform.python_version(),
+        "JAX": version("jax"),
+    }
+    # A cluster started here has more CPUs than the machine if the run's processes share them.
+    here = float(len(os.sched_getaffinity(0)))
+    found = [_node(node, min(here, node.cpus) if node.id == home else node.cpus) for node in nodes]
+    try:
+        write_atomically(workdir.hardware_file, json.dumps({"driver": driver, "nodes": found}) + "\n")
+    except OSError as error:  # it is for reports alone
+        log.warning("cannot write %s; training continues: %s", workdir.hardware_file, error)
+
+
+def processor(cpu_info: Path) -> str:
+    """The CPU's name from a file like `/proc/cpuinfo`, or its architecture."""
+    try:
+        lines = cpu_info.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def _node(node: Node, cpus: float) -> dict[str, Any]:
+    kind = node.labels.get(_ACCELERATOR_TYPE)
+    found = {kind or name: node.resources[name] for name in _ACCELERATORS if node.resources.get(name)}
+    return {
+        "host": node.host,
+        "cpus": cpus,
+        "memory_gib": round(node.resources.get(MEMORY, 0.0) / 2**30, 1),
+        "accelerators": {name: int(count) for name, count in found.items()},
+    }

@@ -103,7 +103,9 @@ class Worker:
             try:
                 reports = self._drain.result(ANSWER_TIMEOUT_S)
                 self._answered = True
-                self.worked |= any(self._shows_work(report) for report in reports)
+                for report in reports:
+                    if isinstance(report, MetricsReport) and self.metric in report.metrics:
+                        self.worked |= report.metrics[self.metric] != 0 or not self.metric.startswith("count/")
             except ClusterError as lost:
                 log.warning("reports of %s are lost: %s", self.actor.name, lost)
             except Exception as failure:
@@ -115,11 +117,6 @@ class Worker:
     def last_drains(self) -> list[Call]:
         """Begins to fetch the last reports of a worker that has stopped."""
         return [*([self._drain] if self._drain else []), self.actor.begin("drain")]
-
-    def _shows_work(self, report: MetricsReport | LogReport) -> bool:
-        if not isinstance(report, MetricsReport) or self.metric not in report.metrics:
-            return False
-        return bool(report.metrics[self.metric]) or not self.metric.startswith("count/")
 
 
 class WorkerGroup:
@@ -206,7 +203,7 @@ class WorkerGroup:
 
     def await_ready(self) -> None:
         """Waits until all workers are built; raises the first error that kept one from it."""
-        await_answers([(worker, worker.actor.begin("ready")) for worker in self.workers.values()], BUILD_TIMEOUT_S)
+        await_ready([(worker, worker.actor.begin("ready")) for worker in self.workers.values()])
 
     def kill(self) -> None:
         """Ends all workers at once, the first one last: the others of a learner would report that it is silent."""
@@ -215,29 +212,18 @@ class WorkerGroup:
         self.workers, self._newest = {}, {}  # new ones: a save under way has a copy of the group with the old ones
 
 
-def await_end(workers: Sequence[Worker], timeout_s: float) -> None:
-    """Waits until the work of all workers has ended, at most `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline and any(worker.work and not worker.work.done for worker in workers):
-        time.sleep(POLL_S)
-
-
-def await_answers(calls: Sequence[tuple[Worker, Call]], timeout_s: float) -> list[Any]:
-    """Waits for calls to several workers; returns the answers in order."""
-    deadline = time.monotonic() + timeout_s
-    answers: dict[int, Any] = {}
-    while True:
+def await_ready(calls: Sequence[tuple[Worker, Call]]) -> None:
+    """Waits for the `ready` calls of workers; raises the first error."""
+    deadline, pending = time.monotonic() + BUILD_TIMEOUT_S, list(calls)
+    while pending:
         # All calls are polled: waiting for one after the other would hide the error of a later worker.
-        for index, (_, call) in enumerate(calls):
-            if index not in answers and call.done:
-                answers[index] = call.result(ANSWER_TIMEOUT_S)
-        late = [worker.actor.name for index, (worker, _) in enumerate(calls) if index not in answers]
-        if not late:
-            return [answers[index] for index in range(len(calls))]
-        if time.monotonic() >= deadline:
+        for worker, call in [found for found in pending if found[1].done]:
+            call.result(ANSWER_TIMEOUT_S)
+            pending.remove((worker, call))
+        if pending and time.monotonic() >= deadline:
             raise ClusterError(
-                f"waited {timeout_s:.0f} s for {', '.join(late)} to be built; they may be overloaded, hang, or be "
-                "without a node that has room for them"
+                f"waited {BUILD_TIMEOUT_S:.0f} s for {', '.join(worker.actor.name for worker, _ in pending)} to be "
+                "built; they may be overloaded, hang, or be without a node that has room for them"
             )
         time.sleep(POLL_S)
 
@@ -287,7 +273,7 @@ class LearnerGroup(WorkerGroup):
         """Waits until all hosts have built their learners; raises the first error, or the loss of a node behind it."""
         calls = [(worker, worker.actor.begin("ready")) for worker in self.workers.values()]
         try:
-            await_answers(calls, BUILD_TIMEOUT_S)
+            await_ready(calls)
         except NodeLost:
             raise
         except WorkerDied as death:  # which the loss of another host may have caused

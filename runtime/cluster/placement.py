@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from podzero.config import ClusterConfig
 from podzero.core.chips import Slice, find_slice
-from podzero.core.errors import ConfigError
+from podzero.core.errors import ClusterError, ConfigError
 
 TPU, MEMORY = "TPU", "memory"
 """Ray's names for the resources TPU chips and memory (in bytes)."""
@@ -66,6 +66,10 @@ class Reservation:
 
 class MissingNodes(LookupError):
     """The cluster lacks nodes or free resources that a run needs; the message says which."""
+
+
+class NodesAbsent(ClusterError):
+    """The nodes that a run needs have not joined in time; the message says which."""
 
 
 class Placement(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,7 +59,10 @@ class Cluster:
         self.joined = joined
         """Whether it was already running, on nodes that may differ from this one and be shared with others."""
         self._installations: NodeCalls | None = None
-        self._request = CapacityRequest()
+        self._requested: list[float] = []
+        """The CPUs of the processes for which room was requested, each by a placement group that none of them uses."""
+        self._requests: list[Any] = []
+        self._beyond: frozenset[str] = frozenset()
         self._reserved_cpus: dict[str, float] = {}
         """The CPUs of each actor started here that is not in a bundle, by actor id."""
         self._groups: list[PlacementGroup] = []
@@ -179,14 +182,28 @@ class Cluster:
         return cpus
 
     def request_capacity(self, cpus: Sequence[float], beyond: frozenset[str]) -> None:
-        """Tells a joined cluster's autoscaler, if it has one, which processes have no room.
+        """Tells a joined cluster's autoscaler, if it has one, which processes have no room, by their CPUs.
 
-        Args:
-          cpus: the CPUs of each of these processes; replaces the previous request.
-          beyond: the ids of nodes that have no room for them.
+        The ids `beyond` are those of nodes without room for them. The autoscaler adds nodes for placement groups that
+        Ray cannot place, and Ray removes the groups when their driver ends in any way.
+        `ray.autoscaler.sdk.request_resources` would outlive the driver, and all drivers share one request.
+
+        A node that has just joined may serve the request, which then reserves its CPUs until the node is in `beyond`.
+        Whenever `beyond` changes, the request is only withdrawn, so that these CPUs become free; the next call asks for
+        what is still missing.
         """
-        if self.joined:
-            self._request.update(cpus, beyond)
+        from ray.util.placement_group import placement_group, remove_placement_group
+
+        wanted = sorted(filter(None, cpus)) if beyond == self._beyond else []
+        self._beyond = beyond
+        if not self.joined or wanted == self._requested:
+            return
+        for group in self._requests:
+            remove_placement_group(group)
+        # No spaces: Ray would take them for parts of the ids.
+        selector = {"ray.io/node-id": f"!in({','.join(sorted(beyond))})"} if beyond else {}
+        self._requests = [placement_group([{"CPU": amount}], bundle_label_selector=[selector]) for amount in wanted]
+        self._requested = wanted
 
 
 def resource_options(resources: Mapping[str, float]) -> dict[str, Any]:
@@ -194,39 +211,6 @@ def resource_options(resources: Mapping[str, float]) -> dict[str, Any]:
     custom = dict(resources)
     options = {"num_cpus": custom.pop("CPU", 0.0), "num_gpus": custom.pop("GPU", None)}
     return options | {"memory": custom.pop(MEMORY, None) or None, "resources": custom or None}
-
-
-class CapacityRequest:
-    """Tells Ray's autoscaler which processes have no room, through placement groups that no process uses.
-
-    The autoscaler adds nodes for placement groups that Ray cannot place, and Ray removes the groups when their driver
-    ends in any way. `ray.autoscaler.sdk.request_resources` would outlive the driver, and all drivers share one request.
-    """
-
-    def __init__(self) -> None:
-        self._cpus: list[float] = []
-        self._beyond: frozenset[str] = frozenset()
-        self._groups: list[Any] = []
-
-    def update(self, cpus: Iterable[float], beyond: frozenset[str]) -> None:
-        """Replaces the request by one for processes with these CPUs, on other nodes than those with the ids `beyond`.
-
-        A node that has just joined may serve the request, which then reserves its CPUs until the node is in `beyond`.
-        Whenever `beyond` changes, the request is only withdrawn, so that these CPUs become free; the next update
-        asks for what is still missing.
-        """
-        from ray.util.placement_group import placement_group, remove_placement_group
-
-        wanted = sorted(filter(None, cpus)) if beyond == self._beyond else []
-        self._beyond = beyond
-        if wanted == self._cpus:
-            return
-        for group in self._groups:
-            remove_placement_group(group)
-        # No spaces: Ray would take them for parts of the ids.
-        selector = {"ray.io/node-id": f"!in({','.join(sorted(beyond))})"} if beyond else {}
-        self._groups = [placement_group([{"CPU": amount}], bundle_label_selector=[selector]) for amount in wanted]
-        self._cpus = wanted
 
 
 @contextmanager

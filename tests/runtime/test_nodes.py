@@ -13,7 +13,8 @@ from podzero.core.errors import ClusterError
 from podzero.files.workdir import Workdir
 from podzero.runtime.cluster.placement import Node
 from podzero.runtime.cluster.preflight import PreflightCheck
-from podzero.runtime.nodes import RunNodes, processor, record_hardware
+from podzero.runtime.supervisor import RunNodes
+from podzero.runtime.train import processor, record_hardware
 
 SLICE = {"cluster": {"slice": "v5e-16"}, "replay": {"shards": 4}}
 TWO_HOSTS = {"cluster": {"hosts": 2}, "replay": {"shards": 2, "min_size": 8192}}

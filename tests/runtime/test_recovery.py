@@ -21,10 +21,10 @@ from podzero.runtime import failures as failures_module
 from podzero.runtime import run as run_module
 from podzero.runtime import saving
 from podzero.runtime.checkpoints import checkpoints
+from podzero.runtime.cluster.placement import NodesAbsent
 from podzero.runtime.cluster.remote import NodeLost, WorkerDied
 from podzero.runtime.failures import LearnerFailures, first_start
 from podzero.runtime.monitoring.reports import MetricsReport
-from podzero.runtime.nodes import NodesAbsent
 from podzero.runtime.processes import EvaluatorProcess, LearnerProcess
 from podzero.runtime.run import STOPPED, Run
 from podzero.runtime.saving import Saver

@@ -15,10 +15,10 @@ from podzero.files.workdir import Workdir, read_json
 from podzero.learner import CheckpointMismatch
 from podzero.runtime import run as module
 from podzero.runtime.checkpoints import checkpoints, newest_checkpoint
+from podzero.runtime.cluster.placement import NodesAbsent
 from podzero.runtime.cluster.remote import NodeLost, WorkerDied
 from podzero.runtime.monitoring.monitor import Monitor
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, PreemptionNotice
-from podzero.runtime.nodes import NodesAbsent
 from podzero.runtime.run import STOPPED, Run
 from podzero.runtime.saving import Saved, Saver
 from podzero.runtime.start import LastCheckpointFailed
