@@ -269,18 +269,11 @@ def own_devices(name: str, section: str, resources: Mapping[str, float]) -> list
     return list(jax.local_devices())
 
 
-def _trim() -> None:
-    """Makes glibc return empty pages to the system; does nothing with another C library."""
-    trim: Any = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
 class FreedMemory:
     """Returns the memory of compilations to the system: XLA frees about 150 MB, which glibc would keep."""
 
-    def __init__(self, trim: Callable[[], None] = _trim) -> None:
-        """Starts as if a program had just been compiled; `trim` returns empty pages to the system."""
+    def __init__(self, trim: Callable[[], object] = lambda: ctypes.CDLL(None).malloc_trim(0)) -> None:
+        """Starts as if a program had just been compiled; `trim` (glibc's) returns empty pages to the system."""
         import jax
 
         self._trim = trim

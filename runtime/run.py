@@ -145,7 +145,11 @@ class Run:
 
     def _recover(self, loss: NodeLost | LearnerFailed, signals: StopSignals) -> bool:
         """Restarts all workers from the newest checkpoint once there are enough nodes; returns False after a signal."""
-        pause_s = self._pause_s(loss) if isinstance(loss, LearnerFailed) else 0.0
+        pause_s = 0.0
+        if isinstance(loss, LearnerFailed):
+            self.handle(last_reports([self._supervisor.learner.leader]))  # they tell the step at which it failed
+            step, now = self._monitor.step, time.monotonic()
+            pause_s = self._learner_failures.pause_s(loss, self._began_at, step, now)
         when = f"in {pause_s:g} s" if pause_s else "as soon as enough nodes have joined"
         log.warning("%s\nAll workers are stopped. The run resumes from its newest checkpoint %s", loss, when)
         self._enter("starting")
@@ -185,11 +189,6 @@ class Run:
             counts["count/missing_samples"] = lost = self._monitor.samples_in(name)
             log.warning("%s begins empty: %s samples are lost, since there is no checkpoint yet", name, f"{lost:,.0f}")
         self.handle([MetricsReport(time.time(), name, counts)])
-
-    def _pause_s(self, failure: LearnerFailed) -> float:
-        """The pause before the workers start again after the learner failed."""
-        self.handle(last_reports([self._supervisor.learner.leader]))  # they tell the step at which it failed
-        return self._learner_failures.pause_s(failure, self._began_at, self._monitor.step, time.monotonic())
 
     def _end_reason(self, signals: StopSignals) -> str | None:
         """Why the run must end; None while it continues."""

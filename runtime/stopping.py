@@ -178,24 +178,19 @@ def stop_run(workdir: Workdir, limit_s: float, say: Callable[[str], None]) -> bo
 
 def _ask_to_end(workdir: Workdir, holder: LockHolder) -> None:
     """Sends SIGTERM, which may be repeated; a second SIGINT would end the run without a checkpoint."""
-    here, root = socket.gethostname(), shlex.quote(str(workdir.root))
+    here = socket.gethostname()
     if holder.pid is None or holder.host != here:
-        raise NotStopped(
-            f"the run in {workdir.root} is driven by {holder}, and only a process of this machine ({here}) can "
-            f"be asked to end. Type there, or in that container: podzero stop {root}"
-        )
-    try:
-        os.kill(holder.pid, signal.SIGTERM)
-    except ProcessLookupError:
-        raise NotStopped(
-            f"the run in {workdir.root} is driven by {holder}, which is not among the processes seen from here: it may "
-            f"run in a container. Type there: podzero stop {root}"
-        ) from None
-    except PermissionError:
-        raise NotStopped(
-            f"the run in {workdir.root} is driven by {holder}, which belongs to another user. Type as that user: "
-            f"podzero stop {root}"
-        ) from None
+        why = f"and only a process of this machine ({here}) can be asked to end. Type there, or in that container"
+    else:
+        try:
+            os.kill(holder.pid, signal.SIGTERM)
+            return
+        except ProcessLookupError:
+            why = "which is not among the processes seen from here: it may run in a container. Type there"
+        except PermissionError:
+            why = "which belongs to another user. Type as that user"
+    again = f"podzero stop {shlex.quote(str(workdir.root))}"
+    raise NotStopped(f"the run in {workdir.root} is driven by {holder}, {why}: {again}")
 
 
 def _doing(workdir: Workdir) -> str:

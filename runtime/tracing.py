@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from podzero.core.errors import PodzeroError
 from podzero.core.waiting import Wait
-from podzero.files.directory_lock import LockHolder
 from podzero.files.workdir import Workdir, read_json, write_atomically
 from podzero.runtime.cluster.remote import Call, RemoteActor
 from podzero.runtime.workers import ANSWER_TIMEOUT_S
@@ -60,8 +59,17 @@ def request_trace(workdir: Workdir, seconds: float) -> Traces:
         write_atomically(workdir.trace_file, json.dumps({"name": name, "seconds": seconds}))
     except OSError as error:
         raise NotTraced(f"cannot write {workdir.trace_file}: {error.strerror}") from None
+    wait = Wait(limit_s=NOTICE_S + seconds + SLACK_S)
     try:
-        _await_result(workdir, holder, folder, NOTICE_S + seconds + SLACK_S)
+        while not (folder / _RESULT).exists():
+            if wait.over:
+                raise NotTraced(
+                    f"{holder}, the driver of {workdir.root}, has not answered within {wait.seconds:.0f} s; it may be "
+                    "starting workers, or hang: see `podzero status` and `podzero logs` of this directory"
+                )
+            if workdir.holder() is None:
+                raise NotTraced(f"the run in {workdir.root} has ended before it was traced; see {workdir.log_file}")
+            time.sleep(_POLL_S)
     finally:
         # A request that nobody has noticed is not one for the next run here.
         workdir.trace_file.unlink(missing_ok=True)
@@ -70,19 +78,6 @@ def request_trace(workdir: Workdir, seconds: float) -> Traces:
         reasons = "".join(f"\n  {process}: {reason}" for process, reason in processes.items())
         raise NotTraced(f"no process of {workdir.root} could be traced:{reasons or ' none was there'}")
     return Traces(folder, processes)
-
-
-def _await_result(workdir: Workdir, holder: LockHolder, folder: Path, limit_s: float) -> None:
-    wait = Wait(limit_s=limit_s)
-    while not (folder / _RESULT).exists():
-        if wait.over:
-            raise NotTraced(
-                f"{holder}, the driver of {workdir.root}, has not answered within {limit_s:.0f} s; it may be starting "
-                "workers, or hang: see `podzero status` and `podzero logs` of this directory"
-            )
-        if workdir.holder() is None:
-            raise NotTraced(f"the run in {workdir.root} has ended before it was traced; see {workdir.log_file}")
-        time.sleep(_POLL_S)
 
 
 class _Pending(NamedTuple):

@@ -132,11 +132,14 @@ def check_session_folder(folder: Path) -> None:
 @contextmanager
 def local_cluster(cpus: float) -> Iterator[str]:
     """Starts a cluster of at least `cpus` CPUs on this machine as long as the context lasts; yields its address."""
+    from ray._private import ray_constants
+
     check_session_folder(session_folder())
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # By default Ray hides all accelerators from processes that reserve none, such as a learner on one machine.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    with _token_required(), _loopback_kept():
+    # Otherwise `ray.init` would replace the loopback address by another one of this machine.
+    with _token_required(), _replaced((ray_constants, "ENABLE_RAY_CLUSTER", False)):
         nodes = _start_node(max(cpus, float(os.cpu_count() or 1)))
         try:
             yield str(nodes.address)
@@ -169,13 +172,6 @@ def _reload_ray_settings() -> None:
 
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()
-
-
-def _loopback_kept() -> AbstractContextManager[None]:
-    """Keeps `ray.init` from replacing a loopback address with another address of this machine."""
-    from ray._private import ray_constants
-
-    return _replaced((ray_constants, "ENABLE_RAY_CLUSTER", False))
 
 
 def _unlisted() -> AbstractContextManager[None]:

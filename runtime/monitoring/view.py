@@ -54,7 +54,10 @@ def status_line(status: RunStatus, since_command_s: float | None = None) -> str:
     parts.append(_known("loss {:.3f}", status.loss))
     parts += _evaluated(status)
     if status.checkpoint_age_s is not None:
-        parts.append(_checkpoint_line(status, clock(status.checkpoint_age_s)))
+        age = clock(status.checkpoint_age_s)
+        none = f"no checkpoint for {age}" if status.failed_saves else "no checkpoint yet"
+        failed = f" ({status.failed_saves:,} SAVES FAILED)" if status.failed_saves else ""
+        parts.append((none if status.checkpoint_step is None else f"checkpoint {age} old") + failed)
     if status.chips is not None and status.chips > 1:
         parts.append(f"chips {status.chips:,}" + _known(" ({:.1%} of peak)", status.share_of_peak))
     parts.append(_known("cost {:,.2f}", status.cost))
@@ -114,16 +117,6 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
-def starting_panel(since_command_s: float, log_lines: Sequence[tuple[int, str]]) -> Panel:
-    """The panel before the first status."""
-    return _framed(
-        "[bold]podzero[/bold] · starting up",
-        f"{duration(since_command_s)} since the command",
-        Text(STARTING),
-        log_lines,
-    )
-
-
 def _framed(title: str, times: str, body: RenderableType, log_lines: Sequence[tuple[int, str]]) -> Panel:
     parts = [body, Rule(style="dim"), _log_text(log_lines)] if log_lines else [body]
     return Panel(
@@ -164,7 +157,10 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
         ),
     )
     if status.server_busy is not None:
-        yield "servers", _servers(status)
+        latency = _known("latency {:.1f} ms, p99 {:.1f} ms", status.server_latency_ms, status.server_latency_p99_ms)
+        full = _known("batches {:.0%} full", status.server_fill)
+        rate = f"{_rate(status.served_per_s)} positions/s"
+        yield "servers", _joined(rate, f"busy {status.server_busy:.0%}", full, latency)
     if status.reanalysed_per_s:
         yield "reanalysis", _joined(f"{_rate(status.reanalysed_per_s)} samples/s reanalysed")
     if status.replay_capacity:
@@ -184,15 +180,10 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
         of_step = f"{_short_time(status.step_s)} per step" if kind == "learner" and status.step_s is not None else ""
         yield f"{kind} time"[:_LABEL_WIDTH], _joined(of_step, *shown)
     if status.failing:
-        yield "failing", _failing(status)
+        lines = [f"{worker} failed {failures}" for worker, failures in list(status.failing.items())[:_FAILING]]
+        yield "failing", Text("\n".join(lines) + _more(status), style="yellow")
     if status.bottleneck:
         yield "limit", Text(status.bottleneck, style="yellow")
-
-
-def _checkpoint_line(status: RunStatus, age: str) -> str:
-    none = f"no checkpoint for {age}" if status.failed_saves else "no checkpoint yet"
-    told = none if status.checkpoint_step is None else f"checkpoint {age} old"
-    return f"{told} ({status.failed_saves:,} SAVES FAILED)" if status.failed_saves else told
 
 
 def _checkpoint_items(status: RunStatus, age: str) -> Iterator[str]:
@@ -204,23 +195,9 @@ def _checkpoint_items(status: RunStatus, age: str) -> Iterator[str]:
         yield f"[yellow]{status.missing_samples:,} samples missing from lost or damaged shards[/yellow]"
 
 
-def _failing(status: RunStatus) -> RenderableType:
-    lines = [f"{worker} failed {failures}" for worker, failures in list(status.failing.items())[:_FAILING]]
-    return Text("\n".join(lines) + _more(status), style="yellow")
-
-
 def _more(status: RunStatus) -> str:
     more = len(status.failing) - _FAILING
     return f" and {more} more" if more > 0 else ""
-
-
-def _servers(status: RunStatus) -> RenderableType:
-    return _joined(
-        f"{_rate(status.served_per_s)} positions/s",
-        f"busy {status.server_busy:.0%}",
-        _known("batches {:.0%} full", status.server_fill),
-        _known("latency {:.1f} ms, p99 {:.1f} ms", status.server_latency_ms, status.server_latency_p99_ms),
-    )
 
 
 def _replay(status: RunStatus) -> RenderableType:
@@ -444,7 +421,8 @@ class LiveView(TerminalView):
         # A copy, because rich draws in a thread of its own.
         lines = list(self._lines)
         if self._status is None:
-            return starting_panel(since_command_s(), lines)
+            times = f"{duration(since_command_s())} since the command"
+            return _framed("[bold]podzero[/bold] · starting up", times, Text(STARTING), lines)
         return status_panel(self._status, lines, since_command_s())
 
 

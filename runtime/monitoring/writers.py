@@ -53,8 +53,7 @@ class MetricsWriter(Protocol):
     def write(self, report: MetricsReport, step: int) -> None:
         """Writes the metrics of a worker at a learner step; `count/...` are counts since its previous report.
 
-        Raises:
-          Exception: the write failed and may be repeated.
+        A write that raises any exception may be repeated.
         """
         ...
 
@@ -101,20 +100,18 @@ class BackgroundWriter:
             )
 
     def _run(self) -> None:
-        # The first report comes before the writer is made: a run that never starts is not created at the service.
-        item = self._next()
-        if item is None or not self._repeat(self._open):
-            return
-        assert self._writer is not None
-        while item is not None and self._repeat(partial(self._writer.write, *item)):
-            item = self._next()
+        while (item := self._next()) is not None and self._repeat(partial(self._send, *item)):
+            pass
         try:
-            self._writer.close()
+            if self._writer is not None:
+                self._writer.close()
         except Exception as error:
             log.warning("%s could not be closed: %s", self._name, error)
 
-    def _open(self) -> None:
-        self._writer = self._make()
+    def _send(self, report: MetricsReport, step: int) -> None:
+        # Made after the first report: a run that never starts is not created at the service.
+        self._writer = self._writer or self._make()
+        self._writer.write(report, step)
 
     def _next(self) -> tuple[MetricsReport, int] | None:
         """The oldest waiting report; None after the last one."""
@@ -301,11 +298,7 @@ def _identity(workdir: Workdir, service: str, create: Callable[[], str]) -> str:
 
 
 def check_packages(config: MetricsConfig) -> None:
-    """Checks that the packages of all chosen writers are installed.
-
-    Raises:
-      ConfigError: one is missing; the message says how to install it.
-    """
+    """Refuses a chosen writer whose package is missing; the message says how to install it."""
     for setting, package in PACKAGES.items():
         if getattr(config, setting) is not None and find_spec(setting) is None:
             raise ConfigError(
