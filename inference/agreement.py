@@ -36,8 +36,8 @@ class CalibrationPositions(NamedTuple):
 
 Decode = Callable[[Any], CalibrationPositions]
 """Extracts the positions of a batch."""
-_Play = tuple[jax.Array, EnvState, tuple[jax.Array, jax.Array]]
-"""Plies so far, states, and the kept observations and legal actions."""
+_Play = tuple[jax.Array, EnvState, EnvState]
+"""Plies so far, states, and those drawn so far."""
 
 
 class RecentPositions:
@@ -79,36 +79,45 @@ class RecentPositions:
 
 
 def random_positions(env: Env, key: Array, count: int) -> CalibrationPositions:
-    """`count` non-terminal positions, one from each of as many uniformly random games.
+    """The positions of `random_states`."""
 
-    A game's position is drawn uniformly, by reservoir sampling. Games are cut off after `_LONGEST` plies.
+    def play() -> tuple[Array, Array]:
+        view = jax.vmap(env.view)(random_states(env, key, count))
+        return view.observation, view.legal
+
+    return CalibrationPositions(*jax.device_get(jax.jit(play)()))
+
+
+def random_states(env: Env, key: Array, count: int) -> EnvState:
+    """`count` non-terminal states, one from each of as many uniformly random games.
+
+    A game's state is drawn uniformly, by reservoir sampling. Games are cut off after `_LONGEST` plies.
     """
     view, step = jax.vmap(env.view), jax.vmap(env.step)
 
     def ply(carry: _Play) -> _Play:
-        i, states, kept = carry
+        i, states, drawn = carry
         seen = view(states)
         choice_key, move_key = jax.random.split(jax.random.fold_in(key, i))
-        # Reservoir sampling: position i + 1 replaces the one held so far with probability 1 / (i + 1).
-        drawn = (jax.random.uniform(choice_key, (count,)) * (i + 1) < 1.0) & ~seen.done
-        observation, legal = kept
-        observation = jnp.where(drawn.reshape(-1, *[1] * (observation.ndim - 1)), seen.observation, observation)
-        kept = observation, jnp.where(drawn[:, None], seen.legal, legal)
+        # Reservoir sampling: state i + 1 replaces the one drawn so far with probability 1 / (i + 1).
+        draws = (jax.random.uniform(choice_key, (count,)) * (i + 1) < 1.0) & ~seen.done
+
+        def chosen(new: jax.Array, old: jax.Array) -> jax.Array:
+            return jnp.where(draws.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
         action = jax.random.categorical(move_key, jnp.where(seen.legal, 0.0, -jnp.inf)).astype(jnp.int32)
-        return i + 1, step(states, action), kept
+        return i + 1, step(states, action), jax.tree.map(chosen, states, drawn)
 
     def running(carry: _Play) -> jax.Array:
         i, states, _ = carry
         return (i < _LONGEST) & ~jnp.all(view(states).done)
 
-    def play() -> tuple[jax.Array, jax.Array]:
+    def play() -> EnvState:
         # The plies have folded in the numbers below this one.
         states = jax.vmap(env.init)(jax.random.split(jax.random.fold_in(key, _LONGEST), count))
-        seen = view(states)
-        kept = jnp.asarray(seen.observation), jnp.asarray(seen.legal)
-        return jax.lax.while_loop(running, ply, (jnp.zeros((), jnp.int32), states, kept))[2]
+        return jax.lax.while_loop(running, ply, (jnp.zeros((), jnp.int32), states, states))[2]
 
-    return CalibrationPositions(*jax.device_get(jax.jit(play)()))
+    return jax.jit(play)()
 
 
 log = logging.getLogger(__name__)
@@ -140,13 +149,19 @@ class AgreementCheck:
         self._metrics: dict[str, float] = {}
         self._warned = False
 
-    def accepts(self, found: Agreement, reference: str) -> bool:
+    def accepts(
+        self,
+        expected: np.ndarray[Any, Any],
+        quantized: np.ndarray[Any, Any],
+        legal: np.ndarray[Any, Any],
+        reference: str,
+    ) -> bool:
         """Whether the newest version may be evaluated in int8; warns about the first one that may not.
 
-        Args:
-          found: agreement on positions held back from calibration.
-          reference: dtype with which int8 was compared and in which rejected versions are evaluated.
+        The evaluations are compared as by `agreement`, on positions held back from calibration. `reference` is the
+        dtype of the expected ones, in which refused versions are evaluated.
         """
+        found = agreement(expected, quantized, legal)
         accepted = found.within(self._limits)
         metrics = {f"int8/{name}": value for name, value in found._asdict().items()}
         # One assignment, since other threads read it.
@@ -189,7 +204,5 @@ def agreement(
 
 def _log_policy(logits: np.ndarray[Any, Any], legal: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Log-probabilities `[N, A]`, large negative numbers for illegal actions."""
-    masked = np.where(legal, logits, _ILLEGAL)
-    shifted = masked - masked.max(axis=1, keepdims=True)
-    normalized: np.ndarray[Any, Any] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return normalized
+    masked: np.ndarray[Any, Any] = np.where(legal, logits, _ILLEGAL)
+    return masked - np.logaddexp.reduce(masked, axis=1, keepdims=True)

@@ -1,25 +1,39 @@
-"""Builds the network as accelerators evaluate it, and the inference server of an experiment."""
+"""The network as accelerators evaluate it, and the inference server of an experiment.
+
+A server has one program for each batch size; a thread loads new parameters.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from podzero.config import Experiment, ResNetConfig
+from podzero.core.errors import ConfigError
 from podzero.core.protocols import Env, ParamSource, Report, with_metrics
-from podzero.core.types import Array, Params
+from podzero.core.types import Array, Params, Versioned
+from podzero.core.waiting import first_params
 from podzero.envs import make_env
 from podzero.inference.agreement import CalibrationPositions, RecentPositions, random_positions
 from podzero.inference.int8_network import Int8Network
-from podzero.inference.serving import InferenceServer, NetworkDevice, NetworkServer, encoding_of, identity_of
+from podzero.inference.serving import Encoding, InferenceServer, encoding_of, identity_of
+from podzero.inference.serving.batching import Rows
 from podzero.inference.sources import FoldedSource
 from podzero.networks import make_inference
 
 log = logging.getLogger(__name__)
+
+_Apply = Callable[[Params, Array], tuple[jax.Array, jax.Array]]
+"""`Network.apply`."""
 
 
 class PlacedNetwork(NamedTuple):
@@ -29,7 +43,7 @@ class PlacedNetwork(NamedTuple):
     """The game."""
     init: Callable[[Array], Params]
     """Maps a key to parameters for `apply`; traceable."""
-    apply: Callable[[Params, Array], tuple[jax.Array, jax.Array]]
+    apply: _Apply
     """Maps parameters and observations to logits and values; traceable."""
     fold: Callable[[Params], Params]
     """Turns published parameters into parameters for `apply`."""
@@ -71,6 +85,146 @@ def _int8_network(experiment: Experiment, env: Env) -> PlacedNetwork:
     return PlacedNetwork(env, network.init, network.apply, network.fold, network)
 
 
+def evaluation_of(encoding: Encoding, apply: _Apply) -> Callable[[Params, Array], jax.Array]:
+    """A server's program: parameters and rows `[B, S]` to logits and values, `[B, outputs]` float32."""
+
+    def evaluate(params: Params, rows: Array) -> jax.Array:
+        logits, value = apply(params, encoding.decode(rows))
+        return jnp.concatenate([logits, value.reshape(logits.shape[0], -1)], axis=1).astype(jnp.float32)
+
+    return evaluate
+
+
+class NetworkDevice:
+    """The network on several devices, which share each batch.
+
+    Args:
+      sizes: batch sizes, multiples of the number of devices.
+      initial: the row `[S]` uint8 of the initial position.
+      record: called with the rows of every batch, from several threads.
+    """
+
+    def __init__(
+        self,
+        encoding: Encoding,
+        apply: _Apply,
+        sizes: Sequence[int],
+        devices: Sequence[jax.Device],
+        initial: Rows,
+        record: Callable[[Rows], None] | None = None,
+    ) -> None:
+        for size in sizes:
+            if size % len(devices):
+                raise ConfigError(
+                    f"server.batch_sizes: {size} positions cannot be shared evenly by {len(devices)} devices; "
+                    f"use multiples of {len(devices)}"
+                )
+        mesh, spec = Mesh(np.array(devices), ("data",)), PartitionSpec
+        self._everywhere = NamedSharding(mesh, spec())  # type: ignore[no-untyped-call]
+        self._shared = NamedSharding(mesh, spec("data"))  # type: ignore[no-untyped-call]
+        self._sizes, self._row_bytes, self._record = sizes, encoding.row_bytes, record
+
+        self._evaluate = jax.jit(evaluation_of(encoding, apply), in_shardings=(self._everywhere, self._shared))
+        # A whole batch, so that no other program is compiled for it.
+        self._initial = np.tile(initial, (min(sizes), 1))
+        self._current: Versioned | None = None
+        self.known: Rows = np.zeros(0, np.float32)
+        """The evaluation of the initial position, `[outputs]` float32; empty before the first parameters."""
+        self._compiled: set[Any] = set()
+
+    @property
+    def version(self) -> int:
+        """Learner step of the parameters; -1 before the first ones."""
+        return -1 if self._current is None else self._current.version
+
+    def load(self, newest: Versioned) -> None:
+        """Moves parameters for `apply` to the devices, for later batches.
+
+        Compiles all programs for the first parameters of each structure.
+        """
+        params = jax.device_put(newest.params, self._everywhere)
+        loaded = newest._replace(params=jax.block_until_ready(params))  # type: ignore[no-untyped-call]
+        # Versions in int8, and those that are refused int8, have other structures and so other programs.
+        if (kind := jax.tree.structure(loaded.params)) not in self._compiled:
+            self._compile(loaded.params)
+            self._compiled.add(kind)
+        self.known = np.asarray(self._evaluate(loaded.params, jax.device_put(self._initial, self._shared)))[0]
+        self._current = loaded
+
+    def evaluate(self, rows: Rows) -> tuple[int, Rows]:
+        """See `BatchDevice`."""
+        assert self._current is not None, "load must be called first"
+        version, params = self._current
+        if self._record is not None:
+            self._record(rows)
+        evaluations = self._evaluate(params, jax.device_put(rows, self._shared))
+        return version, np.asarray(evaluations)
+
+    def _compile(self, params: Params) -> None:
+        began = time.monotonic()
+        for size in self._sizes:
+            rows: Any = np.zeros((size, self._row_bytes), np.uint8)
+            try:
+                np.asarray(self._evaluate(params, jax.device_put(rows, self._shared)))
+            except jax.errors.JaxRuntimeError as error:
+                if "RESOURCE_EXHAUSTED" not in str(error):
+                    raise
+                raise ConfigError(
+                    f"server.batch_sizes: a batch of {size} positions does not fit into the memory of the server's "
+                    "devices; remove the largest size"
+                ) from error
+        log.info("programs for batches of %s compiled in %.1f s", list(self._sizes), time.monotonic() - began)
+
+
+_LOOK_EVERY_S = 0.05
+"""Interval of polling for newer parameters."""
+_STOP_TIMEOUT_S = 10.0
+
+
+@dataclass(eq=False)
+class NetworkServer:
+    """An inference server that loads newer parameters in a thread while it serves."""
+
+    server: InferenceServer
+    """Answers requests with `device`."""
+    device: NetworkDevice
+    source: ParamSource
+    """The parameters for the device."""
+
+    def __post_init__(self) -> None:
+        self._stopping = threading.Event()
+        self._failure: Exception | None = None
+
+    def stop(self) -> None:
+        """Ends `run`; thread-safe, returns at once."""
+        self._stopping.set()
+        self.server.stop()
+
+    def run(self) -> None:
+        """Serves until `stop` is called; raises what the devices or the loading of parameters raise."""
+        follower = threading.Thread(target=self._follow, name="follow-params", daemon=True)
+        follower.start()
+        try:
+            self.server.run()
+        finally:
+            self._stopping.set()
+            follower.join(_STOP_TIMEOUT_S)
+        if self._failure is not None:
+            raise self._failure
+
+    def _follow(self) -> None:
+        try:
+            newest = first_params(self.source, self._stopping)
+            while not self._stopping.is_set():
+                if newest is not None:
+                    self.device.load(newest)
+                self._stopping.wait(_LOOK_EVERY_S)
+                newest = self.source.poll()
+        except Exception as failure:
+            self._failure = failure
+            self.server.stop()
+
+
 def make_server(
     experiment: Experiment,
     name: str,
@@ -83,18 +237,8 @@ def make_server(
 ) -> NetworkServer:
     """The inference server of an experiment on devices of this process.
 
-    Args:
-      experiment: the run's experiment.
-      name: the server's name.
-      host: the name or IP at which actors reach it.
-      run: the id of the run.
-      source: the published parameters.
-      report: receives metrics.
-      announce: called with the server's address every few seconds.
-      devices: the devices that evaluate.
-
-    Raises:
-      ConfigError: the devices cannot share the batches evenly.
+    Actors reach it at the name or IP `host`; `announce` is called with its address every few seconds. Raises
+    `ConfigError` if the devices cannot share the batches evenly.
     """
     placed, config = placed_network(experiment), experiment.server
     env, int8 = placed.env, placed.int8

@@ -18,7 +18,7 @@ from jax import lax
 
 from podzero.config import Int8Config, ResNetConfig
 from podzero.core.types import Array, EnvSpec, Params
-from podzero.inference.agreement import AgreementCheck, RecentPositions, agreement
+from podzero.inference.agreement import AgreementCheck, RecentPositions
 from podzero.networks import make_inference
 from podzero.networks.layers import Heads, compute_dtype, convolve, pooled
 from podzero.networks.resnet import Layer, layers_of
@@ -175,8 +175,9 @@ class Int8Network:
         quantized = self._quantize(folded, largest)
         expected, _ = self._in_float(folded, held_back.observation)
         evaluated = self._jitted(quantized, held_back.observation)
-        found = agreement(_side_by_side(expected), _side_by_side(evaluated), held_back.legal)
-        return quantized if self._check.accepts(found, compute_dtype(self._dtype).name) else folded
+        sides = _side_by_side(expected), _side_by_side(evaluated)
+        accepted = self._check.accepts(*sides, held_back.legal, compute_dtype(self._dtype).name)
+        return quantized if accepted else folded
 
     def apply(self, params: Params, observation: Array) -> _Evaluation:
         """Observations `[B, H, W, P]` to logits `[B, A]` and values `[B]`, float32; traceable."""

@@ -15,7 +15,7 @@ import numpy as np
 from podzero.config import ResNetConfig
 from podzero.core.importing import import_openvino
 from podzero.core.types import Array, EnvSpec, Network, Params, Prediction
-from podzero.inference.openvino_model import FROM_CHANNELS_LAST, TO_CHANNELS_LAST, CpuCompiler, infer
+from podzero.inference.openvino_network import FROM_CHANNELS_LAST, TO_CHANNELS_LAST, CpuCompiler, infer
 from podzero.networks import make_network
 from podzero.networks.layers import HeadOutputs, Heads, convolve, fold
 

@@ -22,7 +22,7 @@ from podzero.runtime.stopping import watch_for_notices
 
 if TYPE_CHECKING:
     from podzero.actors import ActorClients, Opponent
-    from podzero.inference.serving import NetworkServer
+    from podzero.inference.build import NetworkServer
     from podzero.replay import ReplayServer
     from podzero.runtime.params import LocalParams
 

@@ -4,8 +4,6 @@ from podzero.inference.serving.client import ServedParams as ServedParams
 from podzero.inference.serving.client import ServerClient as ServerClient
 from podzero.inference.serving.client import ServerLost as ServerLost
 from podzero.inference.serving.client import served_evaluation as served_evaluation
-from podzero.inference.serving.device import NetworkDevice as NetworkDevice
-from podzero.inference.serving.device import NetworkServer as NetworkServer
 from podzero.inference.serving.messages import Encoding as Encoding
 from podzero.inference.serving.messages import Hello as Hello
 from podzero.inference.serving.messages import Identity as Identity

@@ -198,8 +198,7 @@ class Int8Config(Section):
     Only wide towers gain by it (docs/compile.md)."""
     positions: Annotated[int, Field(ge=4)] = 512
     """Positions for calibration (three quarters) and comparison (one quarter): from random play at first, then those
-    that the actor's searches or the server evaluated last, or with `actors.inference=device` those played last. With
-    `actors.inference=int8` the number is rounded up to a multiple of `actors.games`."""
+    that the actor's searches or the server evaluated last, or with `actors.inference=device` those played last."""
     max_policy_kl: PositiveFloat = 0.02
     """The largest mean KL divergence between the two policies over the legal actions, in nats."""
     max_value_error: PositiveFloat = 0.05

@@ -16,7 +16,7 @@ from podzero.core.types import EnvSpec, Exploration
 from podzero.envs import make_env
 from podzero.inference import CalibrationPositions, QuantizedNetwork, agreement
 from podzero.inference.agreement import EVERY
-from podzero.inference.openvino_model import quantize_weights
+from podzero.inference.openvino_network import quantize_weights
 from podzero.networks import make_inference, make_network
 from podzero.search import make_search, network_evaluation, rules_model
 

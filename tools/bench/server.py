@@ -20,14 +20,13 @@ from statistics import median
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import zmq
 
 from podzero.config import Experiment, ServerConfig
 from podzero.core.errors import ConfigError
-from podzero.core.types import EnvState
 from podzero.envs import make_env
+from podzero.inference import random_states
 from podzero.inference.serving import Hello, Identity, InferenceServer, ServerClient, identity_of
 from podzero.inference.serving.messages import (
     ANSWER,
@@ -56,8 +55,6 @@ POLL_S = 0.01
 """How long to wait at a time for an answer that is late."""
 POSITIONS = 8192
 """The number of recorded positions, of which each request sends some."""
-PLIES = 40
-"""The most random plies before a recorded position."""
 IDLE_REQUESTS = 200
 """The number of requests to an idle server, whose latency is their median."""
 
@@ -105,24 +102,7 @@ def recorded(experiment: Experiment) -> tuple[np.ndarray[Any, Any], Identity]:
     """Encoded positions `[N, S]` uint8 of random games, and the identity of their servers."""
     env = make_env(experiment.env)
     encoding = encoding_of(env, experiment.int8.on_tpu)
-    view, step = jax.vmap(env.view), jax.vmap(env.step)
-    plies = jax.random.randint(jax.random.key(0), (POSITIONS,), 0, PLIES)
-
-    def ply(number: jax.Array, states: EnvState) -> EnvState:
-        legal = jnp.where(view(states).legal, 0.0, -jnp.inf)
-        action = jax.random.categorical(jax.random.fold_in(jax.random.key(1), number), legal).astype(jnp.int32)
-        after = step(states, action)
-
-        def kept(new: jax.Array, old: jax.Array) -> jax.Array:
-            return jnp.where((number < plies).reshape(-1, *[1] * (new.ndim - 1)), new, old)
-
-        return jax.tree.map(kept, after, states)
-
-    def play() -> jax.Array:
-        start = jax.vmap(env.init)(jax.random.split(jax.random.key(2), POSITIONS))
-        return encoding.encode(jax.lax.fori_loop(0, PLIES, ply, start))
-
-    rows = np.asarray(jax.jit(play)())
+    rows = np.asarray(jax.jit(encoding.encode)(random_states(env, jax.random.key(0), POSITIONS)))
     return rows, identity_of(experiment, "bench", encoding.row_bytes, env.spec.outputs)
 
 

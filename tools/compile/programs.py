@@ -19,9 +19,8 @@ from podzero.core.chips import Slice, chip_of_kind
 from podzero.core.errors import ConfigError
 from podzero.core.types import Batch, EnvSpec, Params
 from podzero.envs import make_env, spec_of
-from podzero.inference.build import placed_network
+from podzero.inference.build import evaluation_of, placed_network
 from podzero.inference.serving import encoding_of
-from podzero.inference.serving.device import evaluation_of
 from podzero.learner import make_training
 from podzero.learner.build import learner_parts
 from podzero.learner.sharding import placed

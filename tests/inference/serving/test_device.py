@@ -8,7 +8,8 @@ from podzero.config import ResNetConfig
 from podzero.core.errors import ConfigError
 from podzero.core.types import Versioned
 from podzero.envs import make_env
-from podzero.inference.serving import NetworkDevice, encoding_of
+from podzero.inference.build import NetworkDevice
+from podzero.inference.serving import encoding_of
 from podzero.networks import make_inference, make_network
 
 from .test_encoding import positions

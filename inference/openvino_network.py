@@ -1,40 +1,45 @@
-"""OpenVINO models of a folded ResNet in float32 and int8, compiled and run on the CPU."""
+"""The network in int8 on CPUs, by OpenVINO: built, calibrated, compared with float32, and called from JAX programs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import jax
 import numpy as np
 
+from podzero.config import Experiment, Int8Config
 from podzero.core.importing import import_openvino
+from podzero.core.protocols import Env
+from podzero.core.types import Array, EnvSpec, EnvState, Params
+from podzero.inference.agreement import AgreementCheck, CalibrationPositions, RecentPositions, random_positions
+from podzero.inference.evaluation_cache import EvaluationCache
 from podzero.networks.layers import side_factor
-from podzero.networks.resnet import Layer
+from podzero.networks.resnet import Layer, layers_of
+from podzero.search import Evaluate
 
-INT8_INSTRUCTIONS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
-"""Flags in /proc/cpuinfo, of which one suffices."""
-BFLOAT16_INSTRUCTIONS = frozenset({"avx512_bf16", "amx_bf16"})
-"""Flags in /proc/cpuinfo, of which one suffices."""
 CPUINFO = Path("/proc/cpuinfo")
 
 
 def has_int8_instructions(cpuinfo: Path = CPUINFO) -> bool:
-    """Whether the CPU has one of `INT8_INSTRUCTIONS`; False without `cpuinfo`."""
-    return not INT8_INSTRUCTIONS.isdisjoint(_flags(cpuinfo))
+    """Whether the CPU computes in int8 (VNNI, AMX); False without `cpuinfo`."""
+    return bool(_flags(cpuinfo) & {"avx512_vnni", "avx_vnni", "amx_int8"})
 
 
 def has_bfloat16_instructions(cpuinfo: Path = CPUINFO) -> bool:
-    """Whether the CPU has one of `BFLOAT16_INSTRUCTIONS`; False without `cpuinfo`."""
-    return not BFLOAT16_INSTRUCTIONS.isdisjoint(_flags(cpuinfo))
+    """Whether the CPU computes in bfloat16; False without `cpuinfo`."""
+    return bool(_flags(cpuinfo) & {"avx512_bf16", "amx_bf16"})
 
 
-def _flags(cpuinfo: Path) -> list[str]:
+def _flags(cpuinfo: Path) -> set[str]:
     try:
         lines = cpuinfo.read_text(encoding="utf-8").splitlines()
     except OSError:
-        return []
-    return next((line.partition(":")[2] for line in lines if line.startswith("flags")), "").split()
+        return set()
+    return set(next((line.partition(":")[2] for line in lines if line.startswith("flags")), "").split())
 
 
 FROM_CHANNELS_LAST, TO_CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
@@ -78,30 +83,21 @@ _LEAST_RANGE = 1e-6
 """Smallest range of an activation, which may be zero in all calibration positions."""
 
 
-def float_model(layers: Mapping[str, Layer], batch: int, board: tuple[int, ...], dtype: str) -> Any:
-    """The network in float32, which also measures the ranges of the activations that `int8_model` quantizes.
-
-    Args:
-      layers: the network's layers by name, with their parameters.
-      batch: batch size, B.
-      board: an observation's shape, `(H, W, P)`.
-      dtype: NumPy name of the observations' dtype.
-
-    Returns:
-      a model that maps observations `[B, H, W, P]` (uint8 for `bool`) to logits and value, `[B, A + 1]` float32, and to
-      the minimum and maximum of each of the N quantized activations, `[N, 2]`.
-    """
-    return _Builder(layers, None).build(batch, board, dtype)
-
-
-def int8_model(
-    layers: Mapping[str, Layer], batch: int, board: tuple[int, ...], dtype: str, ranges: np.ndarray[Any, Any]
+def network_model(
+    layers: Mapping[str, Layer],
+    batch: int,
+    board: tuple[int, ...],
+    dtype: str,
+    ranges: np.ndarray[Any, Any] | None = None,
 ) -> Any:
-    """The network with all convolutions in int8, including the heads' 1x1 convolutions.
+    """The network as an OpenVINO model: in float32, or in int8 with the `ranges` of its N activations, `[N, 2]`.
 
-    Weights are quantized symmetrically with one scale per output channel, activations with one range per tensor. The
-    residual stream and the dense layers of the heads stay in float32. Arguments and first output are those of
-    `float_model`; `ranges` is its second output.
+    It maps observations `[batch, *board]` of the `dtype` (uint8 for `bool`) to logits and value, `[B, A + 1]` float32.
+    A model in float32 has the ranges, the minimum and maximum of each activation, as its second output.
+
+    In int8 all convolutions, including the heads' 1x1 convolutions, have weights quantized symmetrically with one scale
+    per output channel, and inputs with one range per tensor. The residual stream and the dense layers of the heads stay
+    in float32.
     """
     return _Builder(layers, ranges).build(batch, board, dtype)
 
@@ -113,11 +109,11 @@ class _Builder:
         self._openvino = import_openvino()
         self._ops = self._openvino.opset13
         self._layers = layers
-        self._ranges: Iterator[Any] | None = None if ranges is None else iter(ranges)
+        self._ranges = None if ranges is None else iter(ranges)
         self._extremes: list[Any] = []
 
     def build(self, batch: int, board: tuple[int, ...], dtype: str) -> Any:
-        """The model; see `float_model` and `int8_model`."""
+        """The model; see `network_model`."""
         ops = self._ops
         observation = ops.parameter([batch, *board], np.uint8 if dtype == "bool" else np.dtype(dtype))
         x = ops.transpose(ops.convert(observation, np.float32), FROM_CHANNELS_LAST)
@@ -218,3 +214,110 @@ def quantize_weights(kernel: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any]
     largest = np.abs(kernel).max(axis=tuple(range(1, kernel.ndim)), keepdims=True)
     scale = np.where(largest > 0, largest / _LARGEST_WEIGHT, 1.0).astype(np.float32)
     return np.rint(kernel / scale).astype(np.int8), scale
+
+
+PIECE = 64
+"""Batch size of OpenVINO. In training, the cache answers all but about 50 of 128 requests. For a 64x5 network smaller
+batches are not faster; for 32x3 they are slower (11 us per position at 16, 8 at 32, 6.5 at 64, 6 at 128)."""
+_KEPT = 2
+"""Loaded versions that are kept: the one in use and the next."""
+
+_Evaluation = np.ndarray[Any, Any]
+"""`[N, A + 1]` float32: logits, then the value."""
+
+
+class QuantizedNetwork:
+    """Loads versions of the parameters and evaluates positions with them.
+
+    A token stands for each loaded version in JAX programs, so that a search evaluates all its positions with one
+    version even if newer ones are loaded meanwhile. `load` may run in another thread than evaluations, but only one
+    program may evaluate at a time.
+
+    Args:
+      spec: the game's shapes; observations must be boards.
+      config: limits of the quantization errors, and the size of the cache.
+      batch: positions that a search evaluates at once.
+      positions: those of the first calibration and comparison.
+    """
+
+    def __init__(
+        self, spec: EnvSpec, config: Int8Config, threads: int, batch: int, positions: CalibrationPositions
+    ) -> None:
+        self._spec = spec
+        self._piece = min(PIECE, batch)
+        self._cache = EvaluationCache(config.cache_mib, spec.num_actions + 1) if config.cache_mib else None
+        self._positions = RecentPositions(positions)
+        self._compiler = CpuCompiler(threads, "f32")
+        self._engines: dict[int, Any] = {}
+        self._loaded = 0
+        self._check = AgreementCheck(config)
+
+    def load(self, params: Params) -> np.int32:
+        """Builds, calibrates and compiles a version; if its errors exceed the limits, in float32 instead of int8.
+
+        `params` come from the `fold` of `podzero.networks.make_inference`. Returns the version's token, `[]` int32; the
+        two newest tokens are valid.
+        """
+        board, dtype = self._spec.observation_shape, self._spec.observation_dtype
+        model = partial(network_model, layers_of(jax.device_get(params)), self._piece, board, dtype)
+        reference = self._compiler.compile(model())
+        calibration, held_back = self._positions.split()
+        _, extremes = self._in_pieces(reference, calibration.observation)
+        ranges = np.stack([extremes[..., 0].min(axis=0), extremes[..., 1].max(axis=0)], axis=-1)
+        engine = self._compiler.compile(model(ranges))
+        expected, quantized = (self._evaluations(one, held_back.observation) for one in (reference, engine))
+        if not self._check.accepts(expected, quantized, held_back.legal, "float32"):
+            engine = reference
+        self._loaded += 1
+        self._engines = {token: kept for token, kept in self._engines.items() if token > self._loaded - _KEPT}
+        self._engines[self._loaded] = engine
+        return np.int32(self._loaded)
+
+    def evaluation(self, env: Env) -> Evaluate:
+        """The evaluation for searches whose parameters are a token; samples their states for later calibrations."""
+
+        def evaluate(token: Params, key: Array, states: EnvState) -> tuple[jax.Array, jax.Array]:
+            del key
+            view = jax.vmap(env.view)(states)
+            like = np.zeros((view.legal.shape[0], self._spec.num_actions + 1), np.float32)
+            evaluation = jax.pure_callback(self._recorded, like, token, view.observation, view.legal)
+            return evaluation[:, :-1], evaluation[:, -1]
+
+        return evaluate
+
+    def evaluate(self, token: Array, observation: Array) -> _Evaluation:
+        """Evaluates observations `[B, H, W, P]` on the host: `[B, A + 1]` float32, logits and value."""
+        observations, evaluate = np.asarray(observation), partial(self._evaluations, self._engines[int(token)])
+        return self._cache(int(token), observations, evaluate) if self._cache else evaluate(observations)
+
+    def metrics(self) -> dict[str, float]:
+        """`AgreementCheck.metrics`, and `int8/cached`, the share of all evaluations that the cache answered."""
+        cache = self._cache
+        cached = cache.found / cache.asked if cache and cache.asked else 0.0
+        metrics = self._check.metrics()
+        return metrics | {"int8/cached": cached} if metrics else {}
+
+    def _recorded(self, token: Array, observation: Array, legal: Array) -> _Evaluation:
+        self._positions.add(CalibrationPositions(np.asarray(observation), np.asarray(legal)))
+        return self.evaluate(token, observation)
+
+    def _evaluations(self, engine: Any, observations: np.ndarray[Any, Any]) -> _Evaluation:
+        evaluations: _Evaluation = np.concatenate(self._in_pieces(engine, observations)[0])
+        return evaluations[: len(observations)]
+
+    def _in_pieces(self, engine: Any, observations: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+        """Evaluates observations `[N, ...]` in pieces, repeating some to fill the last; outputs are `[pieces, ...]`."""
+        pieces = math.ceil(len(observations) / self._piece)
+        plain = observations.view(np.uint8) if observations.dtype == np.bool_ else observations
+        filled = plain[np.resize(np.arange(len(observations)), pieces * self._piece)]
+        results = [infer(engine, piece) for piece in np.split(filled, pieces)]
+        return [np.stack(outputs) for outputs in zip(*results, strict=True)]
+
+
+def quantized_network(experiment: Experiment, env: Env, batch: int) -> QuantizedNetwork:
+    """The network in int8, at first calibrated on random games, for searches that evaluate `batch` positions at once.
+
+    Raises `ConfigError` if OpenVINO is not installed.
+    """
+    positions = random_positions(env, jax.random.key(experiment.seed), experiment.int8.positions)
+    return QuantizedNetwork(env.spec, experiment.int8, max(1, round(experiment.actors.cpus)), batch, positions)
