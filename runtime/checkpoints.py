@@ -99,11 +99,7 @@ class Checkpoint(NamedTuple):
 
 
 def checkpoints(workdir: Workdir) -> list[Checkpoint]:
-    """The checkpoints of a working directory, newest first.
-
-    Raises:
-      StorageError: the folder cannot be read.
-    """
+    """The checkpoints of a working directory, newest first; raises `StorageError` if it cannot be read."""
     with reading(workdir.checkpoints):
         # If the process died while a checkpoint of the same step was being replaced, the old one has another name.
         folders = {int(old.stem): old for old in workdir.checkpoints.glob(f"[0-9]*{_REPLACED}")}
@@ -143,14 +139,8 @@ def write_checkpoint(
 ) -> int:
     """Writes a checkpoint and deletes all but the newest `keep`; returns its step.
 
-    `save_learner` writes the learner's state below a folder and returns its step.
-
-    Raises:
-      ClusterError, WorkerDied: a worker did not answer.
-      RequestRefused: a shard is still writing an earlier checkpoint that was given up.
-      StorageError: this node does not see what a worker wrote.
-      OSError: the checkpoint cannot be written.
-      After any of these, the earlier checkpoints are untouched.
+    `save_learner` writes the learner's state below a folder and returns its step. After any error the earlier
+    checkpoints are untouched.
     """
     delete_unfinished(workdir)
     # A new name each time, so that a late write of an abandoned checkpoint cannot end up in this one.

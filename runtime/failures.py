@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from podzero.core.errors import TRY_AGAIN, ConfigError, PodzeroError
+from podzero.core.waiting import doubled
 from podzero.files.workdir import WorkdirError
 from podzero.runtime.cluster.placement import Node, NodesAbsent, Reservation
 from podzero.runtime.cluster.remote import NodeLost
@@ -20,7 +21,7 @@ from podzero.runtime.workers import LearnerFailed, RunFailed, WouldFailAgain
 log = logging.getLogger(__name__)
 
 _MOST_COUNTED = 64
-"""Failures of one worker, or of one kind on a node, that are remembered: the pause no longer grows from there on."""
+"""Failures of one worker, or of one kind on a node, that are remembered."""
 SHARD = "replay"
 """The kind of replay's shards, of which training needs every one."""
 FIRST_PAUSE_S = 10.0
@@ -60,8 +61,7 @@ LIMITS = RestartLimits()
 
 def pause_after(failures: int) -> float:
     """Seconds until a restart after so many failures: none after the first, then doubling up to the longest."""
-    doubled_s = LIMITS.first_pause_s * 2.0 ** min(failures - 2, _MOST_COUNTED)
-    return 0.0 if failures == 1 else min(doubled_s, LIMITS.longest_pause_s)
+    return 0.0 if failures == 1 else doubled(LIMITS.first_pause_s, failures - 1, LIMITS.longest_pause_s)
 
 
 class Failures:
@@ -195,7 +195,7 @@ class RestartPolicy:
     """When to try again after a failed attempt to restart the workers."""
 
     def __init__(self) -> None:
-        self._pause_s = FIRST_PAUSE_S
+        self._attempts = 0
         self._failures = 0
 
     def pause_s(self, error: Exception) -> float:
@@ -209,8 +209,8 @@ class RestartPolicy:
             self._failures += 1
         if self._failures > MAX_FAILURES:
             raise RunFailed(f"{self._failures} attempts to start again failed; last error: {error}") from error
-        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, LONGEST_PAUSE_S)
-        return pause_s
+        self._attempts += 1
+        return doubled(FIRST_PAUSE_S, self._attempts, LONGEST_PAUSE_S)
 
 
 def first_start[Started](start: Callable[[], Started], stopping: StopRequest) -> Started:
@@ -226,7 +226,7 @@ def first_start[Started](start: Callable[[], Started], stopping: StopRequest) ->
                 raise
             if errors[-1] in known or len(errors) > MAX_FIRST_FAILURES or stopping.is_set():
                 raise
-            pause_s = FIRST_PAUSE_S * 2 ** len(known)
+            pause_s = doubled(FIRST_PAUSE_S, len(errors), LONGEST_PAUSE_S)
             log.warning("the workers could not start; next attempt in %g s", pause_s, exc_info=error)
             stopping.wait(pause_s)
 
@@ -248,13 +248,9 @@ class LearnerFailures:
         self._counted: list[_Failure] = []
 
     def pause_s(self, failure: LearnerFailed, began_at: int, step: int, now: float) -> float:
-        """Seconds until all workers start again from the newest checkpoint after a failure of the learner.
+        """Seconds until all workers start again after the learner, which had begun at a step, failed at another.
 
-        Args:
-          failure: the learner's failure; its cause is the error of a host.
-          began_at: the step from which the learner had started.
-          step: the last step that it reported.
-          now: the current time in seconds.
+        The cause of `failure` is the error of a host.
         """
         from podzero.learner import CheckpointMismatch, TrainingDiverged
         from podzero.replay import ReplayTimeout

@@ -160,13 +160,7 @@ def actor_clients(
 
 
 def seed_of(seed: int, index: int, attempt: int) -> int:
-    """The random seed, below 2**31, of an actor or reanalyser.
-
-    Args:
-      seed: the experiment's seed.
-      index: the actor's number; reanalysers count on after the actors.
-      attempt: the step of the checkpoint from which the run resumed, plus the number of earlier processes.
-    """
+    """The random seed, below 2**31, of an actor or a reanalyser: the indices of these count on after the actors'."""
     # Primes, so that different seeds, indices and attempts rarely have the same sum.
     return (seed * 1_000_003 + index * 1_009 + attempt * 65_537 + 1) % (2**31)
 

@@ -79,13 +79,8 @@ class Run:
     def until_end(self, signals: StopSignals) -> str:
         """Runs until a limit is reached or a signal arrives, and writes a last checkpoint; returns why it ended.
 
-        If the run fails while its learner trains, a last checkpoint is written as well.
-
-        Raises:
-          RunFailed: a worker failed and cannot be replaced.
-          LastCheckpointFailed: the run has ended without its last checkpoint.
-          TakenOver: another process has taken over the directory; nothing more was written there.
-          ConfigError, WorkdirError, CheckpointMismatch: the run could not start again after the loss of the learner.
+        If the run fails while its learner trains, a last checkpoint is written as well; once another process has taken
+        over the directory (`TakenOver`), nothing more is written there.
         """
         try:
             if (reason := self._loop(signals)) is None:

@@ -9,6 +9,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 from podzero.config import Experiment
+from podzero.core.waiting import doubled
 from podzero.files.storage import StorageError
 from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import (
@@ -168,8 +169,7 @@ class Saver:
             log.warning("a snapshot was not written; training goes on", exc_info=failure)
             return
         self._failed += 1
-        # The exponent is bounded, because a run may go on for months, and 2 to the power of 1,100 is no float.
-        pause_s = min(RETRY_S * 2 ** min(self._failed - 1, 16), 60 * self._experiment.checkpoint.every_minutes)
+        pause_s = doubled(RETRY_S, self._failed, 60 * self._experiment.checkpoint.every_minutes)
         self._checkpoint_due = min(self._checkpoint_due, time.monotonic() + pause_s)
         log.log(
             logging.WARNING if self._failed == 1 else logging.ERROR,

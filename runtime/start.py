@@ -46,9 +46,9 @@ def start_workers(
       seen: the step of a checkpoint that this process knows of.
 
     Raises:
-      NoUsableCheckpoint: all checkpoints are damaged, or the one of `step` is damaged or missing; nothing was renamed.
-      StorageError: checkpoints that exist are not seen, or only after others had been chosen; nothing was renamed.
-      Exception: any other error of `Supervisor.start`; nothing was renamed.
+      NoUsableCheckpoint: all checkpoints are damaged, or the one of `step` is damaged or missing.
+      StorageError: checkpoints that exist are not seen, or only after others had been chosen.
+      After these, and after any other error of `Supervisor.start`, nothing is renamed.
     """
     delete_unfinished(workdir)
     damaged: list[tuple[Checkpoint, Exception]] = []

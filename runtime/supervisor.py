@@ -100,12 +100,8 @@ class Supervisor:
     def start(self, checkpoint: Checkpoint | None) -> None:
         """Starts all workers except the evaluator, from a checkpoint if any; returns when replay and learner are built.
 
-        Raises:
-          CheckpointDamaged: the learner's part of the checkpoint cannot be used; no worker is left running. (A damaged
-            replay shard takes older contents, or starts empty.)
-          ConfigError, CheckpointMismatch: the experiment cannot be run here; no worker is left running.
-          NodesAbsent: nodes did not join in time; the message names them.
-          ClusterError, WorkerDied: a worker could not be built; no worker is left running.
+        After any error no worker is left running. A damaged part of the learner is an error, `CheckpointDamaged`; a
+        damaged replay shard takes older contents, or starts empty.
         """
         folder = checkpoint.folder if checkpoint else None
         # The new run id marks all earlier processes as stale. A new directory and a new store keep the processes of
@@ -177,7 +173,7 @@ class Supervisor:
             group = self._groups[kind.name]
             if group in self._samplers and not self.shards.complete:
                 continue
-            where = self._nodes.with_accelerators() if kind.resources and not group.complete else nodes
+            where = self._nodes.for_workers(accelerators=True) if kind.resources and not group.complete else nodes
             usable = self._failures.usable(kind.name, [node for node in where if group.could_run_on(node)])
             absent = group.missing(limit, self._failures.may_start)
             for index, node in zip(absent, group.places(len(absent), usable, self._taken()), strict=False):
@@ -371,17 +367,15 @@ class RunNodes:
             if stopping.wait(_NODES_POLL_S):
                 raise NodesAbsent(f"stopped while waiting for nodes to join: {reason}")
 
-    def for_workers(self) -> list[Node]:
-        """The nodes for processes without accelerators, without what the learner reserves there; never waits."""
-        try:
-            nodes = actor_nodes(self._usable(wait=False), self._experiment.cluster)
-        except MissingNodes:
-            return []
-        return self._without_learner(nodes)
-
-    def with_accelerators(self) -> list[Node]:
-        """The nodes for processes that reserve accelerators, including TPU hosts; never waits."""
-        return self._without_learner(self._usable(wait=False))
+    def for_workers(self, accelerators: bool = False) -> list[Node]:
+        """The nodes for processes with accelerators or without, less what the learner reserves there; never waits."""
+        nodes, config = self._usable(wait=False), self._experiment.cluster
+        if not accelerators:  # which TPU hosts have
+            try:
+                nodes = actor_nodes(nodes, config)
+            except MissingNodes:
+                return []
+        return without_learner(nodes, self._learner, host_resources(config))
 
     def describe(self, node: str) -> str:
         """Describes the node with an id."""
@@ -411,10 +405,6 @@ class RunNodes:
         finally:
             for check in checks:
                 check.kill()
-
-    def _without_learner(self, nodes: Sequence[Node]) -> list[Node]:
-        """The nodes without what the learner reserves on its hosts."""
-        return without_learner(nodes, self._learner, host_resources(self._experiment.cluster))
 
     def _usable(self, wait: bool) -> list[Node]:
         """The nodes that may be used; with `wait`, waits for preflight checks that are under way."""

@@ -43,10 +43,8 @@ class Traces(NamedTuple):
 def request_trace(workdir: Workdir, seconds: float) -> Traces:
     """Asks the driver of a running run for traces of its processes, and waits for them.
 
-    Its driver may be on another machine that shares the working directory. Traces are at most `LONGEST_S` long.
-
-    Raises:
-      NotTraced: the run is not running, its driver does not answer, or no process could be traced.
+    Its driver may be on another machine that shares the working directory. Traces are at most `LONGEST_S` long. Raises
+    `NotTraced` if there are none.
     """
     holder = workdir.holder()
     if holder is None:

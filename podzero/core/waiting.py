@@ -22,6 +22,11 @@ _LOOK_EVERY_S = 5.0
 """How often the wait for parameters checks whether to stop."""
 
 
+def doubled(first_s: float, failures: int, longest_s: float) -> float:
+    """The pause after so many failures: `first_s` after the first, doubled by each further one up to `longest_s`."""
+    return min(first_s * 2.0 ** min(failures - 1, 64), longest_s)  # 2 to the power of 1,100 is no float
+
+
 class Wait:
     """One wait. The time between its messages doubles up to `LONGEST_SILENCE_S`; `str` gives its length and start.
 

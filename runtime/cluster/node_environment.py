@@ -129,16 +129,9 @@ def _run_uv(command: Sequence[str], folder: Path, end: float, what: str) -> None
 def pack_environment(
     package: Path, extras: Sequence[str], folder: Path, packages: Sequence[str] = ()
 ) -> EnvironmentSpec:
-    """Writes the archive of the code (the same bytes for the same code) and names the environment.
+    """Writes the archive of the code (the same bytes for the same code) into `folder`, and names the environment.
 
-    Args:
-      package: the folder of the package `podzero` in a checkout.
-      extras: optional dependencies of the environment.
-      folder: the folder of the archive.
-      packages: requirements beside those of the lock file.
-
-    Raises:
-      ConfigError: podzero does not run from a checkout.
+    `package` is the folder of the package `podzero`, which must be that of a checkout.
     """
     checkout, archive = package.parent, folder / "podzero.zip"
     missing = [name for name in PROJECT_FILES if not (checkout / name).is_file()]

@@ -13,7 +13,7 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import cache
@@ -165,7 +165,9 @@ def end_stale_processes(run: str, devices: Path = Path("/dev")) -> list[str]:
     """
     chips = {str(file.resolve()) for pattern in CHIP_FILES for file in devices.glob(pattern)}
     ended = []
-    for process in _holders(chips):
+    for process in psutil.process_iter() if chips else ():
+        if process.pid == os.getpid() or not chips & open_files(process.pid):
+            continue
         description = _describe(process)
         if not _is_stale(process, run):
             if _releases(process, chips):
@@ -180,13 +182,6 @@ def end_stale_processes(run: str, devices: Path = Path("/dev")) -> list[str]:
             raise ClusterError(f"{description} holds the TPU chips of its host and cannot be ended; restart the host")
         ended.append(description)
     return ended
-
-
-def _holders(chips: AbstractSet[str]) -> Iterator[psutil.Process]:
-    """Other processes that have one of the device files `chips` open."""
-    for process in psutil.process_iter() if chips else ():
-        if process.pid != os.getpid() and chips & open_files(process.pid):
-            yield process
 
 
 def open_files(pid: int) -> set[str]:

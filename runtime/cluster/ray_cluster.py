@@ -215,10 +215,7 @@ def resource_options(resources: Mapping[str, float]) -> dict[str, Any]:
 
 @contextmanager
 def connect(
-    address: str | None,
-    cpus: float,
-    install_extras: Sequence[str] | None = None,
-    packages: Sequence[str] = (),
+    address: str | None, cpus: float, install_extras: Sequence[str] | None = None, packages: Sequence[str] = ()
 ) -> Iterator[Cluster]:
     """Joins the Ray cluster at `address`, or starts one on this machine, for as long as the context lasts.
 
@@ -272,11 +269,7 @@ def _session(address: str, environment: EnvironmentSpec | None) -> Iterator[None
         try:
             with separate_signals(), deferred_signals():
                 ray.init(
-                    address=address,
-                    configure_logging=False,
-                    log_to_driver=False,
-                    job_config=job,
-                    runtime_env=settings,
+                    address=address, configure_logging=False, log_to_driver=False, job_config=job, runtime_env=settings
                 )
         except (ConnectionError, RuntimeError) as error:
             raise ClusterError(f"cannot join the Ray cluster at {address}: {error}") from None

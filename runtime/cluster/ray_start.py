@@ -116,11 +116,7 @@ def session_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def check_session_folder(folder: Path) -> None:
-    """Checks that Ray can have sockets below `folder`.
-
-    Raises:
-      ConfigError: its path is too long for them.
-    """
+    """Refuses a folder whose path is too long for Ray's sockets."""
     most = _SOCKET_BYTES - len(f"/{_SOCKET}")
     if (length := len(os.fsencode(folder.absolute()))) > most:
         raise ConfigError(

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from podzero.core.errors import TRY_AGAIN, ClusterError, PodzeroError, described
+from podzero.core.waiting import doubled
 
 if TYPE_CHECKING:
     from ray.exceptions import RayError
@@ -69,13 +70,7 @@ class RemoteActor:
         return Call(self, method, getattr(self.actor, method).remote(*args))
 
     def ask(self, method: str, *args: Any, timeout_s: float = START_TIMEOUT_S) -> Any:
-        """Calls a method and waits for its result.
-
-        Raises:
-          ClusterError: no answer within `timeout_s`, or the answer was lost.
-          WorkerDied: the process is gone.
-          Exception: the error that the method raised.
-        """
+        """Calls a method and waits for its result (`Call.result`)."""
         return self.begin(method, *args).result(timeout_s)
 
     def kill(self) -> None:
@@ -202,7 +197,7 @@ class NodeCalls:
     def _record(self, node: Node, failure: Exception) -> None:
         error = self.errors[node.id] = f"{self._what} failed: {described(failure)}"
         self._failures[node.id] += 1
-        pause_s = min(FIRST_RETRY_S * 2.0 ** (self._failures[node.id] - 1), LONGEST_RETRY_S)
+        pause_s = doubled(FIRST_RETRY_S, self._failures[node.id], LONGEST_RETRY_S)
         self._retry_at[node.id] = time.monotonic() + pause_s
         log.warning("%s is not used yet: %s; the next attempt follows in %.0f s", node, error, pause_s)
 

@@ -56,12 +56,7 @@ class MetricsLog:
       writers: also receive each line; `close` leaves them open.
     """
 
-    def __init__(
-        self,
-        workdir: Workdir,
-        resume_step: int = -1,
-        writers: Sequence[MetricsWriter] = (),
-    ) -> None:
+    def __init__(self, workdir: Workdir, resume_step: int = -1, writers: Sequence[MetricsWriter] = ()) -> None:
         self._attempt = WriteAttempts()
         self._attempt(workdir.metrics_file, partial(move_lost_lines, workdir, resume_step))
         self._lines = AppendFile(workdir.metrics_file)
@@ -105,34 +100,26 @@ class MetricsLog:
             writer.write(MetricsReport(now, worker, metrics), step)
 
 
-def move_lost_lines(workdir: Workdir, step: int) -> int:
-    """Moves the lines of steps after `step` from `metrics.jsonl` to `metrics.lost.jsonl`; returns their number.
+def move_lost_lines(workdir: Workdir, step: int) -> None:
+    """Moves the lines of steps after `step` from `metrics.jsonl` to `metrics.lost.jsonl`.
 
     Drops lines that are not reports, for example an incomplete last line.
     """
     if not workdir.metrics_file.exists():
-        return 0
+        return
     kept, lost = workdir.metrics_file.with_name(".metrics.kept"), workdir.root / LOST_FILE
     mode = "a" if lost.exists() and lost.stat().st_size < LOST_BYTES else "w"
-    moved = 0
     with (
         workdir.metrics_file.open(encoding="utf-8", errors="replace") as lines,
         kept.open("w", encoding="utf-8") as kept_lines,
         lost.open(mode, encoding="utf-8") as lost_lines,
     ):
         for line in lines:
-            line_step = _step_of(line)
-            if line_step is None:
-                continue
-            if line_step > step:
-                lost_lines.write(line)
-                moved += 1
-            else:
-                kept_lines.write(line)
+            if (line_step := _step_of(line)) is not None:
+                (lost_lines if line_step > step else kept_lines).write(line)
     os.replace(kept, workdir.metrics_file)
     if lost.stat().st_size == 0:
         lost.unlink()
-    return moved
 
 
 def _step_of(line: str) -> int | None:

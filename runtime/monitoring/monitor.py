@@ -319,13 +319,8 @@ def bottleneck(
 ) -> str:
     """Says in words which side waits for which; empty while that is unknown.
 
-    Args:
-      phase: what the run is doing.
-      shares: share of wall time by kind of worker and stage.
-      replay_size: samples in replay.
-      min_size: number of samples in replay at which training begins.
-      server_busy: share of time in which the inference servers' devices had a batch; None without servers.
-      has_self_play: whether there are actors.
+    The arguments are those of the status: `shares` of wall time by kind of worker and stage, and `server_busy`, the
+    share of time in which the inference servers' devices had a batch. Training begins with `min_size` samples.
     """
     if phase == "collecting":
         waits = f"the learner waits for the first {min_size:,} samples ({replay_size / min_size:.0%} there)"

@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_serv
 from podzero.config import Experiment, MetricsConfig, flatten
 from podzero.core.errors import ConfigError
 from podzero.core.importing import how_to_install
+from podzero.core.waiting import doubled
 from podzero.files.workdir import Workdir, read_json, write_atomically
 from podzero.runtime.monitoring.reports import MetricsReport
 
@@ -133,7 +134,7 @@ class BackgroundWriter:
                 if failures:
                     log.info("metrics go to %s again", self._name)
                 return True
-            pause_s = min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S)
+            pause_s = doubled(FIRST_PAUSE_S, failures, LONGEST_PAUSE_S)
             if failures >= MAX_FAILURES or self._closing.wait(pause_s):
                 log.warning("%s gets no more metrics of this run after %d failures in a row", self._name, failures)
                 return False

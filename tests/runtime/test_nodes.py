@@ -95,7 +95,7 @@ def test_the_cpus_of_the_learner_are_taken_off_once(make_nodes, no_wait, joined)
     cluster = FakeCluster(cpu_node("home", 16, GPU=6.0), joined=joined)
     nodes = make_nodes(cluster, cluster={"host_resources": {"CPU": 8, "GPU": 4}})
     nodes.wait(no_wait())
-    assert [(node.cpus, node.resources["GPU"]) for node in nodes.with_accelerators()] == [(8.0, 2.0)]
+    assert [(node.cpus, node.resources["GPU"]) for node in nodes.for_workers(accelerators=True)] == [(8.0, 2.0)]
     assert [node.cpus for node in nodes.for_workers()] == [8.0]
 
 
