@@ -36,7 +36,6 @@ from podzero.files.storage import (
 )
 from podzero.files.workdir import (
     Workdir,
-    keep_as,
     read_json,
     step_folder,
     step_folders,
@@ -259,16 +258,6 @@ def delete_old_snapshots(folder: Path, newest: int, ladder: Mapping[str, Any]) -
     steps = step_folders(folder)
     for step in set(steps) - kept_snapshots(steps, newest, rated_steps(ladder)):
         shutil.rmtree(step_folder(folder, step), ignore_errors=True)
-
-
-def set_aside_later(folder: Path, step: int) -> None:
-    """Renames the snapshots of steps after `step` to `lost-STEP`; nothing deletes them.
-
-    A resumed run writes these steps again; the evaluator would take the old ones for the newest.
-    """
-    for later in step_folders(folder):
-        if later > step:
-            keep_as(step_folder(folder, later), "lost")
 
 
 def kept_snapshots(steps: Collection[int], newest: int, rated: Collection[int]) -> set[int]:

@@ -8,7 +8,7 @@ import shlex
 from podzero.config import Experiment
 from podzero.core.errors import PodzeroError, described
 from podzero.files.storage import StorageError
-from podzero.files.workdir import Workdir, WorkdirError, keep_as
+from podzero.files.workdir import Workdir, WorkdirError, keep_as, step_folder, step_folders
 from podzero.runtime.checkpoints import (
     Checkpoint,
     RunFileDamaged,
@@ -17,7 +17,6 @@ from podzero.runtime.checkpoints import (
     delete_unfinished,
     seen_checkpoints,
     set_aside,
-    set_aside_later,
 )
 from podzero.runtime.supervisor import Supervisor
 from podzero.runtime.workers import RunFailed
@@ -59,7 +58,9 @@ def start_workers(
                 raise checkpoint.fault
             supervisor.start(checkpoint)
         except Exception as error:
-            if not _is_damage(error):
+            from podzero.learner import CheckpointDamaged  # slow, and only needed after an error
+
+            if not isinstance(error, (CheckpointDamaged, RunFileDamaged)):
                 raise
             log.warning("the checkpoint of step %d is damaged", checkpoint.step, exc_info=error)
             damaged.append((checkpoint, error))
@@ -98,7 +99,10 @@ def _set_aside_later(
         while later := [found for found in checkpoints(workdir) if found.step > step]:
             for checkpoint in later:
                 log.warning("the later checkpoint is kept as %s", keep_as(checkpoint.folder, "lost"))
-        set_aside_later(workdir.snapshots, step)
+        # The resumed run writes these steps again, and the evaluator would take the old ones for the newest.
+        for snapshot in step_folders(workdir.snapshots):
+            if snapshot > step:
+                keep_as(step_folder(workdir.snapshots, snapshot), "lost")
     except BaseException:
         supervisor.kill()
         raise
@@ -122,13 +126,6 @@ def _none_usable(workdir: Workdir, damaged: list[tuple[Checkpoint, Exception]]) 
         "The run does not begin again at step 0 by itself, and nothing was renamed. Restore one of these folders from "
         f"a copy and give the same command again, or begin in a new directory: podzero train {anew(workdir)}"
     )
-
-
-def _is_damage(error: Exception) -> bool:
-    """Whether an error means that a checkpoint is damaged."""
-    from podzero.learner import CheckpointDamaged  # slow, and only needed after an error
-
-    return isinstance(error, (CheckpointDamaged, RunFileDamaged))
 
 
 class LastCheckpointFailed(PodzeroError, RuntimeError):

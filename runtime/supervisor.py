@@ -158,7 +158,12 @@ class Supervisor:
         for worker in self._workers:
             if worker.worked:
                 self._failures.record_work(worker.actor.name)
-        ended = [name for group in self._groups.values() for name in self._remove_ended(group)]
+        ended = []
+        for group in self._groups.values():
+            alive = list(group.workers)  # with those that ended, which are recorded one by one
+            for actor, error in group.remove_ended():
+                self._failures.record_end(actor.name, actor.node, error, alive)
+                ended.append(actor.name)
         restarted = self._restart_shards(newest)
         if restarted or ended or time.monotonic() >= self._look_at:
             self.scale()
@@ -293,15 +298,6 @@ class Supervisor:
         memory = (1 + others.count(node.id)) * kind.memory
         free = node.cpus - self._taken(without=name).get(node.id, 0.0)
         return free >= kind.cpus and node.resources.get(MEMORY, 0.0) >= memory
-
-    def _remove_ended(self, group: WorkerGroup) -> list[str]:
-        """Removes the ended workers of a group; returns their names."""
-        ended = group.remove_ended()
-        names = [actor.name for actor, _ in ended]
-        alive = [*group.workers, *names]  # those that ended are recorded one by one below
-        for actor, error in ended:
-            self._failures.record_end(actor.name, actor.node, error, alive)
-        return names
 
     def _restart_shards(self, newest: Callable[[], Checkpoint | None]) -> list[str]:
         """Restarts the lost shards that may start again; returns their names."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from podzero.config import Experiment, GymnasiumConfig
@@ -32,29 +33,17 @@ _OF_EVALUATOR = ("mean_return", "std_return", "keeps_value")
 """Fields of the status with the name of the newest metric of the learner, and of the evaluator."""
 
 
+@dataclass
 class Stopwatch:
-    """Counts seconds from its first `start` to its first `stop`, in addition to those of earlier starts of the run."""
+    """Counts seconds while it runs, in addition to those of earlier starts of the run."""
 
-    def __init__(self, before: float) -> None:
-        self.before = before
-        self._started = self._stopped = math.inf
-
-    def start(self, now: float) -> None:
-        """Begins to count, unless it has begun."""
-        self._started = min(self._started, now)
-
-    @property
-    def started(self) -> bool:
-        """Whether it has begun to count."""
-        return math.isfinite(self._started)
-
-    def stop(self, now: float) -> None:
-        """Ends counting for good."""
-        self._stopped = min(self._stopped, now)
+    before: float
+    started_at: float = math.inf
+    stopped_at: float = math.inf
 
     def seconds(self, now: float) -> float:
         """The seconds until `now`."""
-        return self.before + max(0.0, min(now, self._stopped) - self._started)
+        return self.before + max(0.0, min(now, self.stopped_at) - self.started_at)
 
 
 class Monitor:
@@ -74,8 +63,7 @@ class Monitor:
         restored = counters or {}
         self._training = Stopwatch(float(restored.get("elapsed_s", 0.0)))
         # Checkpoints of earlier versions have no `nodes_s`: training counted from the start of the workers.
-        self._nodes = Stopwatch(float(restored.get("nodes_s", self._training.before)))
-        self._nodes.start(now)
+        self._nodes = Stopwatch(float(restored.get("nodes_s", self._training.before)), started_at=now)
         self._games_before = float(restored.get("games", 0.0))
         self._totals: dict[str, float] = defaultdict(float)
         self._totals |= {name: float(restored.get(name, 0.0)) for name in RESUMED_COUNTERS}
@@ -90,6 +78,11 @@ class Monitor:
     def step(self) -> int:
         """The learner step."""
         return self._step
+
+    @property
+    def _has_trained(self) -> bool:
+        """Whether there was a learner step since the start."""
+        return math.isfinite(self._training.started_at)
 
     def add(self, worker: str, metrics: Mapping[str, float], now: float) -> None:
         """Adds a report: `count/...` is summed, all other values replace the worker's earlier ones."""
@@ -109,8 +102,8 @@ class Monitor:
         self._gauges[worker] = merge_metrics(self._gauges[worker], gauges)
         step = metrics.get("learner/step")
         if step is not None:
-            if step > self._step:
-                self._training.start(now)
+            if step > self._step and not self._has_trained:
+                self._training.started_at = now
             self._step = int(step)
             self._rates["steps"].add(now, step)
 
@@ -121,9 +114,9 @@ class Monitor:
     def enter(self, phase: Phase, now: float, limit_s: float = math.inf) -> None:
         """Sets a phase, at most `limit_s` long, that the metrics cannot tell. It ends training for good."""
         self._forced, self._phase_ends = phase, now + limit_s
-        self._training.stop(now)
+        self._training.stopped_at = min(self._training.stopped_at, now)
         if phase in ("starting", "ended"):  # the workers are gone, and new ones may have to wait for nodes
-            self._nodes.stop(now)
+            self._nodes.stopped_at = min(self._nodes.stopped_at, now)
 
     def counters(self, now: float) -> dict[str, float]:
         """The counters to store in a checkpoint."""
@@ -216,7 +209,7 @@ class Monitor:
     def _phase(self, replay_size: float) -> Phase:
         if self._forced is not None:
             return self._forced
-        if self._training.started:
+        if self._has_trained:
             return "training"
         return "collecting" if self._rates["moves"].moved or replay_size > 0 else "starting"
 
@@ -228,7 +221,7 @@ class Monitor:
         counted = ((stop.steps, self._step, "steps"), (stop.games, self._totals["games"], "games"))
         for limit, done, rate in counted:
             per_s = self._rates[rate].per_s(now)
-            if self._training.started and limit is not None and (per_s > 0 or done >= limit):
+            if self._has_trained and limit is not None and (per_s > 0 or done >= limit):
                 limits.append((limit - done) / per_s if done < limit else 0.0)
         return max(min(limits), 0.0) if limits else None
 
