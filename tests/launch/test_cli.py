@@ -24,7 +24,7 @@ from podzero.runtime.start import last_checkpoint_failed
 from podzero.runtime.train import End
 from podzero.tools.commands import printing
 from podzero.tools.commands.printing import progress
-from podzero.tools.play.timed_search import STEP
+from podzero.tools.play.searching import STEP
 
 PODZERO = os.path.join(os.path.dirname(sys.executable), "podzero")
 
@@ -254,7 +254,7 @@ def test_help_shows_defaults_exit_codes_and_completion(command):
 
 
 def test_help_of_engine_says_how_many_simulations_there_are_at_most(command):
-    """Four times those of training are `podzero.tools.play.timed_search.STEP` of them."""
+    """Four times those of training are `podzero.tools.play.searching.STEP` of them."""
     shown = " ".join(re.sub(r"[│╭╮╰╯─]", " ", command("engine", "-h")[1]).split())
     assert f"[default: ({STEP} times the number in training; N for mcts:N)]" in shown
 

@@ -73,8 +73,8 @@ def play(
     from podzero.tools.play.command import PageOptions, Video
     from podzero.tools.play.command import play as run
 
-    page, video = PageOptions(others or [], kept, host, port), Video(to, games, seed)
-    written = run(who, game, simulations, second, web, page, video)
+    page, video = PageOptions(kept, host, port), Video(to, games, seed)
+    written = run(who, others or (), game, simulations, second, web, page, video)
     if written is not None:
         # Numbers of each step are for programs.
         print_result(written if as_json else {k: v for k, v in written.items() if k not in STEPWISE}, as_json)

@@ -1,35 +1,39 @@
-"""The command `play`: a person plays against a player, in the terminal or on a page, or watches an agent."""
+"""The command `play`: a person plays against a player, in the terminal or on a page, or watches an agent.
+
+The terminal is here: a coloured board, and moves typed by their names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from rich.console import Console
+from rich.table import Table
 
 from podzero.config import EnvConfig, GymnasiumConfig, SimulatorConfig
 from podzero.core.errors import ConfigError
 from podzero.core.importing import how_to_install, import_extra
 from podzero.core.protocols import Env
 from podzero.envs import make_env, renders, spec_of
+from podzero.envs.notation import NotationError
 from podzero.evaluation.games import KeptGame, kept_games
 from podzero.files.players import EnginePlayer, TrainedPlayer, game_to_play, parse_player
 from podzero.tools.commands.listen_address import free_address
+from podzero.tools.play.drawing import board_text
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.searching import PositionSearch, make_player
-from podzero.tools.play.terminal import TerminalGame
 
 USUAL_SIMULATIONS = 128
 """Default number of simulations per search in games."""
 
 
 class PageOptions(NamedTuple):
-    """The options of the web page."""
+    """The options of the web page, by their names; None where an option was not given."""
 
-    others: Sequence[str] = ()
-    """Players to compare with in each position."""
     kept: Path | None = None
     """A run's working directory or a tournament's folder, whose games can be stepped through; None for the games of
     the players' own runs."""
@@ -38,39 +42,37 @@ class PageOptions(NamedTuple):
     port: int | None = None
     """The port to listen on; None for a free one."""
 
-    @property
-    def options(self) -> list[str]:
-        """The arguments and options that were given."""
-        return [*self.others, *_given({"--kept": self.kept, "--host": self.host, "--port": self.port})]
-
 
 class Video(NamedTuple):
-    """The options of a video; None where an option was not given."""
+    """The options of a video, by their names; None where an option was not given."""
 
-    file: Path | None = None
+    to: Path | None = None
     """The file to write."""
     games: int | None = None
     """Number of episodes."""
     seed: int | None = None
     """The first episode's seed; later episodes have the next numbers."""
 
-    @property
-    def options(self) -> list[str]:
-        """The options that were given."""
-        return _given({"--to": self.file, "--games": self.games, "--seed": self.seed})
 
-
-def _given(options: Mapping[str, object]) -> list[str]:
-    return [name for name, value in options.items() if value is not None]
+def _given(options: PageOptions | Video) -> list[str]:
+    return [f"--{name}" for name, value in options._asdict().items() if value is not None]
 
 
 def play(
-    who: str, game: str | None, simulations: int | None, second: bool, web: bool, page: PageOptions, video: Video
+    who: str,
+    others: Sequence[str],
+    game: str | None,
+    simulations: int | None,
+    second: bool,
+    web: bool,
+    page: PageOptions,
+    video: Video,
 ) -> dict[str, Any] | None:
     """Plays games until the person quits; in single-player environments, writes a video of the agent's episodes.
 
     Args:
       who: the person's opponent or the agent to watch, see `podzero.files.players`.
+      others: players to compare with in each position on the page.
       game: see `podzero.files.players.game_to_play`.
       simulations: simulations per search; None for `USUAL_SIMULATIONS` in games and the number used in training
         elsewhere.
@@ -88,32 +90,32 @@ def play(
       AddressNotUsable: the page cannot be served at the requested address.
       EnvironmentFailed, SimulatorError: the environment failed.
     """
-    where = game_to_play(game, who, *page.others)
+    where = game_to_play(game, who, *others)
     if is_watched(where, video):
         assert isinstance(where, GymnasiumConfig | SimulatorConfig)
-        of_games = ["--second"] * second + ["--web"] * web + page.options
+        of_games = ["--second"] * second + ["--web"] * web + [*others, *_given(page)]
         _refuse(where.title, "shows a single agent, in a video", of_games)
         import_extra("PIL", "a video of an environment")
         from podzero.tools.play.video import record
 
-        return record(who, where, simulations, video.file, video.games or 1, video.seed or 0)
+        return record(who, where, simulations, video.to, video.games or 1, video.seed or 0)
     if not web:
-        _refuse("the terminal", "has no page", page.options, "or add --web")
+        _refuse("the terminal", "has no page", [*others, *_given(page)], "or add --web")
     env = make_env(where)
     if env.spec.players > 2:
         raise ConfigError(
             f"{env.spec.name} has {env.spec.players} players, and `podzero play` shows games for one or two; "
             "see `podzero evaluate` and `podzero tournament`"
         )
-    _refuse(env.spec.name, "is played against a person, not recorded", video.options)
-    players = {name: _search(name, env, where) for name in (who, *page.others)}
+    _refuse(env.spec.name, "is played against a person, not recorded", _given(video))
+    players = {name: _search(name, env, where) for name in (who, *others)}
     simulations = simulations or USUAL_SIMULATIONS
     for search in players.values():
         # This loads the players, so that errors come before anything is shown.
         search.name(simulations)
     if web:
         try:
-            from podzero.tools.play.server import serve
+            from podzero.tools.play.page import serve
         except ModuleNotFoundError as missing:
             raise ConfigError(f"the page needs {missing.name}: {how_to_install('web')}") from None
         address = free_address(page.host, page.port)
@@ -127,7 +129,7 @@ def is_watched(where: EnvConfig, video: Video) -> bool:
     """Whether `where` is a single-player environment, in which people watch an agent instead of playing."""
     if isinstance(where, SimulatorConfig):
         # A simulator that cannot render is played in the terminal, unless a video is requested.
-        return (bool(video.options) or renders(where)) and spec_of(where).players == 1
+        return (bool(_given(video)) or renders(where)) and spec_of(where).players == 1
     return isinstance(where, GymnasiumConfig)
 
 
@@ -165,3 +167,119 @@ def _search(name: str, env: Env, where: EnvConfig) -> PositionSearch:
         )
     discount = where.discount
     return PositionSearch(lambda simulations: make_player(name, env, simulations, discount, keep_nodes=True))
+
+
+HELP = "a move by its name, or: hint, undo, moves, new, quit"
+_SHOWN = 5
+"""Moves that a hint shows."""
+
+
+class TerminalGame:
+    """Games between a person and a player, or of a person alone, one after another, in the terminal.
+
+    Args:
+      game: the game.
+      player: the person's opponent; in a game for one player it gives hints.
+      simulations: simulations per search.
+      side: 0 if the person plays first, 1 otherwise.
+      console: the console to print to.
+      read: prompts for a line; raises `EOFError` at the end of the input.
+    """
+
+    def __init__(
+        self,
+        game: PlayableGame,
+        player: PositionSearch,
+        simulations: int,
+        side: int,
+        console: Console,
+        read: Callable[[str], str] = input,
+    ) -> None:
+        self._game, self._player, self._simulations, self._side = game, player, simulations, side
+        self._console, self._read = console, read
+
+    def run(self) -> None:
+        """Plays until the person quits."""
+        player = self._player.name(self._simulations)
+        alone = self._game.env.spec.players == 1
+        side = f"{'XO'[self._side]}, {self._game.sides[self._side]}"
+        roles = f"You play alone; {player} gives hints" if alone else f"You play {side}, against {player}"
+        self._console.print(f"{roles}. Type {HELP}.")
+        self._show()
+        for command in self._commands():
+            match command.split():
+                case []:
+                    continue
+                case ["hint"]:
+                    self._hint()
+                case ["undo"]:
+                    self._undo()
+                case ["moves"]:
+                    self._console.print(" ".join(self._game.names) or "no move yet", highlight=False)
+                case ["new"]:
+                    self._game.restart()
+                    self._show()
+                case ["help" | "?"]:
+                    self._console.print(HELP)
+                case _:
+                    self._move(command)
+
+    def _commands(self) -> Iterator[str]:
+        """The lines that the person types, until `quit` or the end of the input."""
+        while True:
+            # A loop, since some games give a player several moves in a row.
+            while not self._game.over and self._game.turn != self._side:
+                self._reply()
+            try:
+                line = self._read("over> " if self._game.over else "move> ").strip()
+            except EOFError:
+                return
+            if line in ("quit", "exit"):
+                return
+            yield line
+
+    def _move(self, name: str) -> None:
+        try:
+            self._game.play(name)
+        except NotationError as error:
+            legal = " ".join(self._game.name(action) for action in self._game.legal)
+            self._console.print(f"{error}. Legal: {legal or 'none'}", highlight=False)
+            return
+        self._show()
+
+    def _undo(self) -> None:
+        """Takes back the person's last move and the replies to it."""
+        self._game.take_back()
+        while self._game.ply and self._game.turn != self._side:
+            self._game.take_back()
+        self._show()
+
+    def _reply(self) -> None:
+        """Plays the player's move."""
+        found = self._player(self._game.state, self._simulations)
+        name = self._game.name(found.action)
+        value = "" if found.value is None else f" (value {found.value:+.2f} for itself)"
+        self._game.play(found.action)
+        self._console.print(f"{self._player.name(self._simulations)} plays {name}{value}", highlight=False)
+        self._show()
+
+    def _hint(self) -> None:
+        """Shows the best moves of the player's search."""
+        if self._game.over:
+            self._console.print(self._game.result)
+            return
+        found = self._player(self._game.state, self._simulations)
+        if found.policy is None or found.visits is None:
+            self._console.print(f"the player would play {self._game.name(found.action)}", highlight=False)
+            return
+        table = Table("move", "policy", "visits", box=None)
+        for action in np.argsort(-found.policy)[:_SHOWN]:
+            if int(action) in self._game.legal:
+                name = self._game.name(int(action))
+                table.add_row(name, f"{found.policy[action]:.1%}", str(int(found.visits[action])))
+        self._console.print(table)
+
+    def _show(self) -> None:
+        self._console.print(board_text(self._game))
+        if self._game.over:
+            self._console.print(f"[bold]{self._game.result}[/]. `new` starts another game, `undo` takes moves back.")

@@ -16,8 +16,15 @@ from podzero.evaluation.engines import UCI_VARIANTS
 from podzero.files.players import BuiltinPlayer, EnginePlayer, TrainedPlayer, game_to_play, knows_komi, parse_player
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.gtp import GtpServer
-from podzero.tools.play.searching import make_player, usual_simulations, with_simulations
-from podzero.tools.play.timed_search import STEP, EngineParts, Root, TimedSearch
+from podzero.tools.play.searching import (
+    STEP,
+    EngineParts,
+    Root,
+    TimedSearch,
+    make_player,
+    usual_simulations,
+    with_simulations,
+)
 from podzero.tools.play.uci import UciServer
 
 _NO_DICE = "is a game of chance, and neither protocol has dice"

@@ -24,7 +24,7 @@ from podzero.envs.notation import NotationError, fen_of, names_in_text
 from podzero.evaluation.engines import GTP_COLOURS, GtpAnswer
 from podzero.tools.play.drawing import board_text, handicap_squares
 from podzero.tools.play.game import PlayableGame
-from podzero.tools.play.timed_search import EngineParts, GtpClock, Line, Root, SearchedLines, TimedSearch
+from podzero.tools.play.searching import EngineParts, GtpClock, Line, Root, SearchedLines, TimedSearch
 
 log = logging.getLogger(__name__)
 

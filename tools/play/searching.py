@@ -1,19 +1,29 @@
-"""Searches of single positions, and the parts of their results that people look at."""
+"""Searches of single positions, for people and for engines, within limits of simulations and time; clocks of engines.
+
+A search within limits is made in steps, each with a better result: of a tree that grows, or of growing sizes.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from podzero.core.protocols import Env
-from podzero.core.types import EnvState, SearchedNodes, SearchResult
+from podzero.core.types import Array, EnvState, SearchedNodes, SearchResult
+from podzero.evaluation.growing import PlayerTree
 from podzero.evaluation.players import MovesPlayer, Player, SearchPlayer
 from podzero.evaluation.resolve import resolve
 from podzero.files.players import BuiltinPlayer, EnginePlayer, TrainedPlayer
+from podzero.search import LimitedState
+from podzero.tools.play.game import PlayableGame, ShownPosition
 
 SIMULATIONS = (1, 8, 32, 128, 512, 2048)
 """The numbers of simulations that the page offers; few, because each one is compiled."""
@@ -52,10 +62,29 @@ class Searched(NamedTuple):
     """`[A]` int32, the visit counts at the root."""
     nodes: SearchedNodes | None = None
     """The tree, `[N]` in each field; None unless the player keeps nodes."""
+    qvalues: np.ndarray[Any, Any] | None = None
+    """`[A]` float32, the values of visited actions for the player to move; undefined elsewhere."""
+
+    @classmethod
+    def of(cls, result: SearchResult) -> Searched:
+        """The result of one search, with a batch axis of 1, on the host."""
+        action, policy, value, visits, nodes, qvalues = jax.tree.map(
+            lambda leaf: np.asarray(leaf)[0],
+            (result.action, result.policy, result.value, result.visits, result.nodes, result.qvalues),
+        )
+        return cls(int(action), policy, float(value), visits, nodes, qvalues)
 
     def probabilities(self, actions: Iterable[int]) -> dict[int, float]:
         """The probability of each of `actions`; empty without a policy."""
         return {} if self.policy is None else {action: float(self.policy[action]) for action in actions}
+
+
+def search_one(player: Player, key: Array, state: EnvState) -> Searched:
+    """Searches a state, or a `LimitedState`, in which the game is not over."""
+    batch = batch_of_one(state)
+    if isinstance(player, SearchPlayer):
+        return Searched.of(player.search(key, batch))
+    return Searched(int(np.asarray(player.choose(key, batch.state if isinstance(batch, LimitedState) else batch))[0]))
 
 
 class PositionSearch:
@@ -82,13 +111,7 @@ class PositionSearch:
             # Another key for each call: repeated searches of a position explore differently.
             self._count += 1
             key = jax.random.key(self._count)
-        batch = batch_of_one(state)
-        if not isinstance(player, SearchPlayer):
-            return Searched(int(np.asarray(player.choose(key, batch))[0]))
-        result: SearchResult = jax.device_get(player.search(key, batch))
-        nodes = None if result.nodes is None else SearchedNodes(*(np.asarray(field)[0] for field in result.nodes))
-        policy, visits = np.asarray(result.policy)[0], np.asarray(result.visits)[0]
-        return Searched(int(result.action[0]), policy, float(result.value[0]), visits, nodes)
+        return search_one(player, key, state)
 
     def _player(self, simulations: int) -> Player:
         with self._lock:
@@ -112,3 +135,318 @@ def most_visited(nodes: SearchedNodes, action: int) -> tuple[int, ...]:
         line.append(int(actions[node]))
         below = parent == node
     return tuple(line) or (action,)
+
+
+class Root(NamedTuple):
+    """A non-terminal position to search."""
+
+    limited: LimitedState
+    lines: np.ndarray[Any, Any]
+    """`[A]` bool, the legal actions that are not forbidden: those to return lines for."""
+
+    @classmethod
+    def of(cls, position: ShownPosition, forbidden: np.ndarray[Any, Any] | None = None) -> Root:
+        """The root for a position; `forbidden` actions, `[A]` bool, are not searched."""
+        legal = np.asarray(position.view.legal)
+        left_out = np.zeros_like(legal) if forbidden is None else forbidden
+        return cls(LimitedState(position.state, left_out), legal & ~left_out)
+
+
+class Line(NamedTuple):
+    """A move that a search considered, with its principal variation."""
+
+    action: int
+    value: float
+    """The value for the player to move, in [-1, 1]."""
+    probability: float
+    """The improved policy's probability of the action."""
+    visits: int
+    moves: tuple[int, ...]
+    """The principal variation, from the action on; may extend beyond the end of the game."""
+
+
+@dataclass
+class SearchedLines:
+    """The result of a search so far."""
+
+    found: Searched
+    legal: np.ndarray[Any, Any]
+    """`[A]` bool, the actions that have lines."""
+    simulations: int
+    """The number of simulations in the tree."""
+    reused: int
+    """How many of them earlier searches have made."""
+    seconds: float
+    """The time of the others."""
+
+    @cached_property
+    def lines(self) -> list[Line]:
+        """The selected move, then the others by visits, descending."""
+        found, nodes = self.found, self.found.nodes
+        if found.policy is None or found.visits is None or found.value is None or found.qvalues is None:
+            return [Line(found.action, 0.0, 1.0, 1, (found.action,))]
+        policy, visits = found.policy, found.visits
+        # The last key is the first criterion.
+        order = np.lexsort((-policy, -visits, np.arange(len(policy)) != found.action))
+        lines = []
+        for one in order[self.legal[order]].tolist():
+            # Unvisited actions have no Q-value and take the root's value.
+            mean = found.qvalues[one] if visits[one] else found.value
+            moves = (one,) if nodes is None or not visits[one] else most_visited(nodes, one)
+            lines.append(Line(one, float(np.clip(mean, -1, 1)), float(policy[one]), int(visits[one]), moves))
+        return lines
+
+
+Step = Callable[[], SearchedLines]
+"""Searches on, and returns the result so far."""
+MARGIN = 1.2
+"""A step is assumed to take this multiple of the time measured before."""
+_STEP_S = 0.1
+"""About how many seconds a step of a tree takes."""
+_TIMED = 4
+"""Simulations by which the first speed is measured."""
+_MEMORY = 0.8
+"""Weight of earlier steps in the speed, relative to that of the newest one."""
+
+
+class TreeSteps:
+    """Steps of a tree that grows, and is kept between searches where the next position is in it.
+
+    Steps are run one at a time; one may still run when the next search begins.
+
+    Args:
+      tree: the tree.
+      room: the simulations that it has room for.
+    """
+
+    def __init__(self, tree: PlayerTree, room: int) -> None:
+        self._tree, self._room = tree, room
+        self._key = jax.random.key(0)
+        # Of the last steps, their weights decreasing.
+        self._simulations, self._seconds = 1.0, _STEP_S
+        # Of the current search.
+        self._reused, self._spent = 0, 0.0
+
+    def prepare(self, root: Root) -> None:
+        """Compiles and times the search of `root`."""
+        self._turn_to(root)
+        self._grow(root, 1)
+        self._turn_to(root)
+        if count := min(_TIMED, self._room - 1):
+            self._simulations = self._seconds = 0.0
+            self._grow(root, count)
+
+    def search(self, root: Root, simulations: int, left: Callable[[], float] | None) -> Iterator[Step]:
+        """The steps of one search, at least one; the next may be taken when the one before has run.
+
+        Args:
+          root: the position.
+          simulations: the most simulations, those of earlier searches included.
+          left: the seconds left, in which all steps but the first must fit; None without a limit.
+        """
+        most = max(min(simulations, self._room), 1)
+        yield partial(self._first, root, most, left)
+        while self._tree.simulations < most and (count := self._fitting(left)):
+            yield partial(self._grow, root, min(count, most - self._tree.simulations))
+
+    def _first(self, root: Root, most: int, left: Callable[[], float] | None) -> SearchedLines:
+        self._turn_to(root)
+        return self._grow(root, max(min(max(self._fitting(left), 1), most - self._reused), 0))
+
+    def _fitting(self, left: Callable[[], float] | None) -> int:
+        """How many simulations fit into a step."""
+        seconds = _STEP_S if left is None else min(_STEP_S, left() / MARGIN)
+        return max(int(seconds * self._simulations / self._seconds), 0)
+
+    def _turn_to(self, root: Root) -> None:
+        start = time.perf_counter()
+        self._key, key = jax.random.split(self._key)
+        self._tree.turn_to(key, batch_of_one(root.limited))
+        self._reused, self._spent = self._tree.simulations, time.perf_counter() - start
+
+    def _grow(self, root: Root, simulations: int) -> SearchedLines:
+        start = time.perf_counter()
+        self._key, key = jax.random.split(self._key)
+        found = Searched.of(self._tree.grow(key, simulations))
+        seconds = time.perf_counter() - start
+        if simulations:
+            self._simulations = _MEMORY * self._simulations + simulations
+            self._seconds = _MEMORY * self._seconds + seconds
+        self._spent += seconds
+        return SearchedLines(found, root.lines, self._tree.simulations, self._reused, self._spent)
+
+
+STEP = 4
+"""Ratio between successive sizes (numbers of simulations)."""
+COUNT = 4
+"""Number of sizes, without the usual one."""
+
+
+class SizedSteps:
+    """Searches from scratch with a few sizes (numbers of simulations), each compiled, where no tree can grow.
+
+    The methods are as those of `TreeSteps`.
+    """
+
+    def __init__(self, make: Callable[[int], Player], usual: int, most: int) -> None:
+        self._sizes = sorted({max(most // STEP**step, 1) for step in range(COUNT)} | {min(usual, most)})
+        self._players = {size: make(size) for size in self._sizes}
+        self._seconds: dict[int, float] = {}
+        self._key = jax.random.key(0)
+
+    def prepare(self, root: Root) -> None:
+        """Compiles and times the searches of `root`."""
+        for size in self._sizes:
+            # The first search compiles, the second is timed.
+            self._run(root, size)
+            self._seconds[size] = self._run(root, size).seconds
+
+    def search(self, root: Root, simulations: int, left: Callable[[], float] | None) -> Iterator[Step]:
+        """The steps of one search; without a limit of time, the largest size is searched alone."""
+        sizes = [size for size in self._sizes if size <= simulations] or self._sizes[:1]
+        for size in sizes if left else sizes[-1:]:
+            if left and size != sizes[0] and MARGIN * self._seconds[size] > left():
+                return
+            yield partial(self._timed, root, size)
+
+    def _timed(self, root: Root, size: int) -> SearchedLines:
+        searched = self._run(root, size)
+        self._seconds[size] = (self._seconds[size] + searched.seconds) / 2
+        return searched
+
+    def _run(self, root: Root, size: int) -> SearchedLines:
+        start = time.perf_counter()
+        self._key, key = jax.random.split(self._key)
+        found = search_one(self._players[size], key, root.limited)
+        return SearchedLines(found, root.lines, size, 0, time.perf_counter() - start)
+
+
+_POLL_S = 0.01
+"""Interval in seconds at which a search checks whether it is given up."""
+
+
+class TimedSearch:
+    """A player that searches in steps; `prepare` must be called first.
+
+    Args:
+      make: makes the player for a number of simulations per move.
+      usual: the simulations without a time limit.
+      most: the most simulations.
+    """
+
+    def __init__(self, make: Callable[[int], Player], usual: int, most: int) -> None:
+        self._make = make
+        self.usual, self.most = self._started = min(usual, most), most
+        self._steps: TreeSteps | SizedSteps | None = None
+        self.can_forbid = False
+        """Whether the search leaves out forbidden actions; players that do not search ignore them."""
+        # One thread: a step that was given up delays the next search instead of competing with it.
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="search")
+
+    def limit(self, most: int) -> None:
+        """Makes `most` the usual and the most simulations, or 0 those of the start; `prepare` must be called again."""
+        limits = (most, most) if most else self._started
+        if limits != (self.usual, self.most):
+            self.usual, self.most = limits
+            self._steps = None
+
+    def prepare(self, root: Root) -> None:
+        """Compiles and times the search of `root`, unless that has been done."""
+        if self._steps is None:
+            player = self._make(self.most)
+            self.can_forbid = isinstance(player, SearchPlayer)
+            tree = player.tree if isinstance(player, SearchPlayer) else None
+            steps = SizedSteps(self._make, self.usual, self.most) if tree is None else TreeSteps(tree, self.most)
+            self._worker.submit(steps.prepare, root).result()
+            self._steps = steps
+
+    def results(
+        self,
+        root: Root,
+        simulations: int,
+        seconds: float | None = None,
+        given_up: Callable[[], bool] = lambda: False,
+    ) -> Iterator[SearchedLines]:
+        """Searches a position; each result is better than the one before.
+
+        Args:
+          root: the position.
+          simulations: the most simulations; at most `most` are made.
+          seconds: a limit of seconds, infinity for results without one; None if only the last result is used.
+          given_up: ends the search when true, but not before the first result.
+        """
+        assert self._steps is not None
+        # Taken here, so that the time counts which a step that was given up still takes.
+        end = None if seconds is None else time.monotonic() + seconds
+        left = None if end is None else lambda: end - time.monotonic()
+        for number, step in enumerate(self._steps.search(root, simulations, left)):
+            running = self._worker.submit(step)
+            while not wait([running], timeout=_POLL_S).done:
+                if number and given_up():
+                    # This stops it only before it has started; a running program continues in the background.
+                    running.cancel()
+                    return
+            yield running.result()
+            if given_up():
+                return
+
+
+OVERHEAD_S = 0.05
+"""Seconds per move reserved for communication."""
+MOVES_LEFT = 30
+"""Moves that the remaining time has to last for, by default."""
+_GREATEST_SHARE = 0.5
+"""Largest share of the remaining time for one move."""
+
+
+def share_of_clock(remaining_s: float, increment_s: float = 0.0, moves: int = MOVES_LEFT) -> float:
+    """Seconds for the next move, on a clock that has to last for `moves` moves."""
+    usable = max(remaining_s - OVERHEAD_S, 0.0)
+    # A quarter of the increment and half of the clock (unless this is its last move) stay for searches that take
+    # longer than expected.
+    return min(usable / max(moves, 1) + 0.75 * increment_s, max(_GREATEST_SHARE, 1 / max(moves, 1)) * usable)
+
+
+class GtpClock:
+    """One colour's clock, set by GTP's `time_settings` and `time_left`."""
+
+    def __init__(self) -> None:
+        self._limited = False
+        self._main = self._period = self._left = 0.0
+        self._stones = self._stones_left = 0
+
+    def settings(self, main_s: float, period_s: float, stones: int) -> None:
+        """Sets the main time in seconds, then `stones` moves per period; a period of 0 stones means no limit."""
+        self._limited = not (period_s > 0 and stones == 0)
+        self._main, self._period, self._stones = main_s, period_s, stones
+        self.left(main_s, 0) if main_s > 0 or stones == 0 else self.left(period_s, stones)
+
+    def left(self, seconds: float, stones: int) -> None:
+        """Sets the seconds left: of the main time if `stones` is 0, else for the next `stones` moves of a period."""
+        self._left, self._stones_left = seconds, stones
+
+    def seconds(self) -> float | None:
+        """Seconds for the next move; None without a limit."""
+        if not self._limited:
+            return None
+        if self._stones_left:
+            return share_of_clock(self._left, moves=self._stones_left)
+        # A move may use its share of a period, less a reserve, even when little main time is left.
+        after = self._period / self._stones if self._stones else 0.0
+        return max(share_of_clock(self._left), 0.9 * after - OVERHEAD_S)
+
+    def spend(self, seconds: float) -> None:
+        """Subtracts the time of a move; the controller's next `time_left` corrects it."""
+        if self._stones_left > 1:
+            self.left(max(self._left - seconds, 0.0), self._stones_left - 1)
+        elif self._stones_left == 1 or (seconds >= self._left and self._stones):
+            self.left(self._period, self._stones)
+        else:
+            self.left(max(self._left - seconds, 0.0), 0)
+
+
+class EngineParts(NamedTuple):
+    """The game and the player of an engine."""
+
+    game: PlayableGame
+    search: TimedSearch

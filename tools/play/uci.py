@@ -19,7 +19,7 @@ from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.notation import NotationError, fen_of, pieces_of, state_of, white_to_move
 from podzero.evaluation.engines import UCI_VARIANTS, UciOption, UciPosition
 from podzero.tools.play.game import PlayableGame
-from podzero.tools.play.timed_search import (
+from podzero.tools.play.searching import (
     MOVES_LEFT,
     OVERHEAD_S,
     EngineParts,

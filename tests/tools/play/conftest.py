@@ -15,7 +15,7 @@ from podzero.files.workdir import Workdir
 from podzero.networks import make_model_network
 from podzero.networks.snapshots import save_snapshot
 from podzero.tools.play.game import PlayableGame
-from podzero.tools.play.timed_search import EngineParts, Root, TimedSearch
+from podzero.tools.play.searching import EngineParts, Root, TimedSearch
 
 GAMES = {}
 

@@ -13,7 +13,7 @@ from untrained_agents import write_untrained
 from podzero.core.errors import ConfigError
 from podzero.evaluation.engines import GtpClient
 from podzero.tools.play.engine import make_parts, serve
-from podzero.tools.play.timed_search import Root
+from podzero.tools.play.searching import Root
 
 PODZERO = os.path.join(os.path.dirname(sys.executable), "podzero")
 LONGEST_S = 240.0

@@ -15,7 +15,7 @@ TOKEN = "secret-token"
 @pytest.fixture(scope="module")
 def server():
     """The module of the server; NiceGUI takes a second to import."""
-    from podzero.tools.play import server
+    from podzero.tools.play import page as server
 
     return server
 

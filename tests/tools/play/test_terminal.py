@@ -8,9 +8,9 @@ from rich.console import Console
 from podzero.config import ChanceGameConfig
 from podzero.envs import make_env
 from podzero.evaluation.players import mcts_player
+from podzero.tools.play.command import TerminalGame
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.searching import PositionSearch
-from podzero.tools.play.terminal import TerminalGame
 
 ENV = make_env("tic_tac_toe")
 SEARCH = PositionSearch(lambda simulations: mcts_player(ENV, simulations))

@@ -1,6 +1,6 @@
 import pytest
 
-from podzero.tools.play.timed_search import OVERHEAD_S, GtpClock, share_of_clock
+from podzero.tools.play.searching import OVERHEAD_S, GtpClock, share_of_clock
 from podzero.tools.play.uci import GoLimits, parse_go
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from podzero.envs.notation import white_to_move
-from podzero.tools.play.timed_search import Line
+from podzero.tools.play.searching import Line
 from podzero.tools.play.uci import UciServer, centipawns
 
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
