@@ -8,7 +8,7 @@ from pathlib import Path
 from podzero.core.errors import ConfigError, nearest
 from podzero.files.players import run_workdir
 from podzero.files.workdir import WorkdirError
-from podzero.tools.report.history import History, MetricsTail, Values
+from podzero.tools.report.record import History, MetricsTail, Values
 
 _OF_EACH_KIND = ("time/", "count/")
 """Prefixes of metrics that several kinds of workers have."""

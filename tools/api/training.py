@@ -18,7 +18,7 @@ from podzero.launch.train import find_start
 from podzero.runtime.monitoring.log_file import read_log
 from podzero.runtime.monitoring.status import RunStatus, read_status
 from podzero.runtime.stopping import STOP_LIMIT_S, DriverProcess, stop_run
-from podzero.tools.report.history import parse_line
+from podzero.tools.report.record import parse_line
 
 if TYPE_CHECKING:
     from podzero.tools.api.agent import Agent

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from podzero.config import KOMI
-from podzero.core.errors import described
 from podzero.core.reading import End, read_ahead
 from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.boards.go import Go, check_komi, unended, with_komi
@@ -24,9 +23,7 @@ from podzero.envs.notation import NotationError, fen_of, names_in_text
 from podzero.evaluation.engines import GTP_COLOURS, GtpAnswer
 from podzero.tools.play.drawing import board_text, handicap_squares
 from podzero.tools.play.game import PlayableGame
-from podzero.tools.play.searching import EngineParts, GtpClock, Line, Root, SearchedLines, TimedSearch
-
-log = logging.getLogger(__name__)
+from podzero.tools.play.searching import EngineParts, GtpClock, Line, Root, SearchedLines, TimedSearch, failure_of
 
 _GREATEST = 1e6
 """Largest absolute value of a numeric argument: an `int` of infinity would fail, and more is a controller's mistake."""
@@ -97,15 +94,9 @@ _WAITING = 1000
 _KGS = ("none", "absolute", "byoyomi", "canadian")
 
 
-class RootLimit(NamedTuple):
-    """`allow` or `avoid` in an analysis: moves that alone are searched, or that are not."""
-
-    key: str
-    first: bool
-    """Whether they are moves of the first player, black."""
-    names: list[str]
-    depth: int
-    """The number of plies for which it holds."""
+RootLimit = tuple[str, bool, list[str], int]
+"""`allow` or `avoid` in an analysis; whether the moves are the first player's, black's; their names; and the number of
+plies for which they alone are searched, or are not."""
 
 
 class AnalysisArguments(NamedTuple):
@@ -137,7 +128,7 @@ class AnalysisArguments(NamedTuple):
                     found[key], words = whole_at(words, 0, "a number of moves", least=int(key == "maxmoves")), words[1:]
                 case "allow" | "avoid" as key:
                     names = names_in_text(word_at(words, 1, "moves"))
-                    limits.append(RootLimit(key, colour_of(words), names, whole_at(words, 2, "a depth")))
+                    limits.append((key, colour_of(words), names, whole_at(words, 2, "a depth")))
                     words = words[3:]
                 case _:
                     supported = "interval, minmoves, maxmoves, allow, avoid"
@@ -175,8 +166,9 @@ class GtpServer:
         self._undoable: list[int] = []
         """Plies before each command that `undo` takes back, so that it takes back a pass that gave the turn as well."""
         self._resign_at = resign_at
-        self._lost_turns = {True: 0, False: 0}
-        self._clocks = {True: GtpClock(), False: GtpClock()}
+        self._lost_turns: Counter[bool] = Counter()
+        """By colour, the turns in a row at which its best move had the value of a lost game."""
+        self._set_clocks(0.0, 1.0, 0)
         self._incoming: Queue[str | End] = Queue()
         self._commands: dict[str, Callable[[list[str]], str | None]] = {
             "protocol_version": lambda _: "2",
@@ -237,30 +229,23 @@ class GtpServer:
         except (GtpError, NotationError) as error:
             self._write(str(GtpAnswer(command.number, str(error), failed=True)))
         except Exception as error:
-            # The controller's game goes on, whatever a command does wrong; without a player it cannot.
-            if self._parts.done() and self._parts.exception() is error:
-                raise
-            log.exception("the command %s failed", command.name)
-            text = " ".join(f"{command.name} failed: {described(error)}".split())
-            self._write(str(GtpAnswer(command.number, text[:500], failed=True)))
+            text = failure_of(command.name, error, self._parts)
+            self._write(str(GtpAnswer(command.number, text, failed=True)))
 
     def _showboard(self, _: list[str]) -> str:
-        game, name = self._game, self._game.env.spec.name
+        game, size = self._game, CHESS_SIZES.get(self._game.env.spec.name)
         # Chess pieces of `board_text` are not ASCII.
-        if name in CHESS_SIZES:
-            return f"\n{fen_of(game.state, CHESS_SIZES[name])}"
-        return f"\n{board_text(game).plain}"
+        return f"\n{fen_of(game.state, size) if size else board_text(game).plain}"
 
     def _boardsize(self, words: list[str]) -> None:
-        size, spec = whole_at(words, 0, "a size"), self._game.env.spec
-        if size != spec.observation_shape[0]:
+        if whole_at(words, 0, "a size") != self._game.env.spec.observation_shape[0]:
             raise GtpError("unacceptable size")
         self._clear([])
 
     def _clear(self, _: list[str]) -> None:
         self._game.restart()
         self._undoable.clear()
-        self._lost_turns = {True: 0, False: 0}
+        self._lost_turns.clear()
 
     def _handicap(self, words: list[str], fewer: bool = False) -> str:
         """Places a fixed handicap; with `fewer`, as many stones as it has at most if more are asked for."""
@@ -373,8 +358,10 @@ class GtpServer:
                 action = game.action("pass")
             else:
                 best = self._best(first)
-                if keep and self._resigns(first, best.value):
-                    return "resign"
+                if keep and self._resign_at is not None:
+                    self._lost_turns[first] = self._lost_turns[first] + 1 if best.value <= self._resign_at else 0
+                    if self._lost_turns[first] >= RESIGN_TURNS:
+                        return "resign"
                 action = best.action
             name = game.name(action)
             if keep:
@@ -390,17 +377,11 @@ class GtpServer:
         clock.spend(time.monotonic() - started)
         return searched.lines[0]
 
-    def _resigns(self, first: bool, value: float) -> bool:
-        """Counts the turns in a row at which a colour's best move had a value of a lost game."""
-        lost = self._resign_at is not None and value <= self._resign_at
-        self._lost_turns[first] = self._lost_turns[first] + 1 if lost else 0
-        return self._lost_turns[first] >= RESIGN_TURNS
-
     def _undo(self, _: list[str]) -> None:
         if not self._undoable:
             raise GtpError("cannot undo")
         self._game.take_back(self._game.ply - self._undoable.pop())
-        self._lost_turns = {True: 0, False: 0}
+        self._lost_turns.clear()
 
     def _final_score(self, _: list[str]) -> str:
         """The score of Go, such as `B+3.5`, or the winner of other games; `0` for a draw."""
@@ -408,18 +389,16 @@ class GtpServer:
         if isinstance(game.env, Go):
             # By area; all stones count as alive.
             lead = int(game.env.lead(game.state.board)) * (1 if game.first_to_move else -1) - self._komi
+            margin = f"{abs(lead):g}"
         elif game.over:
-            lead = game.points
+            lead, margin = game.points, ""
         else:
             raise GtpError("cannot score: the game is not over")
-        margin = f"{abs(lead):g}" if isinstance(game.env, Go) else ""
         return "0" if lead == 0 else f"{'B' if lead > 0 else 'W'}+{margin}"
 
     def _time_settings(self, words: list[str]) -> None:
         main, period = (number_at(words, i, "three numbers") for i in range(2))
-        stones = whole_at(words, 2, "three numbers")
-        for clock in self._clocks.values():
-            clock.settings(main, period, stones)
+        self._set_clocks(main, period, whole_at(words, 2, "three numbers"))
 
     def _kgs_time_settings(self, words: list[str]) -> None:
         kind = word_at(words, 0, "a kind of time").lower()
@@ -427,9 +406,10 @@ class GtpServer:
             raise GtpError(f"syntax error: expected {', '.join(_KGS)}")
         main = 0.0 if kind == "none" else number_at(words, 1, "seconds")
         period = number_at(words, 2, "seconds") if kind in ("byoyomi", "canadian") else 1.0 if kind == "none" else 0.0
-        stones = whole_at(words, 3, "stones") if kind == "canadian" else int(kind == "byoyomi")
-        for clock in self._clocks.values():
-            clock.settings(main, period, stones)
+        self._set_clocks(main, period, whole_at(words, 3, "stones") if kind == "canadian" else int(kind == "byoyomi"))
+
+    def _set_clocks(self, main_s: float, period_s: float, stones: int) -> None:
+        self._clocks = {first: GtpClock(main_s, period_s, stones) for first in (True, False)}
 
     def _time_left(self, words: list[str]) -> None:
         first = colour_of(words)
@@ -448,8 +428,8 @@ class GtpServer:
                 for searched in self._in_intervals(root, max(wanted.interval, 1.0) / 100):
                     self._write(info(wanted.shown(searched), game, command.name))
             # The answer has begun, so it can only end.
-            except Exception:
-                log.exception("the command %s failed", command.name)
+            except Exception as error:
+                failure_of(command.name, error, self._parts)
             self._write("")
 
     def _in_intervals(self, root: Root, seconds: float) -> Iterator[SearchedLines]:
@@ -473,7 +453,7 @@ class GtpServer:
             return None
         game = self._game
         if not self._search.can_forbid:
-            raise GtpError(f"{limits[0].key}: {self._who} does not search, so its moves cannot be chosen")
+            raise GtpError(f"{limits[0][0]}: {self._who} does not search, so its moves cannot be chosen")
         named = {key: np.zeros_like(game.legal_mask) for key in ("allow", "avoid")}
         for key, first, names, depth in limits:
             if depth != 1:

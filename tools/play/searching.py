@@ -5,10 +5,11 @@ A search within limits is made in steps, each with a better result: of a tree th
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from podzero.core.errors import described
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState, SearchedNodes, SearchResult
 from podzero.evaluation.growing import PlayerTree
@@ -24,6 +26,8 @@ from podzero.evaluation.resolve import resolve
 from podzero.files.players import BuiltinPlayer, EnginePlayer, TrainedPlayer
 from podzero.search import LimitedState
 from podzero.tools.play.game import PlayableGame, ShownPosition
+
+log = logging.getLogger(__name__)
 
 SIMULATIONS = (1, 8, 32, 128, 512, 2048)
 """The numbers of simulations that the page offers; few, because each one is compiled."""
@@ -408,18 +412,12 @@ def share_of_clock(remaining_s: float, increment_s: float = 0.0, moves: int = MO
 
 
 class GtpClock:
-    """One colour's clock, set by GTP's `time_settings` and `time_left`."""
+    """One colour's clock: main time in seconds, then `stones` moves per period; a period of 0 stones means no limit."""
 
-    def __init__(self) -> None:
-        self._limited = False
-        self._main = self._period = self._left = 0.0
-        self._stones = self._stones_left = 0
-
-    def settings(self, main_s: float, period_s: float, stones: int) -> None:
-        """Sets the main time in seconds, then `stones` moves per period; a period of 0 stones means no limit."""
+    def __init__(self, main_s: float, period_s: float, stones: int) -> None:
         self._limited = not (period_s > 0 and stones == 0)
-        self._main, self._period, self._stones = main_s, period_s, stones
-        self.left(main_s, 0) if main_s > 0 or stones == 0 else self.left(period_s, stones)
+        self._period, self._stones = period_s, stones
+        self._left, self._stones_left = (main_s, 0) if main_s > 0 or stones == 0 else (period_s, stones)
 
     def left(self, seconds: float, stones: int) -> None:
         """Sets the seconds left: of the main time if `stones` is 0, else for the next `stones` moves of a period."""
@@ -450,3 +448,14 @@ class EngineParts(NamedTuple):
 
     game: PlayableGame
     search: TimedSearch
+
+
+def failure_of(command: str, error: Exception, parts: Future[EngineParts]) -> str:
+    """A line that says why a command failed; logs the error, and raises it again if there is no player.
+
+    The game of the other program goes on, whatever a command does wrong; without a player it cannot.
+    """
+    if parts.done() and parts.exception() is error:
+        raise error
+    log.error("the command %s failed", command, exc_info=error)
+    return " ".join(f"{command} failed: {described(error)}".split())[:500]

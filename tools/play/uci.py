@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from podzero.core.errors import described
 from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.notation import NotationError, fen_of, pieces_of, state_of, white_to_move
 from podzero.evaluation.engines import UCI_VARIANTS, UciOption, UciPosition
@@ -26,10 +24,9 @@ from podzero.tools.play.searching import (
     Line,
     Root,
     SearchedLines,
+    failure_of,
     share_of_clock,
 )
-
-log = logging.getLogger(__name__)
 
 _MOST_LINES = 218
 """Most legal moves of a chess position."""
@@ -50,6 +47,7 @@ class UciServer:
 
     def __init__(self, who: str, game: str, parts: Future[EngineParts], write: Callable[[str], None]) -> None:
         self._who, self._game, self._parts = who, game, parts
+        self._size = CHESS_SIZES[game]
         # Two threads write lines: that of the search, and the one that reads commands.
         self._write, self._writing = write, Lock()
         # This thread is never started: no search is alive yet.
@@ -81,21 +79,11 @@ class UciServer:
             while words and words[0] not in self._commands:
                 self._say(f"info string unknown command: {words.pop(0)[:80]}")
             if words:
-                self._obey(*words)
+                try:
+                    self._commands[words[0]](words[1:])
+                except Exception as error:
+                    self._say(f"info string {failure_of(words[0], error, self._parts)}")
         self._finish()
-
-    def _obey(self, name: str, *words: str) -> None:
-        try:
-            self._commands[name](list(words))
-        except Exception as error:
-            # The program's game goes on, whatever a command does wrong; without a player it cannot.
-            if self._parts.done() and self._parts.exception() is error:
-                raise
-            self._tell_failure(name, error)
-
-    def _tell_failure(self, name: str, error: Exception) -> None:
-        log.error("%s failed", name, exc_info=error)
-        self._say(" ".join(f"info string {name} failed: {described(error)}".split())[:500])
 
     def _say(self, line: str) -> None:
         with self._writing:
@@ -106,10 +94,8 @@ class UciServer:
         self._say("id author the podzero authors")
         self._say(f"option name MultiPV type spin default 1 min 1 max {_MOST_LINES}")
         self._say(f"option name Simulations type spin default 0 min 0 max {_MOST_SIMULATIONS}")
-        if self._game != "chess":
-            self._say(
-                f"option name UCI_Variant type combo default {UCI_VARIANTS[self._game]} var {UCI_VARIANTS[self._game]}"
-            )
+        if (variant := UCI_VARIANTS[self._game]) != "chess":
+            self._say(f"option name UCI_Variant type combo default {variant} var {variant}")
         self._say("uciok")
 
     def _ready(self, _: list[str]) -> None:
@@ -154,7 +140,10 @@ class UciServer:
             for name in moves[len(known.moves) :]:
                 game.play(name)
                 known.moves.append(name)
-                self._resume(game)
+                # A game that podzero's rules end as a draw goes on, since programs need not claim it. A state made
+                # from a FEN has no history, so no repetition.
+                if game.over:
+                    game.resume(state_of(fen_of(game.state, self._size), self._size))
         except NotationError as error:
             self._say(f"info string position: {error}")
 
@@ -164,18 +153,11 @@ class UciServer:
             return
         if not start.startswith("fen "):
             raise NotationError(f"expected startpos or fen, not '{start[:80]}'")
-        game.restart(state=state_of(start.removeprefix("fen "), CHESS_SIZES[self._game]))
+        game.restart(state=state_of(start.removeprefix("fen "), self._size))
         king = "k" if white_to_move(game.state) else "K"
         for square, piece in pieces_of(game.state).items():
             if piece == king and any(game.name(action)[2:4] == square for action in game.legal):
                 raise NotationError(f"'{start[:80]}': the player to move could take the king on {square}")
-
-    def _resume(self, game: PlayableGame) -> None:
-        """Continues a game that podzero's rules ended as a draw, since programs need not claim it."""
-        if game.over:
-            # A state made from a FEN has no history, so no repetition.
-            size = CHESS_SIZES[self._game]
-            game.resume(state_of(fen_of(game.state, size), size))
 
     def _go(self, words: list[str]) -> None:
         self._finish()
@@ -199,7 +181,7 @@ class UciServer:
             best = self._best(limits)
         except Exception as error:
             best = _NOTHING
-            self._tell_failure("go", error)
+            self._say(f"info string {failure_of('go', error, self._parts)}")
         # The protocol: after `go infinite`, no move before `stop`.
         if limits.infinite:
             self._stop.wait()

@@ -144,11 +144,10 @@ def agent_rows(found: AgentInfo) -> Rows:
         ("command", [found.command]),
         ("judged", found.judged or ()),
     ]
-    rows = []
-    for label, texts in several:
-        known = [text for text in texts if text]
-        rows += list(zip([label, *[""] * (len(known) - 1)], known, strict=False))
-    return rows
+    # Only the first line of several has the label.
+    return [
+        ("" if number else label, text) for label, texts in several for number, text in enumerate(filter(None, texts))
+    ]
 
 
 def _measures(found: Mapping[str, float]) -> Iterator[str]:

@@ -10,16 +10,20 @@ import numpy as np
 
 from podzero.files.workdir import side_by_side
 from podzero.runtime.monitoring.status import duration
-from podzero.tools.commands.printing import ReportTable
-from podzero.tools.report.figures import Figure, MetricCurves, ReportCurve, ReportSection
-from podzero.tools.report.history import Axes, FloatArray
-from podzero.tools.report.record import Record
+from podzero.tools.commands.printing import ReportTable, readable
+from podzero.tools.report.figures import Axes, Figure, MetricCurves, ReportCurve, ReportSection
+from podzero.tools.report.record import FloatArray, Record
 from podzero.tools.report.sections import learning, measured, strength, throughput
 
 ABSENT = "\N{EN DASH}"
 """Shown where a run has no such setting or value."""
 RECENT = 0.1
 """Losses are means over this last share of the time."""
+
+
+def setting_text(value: Any) -> str:
+    """A setting's value as text."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 class Measured(NamedTuple):
@@ -30,13 +34,8 @@ class Measured(NamedTuple):
     high: float | None = None
 
     def __str__(self) -> str:
-        if self.low is None or self.high is None:
-            return _number(self.value)
-        return f"{_number(self.value)} ({_number(self.low)} to {_number(self.high)})"
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        known = self.low is not None and self.high is not None
+        return readable(self.value) + (f" ({readable(self.low)} to {readable(self.high)})" if known else "")
 
 
 class Comparison(NamedTuple):
@@ -52,18 +51,13 @@ class Comparison(NamedTuple):
 
     def to_tree(self) -> dict[str, Any]:
         """The comparison as JSON values."""
-        values = {what: [value and value._asdict() for value in row] for what, row in self.values.items()}
-        return {
-            "runs": self.runs,
-            "hours": self.hours,
-            "settings": self.settings,
-            "values": [{"what": what, "values": row} for what, row in values.items()],
-        }
+        values = [{"what": what, "values": [one and one._asdict() for one in row]} for what, row in self.values.items()]
+        return self._asdict() | {"values": values}
 
     def tables(self) -> list[ReportTable]:
         """Two tables with a column for each run."""
         header = ("", *self.runs)
-        settings = [(name, *map(_text, values)) for name, values in self.settings.items()]
+        settings = [(name, *map(setting_text, values)) for name, values in self.settings.items()]
         values = [(what, *(str(value or ABSENT) for value in row)) for what, row in self.values.items()]
         return [
             *([ReportTable("Settings that differ.", header, settings)] if settings else []),
@@ -76,16 +70,8 @@ class Comparison(NamedTuple):
         ]
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def compare(records: Mapping[str, Record]) -> Comparison:
-    """Puts runs side by side, at the time of training of the shortest one that has trained.
-
-    Args:
-      records: the content of at least two working directories, by the runs' names.
-    """
+    """Puts at least two runs side by side, at the time of training of the shortest one that has trained."""
     metrics = {name: MetricCurves(record.history) for name, record in records.items()}
     hours = min(filter(None, (one.timeline.end_hours for one in metrics.values())), default=0.0)
     columns = [_values(record, metrics[name], hours) for name, record in records.items()]
@@ -127,9 +113,8 @@ def _of(section: ReportSection, hours: float, over: float | None) -> dict[str, M
                 continue
             name = f"{figure.title}: {curve.label}" + (f" ({figure.unit})" if figure.unit else "")
             if over is None:
-                edges = (None if edge is None else float(edge[known[-1]]) for edge in (curve.low, curve.high))
-                low, high = (None if edge is None or np.isnan(edge) else edge for edge in edges)
-                found[name] = Measured(float(curve.values[known[-1]]), low, high)
+                last = [float(edge[known[-1]]) for edge in (curve.values, curve.low, curve.high) if edge is not None]
+                found[name] = Measured(*last[: 3 if np.isfinite(last).all() else 1])
             else:
                 shares = figure.axes.hours[known] / max(hours, 1e-9)
                 late = known[shares >= min(1 - over, shares[-1])]
@@ -138,11 +123,7 @@ def _of(section: ReportSection, hours: float, over: float | None) -> dict[str, M
 
 
 def overlaid(records: Mapping[str, Record]) -> list[ReportSection]:
-    """The sections of several runs with the curves of all runs in the same figures; shares of the time are left out.
-
-    Args:
-      records: as in `compare`.
-    """
+    """The sections of several runs with the curves of all runs in the same figures; shares of the time are left out."""
     sections: dict[str, dict[str, list[tuple[str, Figure]]]] = {}
     for name, record in records.items():
         for section in measured(record):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from podzero.tools.commands.printing import ReportTable
-from podzero.tools.report.history import Axes, Bins, FloatArray, History, Timeline, Values
+from podzero.tools.report.record import FloatArray, History, Values
 
 DIGITS = 5
 """Significant digits of numbers in the page."""
@@ -63,18 +63,14 @@ class Figure:
 
     def to_tree(self) -> dict[str, Any]:
         """The figure as JSON values for the page's script."""
-        return {
-            "unit": self.unit,
-            "stacked": self.stacked,
-            "dots": self.dots,
-            "axes": {name: numbers(values) for name, values in self.axes._asdict().items()},
-            "curves": [curve.to_tree() for curve in self.curves],
-        }
+        axes = {name: numbers(values) for name, values in self.axes._asdict().items()}
+        curves = [curve.to_tree() for curve in self.curves]
+        return {"unit": self.unit, "stacked": self.stacked, "dots": self.dots, "axes": axes, "curves": curves}
 
 
 @dataclass(frozen=True)
 class SampleGame:
-    """A game as SVG boards that the reader steps through."""
+    """A game as boards in SVG that the reader steps through."""
 
     title: str
     extent: tuple[int, int]
@@ -112,15 +108,144 @@ class ReportSection:
     """A long text, initially collapsed."""
     replays: Sequence[SampleGame] = ()
 
-    @property
-    def empty(self) -> bool:
-        """Whether there is nothing to show."""
-        return not (self.figures or self.tables or self.facts or self.text or self.replays)
+    def __bool__(self) -> bool:
+        """Whether there is something to show."""
+        return any((self.figures, self.tables, self.facts, self.text, self.replays))
 
 
 def numbers(values: FloatArray) -> list[float | None]:
     """Converts values to JSON: rounded to `DIGITS` digits, None for NaN and infinities."""
     return [float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None for value in values.tolist()]
+
+
+# The progress of a run at each moment: hours of training, learner steps, games.
+
+SHORTEST_PAUSE_S = 300.0
+"""Seconds without a line from any worker that count as a pause of the run."""
+SPARSENESS = 1 / 1000
+"""The same limit as a share of the time since the first line, since long runs write lines less often
+(`monitoring.metrics.RESOLUTION`)."""
+
+
+class Axes(NamedTuple):
+    """Coordinates of points on each of a figure's three horizontal axes, `[N]` each."""
+
+    hours: FloatArray
+    """Hours of training, without pauses."""
+    steps: FloatArray
+    games: FloatArray
+    """Games or episodes finished by the actors."""
+
+
+class Timeline:
+    """Converts moments of a run to hours of training, learner steps and games."""
+
+    def __init__(self, history: History) -> None:
+        workers = history.workers
+        # Evaluator and driver report after training too, while the last snapshot is judged.
+        tables = [workers[name] for name in workers.keys() - {"evaluator", "driver"}] or list(workers.values())
+        moments = np.unique(np.concatenate([np.empty(0), *(table.times for table in tables)]))
+        self._times = moments
+        self._hours = _without_pauses(moments) / 3600.0
+        steps = np.zeros(len(moments))
+        for table in tables:
+            np.maximum.at(steps, np.searchsorted(moments, table.times), table.steps)
+        # Workers write the newest step that they know, so a later line may have an earlier step.
+        self._steps = np.maximum.accumulate(steps)
+        games = history.values("actor", "count/games")
+        totals = np.concatenate([[0.0], np.cumsum(games.values)])
+        self._games = totals[np.searchsorted(games.times, moments, side="right")]
+
+    @property
+    def end_hours(self) -> float:
+        """Hours of training so far."""
+        return float(self._hours[-1]) if len(self._hours) else 0.0
+
+    def moments(self, step: int) -> tuple[float, float] | None:
+        """The times of the first line and of the first one at `step` or later, in seconds since the epoch.
+
+        Where no line has that step, the second is the time of the last line. None without lines.
+        """
+        if not len(self._times):
+            return None
+        first = min(int(np.searchsorted(self._steps, step)), len(self._times) - 1)
+        return float(self._times[0]), float(self._times[first])
+
+    def hours(self, times: FloatArray) -> FloatArray:
+        """Hours of training at `times` (`[N]`, seconds since the epoch)."""
+        return _interpolate(times, self._times, self._hours)
+
+    def at_hours(self, hours: FloatArray) -> Axes:
+        """The coordinates, on all three axes, of the moments after these hours of training, `[N]`."""
+        return Axes(hours, *(_interpolate(hours, self._hours, axis) for axis in (self._steps, self._games)))
+
+    def at_steps(self, steps: FloatArray) -> Axes:
+        """The coordinates of the moments at which the learner reached `steps`, `[N]`."""
+        first = np.searchsorted(self._steps, steps).clip(0, max(len(self._steps) - 1, 0))
+        return Axes(self._hours[first], steps, self._games[first])
+
+
+def _without_pauses(moments: FloatArray) -> FloatArray:
+    """Seconds from the first of `moments` (`[N]`, ascending) to each of them, without pauses."""
+    gaps = np.diff(moments, prepend=moments[:1])
+    longest = np.maximum(SHORTEST_PAUSE_S, SPARSENESS * (moments - moments[:1]))
+    result: FloatArray = np.cumsum(np.where(gaps > longest, 0.0, gaps))
+    return result
+
+
+def _interpolate(at: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
+    result: FloatArray = np.interp(at, x, y) if len(x) else np.zeros(len(at))
+    return result
+
+
+# Bins of training time bound the number of points of a curve. A bin's mean is drawn as a line, its minimum and maximum
+# as a band, so that no spike is lost.
+
+MAX_BINS = 400
+"""Most points of a curve."""
+SHORTEST_BIN_S = 15.0
+"""Shortest bin in seconds; workers write a line every two seconds, so it holds several."""
+
+
+class Bins:
+    """Equal intervals of a run's training time."""
+
+    def __init__(self, end_hours: float) -> None:
+        count = int(np.clip(end_hours * 3600.0 / SHORTEST_BIN_S, 1, MAX_BINS))
+        self._edges = np.linspace(0.0, max(end_hours, 1e-9), count + 1)
+
+    @property
+    def middles(self) -> FloatArray:
+        """`[B]`, the middle of each bin in hours of training."""
+        result: FloatArray = (self._edges[1:] + self._edges[:-1]) / 2
+        return result
+
+    def envelope(self, hours: FloatArray, values: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Mean, minimum and maximum of each bin, `[B]` each, of `values` `[N]`, measured at `hours` `[N]` of training.
+
+        NaN for empty bins.
+        """
+        count = len(self._edges) - 1
+        index = np.clip(np.searchsorted(self._edges, hours, side="right") - 1, 0, count - 1)
+        numbers = np.bincount(index, minlength=count)
+        low, high = np.full(count, np.inf), np.full(count, -np.inf)
+        np.minimum.at(low, index, values)
+        np.maximum.at(high, index, values)
+        mean = np.bincount(index, values, count) / np.maximum(numbers, 1)
+        mean[numbers == 0] = low[numbers == 0] = high[numbers == 0] = np.nan
+        return mean, low, high
+
+    def per_s(self, hours: FloatArray, counts: FloatArray) -> FloatArray:
+        """The events per second in each bin, `[B]`, counted by one worker.
+
+        Args:
+          hours: `[N]` hours of training at the end of each count, ascending; N is at least 1.
+          counts: `[N]` events since the previous count.
+        """
+        # A count is spread over the time since the previous one; the first falls on its own time.
+        totals = np.interp(self._edges, np.append(hours[:1], hours), np.append(0.0, np.cumsum(counts)))
+        result: FloatArray = np.diff(totals) / (3600.0 * np.diff(self._edges))
+        return result
 
 
 # Curves and figures from the metrics of a run.
@@ -148,8 +273,7 @@ class MetricCurves:
         """The mean of the values per bin, with a band from minimum to maximum; None without values."""
         if not len(values.values):
             return None
-        mean, low, high = self._bins.envelope(self.timeline.hours(values.times), values.values)
-        return ReportCurve(label, mean, low, high)
+        return ReportCurve(label, *self._bins.envelope(self.timeline.hours(values.times), values.values))
 
     def per_s(self, kind: str, name: str, label: str, scale: float = 1.0) -> ReportCurve | None:
         """The rate of a count, summed over the workers of a kind, times `scale`; None if nothing was counted."""
@@ -179,7 +303,7 @@ class MetricCurves:
         reported = np.isfinite(shares).any(axis=1)
         hours = self.timeline.hours(np.concatenate([table.times for table in tables])[reported])
         means = {
-            stage.removeprefix("time/"): self._bins.envelope(hours, column).mean
+            stage.removeprefix("time/"): self._bins.envelope(hours, column)[0]
             for stage, column in zip(stages, np.nan_to_num(shares[reported]).T, strict=True)
         }
         rest = np.maximum(1.0 - np.sum(list(means.values()), axis=0), 0.0)

@@ -15,23 +15,11 @@ from podzero.core.importing import file_digest
 from podzero.files.players import PREFIX, TrainedPlayer, parse_player, zoo_card
 from podzero.files.workdir import Workdir, step_folders
 from podzero.tools.report.figures import MetricCurves
-from podzero.tools.report.overview import node_cells
-from podzero.tools.report.record import Record, RunReader
+from podzero.tools.report.record import Record, RunReader, node_cells
 from podzero.tools.report.sections import Evaluations
 
 _OWN = re.compile(r"(?P<file>.+\.py)(:\w+)?|[\w.]+:\w+")
 """An import path, such as `my_net.py:MyNet`, `my_module:MyNet`, or a file that registers an environment."""
-
-
-class CodeInfo(NamedTuple):
-    """Code of the user's own that an experiment names."""
-
-    path: str
-    """The import path, for example `/home/me/my_net.py:MyNet`."""
-    sha256: str | None
-    """SHA-256 of the file; None for a module, and for a file that is not there."""
-    recorded: bool
-    """Whether the run recorded the digest at its start; otherwise it is that of the file as it is now."""
 
 
 class AgentInfo(NamedTuple):
@@ -74,7 +62,7 @@ class AgentInfo(NamedTuple):
     teacher: str | None
     """The agent that the run learns from."""
     own_code: list[dict[str, Any]]
-    """Each `CodeInfo` as a dictionary."""
+    """Code of the user's own that the experiment names, see `own_code`."""
     command: str | None
     """The command that trained an agent of the zoo."""
     judged: list[str]
@@ -115,29 +103,33 @@ def agent_info(who: str) -> AgentInfo:
         step=step,
         **_progress(record, metrics, step, of_run),
         state=record.status.summary if record.status else None,
-        podzero=_version(record.hardware, card),
-        hardware=[str(card["hardware"])] if card else _hardware(record.hardware),
+        **_hardware(record, card),
         strength=_strength(Evaluations(metrics, record.ladder), step),
         extends=inheritance.lineage if inheritance else None,
         init_from=record.experiment.init_from,
         teacher=record.experiment.teacher,
-        own_code=[code._asdict() for code in own_code(record.experiment)],
+        own_code=own_code(record.experiment),
         command=card.get("command"),
         judged=card.get("judged", []),
     )
 
 
-def own_code(experiment: Experiment) -> Iterator[CodeInfo]:
-    """The code of the user's own that an experiment names: its environment, and the parts that `own_parts` lists."""
+def own_code(experiment: Experiment) -> list[dict[str, Any]]:
+    """The code of the user's own that an experiment names: its environment, and the parts that `own_parts` lists.
+
+    Returns:
+      of each, `path`, the import path, such as `/home/me/my_net.py:MyNet`; `sha256` of the file, None for a module and
+      for a file that is not there; whether the run `recorded` it at its start: else it is of the file as it is now.
+    """
     env, parts = experiment.env, experiment.own_parts.values()
-    recorded = {part.import_path: part.sha256 for part in experiment.own_files.values()}
+    recorded = {part.import_path: part.sha256 for part in experiment.own_files.values() if part.sha256}
     tree = env.model_dump(mode="json")
     named = [*(value for leaf in flatten(tree).values() for value in _strings(leaf)), *(part.name for part in parts)]
-    for path in dict.fromkeys(named):
-        if (found := _OWN.fullmatch(path)) is None:
-            continue
-        held = recorded.get(path)
-        yield CodeInfo(path, held or file_digest(found["file"] or ""), held is not None)
+    return [
+        {"path": path, "sha256": recorded.get(path) or file_digest(found["file"] or ""), "recorded": path in recorded}
+        for path in dict.fromkeys(named)
+        if (found := _OWN.fullmatch(path))
+    ]
 
 
 def _strings(leaf: Any) -> Iterator[str]:
@@ -179,24 +171,18 @@ def _progress(record: Record, metrics: MetricCurves, step: int, of_run: bool) ->
     return {"samples": samples, "games": games, "hours": hours, "began": began, "reached": reached}
 
 
-def _version(hardware: Mapping[str, Any], card: Mapping[str, Any]) -> str | None:
+def _hardware(record: Record, card: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields `podzero` and `hardware`."""
     if card:
-        return f"commit {card['commit']}"
-    driver = hardware.get("driver")
-    return driver.get("podzero") if isinstance(driver, dict) else None
-
-
-def _hardware(hardware: Mapping[str, Any]) -> list[str]:
-    driver = hardware.get("driver")
-    found = [str(driver["processor"])] if isinstance(driver, dict) and "processor" in driver else []
-    nodes = node_cells(hardware)
-    return found + [f"{host}: {cpus} CPUs, {gib} GiB, accelerators: {kinds}" for host, cpus, gib, kinds in nodes]
+        return {"podzero": f"commit {card['commit']}", "hardware": [str(card["hardware"])]}
+    found = record.hardware.get("driver")
+    driver = found if isinstance(found, dict) else {}
+    nodes = node_cells(record.hardware)
+    machines = [f"{host}: {cpus} CPUs, {gib} GiB, accelerators: {kinds}" for host, cpus, gib, kinds in nodes]
+    return {"podzero": driver.get("podzero"), "hardware": [*filter(None, [driver.get("processor")]), *machines]}
 
 
 def _strength(rounds: Evaluations, step: int) -> dict[str, float]:
     """The metrics of the newest evaluation up to a step."""
-    evaluated = [found for found in rounds.steps if found <= step]
-    if not evaluated:
-        return {}
-    known = {name: rounds.get(evaluated[-1], name) for name in sorted(rounds.names)}
-    return {"step": evaluated[-1]} | {name: value for name, value in known.items() if value is not None}
+    newest = max((found for found in rounds.steps if found <= step), default=None)
+    return {} if newest is None else {"step": newest, **dict(sorted(rounds.of(newest).items()))}

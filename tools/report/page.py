@@ -1,48 +1,47 @@
-"""The report of a run as a self-contained HTML page, with styles and scripts inside."""
+"""The report of a run as an HTML page with all files inside, and its sections on the whole run: state, faults, cost."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 
-from podzero.runtime.monitoring.status import StoredStatus
-from podzero.tools.report.comparison import compare, overlaid
+from podzero.config import Experiment, flatten
+from podzero.config.section import Section
+from podzero.files.workdir import Inheritance, RecordedChange
+from podzero.runtime.monitoring.status import RunStatus, StoredStatus, duration
+from podzero.tools.commands.printing import ReportTable
+from podzero.tools.report.comparison import ABSENT, compare, overlaid, setting_text
 from podzero.tools.report.figures import ReportSection
-from podzero.tools.report.history import History
-from podzero.tools.report.overview import faults, machines, overview, settings
-from podzero.tools.report.record import Record
+from podzero.tools.report.record import Record, node_cells
 from podzero.tools.report.sections import measured
 
 
-def make_report(record: Record, live: Live | None = None) -> str:
-    """Makes the report as a self-contained HTML page.
+def make_report(record: Record, live: Mapping[str, Any] | None = None) -> str:
+    """Makes the report of a run.
 
     Args:
       record: the content of the run's working directory.
-      live: how a served page finds newer versions of itself; None for a file.
+      live: for a served page, its `version` and `poll_s`, the interval in seconds at which it asks for a newer one.
     """
     return _page(record.experiment.name, sections(record), live)
 
 
 def make_comparison(records: Mapping[str, Record]) -> str:
-    """Makes the report of several runs as a self-contained HTML page, with their curves over one another.
-
-    Args:
-      records: the content of at least two working directories, by the runs' names.
-    """
+    """Makes the report of two or more runs by name: what `compare` prints, and their curves over one another."""
     side_by_side = ReportSection("Side by side", tables=compare(records).tables())
     return _page(", ".join(records), [side_by_side, *overlaid(records)], None)
 
 
-def _page(heading: str, sections: Sequence[ReportSection], live: Live | None) -> str:
-    shown = [section for section in sections if not section.empty]
+def _page(heading: str, sections: Sequence[ReportSection], live: Mapping[str, Any] | None) -> str:
+    shown = list(filter(None, sections))
     figures = [figure for section in shown for figure in section.figures]
     replays = [replay for section in shown for replay in section.replays]
     return _template().render(
@@ -55,7 +54,7 @@ def _page(heading: str, sections: Sequence[ReportSection], live: Live | None) ->
         data={
             "figures": [figure.to_tree() for figure in figures],
             "replays": [replay.to_tree() for replay in replays],
-            "live": live and live._asdict(),
+            "live": live,
         },
         # Inside the page, so that a browser loads no other files.
         styles=[_asset(name) for name in _STYLES],
@@ -72,7 +71,7 @@ def sections(record: Record) -> list[ReportSection]:
         *measured(record),
         _sample_games(record),
         settings(experiment, record.base, record.changes, record.inheritance),
-        faults(record.events, _fault_counts(record.history, record.status)),
+        faults(record),
         machines(record.hardware, record.status),
     ]
 
@@ -86,28 +85,9 @@ def _sample_games(record: Record) -> ReportSection:
     return sample_games(record.experiment, record.games)
 
 
-def _fault_counts(history: History, stored: StoredStatus | None) -> dict[str, int]:
-    if stored is None:
-        return {}
-    skipped = history.values("learner", "count/skipped_steps").values
-    return {
-        "restarts": stored.status.restarts,
-        "failed episodes": stored.status.failed_episodes,
-        "skipped learner steps": int(skipped.sum()),
-    }
-
-
 _FOLDER = Path(__file__).parent
 _SCRIPTS = ("uPlot.iife.min.js", "page.js")
 _STYLES = ("uPlot.min.css", "page.css")
-
-
-class Live(NamedTuple):
-    """The version of a served page, which asks the server for newer ones."""
-
-    version: str
-    poll_s: float
-    """Interval of these requests in seconds."""
 
 
 @cache
@@ -124,15 +104,149 @@ def _asset(name: str) -> str:
 
 @cache
 def _template() -> jinja2.Template:
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.undefined = jinja2.StrictUndefined
-    environment.filters |= {"id": id, "slug": _slug}
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters |= {"id": id, "slug": lambda title: title.lower().replace(" ", "-")}
     return environment.from_string(_asset("page.html"))
-
-
-def _slug(title: Any) -> str:
-    return str(title).lower().replace(" ", "-")
 
 
 def _digest(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+# The sections on the whole run.
+
+NEVER_STARTED = "no status: the run has not started, or status.json is damaged"
+
+
+def overview(experiment: Experiment, stored: StoredStatus | None, damaged_lines: int) -> ReportSection:
+    """The section on the run's state and newest results."""
+    facts = {"environment": experiment.env.title, "network": experiment.network.name}
+    if stored is None:
+        facts["state"] = NEVER_STARTED
+    else:
+        facts |= {"state": stored.summary} | _progress(stored.status)
+    if damaged_lines:
+        facts["damaged lines"] = f"{damaged_lines:,} lines of metrics.jsonl are damaged and were left out"
+    return ReportSection("Overview", facts=facts)
+
+
+def machines(hardware: Mapping[str, Any], stored: StoredStatus | None) -> ReportSection:
+    """The section on the run's nodes, from `Workdir.hardware_file`, and their cost, from the newest status."""
+    rows, driver = node_cells(hardware), hardware.get("driver")
+    caption = "Nodes of the cluster when the run last started or resumed."
+    tables = [ReportTable(caption, ("node", "CPUs", "memory, GiB", "accelerators"), rows)] if rows else []
+    facts = {f"driver: {name}": str(value) for name, value in driver.items()} if isinstance(driver, dict) else {}
+    return ReportSection("Hardware and cost", tables=tables, facts=facts | (_devices(stored.status) if stored else {}))
+
+
+def _known(*rows: tuple[str, object, str]) -> dict[str, str]:
+    """The facts whose values are not None, from rows of name, value and format."""
+    return {name: form.format(value) for name, value, form in rows if value is not None}
+
+
+def _progress(status: RunStatus) -> dict[str, str]:
+    error = "" if status.rating_error is None else f" ± {status.rating_error:,.0f}"
+    return _known(
+        ("training time", duration(status.elapsed_s), "{}"),
+        ("learner step", status.step, "{:,}"),
+        ("games", status.games, "{:,}"),
+        ("moves", status.moves, "{:,}"),
+        ("samples", status.samples, "{:,}"),
+        ("rating", status.rating, f"{{:,.0f}}{error} Elo"),
+        ("keeps the value", status.keeps_value, "{:.1%} of moves"),
+        ("mean return", status.mean_return, "{:,.4g}"),
+        ("loss", status.loss, "{:.4g}"),
+        ("bottleneck", status.bottleneck or None, "{}"),
+    )
+
+
+def _devices(status: RunStatus) -> dict[str, str]:
+    """The learner's devices, if they are known, and the cost, in the currency of `cluster.price_per_hour`."""
+    chips = None if status.chips is None else f"{status.chips} device(s) on {status.hosts} host(s)"
+    peak = None if status.chips is None or status.hbm_peak_bytes is None else status.hbm_peak_bytes / 2**30
+    return _known(
+        ("learner", chips, "{}"),
+        ("highest use of device memory", peak, "{:.1f} GiB"),
+        ("cost", status.cost, "{:,.2f} (cluster.price_per_hour times the training time)"),
+        ("cost per million samples", status.cost_per_million_samples, "{:,.2f}"),
+    )
+
+
+def settings(
+    experiment: Experiment,
+    base: Experiment | None,
+    changes: Sequence[RecordedChange] = (),
+    inheritance: Inheritance | None = None,
+) -> ReportSection:
+    """The section on the settings that differ from the built-in experiment, were inherited, or were changed later.
+
+    Args:
+      experiment: the run's experiment.
+      base: the built-in experiment of the same name; None to compare with the schema's defaults.
+      changes: the settings that were changed when the run was resumed.
+      inheritance: what the experiment inherited when the run started; None if nothing.
+    """
+    own, tables = flatten(experiment.model_dump(mode="json")), []
+    if base is None:
+        other, differing = _defaults(), [*flatten(experiment.model_dump(mode="json", exclude_defaults=True))]
+        caption, name = "Settings that differ from the defaults: no built-in experiment has this name.", "default"
+    else:
+        other = flatten(base.model_dump(mode="json"))
+        differing = [key for key in {*own, *other} if own.get(key) != other.get(key)]
+        caption, name = f"Settings that differ from the built-in experiment {base.name}.", base.name
+    if differing:
+        rows = [(key, _text(other, key), _text(own, key)) for key in sorted(differing)]
+        tables.append(ReportTable(caption, ("setting", name, "this run"), rows))
+    if inheritance is not None:
+        # Those that still are as they were inherited.
+        unchanged = own.keys() - {change.setting for _, _, change in changes}
+        origins = [(key, origin) for key, origin in sorted(inheritance.settings.items()) if key in unchanged]
+        rows = [(key, _text(own, key), origin) for key, origin in origins]
+        caption = f"Inherited settings: {inheritance.lineage}."
+        tables.append(ReportTable(caption, ("setting", "this run", "inherited from"), rows))
+    if changes:
+        caption = "Settings that were changed when the run was resumed."
+        texts = [
+            (f"{step:,}", time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(t)), key, json.dumps(old), json.dumps(new))
+            for t, step, (key, old, new) in changes
+        ]
+        tables.append(ReportTable(caption, ("step", "time", "setting", "before", "after"), texts))
+    facts = {} if differing else {"differences": f"none from the built-in experiment {experiment.name}"}
+    return ReportSection("Settings", facts=facts, tables=tables, text=experiment.to_yaml())
+
+
+def _defaults() -> dict[str, Any]:
+    """The defaults of all settings but those of `env` and `network`, which depend on their kinds."""
+    fields = Experiment.model_fields.items()
+    defaults = {name: field.default for name, field in fields if not field.is_required() and name != "network"}
+    return flatten(
+        {
+            name: default.model_dump(mode="json") if isinstance(default, Section) else default
+            for name, default in defaults.items()
+        }
+    )
+
+
+def _text(flat: Mapping[str, Any], key: str) -> str:
+    return setting_text(flat.get(key, ABSENT))
+
+
+def faults(record: Record) -> ReportSection:
+    """The section on warnings, errors and restarts: events of the log, and the number of faults of each kind."""
+    rows = [(event.last, event.level.lower(), f"{event.times:,}", event.text) for event in record.events]
+    caption = (
+        "Warnings, errors and starts of workers in the log, newest first. A row stands for all messages that differ "
+        "only in numbers, and shows the newest."
+    )
+    tables = [ReportTable(caption, ("last time", "level", "times", "message"), rows)] if rows else []
+    facts = {}
+    if record.status is not None:
+        skipped = record.history.values("learner", "count/skipped_steps").values.sum()
+        facts = {
+            "restarts": f"{record.status.status.restarts:,}",
+            "failed episodes": f"{record.status.status.failed_episodes:,}",
+            "skipped learner steps": f"{int(skipped):,}",
+        }
+    return ReportSection("Faults and restarts", tables=tables, facts=facts)

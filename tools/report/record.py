@@ -1,11 +1,18 @@
-"""Reads the data of a report from the working directory of a running or ended run."""
+"""Reads the data of a report from the working directory of a running or ended run: its metrics, status and log."""
 
 from __future__ import annotations
 
+import json
+import math
+import os
 import re
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from podzero.config import FOR_SLICES, Experiment, builtin_configs, load
 from podzero.core.errors import ConfigError
@@ -13,8 +20,8 @@ from podzero.files.players import run_workdir
 from podzero.files.workdir import Inheritance, RecordedChange, Workdir, WorkdirError, read_json, sweep_runs
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.monitoring.log_file import HEAD, OLD_FILES
+from podzero.runtime.monitoring.monitor import kind_of
 from podzero.runtime.monitoring.status import StoredStatus, read_status
-from podzero.tools.report.history import History, MetricsTail
 
 if TYPE_CHECKING:
     from podzero.evaluation.games import KeptGame
@@ -32,7 +39,7 @@ _NUMBER = re.compile(r"\d[\d,.]*")
 
 
 class Event(NamedTuple):
-    """A group of log messages that differ only in numbers."""
+    """Log messages that differ only in numbers."""
 
     level: str
     text: str
@@ -73,17 +80,15 @@ class RunReader:
         self._metrics = MetricsTail(workdir.metrics_file)
 
     def read(self) -> Record:
-        """Reads the files.
-
-        Raises:
-          WorkdirError: the directory holds no run, or its files cannot be read.
-        """
-        experiment = self._workdir.experiment()
+        """Reads the files; raises `WorkdirError` if the directory holds no run, or its files cannot be read."""
+        experiment, status = self._workdir.experiment(), None
+        with suppress(WorkdirError):
+            status = read_status(self._workdir)
         try:
             return Record(
                 experiment,
                 _base(experiment.name),
-                _status(self._workdir),
+                status,
                 self._metrics.read(),
                 next((checkpoint.ladder for checkpoint in checkpoints(self._workdir)), {}),
                 read_events(self._workdir),
@@ -132,13 +137,6 @@ def _base(name: str) -> Experiment | None:
         return None
 
 
-def _status(workdir: Workdir) -> StoredStatus | None:
-    try:
-        return read_status(workdir)
-    except WorkdirError:
-        return None
-
-
 def read_events(workdir: Workdir) -> list[Event]:
     """The events at the end of the log files, newest first."""
     files = [workdir.log_file.with_name(f"{workdir.log_file.name}.{k}") for k in range(OLD_FILES, 0, -1)]
@@ -171,3 +169,180 @@ def _last_lines(file: Path) -> list[str]:
             return log.read(READ_BYTES).decode(errors="replace").splitlines()
     except OSError:
         return []
+
+
+def node_cells(hardware: Mapping[str, Any]) -> list[list[str]]:
+    """Host, CPUs, GiB of memory and accelerators of each node of `Workdir.hardware_file`; damaged ones are left out."""
+    nodes = hardware.get("nodes")
+    return [cells for node in nodes if (cells := _cells(node))] if isinstance(nodes, list) else []
+
+
+def _cells(node: object) -> list[str] | None:
+    match node:
+        case {
+            "host": str(host),
+            "cpus": int() | float() as cpus,
+            "memory_gib": int() | float() as memory,
+            "accelerators": {**named},
+        }:
+            accelerators = ", ".join(f"{n} {kind}" for kind, n in named.items()) or "none"
+            return [host, f"{cpus:g}", f"{memory:,.1f}", accelerators]
+    return None
+
+
+# The lines of `metrics.jsonl` as columns per worker.
+
+FloatArray = np.ndarray[Any, np.dtype[np.float64]]
+LATEST_TIME = 1e11
+"""Latest plausible time, in seconds since the epoch (the year 5138); later times mark damaged lines."""
+
+
+class WorkerTable:
+    """The lines of a worker, with a row per line and a column per metric."""
+
+    def __init__(self) -> None:
+        self._times = array("d")
+        self._steps = array("d")
+        self._columns: dict[str, array[float]] = {}
+
+    def add(self, time_s: float, step: float, metrics: dict[str, float]) -> None:
+        """Adds a line."""
+        # Earlier lines lack a new metric.
+        for name in metrics.keys() - self._columns.keys():
+            self._columns[name] = array("d", [math.nan]) * len(self._times)
+        for name, column in self._columns.items():
+            column.append(metrics.get(name, math.nan))
+        self._times.append(time_s)
+        self._steps.append(step)
+
+    @property
+    def names(self) -> set[str]:
+        """The metrics that occur in at least one line."""
+        return set(self._columns)
+
+    @property
+    def times(self) -> FloatArray:
+        """`[N]` seconds since the epoch."""
+        return np.array(self._times)
+
+    @property
+    def steps(self) -> FloatArray:
+        """`[N]` learner steps."""
+        return np.array(self._steps)
+
+    def column(self, name: str) -> FloatArray:
+        """`[N]`, the values of a metric; NaN for lines without it."""
+        return np.array(self._columns.get(name, [math.nan] * len(self._times)))
+
+
+class Values(NamedTuple):
+    """The values of a metric from one or more workers."""
+
+    times: FloatArray
+    """`[N]` seconds since the epoch, ascending."""
+    steps: FloatArray
+    """`[N]` learner steps."""
+    values: FloatArray
+    """`[N]`, finite."""
+
+
+class History:
+    """The metrics of all workers."""
+
+    def __init__(self) -> None:
+        self.workers: dict[str, WorkerTable] = {}
+        self.damaged_lines = 0
+        """Number of lines that could not be parsed."""
+
+    def add_line(self, line: bytes) -> None:
+        """Adds a line of `metrics.jsonl`; a damaged one only counts in `damaged_lines`."""
+        parsed = parse_line(line)
+        if parsed is None:
+            self.damaged_lines += 1
+            return
+        time_s, step, worker, metrics = parsed
+        self.workers.setdefault(worker, WorkerTable()).add(time_s, step, metrics)
+
+    def of_kind(self, kind: str) -> list[WorkerTable]:
+        """The tables of all workers of a kind, such as `actor` for `actor-0`, `actor-1` and so on."""
+        return [table for worker, table in sorted(self.workers.items()) if kind_of(worker) == kind]
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of workers, sorted by name."""
+        return sorted({kind_of(worker) for worker in self.workers})
+
+    def names(self, kind: str) -> set[str]:
+        """The metrics that at least one worker of a kind has."""
+        return {name for table in self.of_kind(kind) for name in table.names}
+
+    def each(self, kind: str, name: str) -> list[Values]:
+        """The values of a metric for each worker of a kind that has it."""
+        tables = [table for table in self.of_kind(kind) if name in table.names]
+        return [_known(table.times, table.steps, table.column(name)) for table in tables]
+
+    def values(self, kind: str, name: str) -> Values:
+        """The values of a metric of all workers of a kind together."""
+        workers = self.each(kind, name)
+        if not workers:
+            return Values(*(np.empty(0),) * 3)
+        return _known(*(np.concatenate(parts) for parts in zip(*workers, strict=True)))
+
+
+def _known(times: FloatArray, steps: FloatArray, values: FloatArray) -> Values:
+    """The finite values, sorted by time."""
+    known = np.isfinite(values)
+    order = np.argsort(times[known], kind="stable")
+    return Values(*(column[known][order] for column in (times, steps, values)))
+
+
+def parse_line(line: bytes) -> tuple[float, float, str, dict[str, float]] | None:
+    """The time (seconds since the epoch), learner step, worker and finite metrics of a line; None if it is damaged."""
+    try:
+        tree = json.loads(line)
+        time_s, step, worker, metrics = float(tree["t"]), float(tree["step"]), tree["worker"], tree["metrics"]
+        if not (0 <= time_s < LATEST_TIME and math.isfinite(step) and isinstance(worker, str)):
+            return None
+        return time_s, step, worker, {name: value for name, value in metrics.items() if _is_number(value)}
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
+
+
+LONGEST_LINE = 2**20
+"""Bytes after which a line counts as damaged."""
+
+
+class MetricsTail:
+    """Reads a file of metrics as it grows; not thread-safe.
+
+    Half a line at the end is read once it is complete. A file that was replaced is read from its start.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._restart(None)
+
+    def read(self) -> History:
+        """All metrics so far; empty without a file. A file that cannot be read raises `OSError`."""
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:
+            self._restart(None)
+            return self._history
+        with file:
+            found = os.fstat(file.fileno())
+            # With another inode or a smaller size, the file was replaced, as when a run is resumed.
+            if found.st_ino != self._inode or found.st_size < self._offset:
+                self._restart(found.st_ino)
+            file.seek(self._offset)
+            while (line := file.readline(LONGEST_LINE)).endswith(b"\n") or len(line) == LONGEST_LINE:
+                self._offset += len(line)
+                self._history.add_line(line)
+        return self._history
+
+    def _restart(self, inode: int | None) -> None:
+        self._inode, self._offset, self._history = inode, 0, History()

@@ -14,8 +14,7 @@ from podzero.config import Experiment
 from podzero.evaluation.statistics import student, wilson
 from podzero.tools.commands.printing import ReportTable
 from podzero.tools.report.figures import Figure, MetricCurves, ReportCurve, ReportSection
-from podzero.tools.report.history import FloatArray, Values
-from podzero.tools.report.record import Record
+from podzero.tools.report.record import FloatArray, Record, Values
 
 
 def measured(record: Record) -> list[ReportSection]:
@@ -80,9 +79,9 @@ class Evaluations:
         low, high = np.array(ends, float).T
         return ReportCurve(label, values, low, high)
 
-    def get(self, step: int, name: str) -> float | None:
-        """A metric of the snapshot at `step`; None if it was not measured."""
-        return self._rounds[step].get(name)
+    def of(self, step: int) -> Mapping[str, float]:
+        """The metrics of the snapshot at `step`."""
+        return self._rounds[step]
 
     def figure(self, title: str, unit: str, caption: str, curves: Sequence[ReportCurve | None]) -> list[Figure]:
         """A list of one figure with the curves that are not None; empty if there are none."""
@@ -124,7 +123,7 @@ def strength(metrics: MetricCurves, experiment: Experiment, ladder: Mapping[str,
 
 def _ratings(rounds: Evaluations) -> list[Figure]:
     def interval(elo: float, step: int) -> tuple[float, float]:
-        error = rounds.get(step, "elo_error") or math.nan
+        error = rounds.of(step).get("elo_error") or math.nan
         return elo - error, elo + error
 
     return rounds.figure(
@@ -138,7 +137,7 @@ def _ratings(rounds: Evaluations) -> list[Figure]:
 
 def _judgement(rounds: Evaluations, positions: int) -> list[Figure]:
     def interval(share: float, step: int, band: str) -> tuple[float, float]:
-        return _interval(share, int(rounds.get(step, f"positions{band}") or 0))
+        return _interval(share, int(rounds.of(step).get(f"positions{band}", 0)))
 
     whole = rounds.curve("keeps_value", "all plies", lambda share, _: _interval(share, positions))
     bands = sorted(
@@ -162,7 +161,7 @@ def _scores(rounds: Evaluations, games: int) -> list[Figure]:
 
     def interval(score: float, step: int, opponent: str) -> tuple[float, float]:
         # Matches have an even number of games: each opening is played from both sides.
-        return _interval(score, round(rounds.get(step, f"games_{opponent}") or games + games % 2))
+        return _interval(score, round(rounds.of(step).get(f"games_{opponent}") or games + games % 2))
 
     opponents = [name.removeprefix("score_") for name in sorted(rounds.names) if name.startswith("score_")]
     curves = [rounds.curve(f"score_{name}", name, partial(interval, opponent=name)) for name in opponents]
@@ -182,10 +181,8 @@ def _interval(share: float, trials: int) -> tuple[float, float]:
 
 def _returns(rounds: Evaluations) -> list[Figure]:
     def interval(mean: float, step: int) -> tuple[float, float]:
-        deviation, episodes = rounds.get(step, "std_return"), rounds.get(step, "episodes")
-        if deviation is None or episodes is None or episodes < 2:
-            return math.nan, math.nan
-        return student(mean, deviation, int(episodes))
+        deviation, episodes = rounds.of(step).get("std_return"), int(rounds.of(step).get("episodes", 0))
+        return (math.nan, math.nan) if deviation is None or episodes < 2 else student(mean, deviation, episodes)
 
     return rounds.figure(
         "Returns in evaluation",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from aiohttp import web
@@ -13,7 +14,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from podzero.files.workdir import Workdir, WorkdirError
 from podzero.tools.commands.listen_address import AddressNotUsable, ListenAddress, RequestGuard, new_guard
-from podzero.tools.report.page import Live, content_policy, make_report
+from podzero.tools.report.page import content_policy, make_report
 from podzero.tools.report.record import RunReader
 
 POLL_S = 5.0
@@ -51,7 +52,7 @@ class Dashboard:
 
     def _make(self, name: str) -> Version:
         began = self._clock()
-        html = make_report(self._reader.read(), live=Live(name, POLL_S))
+        html = make_report(self._reader.read(), live={"version": name, "poll_s": POLL_S})
         ended = self._clock()
         # The run may train on the same cores, so a report that takes long is made less often.
         self._due = ended + max(POLL_S, (ended - began) / LARGEST_SHARE)
@@ -80,14 +81,6 @@ KEEP_ALIVE_S = 60.0
 """Seconds after which idle connections are closed."""
 
 
-class ReportServer(NamedTuple):
-    """A running server."""
-
-    address: str
-    """The address to open in a browser, with the token: whoever knows it can see the report."""
-    runner: web.AppRunner
-
-
 def serve(workdir: Workdir, where: ListenAddress, announce: Callable[[str], None]) -> None:
     """Serves the report until Ctrl-C.
 
@@ -105,18 +98,19 @@ def serve(workdir: Workdir, where: ListenAddress, announce: Callable[[str], None
         dashboard = Dashboard(workdir)
         # A run that cannot be read ends the command, before any browser is told of it.
         await dashboard.newest()
-        server = await start(dashboard, where)
-        try:
-            announce(server.address)
+        async with serving(dashboard, where) as address:
+            announce(address)
             await asyncio.Event().wait()
-        finally:
-            await server.runner.cleanup()
 
     asyncio.run(run())
 
 
-async def start(dashboard: Dashboard, where: ListenAddress) -> ReportServer:
-    """Starts the server; the caller stops it with `runner.cleanup`. Raises `AddressNotUsable` if the port is in use."""
+@asynccontextmanager
+async def serving(dashboard: Dashboard, where: ListenAddress) -> AsyncIterator[str]:
+    """Serves the report at an address with a token; whoever knows it can see the report.
+
+    Raises `AddressNotUsable` if the port is in use.
+    """
     guard = new_guard(where, "podzero report --serve", MAX_BODY)
 
     async def page(_: web.Request) -> web.Response:
@@ -134,11 +128,13 @@ async def start(dashboard: Dashboard, where: ListenAddress) -> ReportServer:
     )
     await runner.setup()
     try:
-        await web.TCPSite(runner, where.host, where.port).start()
-    except OSError as error:
+        try:
+            await web.TCPSite(runner, where.host, where.port).start()
+        except OSError as error:
+            raise AddressNotUsable(f"cannot listen on {where.url}: {error.strerror}; choose another --port") from None
+        yield f"{where.url}/{guard.token}/"
+    finally:
         await runner.cleanup()
-        raise AddressNotUsable(f"cannot listen on {where.url}: {error.strerror}; choose another --port") from None
-    return ReportServer(f"{where.url}/{guard.token}/", runner)
 
 
 def _guarded(guard: RequestGuard) -> Middleware:

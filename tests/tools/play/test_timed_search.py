@@ -27,18 +27,13 @@ def test_arguments_of_go():
     assert GoLimits(movetime=1000, wtime=5).seconds(white=True) == pytest.approx(1 - OVERHEAD_S)
 
 
-def test_a_clock_without_settings_or_limits():
-    clock = GtpClock()
-    assert clock.seconds() is None
-    clock.settings(60, 0, 0)
-    assert clock.seconds() < 60
-    clock.settings(0, 1, 0)  # as the protocol says: no limit
-    assert clock.seconds() is None
+def test_a_clock_with_and_without_a_limit():
+    assert GtpClock(60, 0, 0).seconds() < 60
+    assert GtpClock(0, 1, 0).seconds() is None  # as the protocol says: no limit
 
 
 def test_canadian_byo_yomi_divides_the_period_among_its_stones():
-    clock = GtpClock()
-    clock.settings(0, 10, 5)
+    clock = GtpClock(0, 10, 5)
     assert clock.seconds() == pytest.approx((10 - OVERHEAD_S) / 5)
     clock.spend(8.0)
     assert clock.seconds() == pytest.approx((2 - OVERHEAD_S) / 4)
@@ -49,15 +44,13 @@ def test_canadian_byo_yomi_divides_the_period_among_its_stones():
 
 
 def test_main_time_that_is_used_up_leaves_the_periods():
-    clock = GtpClock()
-    clock.settings(20, 10, 1)
+    clock = GtpClock(20, 10, 1)
     clock.spend(25)
     assert clock.seconds() == pytest.approx(10 - OVERHEAD_S)
 
 
 def test_a_single_sudden_death_clock_shrinks():
-    clock = GtpClock()
-    clock.settings(60, 0, 0)
+    clock = GtpClock(60, 0, 0)
     first = clock.seconds()
     clock.spend(30)
     assert 0 < clock.seconds() < first

@@ -12,8 +12,9 @@ from run_files import BEGAN, evaluation, line
 
 from podzero.files.workdir import Workdir
 from podzero.runtime.monitoring.metrics import move_lost_lines
-from podzero.tools.report import history as module
-from podzero.tools.report.history import MAX_BINS, SHORTEST_PAUSE_S, Bins, History, MetricsTail, Timeline
+from podzero.tools.report import record as module
+from podzero.tools.report.figures import MAX_BINS, SHORTEST_PAUSE_S, Bins, Timeline
+from podzero.tools.report.record import History, MetricsTail
 
 # Lines of metrics as columns: workers apart, gaps as NaN, damaged lines counted and left out.
 
@@ -223,14 +224,14 @@ def test_an_empty_run_has_no_time():
 @given(st.lists(st.tuples(st.floats(0, 24), st.floats(-1e6, 1e6)), min_size=1, max_size=300))
 def test_the_band_holds_every_value(points):
     hours, values = np.array(sorted(points)).T
-    found = Bins(24.0).envelope(hours, values)
-    assert len(found.mean) == MAX_BINS
-    assert np.nanmin(found.low) == values.min()
-    assert np.nanmax(found.high) == values.max()
-    known = ~np.isnan(found.mean)
+    mean, low, high = Bins(24.0).envelope(hours, values)
+    assert len(mean) == MAX_BINS
+    assert np.nanmin(low) == values.min()
+    assert np.nanmax(high) == values.max()
+    known = ~np.isnan(mean)
     slack = 1e-6 * (1 + np.abs(values).max())
-    assert (found.low[known] <= found.mean[known] + slack).all()
-    assert (found.mean[known] <= found.high[known] + slack).all()
+    assert (low[known] <= mean[known] + slack).all()
+    assert (mean[known] <= high[known] + slack).all()
 
 
 def test_a_short_run_has_spans_of_at_least_several_reports():

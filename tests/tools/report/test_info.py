@@ -76,13 +76,13 @@ def test_own_code_has_the_digest_that_the_run_recorded_or_that_of_the_file_now(t
     mine = load(str(experiment))
     for file in files.values():
         file.write_text("changed")
-    found = {code.path: code[1:] for code in own_code(mine)}
+    found = {code["path"]: (code["sha256"], code["recorded"]) for code in own_code(mine)}
     digests = {text: hashlib.sha256(text.encode()).hexdigest() for text in ("net", "game", "changed")}
     assert found[f"{files['net']}:Net"] == (digests["net"], True)
     assert found[str(files["game"])] == (digests["game"], True)
     assert found[f"{files['wrap']}:Wrap"] == (digests["changed"], False)
     assert found["optax.contrib:muon"] == (None, False)
-    assert list(own_code(load("cartpole"))) == []
+    assert own_code(load("cartpole")) == []
 
 
 def test_every_part_of_the_users_own_is_named(tmp_path):
@@ -94,7 +94,7 @@ def test_every_part_of_the_users_own_is_named(tmp_path):
         'env: {name: "game.py:Game"}\nsearch: {algorithm: {name: "search.py:make"}}\n'
         'learner: {objective: {name: "loss.py:make"}}\n'
     )
-    found = {code.path: (code.sha256, code.recorded) for code in own_code(load(str(experiment)))}
+    found = {code["path"]: (code["sha256"], code["recorded"]) for code in own_code(load(str(experiment)))}
     assert found == {
         f"{tmp_path / name}.py:{part}": (hashlib.sha256(name.encode()).hexdigest(), True)
         for name, part in (("game", "Game"), ("search", "make"), ("loss", "make"))

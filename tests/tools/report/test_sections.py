@@ -8,8 +8,8 @@ from podzero.config import load, parse
 from podzero.evaluation.statistics import student, wilson
 from podzero.files.workdir import Change, Inheritance, RecordedChange
 from podzero.tools.report.figures import REST, MetricCurves
-from podzero.tools.report.history import History
-from podzero.tools.report.overview import settings
+from podzero.tools.report.page import settings
+from podzero.tools.report.record import History
 from podzero.tools.report.sections import data, games, learning, strength, throughput
 
 # The figures of learning, replay, throughput and games, from known reports.
@@ -99,7 +99,7 @@ def test_replay_and_policy_age(metrics):
 def test_without_reports_there_are_no_figures():
     metrics, experiment = MetricCurves(History()), load("connect_four")
     for section in (learning(metrics), data(metrics, experiment), throughput(metrics, experiment), games(metrics)):
-        assert section.empty
+        assert not section
 
 
 # Ratings, scores, judgement and returns with their intervals, by the step that was evaluated.
@@ -210,7 +210,7 @@ def test_settings_that_differ_from_the_built_in_experiment():
 
 def test_an_unchanged_experiment_has_no_differences():
     section = settings(load("connect_four"), load("connect_four"))
-    assert section.tables == ()
+    assert section.tables == []
     assert "none" in section.facts["differences"]
 
 

@@ -14,17 +14,14 @@ from run_files import line, lines_of
 from podzero.files.workdir import WorkdirError
 from podzero.tools.commands.listen_address import AddressNotUsable, ListenAddress, free_address
 from podzero.tools.report import server as servers
-from podzero.tools.report.server import Dashboard, start
+from podzero.tools.report.server import Dashboard
 
 
 @asynccontextmanager
 async def serving(workdir, host=None):
-    server = await start(Dashboard(workdir), free_address(host, None))
-    try:
+    async with servers.serving(Dashboard(workdir), free_address(host, None)) as address:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(60)) as client:
-            yield server.address, client
-    finally:
-        await server.runner.cleanup()
+            yield address, client
 
 
 async def get(client, address, method="GET", **arguments):
@@ -147,7 +144,7 @@ def test_an_unknown_path_behind_the_token_is_not_found(make_run):
 
 def test_two_browsers_at_once_share_one_report(make_run, monkeypatch):
     made = []
-    monkeypatch.setattr(servers, "make_report", lambda record, live: made.append(live.version) or f"report {live}")
+    monkeypatch.setattr(servers, "make_report", lambda record, live: made.append(live["version"]) or f"report {live}")
 
     async def run():
         async with serving(make_run(lines_of(100))) as (address, client):
@@ -200,12 +197,15 @@ def test_a_run_that_vanishes_is_an_answer_with_the_reason(make_run):
 
 
 def test_a_port_that_is_in_use_is_refused_with_advice(make_run):
-    workdir = make_run()
+    async def run(port):
+        async with servers.serving(Dashboard(make_run()), ListenAddress("127.0.0.1", port)) as address:
+            pytest.fail(f"listens on {address}")
+
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         with pytest.raises(AddressNotUsable, match="--port"):
-            asyncio.run(start(Dashboard(workdir), ListenAddress("127.0.0.1", other.getsockname()[1])))
+            asyncio.run(run(other.getsockname()[1]))
 
 
 def test_a_directory_without_a_run_is_not_served(tmp_path):
