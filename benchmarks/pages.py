@@ -9,7 +9,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,7 +22,7 @@ from podzero.benchmarks.markdown import Row, table
 from podzero.benchmarks.results_page import page_of_results, removed_settings
 from podzero.config import load
 from podzero.replay import server_python
-from podzero.runtime.program import figure, program
+from podzero.runtime.program import Kind, program
 from podzero.tools.bench.measuring import ratios
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -104,6 +104,16 @@ def architecture_page(page: str) -> str:
     drawn = figure(program(load(name, overrides)))
     caption = f"`{PROGRAM}` starts these processes."
     return _updated(page, {"program": lambda: ["```mermaid", *drawn.splitlines(), "```", "", caption]})
+
+
+def figure(kinds: Iterable[Kind]) -> str:
+    """The processes and what flows between them, as a Mermaid flow chart; kinds without processes are left out."""
+    used = {kind.name: kind for kind in kinds if kind.count}
+    boxes = [f'    {kind.name}["{kind.name} x {kind.count}"]' for kind in used.values()]
+    held = [(kind.name, handle) for kind in used.values() for handle in kind.handles if handle.kind in used]
+    flows = [(handle.kind, handle.receives, name) for name, handle in held if handle.receives]
+    flows += [(name, handle.sends, handle.kind) for name, handle in held if handle.sends]
+    return "\n".join(["flowchart LR", *boxes, *(f"    {source} -- {what} --> {end}" for source, what, end in flows)])
 
 
 def readme(page: str) -> str:

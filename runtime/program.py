@@ -156,16 +156,6 @@ def start_order(kinds: Iterable[Kind]) -> list[tuple[Kind, int]]:
     return first + [(kind, kind.count) for kind in rows if kind.ahead is not None]
 
 
-def figure(kinds: Iterable[Kind]) -> str:
-    """The processes and what flows between them, as a Mermaid flow chart; kinds without processes are left out."""
-    used = {kind.name: kind for kind in kinds if kind.count}
-    boxes = [f'    {kind.name}["{kind.name} x {kind.count}"]' for kind in used.values()]
-    held = [(kind.name, handle) for kind in used.values() for handle in kind.handles if handle.kind in used]
-    flows = [(handle.kind, handle.receives, name) for name, handle in held if handle.receives]
-    flows += [(name, handle.sends, handle.kind) for name, handle in held if handle.sends]
-    return "\n".join(["flowchart LR", *boxes, *(f"    {source} -- {what} --> {end}" for source, what, end in flows)])
-
-
 def _environment(resources: Mapping[str, float], threads: int) -> dict[str, str]:
     """The environment of a process that uses its accelerators if it reserves any, else this number of threads."""
     return {} if resources else CPU_ONLY | {"NPROC": str(threads)}  # XLA sizes its thread pool by NPROC

@@ -1,11 +1,18 @@
 """The generated parts of the documentation are those that `benchmarks/pages.py` writes."""
 
 import json
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from podzero.benchmarks import pages
 from podzero.benchmarks.ablations_page import FILES
+from podzero.benchmarks.pages import figure
+from podzero.config import load
+from podzero.runtime.process import Replay
+from podzero.runtime.processes import EvaluatorProcess
+from podzero.runtime.program import program
 
 
 def test_the_committed_pages_are_the_generated_ones():
@@ -68,3 +75,40 @@ def test_a_footprint_has_a_row_for_each_measure():
     assert "| imports, actor | 1.5 s |" in text
     assert "| first finished games | after 10.2 s |" in text
     assert "| memory, actor | 428 MiB |" in text
+
+
+def rows(experiment):
+    return {kind.name: kind for kind in program(experiment)}
+
+
+def test_the_figure_has_all_kinds_with_processes_and_what_flows_between_them():
+    _, _, name, *overrides = pages.PROGRAM.split()
+    table = rows(load(name, overrides))
+    drawn = figure(table.values())
+    for kind in table.values():
+        assert (f'{kind.name}["' in drawn) == (kind.count > 0)
+        for handle in kind.handles:
+            assert (f"{handle.kind} -- {handle.receives} --> {kind.name}" in drawn) == bool(
+                kind.count and handle.receives
+            )
+            assert (f"{kind.name} -- {handle.sends} --> {handle.kind}" in drawn) == bool(kind.count and handle.sends)
+
+
+def test_the_figure_follows_the_table():
+    table = rows(load("connect_four"))
+    other = replace(table["evaluator"], count=2, process=partial(EvaluatorProcess, snapshots=Replay(receives="games")))
+    drawn = figure([*table.values(), other])
+    assert 'evaluator["evaluator x 2"]' in drawn
+    assert "replay -- games --> evaluator" in drawn
+
+
+@pytest.mark.parametrize(
+    ("settings", "arrow"),
+    [
+        (["actors.inference=server", "server.beside_learner=true"], "learner -- policies, values --> actor"),
+        (["actors.inference=device"], "learner -- samples --> replay"),
+        (["actors.opponents=[{who: earlier, share: 1}]"], "learner -- snapshots --> actor"),
+    ],
+)
+def test_what_plays_or_serves_beside_the_learner_and_opponents_are_drawn(settings, arrow):
+    assert arrow in figure(program(load("connect_four", settings)))

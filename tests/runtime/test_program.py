@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
-from functools import partial
 
 import pytest
 
 from podzero.config import load
 from podzero.files.workdir import Workdir
-from podzero.runtime.process import Replay, RunContext
-from podzero.runtime.processes import EvaluatorProcess
-from podzero.runtime.program import figure, program, reserved_cpus, start_order
+from podzero.runtime.process import RunContext
+from podzero.runtime.program import program, reserved_cpus, start_order
 
 SETTINGS = [
     [],
@@ -82,38 +79,6 @@ def test_any_process_is_made_from_the_table_and_travels(experiment):
             process = pickle.loads(pickle.dumps(kind.process(name, context, index, 40)))
             assert (process.name, process.index, process.attempt) == (name, index, 40)
             assert process.context.experiment == experiment
-
-
-def test_the_figure_has_all_kinds_with_processes_and_what_flows_between_them(experiment):
-    table = rows(experiment)
-    drawn = figure(table.values())
-    for kind in table.values():
-        assert (f'{kind.name}["' in drawn) == (kind.count > 0)
-        for handle in kind.handles:
-            assert (f"{handle.kind} -- {handle.receives} --> {kind.name}" in drawn) == bool(
-                kind.count and handle.receives
-            )
-            assert (f"{kind.name} -- {handle.sends} --> {handle.kind}" in drawn) == bool(kind.count and handle.sends)
-
-
-def test_the_figure_follows_the_table():
-    table = rows(load("connect_four"))
-    other = replace(table["evaluator"], count=2, process=partial(EvaluatorProcess, snapshots=Replay(receives="games")))
-    drawn = figure([*table.values(), other])
-    assert 'evaluator["evaluator x 2"]' in drawn
-    assert "replay -- games --> evaluator" in drawn
-
-
-@pytest.mark.parametrize(
-    ("settings", "arrow"),
-    [
-        (["actors.inference=server", "server.beside_learner=true"], "learner -- policies, values --> actor"),
-        (["actors.inference=device"], "learner -- samples --> replay"),
-        (["actors.opponents=[{who: earlier, share: 1}]"], "learner -- snapshots --> actor"),
-    ],
-)
-def test_what_plays_or_serves_beside_the_learner_and_opponents_are_drawn(settings, arrow):
-    assert arrow in figure(program(load("connect_four", settings)))
 
 
 def test_a_process_without_a_handle_that_it_needs_is_not_made(experiment):
