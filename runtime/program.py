@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from podzero.config import Experiment
 from podzero.runtime.cluster.placement import Reservation, described, host_resources
+from podzero.runtime.cluster.preflight import CPU_ONLY
 from podzero.runtime.cluster.remote import START_TIMEOUT_S
 from podzero.runtime.process import Handle, Parameters, Replay, Servers, Snapshots
 from podzero.runtime.processes import (
@@ -20,9 +21,6 @@ from podzero.runtime.processes import (
     ReanalysisProcess,
     ReplayProcess,
 )
-
-CPU_ONLY = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
-"""Environment of the processes without accelerators, so that they leave those of their host to others."""
 
 
 class SilenceLimit(NamedTuple):

@@ -7,7 +7,6 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -16,22 +15,10 @@ from podzero.config import Experiment
 from podzero.files.storage import StorageError
 from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import Checkpoint
-from podzero.runtime.cluster.placement import (
-    MEMORY,
-    MissingNodes,
-    Node,
-    NodesAbsent,
-    Placement,
-    actor_nodes,
-    host_resources,
-    place,
-    without_learner,
-    without_room,
-)
-from podzero.runtime.cluster.preflight import RUN_VARIABLE, Preflight
+from podzero.runtime.cluster.placement import MEMORY, Node
+from podzero.runtime.cluster.preflight import RUN_VARIABLE, RunNodes
 from podzero.runtime.cluster.ray_cluster import Bundle, Cluster, PlacementGroup
 from podzero.runtime.cluster.remote import (
-    START_TIMEOUT_S,
     STOP_TIMEOUT_S,
     RemoteActor,
     start_directory,
@@ -40,7 +27,7 @@ from podzero.runtime.cluster.remote import (
 from podzero.runtime.failures import SHARD, Failures
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport
 from podzero.runtime.process import RunContext, hosted
-from podzero.runtime.program import CPU_ONLY, Kind, program, reserved_cpus, start_order
+from podzero.runtime.program import Kind, program, start_order
 from podzero.runtime.stopping import StopRequest
 from podzero.runtime.workers import POLL_S, LearnerGroup, Worker, WorkerGroup, last_reports
 
@@ -48,9 +35,6 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 2.0
 """Time between two looks for nodes with room for the workers that are missing."""
-LOG_EVERY_S = 30.0
-"""Time between two log lines about the nodes that a run waits for."""
-_NODES_POLL_S = 1.0
 
 
 class Supervisor:
@@ -77,10 +61,10 @@ class Supervisor:
         """Monotonic time at which the nodes of the current workers had joined."""
         self._cluster = cluster
         self._stopping = stopping
-        self._nodes = RunNodes(cluster, experiment, home)
         self._home = home
         self._context = RunContext(experiment, workdir, run="", store=None, directory=None, secrets=dict(secrets))
         table = program(experiment)
+        self._nodes = RunNodes(cluster, experiment.cluster, table, home)
         self._failures = Failures(table, self._nodes.describe)
         self._groups = {kind.name: WorkerGroup(kind, self._spawn) for kind in table if kind.restart != "together"}
         """The groups whose workers are replaced one by one."""
@@ -114,7 +98,7 @@ class Supervisor:
         # that earlier attempts used must not be used again.
         self._first_attempt = checkpoint.step if checkpoint else 0
         self.ladder = checkpoint.ladder if checkpoint else {}
-        nodes = self._nodes.wait(self._stopping)
+        nodes = self._nodes.wait(self._stopping.wait)
         self.nodes_since = time.monotonic()
         try:
             for index, node in enumerate(nodes.shards):
@@ -325,84 +309,3 @@ class Supervisor:
             )
         self._stranded = stranded
         return restarted
-
-
-class RunNodes:
-    """The nodes that a run may use: all of a local cluster, or those of a joined one that pass the preflight check."""
-
-    def __init__(self, cluster: Cluster, experiment: Experiment, home: str) -> None:
-        self._cluster = cluster
-        self._experiment = experiment
-        self._home = home
-        self._preflight = Preflight(cluster, CPU_ONLY)
-        self._learner: Sequence[Node] = ()
-        """The nodes of the learner's hosts."""
-
-    def wait(self, stopping: StopRequest) -> Placement:
-        """Waits until all nodes that the run needs have joined; returns where learner and replay run."""
-        config = self._experiment.cluster
-        # Nothing joins a cluster that was started here.
-        minutes = config.join_minutes if self._cluster.joined else 0.0
-        deadline, log_at = time.monotonic() + 60 * minutes, time.monotonic()
-        while True:
-            try:
-                placement = place(self._usable(wait=True), program(self._experiment), config, self._home)
-                self._learner = placement.learner
-                return placement
-            except MissingNodes as missing:
-                refused = self._preflight.refusals(self._cluster.nodes())
-                reason = "\n  not used: ".join([str(missing), *refused])
-                # An autoscaler adds no nodes unless processes ask for them, and none has been started yet.
-                self.request_capacity({}, reserved_cpus(self._experiment))
-            now = time.monotonic()
-            if now >= deadline:
-                raise NodesAbsent(f"waited {minutes:g} minutes (cluster.join_minutes) for nodes to join: {reason}")
-            if now >= log_at:
-                log_at = now + LOG_EVERY_S
-                log.info("waiting for nodes to join: %s", reason)
-            if stopping.wait(_NODES_POLL_S):
-                raise NodesAbsent(f"stopped while waiting for nodes to join: {reason}")
-
-    def for_workers(self, accelerators: bool = False) -> list[Node]:
-        """The nodes for processes with accelerators or without, less what the learner reserves there; never waits."""
-        nodes, config = self._usable(wait=False), self._experiment.cluster
-        if not accelerators:  # which TPU hosts have
-            try:
-                nodes = actor_nodes(nodes, config)
-            except MissingNodes:
-                return []
-        return without_learner(nodes, self._learner, host_resources(config))
-
-    def describe(self, node: str) -> str:
-        """Describes the node with an id."""
-        return next((str(known) for known in self._cluster.nodes() if known.id == node), f"node {node[:8]}")
-
-    def request_capacity(self, taken: Mapping[str, float], cpus: Sequence[float]) -> None:
-        """Asks an autoscaler for room for processes that need `cpus`, beside those taken; replaces the last request."""
-        nodes = self.for_workers() if cpus else []
-        self._cluster.request_capacity(without_room(nodes, taken, cpus), self._preflight.checked)
-
-    @contextmanager
-    def prepared_hosts(self, hosts: Sequence[Node], run: str) -> Iterator[str]:
-        """Ends processes that earlier runs left on the learner hosts' chips, and reserves the coordinator's port.
-
-        Spares the processes of this run (its id). Yields the address at which host 0 coordinates the others, empty for
-        a learner on this machine alone; the port is reserved for host 0 while the context lasts.
-        """
-        if not self._cluster.joined and len(hosts) == 1:
-            yield ""
-            return
-        checks = [self._preflight.start_check(host) for host in hosts]
-        try:
-            for clear in [check.begin("end_stale_processes", run) for check in checks]:
-                for stale in clear.result(START_TIMEOUT_S):
-                    log.warning("ended %s, a process of an earlier run that held the TPU chips", stale)
-            yield f"{hosts[0].host}:{checks[0].ask('reserve_port')}"
-        finally:
-            for check in checks:
-                check.kill()
-
-    def _usable(self, wait: bool) -> list[Node]:
-        """The nodes that may be used; with `wait`, waits for preflight checks that are under way."""
-        nodes = self._cluster.nodes()
-        return self._preflight.usable_nodes(nodes, wait) if self._cluster.joined else nodes

@@ -19,14 +19,14 @@ from podzero.core.errors import ConfigError
 from podzero.files.players import keep_teacher
 from podzero.files.workdir import Workdir, write_atomically
 from podzero.runtime.cluster.placement import MEMORY, Node
-from podzero.runtime.cluster.preflight import RUN_VARIABLE
+from podzero.runtime.cluster.preflight import CPU_ONLY, RUN_VARIABLE
 from podzero.runtime.cluster.ray_cluster import connect
 from podzero.runtime.cluster.remote import current_node_id
 from podzero.runtime.failures import first_start
 from podzero.runtime.monitoring.log_file import log_to_file
 from podzero.runtime.monitoring.view import TerminalView
 from podzero.runtime.monitoring.writers import start_writers
-from podzero.runtime.program import CPU_ONLY, program
+from podzero.runtime.program import program
 from podzero.runtime.run import STOPPED, Run
 from podzero.runtime.saving import Saver
 from podzero.runtime.start import start_workers

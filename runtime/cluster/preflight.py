@@ -1,4 +1,4 @@
-"""Checks each node before a run uses it: its Python, packages and code, and the chips that earlier runs still hold.
+"""The nodes of a run, each checked before it is used: Python, packages, code, and chips that earlier runs still hold.
 
 Only one process can use the TPU chips of a host. A process that outlived its run (its driver or its Ray node was
 killed) keeps the next run from starting until the host is restarted. It is found by the device files it has open.
@@ -13,9 +13,9 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,22 @@ from typing import Any
 import psutil
 
 import podzero
+from podzero.config import ClusterConfig
 from podzero.core.errors import ClusterError
 from podzero.runtime.cluster.node_environment import code_files
-from podzero.runtime.cluster.placement import Node
-from podzero.runtime.cluster.remote import Call, NodeCalls, RemoteActor
+from podzero.runtime.cluster.placement import (
+    MissingNodes,
+    Node,
+    NodesAbsent,
+    Placement,
+    Reservation,
+    actor_nodes,
+    host_resources,
+    place,
+    without_learner,
+    without_room,
+)
+from podzero.runtime.cluster.remote import START_TIMEOUT_S, Call, NodeCalls, RemoteActor
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +53,13 @@ INSTALL_ADVICE = "; install the same lock file there (`uv sync --locked --inexac
 _MISSING = "missing"
 CHECK_TIMEOUT_S = 120.0
 """Longest time for a check: a node may load its first process from a cold disk."""
+LOG_EVERY_S = 30.0
+"""Time between two log lines about the nodes that a run waits for."""
+_POLL_S = 1.0
 RUN_VARIABLE = "PODZERO_RUN"
 """The environment variable with the run's id, set for all of its processes."""
+CPU_ONLY = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
+"""Environment of the processes without accelerators, so that they leave those of their host to others."""
 CHIP_FILES = ("accel*", "vfio/[0-9]*")
 """Device files of TPU chips, below /dev."""
 END_TIMEOUT_S = 10.0
@@ -72,51 +89,122 @@ class PreflightCheck:
         return end_stale_processes(run)
 
 
-class Preflight:
-    """Checks nodes before they are used, and remembers the results.
+class RunNodes:
+    """The nodes that a run may use: all of a local cluster, or those of a joined one that pass the preflight check.
 
     A node with other versions is refused for as long as Ray runs on it. A check that fails in any other way, such as a
     timeout, is repeated after a pause.
+
+    Args:
+      program: what the processes of each kind reserve, in the order in which they start.
+      home: the id of the driver's node.
     """
 
-    def __init__(self, cluster: Any, environment: Mapping[str, str]) -> None:
+    def __init__(self, cluster: Any, config: ClusterConfig, program: Sequence[Reservation], home: str) -> None:
         self._cluster = cluster
-        self._environment = environment
-        self._checks = NodeCalls(self._begin, CHECK_TIMEOUT_S, "its check")
+        self._config = config
+        self._program = program
+        self._home = home
+        self._checks = NodeCalls(self._begin_check, CHECK_TIMEOUT_S, "its check")
         self._differences: dict[str, str] = {}
         """How the versions of each node differ, by node id; empty for a node that can be used."""
+        self._learner: Sequence[Node] = ()
+        """The nodes of the learner's hosts."""
 
-    def usable_nodes(self, nodes: Sequence[Node], wait: bool) -> list[Node]:
-        """Those of the living nodes with the driver's versions; checks new ones, and logs why a node is not used.
+    def wait(self, wait_s: Callable[[float], bool]) -> Placement:
+        """Waits until all nodes that the run needs have joined; returns where learner and replay run.
+
+        `wait_s` waits so many seconds, and returns whether the run must end.
+        """
+        # Nothing joins a cluster that was started here.
+        minutes = self._config.join_minutes if self._cluster.joined else 0.0
+        deadline, log_at = time.monotonic() + 60 * minutes, time.monotonic()
+        while True:
+            try:
+                placement = place(self.usable(wait=True), self._program, self._config, self._home)
+                self._learner = placement.learner
+                return placement
+            except MissingNodes as missing:
+                reason = "\n  not used: ".join([str(missing), *self.refusals()])
+                # An autoscaler adds no nodes unless processes ask for them, and none has been started yet.
+                rows = [row for row in self._program if row.name != "learner"]
+                self.request_capacity({}, [row.cpus for row in rows for _ in range(row.count)])
+            now = time.monotonic()
+            if now >= deadline:
+                raise NodesAbsent(f"waited {minutes:g} minutes (cluster.join_minutes) for nodes to join: {reason}")
+            if now >= log_at:
+                log_at = now + LOG_EVERY_S
+                log.info("waiting for nodes to join: %s", reason)
+            if wait_s(_POLL_S):
+                raise NodesAbsent(f"stopped while waiting for nodes to join: {reason}")
+
+    def usable(self, wait: bool) -> list[Node]:
+        """The living nodes that may be used; checks new ones, and logs why a node is not used.
 
         Waits for each node's first check if asked to; otherwise a node is left out until it has answered.
         """
+        nodes: list[Node] = self._cluster.nodes()
+        if not self._cluster.joined:
+            return nodes
         for node in self._checks.update(nodes, wait):
             found = self._differences[node.id] = "; ".join(differences(versions(), self._checks.answers[node.id]))
             if found:
                 log.warning("%s is refused: %s%s", node, found, INSTALL_ADVICE)
         return [node for node in nodes if self._differences.get(node.id) == ""]
 
-    def refusals(self, nodes: Iterable[Node]) -> list[str]:
-        """Why some of `nodes` cannot be used."""
+    def refusals(self) -> list[str]:
+        """Why some nodes cannot be used."""
         why = {name: f"{found}{INSTALL_ADVICE}" for name, found in self._differences.items() if found}
         why |= {name: f"{error}; the check is repeated" for name, error in self._checks.errors.items()}
-        return [f"{node}: {why[node.id]}" for node in nodes if node.id in why]
+        return [f"{node}: {why[node.id]}" for node in self._cluster.nodes() if node.id in why]
 
-    @property
-    def checked(self) -> frozenset[str]:
-        """The ids of the nodes whose versions are known."""
-        return frozenset(self._differences)
+    def for_workers(self, accelerators: bool = False) -> list[Node]:
+        """The nodes for processes with accelerators or without, less what the learner reserves there; never waits."""
+        nodes = self.usable(wait=False)
+        if not accelerators:  # which TPU hosts have
+            try:
+                nodes = actor_nodes(nodes, self._config)
+            except MissingNodes:
+                return []
+        return without_learner(nodes, self._learner, host_resources(self._config))
 
-    def start_check(self, node: Node) -> RemoteActor:
-        """Starts a `PreflightCheck` on a node."""
+    def describe(self, node: str) -> str:
+        """Describes the node with an id."""
+        return next((str(known) for known in self._cluster.nodes() if known.id == node), f"node {node[:8]}")
+
+    def request_capacity(self, taken: Mapping[str, float], cpus: Sequence[float]) -> None:
+        """Asks an autoscaler for room for processes that need `cpus`, beside those taken; replaces the last request."""
+        nodes = self.for_workers() if cpus else []
+        self._cluster.request_capacity(without_room(nodes, taken, cpus), frozenset(self._differences))
+
+    @contextmanager
+    def prepared_hosts(self, hosts: Sequence[Node], run: str) -> Iterator[str]:
+        """Ends processes that earlier runs left on the learner hosts' chips, and reserves the coordinator's port.
+
+        Spares the processes of this run (its id). Yields the address at which host 0 coordinates the others, empty for
+        a learner on this machine alone; the port is reserved for host 0 while the context lasts.
+        """
+        if not self._cluster.joined and len(hosts) == 1:
+            yield ""
+            return
+        checks = [self._start_check(host) for host in hosts]
+        try:
+            for clear in [check.begin("end_stale_processes", run) for check in checks]:
+                for stale in clear.result(START_TIMEOUT_S):
+                    log.warning("ended %s, a process of an earlier run that held the TPU chips", stale)
+            yield f"{hosts[0].host}:{checks[0].ask('reserve_port')}"
+        finally:
+            for check in checks:
+                check.kill()
+
+    def _start_check(self, node: Node) -> RemoteActor:
         check: RemoteActor = self._cluster.spawn(
-            PreflightCheck, f"preflight check on {node}", cpus=0, environment=self._environment, node=node
+            PreflightCheck, f"preflight check on {node}", cpus=0, environment=CPU_ONLY, node=node
         )
         return check
 
-    def _begin(self, node: Node) -> tuple[RemoteActor, Call]:
-        check = self.start_check(node)
+    def _begin_check(self, node: Node) -> tuple[RemoteActor, Call]:
+        check = self._start_check(node)
         return check, check.begin("versions")
 
 

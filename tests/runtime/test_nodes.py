@@ -12,8 +12,8 @@ from fake_cluster import FakeCluster, cpu_node
 from podzero.core.errors import ClusterError
 from podzero.files.workdir import Workdir
 from podzero.runtime.cluster.placement import Node
-from podzero.runtime.cluster.preflight import PreflightCheck
-from podzero.runtime.supervisor import RunNodes
+from podzero.runtime.cluster.preflight import PreflightCheck, RunNodes
+from podzero.runtime.program import program
 from podzero.runtime.train import processor, record_hardware
 
 SLICE = {"cluster": {"slice": "v5e-16"}, "replay": {"shards": 4}}
@@ -23,7 +23,8 @@ TWO_HOSTS = {"cluster": {"hosts": 2}, "replay": {"shards": 2, "min_size": 8192}}
 @pytest.fixture
 def make_nodes(experiment):
     def make(nodes, **sections):
-        return RunNodes(nodes, experiment(**sections), nodes.listed[0].id)
+        made = experiment(**sections)
+        return RunNodes(nodes, made.cluster, program(made), nodes.listed[0].id)
 
     return make
 
@@ -32,7 +33,7 @@ def test_a_wait_logs_which_hosts_are_missing_and_ends_when_they_join(make_nodes,
     cluster = FakeCluster(cpu_node("home", 4), tpu_host(3))
     stopping = no_wait(lambda: cluster.listed.append(tpu_host(3 - len(stopping.waits))))
     with caplog.at_level(logging.INFO, "podzero"):
-        chosen = make_nodes(cluster, **SLICE).wait(stopping)
+        chosen = make_nodes(cluster, **SLICE).wait(stopping.wait)
     assert len(stopping.waits) == 3
     assert [node.id for node in chosen.learner] == [f"tpu-{rank}" for rank in range(4)]
     (line,) = caplog.messages  # the next one follows after half a minute
@@ -44,7 +45,7 @@ def test_a_wait_ends_after_join_minutes_and_names_missing_and_refused_nodes(make
     cluster.answers[PreflightCheck]["versions"] = {"python": "2.7"}
     late = SLICE | {"cluster": {"slice": "v5e-16", "join_minutes": 1e-6}}
     with pytest.raises(ClusterError) as ended:
-        make_nodes(cluster, **late).wait(no_wait())
+        make_nodes(cluster, **late).wait(no_wait().wait)
     for part in ("cluster.join_minutes", "v5e-16 has 4 hosts", "not used: node tpu-0 at 10.0.1.0: python 2.7"):
         assert part in str(ended.value)
 
@@ -52,7 +53,7 @@ def test_a_wait_ends_after_join_minutes_and_names_missing_and_refused_nodes(make
 def test_a_cluster_of_this_machine_alone_is_not_waited_for(make_nodes, no_wait):
     stopping = no_wait()
     with pytest.raises(ClusterError, match=r"2 host\(s\)"):
-        make_nodes(FakeCluster(cpu_node("home", 4), joined=False), **TWO_HOSTS).wait(stopping)
+        make_nodes(FakeCluster(cpu_node("home", 4), joined=False), **TWO_HOSTS).wait(stopping.wait)
     assert stopping.waits == []
 
 
@@ -60,13 +61,13 @@ def test_a_wait_ends_when_the_run_is_stopped(make_nodes, no_wait):
     stopping = no_wait()
     stopping.set()
     with pytest.raises(ClusterError, match="stopped while waiting"):
-        make_nodes(FakeCluster(cpu_node("home", 4)), **TWO_HOSTS).wait(stopping)
+        make_nodes(FakeCluster(cpu_node("home", 4)), **TWO_HOSTS).wait(stopping.wait)
 
 
 def test_a_run_waits_for_room_for_a_reanalyser(make_nodes, no_wait):
     cluster = FakeCluster(cpu_node("home", 2), joined=False)
     with pytest.raises(ClusterError, match=r"reanalyse\.cpus"):
-        make_nodes(cluster, reanalyse={"share": 0.5, "count": 2, "cpus": 4.0}).wait(no_wait())
+        make_nodes(cluster, reanalyse={"share": 0.5, "count": 2, "cpus": 4.0}).wait(no_wait().wait)
 
 
 def test_room_is_requested_while_a_start_waits_for_it(make_nodes, no_wait):
@@ -76,7 +77,7 @@ def test_room_is_requested_while_a_start_waits_for_it(make_nodes, no_wait):
         requests.append(cluster.requests[-1])
         cluster.listed.append(cpu_node("late", 8))
 
-    make_nodes(cluster, actors={"count": 3, "min_count": 3}).wait(no_wait(join))
+    make_nodes(cluster, actors={"count": 3, "min_count": 3}).wait(no_wait(join).wait)
     assert requests == [([1.0, 1.0], ["home"])]
 
 
@@ -94,7 +95,7 @@ def test_the_cpus_of_the_learner_are_taken_off_once(make_nodes, no_wait, joined)
     """Of 16 CPUs and 6 GPUs the learner has 8 and 4: two servers of a GPU and 4 CPUs fit, and no more."""
     cluster = FakeCluster(cpu_node("home", 16, GPU=6.0), joined=joined)
     nodes = make_nodes(cluster, cluster={"host_resources": {"CPU": 8, "GPU": 4}})
-    nodes.wait(no_wait())
+    nodes.wait(no_wait().wait)
     assert [(node.cpus, node.resources["GPU"]) for node in nodes.for_workers(accelerators=True)] == [(8.0, 2.0)]
     assert [node.cpus for node in nodes.for_workers()] == [8.0]
 

@@ -10,27 +10,35 @@ import pytest
 from fake_cluster import PENDING, FakeRemoteActor
 
 import podzero
+from podzero.config import ClusterConfig
 from podzero.core.errors import ClusterError
 from podzero.runtime.cluster import preflight as preflight_module
 from podzero.runtime.cluster.placement import Node
-from podzero.runtime.cluster.preflight import Preflight, differences, versions
+from podzero.runtime.cluster.preflight import RunNodes, differences, versions
 from podzero.runtime.cluster.remote import FIRST_RETRY_S, WorkerDied
 
 MINE = {"python": "3.11.9", "jax": "0.7.1", "podzero's code": "abc"}
 
 
 class FakeCluster:
-    """Starts checks that answer what `answers` holds for their node, or not yet if that is PENDING."""
+    """A joined cluster that starts checks, which answer what `answers` holds for their node."""
 
     def __init__(self, answers):
         self.answers = answers
+        self.joined, self.listed = True, []
         self.started = []
         self.checks = []
+
+    def nodes(self):
+        return self.listed
+
+    def request_capacity(self, cpus, beyond):
+        self.beyond = beyond
 
     def spawn(self, process, name, *, cpus, environment, node):
         assert process is preflight_module.PreflightCheck
         assert cpus == 0
-        assert environment == {"JAX_PLATFORMS": "cpu"}
+        assert environment["JAX_PLATFORMS"] == "cpu"
         self.started.append(node.id)
         self.checks.append(FakeRemoteActor("check", versions=self.answers[node.id]))
         return self.checks[-1]
@@ -40,14 +48,26 @@ def node(name):
     return Node(name, f"host-{name}", 4.0, {}, {})
 
 
+def usable(nodes, cluster, *listed, wait=True):
+    """Those of the cluster's nodes that may be used."""
+    cluster.listed = list(listed)
+    return nodes.usable(wait)
+
+
+def checked(nodes, cluster):
+    """The nodes whose versions are known: a request of room is for others."""
+    nodes.request_capacity({}, [])
+    return cluster.beyond
+
+
 @pytest.fixture
 def prepare(monkeypatch):
-    """Makes the preflight of nodes that answer as given, and the cluster that starts the checks."""
+    """Makes the nodes of a run, whose checks answer as given, and the cluster that starts the checks."""
     monkeypatch.setattr(preflight_module, "versions", lambda: MINE)
 
     def make(**answers):
         cluster = FakeCluster(answers)
-        return Preflight(cluster, {"JAX_PLATFORMS": "cpu"}), cluster
+        return RunNodes(cluster, ClusterConfig(), (), ""), cluster
 
     return make
 
@@ -76,38 +96,38 @@ def test_versions_name_python_every_package_and_the_code():
 
 
 def test_nodes_with_the_versions_of_the_driver_are_usable_in_their_order(prepare):
-    preflight, cluster = prepare(b=MINE, a=MINE)
-    assert preflight.usable_nodes([node("b"), node("a")], wait=True) == [node("b"), node("a")]
+    nodes, cluster = prepare(b=MINE, a=MINE)
+    assert usable(nodes, cluster, node("b"), node("a")) == [node("b"), node("a")]
     assert all(check.killed for check in cluster.checks)
-    assert preflight.refusals([node("b"), node("a")]) == []
-    assert preflight.checked == {"a", "b"}
+    assert nodes.refusals() == []
+    assert checked(nodes, cluster) == {"a", "b"}
 
 
 def test_a_node_with_other_versions_is_refused_logged_once_and_not_checked_again(prepare, clock, caplog):
-    preflight, cluster = prepare(good=MINE, bad=MINE | {"jax": "0.6.0"})
-    nodes = [node("good"), node("bad")]
+    nodes, cluster = prepare(good=MINE, bad=MINE | {"jax": "0.6.0"})
+    listed = [node("good"), node("bad")]
     with caplog.at_level(logging.WARNING, "podzero"):
         for _ in range(3):
-            assert preflight.usable_nodes(nodes, wait=True) == [node("good")]
+            assert usable(nodes, cluster, *listed) == [node("good")]
             clock[0] += 10_000
     assert cluster.started == ["good", "bad"]
     advice = "install the same lock file there (`uv sync --locked --inexact`), and restart Ray on it"
     why = f"jax 0.6.0, the driver has 0.7.1; {advice}"
     assert [record.getMessage() for record in caplog.records] == [f"node bad at host-bad is refused: {why}"]
-    assert preflight.refusals(nodes) == [f"node bad at host-bad: {why}"]
-    assert preflight.checked == {"good", "bad"}
+    assert nodes.refusals() == [f"node bad at host-bad: {why}"]
+    assert checked(nodes, cluster) == {"good", "bad"}
 
 
 def test_a_node_that_joins_later_is_checked_then(prepare):
-    preflight, cluster = prepare(a=MINE, b=MINE)
-    preflight.usable_nodes([node("a")], wait=True)
-    assert preflight.usable_nodes([node("a"), node("b")], wait=True) == [node("a"), node("b")]
+    nodes, cluster = prepare(a=MINE, b=MINE)
+    usable(nodes, cluster, node("a"))
+    assert usable(nodes, cluster, node("a"), node("b")) == [node("a"), node("b")]
     assert cluster.started == ["a", "b"]
 
 
 def test_a_node_that_was_not_checked_is_not_listed_as_refused(prepare):
-    preflight, _ = prepare()
-    assert preflight.refusals([node("new")]) == []
+    nodes, cluster = prepare(new=PENDING)
+    assert usable(nodes, cluster, node("new"), wait=False) == nodes.refusals() == []
 
 
 FAILURES = pytest.mark.parametrize(
@@ -123,35 +143,33 @@ FAILURES = pytest.mark.parametrize(
 
 @FAILURES
 def test_a_node_whose_check_fails_is_left_out_with_the_error_and_the_others_are_used(prepare, caplog, failure, message):
-    preflight, cluster = prepare(bad=failure, good=MINE)
+    nodes, cluster = prepare(bad=failure, good=MINE)
     with caplog.at_level(logging.WARNING, "podzero"):
-        assert preflight.usable_nodes([node("bad"), node("good")], wait=True) == [node("good")]
-    assert preflight.refusals([node("bad"), node("good")]) == [
-        f"node bad at host-bad: {message}; the check is repeated"
-    ]
+        assert usable(nodes, cluster, node("bad"), node("good")) == [node("good")]
+    assert nodes.refusals() == [f"node bad at host-bad: {message}; the check is repeated"]
     assert f"node bad at host-bad is not used yet: {message}" in caplog.text
     assert all(check.killed for check in cluster.checks)
-    assert preflight.checked == {"good"}
+    assert checked(nodes, cluster) == {"good"}
 
 
 @FAILURES
 def test_a_check_that_failed_is_repeated_after_a_pause_and_its_node_then_used(prepare, clock, failure, message):
-    preflight, cluster = prepare(a=failure)
-    assert preflight.usable_nodes([node("a")], wait=True) == []
+    nodes, cluster = prepare(a=failure)
+    assert usable(nodes, cluster, node("a")) == []
     cluster.answers["a"] = MINE
-    assert preflight.usable_nodes([node("a")], wait=True) == []
+    assert usable(nodes, cluster, node("a")) == []
     assert cluster.started == ["a"]
     clock[0] += FIRST_RETRY_S
-    assert preflight.usable_nodes([node("a")], wait=True) == [node("a")]
-    assert preflight.refusals([node("a")]) == []
+    assert usable(nodes, cluster, node("a")) == [node("a")]
+    assert nodes.refusals() == []
 
 
 def test_pauses_between_checks_double_up_to_the_longest(prepare, clock):
-    preflight, cluster = prepare(a=WorkerDied("gone"))
+    nodes, cluster = prepare(a=WorkerDied("gone"))
     pauses, last = [], clock[0]
     while len(pauses) < 7:
         before = len(cluster.started)
-        preflight.usable_nodes([node("a")], wait=False)
+        usable(nodes, cluster, node("a"), wait=False)
         if len(cluster.started) > before:
             pauses.append(clock[0] - last)
             last = clock[0]
@@ -160,22 +178,22 @@ def test_pauses_between_checks_double_up_to_the_longest(prepare, clock):
 
 
 def test_a_repeated_check_is_not_waited_for(prepare, clock):
-    preflight, cluster = prepare(a=WorkerDied("gone"), b=MINE)
-    preflight.usable_nodes([node("a"), node("b")], wait=True)
+    nodes, cluster = prepare(a=WorkerDied("gone"), b=MINE)
+    usable(nodes, cluster, node("a"), node("b"))
     cluster.answers["a"] = PENDING
     clock[0] += FIRST_RETRY_S
-    assert preflight.usable_nodes([node("a"), node("b")], wait=True) == [node("b")]
+    assert usable(nodes, cluster, node("a"), node("b")) == [node("b")]
     assert not cluster.checks[-1].killed
 
 
 def test_a_pending_check_is_not_waited_for_until_its_deadline(prepare, clock):
-    preflight, _ = prepare(a=MINE, slow=PENDING)
-    nodes = [node("a"), node("slow")]
-    assert preflight.usable_nodes(nodes, wait=False) == [node("a")]
-    assert preflight.refusals(nodes) == []
+    nodes, cluster = prepare(a=MINE, slow=PENDING)
+    listed = [node("a"), node("slow")]
+    assert usable(nodes, cluster, *listed, wait=False) == [node("a")]
+    assert nodes.refusals() == []
     clock[0] += preflight_module.CHECK_TIMEOUT_S
-    assert preflight.usable_nodes(nodes, wait=False) == [node("a")]
-    assert "its check failed: waited" in preflight.refusals(nodes)[0]
+    assert usable(nodes, cluster, *listed, wait=False) == [node("a")]
+    assert "its check failed: waited" in nodes.refusals()[0]
 
 
 PACKAGE = Path(podzero.__file__).parent
