@@ -444,7 +444,7 @@ def check_parts(experiment: Experiment) -> None:
     from podzero.actors.build import check_own_search
     from podzero.envs import check_steps, check_values, spec_of
     from podzero.evaluation.resolve import make_opponents
-    from podzero.learner.contract import check_own_learner
+    from podzero.learner.build import check_own_learner
     from podzero.networks import check_own_network
     from podzero.replay import open_records
 

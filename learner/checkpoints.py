@@ -34,7 +34,7 @@ from podzero.files.storage import (
 )
 from podzero.files.workdir import write_atomically
 from podzero.learner.devices import explained
-from podzero.learner.sharding import leaf_names, placed, replicated
+from podzero.learner.sharding import name_of, named_leaves, placed, replicated
 from podzero.learner.step import TrainState
 
 SAVE_TIMEOUT_S = 600.0
@@ -74,7 +74,7 @@ class LearnerCheckpoints:
         """
         if self._last is not None:
             wait([self._last], SAVE_TIMEOUT_S)
-        leaves = self._copy(_leaves(replace(state, teacher=None)))
+        leaves = self._copy(_stored(replace(state, teacher=None)))
         # A program that spans hosts must run on all of them, so it comes before anything that may fail on one.
         fingerprints = self._fingerprints(leaves)
         folder = step_dir.absolute() / LEARNER_FOLDER
@@ -102,7 +102,8 @@ class LearnerCheckpoints:
         like = replace(like, teacher=None)
         folder = step_dir.absolute() / LEARNER_FOLDER
         manifest, files = _read_manifest(folder)
-        targets = {name: _stored_shape(leaf) for name, leaf in _named(like).items()}
+        shapes = jax.eval_shape(_stored, like)
+        targets = {name: placed(shapes[name], leaf.sharding) for name, leaf in named_leaves(like).items()}
         _check_match(folder, manifest, targets)
         # One host reads everything; if it raises, the driver ends the others.
         if jax.process_index() == 0 and (name := altered(folder / _ARRAYS, files)) is not None:
@@ -121,7 +122,13 @@ class LearnerCheckpoints:
         for name, found in jax.device_get(self._fingerprints(leaves)).items():
             if as_text(found) != manifest[name]["fingerprint"]:
                 raise CheckpointDamaged(f"{folder}: '{name}' was changed after it was saved (its fingerprint differs)")
-        return _unflatten(like, leaves)
+
+        def restored(path: Any, leaf: Any) -> jax.Array:
+            found: jax.Array = leaves[name_of(path)]
+            return jax.random.wrap_key_data(found) if _is_key(leaf) else found
+
+        state: TrainState = jax.tree_util.tree_map_with_path(restored, like)
+        return state
 
     def close(self) -> None:
         """Waits for the last save, then ends the threads."""
@@ -140,32 +147,13 @@ class LearnerCheckpoints:
             write_atomically(folder / LEARNER_MANIFEST, text)
 
 
-def _named(state: TrainState) -> dict[str, Any]:
-    return dict(zip(leaf_names(state), jax.tree.leaves(state), strict=True))
-
-
-def _leaves(state: TrainState) -> dict[str, Any]:
+def _stored(state: TrainState) -> dict[str, Any]:
     """The leaves by name, with PRNG keys as raw arrays."""
-    return {name: jax.random.key_data(leaf) if _is_key(leaf) else leaf for name, leaf in _named(state).items()}
-
-
-def _unflatten(like: TrainState, leaves: dict[str, Any]) -> TrainState:
-    ordered = [
-        jax.random.wrap_key_data(leaves[name]) if _is_key(leaf) else leaves[name] for name, leaf in _named(like).items()
-    ]
-    restored: TrainState = jax.tree.unflatten(jax.tree.structure(like), ordered)
-    return restored
+    return {name: jax.random.key_data(leaf) if _is_key(leaf) else leaf for name, leaf in named_leaves(state).items()}
 
 
 def _is_key(leaf: Any) -> bool:
     return bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
-
-
-def _stored_shape(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Shape, dtype and sharding of a leaf as stored in a checkpoint."""
-    stored = jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
-    target: jax.ShapeDtypeStruct = placed(stored, leaf.sharding)
-    return target
 
 
 def _read_manifest(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import jax
 
-from podzero.core.chips import Slice, peak_flops
+from podzero.core.chips import Slice
 from podzero.core.errors import ConfigError, PodzeroError
 from podzero.core.types import Batch
 from podzero.learner.step import StepOutput, StepSums, TrainState, TrainStep
@@ -28,24 +28,6 @@ _MEMORY = {
 
 class DoesNotFit(PodzeroError, RuntimeError):
     """Training needs more memory than a device has."""
-
-
-class DeviceSummary(NamedTuple):
-    """The devices of a mesh."""
-
-    chips: int
-    """Number of devices, over all hosts."""
-    hosts: int
-    """Number of processes that own them."""
-    peak_flops: float | None
-    """bfloat16 operations per second of all devices together; None where the peak is unknown."""
-
-
-def device_summary(devices: Sequence[jax.Device]) -> DeviceSummary:
-    """Summarizes `devices`, which must be of one kind."""
-    peak = peak_flops(devices[0].device_kind)
-    hosts = len({device.process_index for device in devices})
-    return DeviceSummary(len(devices), hosts, None if peak is None else peak * len(devices))
 
 
 def check_chips(tpu_slice: Slice) -> None:

@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import jax
 
@@ -52,31 +52,6 @@ class Command(NamedTuple):
     """The run's progress, in [0, 1], for a step."""
 
 
-class HostSync(Protocol):
-    """Makes all hosts of a learner execute the same commands in the same order."""
-
-    def next(self, proposal: Command | None, wait_s: float) -> Command | None:
-        """The next command for all hosts, or None if there is none in time.
-
-        Args:
-          proposal: a step if this host has a batch, else None; host 0 may also propose to save or to stop.
-          wait_s: longest wait in seconds.
-
-        Raises:
-          HostLost: another host is gone or has given no sign of life for too long.
-        """
-        ...
-
-
-class SingleHost:
-    """The `HostSync` of a learner with one host."""
-
-    def next(self, proposal: Command | None, wait_s: float) -> Command | None:
-        """Returns the proposal: there is no other host to agree with."""
-        del wait_s
-        return proposal
-
-
 class HostInfo(NamedTuple):
     """This process among the hosts of a learner."""
 
@@ -86,15 +61,15 @@ class HostInfo(NamedTuple):
     """`host:port` of the coordination service, which host 0 runs."""
 
 
-def join(membership: HostInfo, experiment: Experiment) -> HostSync:
-    """Makes this process one host of a learner. Call it before anything else that uses JAX.
+def join(membership: HostInfo, experiment: Experiment) -> HostSync | None:
+    """Makes this process one of several hosts of a learner. Call it before anything else that uses JAX.
 
     Raises:
       HostLost: not all hosts joined within `cluster.join_minutes`, or host 0 cannot listen at its address.
       ConfigError: this host has another experiment than host 0; the message lists the differences.
     """
     if membership.hosts == 1:
-        return SingleHost()
+        return None
     # Without it, XLA has no collectives between CPU processes; accelerators ignore it.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")  # type: ignore[no-untyped-call]
     try:
@@ -112,13 +87,16 @@ def join(membership: HostInfo, experiment: Experiment) -> HostSync:
             f"at {membership.coordinator} within {experiment.cluster.join_minutes:g} minutes "
             f"(cluster.join_minutes): {error}"
         ) from None
-    sync = MultiHost(membership, _client(), BUSY_S + HOST_TIMEOUT_S)
+    # JAX has no public API for the client of the coordination service.
+    from jax._src import distributed
+
+    sync = HostSync(membership, distributed.global_state.client, BUSY_S + HOST_TIMEOUT_S)
     sync.compare(experiment)
     return sync
 
 
-class MultiHost:
-    """The `HostSync` of several hosts: host 0 writes a log of commands that all hosts execute.
+class HostSync:
+    """Makes all hosts of a learner execute the same commands in the same order: host 0 writes a log of them.
 
     Args:
       timeout_s: how long an awaited host may give no sign of life.
@@ -157,7 +135,15 @@ class MultiHost:
             )
 
     def next(self, proposal: Command | None, wait_s: float) -> Command | None:
-        """The next command for all hosts, or None if there is none within `wait_s`."""
+        """The next command for all hosts, or None if there is none in time.
+
+        Args:
+          proposal: a step if this host has a batch, else None; host 0 may also propose to save or to stop.
+          wait_s: longest wait in seconds.
+
+        Raises:
+          HostLost: another host is gone or has given no sign of life for too long.
+        """
         if self._wait is None:
             self._wait = Wait()
         self._give_sign()
@@ -271,11 +257,3 @@ def _listed(ranks: Sequence[int]) -> str:
 def _key(index: int) -> str:
     """The key of a command in the coordination service."""
     return f"podzero/command/{index}"
-
-
-def _client() -> Any:
-    """The client of the coordination service that `jax.distributed` started."""
-    # JAX has no public API for it.
-    from jax._src import distributed
-
-    return distributed.global_state.client

@@ -21,7 +21,7 @@ from podzero.core.types import Batch, EnvSpec, Keys, ModelNetwork, Network, Symm
 from podzero.learner.build import make_training
 from podzero.learner.checkpoints import LearnerCheckpoints
 from podzero.learner.devices import DeviceClock, memory_metrics
-from podzero.learner.hosts import Command, HostSync, SingleHost
+from podzero.learner.hosts import Command, HostSync
 from podzero.learner.metrics import LearnerMetrics, chip_metrics
 from podzero.learner.publishing import Prefetcher, Publisher
 from podzero.learner.sharding import local_part
@@ -100,7 +100,7 @@ class Learner:
         self._reader = reader
         self._prefetcher = Prefetcher(reader)
         self._publisher = Publisher(sink, self._training.mesh, local_sink)
-        self._host_sync = host_sync or SingleHost()
+        self._host_sync = host_sync
         self._leads = jax.process_index() == 0
         self._name = "learner" if self._leads else f"learner-{jax.process_index()}"
         self._report = report
@@ -216,7 +216,9 @@ class Learner:
     def _next_command(self, has_batch: bool) -> Command | None:
         """The next command for all hosts; None while some host has no batch."""
         with self._clock("wait_hosts"):
-            return self._host_sync.next(self._proposal(has_batch), _POLL_S if has_batch else 0.0)
+            proposal = self._proposal(has_batch)
+            # A learner of one host has nobody to agree with.
+            return self._host_sync.next(proposal, _POLL_S if has_batch else 0.0) if self._host_sync else proposal
 
     def _proposal(self, has_batch: bool) -> Command | None:
         """What this host proposes to do next; only host 0 proposes to save or stop."""

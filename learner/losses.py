@@ -233,7 +233,7 @@ def muzero_loss(
     policy = -jnp.sum(jnp.where(policy_target > 0, policy_target * log_policy, 0.0), axis=-1)
 
     def mean(first_and_steps: jax.Array) -> jax.Array:
-        return _mean_over_steps(first_and_steps, weight)
+        return _mean(first_and_steps[:, 0] + jnp.mean(first_and_steps[:, 1:], axis=1), weight)
 
     metrics = {
         "policy_loss": mean(policy),
@@ -301,12 +301,6 @@ def _inconsistency(
     predicted = network.project(params, jax.lax.collapse(unroll.latents[:, 1:], 0, 2), True)
     similarity: jax.Array = optax.losses.cosine_similarity(predicted, target, epsilon=1e-8)
     return jnp.where(targets.state_mask, -_split(similarity, batch), 0.0)
-
-
-def _mean_over_steps(parts: jax.Array, weight: Array | None) -> jax.Array:
-    """Position 0 plus the mean over the K steps of `parts` `[B, K + 1]`, averaged over the batch."""
-    each = parts[:, 0] + jnp.mean(parts[:, 1:], axis=1)
-    return jnp.mean(each if weight is None else weight * each)
 
 
 def _pad_first(steps: jax.Array) -> jax.Array:

@@ -17,10 +17,11 @@ from jax.sharding import Mesh
 
 from podzero.config import Experiment, LearnerConfig, MeshConfig, ModelNetworkConfig
 from podzero.config.samples import sample_like, with_axes
+from podzero.core.chips import peak_flops
 from podzero.core.errors import PodzeroError
 from podzero.core.types import Batch, EnvSpec, ModelNetwork, Network, Params, Sample, Symmetry, Window
 from podzero.learner.build import Training, make_training
-from podzero.learner.devices import DeviceSummary, DeviceTime, device_summary
+from podzero.learner.devices import DeviceTime
 from podzero.learner.objectives import Objective, make_objective
 from podzero.learner.step import StepSums
 from podzero.networks import make_network
@@ -95,7 +96,12 @@ def _named(sums: StepSums) -> dict[str, float]:
 class ChipMetrics(NamedTuple):
     """Computes metrics of utilization and scaling."""
 
-    devices: DeviceSummary
+    chips: int
+    """Number of devices, over all hosts."""
+    hosts: int
+    """Number of processes that own them."""
+    peak_flops: float | None
+    """bfloat16 operations per second of all devices together; None where the peak is unknown."""
     batch_size: int
     steps_per_dispatch: int
     flops_per_sample: float
@@ -105,21 +111,20 @@ class ChipMetrics(NamedTuple):
 
     def compute(self, samples_per_s: float, device_time: DeviceTime) -> dict[str, float]:
         """The metrics whose inputs are known; rates are over wall-clock time, which includes waiting for replay."""
-        chips, hosts, peak = self.devices
         flops_per_s = samples_per_s * self.flops_per_sample
         metrics = {
-            "learner/chips": float(chips),
-            "learner/hosts": float(hosts),
-            "learner/samples_per_s_per_chip": samples_per_s / chips,
-            "learner/samples_per_s_per_host": samples_per_s / hosts,
+            "learner/chips": float(self.chips),
+            "learner/hosts": float(self.hosts),
+            "learner/samples_per_s_per_chip": samples_per_s / self.chips,
+            "learner/samples_per_s_per_host": samples_per_s / self.hosts,
             "learner/flops_per_sample": self.flops_per_sample,
             "learner/flops_per_s": flops_per_s,
             "learner/device_busy": device_time.busy,
             "count/device_s": device_time.busy_s,
         }
-        if peak is not None:
-            metrics["learner/peak_flops"] = peak
-            metrics["learner/share_of_peak"] = flops_per_s / peak
+        if self.peak_flops is not None:
+            metrics["learner/peak_flops"] = self.peak_flops
+            metrics["learner/share_of_peak"] = flops_per_s / self.peak_flops
         if device_time.dispatch_s is not None:
             metrics["learner/device_s_per_step"] = device_time.dispatch_s / self.steps_per_dispatch
         if self.one_chip_samples_per_s is not None:
@@ -127,7 +132,7 @@ class ChipMetrics(NamedTuple):
             if device_time.dispatch_s:
                 # Over busy time: this measures what communication in the mesh costs, not waiting for replay.
                 busy_samples_per_s = self.batch_size * self.steps_per_dispatch / device_time.dispatch_s
-                metrics["learner/scaling_efficiency"] = busy_samples_per_s / (chips * self.one_chip_samples_per_s)
+                metrics["learner/scaling_efficiency"] = busy_samples_per_s / (self.chips * self.one_chip_samples_per_s)
         return metrics
 
 
@@ -209,17 +214,19 @@ def chip_metrics(
         # OpenVINO's callbacks hide their FLOPs, so the same network in JAX is counted.
         assert not isinstance(experiment.network, ModelNetworkConfig)
         counted = make_network(experiment.network, spec)
-    config, devices = experiment.learner, device_summary(list(mesh.devices.flat))
+    config, devices = experiment.learner, mesh.devices.ravel()
+    chips, peak = len(devices), peak_flops(devices[0].device_kind)
+    objective = make_objective(experiment, counted, spec, symmetries)
     # Host 0 reports for all hosts.
-    calibrate = config.calibrate and devices.chips > 1 and jax.process_index() == 0
+    calibrate = config.calibrate and chips > 1 and jax.process_index() == 0
     return ChipMetrics(
-        devices,
+        chips,
+        len({device.process_index for device in devices}),
+        None if peak is None else peak * chips,
         config.batch_size,
         config.steps_per_dispatch,
-        training_flops(
-            make_objective(experiment, counted, spec, symmetries), sample_like(experiment, spec), config.batch_size
-        ),
-        one_chip_samples_per_s(experiment, network, spec, symmetries, devices.chips) if calibrate else None,
+        training_flops(objective, sample_like(experiment, spec), config.batch_size),
+        one_chip_samples_per_s(experiment, network, spec, symmetries, chips) if calibrate else None,
     )
 
 

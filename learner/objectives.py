@@ -13,9 +13,20 @@ import numpy as np
 from podzero.config import Experiment, LearnerConfig, MuZeroConfig, OwnObjectiveConfig
 from podzero.config.section import own_code
 from podzero.core.errors import ConfigError
-from podzero.core.types import Array, Batch, EnvSpec, ModelNetwork, Network, Params, Sample, Symmetry, Window
+from podzero.core.types import (
+    Array,
+    Batch,
+    EnvSpec,
+    ModelNetwork,
+    Network,
+    Params,
+    Sample,
+    SoftTargets,
+    Symmetry,
+    Window,
+)
 from podzero.learner.losses import LossOutput, alphazero_loss, muzero_loss
-from podzero.learner.trained_agents import Teach, add_nothing, read_teacher, soft_targets_of
+from podzero.learner.trained_agents import read_teacher, soft_targets
 
 
 class Objective(NamedTuple):
@@ -31,12 +42,14 @@ class Objective(NamedTuple):
     """Updates the parameters' running statistics of observations from a batch."""
     teacher: Params | None = None
     """The teacher's parameters, host arrays; None without a teacher."""
-    teach: Teach = add_nothing
-    """Adds the teacher's soft targets."""
+    soft_targets: Callable[[Params | None, Array, Sample], SoftTargets] | None = None
+    """What the teacher predicts: takes its parameters, the learner step and augmented samples `[B, ...]`."""
 
     def taught_loss(self, params: Params, teacher: Params | None, step: Array, batch: Batch) -> LossOutput:
         """The loss of an augmented batch at a learner step, with the soft targets of the `teacher` parameters."""
-        return self.loss(params, self.teach(teacher, step, batch))
+        if self.soft_targets is not None:
+            batch = batch._replace(soft_targets=self.soft_targets(teacher, step, _positions(batch)))
+        return self.loss(params, batch)
 
 
 def make_objective(
@@ -50,7 +63,8 @@ def make_objective(
         augment = make_augment(symmetries if config.augment else (), spec.num_actions)
         objective = alphazero_objective(network, config, augment)
         if (teacher := read_teacher(experiment, spec)) is not None:
-            objective = objective._replace(teacher=teacher.params, teach=soft_targets_of(teacher.network, config))
+            predicted = partial(soft_targets, teacher.network, config)
+            objective = objective._replace(teacher=teacher.params, soft_targets=predicted)
     return objective if config.objective is None else own_objective(config.objective, objective, network)
 
 

@@ -15,7 +15,7 @@ from podzero.config import AnyOptimizerConfig, OptimizerConfig, OwnOptimizerConf
 from podzero.config.section import own_code
 from podzero.core.errors import ConfigError
 from podzero.core.types import Array, Params
-from podzero.learner.sharding import leaf_names
+from podzero.learner.sharding import name_of
 
 Rate = Callable[[Array, Array], jax.Array]
 """Maps a learner step `[]` int32 and the progress of the run `[]` float32, in [0, 1], to the learning rate."""
@@ -68,8 +68,9 @@ def make_optimizer(config: AnyOptimizerConfig, frozen: Sequence[str] = ()) -> op
 
 def matching(params: Any, patterns: Sequence[str]) -> Any:
     """The mask of the parameters whose paths match one of the regular expressions."""
-    found = [any(re.search(pattern, name) for pattern in patterns) for name in leaf_names(params)]
-    return jax.tree.unflatten(jax.tree.structure(params), found)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: any(re.search(pattern, name_of(path)) for pattern in patterns), params
+    )
 
 
 def own_optimizer(config: OwnOptimizerConfig) -> optax.GradientTransformation:
@@ -128,15 +129,14 @@ def matrices(params: Params) -> Any:
     Layouts are those of Flax and Haiku: outputs come last, also in convolutions. None for vectors and scalars.
     """
 
-    def dimensions(name: str, leaf: Array) -> optax.contrib.MuonDimensionNumbers | None:
-        if re.search(r"attention\.qkv\.kernel$", name):
+    def dimensions(path: Any, leaf: Array) -> optax.contrib.MuonDimensionNumbers | None:
+        if re.search(r"attention\.qkv\.kernel$", name_of(path)):
             # [width, 3, heads, width / heads]: queries, keys and values are three matrices.
             return optax.contrib.MuonDimensionNumbers(0, (2, 3))
         ndim = jnp.ndim(leaf)
         return optax.contrib.MuonDimensionNumbers(tuple(range(ndim - 1)), ndim - 1) if ndim > 1 else None
 
-    leaves, structure = jax.tree.flatten(params)
-    return jax.tree.unflatten(structure, map(dimensions, leaf_names(params), leaves))
+    return jax.tree_util.tree_map_with_path(dimensions, params)
 
 
 def decayed(params: Any) -> Any:

@@ -86,9 +86,9 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]
 
 
-def leaf_names(tree: Any) -> list[str]:
-    """The path of every leaf, such as `params.Conv_0.kernel`, in the order of `jax.tree.leaves`."""
-    return [name_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+def named_leaves(tree: Any) -> dict[str, Any]:
+    """The leaves by their paths, such as `params.Conv_0.kernel`, in the order of `jax.tree.leaves`."""
+    return {name_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def name_of(path: Any) -> str:
@@ -111,7 +111,8 @@ def state_shardings(mesh: Mesh, state: Any, config: MeshConfig) -> Any:
 def spec_of_leaf(mesh: Mesh, name: str, shape: tuple[int, ...], config: MeshConfig) -> list[str | None]:
     """The mesh axis over which each dimension of a leaf is sharded; None where it is not."""
     axes: list[str | None] = [None] * len(shape)
-    rule = _rule(name, config)
+    rules = TENSOR_PARALLEL if config.rules is None else config.rules
+    rule = next((rule for rule in rules if re.search(rule.match, name)), None)
     if rule is not None and mesh.shape["model"] > 1:
         axes[_dimension(mesh, name, shape, rule)] = "model"
     if config.fsdp and math.prod(shape) >= _MIN_FSDP_SIZE:
@@ -120,11 +121,6 @@ def spec_of_leaf(mesh: Mesh, name: str, shape: tuple[int, ...], config: MeshConf
         if free:
             axes[max(free, key=lambda d: shape[d])] = "data"
     return axes
-
-
-def _rule(name: str, config: MeshConfig) -> SplitRule | None:
-    rules = TENSOR_PARALLEL if config.rules is None else config.rules
-    return next((rule for rule in rules if re.search(rule.match, name)), None)
 
 
 def _dimension(mesh: Mesh, name: str, shape: tuple[int, ...], rule: SplitRule) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,10 +11,10 @@ import numpy as np
 
 from podzero.config import Experiment, LearnerConfig
 from podzero.core.errors import ConfigError
-from podzero.core.types import Array, Batch, EnvSpec, Network, Params, Sample, SoftTargets
+from podzero.core.types import Array, EnvSpec, Network, Params, Sample, SoftTargets
 from podzero.files.players import full_name, trained_player
 from podzero.learner.losses import ILLEGAL_LOGIT
-from podzero.learner.sharding import leaf_names, put_parameter
+from podzero.learner.sharding import name_of, named_leaves, put_parameter
 from podzero.networks import make_inference, make_network
 from podzero.networks.snapshots import check_matches, load_snapshot
 
@@ -47,8 +47,7 @@ def read_warm_start(who: str, params: Params) -> WarmStart:
     """
     player = trained_player("init_from", who)
     snapshot = load_snapshot(player.workdir.snapshots, player.step)
-    trained = dict(zip(leaf_names(snapshot.params), jax.tree.leaves(snapshot.params), strict=True))
-    own = dict(zip(leaf_names(params), jax.tree.leaves(params), strict=True))
+    trained, own = named_leaves(snapshot.params), named_leaves(params)
     taken = {name: trained[name] for name, leaf in own.items() if _form(trained.get(name)) == _form(leaf)}
     if not taken:
         (name, leaf), found = next(iter(own.items())), ", ".join(list(trained)[:3])
@@ -71,14 +70,12 @@ def _form(leaf: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
 
 def warm_started(params: Params, start: WarmStart) -> Params:
     """Initial parameters (device arrays) with those taken from the agent in their places."""
-    leaves, structure = jax.tree.flatten(params)
-    taken, pairs = start.taken, zip(leaf_names(params), leaves, strict=True)
-    found = [put_parameter(taken[name], leaf.sharding) if name in taken else leaf for name, leaf in pairs]
-    return jax.tree.unflatten(structure, found)
 
+    def first(path: Any, leaf: jax.Array) -> jax.Array:
+        taken = start.taken.get(name_of(path))
+        return leaf if taken is None else put_parameter(taken, leaf.sharding)
 
-Teach = Callable[[Params | None, Array, Batch], Batch]
-"""Takes the teacher's parameters, the learner step and an augmented batch `[B, ...]`; adds the soft targets."""
+    return jax.tree_util.tree_map_with_path(first, params)
 
 
 class Teacher(NamedTuple):
@@ -116,22 +113,11 @@ def read_teacher(experiment: Experiment, spec: EnvSpec) -> Teacher | None:
     return Teacher(network, jax.device_get(jax.jit(fold)(snapshot.params)))
 
 
-def soft_targets_of(network: Network, config: LearnerConfig) -> Teach:
-    """Adds the policy over the legal actions and the value that a teacher's `network` predicts, with their weight."""
-
-    def teach(params: Params | None, step: Array, batch: Batch) -> Batch:
-        samples = batch.samples
-        assert isinstance(samples, Sample)
-        logits, value = network.apply(params, samples.observation)
-        policy = jax.nn.softmax(jnp.where(samples.legal, logits, ILLEGAL_LOGIT), axis=-1)
-        return batch._replace(soft_targets=SoftTargets(policy, value, teacher_weight_at(step, config)))
-
-    return teach
-
-
-def add_nothing(params: Params | None, step: Array, batch: Batch) -> Batch:
-    """The batch as it is: there is no teacher."""
-    return batch
+def soft_targets(network: Network, config: LearnerConfig, params: Params, step: Array, samples: Sample) -> SoftTargets:
+    """The policy over the legal actions and the value that a teacher predicts, with their weight at a learner step."""
+    logits, value = network.apply(params, samples.observation)
+    policy = jax.nn.softmax(jnp.where(samples.legal, logits, ILLEGAL_LOGIT), axis=-1)
+    return SoftTargets(policy, value, teacher_weight_at(step, config))
 
 
 def teacher_weight_at(step: Array, config: LearnerConfig) -> jax.Array:

@@ -33,7 +33,7 @@ def test_one_chip_alone_gets_its_share_in_whole_microbatches_without_sharding(ba
 def test_a_single_chip_is_not_calibrated(network, spec, make_experiment):
     experiment = make_experiment(calibrate=True)
     metrics = chip_metrics(experiment, network, spec, [], make_mesh(MeshConfig(), jax.devices()[:1]))
-    assert metrics.devices.chips == 1
+    assert metrics.chips == 1
     assert metrics.one_chip_samples_per_s is None
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from podzero.core.errors import ConfigError
 from podzero.learner import HostInfo, join, make_training
 from podzero.learner.checkpoints import LearnerCheckpoints
-from podzero.learner.hosts import Command, HostLost, MultiHost, SingleHost
+from podzero.learner.hosts import Command, HostLost, HostSync
 from podzero.runtime.cluster.preflight import PreflightCheck
 
 STEP, STOP = Command("step"), Command("stop")
@@ -64,13 +64,11 @@ class Service:
 def hosts_of(count, service=None, timeout_s=60.0):
     """Hosts that share one coordination service."""
     service = service or Service()
-    return [MultiHost(HostInfo(rank, count, "10.0.0.1:1"), service, timeout_s) for rank in range(count)]
+    return [HostSync(HostInfo(rank, count, "10.0.0.1:1"), service, timeout_s) for rank in range(count)]
 
 
-def test_a_single_host_executes_its_proposals(make_experiment):
-    single = join(HostInfo(0, 1, ""), make_experiment())
-    assert isinstance(single, SingleHost)
-    assert [single.next(proposal, 0.0) for proposal in (STEP, None, STOP)] == [STEP, None, STOP]
+def test_a_single_host_has_nobody_to_agree_with(make_experiment):
+    assert join(HostInfo(0, 1, ""), make_experiment()) is None
 
 
 def test_hosts_step_only_when_every_host_has_its_batch():

@@ -4,14 +4,17 @@ import threading
 from types import SimpleNamespace
 
 import jax
+import numpy as np
 import pytest
 
-from podzero.learner.devices import DeviceClock, DeviceSummary, DeviceTime, device_summary, memory_metrics
-from podzero.learner.metrics import ChipMetrics
+from podzero.learner.devices import DeviceClock, DeviceTime, memory_metrics
+from podzero.learner.metrics import ChipMetrics, chip_metrics
 from podzero.learner.step import StepOutput
 
 POD = ChipMetrics(
-    DeviceSummary(chips=16, hosts=4, peak_flops=16e12),
+    chips=16,
+    hosts=4,
+    peak_flops=16e12,
     batch_size=1000,
     steps_per_dispatch=8,
     flops_per_sample=2e6,
@@ -43,7 +46,7 @@ def test_the_metrics_of_a_pod_by_hand():
 
 def test_unknown_metrics_are_omitted():
     idle = DeviceTime(0.0, 0.0, None)
-    unknown = POD._replace(devices=DeviceSummary(1, 1, None), one_chip_samples_per_s=None)
+    unknown = POD._replace(chips=1, hosts=1, peak_flops=None, one_chip_samples_per_s=None)
     assert unknown.compute(0.0, idle).keys() == {
         "learner/chips", "learner/hosts", "learner/samples_per_s_per_chip", "learner/samples_per_s_per_host",
         "learner/flops_per_sample", "learner/flops_per_s", "learner/device_busy", "count/device_s",
@@ -51,10 +54,13 @@ def test_unknown_metrics_are_omitted():
     assert "learner/scaling_efficiency" not in POD.compute(0.0, idle)
 
 
-def test_devices_are_counted_and_their_peaks_added():
-    devices = [device(host=index // 4) for index in range(16)]
-    assert device_summary(devices) == DeviceSummary(16, 4, 16 * 197e12)
-    assert device_summary(jax.devices()[:1]) == DeviceSummary(1, 1, None)
+def test_devices_are_counted_and_their_peaks_added(network, spec, make_experiment):
+    devices = np.array([device(host=index // 4) for index in range(16)])
+    found = [
+        chip_metrics(make_experiment(calibrate=False), network, spec, [], SimpleNamespace(devices=of))
+        for of in (devices, np.array(jax.devices()[:1]))
+    ]
+    assert [one[:3] for one in found] == [(16, 4, 16 * 197e12), (1, 1, None)]
 
 
 def test_memory_metrics_are_maxima_over_the_devices_that_have_statistics():

@@ -9,7 +9,7 @@ import pytest
 from podzero.config import load, parse
 from podzero.core.errors import ConfigError
 from podzero.envs import spec_of
-from podzero.learner.contract import check_objective, example_batch
+from podzero.learner.build import check_objective, example_batch
 from podzero.learner.objectives import make_objective
 from podzero.networks import make_model_network
 

@@ -8,7 +8,7 @@ import pytest
 
 from podzero.config import OwnOptimizerConfig, load
 from podzero.core.errors import ConfigError
-from podzero.learner.contract import check_optimizer, own_optimizer
+from podzero.learner.build import check_optimizer, own_optimizer
 
 FILE = Path(__file__).with_name("own_optimizers.py")
 

@@ -14,7 +14,7 @@ from podzero.config import LearnerConfig, MeshConfig, ResNetConfig, TransformerC
 from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec
 from podzero.learner.checkpoints import LearnerCheckpoints
-from podzero.learner.sharding import TENSOR_PARALLEL, check_batch, leaf_names, make_mesh, spec_of_leaf
+from podzero.learner.sharding import TENSOR_PARALLEL, check_batch, make_mesh, named_leaves, spec_of_leaf
 from podzero.networks import make_network
 
 from .train_on_devices import experiment_of, training_of
@@ -60,7 +60,7 @@ def trained(layout, network, out):
     state = checkpoints.restore(out, training.like)
     checkpoints.close()
     weights = (state.params, state.ema)
-    return dict(zip(leaf_names(weights), map(np.asarray, jax.tree.leaves(weights)), strict=True)) | {
+    return {name: np.asarray(leaf) for name, leaf in named_leaves(weights).items()} | {
         "sums": np.array(json.loads(sums.splitlines()[-1]))  # Gloo writes lines before it
     }
 
@@ -139,7 +139,7 @@ def test_a_batch_that_the_mesh_does_not_divide_is_refused_with_the_nearest_sizes
 
 
 def test_leaves_are_named_by_their_path_with_dots_for_haikus_slashes():
-    assert leaf_names({"resnet/~/conv": {"w": 1}, "b": [2]}) == ["b.0", "resnet.~.conv.w"]
+    assert list(named_leaves({"resnet/~/conv": {"w": 1}, "b": [2]})) == ["b.0", "resnet.~.conv.w"]
 
 
 def spec_of(name, shape, data=4, model=2, **mesh):
@@ -188,7 +188,8 @@ def test_every_tensor_parallel_rule_matches_a_parameter():
         ResNetConfig(channels=4, blocks=1),
         TransformerConfig(name="transformer", width=8, heads=2, layers=1),
     ]
-    names = [leaf_names(jax.eval_shape(make_network(config, spec).init, jax.random.key(0))) for config in networks]
+    shapes = [jax.eval_shape(make_network(config, spec).init, jax.random.key(0)) for config in networks]
+    names = [list(named_leaves(tree)) for tree in shapes]
     for rule in TENSOR_PARALLEL:
         assert any(re.search(rule.match, name) for tree in names for name in tree), rule.match
     assert any(re.search("conv_1", name) for name in names[0])

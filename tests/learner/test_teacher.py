@@ -8,7 +8,6 @@ import pytest
 from podzero.config import LearnerConfig, load
 from podzero.config.samples import position_like
 from podzero.core.errors import ConfigError
-from podzero.core.types import Batch
 from podzero.envs import make_env
 from podzero.files.workdir import Workdir
 from podzero.learner.metrics import training_flops
@@ -49,7 +48,7 @@ def test_soft_targets_are_the_teacher_s_policy_over_the_legal_actions_and_its_va
     samples = jax.tree.map(lambda leaf: leaf[0], make_dispatch(1, 4).samples)
     samples.legal[:, 4:] = False
     objective = make_objective(taught(teacher_weight=0.5), network, spec, ())
-    found = objective.teach(objective.teacher, jnp.int32(9), Batch(samples)).soft_targets
+    found = objective.soft_targets(objective.teacher, jnp.int32(9), samples)
 
     own = load("tic_tac_toe", [MLP])
     logits, value = make_network(own.network, spec).apply(objective.teacher, samples.observation)

@@ -11,7 +11,7 @@ import pytest
 from podzero.config import MeshConfig, OwnNetworkConfig, load
 from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec
-from podzero.learner.sharding import leaf_names, make_mesh, spec_of_leaf
+from podzero.learner.sharding import make_mesh, named_leaves, spec_of_leaf
 from podzero.networks import check_network, make_inference, make_network
 from podzero.networks.contract import observations
 from podzero.networks.snapshots import check_matches, load_snapshot, save_snapshot
@@ -66,7 +66,7 @@ def test_rules_on_names_shard_its_parameters(kind, hidden):
     mesh = make_mesh(MeshConfig(), jax.devices()[:1]).abstract_mesh.update(axis_sizes=(1, 2))
     config = MeshConfig(model=2, rules=[{"match": r"hidden\.kernel|layers\.0\.kernel", "dimension": -1}])
     shapes = jax.eval_shape(make_network(own(kind), SPEC).init, jax.random.key(0))
-    leaves = dict(zip(leaf_names(shapes), jax.tree.leaves(shapes), strict=True))
+    leaves = named_leaves(shapes)
     assert spec_of_leaf(mesh, hidden, leaves[hidden].shape, config) == [None, "model"]
     assert spec_of_leaf(mesh, "value.kernel", leaves["value.kernel"].shape, config) == [None, None]
 
