@@ -8,7 +8,7 @@ stream, pooling and the heads keep the network's dtype.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from functools import cache, partial
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -153,15 +153,14 @@ class Int8Network:
     def __init__(
         self, config: ResNetConfig, spec: EnvSpec, limits: Int8Config, positions: Callable[[], RecentPositions]
     ) -> None:
-        folded, network = make_inference(config, spec)
-        self._dtype = config.compute_dtype
-        self._fold = jax.jit(folded)
-        self._network = network
+        folded, self._network = make_inference(config, spec)
+        self._dtype = compute_dtype(config.compute_dtype).name
+        self._fold, self._quantize = jax.jit(folded), jax.jit(quantize)
         self._in_float = jax.jit(partial(float_evaluation, config, spec))
         self._in_int8 = partial(int8_evaluation, config, spec)
-        self._quantize = jax.jit(quantize)
+        self._jitted = jax.jit(self._in_int8)
         self._check = AgreementCheck(limits)
-        self._first_positions = positions
+        self._positions = cache(positions)
 
     def init(self, key: Array) -> Int8Params:
         """Uncalibrated int8 parameters, for their shapes. Traceable."""
@@ -170,13 +169,13 @@ class Int8Network:
 
     def fold(self, params: Params) -> Params:
         """Converts published parameters for `apply`, to int8 unless its errors exceed the limits."""
-        folded, (calibration, held_back) = self._fold(params), self._positions.split()
+        folded, (calibration, held_back) = self._fold(params), self._positions().split()
         _, largest = self._in_float(folded, calibration.observation)
         quantized = self._quantize(folded, largest)
         expected, _ = self._in_float(folded, held_back.observation)
         evaluated = self._jitted(quantized, held_back.observation)
         sides = _side_by_side(expected), _side_by_side(evaluated)
-        accepted = self._check.accepts(*sides, held_back.legal, compute_dtype(self._dtype).name)
+        accepted = self._check.accepts(*sides, held_back.legal, self._dtype)
         return quantized if accepted else folded
 
     def apply(self, params: Params, observation: Array) -> _Evaluation:
@@ -187,19 +186,11 @@ class Int8Network:
 
     def record(self, batch: Any) -> None:
         """Offers a batch to later calibrations: what the `decode` of the `RecentPositions` accepts. Thread-safe."""
-        self._positions.add(batch)
+        self._positions().add(batch)
 
     def metrics(self) -> dict[str, float]:
         """See `AgreementCheck.metrics`."""
         return self._check.metrics()
-
-    @cached_property
-    def _positions(self) -> RecentPositions:
-        return self._first_positions()
-
-    @cached_property
-    def _jitted(self) -> Callable[[Int8Params, Array], _Evaluation]:
-        return jax.jit(self._in_int8)
 
 
 def _side_by_side(evaluation: _Evaluation) -> np.ndarray[Any, Any]:

@@ -5,6 +5,7 @@ The time of decisions is an argument.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -142,10 +143,10 @@ class Batcher:
         """Records that a batch has left the device."""
         self.running -= 1
 
-    def wait_s(self, now: float) -> float | None:
-        """Seconds until `take` may start a batch without another request; None if only an event can start one."""
+    def wait_s(self, now: float) -> float:
+        """Seconds until `take` may start a batch without another request; infinite if only an event can start one."""
         if not self.queued or self.running:
-            return None
+            return math.inf
         return max(0.0, self._queue[0].request.arrived + self._deadline_s - now)
 
     def _size(self) -> int:

@@ -30,7 +30,6 @@ from podzero.inference.serving.messages import (
     Encoding,
     Hello,
     MessageError,
-    Welcome,
     copies,
     hello_frames,
     read_answer,
@@ -56,6 +55,15 @@ _REFRESH_S = 2.0
 
 class ServerLost(PodzeroError, TimeoutError):
     """No server answered in time, or the client was closed."""
+
+
+class _Unserved(Exception):
+    """A server does not serve the client now; the message says why."""
+
+    def __init__(self, why: str, stay: bool = False) -> None:
+        super().__init__(why)
+        self.stay = stay
+        """Whether the same server is tried again, not the next one."""
 
 
 class ServerClient:
@@ -106,11 +114,8 @@ class ServerClient:
     def evaluate(self, version: int, rows: Rows) -> Rows:
         """Evaluates positions `[B, S]` uint8 (at most as many as announced): `[B, outputs]` float32.
 
-        Evaluations cached for `version` are not requested again.
-
-        Raises:
-          ServerLost: `server.give_up_s` is set and no server answered within it, or the client was closed.
-          ConfigError: the servers evaluate another game or network.
+        Evaluations cached for `version` are not requested again. Raises `ServerLost` if no server answered within
+        `server.give_up_s` or the client was closed, `ConfigError` if the servers evaluate another game or network.
         """
         try:
             if self._cache is None:
@@ -132,50 +137,37 @@ class ServerClient:
 
     def _ask(self, rows: Rows) -> Rows:
         deadline = time.monotonic() + (self._config.give_up_s or math.inf)
-        self._return_if_possible()
+        if self._failures and time.monotonic() - self._connected_at > _RETURN_S:
+            # The preferred server failed a while ago: it is tried again.
+            self._failures = 0
+            self._disconnect()
         while True:
-            number = next(self._numbers)
             if self._socket is None:
                 self._connect(deadline)
-            assert self._socket is not None
-            frames = request_frames(number, rows)
-            self._socket.send_multipart(frames, zmq.NOBLOCK, copy=copies(frames))
             try:
-                answer = self._await_answer(number, len(rows), deadline)
-            except MessageError as error:
-                self._leave(self._unusable_answer(error))
-                continue
-            if answer is not None:
+                answer = self._exchange(rows, deadline)
+            except (_Unserved, MessageError) as error:
+                name, server, why = self._hello.name, self._server, self._lose(error)
+                log.warning("%s leaves %s: %s; its games continue with the next server", name, server, why)
+            else:
                 self._unusable.pop(self._address, None)
                 self.version, self._answered_at = answer.version, time.monotonic()
                 return answer.evaluations
 
-    def _await_answer(self, number: int, positions: int, deadline: float) -> Answer | None:
-        """The answer to a request; without one, disconnects and returns None."""
-        until, silence = self._answer_due(deadline)
-        while frames := self._receive(until):
-            if frames[0] == ANSWER:
-                answer = read_answer(frames, self._hello.identity.outputs)
-                # Late answers to requests that were given up have other numbers.
-                if answer.number == number:
-                    if len(answer.evaluations) != positions:
-                        raise MessageError(f"{len(answer.evaluations)} evaluations of {positions} positions")
-                    return answer
-            elif frames[0] == REFUSED:
-                self._leave(self._refused(frames))
-                return None
-        self._leave(f"it has not answered for {silence}")
-        return None
-
-    def _unusable_answer(self, error: MessageError) -> str:
-        """Counts what a server sent and cannot be used; returns the reason."""
-        self._refused_answers += 1
-        self._unusable[self._address] += 1
-        why = f"what it answers cannot be used: {error}"
-        if self._unusable[self._address] >= MOST_UNUSABLE:
-            self._left_alone_until[self._address] = time.monotonic() + _RETURN_S
-            log.warning("%s leaves %s alone for %g s: %s", self._hello.name, self._server, _RETURN_S, why)
-        return why
+    def _exchange(self, rows: Rows, deadline: float) -> Answer:
+        """The server's answer to a request."""
+        assert self._socket is not None
+        number = next(self._numbers)
+        frames = request_frames(number, rows)
+        self._socket.send_multipart(frames, zmq.NOBLOCK, copy=copies(frames))
+        due = self._answer_due(deadline)
+        while True:
+            answer = read_answer(self._receive(ANSWER, *due), self._hello.identity.outputs)
+            # Late answers to requests that were given up have other numbers.
+            if answer.number == number:
+                if len(answer.evaluations) != len(rows):
+                    raise MessageError(f"{len(answer.evaluations)} evaluations of {len(rows)} positions")
+                return answer
 
     def _connect(self, deadline: float) -> None:
         """Tries the servers in turn until one accepts; logs a long wait."""
@@ -189,58 +181,49 @@ class ServerClient:
             found = [server for server in running if now >= self._left_alone_until.get(server[1], now)]
             if found:
                 self._server, self._address = found[(self._preferred + self._failures) % len(found)]
-                why = f"{self._server} at {self._address}: {self._greet(self._address, deadline)}"
-                if self._socket is not None:
-                    self._connected_at = time.monotonic()
+                try:
+                    self._greet(deadline)
                     return
+                except (_Unserved, MessageError) as error:
+                    why = f"{self._server} at {self._address}: {self._lose(error)}"
             if wait.message_due():
                 log.warning("%s has waited %s for an inference server: %s", self._hello.name, wait, why)
-            self._pause(deadline, why)
+            self._check_open()
+            if time.monotonic() + _PAUSE_S >= deadline:
+                raise ServerLost(f"{self._hello.name} found no inference server in time: {why}")
+            self._closed.wait(_PAUSE_S)
 
-    def _return_if_possible(self) -> None:
-        """Disconnects in order to try the preferred server again, if that failed a while ago."""
-        if self._failures and time.monotonic() - self._connected_at > _RETURN_S:
-            self._failures = 0
-            self._disconnect()
-
-    def _greet(self, address: str, deadline: float) -> str:
-        """Connects to a server; returns the reason if that failed, otherwise an empty string."""
+    def _greet(self, deadline: float) -> None:
+        """Connects to the server, which must have parameters."""
         self._disconnect()
         self._socket = zmq.Context.instance().socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.IDENTITY, self._id)
-        self._socket.connect(address)
+        self._socket.connect(self._address)
         self._socket.send_multipart(hello_frames(self._hello))
-        until, silence = self._answer_due(deadline)
-        try:
-            frames = self._reply_to_hello(until)
-            if frames and frames[0] == WELCOME:
-                return self._welcomed(read_welcome(frames, self._hello.identity.outputs))
-            self._disconnect()
-            why = self._refused(frames) if frames else f"no answer within {silence}"
-        except MessageError as error:
-            self._disconnect()
-            why = self._unusable_answer(error)
-        self._failures += 1
-        return why
-
-    def _welcomed(self, welcome: Welcome) -> str:
-        """Takes a server that has parameters; otherwise disconnects and returns the reason."""
-        self._server = welcome.name
-        if welcome.version >= 0:
-            self.version = welcome.version
-            return ""
-        self._disconnect()
-        # At the start of a run no server has parameters; later, another one has some.
-        self._failures += self.version >= 0
-        return "it has no parameters yet: has the learner published any?"
-
-    def _reply_to_hello(self, deadline: float) -> list[bytes] | None:
-        """A server's welcome or refusal; None after the deadline."""
         # Answers to earlier requests may arrive first, since the client reconnects with the same ZeroMQ identity.
-        while (frames := self._receive(deadline)) and frames[0] not in (WELCOME, REFUSED):
-            pass
-        return frames
+        frames = self._receive(WELCOME, *self._answer_due(deadline))
+        welcome = read_welcome(frames, self._hello.identity.outputs)
+        self._server = welcome.name
+        if welcome.version < 0:
+            # At the start of a run no server has parameters; later, another one has some.
+            raise _Unserved("it has no parameters yet: has the learner published any?", stay=self.version < 0)
+        self.version, self._connected_at = welcome.version, time.monotonic()
+
+    def _lose(self, error: _Unserved | MessageError) -> str:
+        """Disconnects from a server that does not serve, or sent what cannot be used; returns the reason."""
+        self._disconnect()
+        if isinstance(error, _Unserved):
+            self._failures += not error.stay
+            return str(error)
+        self._failures += 1
+        self._refused_answers += 1
+        self._unusable[self._address] += 1
+        why = f"what it answers cannot be used: {error}"
+        if self._unusable[self._address] >= MOST_UNUSABLE:
+            self._left_alone_until[self._address] = time.monotonic() + _RETURN_S
+            log.warning("%s leaves %s alone for %g s: %s", self._hello.name, self._server, _RETURN_S, why)
+        return why
 
     def _answer_due(self, deadline: float) -> tuple[float, str]:
         """When to stop waiting for a message, and the length of that wait in words."""
@@ -249,33 +232,23 @@ class ServerClient:
             return now + timeout_s, f"{timeout_s:g} s (server.timeout_s)"
         return deadline, f"{max(0.0, deadline - now):.1f} s, the time left before giving up"
 
-    def _refused(self, frames: list[bytes]) -> str:
-        """The reason of a refusal; a `ConfigError` if all servers would refuse."""
-        sentence, elsewhere = read_refused(frames)
-        if not elsewhere:
-            raise ConfigError(sentence)
-        return sentence
-
-    def _receive(self, deadline: float) -> list[bytes] | None:
-        """The next message; None after the deadline."""
+    def _receive(self, kind: bytes, until: float, silence: str) -> list[bytes]:
+        """The server's next message of a kind; raises `_Unserved` for a refusal, or if none came in time."""
         assert self._socket is not None
-        while (left := deadline - time.monotonic()) > 0:
+        while (left := until - time.monotonic()) > 0:
             self._check_open()
             # Rounded up: with zero milliseconds the loop would spin.
-            if self._socket.poll(int(1000 * min(left, _SLICE_S)) + 1):
-                return self._socket.recv_multipart()
-        return None
-
-    def _pause(self, deadline: float, why: str) -> None:
-        self._check_open()
-        if time.monotonic() + _PAUSE_S >= deadline:
-            raise ServerLost(f"{self._hello.name} found no inference server in time: {why}")
-        self._closed.wait(_PAUSE_S)
-
-    def _leave(self, why: str) -> None:
-        log.warning("%s leaves %s: %s; its games continue with the next server", self._hello.name, self._server, why)
-        self._failures += 1
-        self._disconnect()
+            if not self._socket.poll(int(1000 * min(left, _SLICE_S)) + 1):
+                continue
+            frames = self._socket.recv_multipart()
+            if frames[0] == kind:
+                return frames
+            if frames[0] == REFUSED:
+                sentence, elsewhere = read_refused(frames)
+                if not elsewhere:
+                    raise ConfigError(sentence)
+                raise _Unserved(sentence)
+        raise _Unserved(f"it has not answered for {silence}")
 
     def _disconnect(self) -> None:
         if self._socket is not None:

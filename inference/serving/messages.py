@@ -222,38 +222,10 @@ class Encoding(NamedTuple):
 
 def encoding_of(env: Env, with_legal: bool = False) -> Encoding:
     """The encoding of a game's positions; `with_legal` adds the legal actions, for comparisons of policies."""
-    encoding = _encoding(env)
-    if not with_legal or encoding.legal is not None:
-        return encoding
-    own, actions, view = encoding.row_bytes, env.spec.num_actions, jax.vmap(env.view)
-
-    def encode(states: EnvState) -> jax.Array:
-        legal = jnp.packbits(jnp.asarray(view(states).legal), axis=1)
-        return jnp.concatenate([encoding.encode(states), legal], axis=1)
-
-    return Encoding(
-        encoding.name,
-        own + math.ceil(actions / 8),
-        encode,
-        lambda rows: encoding.decode(rows[:, :own]),
-        lambda rows: jnp.unpackbits(jnp.asarray(rows)[:, own:], axis=1, count=actions) != 0,
-    )
-
-
-def _encoding(env: Env) -> Encoding:
-    spec = env.spec
-    elements, dtype = math.prod(spec.observation_shape), np.dtype(spec.observation_dtype)
+    spec, view = env.spec, jax.vmap(env.view)
+    elements, dtype, actions = math.prod(spec.observation_shape), np.dtype(spec.observation_dtype), spec.num_actions
     bits = dtype == np.bool_
     own = math.ceil(elements / 8) if bits else elements * dtype.itemsize
-    view = jax.vmap(env.view)
-
-    def observation(states: EnvState) -> jax.Array:
-        seen = jnp.asarray(view(states).observation)
-        return seen.reshape(seen.shape[0], elements)
-
-    def shaped(flat: jax.Array) -> jax.Array:
-        return flat.reshape(flat.shape[0], *spec.observation_shape)
-
     if spec.state_bytes and spec.state_bytes < own:
         like = jax.eval_shape(env.init, jax.random.key(0))
         return Encoding(
@@ -263,16 +235,22 @@ def _encoding(env: Env) -> Encoding:
             lambda rows: jnp.asarray(view(unpack_states(rows, like)).observation),
             lambda rows: jnp.asarray(view(unpack_states(rows, like)).legal),
         )
-    if bits:
-        return Encoding(
-            "bits",
-            own,
-            lambda states: jnp.packbits(observation(states), axis=1),
-            lambda rows: shaped(jnp.unpackbits(jnp.asarray(rows), axis=1, count=elements) != 0),
-        )
-    return Encoding(
-        "values",
-        own,
-        lambda states: pack_states(observation(states).astype(dtype)),
-        lambda rows: shaped(unpack_states(rows, np.zeros(elements, dtype))),
-    )
+
+    def encode(states: EnvState) -> jax.Array:
+        seen = view(states)
+        allowed = jnp.asarray(seen.legal)
+        flat = jnp.asarray(seen.observation).reshape(len(allowed), elements)
+        rows = jnp.packbits(flat, axis=1) if bits else pack_states(flat.astype(dtype))
+        return jnp.concatenate([rows, jnp.packbits(allowed, axis=1)], axis=1) if with_legal else rows
+
+    def decode(rows: Array) -> jax.Array:
+        rows = jnp.asarray(rows)[:, :own]
+        like = np.zeros(elements, dtype)
+        flat = jnp.unpackbits(rows, axis=1, count=elements) != 0 if bits else unpack_states(rows, like)
+        return flat.reshape(len(rows), *spec.observation_shape)
+
+    def legal(rows: Array) -> jax.Array:
+        return jnp.unpackbits(jnp.asarray(rows)[:, own:], axis=1, count=actions) != 0
+
+    row_bytes = own + (math.ceil(actions / 8) if with_legal else 0)
+    return Encoding("bits" if bits else "values", row_bytes, encode, decode, legal if with_legal else None)

@@ -64,6 +64,11 @@ class _Session:
     unanswered: set[int] = field(default_factory=set)
     """Numbers of unanswered requests."""
 
+    @property
+    def promised(self) -> int:
+        """Positions that the client may have in flight."""
+        return CREDITS * self.hello.positions
+
 
 @dataclass(eq=False)
 class Sessions:
@@ -81,8 +86,11 @@ class Sessions:
     def __post_init__(self) -> None:
         self._open: dict[bytes, _Session] = {}
         self._idle: set[bytes] = set()
-        self.promised = 0
+
+    @property
+    def promised(self) -> int:
         """Positions that all clients together may have in flight."""
+        return sum(session.promised for session in self._open.values())
 
     def active(self, now: float) -> int:
         """Number of clients heard from within `LEASE_S`."""
@@ -101,32 +109,26 @@ class Sessions:
                 f"{hello.name} announces requests of {hello.positions} positions; this run's limit is "
                 f"{self.request_positions} (actors.games)"
             )
-        lost, promised = self._places(client, CREDITS * hello.positions, now)
+        session, others = _Session(hello, now), {key: other for key, other in self._open.items() if key != client}
+        promised, lost = session.promised + sum(other.promised for other in others.values()), []
+        for key, other in sorted(others.items(), key=lambda item: item[1].heard):
+            if promised <= self.most_positions or now - other.heard < LEASE_S:
+                break
+            promised -= other.promised
+            lost.append(key)
         if promised > self.most_positions:
             raise Refusal(
                 f"{self.name} can hold {self.most_positions} positions (server.queue_mib); with {hello.name} its "
-                f"{len(self._open.keys() | {client})} clients might send {promised}: "
+                f"{len(others) + 1} clients might send {promised}: "
                 "raise server.queue_mib or server.count, or lower actors.games",
                 elsewhere=True,
             )
-        for other in [client, *lost]:
-            self._close(other)
-        self._open[client] = _Session(hello, now)
+        for key in lost:
+            del self._open[key]
+            self._idle.discard(key)
+        self._open[client] = session
         self._idle.add(client)
-        self.promised += CREDITS * hello.positions
         return lost
-
-    def _places(self, client: bytes, needed: int, now: float) -> tuple[list[bytes], int]:
-        """Silent clients to close so that the client fits, and the positions promised afterwards."""
-        own, lost = self._open.get(client), []
-        promised = self.promised + needed - (CREDITS * own.hello.positions if own else 0)
-        for other in sorted(self._open.keys() - {client}, key=lambda name: self._open[name].heard):
-            session = self._open[other]
-            if promised <= self.most_positions or now - session.heard < LEASE_S:
-                break
-            promised -= CREDITS * session.hello.positions
-            lost.append(other)
-        return lost, promised
 
     def ask(self, client: bytes, number: int, positions: int, now: float) -> None:
         """Records a request; raises `KeyError` if the client has no session, `Refusal` if it asks too much."""
@@ -153,11 +155,6 @@ class Sessions:
     def others_may_ask(self, now: float) -> bool:
         """Whether a recently active client has no unanswered request."""
         return any(now - self._open[client].heard < _ACTIVE_S for client in self._idle)
-
-    def _close(self, client: bytes) -> None:
-        if session := self._open.pop(client, None):
-            self._idle.discard(client)
-            self.promised -= CREDITS * session.hello.positions
 
 
 log = logging.getLogger(__name__)
@@ -244,8 +241,9 @@ class InferenceServer:
         try:
             self.announce(self.address)
             while not self._stopping.is_set():
-                wait_s = self._batcher.wait_s(time.monotonic())
-                poller.poll(_milliseconds(_LONGEST_WAIT_S if wait_s is None else wait_s))
+                wait_s = min(_LONGEST_WAIT_S, self._batcher.wait_s(time.monotonic()))
+                # Rounded up, so that the time has passed after the wait.
+                poller.poll(math.ceil(1000 * wait_s))
                 self._receive()
                 self._answer()
                 self._start(pool)
@@ -346,8 +344,3 @@ class InferenceServer:
             "server/queued": float(queued), "server/clients": float(clients),
             "server/version": float(self.device.version),
         })  # fmt: skip
-
-
-def _milliseconds(seconds: float) -> int:
-    """Milliseconds, rounded up, so that the time has passed after a wait."""
-    return math.ceil(1000 * min(seconds, _LONGEST_WAIT_S))
