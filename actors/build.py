@@ -20,7 +20,7 @@ from podzero.config import ActorsConfig, Experiment, GymnasiumConfig, ModelNetwo
 from podzero.core.errors import ConfigError
 from podzero.core.protocols import Env, with_metrics
 from podzero.core.types import EnvSpec, ModelNetwork, Params
-from podzero.envs import make_env, make_vector_env, spec_of
+from podzero.envs import VectorEnv, make_env, spec_of
 from podzero.inference import (
     BackgroundSource,
     FoldedSource,
@@ -104,7 +104,7 @@ def make_actor(
             clients=clients[0],
             seed=seed,
             spec=spec,
-            make_environments=partial(make_vector_env, experiment.env, experiment.actors.games, seed),
+            make_environments=partial(VectorEnv, experiment.env, experiment.actors.games, seed),
             search=model_search(experiment, spec),
         )
     match experiment.actors.inference:

@@ -118,20 +118,21 @@ class DeadlineThread:
         self._name = name
         self._begin()
 
-    def call[A, R](self, function: Callable[[A], R], argument: A, timeout_s: float) -> R:
-        """Returns `function(argument)`, or raises what it raised.
+    def call[R](self, function: Callable[[], R], timeout_s: float, setting: str = "") -> R:
+        """Returns `function()`, or raises what it raised; `setting` names the time limit in the message.
 
         Raises:
           TimeoutError: it took longer than `timeout_s`. Do not use the objects it works on again: it may still be
             running.
           RuntimeError: it raised something that is not an `Exception`, such as `SystemExit`.
         """
-        self._calls.put((function, argument))
+        self._calls.put(function)
         try:
             result, error = self._results.get(timeout=timeout_s)
         except queue.Empty:
             self._abandon()
-            raise TimeoutError(f"no answer within {timeout_s:g} s") from None
+            limit = f" ({setting})" if setting else ""
+            raise TimeoutError(f"no answer within {timeout_s:g} s{limit}") from None
         except BaseException:  # the caller was interrupted
             self._abandon()
             raise
@@ -147,7 +148,7 @@ class DeadlineThread:
         self._calls.put(None)
 
     def _begin(self) -> None:
-        self._calls: queue.SimpleQueue[tuple[Callable[[Any], Any], Any] | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=_serve, args=(self._calls, self._results), name=self._name, daemon=True)
         self._thread.start()
@@ -162,13 +163,11 @@ class DeadlineThread:
 
 
 def _serve(
-    calls: queue.SimpleQueue[tuple[Callable[[Any], Any], Any] | None],
-    results: queue.SimpleQueue[tuple[Any, BaseException | None]],
+    calls: queue.SimpleQueue[Callable[[], Any] | None], results: queue.SimpleQueue[tuple[Any, BaseException | None]]
 ) -> None:
-    while (call := calls.get()) is not None:
-        function, argument = call
+    while (function := calls.get()) is not None:
         try:
-            results.put((function(argument), None))
+            results.put((function(), None))
         except BaseException as error:
             results.put((None, error))
-        del call, function, argument  # a waiting thread must not keep objects alive
+        del function  # a waiting thread must not keep objects alive

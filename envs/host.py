@@ -145,7 +145,7 @@ class HostEnv:
     def ask[Answer](self, state: HostState, question: Callable[[Any], Answer]) -> Answer:
         """Asks the simulator of one position, within the time limit; the question must not change it."""
         key = np.asarray(state.seed).tobytes() + np.asarray(state.moves)[: int(state.plies)].tobytes()
-        return self._in_time(lambda key: question(self._simulator_at(key)), key)
+        return self._in_time(lambda: question(self._simulator_at(key)))
 
     def _blank(self, *lead: int) -> View:
         """Views `[*lead, ...]` of zeros."""
@@ -164,7 +164,7 @@ class HostEnv:
         """Callback: the views `[...]` of new games with the seeds `[...]`."""
         seeds = np.asarray(seed)
         keys = [one.tobytes() for one in seeds.ravel()]
-        return self._validated(self._in_time(self._views, keys), seeds.shape, keys)
+        return self._validated(self._in_time(lambda: self._views(keys)), seeds.shape, keys)
 
     @recorded_errors()
     def _step_all(self, seed: Array, moves: Array, request: Array) -> View:
@@ -187,16 +187,16 @@ class HostEnv:
                 raise self._error(keys[row], f"action {actions[row]} is illegal in this position")
             if order == _PLAY:
                 wanted[row] = keys[row] = keys[row] + actions[row].to_bytes(2, _BYTE_ORDER)
-        return self._validated(self._in_time(self._views, wanted), seeds.shape, keys)
+        return self._validated(self._in_time(lambda: self._views(wanted)), seeds.shape, keys)
 
-    def _in_time[Answer](self, function: Callable[[Any], Answer], argument: Any) -> Answer:
-        """Calls `function(argument)` within the time limit; one caller at a time."""
+    def _in_time[Answer](self, function: Callable[[], Answer]) -> Answer:
+        """Calls `function` within the time limit; one caller at a time."""
         with self._lock:
             try:
-                return self._thread.call(function, argument, self._timeout_s)
+                return self._thread.call(function, self._timeout_s, "env.step_timeout_s")
             except TimeoutError as error:
                 self._cache = OrderedDict()  # the abandoned thread may still use the old one
-                raise SimulatorError(f"{self._name}: {error} (env.step_timeout_s)") from None
+                raise SimulatorError(f"{self._name}: {error}") from None
 
     def _views(self, keys: Sequence[bytes | None]) -> View:
         """Views `[N, ...]` of the positions with these keys; zeros where the key is None."""

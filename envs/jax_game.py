@@ -1,15 +1,18 @@
-"""Games of your own in JAX: their protocols, without and with chance, and the `Env` of each."""
+"""Games in JAX: their protocols, without and with chance, the `Env` of each, and a check of its contract."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
+from podzero.core.errors import ConfigError, described
+from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvSpec, EnvState, Symmetry, View
 from podzero.envs.packing import packed_bytes
 
@@ -158,3 +161,218 @@ class GameOfChance(_Described[ChanceGame]):
         """The state after an `outcome`; what is drawn later depends on the outcome."""
         key = jax.random.fold_in(jax.random.wrap_key_data(jnp.asarray(state.key)), outcome)
         return DrawnState(self._game.resolve(state.game, outcome), jax.random.key_data(key))
+
+
+_RETURN_ROUNDING = 1e-5
+"""By how much a sum of rewards may exceed 1."""
+_SUM_ROUNDING = 1e-4
+"""By how much a sum of probabilities may differ from 1."""
+
+
+class _Violation(Exception):
+    pass
+
+
+def check_game(env: Env, games: int = 8, max_plies: int = 64, seed: int = 0) -> None:
+    """Plays random games, all together, and checks the contract of `Env` in every position of each.
+
+    Shapes and dtypes must be those of the spec and never change, each position must have a legal action, rewards must
+    sum to zero (zero-sum games) and returns must lie in [-1, 1], a game that is over must stay as it is, symmetries
+    must be permutations, and in a game of chance the probabilities of outcomes must sum to one. Games with a value for
+    each player have no chance and are never truncated.
+
+    Raises:
+      ConfigError: the contract is violated; the message says how, and after which moves.
+    """
+    name = "a game"
+    try:
+        name = env.spec.name
+        _check_forms(env)
+        _check_symmetries(env)
+        played = _played(env, games, max_plies, seed)
+        _check_chance(played)
+        _check_positions(env.spec, played)
+        _check_ends(played)
+        _check_rewards(env.spec, played)
+    except _Violation as violation:
+        raise ConfigError(f"{name} violates the contract of podzero.envs.JaxGame: {violation}") from None
+    except Exception as error:
+        raise ConfigError(f"{name} cannot be played: {described(error)}") from error
+
+
+class _Played(NamedTuple):
+    """Random games: T plies of B games."""
+
+    views: Any
+    """A `View` of NumPy arrays, `[T + 1, B, ...]`."""
+    actions: np.ndarray[Any, Any]
+    """`[T, B]`."""
+    changed: np.ndarray[Any, Any]
+    """`[T, B]` bool, whether the ply changed the state."""
+    chance: tuple[np.ndarray[Any, Any], ...] | None
+    """Probabilities `[T, B, C]` after the action and after its outcome, and whether the game is over in between,
+    `[T, B]`; None without chance."""
+
+
+def _check_forms(env: Env) -> None:
+    """Checks shapes and dtypes; nothing is computed."""
+    spec = env.spec
+    if spec.players < 1:
+        raise _Violation(f"players = {spec.players!r}: expected at least 1")
+    if spec.values > 1 and isinstance(env, GameOfChance):
+        raise _Violation(
+            "chance is supported only with one player, or with two whose rewards sum to zero; here "
+            f"players = {spec.players}"
+        )
+    if np.dtype(spec.observation_dtype).kind not in "biuf":
+        raise _Violation(f"the observation is of {spec.observation_dtype}; expected bool, integers or floats")
+    state = jax.eval_shape(env.init, jax.random.key(0))
+    after = jax.eval_shape(env.step, state, np.zeros((), np.int32))
+    _require_same_form("step() returns a state that differs from that of init()", state, after)
+    expected = View(
+        observation=np.zeros(spec.observation_shape, spec.observation_dtype),
+        legal=np.zeros(spec.num_actions, bool),
+        player=np.zeros((), np.int32),
+        rewards=np.zeros(max(spec.players, 2), np.float32),
+        done=np.zeros((), bool),
+        truncated=np.zeros((), bool),
+    )
+    _require_same_form("view()", expected, jax.eval_shape(env.view, state))
+    if isinstance(env, GameOfChance):
+        resolved = jax.eval_shape(env.resolve, state, np.zeros((), np.int32))
+        _require_same_form("resolve() returns a state that differs from that of init()", state, resolved)
+        probabilities = np.zeros(env.outcomes, np.float32)
+        _require_same_form("chance()", probabilities, jax.eval_shape(env.chance, state))
+
+
+def _require_same_form(what: str, expected: Any, found: Any) -> None:
+    structures = [str(jax.tree.structure(tree)) for tree in (found, expected)]
+    if structures[0] != structures[1]:
+        raise _Violation(f"{what}: found {structures[0]}; expected {structures[1]}")
+    leaves = zip(jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(found), strict=True)
+    for (path, right), leaf in leaves:
+        if (right.shape, right.dtype) != (leaf.shape, leaf.dtype):
+            raise _Violation(
+                f"{what}: {jax.tree_util.keystr(path) or 'the state'} is {leaf.dtype} of shape {list(leaf.shape)}; "
+                f"expected {right.dtype} of shape {list(right.shape)}"
+            )
+
+
+def _check_symmetries(env: Env) -> None:
+    spec = env.spec
+    observation = np.zeros(spec.observation_shape, spec.observation_dtype)
+    for number, symmetry in enumerate(env.symmetries):
+        if sorted(np.asarray(symmetry.actions).tolist()) != list(range(spec.num_actions)):
+            raise _Violation(f"symmetries[{number}].actions: expected a permutation of {spec.num_actions} actions")
+        turned = jax.eval_shape(symmetry.observation, observation)
+        _require_same_form(f"symmetries[{number}].observation()", observation, turned)
+
+
+def _played(env: Env, games: int, plies: int, seed: int) -> _Played:
+    view, step = jax.vmap(env.view), jax.vmap(env.step)
+
+    def drawn(states: EnvState, actions: Array, after: EnvState) -> tuple[Array, ...] | None:
+        if not isinstance(env, GameOfChance):
+            return None
+        between, chance = jax.vmap(env.afterstate)(states, actions), jax.vmap(env.chance)
+        return chance(between), chance(after), view(between).done
+
+    def ply(states: EnvState, key: Array) -> tuple[EnvState, Any]:
+        legal = view(states).legal
+        actions = jax.random.categorical(key, jnp.where(legal, 0.0, -jnp.inf), axis=-1).astype(jnp.int32)
+        after = step(states, actions)
+        return after, (view(after), actions, _differ(states, after), drawn(states, actions, after))
+
+    @jax.jit
+    def play(key: Array) -> _Played:
+        start_key, ply_key = jax.random.split(key)
+        starts = jax.vmap(env.init)(jax.random.split(start_key, games))
+        _, (views, actions, changed, chance) = jax.lax.scan(ply, starts, jax.random.split(ply_key, plies))
+        first = jax.tree.map(lambda start, rest: jnp.concatenate([start[None], rest]), view(starts), views)
+        return _Played(first, actions, changed, chance)
+
+    played: _Played = jax.device_get(play(jax.random.key(seed)))
+    return played
+
+
+def _differ(before: EnvState, after: EnvState) -> Array:
+    """`[B]` bool, whether states differ."""
+
+    def one(left: Array, right: Array) -> Array:
+        if jnp.issubdtype(left.dtype, jax.dtypes.prng_key):
+            left, right = jax.random.key_data(left), jax.random.key_data(right)
+        return jnp.any((left != right).reshape(left.shape[0], -1), axis=1)
+
+    return jnp.stack(jax.tree.leaves(jax.tree.map(one, before, after))).any(axis=0)
+
+
+def _check_positions(spec: EnvSpec, played: _Played) -> None:
+    views = played.views
+    if spec.observation_dtype.startswith("float"):
+        _require(np.isfinite(_flat(views.observation)).all(axis=-1), played, "the observation is not finite")
+    _require(~views.done[:1], played, "the game is over before the first move")
+    _require(views.legal.any(axis=-1) | views.done, played, "no action is legal, but the game is not over")
+    _require(views.legal.all(axis=-1) | ~views.done, played, "some action is illegal, but the game is over")
+    _require(~views.truncated | views.done, played, "truncated is true, but done is false")
+    if spec.values > 1:
+        unknown = "truncated is true, but each player's value needs an outcome: give rewards at the limit instead"
+        _require(~views.truncated, played, unknown)
+    allowed = (views.player >= 0) & (views.player < spec.players)
+    _require(allowed, played, f"player is not below {spec.players}")
+
+
+def _check_rewards(spec: EnvSpec, played: _Played) -> None:
+    rewards = played.views.rewards
+    _require(np.isfinite(rewards).all(axis=-1), played, "a reward is not finite")
+    if spec.players == 2 and spec.values == 1:
+        advice = "the rewards of two players do not sum to zero; if that is meant, set zero_sum = False"
+        _require(np.abs(rewards.sum(axis=-1)) < 1e-6, played, advice)
+    elif spec.players == 1:
+        _require(rewards[..., 1] == 0, played, "the second reward of a game for one player is not zero")
+    _require((rewards[:1] == 0).all(axis=-1), played, "there is a reward before the first move")
+    # The return of each position is a difference of two sums.
+    sums = np.cumsum(rewards, axis=0)
+    returns = np.abs(sums[-1:] - sums).max(axis=-1)
+    beyond = f"the rewards until the end do not lie in [-1, 1], as values do, but reach {returns.max():g}: scale them"
+    _require(returns <= 1 + _RETURN_ROUNDING, played, beyond)
+
+
+def _check_ends(played: _Played) -> None:
+    views = played.views
+    over = views.done[:-1]
+    _require(views.done[1:] | ~over, played, "the game was over and then went on", after=1)
+    silent = (views.rewards[1:] == 0).all(axis=-1)
+    _require(silent | ~over, played, "there is a reward after the end of the game", after=1)
+    for field in ("observation", "player"):
+        seen = getattr(views, field)
+        same = (_flat(seen[1:]) == _flat(seen[:-1])).all(axis=-1)
+        _require(same | ~over, played, f"the {field} changes after the end of the game", after=1)
+    ended_before = np.concatenate([np.zeros_like(over[:1]), over[:-1]])
+    # The first ply after the end clears the reward; from then on the state is the same.
+    _require(~(played.changed & ended_before), played, "the state changes although the game is over", after=1)
+
+
+def _check_chance(played: _Played) -> None:
+    if played.chance is None:
+        return
+    between, after, over = played.chance
+    total = between.sum(axis=-1)
+    proper = (between >= 0).all(axis=-1) & ((np.abs(total - 1) < _SUM_ROUNDING) | (total == 0))
+    _require(proper, played, "the probabilities of chance() are negative, or do not sum to one or zero", after=1)
+    _require((total == 0) | ~over, played, "chance decides although the game is over", after=1)
+    _require((after == 0).all(axis=-1), played, "chance decides twice in a row", after=1)
+
+
+def _flat(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """`[T, B, ...]` as `[T, B, n]`."""
+    return rows.reshape(*rows.shape[:2], -1)
+
+
+def _require(holds: np.ndarray[Any, Any], played: _Played, violation: str, after: int = 0) -> None:
+    """Refuses the first position of `holds` `[T, B]` that is false; row 0 is the position after `after` plies."""
+    if holds.all():
+        return
+    ply, game = (int(index[0]) for index in np.nonzero(~holds))
+    ply += after
+    moves = played.actions[:ply, game].tolist()
+    raise _Violation(f"{violation} (game {game}, after the moves {moves})")

@@ -1,4 +1,4 @@
-"""Games and environments of libraries written in JAX: pgx's as `Env`s, those of jumanji and gymnax as `JaxGame`s.
+"""Games and environments of pgx, jumanji and gymnax, libraries written in JAX, as `JaxGame`s.
 
 Pgx: Koyamada et al. 2023, https://arxiv.org/abs/2303.17503. Jumanji: Bonnet et al. 2024,
 https://arxiv.org/abs/2306.09884. Gymnax: https://github.com/RobertTLange/gymnax.
@@ -21,16 +21,15 @@ import optax
 
 from podzero.core.errors import ConfigError, nearest
 from podzero.core.importing import import_extra, import_optional
-from podzero.core.types import Array, EnvSpec, EnvState, Symmetry, View
+from podzero.core.types import Array, EnvState, Symmetry, View
 from podzero.envs.boards.rules import symmetries_of
-from podzero.envs.packing import packed_bytes
 
 _MAX_PLIES = {"tic_tac_toe": 9, "animal_shogi": 256, "shogi": 512}
 """The number of plies after which pgx ends a game."""
 
 
 class PgxGame:
-    """One game of pgx, whose states hold no observation."""
+    """One game of pgx as a `JaxGame`, whose states hold no observation."""
 
     def __init__(self, name: str) -> None:
         with warnings.catch_warnings():
@@ -39,19 +38,7 @@ class PgxGame:
 
             self._game: Any = pgx.make(cast(Any, name))
         self._name = name
-
-    @cached_property
-    def spec(self) -> EnvSpec:
-        """Shapes and dtypes of observations, and the number of actions."""
-        state = jax.eval_shape(self._game.init, jax.random.key(0))
-        return EnvSpec(
-            name=self._name,
-            observation_shape=tuple(state.observation.shape),
-            observation_dtype=str(state.observation.dtype),
-            num_actions=int(self._game.num_actions),
-            state_bytes=packed_bytes(jax.eval_shape(_without_observation, state)),
-            max_plies=_MAX_PLIES.get(self._name),
-        )
+        self.max_plies = _MAX_PLIES.get(name)
 
     @cached_property
     def symmetries(self) -> Sequence[Symmetry]:

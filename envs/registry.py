@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, get_args
 
 from podzero.config import (
     ChanceGameConfig,
     EnvConfig,
+    Experiment,
     Game,
     GameConfig,
     GymnasiumConfig,
@@ -18,27 +20,26 @@ from podzero.config import (
     import_paths,
 )
 from podzero.config.section import check_digest
-from podzero.core.errors import ConfigError, described, nearest
+from podzero.core.errors import ConfigError, PodzeroError, described, nearest
 from podzero.core.importing import approve, import_class
 from podzero.core.protocols import Env
 from podzero.core.types import EnvSpec
 from podzero.envs.boards import BOARD_GAMES, CHANCE_GAMES, GO_GAMES
 from podzero.envs.boards.go import Go
-from podzero.envs.contract import check_game
-from podzero.envs.faults import DeadlineThread
+from podzero.envs.faults import DeadlineThread, SimulatorError
 from podzero.envs.gymnasium_envs import (
     Interface,
     Rendering,
-    VectorEnv,
     check_steps,
     interface_of,
+    picture,
     rendering_of,
     spec_to,
 )
 from podzero.envs.host import HostEnv
-from podzero.envs.jax_game import GameOfChance, JaxGame, OwnGame
+from podzero.envs.jax_game import GameOfChance, JaxGame, OwnGame, check_game
 from podzero.envs.jax_libraries import GymnaxEnv, JumanjiEnv, PgxGame
-from podzero.envs.simulator import Simulator, check_simulator
+from podzero.envs.simulator import RenderedSimulator, Simulator, check_simulator
 from podzero.envs.simulator_libraries import GymnasiumSimulator, OpenSpielGame
 
 
@@ -89,19 +90,14 @@ def _instance(config: OwnGameConfig | SimulatorConfig, field: str, protocol: typ
     return made
 
 
-def make_own_game(config: OwnGameConfig) -> OwnGame | GameOfChance:
-    """Makes the game of `config`, a `JaxGame` or `ChanceGame`, and checks its contract in random games."""
-    game = _instance(config, "env.name", JaxGame)
-    kind = GameOfChance if hasattr(game, "chance") else OwnGame
-    env = kind(game, config.title)
-    check_game(env)
-    return env
-
-
-def make_library_env(config: JaxLibraryConfig) -> OwnGame:
-    """Makes the environment of `config` and checks its contract in random games."""
-    kind = JumanjiEnv if config.name == "jumanji" else GymnaxEnv
-    env = OwnGame(kind(config.id, config.kwargs, config.reward_scale), config.title)
+def make_jax_env(config: OwnGameConfig | JaxLibraryConfig) -> OwnGame | GameOfChance:
+    """Makes a game in JAX that is not podzero's own, and checks its contract in random games."""
+    if isinstance(config, OwnGameConfig):
+        game = _instance(config, "env.name", JaxGame)
+    else:
+        kind = JumanjiEnv if config.name == "jumanji" else GymnaxEnv
+        game = kind(config.id, config.kwargs, config.reward_scale)
+    env = GameOfChance(game, config.title) if hasattr(game, "chance") else OwnGame(game, config.title)
     check_game(env)
     return env
 
@@ -121,15 +117,13 @@ def make_env(env: str | EnvConfig) -> Env:
         case GameConfig(name=name):
             return make_env(name) if env.komi is None else Go(GO_GAMES[name], env.komi)
         case str() if env in GAMES:
-            return BOARD_GAMES[env]() if env in BOARD_GAMES else PgxGame(env)
+            return BOARD_GAMES[env]() if env in BOARD_GAMES else OwnGame(PgxGame(env), env)
         case str():
             raise ConfigError(f"unknown game '{env}'{nearest(env, GAMES)}; known: {', '.join(GAMES)}")
         case ChanceGameConfig():
             return GameOfChance(CHANCE_GAMES[env.name](env.scale), env.title)
-        case OwnGameConfig():
-            return _in_time(make_own_game, env)
-        case JaxLibraryConfig():
-            return _in_time(make_library_env, env)
+        case OwnGameConfig() | JaxLibraryConfig():
+            return _in_time(make_jax_env, env)
         case SimulatorConfig():
             return _in_time(make_host_env, env)
         case GymnasiumConfig():
@@ -178,18 +172,35 @@ def spec_of(env: EnvConfig) -> EnvSpec:
     return spec_to(gymnasium_interface(env)) if isinstance(env, GymnasiumConfig) else make_env(env).spec
 
 
+def check_values(experiment: Experiment, spec: EnvSpec) -> None:
+    """Refuses settings that need a single value per position, in a game in which each player has one.
+
+    Raises:
+      ConfigError: a setting is not supported.
+    """
+    if spec.values == 1:
+        return
+    actors = experiment.actors
+    refused = {
+        "actors.root_value_weight": actors.root_value_weight > 0,
+        "actors.td_lambda": actors.td_lambda < 1,
+        "actors.opponents": bool(actors.opponents),
+        "actors.inference=int8": actors.inference == "int8",
+        "int8.on_tpu": experiment.int8.on_tpu,
+        "network.auxiliary": experiment.has_auxiliary_heads,
+        "reanalyse.share": experiment.reanalyse.share > 0,
+        "data.records": experiment.data.records is not None,
+    }
+    if found := [name for name, is_set in refused.items() if is_set]:
+        raise ConfigError(
+            f"{', '.join(found)}: supported only in games for one player and zero-sum games for two; in {spec.name} "
+            f"each of {spec.players} players has a value of its own. Remove these settings"
+        )
+
+
 def gymnasium_interface(env: GymnasiumConfig) -> Interface:
     """How observations and actions of an environment are checked and converted; raises as `spec_of` does."""
     return _in_time(interface_of, env)
-
-
-def make_vector_env(config: GymnasiumConfig, count: int, seed: int) -> VectorEnv:
-    """Makes `count` environments that step together; see `VectorEnv`.
-
-    Raises:
-      ConfigError: the environment is unknown, its spaces are not supported, or its first observation is not in them.
-    """
-    return VectorEnv(config, count, seed)
 
 
 def rendering(config: GymnasiumConfig) -> Rendering:
@@ -201,7 +212,7 @@ def rendering(config: GymnasiumConfig) -> Rendering:
     return _in_time(rendering_of, config)
 
 
-def _in_time[C: (GymnasiumConfig, SimulatorConfig, OwnGameConfig, JaxLibraryConfig), Made](
+def _in_time[C: (GymnasiumConfig, SimulatorConfig, OwnGameConfig | JaxLibraryConfig), Made](
     make: Callable[[C], Made], config: C
 ) -> Made:
     """Calls `make(config)` within `environments.BUILD_TIMEOUT_S`."""
@@ -209,8 +220,82 @@ def _in_time[C: (GymnasiumConfig, SimulatorConfig, OwnGameConfig, JaxLibraryConf
     # It runs foreign code, which may hang.
     thread = DeadlineThread(config.title)
     try:
-        return thread.call(make, config, environments.BUILD_TIMEOUT_S)
+        return thread.call(lambda: make(config), environments.BUILD_TIMEOUT_S)
     except TimeoutError as error:
         raise ConfigError(f"{config.title} cannot be made: {error}") from None
     finally:
         thread.stop()
+
+
+STEPS_PER_SECOND = 5.0
+"""Speed of simulators that declare none."""
+
+
+class SimulatorReplay:
+    """Replays games of one simulator from their seeds and moves, and renders the positions."""
+
+    def __init__(self, config: SimulatorConfig) -> None:
+        """Makes the simulator.
+
+        Raises:
+          ConfigError: it cannot be made, or not within `environments.BUILD_TIMEOUT_S`, or it cannot be rendered.
+        """
+        self._config = config
+        self._simulator = _in_time(_rendering_simulator, config)
+        self._thread = DeadlineThread(config.title)
+        self.steps_per_second: float = getattr(self._simulator, "steps_per_second", STEPS_PER_SECOND)
+        """The speed at which to show the game."""
+
+    def play(self, seed: int, moves: Iterable[int]) -> Iterator[float]:
+        """Plays a game; yields its unscaled rewards: 0 at the start, then that of each move.
+
+        Raises:
+          SimulatorError: the game failed, or a move took longer than `env.step_timeout_s`.
+        """
+        self._call(lambda: self._simulator.reset(seed))
+        yield 0.0
+        for move in moves:
+            self._call(partial(self._simulator.step, move))
+            yield float(self._call(self._simulator.rewards)[0])
+
+    def frame(self) -> Any:
+        """The position that the game has reached, as pixels `[H, W, 3]` uint8.
+
+        Raises:
+          ConfigError: `render` did not return an image.
+          SimulatorError: it failed, or took longer than `env.step_timeout_s`.
+        """
+        return picture(self._call(self._simulator.render), self._config.title)
+
+    def close(self) -> None:
+        """Ends the thread that calls the simulator."""
+        self._thread.stop()
+
+    def _call[Answer](self, function: Callable[[], Answer]) -> Answer:
+        try:
+            return self._thread.call(function, self._config.step_timeout_s, "env.step_timeout_s")
+        except PodzeroError:
+            raise
+        except TimeoutError as error:
+            raise SimulatorError(f"{self._config.title}: {error}") from None
+        except Exception as error:
+            raise SimulatorError(f"{self._config.title} cannot be shown: {described(error)}") from error
+
+
+def renders(config: SimulatorConfig) -> bool:
+    """Whether a simulator can render its positions, judged without making it."""
+    own = config.name == "simulator" and hasattr(import_class(config.place, "env.id"), "render")
+    return own or config.name == "gymnasium_simulator"
+
+
+def _rendering_simulator(config: SimulatorConfig) -> RenderedSimulator:
+    if config.name == "gymnasium_simulator":
+        env = GymnasiumConfig(name="gymnasium", id=config.id, kwargs=config.kwargs, module=config.place or None)
+        config = config.model_copy(update={"kwargs": rendering_of(env).config.kwargs})
+    simulator = make_simulator(config)
+    if not isinstance(simulator, RenderedSimulator):
+        raise ConfigError(
+            f"{config.title} cannot be shown: it has no method render(), which returns pixels [height, width, 3] uint8 "
+            "(podzero.envs.RenderedSimulator). `podzero evaluate` reports its returns"
+        )
+    return simulator

@@ -18,8 +18,15 @@ import numpy as np
 from podzero.core.errors import ConfigError, described, nearest
 from podzero.core.importing import import_extra
 from podzero.envs.gymnasium_envs.interface import MASK
-from podzero.envs.gymnasium_envs.making import REMEDY, explained, find, interface_to
-from podzero.envs.gymnasium_envs.rendering import STEPS_PER_SECOND, picture, rendered
+from podzero.envs.gymnasium_envs.making import (
+    REMEDY,
+    STEPS_PER_SECOND,
+    explained,
+    find,
+    interface_to,
+    picture,
+    rendered,
+)
 from podzero.envs.simulator import CHANCE_ADVICE
 
 

@@ -24,7 +24,7 @@ from podzero.config import (
 from podzero.core.errors import ConfigError, nearest
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvSpec, Exploration, Params
-from podzero.envs import VectorEnv, VectorStep, make_vector_env, spec_of
+from podzero.envs import VectorEnv, VectorStep, spec_of
 from podzero.evaluation.arena import Interrupted
 from podzero.evaluation.players import NetworkPlayers, Player
 from podzero.evaluation.statistics import student
@@ -253,7 +253,7 @@ def gymnasium_returns(experiment: Experiment) -> Returns:
 
     def returns(params: Params, key: Array, keep_going: Callable[[], bool]) -> np.ndarray[Any, Any]:
         decide = actor(params)
-        with closing(make_vector_env(env, min(episodes, most), experiment.seed + _SEED)) as environments:
+        with closing(VectorEnv(env, min(episodes, most), experiment.seed + _SEED)) as environments:
             return play_episodes(
                 environments, lambda key, step: decide(key, step)[0], episodes, key, keep_going
             ).returns

@@ -17,7 +17,7 @@ from podzero.config import GymnasiumConfig
 from podzero.core.errors import ConfigError
 from podzero.core.protocols import Env
 from podzero.core.types import EnvSpec
-from podzero.envs import make_env, make_vector_env, simulator_errors
+from podzero.envs import VectorEnv, make_env, simulator_errors
 from podzero.evaluation.arena import Arena, MatchReport
 from podzero.evaluation.episodes import (
     BASELINES,
@@ -154,7 +154,7 @@ def _episodes(env: GymnasiumConfig, who: str, episodes: int, simulations: int | 
         # Only environments in this process can be copied.
         env = env.model_copy(update={"vectorization": "sync"})
     name, decide = (who, None) if who in BASELINES else acting(who, env, simulations)
-    with closing(make_vector_env(env, min(episodes, SIDE_BY_SIDE), seed)) as environments:
+    with closing(VectorEnv(env, min(episodes, SIDE_BY_SIDE), seed)) as environments:
         choose = (lambda key, step: decide(key, step)[0]) if decide else baseline(who, environments)
         result = play_episodes(environments, choose, episodes, jax.random.key(seed))
     counts = {"mean_length": float(result.lengths.mean()), "failures": result.failures}

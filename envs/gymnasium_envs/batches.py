@@ -21,8 +21,7 @@ from podzero.core.errors import ConfigError, described
 from podzero.core.importing import restore_path, without_current_folder
 from podzero.envs.faults import Abandoned
 from podzero.envs.gymnasium_envs.interface import Interface
-from podzero.envs.gymnasium_envs.making import Factory, make_own
-from podzero.envs.gymnasium_envs.rendering import picture, rendered
+from podzero.envs.gymnasium_envs.making import Factory, make_own, picture, rendered
 from podzero.envs.gymnasium_envs.spaces import Actions, HostArray
 
 FAULTS = "podzero_faults"

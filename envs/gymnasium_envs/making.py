@@ -1,4 +1,4 @@
-"""Makes gymnasium environments from an `env` section and reads their spaces."""
+"""Makes gymnasium environments from an `env` section, reads their spaces, and renders them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
+import numpy as np
 from gymnasium import spaces
 from gymnasium.envs import registration
 from gymnasium.envs.registration import load_env_creator
@@ -24,13 +25,19 @@ from podzero.core.errors import ConfigError, described, nearest
 from podzero.core.importing import how_to_install, import_class, import_place
 from podzero.core.types import EnvSpec
 from podzero.envs.gymnasium_envs.interface import Interface, find_masks, parts_of_reset
-from podzero.envs.gymnasium_envs.spaces import Actions, Observations, mismatch
+from podzero.envs.gymnasium_envs.spaces import Actions, HostArray, Observations, mismatch
 
 REMEDY = "Fix the environment, or convert what it returns with a wrapper"
 REGISTERED_BY = {"ALE": "ale_py", "MinAtar": "minatar"}
 """The module that registers each namespace of ids; the extra `envs` installs both."""
 _EXTRAS = {"box2d": "envs", "classic": "envs", "toy": "envs", "mujoco": "mujoco"}
 """podzero's extra with the packages of gymnasium's extras whose names begin with this word."""
+MODE = "rgb_array"
+"""Gymnasium's render mode whose frames are arrays of pixels."""
+STEPS_PER_SECOND = 15.0
+"""Speed of environments that declare none, and of Atari games at four frames per step."""
+_MOST_PIXELS = 4_000_000
+_COLOURS = 3
 
 
 @dataclass(frozen=True)
@@ -165,13 +172,17 @@ def _wrapper_class(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:
     return kind
 
 
+def _made(config: GymnasiumConfig) -> Any:
+    """One environment, or the registered vector of one."""
+    return make_own(config, 1) if config.vectorization == "own" else Factory(config)()
+
+
 def interface_of(config: GymnasiumConfig, seed: int = 0) -> Interface:
     """Makes an environment, reads its spaces, checks what its first reset returns, and closes it."""
-    if config.vectorization == "own":
-        with closing(make_own(config, 1)) as own:
-            return interface_to(own, config.title, own.single_observation_space, own.single_action_space, seed)
-    with closing(Factory(config)()) as env:
-        return interface_to(env, config.title, env.observation_space, env.action_space, seed)
+    with closing(_made(config)) as env:
+        of_one = "single_" if config.vectorization == "own" else ""
+        observations, actions = (getattr(env, f"{of_one}{kind}_space") for kind in ("observation", "action"))
+        return interface_to(env, config.title, observations, actions, seed)
 
 
 def interface_to(
@@ -210,3 +221,68 @@ def spec_to(interface: Interface) -> EnvSpec:
         action_bounds=interface.actions.bounds,
         masked=interface.masks.place is not None,
     )
+
+
+class Rendering(NamedTuple):
+    """How to render an environment."""
+
+    config: GymnasiumConfig
+    """The config for environments that render; they run in this process."""
+    steps_per_second: float
+    """The environment's own speed."""
+    renders: bool
+    """Whether the environments render frames; otherwise their observation is an image and is shown instead."""
+
+
+def rendering_of(config: GymnasiumConfig) -> Rendering:
+    """Makes an environment, reads how it renders, and closes it."""
+    if config.vectorization != "own":
+        config = config.model_copy(update={"vectorization": "sync"})  # frames of other processes cannot be fetched
+    with closing(_made(config)) as env:
+        modes = env.metadata.get("render_modes") or ()
+        renders = MODE in modes
+        if not renders and not (config.vectorization == "own" and _is_image(env.single_observation_space)):
+            raise ConfigError(
+                f"{config.title} cannot be shown: it has no render mode '{MODE}' (its modes: "
+                f"{', '.join(map(str, modes)) or 'none'}). Give the environment one, or look at its returns with "
+                "`podzero evaluate`"
+            )
+        speed = float(env.metadata.get("render_fps") or STEPS_PER_SECOND)
+    kwargs = {**config.kwargs, "render_mode": MODE} if renders else config.kwargs
+    return Rendering(config.model_copy(update={"kwargs": kwargs}), speed, renders)
+
+
+def rendered(env: Any, title: str) -> Any:
+    """What `env.render()` returns."""
+    try:
+        return env.render()
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise ConfigError(f"{title}: rendering {lacks(error)}") from error
+    except Exception as error:
+        raise ConfigError(f"{title} cannot be rendered: {described(error)}") from error
+
+
+def picture(frame: Any, title: str) -> HostArray:
+    """A rendered frame as `[H, W, 3]` uint8; floats must be colours in [0, 1]."""
+    pixels = np.asarray(frame)
+    if pixels.ndim != 3 or pixels.shape[2] != _COLOURS or not 0 < pixels[..., 0].size <= _MOST_PIXELS:
+        raise ConfigError(
+            f"{title} cannot be shown: render() returned {type(frame).__name__} of shape {list(pixels.shape)}; "
+            f"expected pixels [height, width, {_COLOURS}], {_MOST_PIXELS:,} at most"
+        )
+    if pixels.dtype.kind == "f":
+        pixels = np.rint(np.clip(pixels, 0.0, 1.0) * 255)
+    return pixels.astype(np.uint8)
+
+
+def observed_picture(observation: HostArray) -> HostArray:
+    """Converts an image observation to `[H, W, 3]` uint8; a stack `[frames, H, W]` gives its newest frame."""
+    newest = observation if observation.shape[-1] == _COLOURS else observation[-1]
+    return newest if newest.ndim == _COLOURS else np.repeat(newest[..., None], _COLOURS, axis=-1)
+
+
+def _is_image(space: Any) -> bool:
+    """Whether the space holds gray frames `[frames, H, W]`, or colours `[H, W, 3]` or `[frames, H, W, 3]`."""
+    shape: tuple[int, ...] = getattr(space, "shape", None) or ()
+    coloured = len(shape) in (3, 4) and shape[-1] == _COLOURS
+    return getattr(space, "dtype", None) == np.uint8 and (coloured or len(shape) == 3)

@@ -84,8 +84,8 @@ class VectorEnv:
         self._thread = DeadlineThread(config.title)
         self._batch: batches.GymnasiumVector | None = None
         try:
-            probe = partial(interface_of, config)
-            self._interface: Interface = self._thread.call(probe, self._next_seeds()[0], environments.BUILD_TIMEOUT_S)
+            probe = partial(interface_of, config, self._next_seeds()[0])
+            self._interface: Interface = self._thread.call(probe, environments.BUILD_TIMEOUT_S)
             self._build()
         except Exception as error:
             self.close()
@@ -199,16 +199,13 @@ class VectorEnv:
 
     def _in_time[Result](self, function: Callable[[], Result], times: int = 1) -> Result:
         """Calls `function` within `times` the time limit of a step; beyond it raises `TimeoutError`."""
-        try:
-            return self._thread.call(lambda _: function(), None, times * self._config.step_timeout_s)
-        except TimeoutError as error:
-            raise TimeoutError(f"{error} (env.step_timeout_s)") from None
+        return self._thread.call(function, times * self._config.step_timeout_s, "env.step_timeout_s")
 
     def _build(self) -> None:
         """Makes the environments."""
-        make = partial(batches.build, self._config, self._count)
+        make = partial(batches.build, self._config, self._count, self._interface)
         with batches.no_orphans():
-            self._batch = self._thread.call(make, self._interface, environments.BUILD_TIMEOUT_S)
+            self._batch = self._thread.call(make, environments.BUILD_TIMEOUT_S)
 
     def _running(self) -> batches.GymnasiumVector:
         if self._batch is None:
@@ -234,7 +231,7 @@ class VectorEnv:
         batch, self._batch = self._batch, None
         if batch is not None:
             with contextlib.suppress(Exception):
-                self._thread.call(lambda batch: batch.close(), batch, _CLOSE_TIMEOUT_S)
+                self._thread.call(batch.close, _CLOSE_TIMEOUT_S)
             batches.kill(batch)
 
     def _checked(self, shown: HostArray, reward: HostArray, info: Mapping[str, Any]) -> tuple[_Seen, HostArray]:

@@ -11,8 +11,15 @@ import numpy as np
 
 from podzero.core.types import EnvState
 from podzero.envs.boards.bits import Bits
-from podzero.envs.boards.chess import Chess, ChessBoard, position_hash
-from podzero.envs.boards.chess_moves import UNDERPROMOTIONS, ChessMoves, ChessStep
+from podzero.envs.boards.chess import (
+    UNDERPROMOTIONS,
+    Chess,
+    ChessBoard,
+    ChessMoves,
+    ChessStep,
+    history_of,
+    position_hash,
+)
 from podzero.envs.boards.rules import BoardState
 from podzero.envs.notation.names import NotationError
 
@@ -101,9 +108,8 @@ class ChessNames:
 
 def pawns_of(state: EnvState) -> int:
     """The pawns of both players, as a set of bits."""
-    words = (np.asarray(state.board.history.low)[0], np.asarray(state.board.history.high)[0])
-    low, high = (int(planes[0] & ~planes[1] & ~planes[2]) for planes in words)
-    return low | high << 32
+    first, second, third = (_bits(state.board.history, plane) for plane in range(3))
+    return first & ~second & ~third
 
 
 def white_to_move(state: EnvState) -> bool:
@@ -172,7 +178,9 @@ def state_of(fen: str, size: int) -> BoardState:
         Chess(size)
         .start()
         ._replace(
-            history=_history(squares, size),
+            history=history_of(
+                {square: _PIECES.index(piece.upper()) + 8 * piece.islower() for square, piece in squares.items()}
+            ),
             castling=_castling(fields[2], fen, squares, size)[:: -1 if second else 1],
             en_passant=np.asarray(_passing(fields[3], fen, squares, size, second), np.int8),
             quiet=np.asarray(min(int(fields[4]), 99), np.int8),
@@ -205,18 +213,6 @@ def _placed(text: str, size: int) -> dict[int, str]:
     if any(piece in "pP" and square % 8 in (0, size - 1) for square, piece in squares.items()):
         raise NotationError(f"'{text}': a pawn cannot stand on the first or the last rank")
     return squares
-
-
-def _history(squares: dict[int, str], size: int) -> Bits:
-    planes = [0, 0, 0, 0]
-    for square, piece in squares.items():
-        code = _PIECES.index(piece.upper()) + (0 if piece.isupper() else 8)
-        for bit in range(4):
-            planes[bit] |= (code >> bit & 1) << square
-    empty = np.asarray(Chess(size).start().history.low)
-    low, high = np.zeros_like(empty), np.zeros_like(empty)
-    low[0], high[0] = [plane % 2**32 for plane in planes], [plane >> 32 for plane in planes]
-    return Bits(jnp.asarray(low), jnp.asarray(high))
 
 
 def _castling(

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from podzero.config import load, parse
-from podzero.envs import make_env, make_vector_env, spec_of
+from podzero.envs import VectorEnv, make_env, spec_of
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "environments.md").read_text()
 BLOCKS = re.findall(r"^```(\w+) ?(\S*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -29,7 +29,7 @@ def test_the_environment_of_the_page_is_found_next_to_its_experiment(folder, vec
     experiment = load(str(folder / "guess.yaml"), [f"env.vectorization={vectorization}"])
     assert experiment.env.module == str(folder / "guess.py")
     assert spec_of(experiment.env).num_actions == 16
-    vector = make_vector_env(experiment.env, 1, 0)
+    vector = VectorEnv(experiment.env, 1, 0)
     vector.reset()
     ends = [step.terminated | step.truncated for step in (vector.step(np.array([guess])) for guess in range(8))]
     vector.close()

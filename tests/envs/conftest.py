@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from podzero.config import GymnasiumConfig
-from podzero.envs import make_vector_env
+from podzero.envs import VectorEnv
 
 HEAVY = ("animal_shogi", "chess", "gardner_chess", "go_19x19", "shogi")
 """Games whose step takes long to compile: only the slow tests step them."""
@@ -80,7 +80,7 @@ def make_vector(toys):
     made = []
 
     def make(count=3, seed=0, **config):
-        made.append(make_vector_env(GymnasiumConfig(name="gymnasium", **config), count, seed))
+        made.append(VectorEnv(GymnasiumConfig(name="gymnasium", **config), count, seed))
         return made[-1]
 
     yield make

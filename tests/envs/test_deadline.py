@@ -1,5 +1,6 @@
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -20,19 +21,19 @@ def thread():
 
 
 def test_results_are_returned_and_errors_raised(thread):
-    assert thread.call(abs, -3, 10) == 3
+    assert thread.call(partial(abs, -3), 10) == 3
     with pytest.raises(ValueError, match="invalid literal"):
-        thread.call(int, "three", 10)
-    assert thread.call(int, "3", 10) == 3
+        thread.call(partial(int, "three"), 10)
+    assert thread.call(partial(int, "3"), 10) == 3
 
 
 def test_a_call_that_takes_too_long_is_abandoned_and_ended_if_it_executes_python_code(thread):
     started = []
     with pytest.raises(TimeoutError, match=r"no answer within 0\.2 s"):
-        thread.call(loop, started, 0.2)
+        thread.call(partial(loop, started), 0.2)
     started[0].join(5)
     assert not started[0].is_alive()
     with pytest.raises(TimeoutError):
-        thread.call(time.sleep, 1, 0.05)
-    assert thread.call(abs, -3, 10) == 3
-    assert thread.call(abs, -4, 10) == 4
+        thread.call(partial(time.sleep, 1), 0.05)
+    assert thread.call(partial(abs, -3), 10) == 3
+    assert thread.call(partial(abs, -4), 10) == 4

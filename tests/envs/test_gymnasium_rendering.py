@@ -5,7 +5,7 @@ import pytest
 
 from podzero.config import GymnasiumConfig
 from podzero.core.errors import ConfigError
-from podzero.envs import EnvironmentFailed, make_vector_env, observed_picture, rendering
+from podzero.envs import EnvironmentFailed, VectorEnv, observed_picture, rendering
 
 pytestmark = pytest.mark.usefixtures("toys")
 
@@ -20,7 +20,7 @@ def made():
     vectors = []
 
     def make(count=1, fields=None, **kwargs):
-        vectors.append(make_vector_env(rendering(config(kwargs=kwargs, **(fields or {}))).config, count, seed=0))
+        vectors.append(VectorEnv(rendering(config(kwargs=kwargs, **(fields or {}))).config, count, seed=0))
         vectors[-1].reset()
         return vectors[-1]
 
@@ -56,7 +56,7 @@ def test_an_environment_says_how_fast_it_is_shown_and_runs_in_this_process():
 
 def test_a_registered_vector_environment_renders_itself():
     found = rendering(GymnasiumConfig(name="gymnasium", id="CartPole-v1", vectorization="own"))
-    vector = make_vector_env(found.config, 2, seed=0)
+    vector = VectorEnv(found.config, 2, seed=0)
     try:
         vector.reset()
         assert [frame.shape for frame in vector.render()] == [(400, 600, 3)] * 2
@@ -101,7 +101,7 @@ def test_vectors_that_observe_images_are_shown_by_them():
 
 
 def test_greed_looks_ahead_in_environments_that_have_been_rendered():
-    vector = make_vector_env(rendering(GymnasiumConfig(name="gymnasium", id="Pendulum-v1")).config, 1, seed=0)
+    vector = VectorEnv(rendering(GymnasiumConfig(name="gymnasium", id="Pendulum-v1")).config, 1, seed=0)
     try:
         vector.reset()
         vector.render()

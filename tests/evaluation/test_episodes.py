@@ -12,7 +12,7 @@ import pytest
 from podzero.config import GymnasiumConfig, JaxLibraryConfig, load
 from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec, View
-from podzero.envs import make_env, make_vector_env, spec_of
+from podzero.envs import VectorEnv, make_env, spec_of
 from podzero.evaluation.arena import Interrupted
 from podzero.evaluation.episodes import (
     ReturnRounds,
@@ -45,7 +45,7 @@ def make():
     made = []
 
     def make(count, **config):
-        made.append(make_vector_env(GymnasiumConfig(name="gymnasium", **config), count, seed=0))
+        made.append(VectorEnv(GymnasiumConfig(name="gymnasium", **config), count, seed=0))
         return made[-1]
 
     yield make

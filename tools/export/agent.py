@@ -14,7 +14,7 @@ import numpy as np
 from podzero.config import EnvConfig, Experiment, GymnasiumConfig
 from podzero.core.errors import ConfigError, nearest
 from podzero.core.types import EnvSpec
-from podzero.envs import make_env, make_vector_env, simulator_errors, spec_of
+from podzero.envs import VectorEnv, make_env, simulator_errors, spec_of
 from podzero.files.players import PREFIX, TrainedPlayer, full_name, parse_player, zoo_card
 from podzero.inference import random_positions
 from podzero.networks import trainable_network
@@ -140,7 +140,7 @@ def observations_of(env: EnvConfig, spec: EnvSpec, count: int) -> np.ndarray[Any
     if not isinstance(env, GymnasiumConfig):
         with simulator_errors():
             return random_positions(make_env(env), jax.random.key(0), count).observation.astype(np.float32)
-    with closing(make_vector_env(env, _SIDE_BY_SIDE, seed=0)) as environments:
+    with closing(VectorEnv(env, _SIDE_BY_SIDE, seed=0)) as environments:
         rows = [environments.reset().observation]
         for step in range(1, -(-count // _SIDE_BY_SIDE)):
             rows.append(environments.step(random_actions(spec, _SIDE_BY_SIDE, step)).observation)

@@ -26,9 +26,9 @@ from podzero.core.importing import import_extra
 from podzero.core.types import Array, EnvState
 from podzero.envs import (
     SimulatorReplay,
+    VectorEnv,
     VectorStep,
     make_env,
-    make_vector_env,
     observed_picture,
     rendering,
     simulator_errors,
@@ -104,7 +104,7 @@ class GymnasiumWatcher:
     def episode(self, seed: int, progress: Progress) -> Episode:
         """Records an episode; one that fails is discarded and played again, as in evaluations."""
         recorded = Episode(seed, [], [], [])
-        with closing(make_vector_env(self._rendering.config, 1, seed)) as environments:
+        with closing(VectorEnv(self._rendering.config, 1, seed)) as environments:
             by_name = None if self._decide else baseline(self.player, environments)
 
             def show(step: VectorStep) -> None:
