@@ -92,7 +92,7 @@ class Tracer:
         self._pending: _Pending | None = None
 
     def advance(self, processes: Callable[[], Iterable[RemoteActor]]) -> None:
-        """Begins the traces of `processes` that were asked for, or notes their end; never waits."""
+        """Begins the traces of `processes` that were asked for, or records their end; never waits."""
         if self._pending is None:
             self._pending = self._begin(processes)
         elif time.monotonic() > self._pending.deadline or all(call.done for call in self._pending.calls.values()):

@@ -51,7 +51,7 @@ class Worker:
     """The restart of a worker with contents that is not built yet."""
     worked: bool = False
     """Whether it has reported any work."""
-    _drain: Call | None = None
+    drain: Call | None = None
     """The pending `drain`: at most one, however long the worker takes to answer."""
     _asked_at: float = 0.0
     _answered: bool = False
@@ -85,7 +85,7 @@ class Worker:
 
     def check_silence(self, silence_limit: SilenceLimit) -> None:
         """Marks the worker as failed if it has been silent for too long."""
-        if self.failure is not None or self._drain is None or self._drain.done:
+        if self.failure is not None or self.drain is None or self.drain.done:
             return
         silent_s = time.monotonic() - self._asked_at
         if silent_s > (silence_limit.later_s if self._answered else silence_limit.first_s):
@@ -97,11 +97,11 @@ class Worker:
         reports: list[MetricsReport | LogReport] = []
         if self.failure is not None:
             return reports
-        if self._drain is not None:
-            if not self._drain.done:
+        if self.drain is not None:
+            if not self.drain.done:
                 return reports
             try:
-                reports = self._drain.result(ANSWER_TIMEOUT_S)
+                reports = self.drain.result(ANSWER_TIMEOUT_S)
                 self._answered = True
                 for report in reports:
                     if isinstance(report, MetricsReport) and self.metric in report.metrics:
@@ -111,12 +111,8 @@ class Worker:
             except Exception as failure:
                 self.failure = failure
                 return reports
-        self._drain, self._asked_at = self.actor.begin("drain"), time.monotonic()
+        self.drain, self._asked_at = self.actor.begin("drain"), time.monotonic()
         return reports
-
-    def last_drains(self) -> list[Call]:
-        """Begins to fetch the last reports of a worker that has stopped."""
-        return [*([self._drain] if self._drain else []), self.actor.begin("drain")]
 
 
 class WorkerGroup:
@@ -231,7 +227,8 @@ def await_ready(calls: Sequence[tuple[Worker, Call]]) -> None:
 def last_reports(workers: Sequence[Worker], timeout_s: float = ANSWER_TIMEOUT_S) -> list[MetricsReport | LogReport]:
     """The last reports of workers that have stopped; waits at most `timeout_s` for all of them together."""
     deadline = time.monotonic() + timeout_s
-    drains = [(worker, worker.last_drains()) for worker in workers if worker.failure is None]
+    asked = [worker for worker in workers if worker.failure is None]
+    drains = [(worker, [*filter(None, [worker.drain]), worker.actor.begin("drain")]) for worker in asked]
     reports: list[MetricsReport | LogReport] = []
     for worker, calls in drains:
         try:

@@ -6,7 +6,7 @@ import pytest
 
 from podzero.core import waiting
 from podzero.core.types import Versioned
-from podzero.core.waiting import Wait, first_params
+from podzero.core.waiting import Wait, doubled, first_params
 
 
 @pytest.fixture
@@ -25,6 +25,10 @@ def messages(wait, clock, until_s):
         if wait.message_due():
             due.append(wait.seconds)
     return due
+
+
+def test_pauses_double_up_to_the_longest_however_many_failures_there_are():
+    assert [doubled(15.0, failures, 100.0) for failures in (1, 2, 3, 4, 5, 100_000)] == [15, 30, 60, 100, 100, 100]
 
 
 def test_messages_about_a_wait_become_rarer_up_to_one_in_ten_minutes(clock):
