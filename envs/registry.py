@@ -56,7 +56,6 @@ def make_host_env(config: SimulatorConfig) -> HostEnv:
         max_plies=min(max_plies, config.max_plies),
         reward_scale=config.reward_scale,
         step_timeout_s=config.step_timeout_s,
-        cache_size=config.kept_positions,
     )
 
 

@@ -37,19 +37,17 @@ _MIN_FSDP_SIZE = 2**14
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """The learner's mesh over the devices of all hosts, or over `devices`."""
     found = list(devices if devices is not None else jax.devices())
-    data = config.data if config.data > 0 else len(found) // config.model
-    if data * config.model == len(found):
-        _check_hosts(config.model, found)
-        if config.model == 1:
-            return jax.make_mesh((data, 1), AXES, (AxisType.Auto,) * 2, devices=found)
-        # The devices that share a parameter stay on one host, so that each host can load its own part of the batch.
-        by_host = sorted(found, key=lambda device: (device.process_index, device.id))
-        return Mesh(np.array(by_host).reshape(data, config.model), AXES, axis_types=(AxisType.Auto,) * 2)
-    wanted = f"{data} (data)" if config.data > 0 else "all the rest (data)"
-    raise ConfigError(
-        f"learner.mesh: {wanted} x {config.model} (model) devices do not fit the {len(found)} {found[0].platform} "
-        f"device(s) found; set learner.mesh.data=-1 and a learner.mesh.model that divides {len(found)}"
-    )
+    if len(found) % config.model:
+        raise ConfigError(
+            f"learner.mesh.model {config.model} does not divide the {len(found)} {found[0].platform} device(s) found; "
+            "set one that does"
+        )
+    _check_hosts(config.model, found)
+    if config.model == 1:
+        return jax.make_mesh((len(found), 1), AXES, (AxisType.Auto,) * 2, devices=found)
+    # The devices that share a parameter stay on one host, so that each host can load its own part of the batch.
+    by_host = sorted(found, key=lambda device: (device.process_index, device.id))
+    return Mesh(np.array(by_host).reshape(-1, config.model), AXES, axis_types=(AxisType.Auto,) * 2)
 
 
 def _check_hosts(model: int, devices: Sequence[jax.Device]) -> None:
@@ -72,7 +70,7 @@ def check_batch(config: LearnerConfig, mesh: Mesh) -> None:
         micro = f" times {config.microbatches} microbatches" if config.microbatches > 1 else ""
         raise ConfigError(
             f"learner.batch_size {size} is not divisible by the {data} devices of the mesh's data axis{micro}; "
-            f"set learner.batch_size={sizes}, or another learner.mesh.data"
+            f"set learner.batch_size={sizes}, or another learner.mesh.model"
         )
 
 

@@ -90,22 +90,20 @@ class PositionLayout:
             rows[name] = getattr(samples, name)
         return rows
 
-    def unpack(self, rows: NDArray[Any], smoothing: float, auxiliary: bool) -> Sample:
+    def unpack(self, rows: NDArray[Any], auxiliary: bool) -> Sample:
         """The samples `[T, ...]` of rows `[T]`, with the targets of auxiliary heads if `auxiliary`.
 
-        The policy target is `(1 - s) * policy + s * uniform(legal)`, where s is `smoothing`, and `policy` is that of
-        the search or chooses the move played.
+        The policy target is that of the search, or chooses the move played.
         """
         observation = rows["observation"]
         if self._in_bits:
             observation = _unpacked(observation, math.prod(self._shape))
         legal = _unpacked(rows["legal"], self._actions)
-        policy = np.float32(smoothing) * legal / legal.sum(axis=1, keepdims=True, dtype=np.float32)
         if self._searched:
-            found = rows["policy"].astype(np.float32)
-            policy += np.float32(1 - smoothing) * found / found.sum(axis=1, keepdims=True)  # float16 rounds the sum
+            policy = rows["policy"].astype(np.float32)
+            policy /= policy.sum(axis=1, keepdims=True)  # float16 rounds the sum
         else:
-            policy[np.arange(len(rows)), rows["action"]] += np.float32(1 - smoothing)
+            policy = np.eye(self._actions, dtype=np.float32)[rows["action"]]
         targets = {name: rows[name].copy() for name in ("outcome", "moves_left", "reply")} if auxiliary else {}
         return Sample(
             observation=observation.reshape(-1, *self._shape),
@@ -199,12 +197,12 @@ class RecordedPositions:
         discount = experiment.env.discount
         played, searched = PositionLayout(spec, discount), PositionLayout(spec, discount, searched=True)
         self.layout, self.rows = _open_rows(experiment.data.records, played, searched)
-        self._smoothing, self._auxiliary = experiment.data.smoothing, experiment.has_auxiliary_heads
+        self._auxiliary = experiment.has_auxiliary_heads
 
     def draw(self, random: np.random.Generator, count: int) -> Sample:
         """Samples `[count, ...]`, drawn uniformly with replacement."""
         rows = self.rows[random.integers(len(self.rows), size=count)]
-        return self.layout.unpack(rows, self._smoothing, self._auxiliary)
+        return self.layout.unpack(rows, self._auxiliary)
 
 
 class Episode(NamedTuple):
@@ -272,7 +270,7 @@ class RecordedEpisodes:
         _, self._rows = _open_rows(experiment.data.records, EpisodeLayout(spec, experiment.env.discount))
         self._starts = np.flatnonzero(self._rows["left"] > 0)
         self._unroll, self._steps = experiment.muzero.unroll_steps, window_steps(experiment)
-        self._kept, self._smoothing = observations_kept(experiment), experiment.data.smoothing
+        self._kept = observations_kept(experiment)
         self._actions = spec.num_actions
 
     def draw(self, random: np.random.Generator, count: int) -> Window:
@@ -293,15 +291,14 @@ class RecordedEpisodes:
         # As in `WindowCutter`: no action leaves the absorbing state after the end.
         missing = ~step_exists[:, : self._unroll]
         action[missing] = random.integers(self._actions, size=int(missing.sum()))
-        taken = np.eye(self._actions, dtype=np.float32)[gathered("action", self._unroll + 1, step_exists)]
-        policy = (1 - self._smoothing) * taken + self._smoothing / self._actions
+        policy = np.eye(self._actions, dtype=np.float32)[gathered("action", self._unroll + 1, step_exists)]
         policy[~step_exists[:, : self._unroll + 1]] = 0
         return Window(
             observation=gathered("observation", self._kept, position_exists),
             action=action,
             reward=gathered("reward", self._steps, step_exists),
             value=gathered("value", self._steps + 1, position_exists),
-            policy=policy.astype(np.float32),
+            policy=policy,
             candidates=np.zeros((len(starts), self._unroll + 1, 0), np.float32),
             length=np.minimum(left, self._steps).astype(np.int32),
             terminated=self._rows["terminated"][starts] & (left <= self._steps),

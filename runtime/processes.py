@@ -302,7 +302,7 @@ class LearnerProcess(Process):
             seed = seed_of(experiment.seed, rank, attempt=self.learner.step)  # other games after a resumption
             return make_actor(experiment, f"actor-{rank}", seed, [clients], devices=jax.local_devices())
         # This server waits for its devices without a limit, since they also train; `run` watches for hangs.
-        server = experiment.server.model_copy(update={"hang_s": math.inf})
+        server = experiment.server.model_copy(update={"timeout_s": math.inf})
         unhurried = experiment.model_copy(update={"server": server})
         return inference_server(self, unhurried, f"inference-{rank}", local)
 

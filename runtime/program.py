@@ -86,8 +86,7 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
     return (
         Kind(
             "replay", shards, process=partial(ReplayProcess), plural="replay shards", needed=shards,
-            cpus=replay.cpus, memory=replay.memory_bytes,
-            settings="replay.cpus or replay.memory_gib" if replay.memory_gib else "replay.cpus", environment=CPU_ONLY,
+            cpus=replay.cpus, settings="replay.cpus", environment=CPU_ONLY,
             work="replay/size",
             restart="with contents",  # its users connect again
         ),
@@ -108,11 +107,11 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
         ),
         Kind(
             "reanalyser", reanalyse.processes, plural="reanalysers",
-            needed=min(reanalyse.processes, 1), cpus=reanalyse.cpus, settings="reanalyse.cpus",
+            needed=min(reanalyse.processes, 1), cpus=actors.cpus, settings="actors.cpus",
             process=partial(
                 ReanalysisProcess, parameters=Parameters(), replay=Replay(receives="states", sends="new targets")
             ),
-            environment=_environment({}, threads=max(1, round(reanalyse.cpus))),
+            environment=_environment({}, threads=max(1, round(actors.cpus))),
             ahead=1,  # training needs the samples of one reanalyser, but no actor should wait for the others
             work="count/reanalysed",
             restart="alone",  # with other random numbers

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 KEPT = 2
 """Checkpoints to keep; older ones are deleted."""
+KEPT_SNAPSHOTS = 20
+"""The newest snapshots that are kept, in addition to those that ratings need."""
 FIRST_SNAPSHOT_S = 30.0
 """Time between two attempts to write the first snapshot, which needs trained parameters."""
 RETRY_S = 60.0
@@ -184,7 +186,7 @@ class Saver:
     def _write_snapshot(self, state: SaveState) -> Saved:
         step = int(state.learner.leader.actor.ask("snapshot"))
         ladder = _newest_ladder(state)
-        delete_old_snapshots(self._workdir.snapshots, self._experiment.checkpoint.keep_snapshots, ladder)
+        delete_old_snapshots(self._workdir.snapshots, KEPT_SNAPSHOTS, ladder)
         return Saved(step, ladder)
 
 

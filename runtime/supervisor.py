@@ -15,7 +15,7 @@ from podzero.config import Experiment
 from podzero.files.storage import StorageError
 from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import Checkpoint
-from podzero.runtime.cluster.placement import MEMORY, Node
+from podzero.runtime.cluster.placement import Node
 from podzero.runtime.cluster.preflight import RUN_VARIABLE, RunNodes
 from podzero.runtime.cluster.ray_cluster import Bundle, Cluster, PlacementGroup
 from podzero.runtime.cluster.remote import (
@@ -262,26 +262,18 @@ class Supervisor:
         attempt = self._first_attempt + self._starts[name]
         self._starts[name] += 1
         process = kind.process(name, replace(self._context, ladder=self.ladder), index, attempt, **parts)
-        if kind.restart == "with contents" and not self._has_room(node, kind, name):
-            kind = replace(kind, cpus=0.0, memory=0)  # a run needs all of its shards
+        if kind.restart == "with contents" and node.cpus - self._taken(without=name).get(node.id, 0.0) < kind.cpus:
+            kind = replace(kind, cpus=0.0)  # a run needs all of its shards
         return self._cluster.spawn(
             hosted(type(process)),
             name,
             process,
             cpus=kind.cpus,
-            memory=kind.memory,
             resources=kind.resources,
             environment={**kind.environment, RUN_VARIABLE: self._context.run},
             node=node,
             bundle=bundle,
         )
-
-    def _has_room(self, node: Node, kind: Kind, name: str) -> bool:
-        """Whether the CPUs and the memory of the shard of a name are free on a node."""
-        others = [actor.node for actor in self.shards.actors if actor.name != name]
-        memory = (1 + others.count(node.id)) * kind.memory
-        free = node.cpus - self._taken(without=name).get(node.id, 0.0)
-        return free >= kind.cpus and node.resources.get(MEMORY, 0.0) >= memory
 
     def _restart_shards(self, newest: Callable[[], Checkpoint | None]) -> list[str]:
         """Restarts the lost shards that may start again; returns their names."""

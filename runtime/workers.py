@@ -79,8 +79,7 @@ class Worker:
         elif time.monotonic() >= restart.deadline:
             self.failure = ClusterError(
                 f"{self.actor.name} has not listened for {BUILD_TIMEOUT_S:.0f} s since it was restarted on "
-                f"{restart.node}: is the node overloaded, or without the CPUs or memory that it reserves (replay.cpus, "
-                "replay.memory_gib)?"
+                f"{restart.node}: is the node overloaded, or without the CPUs that it reserves (replay.cpus)?"
             )
 
     def check_silence(self, silence_limit: SilenceLimit) -> None:

@@ -40,6 +40,8 @@ from podzero.inference.serving.messages import (
     welcome_frames,
 )
 
+QUEUE_BYTES = 2**30
+"""Memory of a server for requests and responses; it refuses actors whose requests might need more."""
 DEADLINE_S = 0.001
 """Time that a position waits for others while the devices are idle."""
 LEASE_S = 120.0
@@ -118,9 +120,9 @@ class Sessions:
             lost.append(key)
         if promised > self.most_positions:
             raise Refusal(
-                f"{self.name} can hold {self.most_positions} positions (server.queue_mib); with {hello.name} its "
-                f"{len(others) + 1} clients might send {promised}: "
-                "raise server.queue_mib or server.count, or lower actors.games",
+                f"{self.name} can hold {self.most_positions} positions ({QUEUE_BYTES / 2**30:g} GiB); with "
+                f"{hello.name} its {len(others) + 1} clients might send {promised}: "
+                "raise server.count, or lower actors.games",
                 elsewhere=True,
             )
         for key in lost:
@@ -208,7 +210,7 @@ class InferenceServer:
     def __post_init__(self) -> None:
         identity, config = self.identity, self.config
         position_bytes = identity.row_bytes + 4 * identity.outputs
-        most_positions = int(config.queue_mib * 2**20 / position_bytes)
+        most_positions = QUEUE_BYTES // position_bytes
         self._sessions = Sessions(self.name, identity, self.request_positions, most_positions)
         self._batcher = Batcher(config.batch_sizes, DEADLINE_S)
         self._metrics = ServerMetrics()
@@ -333,7 +335,9 @@ class InferenceServer:
         now = time.monotonic()
         oldest = min((began for _, began in self._started.values()), default=now)
         if now - oldest > self.config.hang_s:
-            raise ServerHung(f"{self.name}: a batch took more than {self.config.hang_s:g} s (server.hang_s)")
+            raise ServerHung(
+                f"{self.name}: a batch took more than {self.config.hang_s:g} s (three times server.timeout_s)"
+            )
         if self._metrics.elapsed_s(now) >= REPORT_EVERY_S:
             self._report_metrics(now)
             self.announce(self.address)

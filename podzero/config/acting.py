@@ -98,7 +98,7 @@ class ActorsConfig(Section):
     games: PositiveInt = 128
     """Games or environments that an actor steps in parallel: the batch size of its network evaluations."""
     cpus: PositiveFloat = 1.0
-    """CPUs that Ray reserves for each actor, and the number of its compute threads."""
+    """CPUs that Ray reserves for each actor and reanalyser, and the number of its compute threads."""
     inference: Literal["local", "int8", "server", "device"] = "local"
     """Where self-play evaluates the network. `local`: in the program of the search, on the CPU. `int8`: quantized by
     OpenVINO, on CPUs with VNNI instructions, for `resnet`; section `int8` limits its errors.
@@ -224,16 +224,18 @@ class ServerConfig(Section):
     searches another."""
     batch_sizes: tuple[PositiveInt, ...] = (16, 32, 64, 128, 256, 512, 1024)
     """Batch sizes to compile, ascending. A server waits for a full batch while its devices are busy."""
-    queue_mib: PositiveFloat = 1024.0
-    """Memory of a server for requests and responses, in MiB. It refuses actors whose requests might need more."""
     timeout_s: PositiveFloat = 20.0
-    """Seconds without a response after which an actor switches to another server and continues its games there."""
+    """Seconds without a response after which an actor switches to another server and continues its games there. A
+    server is replaced if a batch takes three times as long on its devices, or if it is silent for that time."""
     give_up_s: PositiveFloat | None = None
     """Seconds without any server after which an actor fails. By default actors wait without a limit."""
-    hang_s: PositiveFloat = 60.0
-    """Seconds that a batch may take on the devices, or a server may be silent, before the server is replaced."""
     cache_mib: NonNegativeFloat = 16.0
     """Cache of evaluations of each group of games, in MiB, so that few positions are sent twice; 0 for none."""
+
+    @property
+    def hang_s(self) -> float:
+        """Seconds that a batch may take on the devices, or a server may be silent, before the server is replaced."""
+        return 3 * self.timeout_s
 
     @pydantic.field_validator("batch_sizes")
     @classmethod
@@ -273,13 +275,6 @@ class ReplayConfig(Section):
     """Port of the first shard; the others use the ports after it. 0 chooses free ports."""
     cpus: NonNegativeFloat = 0.25
     """CPUs that Ray reserves for each shard."""
-    memory_gib: PositiveFloat | None = None
-    """Memory in GiB that Ray reserves for each shard, so that no other process can reserve it; by default none."""
-
-    @property
-    def memory_bytes(self) -> int:
-        """`memory_gib` in bytes; 0 without."""
-        return int((self.memory_gib or 0.0) * 2**30)
 
     @pydantic.model_validator(mode="after")
     def _priorities_need_single_samples(self) -> ReplayConfig:
@@ -302,8 +297,6 @@ class ReanalyseConfig(Section):
     """Reanalyse processes."""
     games: PositiveInt = 128
     """Positions (MuZero: windows of K + 1 positions) that a process searches in parallel."""
-    cpus: PositiveFloat = 1.0
-    """CPUs that Ray reserves for each process."""
     capacity: PositiveInt = 20_000
     """Reanalysed samples held over all shards; the oldest are removed first."""
 
@@ -322,6 +315,3 @@ class DataConfig(Section):
     share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Fraction of recorded samples in every batch. Each learner host rounds it to whole samples, at least one recorded
     and one other. At 1 there is no self-play: the run has neither actors nor replay."""
-    smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Weight of the uniform distribution over all legal actions in the policy targets of recorded samples; the rest is
-    that of the action that was taken."""

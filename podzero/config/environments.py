@@ -189,10 +189,6 @@ class SimulatorConfig(_HostConfig):
     """Discount per move."""
     reward_scale: PositiveFloat = 1.0
     """Factor applied to rewards. Choose it so that every discounted sum of rewards lies in [-1, 1]."""
-    # Eight searches with the defaults, 128 games and 32 simulations.
-    kept_positions: PositiveInt = 32_768
-    """Positions whose simulators a process caches; other positions are replayed from a cached one. A search visits
-    `games * simulations` positions."""
 
     @pydantic.model_validator(mode="after")
     def _module_is_for_gymnasium(self) -> SimulatorConfig:

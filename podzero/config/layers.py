@@ -67,7 +67,7 @@ class Layers(NamedTuple):
 
     def explain(self, settings: Mapping[str, Any]) -> str:
         """The resolved settings as YAML; a comment names the origin of each one that is not a default."""
-        return to_commented_yaml(settings, self.origins, self.lineage)
+        return "\n".join([f"# {self.lineage}", *_commented(settings, self.origins)]) + "\n"
 
 
 def builtin_configs() -> dict[str, Path]:
@@ -80,8 +80,7 @@ def builtin_configs() -> dict[str, Path]:
 def read_layers(config: str, overrides: Iterable[str] = ()) -> Layers:
     """Reads a file and those that it extends, and merges them; see `merge`.
 
-    Paths of Python files are relative to the folder of the file that names them. The name of an experiment is not
-    inherited: by default it is that of its file.
+    The name of an experiment is not inherited: by default it is that of its file.
 
     Args:
       config: the name of a built-in experiment, or the path of a YAML file.
@@ -110,16 +109,12 @@ def read_layers(config: str, overrides: Iterable[str] = ()) -> Layers:
     _make_paths_absolute(tree, path.parent)
     for section in _KINDS:
         for holder, key in _places(tree, section):
-            _record_digest(holder[key])
+            own = holder[key]
+            code = own.get(path_field_of(str(own.get("name")))) if isinstance(own, dict) else None
+            # The digest of the file, unless one is given: that of the file of the run.
+            if isinstance(code, str) and (digest := file_digest(place_of(code))) is not None:
+                own.setdefault("sha256", digest)
     return Layers(tuple(chain), tree, origins)
-
-
-def _record_digest(section: Any) -> None:
-    """Records the digest of the file that a section names, unless one is given: that of the file of the run."""
-    if isinstance(section, dict):
-        path = section.get(path_field_of(str(section.get("name"))))
-        if isinstance(path, str) and (digest := file_digest(place_of(path))) is not None:
-            section.setdefault("sha256", digest)
 
 
 def merge(parent: dict[str, Any], child: dict[str, Any], section: str = "") -> dict[str, Any]:
@@ -152,42 +147,35 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _chain(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The origins and contents of a file and of those that it extends, nearest first."""
+    builtin = {file: name for name, file in builtin_configs().items()}
     seen: dict[Path, str] = {}
+    child = ""
     while True:
-        origin = _shown(path)
-        if path.resolve() in seen:
-            circle = " extends ".join([*list(seen.values())[list(seen).index(path.resolve()) :], origin])
+        origin, file = builtin.get(path) or os.path.normpath(path), path.resolve()
+        if file in seen:
+            circle = " extends ".join([*list(seen.values())[list(seen).index(file) :], origin])
             raise ConfigError(f"{circle}: files extend each other in a circle; remove one of these lines `extends`")
-        seen[path.resolve()] = origin
-        children = list(seen.values())[:-1]
+        seen[file] = origin
         try:
             tree = read_tree(path)
         except ConfigError as error:
-            raise ConfigError(f"{children[-1]}: {EXTENDS}: {error}" if children else str(error)) from None
-        parent = tree.pop(EXTENDS, _NOTHING)
+            raise ConfigError(f"{child}{error}") from None
+        # `extends:` without a value is None in YAML, and is refused.
+        extends_nothing, parent = EXTENDS not in tree, tree.pop(EXTENDS, None)
         _make_paths_absolute(tree, path.parent)
         yield origin, tree
-        if parent is _NOTHING:
+        if extends_nothing:
             return
         if not isinstance(parent, str) or not parent:
             raise ConfigError(
                 f"{origin}: {EXTENDS} = {parent!r}: expected the name of an experiment (`podzero configs` lists them), "
                 f"or the path of a YAML file, for example `{EXTENDS}: connect_four`"
             )
+        child = f"{origin}: {EXTENDS}: "
         try:
             path = _find(parent, path.parent)
         except ConfigError as error:
-            raise ConfigError(f"{origin}: {EXTENDS}: {error}") from None
-
-
-# `extends:` without a value is None in YAML, and is refused; a file without the key extends nothing.
-_NOTHING = object()
-
-
-def _shown(path: Path) -> str:
-    """The name of a built-in experiment, or the path of another file."""
-    names = {file: name for name, file in builtin_configs().items()}
-    return names.get(path) or os.path.normpath(path)
+            raise ConfigError(f"{child}{error}") from None
 
 
 def _find(config: str, folder: Path) -> Path:
@@ -327,29 +315,17 @@ def read_yaml(text: str) -> Any:
     return yaml.load(text, _UniqueKeys)
 
 
-def to_commented_yaml(tree: Mapping[str, Any], comments: Mapping[str, str], head: str = "") -> str:
-    """The settings as YAML, each on its own line, which ends with its comment.
-
-    Args:
-      tree: nested sections.
-      comments: the comment of each setting, by its dotted name; the comments of a section stand above it.
-      head: a comment above all.
-    """
-    lines = [f"# {line}".rstrip() for line in head.splitlines()]
-    return "\n".join([*lines, *_lines(tree, comments, "", "")]) + "\n"
-
-
-def _lines(tree: Mapping[str, Any], comments: Mapping[str, str], section: str, indent: str) -> Iterator[str]:
+def _commented(tree: Mapping[str, Any], comments: Mapping[str, str], section: str = "") -> Iterator[str]:
+    """The lines of settings as YAML; each ends with its comment."""
+    indent = "  " * section.count(".")
     for key, value in tree.items():
         name = f"{section}{key}"
-        comment = f"# {comments[name]}" if name in comments else ""
         if isinstance(value, dict) and value:
-            if comment:
-                yield f"{indent}{comment}"
             yield f"{indent}{key}:"
-            yield from _lines(value, comments, f"{name}.", f"{indent}  ")
+            yield from _commented(value, comments, f"{name}.")
             continue
         first, *more = _flow(value)
+        comment = f"# {comments[name]}" if name in comments else ""
         # A comment inside a text of several lines would be a part of it.
         if comment and more:
             yield f"{indent}{comment}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from types import MappingProxyType
@@ -25,6 +26,7 @@ GONE: dict[str, tuple[Any, str]] = {
     "actors.played_on_fraction": (0.1, "removed, with resignation"),
     "actors.resignation": (False, "removed: games are played to their end"),
     "actors.surprise_weight": (0.0, "removed: each position is written once"),
+    "data.smoothing": (0.0, "removed: the policy target is the move that was played or searched"),
     "learner.auxiliary": (
         {"outcome": 0.15, "moves_left": 0.15, "reply": 0.15}, "removed: each auxiliary loss has weight 0.15",
     ),
@@ -45,9 +47,14 @@ Old working directories hold all of them. A setting at its default changes nothi
 is refused."""
 FIXED: dict[str, Any] = {
     "checkpoint.keep": 2,
+    "checkpoint.keep_snapshots": 20,
     "cluster.host_timeout_s": 60.0,
     "env.build_timeout_s": 120.0,
+    "env.kept_positions": 32768,
+    "learner.mesh.data": -1,
     "metrics.tensorboard": True,
+    "reanalyse.cpus": 1.0,
+    "replay.memory_gib": None,
     "replay.warn_after_s": 30.0,
     "restarts.first_pause_s": 5.0,
     "restarts.learner_failures": 5,
@@ -58,9 +65,19 @@ FIXED: dict[str, Any] = {
     "restarts.node_pause_minutes": 30.0,
     "restarts.window_minutes": 30.0,
     "server.deadline_ms": 1.0,
+    "server.hang_s": 60.0,
+    "server.queue_mib": 1024.0,
 }
-"""Settings of earlier commits that are constants now, with their former defaults. They never changed what a run learns,
-so that working directories may hold any other value; elsewhere it is refused."""
+"""Settings of earlier commits that are constants now or follow from others, with their former defaults. They never
+changed what a run learns, so that working directories may hold any other value; elsewhere it is refused."""
+NOW: dict[str, Any] = {
+    "env.build_timeout_s": BUILD_TIMEOUT_S,
+    "learner.mesh.data": "the number of devices over learner.mesh.model",
+    "reanalyse.cpus": "actors.cpus",
+    "replay.memory_gib": "not reserved",
+    "server.hang_s": "three times server.timeout_s",
+}
+"""What the settings of `FIXED` are, if not their former default."""
 
 
 def load(config: str, overrides: Iterable[str] = ()) -> Experiment:
@@ -111,24 +128,29 @@ def parse(
 def _without_gone(tree: Any, given: Collection[str] | None) -> tuple[Any, list[str]]:
     """The tree without the settings of `GONE` and `FIXED`, and a fault for each of them that may not be dropped."""
     faults: list[str] = []
-    if not isinstance(tree, dict):
-        # The schema explains what is wrong with it.
-        return tree, faults
-    now = FIXED | {"env.build_timeout_s": BUILD_TIMEOUT_S}
-    fixed = {name: (former, f"removed: it is {now[name]}") for name, former in FIXED.items()}
+    fixed = {name: (former, f"removed: it is {NOW.get(name, former)}") for name, former in FIXED.items()}
     for name, (default, advice) in (GONE | fixed).items():
-        section, _, field = name.partition(".")
-        held = tree.get(section)
-        if not isinstance(held, dict) or field not in held:
-            continue
-        value, rest = held[field], {key: each for key, each in held.items() if key != field}
-        # A section of which nothing is left may be gone itself.
-        tree = {key: each for key, each in tree.items() if key != section} | ({section: rest} if rest else {})
+        tree, value = _taken_out(tree, name.split("."))
         # A section may give some of its fields only, each at its default.
-        at_default = value == default or (isinstance(value, dict) and default | value == default)
-        if not at_default and (name not in FIXED or given is None or name in given):
+        harmless = value in (_ABSENT, default) or (isinstance(value, dict) and default | value == default)
+        if not harmless and (name not in FIXED or given is None or name in given):
             faults.append(f"{name} = {value!r}: {advice}")
     return tree, faults
+
+
+_ABSENT = object()
+
+
+def _taken_out(tree: Any, path: list[str]) -> tuple[Any, Any]:
+    """The tree without a setting, and its value; a section of which nothing is left may be gone itself."""
+    key, *inner = path
+    # The schema explains what is wrong with anything else than a section.
+    if not isinstance(tree, dict) or key not in tree:
+        return tree, _ABSENT
+    rest, value = _taken_out(tree[key], inner) if inner else ({}, tree[key])
+    if value is _ABSENT:
+        return tree, value
+    return {name: each for name, each in tree.items() if name != key} | ({key: rest} if rest else {}), value
 
 
 _MUST_BE = {
@@ -148,30 +170,20 @@ _MUST_BE = {
 """The expected value by pydantic's type of error."""
 
 
-def explain(error: pydantic.ValidationError, tree: dict[str, Any], inherited: Mapping[str, str]) -> Iterator[str]:
-    """One line for each fault: the field, its value, what was expected, and the most similar valid name.
-
-    Args:
-      error: what validating `tree` as an `Experiment` raised.
-      tree: the settings of the experiment.
-      inherited: the files of settings that another file gives, by dotted name.
-    """
-    for fault in error.errors(include_url=False):
-        setting = _without_tag([str(part) for part in fault["loc"]])
-        source = f" (inherited from {inherited[setting]})" if setting in inherited else ""
-        yield _line(setting, fault, tree) + source
-
-
 _UNIONS = ("env", "network", "search.algorithm", "learner.optimizer")
 """The settings that may be of several kinds."""
 
 
-def _without_tag(location: list[str]) -> str:
-    """The dotted name of a setting; pydantic adds the tag of a union to the path."""
-    for section in (union.split(".") for union in _UNIONS):
-        if location[: len(section)] == section:
-            location = section + location[len(section) + 1 :]
-    return ".".join(location)
+def explain(error: pydantic.ValidationError, tree: dict[str, Any], inherited: Mapping[str, str]) -> Iterator[str]:
+    """One line for each fault: the field, its value, what was expected, and the most similar valid name."""
+    for fault in error.errors(include_url=False):
+        location = [str(part) for part in fault["loc"]]
+        for union in (name.split(".") for name in _UNIONS):
+            if location[: len(union)] == union:
+                del location[len(union) : len(union) + 1]  # pydantic adds the tag of the kind to the path
+        setting = ".".join(location)
+        source = f" (inherited from {inherited[setting]})" if setting in inherited else ""
+        yield _line(setting, fault, tree) + source
 
 
 def _line(where: str, fault: Any, tree: dict[str, Any]) -> str:
@@ -179,13 +191,16 @@ def _line(where: str, fault: Any, tree: dict[str, Any]) -> str:
     what = f"{where} = {value!r}"
     match fault["type"]:
         case "extra_forbidden":
+            if where in GONE_NAMES:
+                return f"{where}: {GONE_NAMES[where]}"
             section, _, key = where.rpartition(".")
             known = [*([] if section else [EXTENDS]), *_fields(section, tree)]
             line = f"{where}: no such field{nearest(key, known)}; known here: {', '.join(known)}"
         case "missing":
             line = f"{where}: required, but missing"
         case "literal_error":
-            line = _unknown(where, value, _choices(fault["ctx"]["expected"]))
+            # pydantic writes "'a', 'b' or 'c'".
+            line = _unknown(where, value, re.findall(r"'([^']*)'", fault["ctx"]["expected"]))
         case "union_tag_invalid":
             # `kind_by_name` gives a section without a name the tag "None".
             if isinstance(value, dict) and "name" not in value:
@@ -206,19 +221,15 @@ def _line(where: str, fault: Any, tree: dict[str, Any]) -> str:
 GONE_NAMES = {
     "haiku_resnet": "removed: give the import path of a network in Haiku, such as configs/own_haiku_net.py",
     "pettingzoo": "removed: use tic_tac_toe, connect_four, chess or go_9x9, or open_spiel for Go of other sizes",
+    "restarts": "removed: its settings are constants now (docs/operations.md); leave it out",
 }
-"""Names of earlier commits that were removed, and what to write instead."""
+"""Names and sections of earlier commits that were removed, and what to write instead."""
 
 
 def _unknown(where: str, value: Any, known: list[str]) -> str:
-    if (advice := GONE_NAMES.get(str(value))) is not None:
-        return f"{where} = {value!r}: {advice}"
+    if str(value) in GONE_NAMES:
+        return f"{where} = {value!r}: {GONE_NAMES[str(value)]}"
     return f"{where} = {value!r}: unknown{nearest(str(value), known)}; known: {', '.join(known)}"
-
-
-def _choices(expected: str) -> list[str]:
-    """The items of pydantic's `'a', 'b' or 'c'`."""
-    return [word.strip().strip("'") for word in expected.replace(" or ", ", ").split(",")]
 
 
 def _names(section: str) -> list[str]:
@@ -242,7 +253,12 @@ def _fields(section: str, tree: Any) -> list[str]:
             continue
         tree = tree[part]
         kinds = [*_kinds(model.model_fields[part].annotation)]
-        model = next((kind for kind in kinds if len(kinds) > 1 and _has_name(kind, tree.get("name"))), kinds[0])
+        model = kinds[0]
+        for kind in kinds if len(kinds) > 1 else ():  # the one with this name, which may be an import path
+            names, name = get_args(kind.model_fields["name"].annotation), tree.get("name")
+            if name in names or (not names and ":" in str(name)):
+                model = kind
+                break
     return list(model.model_fields)
 
 
@@ -252,8 +268,3 @@ def _kinds(annotation: Any) -> Iterator[type[BaseModel]]:
         yield annotation
     for option in get_args(annotation):
         yield from _kinds(option)
-
-
-def _has_name(kind: type[BaseModel], name: object) -> bool:
-    names = get_args(kind.model_fields["name"].annotation)
-    return name in names if names else ":" in str(name)

@@ -54,8 +54,6 @@ class CheckpointConfig(Section):
 
     every_minutes: PositiveFloat = 10.0
     """Minutes between checkpoints."""
-    keep_snapshots: PositiveInt = 20
-    """Newest snapshots of the acting parameters to keep, in addition to those that ratings need."""
 
 
 class MetricsConfig(Section):

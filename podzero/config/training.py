@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import pydantic
-from pydantic import Discriminator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Tag
+from pydantic import Discriminator, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Tag
 
 from podzero.config.section import Fraction, OwnPart, Section, kind_by_name
 
@@ -79,22 +79,14 @@ class SplitRule(Section):
 class MeshConfig(Section):
     """The learner's device mesh, with the axes `data` and `model`."""
 
-    data: int = Field(default=-1, ge=-1)
-    """Devices along the axis `data`, which splits the batch; -1 for all that `model` leaves."""
     model: PositiveInt = 1
-    """Devices along the axis `model`, which splits parameters (tensor parallelism)."""
+    """Devices along the axis `model`, which splits parameters (tensor parallelism). All other devices are along `data`,
+    which splits the batch."""
     rules: tuple[SplitRule, ...] | None = None
     """Which parameters `model` splits; the first matching rule applies. By default the rules of podzero's networks."""
     fsdp: bool = False
     """Fully sharded data parallelism: splits parameters, their averages and the optimizer state over `data` too, and
     gathers them when needed."""
-
-    @pydantic.field_validator("data")
-    @classmethod
-    def _not_zero(cls, data: int) -> int:
-        if data == 0:
-            raise ValueError("data must be -1 or at least 1")
-        return data
 
 
 class LearnerConfig(Section):

@@ -25,7 +25,7 @@ NEUTRAL: dict[str, Any] = {
     "search": {"tree"},
     "network": {"remat"},
     "learner": {"mesh", "microbatches", "calibrate", "cpu_convolutions"},
-    "replay": {"cpus", "memory_gib", "timeout_s"},
+    "replay": {"cpus", "timeout_s"},
 }
 """The settings that do not change what is learned, in the form of pydantic's `exclude`."""
 

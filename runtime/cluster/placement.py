@@ -49,7 +49,6 @@ class Reservation:
       plural: what several of them are called.
       settings: the settings that decide how much room they need, for messages.
       cpus: the CPUs that each process reserves.
-      memory: the bytes of memory that each process reserves.
       resources: the other resources, such as accelerators, that each process reserves.
     """
 
@@ -60,7 +59,6 @@ class Reservation:
     plural: str
     settings: str = ""
     cpus: float = 0.0
-    memory: int = 0
     resources: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -152,7 +150,7 @@ def shard_nodes(nodes: Sequence[Node], replay: Reservation) -> tuple[Node, ...]:
     shards = Counter[str]()
     chosen: list[Node] = []
     for _ in range(replay.count):
-        able = [node for node in nodes if _holds(node, replay, shards[node.id] + 1)]
+        able = [node for node in nodes if node.cpus >= (shards[node.id] + 1) * replay.cpus]
         if not able:
             raise MissingNodes(_missing_shards(nodes, replay, len(chosen)))
         chosen.append(min(able, key=lambda node: (shards[node.id], -node.cpus, node.id)))
@@ -250,13 +248,9 @@ def _slice_nodes(nodes: Sequence[Node], wanted: Slice, config: ClusterConfig) ->
 
 
 def _missing_shards(nodes: Sequence[Node], replay: Reservation, places: int) -> str:
-    memory = wanted = ""
-    if replay.memory:
-        memory = f" and {sum(node.resources.get(MEMORY, 0.0) for node in nodes) / 2**30:.1f} GiB of memory"
-        wanted = f" and {replay.memory / 2**30:g} GiB"
     return (
-        f"the nodes for actors have {sum(node.cpus for node in nodes):g} free CPUs{memory}, room for {places} of "
-        f"{replay.count} {replay.plural} of {replay.cpus:g} CPUs{wanted}; add nodes, or lower {replay.settings}"
+        f"the nodes for actors have {sum(node.cpus for node in nodes):g} free CPUs, room for {places} of "
+        f"{replay.count} {replay.plural} of {replay.cpus:g} CPUs; add nodes, or lower {replay.settings}"
     )
 
 
@@ -287,11 +281,6 @@ def _missing_hosts(nodes: Sequence[Node], wanted: Slice, found: Mapping[str, Map
         joined = ", ".join(map(str, sorted(hosts)))
         parts.append(f"of slice '{name}' host(s) {missing} have not joined, {joined} have")
     return f"{needed}; {'; '.join(parts)}"
-
-
-def _holds(node: Node, replay: Reservation, shards: int) -> bool:
-    """Whether the node has room for that many replay shards."""
-    return node.cpus >= shards * replay.cpus and _covers(node.resources, {MEMORY: shards * replay.memory})
 
 
 def _is_free(node: Node, config: ClusterConfig) -> bool:

@@ -74,7 +74,6 @@ class Cluster:
         *arguments: object,
         cpus: float,
         environment: Mapping[str, str],
-        memory: int = 0,
         resources: Mapping[str, float] | None = None,
         node: Node | None = None,
         bundle: Bundle | None = None,
@@ -82,7 +81,7 @@ class Cluster:
     ) -> RemoteActor:
         """Starts `process(name, *arguments)`, of a plain class, as a Ray actor; returns before it is up.
 
-        Ray reserves these CPUs, bytes of memory and other resources for it, unless it occupies a bundle of `reserve`.
+        Ray reserves these CPUs and other resources for it, unless it occupies a bundle of `reserve`.
         Without a node, Ray spreads such processes over the nodes. The node's own Python runs it, if asked to, even
         where podzero installs environments.
         """
@@ -91,7 +90,7 @@ class Cluster:
         actor = (
             ray.remote(process)
             .options(
-                **resource_options(bundle.resources if bundle else {"CPU": cpus, MEMORY: memory, **(resources or {})}),
+                **resource_options(bundle.resources if bundle else {"CPU": cpus, **(resources or {})}),
                 max_concurrency=THREADS,
                 max_restarts=0,
                 runtime_env={"env_vars": dict(environment), **(NODE_PYTHON if use_node_python else {})},

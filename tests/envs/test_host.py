@@ -11,7 +11,7 @@ import pytest
 
 from podzero.config import SimulatorConfig, load
 from podzero.core.errors import ConfigError
-from podzero.envs import HostEnv, SimulatorError, make_env, simulator_errors
+from podzero.envs import HostEnv, SimulatorError, make_env, registry, simulator_errors
 
 HOSTED = {
     "open_spiel/connect_four": 43,
@@ -88,9 +88,10 @@ def test_games_end_and_no_longer_change(trace):
     np.testing.assert_array_equal(views.rewards[1:][done[:-1]], 0)
 
 
-def test_the_cache_size_does_not_change_the_games(trace):
+def test_the_cache_size_does_not_change_the_games(trace, monkeypatch):
     name, _, actions, views = trace
-    other = hosted(name, kept_positions=4)
+    monkeypatch.setattr(registry, "HostEnv", partial(HostEnv, cache_size=4))
+    other = hosted(name)
     again = jax.device_get(played(other, HOSTED[name], jax.random.key(1)))
     jax.tree.map(np.testing.assert_array_equal, again, (actions, views))
 

@@ -311,7 +311,7 @@ def test_a_slow_sink_blocks_the_loop_instead_of_queueing(start, make_experiment)
 
 def test_a_mesh_that_does_not_fit_the_devices_is_refused(start, make_experiment):
     with pytest.raises(ConfigError, match=r"learner\.mesh"):
-        start(make_experiment(mesh={"data": 64}))
+        start(make_experiment(mesh={"model": 64}))
 
 
 def test_the_prefetcher_reads_at_most_one_dispatch_ahead(make_dispatch):

@@ -66,13 +66,6 @@ def test_windows_follow_their_episode_and_end_with_it(experiment_on):
     assert set(flat["version"]) == {-1}
 
 
-def test_smoothing_leaves_probability_to_the_other_actions(experiment_on):
-    experiment = experiment_on(episode(6, True), **{"data.smoothing": 0.2})
-    policy = next(RecordsReader(open_records(experiment, SPEC), (1, 32), seed=0)).samples.policy
-    found = np.unique(np.round(policy[..., :1, :], 3))
-    np.testing.assert_allclose(found, [0.1, 0.9])
-
-
 def test_the_learner_s_batches_are_recorded_windows(experiment_on):
     experiment = experiment_on(episode(9, True))
     reader = make_reader(list, SPEC, experiment)

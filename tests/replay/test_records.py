@@ -61,20 +61,13 @@ def write(tmp_path, spec):
 @pytest.mark.parametrize("spec", [BITS, EnvSpec("line", (3,), "float32", 4)])
 def test_samples_are_read_as_they_were_written(spec):
     layout, samples = PositionLayout(spec, 1.0), positions(spec, 20)
-    read = layout.unpack(layout.pack(samples), smoothing=0.0, auxiliary=True)
+    read = layout.unpack(layout.pack(samples), auxiliary=True)
     for name, expected in samples._asdict().items():
         found = getattr(read, name)
         assert found.dtype == expected.dtype, name
         np.testing.assert_array_equal(found, expected, err_msg=name)
-    plain = layout.unpack(layout.pack(samples), smoothing=0.0, auxiliary=False)
+    plain = layout.unpack(layout.pack(samples), auxiliary=False)
     assert (plain.outcome, plain.moves_left, plain.reply) == (None, None, None)
-
-
-def test_smoothing_gives_a_part_of_the_policy_to_all_legal_moves():
-    layout, samples = PositionLayout(BITS, 1.0), positions(BITS, 1)
-    samples = samples._replace(legal=np.arange(11)[None] < 4, policy_target=np.eye(11, dtype=np.float32)[[2]])
-    read = layout.unpack(layout.pack(samples), smoothing=0.2, auxiliary=False)
-    np.testing.assert_allclose(read.policy_target, [[0.05, 0.05, 0.85, 0.05, *7 * [0]]], rtol=1e-6)
 
 
 def test_searched_policies_are_kept_in_half_precision_and_sum_to_one():
@@ -83,13 +76,10 @@ def test_searched_policies_are_kept_in_half_precision_and_sum_to_one():
     searched /= searched.sum(axis=1, keepdims=True)
     layout = PositionLayout(BITS, 1.0, searched=True)
     rows = layout.pack(samples._replace(policy_target=searched))
-    found = layout.unpack(rows, smoothing=0.0, auxiliary=False).policy_target
+    found = layout.unpack(rows, auxiliary=False).policy_target
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, searched, atol=1e-3)
     np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-6)
-    smooth = layout.unpack(rows, smoothing=0.25, auxiliary=False).policy_target
-    uniform = samples.legal / samples.legal.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(smooth, 0.75 * found + 0.25 * uniform, rtol=1e-5)
 
 
 def test_a_folder_says_whether_its_policies_were_searched(write, spec, experiment_on):

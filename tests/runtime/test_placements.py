@@ -41,7 +41,7 @@ def test_a_run_with_a_server_learns_and_survives_a_killed_and_a_hung_one(tmp_pat
         return len(seen) == 2
 
     workdir, watcher = Workdir(tmp_path / "run"), watch(disturb)
-    impatient = ("server.timeout_s=2", "server.hang_s=8", "stop.steps=400")
+    impatient = ("server.timeout_s=2.5", "stop.steps=400")
     reason, _ = train(tiny(*SERVED, *impatient), workdir.root, None, watcher)
     assert "steps" in reason
     assert len(seen) == 2

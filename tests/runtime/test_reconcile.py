@@ -18,7 +18,7 @@ from podzero.runtime.processes import ReplayProcess
 from podzero.runtime.workers import RunFailed
 
 TWO_SHARDS = {"shards": 2, "min_size": 8192}
-REANALYSE = {"share": 0.5, "count": 2, "cpus": 2.0}
+REANALYSE = {"share": 0.5, "count": 2}
 SAVED = Checkpoint(40, Path("saves/40"), {}, {}, [100, 100])
 
 
@@ -39,7 +39,7 @@ def test_actors_without_room_start_on_nodes_that_join_later(start):
 
 
 def test_room_for_absent_workers_is_requested_until_they_have_started(start):
-    sections = {"reanalyse": REANALYSE | {"cpus": 1.0}, "actors": {"count": 4}}
+    sections = {"reanalyse": REANALYSE, "actors": {"count": 4}}
     supervisor, cluster = start(cpu_node("a", 2), **sections)
     assert cluster.requests[-1] == ([1.0, 1.0, 1.0, 1.0], ["a"])
     cluster.listed.append(cpu_node("b", 8))
@@ -47,11 +47,8 @@ def test_room_for_absent_workers_is_requested_until_they_have_started(start):
     assert cluster.requests[-1] == ([], ["a", "b"])
 
 
-def test_replay_shards_reserve_cpus_and_memory_beside_the_actors(start):
-    replay = TWO_SHARDS | {"cpus": 0.5, "memory_gib": 1.5}
-    nodes = [cpu_node("a", 4, memory=2.0 * 2**30), cpu_node("b", 2, memory=2.0 * 2**30)]
-    _, cluster = start(*nodes, actors={"count": 6}, replay=replay)
-    assert [cluster.options[f"replay-{index}"]["memory"] for index in (0, 1)] == [1.5 * 2**30] * 2
+def test_replay_shards_reserve_cpus_beside_the_actors(start):
+    _, cluster = start(cpu_node("a", 4), cpu_node("b", 2), actors={"count": 6}, replay=TWO_SHARDS | {"cpus": 0.5})
     assert [cluster.options[f"replay-{index}"]["cpus"] for index in (0, 1)] == [0.5, 0.5]
     assert sorted(cluster.places("actor").values()) == ["a", "a", "a", "b"]
 
@@ -138,7 +135,7 @@ def test_an_evaluator_without_room_starts_when_a_node_joins(start, failure):
 
 
 def test_one_reanalyser_starts_before_all_actors_and_the_others_after_them(start):
-    supervisor, cluster = start(cpu_node("home", 4), reanalyse=REANALYSE | {"cpus": 1.5})
+    supervisor, cluster = start(cpu_node("home", 3.5), reanalyse=REANALYSE)
     assert {*cluster.alive("actor"), *cluster.alive("reanalyser")} == {"reanalyser-0", "actor-0", "actor-1"}
     cluster.listed.append(cpu_node("late", 2))
     supervisor.reconcile(nothing_saved)
@@ -285,7 +282,7 @@ def test_a_restarted_shard_that_cannot_be_built_is_a_failure_that_is_tried_again
 def served(start, clock):
     """A supervisor with one inference server, its cluster, and the clock."""
     supervisor, cluster = start(
-        cpu_node("home", 8), actors={"inference": "server"}, server={"hang_s": 60.0}, cluster={"join_minutes": 10.0}
+        cpu_node("home", 8), actors={"inference": "server"}, server={"timeout_s": 20.0}, cluster={"join_minutes": 10.0}
     )
     return supervisor, cluster, clock
 

@@ -7,6 +7,7 @@ import pytest
 from fake_cluster import FakeRemoteActor, learner_group, save_shard, saves_learner
 
 from podzero.files.workdir import Workdir, step_folder, step_folders
+from podzero.runtime import saving
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.saving import FIRST_SNAPSHOT_S, RETRY_S, Saver, SaveState
 
@@ -161,8 +162,9 @@ def test_a_request_makes_a_checkpoint_due_unless_one_began_after_it(saver, later
     assert [write.__name__ for _, write, _ in later.submitted] == ["write_checkpoint"]
 
 
-def test_old_snapshots_are_deleted(tiny, tmp_path, clock, later):
-    saver = Saver(tiny("checkpoint.keep_snapshots=3"), Workdir(tmp_path), later)
+def test_old_snapshots_are_deleted(tiny, tmp_path, clock, later, monkeypatch):
+    monkeypatch.setattr(saving, "KEPT_SNAPSHOTS", 3)
+    saver = Saver(tiny(), Workdir(tmp_path), later)
     for step in range(10, 60, 10):
         step_folder(Workdir(tmp_path).snapshots, step).mkdir(parents=True)
     clock[0] += FIRST_SNAPSHOT_S

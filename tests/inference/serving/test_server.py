@@ -383,14 +383,14 @@ def test_a_closed_client_stops_waiting():
 
 
 def test_a_batch_that_hangs_ends_the_server_with_its_name():
-    server = Running(config=CONFIG.model_copy(update={"hang_s": 0.3}))
+    server = Running(config=CONFIG.model_copy(update={"timeout_s": 0.1}))
     server.device.gate.clear()
     client = client_of(server, config=CONFIG.model_copy(update={"timeout_s": 0.2, "give_up_s": 0.5}))
     with suppress(ServerLost):
         client.evaluate(0, rows_of(0, 2))
     server.thread.join(10.0)
     assert isinstance(server.failure, ServerHung)
-    assert "server.hang_s" in str(server.failure)
+    assert "server.timeout_s" in str(server.failure)
     server.device.gate.set()
 
 

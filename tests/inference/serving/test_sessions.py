@@ -39,7 +39,7 @@ def test_more_than_memory_holds_is_refused_with_the_setting_to_change():
     served = sessions(most=2 * CREDITS * 8)
     served.admit(b"a", hello(), 0.0)
     served.admit(b"b", hello(), 0.0)
-    with pytest.raises(Refusal, match=r"hold 32 positions \(server.queue_mib\)") as refusal:
+    with pytest.raises(Refusal, match=r"hold 32 positions \(1 GiB\).*server.count") as refusal:
         served.admit(b"c", hello(), 1.0)
     assert refusal.value.elsewhere
     assert served.active(1.0) == 2

@@ -32,14 +32,12 @@ def tpu_host(worker, slice_name="x", kind="v5litepod-16", chips=4.0, cpus=100.0)
     return Node(f"{slice_name}-{worker}", f"10.0.0.{worker}", cpus, {"CPU": cpus, "TPU": chips}, labels)
 
 
-def experiment_of(
-    actors=2, cpus=1.0, min_count=None, shards=1, shard_cpus=0.0, shard_memory_gib=None, batch=512, **cluster
-):
+def experiment_of(actors=2, cpus=1.0, min_count=None, shards=1, shard_cpus=0.0, batch=512, **cluster):
     tree = {
         "name": "placed",
         "env": {"name": "tic_tac_toe"},
         "actors": {"count": actors, "cpus": cpus, "min_count": min_count},
-        "replay": {"shards": shards, "cpus": shard_cpus, "memory_gib": shard_memory_gib},
+        "replay": {"shards": shards, "cpus": shard_cpus},
         "learner": {"batch_size": batch},
         "cluster": cluster,
     }
@@ -266,25 +264,6 @@ def test_shards_without_room_are_counted():
         "the nodes for actors have 3 free CPUs, room for 1 of 3 replay shards of 1.5 CPUs; "
         "add nodes, or lower replay.cpus"
     )
-
-
-def test_shards_are_placed_where_their_memory_is():
-    nodes = [cpu_node("a", 8), cpu_node("b", 2, memory=7.5 * 2**30)]
-    experiment = experiment_of(actors=1, shards=2, shard_memory_gib=3.0)
-    assert [node.id for node in place(nodes, experiment, "a").shards] == ["b", "b"]
-    with pytest.raises(MissingNodes) as missing:
-        place(nodes, experiment_of(actors=1, shards=3, shard_memory_gib=3.0), "a")
-    assert str(missing.value) == (
-        "the nodes for actors have 10 free CPUs and 7.5 GiB of memory, room for 2 of 3 replay shards of 0 CPUs and "
-        "3 GiB; add nodes, or lower replay.cpus or replay.memory_gib"
-    )
-
-
-def test_shards_have_no_room_in_the_memory_that_the_learner_reserves():
-    nodes = [cpu_node("a", 8, memory=8 * 2**30)]
-    assert place(nodes, experiment_of(shard_memory_gib=4.0, host_resources={"memory": 4 * 2**30}), "a")
-    with pytest.raises(MissingNodes, match=r"3\.0 GiB of memory.* 0 of 1 replay shards"):
-        place(nodes, experiment_of(shard_memory_gib=4.0, host_resources={"memory": 5 * 2**30}), "a")
 
 
 def test_actors_have_no_room_in_the_cpus_of_shards_and_the_error_says_so():

@@ -109,7 +109,7 @@ def test_positions_are_searched_for_their_policies(command, tmp_path, games):
     assert (tree["search"], tree["layout"].split()[-1]) == ("mcts:200", "policy:searched")
     experiment = load("tic_tac_toe", [f"data.records={records}"])
     records = open_records(experiment, make_env("tic_tac_toe").spec)
-    samples = records.layout.unpack(records.rows, smoothing=0.0, auxiliary=False)
+    samples = records.layout.unpack(records.rows, auxiliary=False)
     assert samples.policy_target[4].argmax() == 2
     assert samples.policy_target[5].argmax() == 5
     np.testing.assert_array_equal(samples.value_target, [-1, 1, -1, 1, -1, 1])
