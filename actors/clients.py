@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -70,6 +70,7 @@ class ActorLoop:
     """Its name in metrics and messages, such as `actor-0`."""
     clients: ActorClients
     """Its connections; the parameters are those of its search."""
+    clock: StageClock = field(default_factory=StageClock, init=False)
     stopping: threading.Event = field(default_factory=threading.Event, init=False)
     """Whether `run` is to end."""
 
@@ -77,14 +78,23 @@ class ActorLoop:
         """Ends `run` after the current move, program or batch; thread-safe, returns at once."""
         self.stopping.set()
 
-    def newest_params(self, clock: StageClock) -> Iterator[Versioned]:
+    def newest_params(self) -> Iterator[Versioned]:
         """The newest parameters for each round of the loop, until `stop` is called; waits for the first."""
-        with clock("wait_params"):
+        with self.clock("wait_params"):
             newest = first_params(self.clients.source, self.stopping)
         while newest is not None and not self.stopping.is_set():
             yield newest
-            with clock("params"):
+            with self.clock("params"):
                 newest = self.clients.source.poll() or newest
+
+    @property
+    def report_due(self) -> bool:
+        """Whether the last report is `report_every_s` ago."""
+        return self.clock.elapsed_s >= self.clients.report_every_s
+
+    def report(self, metrics: Mapping[str, float]) -> None:
+        """Reports `metrics` and the time of each stage since the last report."""
+        self.clients.report(self.name, {**metrics, **self.clock.flush()})
 
 
 class Played(NamedTuple):

@@ -25,7 +25,6 @@ from podzero.actors.clients import ActorLoop, Played, Positions, SelfPlayMetrics
 from podzero.actors.core import SelfPlayCore, SelfPlayState
 from podzero.actors.targets import Plies, Targets, ends, outcome_classes, targets_of
 from podzero.config import Experiment
-from podzero.core.clock import StageClock
 from podzero.core.errors import ConfigError
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState, Move, Params, Sample, StoredState
@@ -72,10 +71,7 @@ class RolloutCore:
             )
         self._core = core
         self._env = env
-        self._config = experiment.actors
-        self._discount = experiment.env.discount
-        self._auxiliary = experiment.has_auxiliary_heads
-        self._keep_states = experiment.reanalyse.share > 0
+        self._experiment = experiment
         self._moves = experiment.actors.moves_per_dispatch
         # A game that ends with the program's first move may have begun `max_plies` rows before.
         self._rows = env.spec.max_plies + self._moves
@@ -84,7 +80,7 @@ class RolloutCore:
         """Starts B games; their history is empty."""
         state = self._core.init(key)
         games = jax.tree.map(_games_last, state.games)
-        size, actions = self._config.games, self._env.spec.num_actions
+        size, actions = self._experiment.actors.games, self._env.spec.num_actions
         zeros, no = jnp.zeros(size, jnp.float32), jnp.zeros(size, bool)
         number = jnp.zeros(size, jnp.int32)
         rewards = jnp.zeros((max(2, self._env.spec.players), size))
@@ -102,10 +98,12 @@ class RolloutCore:
             return after, (_row(selfplay, move, version), move.dropped, move.depth)
 
         selfplay, (new, dropped, depth) = jax.lax.scan(step, state.selfplay, length=self._moves)
-        assert new.plies.done.shape == (self._moves, self._config.games)
+        assert new.plies.done.shape == (self._moves, self._experiment.actors.games)
         history = jax.tree.map(lambda old, new: jnp.concatenate([old[self._moves :], new]), state.history, new)
-        assert history.plies.done.shape == (self._rows, self._config.games)
-        targets = targets_of(history.plies, self._config, self._discount, self._env.spec.values)
+        assert history.plies.done.shape == (self._rows, self._experiment.actors.games)
+        targets = targets_of(
+            history.plies, self._experiment.actors, self._experiment.env.discount, self._env.spec.values
+        )
         # Only the games that end in the newest T rows: the program before has given out those that ended earlier.
         end, _ = ends(history.plies)
         over = (end >= self._rows - self._moves) & (end < self._rows)
@@ -129,10 +127,10 @@ class RolloutCore:
         # The history keeps states, from which observations are computed: states are smaller.
         view = jax.vmap(self._env.view)(past.state)
         sample = Sample(view.observation, view.legal, past.policy, targets.value, past.version)
-        if self._auxiliary:
+        if self._experiment.has_auxiliary_heads:
             outcome = outcome_classes(targets.outcome, targets.truncated, jnp)
             sample = sample._replace(outcome=outcome, moves_left=targets.moves_left, reply=targets.reply)
-        if not self._keep_states:
+        if not self._experiment.reanalyse.share:
             return sample, None
         packed = pack_states(past.state)
         return sample, StoredState(packed, targets.outcome, targets.lambda_return, targets.truncated, past.version)
@@ -194,17 +192,15 @@ class ChipRollouts:
         played: tuple[RolloutState, Finished, Played] = self._play(params, self.put(np.int32(version)), state)
         return played
 
-    def take(self, state: RolloutState, finished: Finished, index: Sequence[npt.NDArray[np.int32]]) -> list[Any]:
-        """Starts to take samples, for which `finish` waits; call it before the state is donated to the next `play`."""
+    def take(self, state: RolloutState, finished: Finished, counts: npt.NDArray[np.int32]) -> list[Any]:
+        """Starts to take `counts` samples of each chip; `finish` waits for them. Call it before `state` is donated."""
         # Samples are taken in pieces of one padded size, so that the program compiles once; `finish` cuts the padding.
         pieces = []
-        for start in range(0, max(map(len, index)), self._piece):
-            part = np.zeros((self._mesh.size, self._piece), np.int32)
-            for chip, wanted in enumerate(index):
-                row = wanted[start : start + self._piece]
-                part[chip, : len(row)] = row
-            placed = jax.device_put(part, NamedSharding(self._mesh, _EACH))
-            lengths = [min(self._piece, max(0, len(wanted) - start)) for wanted in index]
+        for start in range(0, max(counts), self._piece):
+            lengths = np.clip(counts - start, 0, self._piece)
+            index = np.arange(start, start + self._piece, dtype=np.int32)
+            padded = np.where(np.arange(self._piece) < lengths[:, None], index, np.int32(0))
+            placed = jax.device_put(padded, NamedSharding(self._mesh, _EACH))
             pieces.append((self._take(state.history, finished, placed), lengths))
         return pieces
 
@@ -262,27 +258,26 @@ class DeviceActor(ActorLoop):
 
     def run(self) -> None:
         """Plays until `stop` is called."""
-        clock, metrics = StageClock(), SelfPlayMetrics(self.experiment)
+        metrics, moves = SelfPlayMetrics(self.experiment), self.experiment.actors.moves_per_dispatch
         state = self._chips.init(jax.random.fold_in(jax.random.key(self.seed), 0))
         # A thread writes the samples of a program while the chips execute the next one. Dispatch alone would not do: on
         # GPUs it returns only when the program has ended, since the host decides there whether a loop goes on.
         with ThreadPoolExecutor(1, "write-samples") as thread:
             writing = thread.submit(self._write, [], self._held)
-            for version, params in self.newest_params(clock):
-                if clock.elapsed_s >= self.clients.report_every_s:
-                    self.clients.report(self.name, metrics.flush() | clock.flush())
-                with clock("search"):
+            for version, params in self.newest_params():
+                if self.report_due:
+                    self.report(metrics.flush())
+                with self.clock("search"):
                     state, finished, played = self._chips.play(params, version, state)
                     host = jax.device_get(played)
-                    index = [np.arange(count, dtype=np.int32) for count in host.samples]
-                    pieces = self._chips.take(state, finished, index)
-                metrics.add(host, version, self.experiment.actors.moves_per_dispatch)
-                with clock("write"):
+                    pieces = self._chips.take(state, finished, host.samples)
+                metrics.add(host, version, moves)
+                with self.clock("write"):
                     writing.result()
                 writing = thread.submit(self._write, pieces, self._held)
             writing.result()
         self._write([], held=0)
-        self.clients.report(self.name, metrics.flush() | clock.flush())
+        self.report(metrics.flush())
 
     def _write(self, pieces: list[Any], held: int) -> None:
         """Waits for the samples of `ChipRollouts.take`, adds them to the pool, and writes random full items from it as

@@ -17,7 +17,6 @@ from podzero.actors.clients import ActorLoop
 from podzero.actors.core import explore
 from podzero.config import Experiment
 from podzero.config.samples import nstep_returns, observations_kept, window_steps
-from podzero.core.clock import StageClock
 from podzero.core.types import Array, EnvSpec, Window
 from podzero.envs import VectorEnv, VectorStep
 from podzero.replay import priorities_of
@@ -196,75 +195,66 @@ class EnvironmentActor(ActorLoop):
             )
         )
 
+        self._cutter = WindowCutter(self.experiment, self.spec, self.experiment.actors.games, self.seed)
+        self._cuts: list[Cut] = []
+        """Windows that are not written yet."""
+        self._metrics = _Metrics(self.experiment)
+
     def run(self) -> None:
         """Acts until `stop` is called.
 
         Raises:
           EnvironmentFailed: the environments failed more often in a row than `env.max_failures` allows.
         """
-        experiment, clock, metrics = self.experiment, StageClock(), _Metrics(self.experiment)
-        cutter = WindowCutter(experiment, self.spec, experiment.actors.games, self.seed)
         with closing(self.make_environments()) as environments:
-
-            def report() -> None:
-                self.clients.report(self.name, metrics.flush(environments.failures) | clock.flush())
-
             try:
-                step, age, steps = environments.reset(), np.zeros(experiment.actors.games, np.int64), 0
+                step, age, steps = environments.reset(), np.zeros(self.experiment.actors.games, np.int64), 0
                 transition: _Transition | None = None
-                cuts: list[Cut] = []
-                for version, params in self.newest_params(clock):
-                    with clock("search"):
+                for version, params in self.newest_params():
+                    with self.clock("search"):
                         steps += 1
                         result = self._search(params, self._key, steps, step.observation, step.legal, age)
                     # Dispatch is asynchronous: the last transition is written while the device searches.
-                    self._add(transition, cutter, cuts, metrics, clock)
-                    self._write(cuts, _AT_ONCE, clock)
-                    with clock("search"):
+                    self._add(transition)
+                    self._write(_AT_ONCE)
+                    with self.clock("search"):
                         result = jax.device_get(result)
                     versions = np.full(len(step.reward), version, np.int32)
                     position = Position(
                         step.observation, result.action, result.policy, result.candidates, result.value, versions
                     )
-                    with clock("environment"):
+                    with self.clock("environment"):
                         step = environments.step(result.action)
                     transition, age = (position, step), np.where(step.started, 0, age + 1)
-                    if clock.elapsed_s >= self.clients.report_every_s:
-                        report()
+                    if self.report_due:
+                        self.report(self._metrics.flush(environments.failures))
                         # No window waits longer than for a report, however slowly windows are completed.
-                        self._write(cuts, 1, clock)
-                self._add(transition, cutter, cuts, metrics, clock)
-                self._write(cuts, 1, clock)
+                        self._write(1)
+                self._add(transition)
+                self._write(1)
             finally:
                 # Also after too many failures, which this report counts.
-                report()
+                self.report(self._metrics.flush(environments.failures))
 
-    def _add(
-        self,
-        transition: _Transition | None,
-        cutter: WindowCutter,
-        cuts: list[Cut],
-        metrics: _Metrics,
-        clock: StageClock,
-    ) -> None:
-        """Adds a transition to the metrics, and the windows it completes to `cuts`."""
+    def _add(self, transition: _Transition | None) -> None:
+        """Adds a transition to the metrics and to the windows."""
         if transition is None:
             return
-        with clock("assemble"):
+        with self.clock("assemble"):
             position, step = transition
-            cut = cutter.add_position(position)
-            cutter.add_step(step)
-            metrics.add(position, step, cut)
+            cut = self._cutter.add_position(position)
+            self._cutter.add_step(step)
+            self._metrics.add(position, step, cut)
         if cut is not None:
-            cuts.append(cut)
+            self._cuts.append(cut)
 
-    def _write(self, cuts: list[Cut], least: int, clock: StageClock) -> None:
-        """Writes and removes the windows in `cuts`, unless they are fewer than `least`."""
-        if sum(len(windows.length) for windows, _ in cuts) < least:
+    def _write(self, least: int) -> None:
+        """Writes all windows that have been cut, once there are `least`."""
+        if sum(len(windows.length) for windows, _ in self._cuts) < least:
             return
-        with clock("write"):
-            windows, states = concatenated(cuts)
-            cuts.clear()
+        with self.clock("write"):
+            windows, states = concatenated(self._cuts)
+            self._cuts.clear()
             self.clients.write(windows, states, window_priorities(windows, self.experiment))
 
 

@@ -17,7 +17,6 @@ from podzero.actors.environments import window_priorities
 from podzero.actors.targets import outcome_classes, value_targets
 from podzero.config import ActorsConfig, Experiment
 from podzero.config.samples import observations_kept
-from podzero.core.clock import StageClock
 from podzero.core.protocols import BatchedSearch, Env
 from podzero.core.types import Array, ModelNetwork, Params, Sample, SearchResult, StoredState, View, Window
 from podzero.envs import SimulatorError, faults_of, simulator_errors, unpack_states
@@ -124,33 +123,29 @@ class ReanalysisActor(ActorLoop):
         Raises:
           EnvironmentFailed: games on the host failed more often in a row than `env.max_failures` allows.
         """
-        clock, faults, count, age, newest = StageClock(), faults_of(self.experiment.env), 0, 0.0, 0
-
-        def report() -> None:
-            nonlocal count
-            metrics = {"count/reanalysed": float(count), "reanalysis/age": age, "reanalysis/version": float(newest)}
-            self.clients.report(self.name, metrics | clock.flush())
-            count = 0
-
-        for batch, (version, params) in enumerate(self.newest_params(clock), start=1):
-            with clock("wait_states"):
+        faults = faults_of(self.experiment.env)
+        metrics = {"count/reanalysed": 0.0, "reanalysis/age": 0.0, "reanalysis/version": 0.0}
+        for batch, (version, params) in enumerate(self.newest_params(), start=1):
+            with self.clock("wait_states"):
                 states = next(self.states, None)
             if states is None:
                 break
             try:
-                with clock("search"), simulator_errors():
+                with self.clock("search"), simulator_errors():
                     samples = self.reanalyse(params, version, batch, states)
             except SimulatorError as error:
                 # No episode is lost: the samples stay in replay, with the targets they have.
                 faults.add(str(error), episodes=0)
                 continue
             faults.completed()
-            with clock("write"):
+            with self.clock("write"):
                 priorities = window_priorities(samples, self.experiment) if isinstance(samples, Window) else None
                 self.clients.write(samples, None, priorities)
-            count, newest = count + len(states.version), version
+            metrics["count/reanalysed"] += len(states.version)
             # How many steps of the learner lie between the old parameters and the new ones.
-            age = float(np.mean(version - np.asarray(states.version)))
-            if clock.elapsed_s >= self.clients.report_every_s:
-                report()
-        report()
+            metrics["reanalysis/age"] = float(np.mean(version - np.asarray(states.version)))
+            metrics["reanalysis/version"] = float(version)
+            if self.report_due:
+                self.report(metrics)
+                metrics["count/reanalysed"] = 0.0
+        self.report(metrics)

@@ -17,7 +17,6 @@ import numpy as np
 from podzero.actors.assembly import Game, GameAssembler, SampleShuffler, rows_of
 from podzero.actors.clients import ActorLoop, Played, Positions, SelfPlayMetrics
 from podzero.actors.core import Replies, SelfPlayCore, SelfPlayState, keys_of
-from podzero.core.clock import StageClock
 from podzero.core.types import Array, EnvState, Move, Params
 from podzero.envs import SimulatorError, faults_of, simulator_errors
 from podzero.inference.serving import ServerClient
@@ -46,6 +45,9 @@ class SelfPlayActor(ActorLoop):
         self._opposed = OpposedGames(self.core, games, opponents) if opponents else None
         self._move = self._opposed.move if self._opposed else jax.jit(self.core.move, donate_argnums=1)
         self._faults = faults_of(self.experiment.env)
+        self._metrics = SelfPlayMetrics(self.experiment, self._faults.total)
+        per_item = self.experiment.replay.samples_per_item
+        self._shuffler: SampleShuffler[Positions] = SampleShuffler(per_item, [self.seed, 1])
 
     def run(self) -> None:
         """Plays until `stop` is called.
@@ -53,56 +55,46 @@ class SelfPlayActor(ActorLoop):
         Raises:
           EnvironmentFailed: games on the host failed more often in a row than `env.max_failures` allows.
         """
-        clock, metrics = StageClock(), SelfPlayMetrics(self.experiment, self._faults.total)
         assembler = self._assembler()
-        per_item = self.experiment.replay.samples_per_item
-        shuffler: SampleShuffler[Positions] = SampleShuffler(per_item, [self.seed, 1])
-
-        def report() -> None:
-            scores = self._opposed.flush() if self._opposed else {}
-            self.clients.report(self.name, metrics.flush(self._faults.total) | clock.flush() | scores)
-
         try:
             state = self._start_games()
-            for version, params in self.newest_params(clock):
-                if clock.elapsed_s >= self.clients.report_every_s:
-                    report()
+            for version, params in self.newest_params():
+                if self.report_due:
+                    self._report()
                 try:
-                    state, move = self._play_move(params, state, shuffler, clock)
+                    state, move = self._play_move(params, state)
                 except SimulatorError as error:
                     state, assembler = self._start_games(error), self._assembler()
                     continue
-                with clock("assemble"):
+                with self.clock("assemble"):
                     games = list(assembler.add(move, version))
                     for game in games:
-                        shuffler.add((game.samples, game.states))
-                self._count(metrics, move, games, version)
+                        self._shuffler.add((game.samples, game.states))
+                self._count(move, games, version)
                 if games:
                     self._faults.completed()
         finally:
             # Also after too many failures, which this report counts.
-            report()
-        self._write(shuffler.take())
-        self._write(shuffler.take_rest())
+            self._report()
+        self._write(self._shuffler.take())
+        self._write(self._shuffler.take_rest())
 
-    def _play_move(
-        self,
-        params: Params,
-        state: SelfPlayState,
-        shuffler: SampleShuffler[Positions],
-        clock: StageClock,
-    ) -> tuple[SelfPlayState, Move]:
+    def _play_move(self, params: Params, state: SelfPlayState) -> tuple[SelfPlayState, Move]:
         """Plays one move of all games; meanwhile writes the games that had ended before it."""
         with simulator_errors():
             # Dispatch is asynchronous: `_move` returns at once, and the host writes while the device searches.
-            with clock("search"):
+            with self.clock("search"):
                 state, move = self._move(params, state)
-            with clock("write"):
-                self._write(shuffler.take())
-            with clock("search"):
+            with self.clock("write"):
+                self._write(self._shuffler.take())
+            with self.clock("search"):
                 return state, jax.device_get(move)
 
-    def _count(self, metrics: SelfPlayMetrics, move: Move, games: list[Game], version: int) -> None:
+    def _report(self) -> None:
+        scores = self._opposed.flush() if self._opposed else {}
+        self.report(self._metrics.flush(self._faults.total) | scores)
+
+    def _count(self, move: Move, games: list[Game], version: int) -> None:
         if self._opposed:
             self._opposed.count(move)
         played = Played(
@@ -112,7 +104,7 @@ class SelfPlayActor(ActorLoop):
             depth=move.depth,
             abs_root_value=np.abs(move.value),
         )
-        metrics.add(played, version, plies=sum(game.plies for game in games))
+        self._metrics.add(played, version, plies=sum(game.plies for game in games))
 
     def _assembler(self) -> GameAssembler:
         experiment = self.experiment

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
 from podzero.config import Experiment, ModelNetworkConfig, OwnOptimizerConfig, ResNetConfig
 from podzero.config.samples import sample_like, window_steps, with_axes
@@ -75,8 +75,6 @@ class Training(NamedTuple):
     """Shape, dtype and sharding of each leaf of a state."""
     mesh: Mesh
     """The devices."""
-    batch_sharding: NamedSharding
-    """The sharding of a dispatch's batches `[K, B, ...]`."""
     put: Callable[[Batch], Batch]
     """Starts the transfer of a dispatch's host batches `[K, B, ...]` to the devices."""
     step: TrainStep
@@ -119,7 +117,6 @@ def make_training(
         with_teacher=with_teacher,
         like=placed(shapes, shardings),
         mesh=mesh,
-        batch_sharding=batches,
         put=partial(put_batch, sharding=batches),
         step=make_train_step(
             TrainStepSpec(objective, metric_names, optimizer, rate, config.ema, config.microbatches), mesh, shardings

@@ -121,7 +121,7 @@ class Learner:
             return state
         start = read_warm_start(init_from, state.params)
         if jax.process_index() == 0:
-            log.info(start.summary())
+            log.info(start.summary)
         # The optimizer and the step stay as they are.
         return replace(state, params=warm_started(state.params, start), ema=warm_started(state.ema, start))
 

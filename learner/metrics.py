@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -52,13 +53,15 @@ class LearnerMetrics:
         self._batch_size = batch_size
         self._step = step
         self._skipped_in_a_row = 0
-        self._reset()
+        self._sums: dict[str, float] = defaultdict(float)
+        self._since = time.perf_counter()
 
     def add(self, sums: StepSums) -> None:
         """Adds the sums of one dispatch, after the device has computed them."""
         host: StepSums = jax.device_get(sums)
-        for name, total in _named(host).items():
-            self._sums[name] = self._sums.get(name, 0.0) + total
+        for name, total in (host._asdict() | host.metrics).items():
+            if name != "metrics":
+                self._sums[name] += float(total)
         steps, skipped = float(host.steps), float(host.skipped)
         self._step += int(steps + skipped)
         # One finite step in a dispatch ends the row.
@@ -69,8 +72,7 @@ class LearnerMetrics:
     def flush(self, step: int) -> dict[str, float]:
         """The metrics since the last flush, without means if all steps were skipped."""
         seconds = max(time.perf_counter() - self._since, 1e-9)
-        sums = dict(self._sums)
-        applied, skipped = sums.pop("steps", 0.0), sums.pop("skipped", 0.0)
+        applied, skipped = self._sums.pop("steps", 0.0), self._sums.pop("skipped", 0.0)
         metrics: dict[str, float] = {
             "learner/step": float(step),
             "learner/steps_per_s": (applied + skipped) / seconds,
@@ -78,19 +80,10 @@ class LearnerMetrics:
             "count/skipped_steps": skipped,
         }
         if applied:
-            metrics |= {f"learner/{name}": total / applied for name, total in sums.items()}
-        self._reset()
-        return metrics
-
-    def _reset(self) -> None:
-        self._sums: dict[str, float] = {}
+            metrics |= {f"learner/{name}": total / applied for name, total in self._sums.items()}
+        self._sums.clear()
         self._since = time.perf_counter()
-
-
-def _named(sums: StepSums) -> dict[str, float]:
-    """All sums by name, including those of the objective's metrics."""
-    flat = sums._asdict() | sums.metrics
-    return {name: float(total) for name, total in flat.items() if name != "metrics"}
+        return metrics
 
 
 class ChipMetrics(NamedTuple):

@@ -35,20 +35,17 @@ def make_rate(config: AnyOptimizerConfig) -> Rate:
         rise = jnp.minimum(1.0, (t + 1.0) / max(1, config.warmup_steps))
         if config.decay_steps is not None:
             progress = jnp.clip((t - config.warmup_steps) / config.decay_steps, 0.0, 1.0)
-        return config.learning_rate * rise * _shape(config, jnp.asarray(progress, jnp.float32))
+        p, final = jnp.asarray(progress, jnp.float32), config.final_fraction
+        match config.schedule:
+            case "constant":
+                shape = jnp.ones_like(p)
+            case "linear":
+                shape = 1.0 - (1.0 - final) * p
+            case "cosine":
+                shape = final + (1.0 - final) * 0.5 * (1.0 + jnp.cos(jnp.pi * p))
+        return config.learning_rate * rise * shape
 
     return rate
-
-
-def _shape(config: AnyOptimizerConfig, progress: jax.Array) -> jax.Array:
-    final = config.final_fraction
-    match config.schedule:
-        case "constant":
-            return jnp.ones_like(progress)
-        case "linear":
-            return 1.0 - (1.0 - final) * progress
-        case "cosine":
-            return final + (1.0 - final) * 0.5 * (1.0 + jnp.cos(jnp.pi * progress))
 
 
 def make_optimizer(config: AnyOptimizerConfig, frozen: Sequence[str] = ()) -> optax.GradientTransformation:

@@ -114,10 +114,6 @@ def _copied(params: Params) -> tuple[Params, jax.Array]:
     return jax.tree.map(jnp.copy, params), jnp.array([jnp.isfinite(leaf).all() for leaf in numbers], bool).all()
 
 
-_POLL_S = 0.2
-"""How often the thread checks whether to end."""
-
-
 class Prefetcher:
     """Reads host batches in a thread, so that the loop can publish, report, checkpoint and stop while replay blocks.
 
@@ -131,7 +127,7 @@ class Prefetcher:
         self._batches: queue.SimpleQueue[Batch | BaseException] = queue.SimpleQueue()
         # One permit: the thread reads the next batch when the loop has taken the last one.
         self._free = threading.Semaphore(1)
-        self._closed = threading.Event()
+        self._closed = False
         self._thread = threading.Thread(target=self._read, name="learner-prefetch", daemon=True)
 
     def __enter__(self) -> Self:
@@ -140,7 +136,8 @@ class Prefetcher:
 
     def __exit__(self, *_: object) -> None:
         """Closes the reader, which ends a blocked read."""
-        self._closed.set()
+        self._closed = True
+        self._free.release()
         self._reader.close()
         self._thread.join(timeout=5.0)
 
@@ -156,17 +153,10 @@ class Prefetcher:
         return item
 
     def _read(self) -> None:
-        item: Batch | BaseException | None = None
-        while not self._closed.is_set() and not isinstance(item, BaseException):
-            if self._free.acquire(timeout=_POLL_S):
-                item = self._next()
-                self._batches.put(item)
-
-    def _next(self) -> Batch | BaseException:
-        """The reader's next batch, or its error for the loop to raise."""
         try:
-            return next(self._iterator)
+            while self._free.acquire() and not self._closed:
+                self._batches.put(next(self._iterator))
         except StopIteration:
-            return EOFError("the replay reader ended, although `ReplayReader` is endless until it is closed")
+            self._batches.put(EOFError("the replay reader ended, although a `ReplayReader` is endless until closed"))
         except BaseException as error:
-            return error
+            self._batches.put(error)

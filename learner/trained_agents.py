@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -22,20 +23,10 @@ from podzero.networks.snapshots import check_matches, load_snapshot
 class WarmStart(NamedTuple):
     """The parameters of a trained agent that fit a network."""
 
-    origin: str
-    """The agent's name, with the step of its snapshot."""
     taken: Mapping[str, np.ndarray[Any, Any]]
     """The parameters that fit, by name."""
-    fresh: Sequence[str]
-    """One line for each parameter of the network that the agent lacks or has in another shape."""
-    total: int
-    """Number of the network's weights."""
-
-    def summary(self) -> str:
-        """What was taken and what was not, in one line and one for each parameter that stays fresh."""
-        weights = sum(leaf.size for leaf in self.taken.values())
-        head = f"init_from {self.origin}: {weights:,} of {self.total:,} weights taken ({len(self.taken)} arrays)"
-        return "\n  ".join([head, *self.fresh])
+    summary: str
+    """What was taken, and a line for each parameter of the network that the agent lacks or has in another shape."""
 
 
 def read_warm_start(who: str, params: Params) -> WarmStart:
@@ -60,8 +51,10 @@ def read_warm_start(who: str, params: Params) -> WarmStart:
         for name, leaf in own.items()
         if name not in taken
     ]
+    weights, total = (sum(math.prod(leaf.shape) for leaf in leaves.values()) for leaves in (taken, own))
     origin = full_name(who, player, snapshot.version)
-    return WarmStart(origin, taken, fresh, sum(int(np.prod(leaf.shape)) for leaf in own.values()))
+    head = f"init_from {origin}: {weights:,} of {total:,} weights taken ({len(taken)} arrays)"
+    return WarmStart(taken, "\n  ".join([head, *fresh]))
 
 
 def _form(leaf: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:

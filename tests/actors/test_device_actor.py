@@ -147,13 +147,13 @@ def test_each_chip_plays_as_one_alone():
     alone = [jax.jit(core.init)(one) for one in chip_keys(key, 2)]
     for program in range(3):
         state, finished, played = chips.play({}, program, state)
-        index = [np.arange(count, dtype=np.int32) for count in jax.device_get(played.samples)]
-        samples, _ = finish(chips.take(state, finished, index)) or (None, None)
+        counts = jax.device_get(played.samples)
+        samples, _ = finish(chips.take(state, finished, counts)) or (None, None)
         expected = []
         for chip in range(2):
             alone[chip], own, _ = play({}, np.int32(program), alone[chip])
-            expected.append(core.take(alone[chip].history, own, index[chip])[0])
-        assert all(map(len, index))
+            expected.append(core.take(alone[chip].history, own, np.arange(counts[chip], dtype=np.int32))[0])
+        assert all(counts)
         joined = jax.tree.map(lambda *parts: np.concatenate(parts), *expected)
         rows = [np.lexsort(found.policy_target.T) for found in (samples, joined)]
         for found, wanted in zip(samples, joined, strict=True):

@@ -23,7 +23,7 @@ from podzero.inference.build import evaluation_of, placed_network
 from podzero.inference.serving import encoding_of
 from podzero.learner import make_training
 from podzero.learner.build import learner_parts
-from podzero.learner.sharding import placed
+from podzero.learner.sharding import batch_sharding, placed
 from podzero.networks import make_model_network, make_network
 from podzero.search import DESCENT
 
@@ -138,7 +138,9 @@ def _learner(experiment: Experiment, devices: list[Any]) -> Program:
         weights = _Struct((steps, batch), "float32") if experiment.replay.sampler == "prioritized" else None
         batches = Batch(with_axes(sample_like(experiment, spec), steps, batch), weights)
         step: Any = training.step
-        return step.lower(training.like, placed(batches, jax.tree.map(lambda _: training.batch_sharding, batches)))
+        return step.lower(
+            training.like, placed(batches, jax.tree.map(lambda _: batch_sharding(training.mesh), batches))
+        )
 
     return Program(
         "learner",
