@@ -20,8 +20,9 @@ from podzero.runtime.cluster.preflight import RUN_VARIABLE, RunNodes
 from podzero.runtime.cluster.ray_cluster import Bundle, Cluster, PlacementGroup
 from podzero.runtime.cluster.remote import (
     STOP_TIMEOUT_S,
+    Directory,
     RemoteActor,
-    start_directory,
+    start_lasting,
     start_param_store,
 )
 from podzero.runtime.failures import SHARD, Failures
@@ -29,7 +30,7 @@ from podzero.runtime.monitoring.reports import LogReport, MetricsReport
 from podzero.runtime.process import RunContext, hosted
 from podzero.runtime.program import Kind, program, start_order
 from podzero.runtime.stopping import StopRequest
-from podzero.runtime.workers import POLL_S, LearnerGroup, Worker, WorkerGroup, last_reports
+from podzero.runtime.workers import LearnerGroup, Worker, WorkerGroup, as_done, last_reports
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ class Supervisor:
         folder = checkpoint.folder if checkpoint else None
         # The new run id marks all earlier processes as stale. A new directory and a new store keep the processes of
         # this start from finding the addresses and parameters of earlier ones.
-        directory, store = start_directory(self._home), start_param_store(self._home)
+        directory, store = start_lasting(Directory, self._home), start_param_store(self._home)
         self._context = replace(
             self._context, run=uuid.uuid4().hex, store=store, directory=directory, restore_from=folder
         )
@@ -186,9 +187,8 @@ class Supervisor:
         workers = [worker for group in self._samplers for worker in group.workers.values()]
         for worker in workers:
             worker.actor.begin("stop")
-        deadline = time.monotonic() + STOP_TIMEOUT_S / 3
-        while time.monotonic() < deadline and any(worker.work and not worker.work.done for worker in workers):
-            time.sleep(POLL_S)
+        works = [(worker, worker.work) for worker in workers if worker.work]
+        list(as_done(works, STOP_TIMEOUT_S / 3))
         for worker in workers:
             worker.ended()
             if worker.failure is not None:

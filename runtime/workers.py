@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -207,20 +207,32 @@ class WorkerGroup:
         self.workers, self._newest = {}, {}  # new ones: a save under way has a copy of the group with the old ones
 
 
+def as_done(calls: Iterable[tuple[Worker, Call]], timeout_s: float) -> Iterator[tuple[Worker, Call]]:
+    """Yields each call when it is done, until all are or the time is over.
+
+    Waiting for one after the other would hide the error of a later worker.
+    """
+    deadline, pending = time.monotonic() + timeout_s, list(calls)
+    while True:
+        for found in [found for found in pending if found[1].done]:
+            pending.remove(found)
+            yield found
+        if not pending or time.monotonic() >= deadline:
+            return
+        time.sleep(POLL_S)
+
+
 def await_ready(calls: Sequence[tuple[Worker, Call]]) -> None:
     """Waits for the `ready` calls of workers; raises the first error."""
-    deadline, pending = time.monotonic() + BUILD_TIMEOUT_S, list(calls)
-    while pending:
-        # All calls are polled: waiting for one after the other would hide the error of a later worker.
-        for worker, call in [found for found in pending if found[1].done]:
-            call.result(ANSWER_TIMEOUT_S)
-            pending.remove((worker, call))
-        if pending and time.monotonic() >= deadline:
-            raise ClusterError(
-                f"waited {BUILD_TIMEOUT_S:.0f} s for {', '.join(worker.actor.name for worker, _ in pending)} to be "
-                "built; they may be overloaded, hang, or be without a node that has room for them"
-            )
-        time.sleep(POLL_S)
+    late = [worker.actor.name for worker, _ in calls]
+    for worker, call in as_done(calls, BUILD_TIMEOUT_S):
+        call.result(ANSWER_TIMEOUT_S)
+        late.remove(worker.actor.name)
+    if late:
+        raise ClusterError(
+            f"waited {BUILD_TIMEOUT_S:.0f} s for {', '.join(late)} to be built; they may be overloaded, hang, or be "
+            "without a node that has room for them"
+        )
 
 
 def last_reports(workers: Sequence[Worker], timeout_s: float = ANSWER_TIMEOUT_S) -> list[MetricsReport | LogReport]:
@@ -344,18 +356,14 @@ class LearnerGroup(WorkerGroup):
 
 def _dead(calls: Sequence[tuple[Worker, Call]], failure: Exception) -> list[WorkerDied]:
     """Finds the hosts whose processes died, which may be why another host failed; raises the loss of a node at once."""
-    deadline = time.monotonic() + BLAME_TIMEOUT_S
-    pending, dead = list(calls), list[WorkerDied]()
-    while pending and time.monotonic() < deadline:
-        for worker, call in [found for found in pending if found[1].done]:
-            pending.remove((worker, call))
-            try:
-                call.result(ANSWER_TIMEOUT_S)
-            except NodeLost as loss:
-                raise loss from failure
-            except WorkerDied as loss:
-                dead.append(loss)
-            except Exception as another:  # an error of the program, like that of the first host
-                log.warning("%s failed as well", worker.actor.name, exc_info=another)
-        time.sleep(POLL_S)
+    dead = list[WorkerDied]()
+    for worker, call in as_done(calls, BLAME_TIMEOUT_S):
+        try:
+            call.result(ANSWER_TIMEOUT_S)
+        except NodeLost as loss:
+            raise loss from failure
+        except WorkerDied as loss:
+            dead.append(loss)
+        except Exception as another:  # an error of the program, like that of the first host
+            log.warning("%s failed as well", worker.actor.name, exc_info=another)
     return dead

@@ -236,7 +236,7 @@ def own_address() -> str:
 
 
 class Directory:
-    """Addresses by name, in a Ray actor that `start_directory` starts. After a restart, announcements refill it."""
+    """Addresses by name, for `start_lasting`. After a restart, announcements refill it."""
 
     def __init__(self) -> None:
         self._entries: dict[str, tuple[int, str, float]] = {}
@@ -253,11 +253,6 @@ class Directory:
         """The addresses of the servers that have announced themselves lately, by name."""
         now = time.monotonic()
         return {name: address for name, (_, address, heard) in self._entries.items() if now - heard < STALE_S}
-
-
-def start_directory(node: str) -> Any:
-    """Starts a directory on the node with this id, the driver's; returns its Ray handle."""
-    return start_lasting(Directory, node)
 
 
 def tell(directory: Any, name: str, attempt: int, address: str) -> None:

@@ -64,7 +64,7 @@ def make_supervisor(monkeypatch, tmp_path, experiment):
     """Makes a supervisor that is not started, and its cluster of nodes, the first of which is the driver's."""
     monkeypatch.setattr(supervisor, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(supervisor, "STOP_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(supervisor, "start_directory", lambda node: f"the directory on {node}")
+    monkeypatch.setattr(supervisor, "start_lasting", lambda service, node: f"the {service.__name__} on {node}")
     monkeypatch.setattr(supervisor, "start_param_store", lambda node: object())
 
     def make(*nodes, joined=True, stopping=None, **sections):

@@ -243,7 +243,7 @@ def test_inference_servers_start_before_the_actors_that_they_serve(make_supervis
     names = [process.name for process in cluster.processes]
     assert max(map(names.index, ("inference-0", "inference-1"))) < names.index("actor-0")
     names = ("replay-0", "inference-0", "actor-0", "learner")
-    assert {cluster.started[name].context.directory for name in names} == {"the directory on home"}
+    assert {cluster.started[name].context.directory for name in names} == {"the Directory on home"}
     environments = {name: cluster.options[name]["environment"] for name in ("inference-0", "actor-0")}
     assert environments["inference-0"]["JAX_PLATFORMS"] == "cpu"
     assert environments["actor-0"]["NPROC"] == "4"  # each group of games may hold a thread
@@ -279,4 +279,4 @@ def test_servers_beside_the_learner_have_no_processes(make_supervisor):
     )
     supervisor.start(None)
     assert cluster.alive("inference") == []
-    assert cluster.started["learner"].context.directory == "the directory on home"
+    assert cluster.started["learner"].context.directory == "the Directory on home"
