@@ -15,7 +15,7 @@ from podzero.config import Experiment
 from podzero.files.storage import StorageError
 from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import Checkpoint
-from podzero.runtime.cluster.placement import Node
+from podzero.runtime.cluster.placement import Node, actor_places, with_fewest
 from podzero.runtime.cluster.preflight import RUN_VARIABLE, RunNodes
 from podzero.runtime.cluster.ray_cluster import Bundle, Cluster, PlacementGroup
 from podzero.runtime.cluster.remote import (
@@ -166,7 +166,8 @@ class Supervisor:
             where = self._nodes.for_workers(accelerators=True) if kind.resources and not group.complete else nodes
             usable = self._failures.usable(kind.name, [node for node in where if group.could_run_on(node)])
             absent = group.missing(limit, self._failures.may_start)
-            for index, node in zip(absent, group.places(len(absent), usable, self._taken()), strict=False):
+            places = actor_places(usable, self._taken(), kind.cpus, len(absent), kind.resources, group.running)
+            for index, node in zip(absent, places, strict=False):
                 group.start(index, node)
                 log.info("%s starts on %s", kind.names[index], node)
         missing = [group.kind.cpus for group in groups for _ in range(group.wanted - len(group.workers))]
@@ -286,14 +287,15 @@ class Supervisor:
                 self._failures.record_end(name, None, failure, [])
                 continue
             nodes = self._failures.usable(SHARD, self._nodes.for_workers())
-            for node in group.places(1, nodes, {}):
-                contents = saved.shard(index) if saved else []
-                what = f"the contents of {contents[0].folder}" if contents else "no contents"
-                log.warning("%s restarts on %s with %s", name, node, what)
-                group.restart(index, node, contents=contents)
-                restarted.append(name)
             if not nodes:
                 stranded.add(name)
+                continue
+            # It starts in any case, since training needs all shards.
+            node, contents = with_fewest(nodes, group.running), saved.shard(index) if saved else []
+            what = f"the contents of {contents[0].folder}" if contents else "no contents"
+            log.warning("%s restarts on %s with %s", name, node, what)
+            group.restart(index, node, contents=contents)
+            restarted.append(name)
         for name in sorted(stranded - self._stranded):
             log.warning(
                 "%s is lost, and no node can run it: it restarts when one joins. Until then its samples are missing",

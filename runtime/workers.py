@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from podzero.core.errors import TRY_AGAIN, ClusterError, PodzeroError, described
-from podzero.runtime.cluster.placement import Node, actor_places
+from podzero.runtime.cluster.placement import Node
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, STOP_TIMEOUT_S, Call, NodeLost, RemoteActor, WorkerDied
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport
 from podzero.runtime.program import Kind, SilenceLimit
@@ -115,7 +115,7 @@ class Worker:
 
 
 class WorkerGroup:
-    """The workers of one kind. `Kind.restart` decides where they start again, and what the loss of one ends.
+    """The workers of one kind. `Kind.restart` decides what the loss of one ends.
 
     Args:
       kind: the row of the program's table.
@@ -168,19 +168,10 @@ class WorkerGroup:
         names = self.kind.names[: min(self.wanted, limit)]
         return [index for index, name in enumerate(names) if name not in self.workers and may_start(name)]
 
-    def places(self, count: int, nodes: Sequence[Node], taken: Mapping[str, float]) -> list[Node]:
-        """The nodes for up to `count` more workers; `taken` are the CPUs that the run uses, by node id.
-
-        Workers with contents start in any case, since training needs all of them, on the nodes with the fewest.
-        """
-        running = Counter(worker.actor.node for worker in self.workers.values() if worker.actor.node is not None)
-        if self.kind.restart == "alone":
-            return actor_places(nodes, taken, self.kind.cpus, count, self.kind.resources, running)
-        places: list[Node] = []
-        for _ in range(count if nodes else 0):
-            places.append(min(nodes, key=lambda node: (running[node.id], -node.cpus, node.id)))
-            running[places[-1].id] += 1
-        return places
+    @property
+    def running(self) -> Counter[str]:
+        """How many workers there are on each node, by its id."""
+        return Counter(worker.actor.node for worker in self.workers.values() if worker.actor.node is not None)
 
     def remove_ended(self) -> list[tuple[RemoteActor, Exception]]:
         """Removes the workers that have ended or were silent for too long; returns each with what ended it."""

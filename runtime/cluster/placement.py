@@ -152,10 +152,18 @@ def shard_nodes(nodes: Sequence[Node], replay: Reservation) -> tuple[Node, ...]:
     for _ in range(replay.count):
         able = [node for node in nodes if node.cpus >= (shards[node.id] + 1) * replay.cpus]
         if not able:
-            raise MissingNodes(_missing_shards(nodes, replay, len(chosen)))
-        chosen.append(min(able, key=lambda node: (shards[node.id], -node.cpus, node.id)))
+            raise MissingNodes(
+                f"the nodes for actors have {sum(node.cpus for node in nodes):g} free CPUs, room for {len(chosen)} of "
+                f"{replay.count} {replay.plural} of {replay.cpus:g} CPUs; add nodes, or lower {replay.settings}"
+            )
+        chosen.append(with_fewest(able, shards))
         shards[chosen[-1].id] += 1
     return tuple(chosen)
+
+
+def with_fewest(nodes: Sequence[Node], shards: Mapping[str, int]) -> Node:
+    """The node with the fewest `shards`, by node id; of several the largest."""
+    return min(nodes, key=lambda node: (shards.get(node.id, 0), -node.cpus, node.id))
 
 
 def without_learner(nodes: Sequence[Node], hosts: Sequence[Node], resources: Mapping[str, float]) -> list[Node]:
@@ -245,13 +253,6 @@ def _slice_nodes(nodes: Sequence[Node], wanted: Slice, config: ClusterConfig) ->
     if not complete:
         raise MissingNodes(_missing_hosts(nodes, wanted, found))
     return tuple(min(complete, key=lambda hosts: sum(not _is_free(node, config) for node in hosts)))
-
-
-def _missing_shards(nodes: Sequence[Node], replay: Reservation, places: int) -> str:
-    return (
-        f"the nodes for actors have {sum(node.cpus for node in nodes):g} free CPUs, room for {places} of "
-        f"{replay.count} {replay.plural} of {replay.cpus:g} CPUs; add nodes, or lower {replay.settings}"
-    )
 
 
 def _kind(node: Node) -> Slice | None:
