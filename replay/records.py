@@ -61,11 +61,11 @@ class PositionLayout:
         self._searched = searched
         if searched:
             self.text += " policy:searched"
-        observation = (np.uint8, (_bytes(size),)) if self._in_bits else (self._dtype, (size,))
+        observation = (np.uint8, (math.ceil(size / 8),)) if self._in_bits else (self._dtype, (size,))
         self.row = np.dtype(
             [
                 ("observation", *observation),
-                ("legal", np.uint8, (_bytes(self._actions),)),
+                ("legal", np.uint8, (math.ceil(self._actions / 8),)),
                 ("policy", np.float16, (self._actions,)) if searched else ("action", np.int32),
                 ("value_target", np.float32),
                 ("outcome", np.int32),
@@ -115,10 +115,6 @@ class PositionLayout:
         )
 
 
-def _bytes(bits: int) -> int:
-    return -(-bits // 8)
-
-
 def _unpacked(packed: NDArray[np.uint8], bits: int) -> NDArray[np.bool_]:
     return np.unpackbits(packed, axis=1, count=bits).astype(np.bool_)
 
@@ -163,8 +159,7 @@ class RecordsWriter[Content]:
 def open_records(experiment: Experiment, spec: EnvSpec) -> RecordedPositions | RecordedEpisodes:
     """The positions of `data.records`, or the episodes if the experiment learns a model.
 
-    Raises:
-      ConfigError: there are none, they are damaged, or they are of another game or environment.
+    Raises `ConfigError` if there are none, they are damaged, or they are of another game or environment.
     """
     return (RecordedEpisodes if experiment.learns_model else RecordedPositions)(experiment, spec)
 

@@ -76,10 +76,10 @@ class ReplayServer:
           ReplayTimeout: the server started but does not answer; the checkpoint may be intact.
         """
         self._saving = threading.Lock()
-        self._tables = tables_of(experiment, spec)
+        tables = tables_of(experiment, spec)
         data, identity = None, secrets.token_hex(6)
         if restore_from is not None:
-            data, identity = unseal(restore_from, self._tables)
+            data, identity = unseal(restore_from, tables)
         port = _port(experiment.replay.port, shard)
         with ExitStack() as opened:
             self._link = opened.enter_context(closing(CheckpointLink()))
@@ -89,7 +89,7 @@ class ReplayServer:
                 "checkpoints": str(self._link.path),
                 "restore": None if data is None else str(data),
                 # The name of an empty table tells the identity.
-                "tables": [*map(_described, self._tables.values()), {"name": IDENTITY + identity, "max_size": 1}],
+                "tables": [*map(_described, tables.values()), {"name": IDENTITY + identity, "max_size": 1}],
             }
             self._server = ServerProcess(server_python(), wanted, _START_S if data is None else _RESTORED_S)
             opened.callback(self._server.stop)
@@ -102,11 +102,12 @@ class ReplayServer:
                 )
             address = Address(f"{host}:{port}", identity)
             self._shards = {
-                name: opened.enter_context(closing(Shard(address, table))) for name, table in self._tables.items()
+                name: opened.enter_context(closing(Shard(address, table))) for name, table in tables.items()
             }
             self._shards[SAMPLES].wait(_ANSWER_S if restore_from is None else _FIRST_ANSWER_S)
             if restore_from is not None:
                 self._check_restored(restore_from)
+            # From here on `stop` closes them.
             self._opened = opened.pop_all()
 
     def address(self) -> str:
@@ -130,7 +131,7 @@ class ReplayServer:
     def info(self) -> dict[str, float]:
         """Metrics for `Report`: `replay/...`, and `states/...` and `reanalysed/...` for the other tables."""
         metrics: dict[str, float] = {}
-        for name in self._tables:
+        for name in self._shards:
             limits, prefix = self.limits(name), "replay" if name == SAMPLES else name
             metrics |= {
                 f"{prefix}/size": float(limits.size),
@@ -146,10 +147,7 @@ class ReplayServer:
         """Writes all tables into `folder`, in place of any checkpoint there; returns `folder`. Inserts and samples
         continue meanwhile. After a failure `folder` is deleted.
 
-        Raises:
-          RequestRefused: another checkpoint is being written, or Reverb could not write.
-          ReplayUnavailable: the server disappeared while it wrote.
-          OSError: the folder or the manifest could not be written.
+        Raises `RequestRefused` also if another checkpoint is being written.
         """
         if not self._saving.acquire(blocking=False):
             raise RequestRefused(f"the replay server still writes another checkpoint, so none is written into {folder}")
@@ -160,7 +158,8 @@ class ReplayServer:
             self._link.lead_to(folder)
             shard = self._shards[SAMPLES]
             written = Path(shard.connection.checkpoint()).name
-            return seal(folder, written, shard.address.identity, self._tables)
+            tables = {name: shard.table for name, shard in self._shards.items()}
+            return seal(folder, written, shard.address.identity, tables)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -183,11 +182,11 @@ class ReplayServer:
 
     def _check_restored(self, folder: Path) -> None:
         """Compares the restored settings with the experiment's, which Reverb silently replaces by the saved ones."""
-        for name, table in self._tables.items():
-            found = self.limits(name).settings
-            if found != table.settings:
+        for name, shard in self._shards.items():
+            found, expected = self.limits(name).settings, shard.table.settings
+            if found != expected:
                 raise ReplayRestoreError(
-                    f"replay checkpoint {folder} restored {found} of table {name}; expected {table.settings}"
+                    f"replay checkpoint {folder} restored {found} of table {name}; expected {expected}"
                 )
 
 
@@ -244,10 +243,7 @@ def seal(folder: Path, written: str, identity: str, tables: Mapping[str, Table])
 def unseal(folder: Path, tables: Mapping[str, Table]) -> tuple[Path, str]:
     """Checks a checkpoint; returns the folder for Reverb to restore and the identity of the server that wrote it.
 
-    Raises:
-      ReplayRestoreError: the checkpoint is incomplete or damaged.
-      ReplayMismatch: the checkpoint has other tables, for example those of another version of podzero.
-      StorageError: this machine cannot read the files, which may be intact.
+    Raises `StorageError` if this machine cannot read the files, which may be intact.
     """
     # Reverb alone would accept bad checkpoints. It refuses a corrupt record, but without a DONE file it restores an
     # empty table, and saved settings replace the experiment's, both silently.

@@ -7,7 +7,7 @@ is per item and exceeds that of a small sample's bytes, so `replay.samples_per_i
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,34 +24,21 @@ _BOUND_TOLERANCE = 1e-5
 """Largest distance by which rounding may move a value target out of [-1, 1]."""
 
 
-class Field(NamedTuple):
-    """One field of a sample, without the leading axis."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-    def __str__(self) -> str:
-        return f"{self.name}:{self.dtype.name}[{','.join(map(str, self.shape))}]"
-
-
 class SampleSignature:
     """The fields of a table's samples, and the number of samples in an item."""
 
     def __init__(self, name: str, like: Stored, samples_per_item: int) -> None:
         """Takes the environment's name and a sample of shapes and dtypes, as built by `podzero.config.samples`."""
         self._kind = type(like)
-        self.fields = tuple(
-            Field(field, tuple(leaf.shape), np.dtype(leaf.dtype))
-            for field, leaf in like._asdict().items()
-            if leaf is not None
-        )
-        """In the order of `Sample`, `Window` or `StoredState`."""
+        leaves = {field: leaf for field, leaf in like._asdict().items() if leaf is not None}
+        self.fields = {field: np.dtype((leaf.dtype, tuple(leaf.shape))) for field, leaf in leaves.items()}
+        """The dtype of each field with its shape, in the order of `Sample`, `Window` or `StoredState`."""
         self.samples_per_item = samples_per_item
-        self.layout = f"{name} " + " ".join(map(str, self.fields)) + f" samples_per_item:{samples_per_item}"
+        texts = [f"{field}:{one.base.name}[{','.join(map(str, one.shape))}]" for field, one in self.fields.items()]
+        self.layout = " ".join([name, *texts, f"samples_per_item:{samples_per_item}"])
         """The signature as one line of text; tables with equal layouts hold interchangeable items."""
         # A structured dtype without padding: viewed as bytes, one record is one row.
-        self._record = np.dtype([(field.name, field.dtype, field.shape) for field in self.fields])
+        self._record = np.dtype(list(self.fields.items()))
         self.row_bytes = self._record.itemsize
         self.item_bytes = samples_per_item * self.row_bytes
 
@@ -74,7 +61,7 @@ class SampleSignature:
         """Packs checked samples (`[T, ...]`) into items, `[T / samples_per_item, item_bytes]` uint8, in order."""
         records = np.empty(len(samples.version), self._record)
         for field in self.fields:
-            records[field.name] = getattr(samples, field.name)
+            records[field] = getattr(samples, field)
         return records.view(np.uint8).reshape(-1, self.item_bytes)
 
     def unpack(self, rows: NDArray[np.uint8], leading: tuple[int, ...]) -> Any:
@@ -82,36 +69,36 @@ class SampleSignature:
         records = np.ascontiguousarray(rows).view(self._record)
         return self._kind(
             **{
-                field.name: np.ascontiguousarray(records[field.name]).reshape(leading + field.shape)
-                for field in self.fields
+                field: np.ascontiguousarray(records[field]).reshape(leading + dtype.shape)
+                for field, dtype in self.fields.items()
             }
         )
 
     def _check_shapes(self, samples: Stored) -> int:
         names = tuple(name for name in getattr(samples, "_fields", ()) if getattr(samples, name) is not None)
-        expected = tuple(field.name for field in self.fields)
+        expected = tuple(self.fields)
         if names != expected:
             found = ", ".join(names) if names else type(samples).__name__
             raise SignatureError(
                 f"samples: found {found}; expected a {self._kind.__name__} with the fields {', '.join(expected)}"
             )
         length = np.shape(samples.version)[0] if np.ndim(samples.version) else 0
-        for field in self.fields:
-            value = getattr(samples, field.name)
+        for field, expects in self.fields.items():
+            value = getattr(samples, field)
             dtype, shape = getattr(value, "dtype", type(value).__name__), np.shape(value)
-            if dtype != field.dtype or shape != (length, *field.shape):
-                want = ", ".join(map(str, ("T", *field.shape)))
+            if dtype != expects.base or shape != (length, *expects.shape):
+                want = ", ".join(map(str, ("T", *expects.shape)))
                 raise SignatureError(
-                    f"{field.name}: found {dtype} of shape {list(shape)}; expected {field.dtype} of shape [{want}]"
+                    f"{field}: found {dtype} of shape {list(shape)}; expected {expects.base} of shape [{want}]"
                     f" (T = {length}, as in `version`)"
                 )
         return length
 
     def _check_numbers(self, samples: Stored) -> None:
-        for field in self.fields:
-            value = np.asarray(getattr(samples, field.name))
-            if field.dtype.kind == "f":
-                _require_none(field.name, ~np.isfinite(value), value, "finite numbers")
+        for field, dtype in self.fields.items():
+            if dtype.base.kind == "f":
+                value = np.asarray(getattr(samples, field))
+                _require_none(field, ~np.isfinite(value), value, "finite numbers")
         if isinstance(samples, Window):
             _check_window(samples)
         if isinstance(samples, Sample):

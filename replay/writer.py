@@ -48,10 +48,8 @@ def make_writer(
 ) -> ShardedWriter:
     """Connects to replay shards; skips those that do not answer, with a warning, until they do.
 
-    Shards on the machine whose host name in addresses is `near` are preferred.
-
-    Raises:
-      WrongServer: another server answers at an address.
+    Shards on the machine whose host name in addresses is `near` are preferred. Raises `WrongServer` if another server
+    answers at an address.
     """
     return ShardedWriter(addresses, tables_of(experiment, spec)[table], experiment.replay, near)
 
@@ -145,9 +143,7 @@ class ShardedWriter:
     def _connect(self, index: int, address: str) -> _Connection:
         """Connects to the shard with an index, which may be away."""
         parsed = Address.parse(address)
-        connection = _Connection(index, Shard(parsed, self._table), parsed.host != self._near)
-        connection.probe()
-        return connection
+        return _Connection(index, Shard(parsed, self._table), parsed.host != self._near)
 
 
 class LenientWriter:
@@ -199,67 +195,58 @@ class _Connection:
         self.shard = shard
         self.remote = remote
         """Whether the shard is on another node than this writer."""
-        self.alive = False
         self.timed_out = False
         """Whether the last wait timed out; the next one then does not wait."""
-        self._samples_per_item = shard.table.signature.samples_per_item
-        self._stream: InsertStream | None = None
-        self._probed = 0.0
-        self._resume_s = _RESUME_S
+        self._probed, self._resume_s = time.monotonic(), _RESUME_S
+        # A wrong server is an error here; later, it is away.
+        self.alive = shard.limits() is not None
+        signature = shard.table.signature
+        chunk_steps = min(max(_CHUNK_BYTES // signature.item_bytes, 1), 4)
+        self._stream = InsertStream(shard.connection, shard.table.name, signature.item_bytes, chunk_steps)
+        if not self.alive:
+            self._warn()
 
     @property
     def works(self) -> bool:
         """Whether the shard answers and the stream is open."""
-        return self.alive and self._stream is not None and not self._stream.broken
+        return self.alive and not self._stream.broken
 
     @property
     def pending(self) -> int:
         """Number of samples that were sent and not yet confirmed."""
-        return 0 if self._stream is None else self._stream.pending * self._samples_per_item
+        return self._stream.pending * self.shard.table.signature.samples_per_item
 
     def probe(self) -> None:
-        """Asks whether the shard answers, logs a change, and opens its stream if there is none or it is broken."""
+        """Asks whether the shard answers, logs a change, and resumes its stream if that is broken."""
         was, began = self.alive, time.monotonic()
         try:
             self.alive = self.shard.limits() is not None
         except WrongServer as error:
-            if self._stream is None:
-                raise
             self.alive = False
             log.error("%s", error)
         self._probed = time.monotonic()
         self._resume_s = max(_RESUME_S, (self._probed - began) / _ASKING_SHARE)
-        if self.alive:
-            signature = self.shard.table.signature
-            if self._stream is None:
-                chunk_steps = min(max(_CHUNK_BYTES // signature.item_bytes, 1), 4)
-                table = self.shard.table.name
-                self._stream = InsertStream(self.shard.connection, table, signature.item_bytes, chunk_steps)
-            elif self._stream.broken:
-                self._stream.resume()
-            if not was and self.pending:
-                log.info("replay at %s answers again", self.shard.address.endpoint)
-        elif was or self._stream is None:
-            log.warning(
-                "replay at %s does not answer; it is skipped until it does, %d samples sent to it are unconfirmed",
-                self.shard.address.endpoint,
-                self.pending,
-            )
+        if self.alive and self._stream.broken:
+            self._stream.resume()
+        if self.alive and not was:
+            log.info("replay at %s answers again", self.shard.address.endpoint)
+        elif was and not self.alive:
+            self._warn()
 
     def ready(self) -> bool:
         """Whether the shard takes more samples; asks it if it is silent or lost."""
-        self._look_after(self._stream is None or self._stream.wait_for_room(self._poll_s, _AHEAD))
+        self._look_after(not self.alive or self._stream.wait_for_room(self._poll_s, _AHEAD))
         return self.works and not self.timed_out
 
     def settled(self) -> bool:
         """Whether everything sent has been confirmed; asks the shard if it is silent or lost."""
-        self._look_after(self._stream is None or self._stream.wait(self._poll_s))
+        self._look_after(not self.alive or self._stream.wait(self._poll_s))
         return self.alive and not self.timed_out
 
     @property
     def _poll_s(self) -> float:
         """How long to wait for the shard before trying the next."""
-        return 0.0 if self.timed_out or not self.alive else _POLL_S
+        return 0.0 if self.timed_out else _POLL_S
 
     def _look_after(self, answered: bool) -> None:
         """Probes a shard that is lost, or has not `answered` for some time."""
@@ -269,26 +256,26 @@ class _Connection:
 
     def send(self, items: NDArray[np.uint8], priorities: NDArray[np.float64]) -> None:
         """Sends items `[n, item_bytes]` without waiting for their confirmation; the connection must be `ready`."""
-        assert self._stream is not None
         self._stream.send(items, priorities)
         self._probed = time.monotonic()
 
     def close(self) -> None:
         """Closes the connection and drops unconfirmed samples."""
-        if self._stream is not None:
-            # If the server refuses them, the samples are dropped as well.
-            with suppress(RequestRefused, WrongServer):
-                self._stream.wait(_POLL_S)
-            if self.pending:
-                log.warning(
-                    "closing: %d samples sent to replay at %s were not confirmed",
-                    self.pending,
-                    self.shard.address.endpoint,
-                )
-            self._stream.close()
-            self._stream = None
+        # If the server refuses them, the samples are dropped as well.
+        with suppress(RequestRefused, WrongServer):
+            self._stream.wait(_POLL_S)
+        if self.pending:
+            endpoint = self.shard.address.endpoint
+            log.warning("closing: %d samples sent to replay at %s were not confirmed", self.pending, endpoint)
+        self._stream.close()
         self.shard.close()
-        self.alive = False
+
+    def _warn(self) -> None:
+        log.warning(
+            "replay at %s does not answer; it is skipped until it does, %d samples sent to it are unconfirmed",
+            self.shard.address.endpoint,
+            self.pending,
+        )
 
 
 def _check(wait: Wait, connections: Sequence[_Connection]) -> None:

@@ -222,7 +222,7 @@ class TableLayout(NamedTuple):
 def one_sample_items(experiment: Experiment, spec: EnvSpec) -> TableLayout:
     """Each sample is an item with a column for each field that the experiment stores."""
     signature = SampleSignature(spec.name, sample_like(experiment, spec), 1)
-    columns: list[Column] = [(field.name, list(field.shape), field.dtype.name) for field in signature.fields]
+    columns: list[Column] = [(field, list(dtype.shape), dtype.base.name) for field, dtype in signature.fields.items()]
     return TableLayout("one-sample-items", columns, 1, signature)
 
 
