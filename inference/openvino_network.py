@@ -245,7 +245,7 @@ class QuantizedNetwork:
     ) -> None:
         self._spec = spec
         self._piece = min(PIECE, batch)
-        self._cache = EvaluationCache(config.cache_mib, spec.num_actions + 1) if config.cache_mib else None
+        self._cache = EvaluationCache(config.cache_mib, spec.num_actions + 1)
         self._positions = RecentPositions(positions)
         self._compiler = CpuCompiler(threads, "f32")
         self._engines: dict[int, Any] = {}
@@ -287,15 +287,13 @@ class QuantizedNetwork:
 
     def evaluate(self, token: Array, observation: Array) -> _Evaluation:
         """Evaluates observations `[B, H, W, P]` on the host: `[B, A + 1]` float32, logits and value."""
-        observations, evaluate = np.asarray(observation), partial(self._evaluations, self._engines[int(token)])
-        return self._cache(int(token), observations, evaluate) if self._cache else evaluate(observations)
+        evaluate = partial(self._evaluations, self._engines[int(token)])
+        return self._cache(int(token), np.asarray(observation), evaluate)
 
     def metrics(self) -> dict[str, float]:
         """`AgreementCheck.metrics`, and `int8/cached`, the share of all evaluations that the cache answered."""
-        cache = self._cache
-        cached = cache.found / cache.asked if cache and cache.asked else 0.0
         metrics = self._check.metrics()
-        return metrics | {"int8/cached": cached} if metrics else {}
+        return metrics | {"int8/cached": self._cache.found / max(self._cache.asked, 1)} if metrics else {}
 
     def _recorded(self, token: Array, observation: Array, legal: Array) -> _Evaluation:
         self._positions.add(CalibrationPositions(np.asarray(observation), np.asarray(legal)))

@@ -102,7 +102,12 @@ def _make(folder: Path, lock: IO[str]) -> None:
             check=False, pass_fds=(lock.fileno(),),
         )  # fmt: skip
         if done.returncode:
-            raise EnvironmentUnusable(_advice(" ".join(done.stderr.split()), by_hand))
+            raise EnvironmentUnusable(
+                f"the environment of the replay server could not be made. It needs Python {_PYTHON} (`uv python "
+                f"install {_PYTHON}`, or your system's package python{_PYTHON}) and the network, once; without a "
+                f"network, make it elsewhere and name its Python with {VARIABLE}. By hand: {by_hand}. "
+                f"uv said: {' '.join(done.stderr.split())[-800:]}"
+            )
         began.rename(folder)
     except subprocess.TimeoutExpired:
         raise EnvironmentUnusable(
@@ -111,22 +116,6 @@ def _make(folder: Path, lock: IO[str]) -> None:
         ) from None
     finally:
         shutil.rmtree(began, ignore_errors=True)
-
-
-def _advice(said: str, by_hand: str) -> str:
-    """What to do after uv has failed and `said` why; `by_hand` is the command that a person can try instead."""
-    if "no interpreter found" in said.lower():
-        advice = (
-            f"the replay server needs Python {_PYTHON}, and this machine has none: uv looked for its own, the system's "
-            f"and pyenv's, and could not download one. Install it (`uv python install {_PYTHON}`, or your system's "
-            f"package python{_PYTHON}), or name an environment made from {PROJECT} with {VARIABLE}"
-        )
-    else:
-        advice = (
-            f"the environment of the replay server could not be made. Without a network, make it elsewhere and name "
-            f"its Python with {VARIABLE}. By hand: {by_hand}"
-        )
-    return f"{advice}. uv said: {said[-800:]}"
 
 
 @contextmanager

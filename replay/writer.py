@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podzero.config import Experiment, ReplayConfig
-from podzero.core.protocols import ReplayWriter
 from podzero.core.types import EnvSpec
 from podzero.core.waiting import Wait
 from podzero.replay.errors import ReplayTimeout, RequestRefused, SignatureError, WrongServer
@@ -38,20 +37,26 @@ PROBE_S = 10.0
 _RESUME_S = 0.5
 """How often to check whether a lost shard is back."""
 MOST_REFUSED = 16
-"""Refused writes in a row that are left out."""
+"""So many refused writes in a row raise an error, since then more than single numbers are wrong."""
 _ASKING_SHARE = 0.1
 """Largest share of time spent on these checks: each takes seconds if the shard hangs, in which nothing is written."""
 
 
 def make_writer(
-    addresses: Addresses, spec: EnvSpec, experiment: Experiment, near: str = "", table: str = SAMPLES
+    addresses: Addresses,
+    spec: EnvSpec,
+    experiment: Experiment,
+    near: str = "",
+    table: str = SAMPLES,
+    refused_metric: str = "",
 ) -> ShardedWriter:
     """Connects to replay shards; skips those that do not answer, with a warning, until they do.
 
-    Shards on the machine whose host name in addresses is `near` are preferred. Raises `WrongServer` if another server
-    answers at an address.
+    Shards on the machine whose host name in addresses is `near` are preferred. Writes of samples that do not match the
+    table raise `SignatureError`; with `refused_metric` they are left out, and counted under this name. Raises
+    `WrongServer` if another server answers at an address.
     """
-    return ShardedWriter(addresses, tables_of(experiment, spec)[table], experiment.replay, near)
+    return ShardedWriter(addresses, tables_of(experiment, spec)[table], experiment.replay, near, refused_metric)
 
 
 class ShardedWriter:
@@ -62,7 +67,11 @@ class ShardedWriter:
     unconfirmed; they are lost if the shard restarts at another address.
     """
 
-    def __init__(self, addresses: Addresses, table: Table, config: ReplayConfig, near: str = "") -> None:
+    def __init__(
+        self, addresses: Addresses, table: Table, config: ReplayConfig, near: str = "", refused_metric: str = ""
+    ) -> None:
+        self._refused_metric = refused_metric
+        self._refused = self._refused_in_row = 0
         self._addresses = addresses
         self._near = near
         self._config = config
@@ -80,16 +89,17 @@ class ShardedWriter:
         See `ReplayWriter`. Each `replay.samples_per_item` consecutive samples make one item, which is always read as a
         whole, so they should come from different games (`actors/assembly.py`).
         """
-        length = self._signature.check(samples)
-        if priorities is None:
-            priorities = np.ones(length)
-        if np.shape(priorities) != (length,):
-            raise SignatureError(f"priorities: found shape {list(np.shape(priorities))}; expected [{length}]")
-        # A single wrong priority would block a prioritized table forever.
-        wrong = ~(np.isfinite(priorities) & (priorities >= 0))
-        if wrong.any():
-            at = int(np.argmax(wrong))
-            raise SignatureError(f"priorities[{at}]: found {priorities[at]}; expected finite numbers of at least 0")
+        try:
+            length = self._signature.check(samples)
+            priorities = np.ones(length) if priorities is None else _checked(priorities, length)
+        except SignatureError as refusal:
+            self._refused += len(samples.version)
+            self._refused_in_row += 1
+            if not self._refused_metric or self._refused_in_row >= MOST_REFUSED:
+                raise
+            log.warning("%d samples are left out (%s): %s", len(samples.version), self._refused_metric, refusal)
+            return
+        self._refused_in_row = 0
         items = self._signature.pack(samples)
         priorities = priorities[:: self._signature.samples_per_item]
         for start in range(0, len(items), _PIECE):
@@ -113,6 +123,11 @@ class ShardedWriter:
         """Closes the connections at once; logs a warning if unconfirmed samples are dropped."""
         for connection in self._connections:
             connection.close()
+
+    def metrics(self) -> dict[str, float]:
+        """How many samples were left out since the last call."""
+        refused, self._refused = self._refused, 0
+        return {self._refused_metric: float(refused)}
 
     def _free_connection(self, stopping: threading.Event | None) -> _Connection | None:
         """The next connection in turn that takes more items; None if there is none while `stopping` is set."""
@@ -146,45 +161,15 @@ class ShardedWriter:
         return _Connection(index, Shard(parsed, self._table), parsed.host != self._near)
 
 
-class LenientWriter:
-    """A `ReplayWriter` over another one, which leaves out the samples that the other refuses, and counts them.
-
-    `metric` is the name of the count. The last of `MOST_REFUSED` refusals in a row is raised, since then more than
-    single numbers are wrong.
-    """
-
-    def __init__(self, writer: ReplayWriter, metric: str = "count/refused_samples") -> None:
-        self._writer, self._metric = writer, metric
-        self._refused = 0
-        self._in_row = 0
-
-    def write(
-        self, samples: Stored, priorities: NDArray[Any] | None = None, stopping: threading.Event | None = None
-    ) -> None:
-        """Writes samples as `ReplayWriter.write`, all or none of them."""
-        try:
-            self._writer.write(samples, priorities, stopping)
-        except SignatureError as refusal:
-            self._refused += len(samples.version)
-            self._in_row += 1
-            if self._in_row >= MOST_REFUSED:
-                raise
-            log.warning("%d samples are left out (%s): %s", len(samples.version), self._metric, refusal)
-        else:
-            self._in_row = 0
-
-    def flush(self) -> None:
-        """As `ReplayWriter.flush`."""
-        self._writer.flush()
-
-    def close(self) -> None:
-        """As `ReplayWriter.close`."""
-        self._writer.close()
-
-    def metrics(self) -> dict[str, float]:
-        """How many samples were left out since the last call."""
-        refused, self._refused = self._refused, 0
-        return {self._metric: float(refused)}
+def _checked(priorities: NDArray[Any], length: int) -> NDArray[Any]:
+    if np.shape(priorities) != (length,):
+        raise SignatureError(f"priorities: found shape {list(np.shape(priorities))}; expected [{length}]")
+    # A single wrong priority would block a prioritized table forever.
+    wrong = ~(np.isfinite(priorities) & (priorities >= 0))
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise SignatureError(f"priorities[{at}]: found {priorities[at]}; expected finite numbers of at least 0")
+    return priorities
 
 
 class _Connection:

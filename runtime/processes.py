@@ -147,14 +147,15 @@ def actor_clients(
     """An actor's clients, with writers for all replay tables that it fills, to the shards at these addresses."""
     from podzero.actors import ActorClients
     from podzero.envs import spec_of
-    from podzero.replay import STATES, LenientWriter, make_writer
+    from podzero.replay import STATES, make_writer
 
     spec = spec_of(experiment.env)
-    samples, states = LenientWriter(make_writer(shards, spec, experiment, near=own_address())), None
+    refused = "count/refused_samples"
+    samples, states = make_writer(shards, spec, experiment, near=own_address(), refused_metric=refused), None
     report = with_metrics(report, samples.metrics)
     # No preference for near shards: writes of states never block, so all states would end up there.
     if experiment.reanalyse.share:
-        states = LenientWriter(make_writer(shards, spec, experiment, table=STATES), "count/refused_states")
+        states = make_writer(shards, spec, experiment, table=STATES, refused_metric="count/refused_states")
         report = with_metrics(report, states.metrics)
     return ActorClients(source, samples, report, states)
 

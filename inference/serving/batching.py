@@ -6,6 +6,7 @@ The time of decisions is an argument.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ class Request:
     """Time of arrival in seconds."""
     evaluations: Rows | None = None
     """`[B, outputs]` float32; `missing` rows are not filled yet."""
-    version: int | None = None
+    version: int = sys.maxsize
     """The oldest version of the parameters that evaluated any of the rows."""
     missing: int = field(init=False)
 
@@ -47,7 +48,6 @@ class Request:
 
     def answer(self) -> Answer:
         """The answer, when nothing is missing."""
-        assert self.version is not None, "nothing was evaluated"
         assert self.evaluations is not None, "nothing was evaluated"
         return Answer(self.number, self.version, self.evaluations)
 
@@ -92,7 +92,7 @@ class EvaluationBatch(NamedTuple):
                 if request.evaluations is None:
                     request.evaluations = np.empty((len(request.rows), *evaluations.shape[1:]), evaluations.dtype)
                 request.evaluations[start:stop] = part
-            request.version = version if request.version is None else min(version, request.version)
+            request.version = min(version, request.version)
             request.missing -= stop - start
             if not request.missing:
                 complete.append(request)
@@ -178,13 +178,17 @@ class ServerMetrics:
 
     def __init__(self) -> None:
         self._running = 0
-        self._busy_since = 0.0
-        self._begin(time.monotonic())
+        self._now = time.monotonic()
+        self._begin()
 
-    def _begin(self, now: float) -> None:
-        self._since, self._busy_s = now, 0.0
+    def _begin(self) -> None:
+        self._since, self._busy_s = self._now, 0.0
         self._filled = self._places = self._batches = 0
         self._latencies: list[float] = []
+
+    def _advance(self, now: float) -> None:
+        self._busy_s += now - self._now if self._running else 0.0
+        self._now = now
 
     def elapsed_s(self, now: float) -> float:
         """Seconds since the last `flush`."""
@@ -192,8 +196,7 @@ class ServerMetrics:
 
     def started(self, batch: EvaluationBatch, now: float) -> None:
         """Records that a batch is sent to the devices."""
-        if not self._running:
-            self._busy_since = now
+        self._advance(now)
         self._running += 1
         self._filled += batch.filled
         self._places += batch.size
@@ -201,9 +204,8 @@ class ServerMetrics:
 
     def finished(self, now: float) -> None:
         """Records that a batch has left the devices."""
+        self._advance(now)
         self._running -= 1
-        if not self._running:
-            self._busy_s += now - max(self._busy_since, self._since)
 
     def answered(self, latency_s: float) -> None:
         """Records the time from the arrival of a request to its answer."""
@@ -211,19 +213,16 @@ class ServerMetrics:
             self._latencies.append(latency_s)
 
     def flush(self, now: float) -> dict[str, float]:
-        """The metrics since the last call.
-
-        Returns:
-          `count/served` (positions), `server/fill` (filled share of batches), `server/busy` (share of time with a batch
-          on the devices), `server/positions_per_batch`, and quantiles of `server/latency_ms`.
+        """The metrics since the last call: `count/served` (positions), `server/fill` (filled share of batches),
+        `server/busy` (share of time with a batch on the devices), and those whose names say all.
         """
-        busy_s = self._busy_s + (now - max(self._busy_since, self._since) if self._running else 0.0)
-        metrics = {"count/served": float(self._filled), "server/busy": busy_s / max(self.elapsed_s(now), 1e-9)}
+        self._advance(now)
+        metrics = {"count/served": float(self._filled), "server/busy": self._busy_s / max(self.elapsed_s(now), 1e-9)}
         if self._batches:
             metrics["server/fill"] = self._filled / self._places
             metrics["server/positions_per_batch"] = self._filled / self._batches
         if self._latencies:
             median, late = 1000 * np.quantile(self._latencies, [0.5, 0.99])
             metrics |= {"server/latency_ms_median": float(median), "server/latency_ms_p99": float(late)}
-        self._begin(now)
+        self._begin()
         return metrics

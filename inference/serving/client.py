@@ -99,8 +99,7 @@ class ServerClient:
         """The times until which servers are left alone, by address."""
         self._refused_answers = 0
         self._closed = threading.Event()
-        outputs = hello.identity.outputs
-        self._cache = EvaluationCache(config.cache_mib, outputs) if config.cache_mib else None
+        self._cache = EvaluationCache(config.cache_mib, hello.identity.outputs)
 
     def close(self) -> None:
         """Makes a waiting thread raise `ServerLost`; returns at once."""
@@ -118,8 +117,6 @@ class ServerClient:
         `server.give_up_s` or the client was closed, `ConfigError` if the servers evaluate another game or network.
         """
         try:
-            if self._cache is None:
-                return self._ask(rows)
             evaluations = self._cache(version, rows, self._ask)
             if time.monotonic() - self._answered_at > _REFRESH_S:
                 self._ask(rows[:1])
@@ -132,7 +129,7 @@ class ServerClient:
         """`server/cached`, the share of evaluations that the cache answered, and `count/refused_answers`."""
         cache = self._cache
         refused, self._refused_answers = self._refused_answers, 0
-        cached = {"server/cached": cache.found / cache.asked} if cache and cache.asked else {}
+        cached = {"server/cached": cache.found / cache.asked} if cache.asked else {}
         return cached | {"count/refused_answers": float(refused)}
 
     def _ask(self, rows: Rows) -> Rows:

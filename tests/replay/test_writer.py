@@ -1,5 +1,6 @@
 """Writers against real Reverb servers."""
 
+import functools
 import logging
 import re
 import threading
@@ -9,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
-from podzero.replay import LenientWriter, ReplayTimeout, SignatureError, make_reader, make_writer, shard
+from podzero.replay import ReplayTimeout, SignatureError, make_reader, make_writer, shard
 from podzero.replay import writer as writer_module
 from podzero.replay.shard import Shard
 from podzero.replay.writer import _Connection
@@ -26,38 +27,40 @@ def test_wrong_samples_are_refused_before_anything_is_written(serve, connect, ma
     assert server.limits().inserted == 0
 
 
-class Door:
-    """A writer that refuses samples of negative versions."""
-
-    def __init__(self):
-        self.written = []
-
-    def write(self, samples, priorities, stopping):
-        if (samples.version < 0).any():
-            raise SignatureError("value_target[0]: found nan")
-        self.written.append(int(samples.version[0]))
+@pytest.fixture
+def lenient(serve, connect, make_experiment):
+    """A server whose limiter blocks no insert, and a writer that leaves out and counts what it refuses."""
+    experiment = make_experiment(capacity=100_000, min_size=5000)
+    server = serve(experiment)
+    return server, connect(functools.partial(make_writer, refused_metric="count/refused"), experiment, server)
 
 
-def test_a_lenient_writer_leaves_out_refused_samples_and_counts_them(make_samples, caplog):
-    door = Door()
-    writer = LenientWriter(door, "count/refused_states")
-    for start in (0, -16, 8, -32, 16):
-        writer.write(make_samples(8, start))
-    assert door.written == [0, 8, 16]
-    assert writer.metrics() == {"count/refused_states": 16.0}
-    assert writer.metrics() == {"count/refused_states": 0.0}
+def refused(samples):
+    return samples._replace(value_target=np.full_like(samples.value_target, np.nan))
+
+
+def test_a_lenient_writer_leaves_out_refused_samples_and_counts_them(lenient, make_samples, caplog):
+    server, writer = lenient
+    for number in range(5):
+        samples = make_samples(8, 8 * number)
+        writer.write(refused(samples) if number % 2 else samples)
+    writer.flush()
+    assert server.limits().inserted == 24
+    assert writer.metrics() == {"count/refused": 16.0}
+    assert writer.metrics() == {"count/refused": 0.0}
     assert "value_target[0]: found nan" in caplog.text
 
 
-def test_a_lenient_writer_fails_where_everything_is_refused(make_samples):
-    writer = LenientWriter(Door())
+def test_a_lenient_writer_fails_where_everything_is_refused(lenient, make_samples):
+    _, writer = lenient
     for attempt in range(2 * writer_module.MOST_REFUSED):
-        writer.write(make_samples(8, -16 if attempt % writer_module.MOST_REFUSED else 0))
-    writer.write(make_samples(8, 0))
+        samples = make_samples(8)
+        writer.write(refused(samples) if attempt % writer_module.MOST_REFUSED else samples)
+    writer.write(make_samples(8))
     for _ in range(writer_module.MOST_REFUSED - 1):
-        writer.write(make_samples(8, -16))
+        writer.write(refused(make_samples(8)))
     with pytest.raises(SignatureError, match="found nan"):
-        writer.write(make_samples(8, -16))
+        writer.write(refused(make_samples(8)))
 
 
 def test_inserts_beyond_the_ratio_wait_and_the_message_says_why(serve, connect, make_experiment, make_samples, caplog):
