@@ -388,7 +388,7 @@ def test_an_evaluator_without_its_engine_goes_to_another_node(start, clock):
 
 
 def test_reanalysers_end_the_run_when_all_of_them_fail_because_the_learner_needs_their_samples(start, clock):
-    supervisor, cluster = start(cpu_node("home", 8), reanalyse={"share": 0.5, "count": 2, "cpus": 1.0})
+    supervisor, cluster = start(cpu_node("home", 8), reanalyse={"share": 0.5, "count": 2})
     fail_for(3600.0, supervisor, cluster, clock, ["reanalyser-0"])
     with pytest.raises(RunFailed, match="reanalysers failed 3 times"):
         fail_for(3600.0, supervisor, cluster, clock, ["reanalyser-0", "reanalyser-1"])

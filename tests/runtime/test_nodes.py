@@ -66,8 +66,8 @@ def test_a_wait_ends_when_the_run_is_stopped(make_nodes, no_wait):
 
 def test_a_run_waits_for_room_for_a_reanalyser(make_nodes, no_wait):
     cluster = FakeCluster(cpu_node("home", 2), joined=False)
-    with pytest.raises(ClusterError, match=r"reanalyse\.cpus"):
-        make_nodes(cluster, reanalyse={"share": 0.5, "count": 2, "cpus": 4.0}).wait(no_wait().wait)
+    with pytest.raises(ClusterError, match=r"0 of 1 reanalysers of 4 CPUs .*actors\.cpus"):
+        make_nodes(cluster, actors={"cpus": 4.0}, reanalyse={"share": 0.5, "count": 2}).wait(no_wait().wait)
 
 
 def test_room_is_requested_while_a_start_waits_for_it(make_nodes, no_wait):

@@ -13,7 +13,7 @@ from podzero.runtime.cluster.preflight import RUN_VARIABLE, PreflightCheck
 from podzero.runtime.cluster.remote import NodeLost
 from podzero.runtime.processes import LearnerProcess, ReplayProcess
 
-REANALYSE = {"share": 0.5, "count": 2, "cpus": 2.0}
+REANALYSE = {"share": 0.5, "count": 2}
 SAVED = Checkpoint(40, Path("saves/40"), {}, {"rounds": 7}, [100])
 
 
