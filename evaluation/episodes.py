@@ -137,7 +137,7 @@ def random_policy(spec: EnvSpec) -> Choose:
         if spec.masked:
             chosen: Array = np.where(step.legal, generator.random(step.legal.shape), -1.0).argmax(axis=1)
             return chosen.astype(np.int32)
-        return _random_actions(generator, spec, (len(step.observation),))
+        return uniform_actions(generator, spec, (len(step.observation),))
 
     return choose
 
@@ -171,12 +171,12 @@ def _tried(generator: np.random.Generator, spec: EnvSpec, count: int) -> np.ndar
         return np.tile(np.arange(spec.num_actions, dtype=np.int32), (count, 1))
     (dimensions,) = spec.action_shape
     if GRID**dimensions > MAX_TRIED:
-        return _random_actions(generator, spec, (count, MAX_TRIED))
+        return uniform_actions(generator, spec, (count, MAX_TRIED))
     grid = np.array([*itertools.product(np.linspace(-1, 1, GRID), repeat=dimensions)], np.float32)
     return np.tile(grid, (count, 1, 1))
 
 
-def _random_actions(generator: np.random.Generator, spec: EnvSpec, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def uniform_actions(generator: np.random.Generator, spec: EnvSpec, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """Uniform actions, `[*shape]` int32 or `[*shape, D]` float32."""
     if spec.action_bounds is None:
         return generator.integers(spec.num_actions, size=shape, dtype=np.int32)

@@ -1,49 +1,37 @@
-"""Exports an agent: from a player's name to checked files."""
+"""Exports an agent: from a player's name to checked files, written all or none."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax import export
 
 from podzero.config import EnvConfig, Experiment, GymnasiumConfig
 from podzero.core.errors import ConfigError, nearest
+from podzero.core.importing import import_extra
 from podzero.core.types import EnvSpec
 from podzero.envs import VectorEnv, make_env, simulator_errors, spec_of
+from podzero.evaluation.episodes import uniform_actions
 from podzero.files.players import PREFIX, TrainedPlayer, full_name, parse_player, zoo_card
+from podzero.files.workdir import sync
 from podzero.inference import random_positions
 from podzero.networks import trainable_network
 from podzero.networks.snapshots import check_matches, load_snapshot
-from podzero.tools.export.files import FORMATS, Arrays, Call, Format, check_writable, written_together
 from podzero.tools.export.functions import BATCH, ExportError, Function, functions_of
+from podzero.tools.export.onnx import onnx_model
 
 MOST_BYTES = 2**31 - 2**24
 """Largest size of all parameters: files of both formats are limited to 2 GiB (by Protocol Buffers and FlatBuffers)."""
-
-
-def format_of(file: Path) -> Format:
-    """The format for a file's suffix."""
-    if file.suffix not in FORMATS:
-        raise ConfigError(
-            f"--to {file}: unknown suffix '{file.suffix}'{nearest(file.suffix, FORMATS)}; expected one of "
-            f"{', '.join(FORMATS)}"
-        )
-    return FORMATS[file.suffix]
-
-
-def trained_agent(who: str) -> TrainedPlayer:
-    """Parses the name of a trained player."""
-    player = parse_player(who)
-    if not isinstance(player, TrainedPlayer):
-        raise ConfigError(
-            f"player '{who}' has no network to export; expected a working directory as DIR or DIR@STEP, or zoo:NAME"
-        )
-    return player
 
 
 def export_agent(who: str, file: Path) -> dict[str, Any]:
@@ -66,7 +54,16 @@ def export_agent(who: str, file: Path) -> dict[str, Any]:
       ExportError: the format cannot express the network, the file cannot be written, or its results differ from JAX's.
       EnvironmentFailed, SimulatorError: the environment failed while the positions for the check were played.
     """
-    kind, player = format_of(file), trained_agent(who)
+    player = parse_player(who)
+    if not isinstance(player, TrainedPlayer):
+        raise ConfigError(
+            f"player '{who}' has no network to export; expected a working directory as DIR or DIR@STEP, or zoo:NAME"
+        )
+    if file.suffix not in FORMATS:
+        raise ConfigError(
+            f"--to {file}: unknown suffix '{file.suffix}'{nearest(file.suffix, FORMATS)}; expected one of "
+            f"{', '.join(FORMATS)}"
+        )
     check_writable(file)
     experiment = player.workdir.experiment()
     spec = spec_of(experiment.env)
@@ -81,15 +78,16 @@ def export_agent(who: str, file: Path) -> dict[str, Any]:
     with jax.default_matmul_precision("highest"):
         functions = functions_of(experiment.network, spec, snapshot.params)
         count = max(BATCH_SIZES)
-        inputs = {"observation": observations_of(experiment.env, spec, count), "action": random_actions(spec, count, 0)}
+        actions = uniform_actions(np.random.default_rng(0), spec, (count,))
+        inputs = {"observation": observations_of(experiment.env, spec, count), "action": actions}
         files: list[Path] = []
         differences: dict[str, float] = {}
         with written_together(file) as folder:
             for function, (given, expected) in zip(functions, references(functions, inputs), strict=True):
                 files.append(file if function.name == "network" else file.with_suffix(f".{function.name}{file.suffix}"))
                 partial = folder / files[-1].name
-                partial.write_bytes(kind.encode(function, metadata | _shapes(function, expected)))
-                differences |= check_file(files[-1], kind.load(partial), given, expected)
+                partial.write_bytes(FORMATS[file.suffix].encode(function, metadata | _shapes(function, expected)))
+                differences |= check_file(files[-1], FORMATS[file.suffix].load(partial), given, expected)
     return {
         "player": full_name(who, player, snapshot.version),
         "files": [str(one) for one in files],
@@ -102,7 +100,8 @@ def export_agent(who: str, file: Path) -> dict[str, Any]:
 
 def _metadata(who: str, experiment: Experiment, spec: EnvSpec, step: int) -> dict[str, Any]:
     """The description of the agent in a file."""
-    about = {
+    commit = {"trained_with_commit": zoo_card(who.removeprefix(PREFIX))["commit"]} if who.startswith(PREFIX) else {}
+    return {
         "game": spec.name,
         "players": spec.players,
         "actions": spec.num_actions or list(spec.action_shape),
@@ -112,9 +111,8 @@ def _metadata(who: str, experiment: Experiment, spec: EnvSpec, step: int) -> dic
         "experiment": experiment.name,
         "network": experiment.network.name,
         "podzero": version("podzero"),
+        **commit,
     }
-    commit = {"trained_with_commit": zoo_card(who.removeprefix(PREFIX))["commit"]} if who.startswith(PREFIX) else {}
-    return about | commit
 
 
 def _shapes(function: Function, outputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,18 +139,10 @@ def observations_of(env: EnvConfig, spec: EnvSpec, count: int) -> np.ndarray[Any
         with simulator_errors():
             return random_positions(make_env(env), jax.random.key(0), count).observation.astype(np.float32)
     with closing(VectorEnv(env, _SIDE_BY_SIDE, seed=0)) as environments:
-        rows = [environments.reset().observation]
-        for step in range(1, -(-count // _SIDE_BY_SIDE)):
-            rows.append(environments.step(random_actions(spec, _SIDE_BY_SIDE, step)).observation)
+        rows, draw = [environments.reset().observation], np.random.default_rng(0)
+        while len(rows) * _SIDE_BY_SIDE < count:
+            rows.append(environments.step(uniform_actions(draw, spec, (_SIDE_BY_SIDE,))).observation)
     return np.concatenate(rows)[:count].astype(np.float32)
-
-
-def random_actions(spec: EnvSpec, count: int, seed: int) -> np.ndarray[Any, Any]:
-    """Uniformly random actions: `[count]` int32, or `[count, D]` float32 in [-1, 1]."""
-    draw = np.random.default_rng(seed)
-    if spec.action_shape:
-        return draw.uniform(-1.0, 1.0, (count, *spec.action_shape)).astype(np.float32)
-    return draw.integers(spec.num_actions, size=count, dtype=np.int32)
 
 
 def references(functions: Sequence[Function], inputs: Arrays) -> list[tuple[Arrays, Arrays]]:
@@ -168,16 +158,9 @@ def references(functions: Sequence[Function], inputs: Arrays) -> list[tuple[Arra
 
 
 def check_file(file: Path, call: Call, inputs: Arrays, expected: Arrays) -> dict[str, float]:
-    """Compares a file's function with JAX in batches of several sizes.
+    """The `greatest_difference` of each output of a file's function from JAX's, in batches of several sizes.
 
-    Args:
-      file: the file, for error messages.
-      call: the file's function.
-      inputs: `[N, ...]` each, with N at least the last of `BATCH_SIZES`.
-      expected: JAX's outputs, `[N, ...]` each.
-
-    Returns:
-      the `greatest_difference` of each output.
+    `inputs` and `expected` are `[N, ...]` each, with N at least the last of `BATCH_SIZES`.
     """
     differences = dict.fromkeys(expected, 0.0)
     for size in BATCH_SIZES:
@@ -200,3 +183,100 @@ def greatest_difference(found: np.ndarray[Any, Any], expected: np.ndarray[Any, A
     with np.errstate(invalid="ignore"):
         difference = float(np.max(np.abs(found - expected)))
     return difference / max(1.0, float(np.max(np.abs(expected)))) if np.isfinite(difference) else float("inf")
+
+
+# The formats of files, and their writing.
+
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+"""JAX platforms on which a `.stablehlo` file runs."""
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+Call = Callable[[Arrays], Arrays]
+"""Inputs to outputs, both by name."""
+
+
+class Format(NamedTuple):
+    """A file format."""
+
+    encode: Callable[[Function, Mapping[str, Any]], bytes]
+    """`(function, metadata)` to the contents of a file."""
+    load: Callable[[Path], Call]
+    """Loads a file's function."""
+
+
+def _onnx_bytes(function: Function, metadata: Mapping[str, Any]) -> bytes:
+    # The check of the file needs it; fail before the conversion.
+    import_extra("onnxruntime", "a .onnx file", "export")
+    contents: bytes = onnx_model(function, metadata).SerializeToString()
+    return contents
+
+
+def _load_onnx(file: Path) -> Call:
+    runtime = import_extra("onnxruntime", "a .onnx file", "export")
+    options = runtime.SessionOptions()
+    # By default it pins a thread to each core of the machine, also to those that this process may not use.
+    options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    try:
+        session = runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    # Its errors have no common base class.
+    except Exception as error:
+        raise ExportError(f"ONNX Runtime {runtime.__version__} cannot load what was written: {error}") from error
+    names = [output.name for output in session.get_outputs()]
+
+    def call(inputs: Arrays) -> Arrays:
+        return dict(zip(names, session.run(names, inputs), strict=True))
+
+    return call
+
+
+def _stablehlo_bytes(function: Function, metadata: Mapping[str, Any]) -> bytes:
+    def call(*inputs: jax.Array) -> dict[str, jax.Array]:
+        return function.call(function.params, *inputs)
+
+    (batch,) = export.symbolic_shape(BATCH)
+    exported = export.export(jax.jit(call), platforms=PLATFORMS)(*function.batched(batch))
+    # The format has no field for metadata. The function's name may be any text and appears only in messages.
+    named = dataclasses.replace(exported, fun_name=json.dumps(dict(metadata)))
+    return bytes(named.serialize())
+
+
+def _load_stablehlo(file: Path) -> Call:
+    exported = export.deserialize(bytearray(file.read_bytes()))
+    function = jax.jit(exported.call)
+
+    def call(inputs: Arrays) -> Arrays:
+        return {name: np.asarray(array) for name, array in function(*inputs.values()).items()}
+
+    return call
+
+
+FORMATS = {".onnx": Format(_onnx_bytes, _load_onnx), ".stablehlo": Format(_stablehlo_bytes, _load_stablehlo)}
+"""Formats by suffix."""
+
+
+def check_writable(file: Path) -> None:
+    """Checks that a file can be written."""
+    if not file.parent.is_dir():
+        raise _refusal(file, "its folder does not exist")
+    if file.is_dir():
+        raise _refusal(file, "it is a folder")
+    if not os.access(file.parent, os.W_OK | os.X_OK):
+        raise _refusal(file, "its folder may not be written")
+
+
+@contextmanager
+def written_together(file: Path) -> Iterator[Path]:
+    """A temporary folder, whose files are moved beside `file` at the end; after an error they are deleted."""
+    try:
+        with TemporaryDirectory(dir=file.parent, prefix=".export-") as partial:
+            yield Path(partial)
+            for written in Path(partial).iterdir():
+                sync(written)
+                os.replace(written, file.parent / written.name)
+            sync(file.parent)
+    except OSError as error:
+        raise _refusal(file, error.strerror) from None
+
+
+def _refusal(file: Path, why: str | None) -> ExportError:
+    return ExportError(f"cannot write {file}: {why}; name another file with --to")

@@ -23,12 +23,7 @@ _CALLS = ("jaxpr", "call_jaxpr")
 
 
 def onnx_model(function: Function, metadata: Mapping[str, Any]) -> Any:
-    """Converts a function to an `onnx.ModelProto` in float32 with a dynamic batch.
-
-    Args:
-      function: the function; its parameters become constants.
-      metadata: the model's metadata.
-    """
+    """Converts a function to an `onnx.ModelProto` in float32 with a dynamic batch; its parameters become constants."""
     (batch,) = export.symbolic_shape(BATCH)
     inputs = dict(zip(function.inputs, function.batched(batch), strict=True))
     jaxpr, shapes = jax.make_jaxpr(function.call, return_shape=True)(function.params, *inputs.values())
@@ -66,10 +61,8 @@ def _evaluate(graph: Graph, jaxpr: Jaxpr, inputs: Sequence[Value]) -> list[Value
 
 def _outputs(graph: Graph, equation: Any, inputs: list[Value]) -> list[Value]:
     """Adds the nodes of an equation; returns its outputs."""
-    for name in _CALLS:
-        if name in equation.params:
-            called = equation.params[name]
-            return _evaluate(graph, called, inputs)
+    if called := next((equation.params[name] for name in _CALLS if name in equation.params), None):
+        return _evaluate(graph, called, inputs)
     # Fold what does not depend on the inputs into constants, unless its shape depends on the batch size.
     known = [value for value in inputs if isinstance(value, Known)]
     fixed = all(isinstance(size, int) for variable in equation.outvars for size in variable.aval.shape)
@@ -107,8 +100,7 @@ Value = Known | str
 class Graph:
     """An ONNX graph under construction. The first axis of the first input is the batch.
 
-    Args:
-      inputs: shape and dtype of each input by name; dimensions may be symbolic.
+    `inputs` are the shape and dtype of each input by name; dimensions may be symbolic.
     """
 
     def __init__(self, inputs: Mapping[str, jax.ShapeDtypeStruct]) -> None:
@@ -125,10 +117,6 @@ class Graph:
         names = [self._name_of(value) for value in inputs]
         self._nodes.append(self._onnx.helper.make_node(operator, names, [name], name, **attributes))
         return name
-
-    def cast(self, x: Value, dtype: np.dtype[Any]) -> str:
-        """Converts `x` to a dtype."""
-        return self.node("Cast", x, to=self._type_of(dtype))
 
     def transpose(self, x: Value, permutation: Sequence[int]) -> Value:
         """Permutes the axes of `x` like `numpy.transpose`."""
@@ -196,9 +184,10 @@ class Graph:
 
     def _described(self, name: str, like: Any) -> Any:
         sizes = [size if isinstance(size, int) else str(size) for size in like.shape]
-        return self._onnx.helper.make_tensor_value_info(name, self._type_of(like.dtype), sizes)
+        return self._onnx.helper.make_tensor_value_info(name, self.type_of(like.dtype), sizes)
 
-    def _type_of(self, dtype: Any) -> int:
+    def type_of(self, dtype: Any) -> int:
+        """The number by which ONNX knows a dtype."""
         return int(self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 
@@ -250,7 +239,7 @@ def _maximum(graph: Graph, equation: Any, x: Value, y: Value) -> Value:
 
 def _cast(graph: Graph, equation: Any, x: Value) -> Value:
     dtype = np.dtype(equation.params["new_dtype"])
-    return x if dtype == equation.invars[0].aval.dtype else graph.cast(x, dtype)
+    return x if dtype == equation.invars[0].aval.dtype else graph.node("Cast", x, to=graph.type_of(dtype))
 
 
 def _choose(graph: Graph, equation: Any, which: Value, *cases: Value) -> Value:

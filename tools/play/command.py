@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -25,7 +25,7 @@ from podzero.files.players import EnginePlayer, TrainedPlayer, game_to_play, par
 from podzero.tools.commands.listen_address import free_address
 from podzero.tools.play.drawing import board_text
 from podzero.tools.play.game import PlayableGame
-from podzero.tools.play.searching import PositionSearch, make_player
+from podzero.tools.play.searching import PositionSearch, best_moves, make_player
 
 USUAL_SIMULATIONS = 128
 """Default number of simulations per search in games."""
@@ -174,29 +174,19 @@ _SHOWN = 5
 """Moves that a hint shows."""
 
 
+@dataclass
 class TerminalGame:
-    """Games between a person and a player, or of a person alone, one after another, in the terminal.
+    """Games between a person and a player, or of a person alone, one after another, in the terminal."""
 
-    Args:
-      game: the game.
-      player: the person's opponent; in a game for one player it gives hints.
-      simulations: simulations per search.
-      side: 0 if the person plays first, 1 otherwise.
-      console: the console to print to.
-      read: prompts for a line; raises `EOFError` at the end of the input.
-    """
-
-    def __init__(
-        self,
-        game: PlayableGame,
-        player: PositionSearch,
-        simulations: int,
-        side: int,
-        console: Console,
-        read: Callable[[str], str] = input,
-    ) -> None:
-        self._game, self._player, self._simulations, self._side = game, player, simulations, side
-        self._console, self._read = console, read
+    _game: PlayableGame
+    _player: PositionSearch
+    """The person's opponent; in a game for one player it gives hints."""
+    _simulations: int
+    _side: int
+    """0 if the person plays first, 1 otherwise."""
+    _console: Console
+    _read: Callable[[str], str] = input
+    """Prompts for a line; raises `EOFError` at the end of the input."""
 
     def run(self) -> None:
         """Plays until the person quits."""
@@ -269,14 +259,12 @@ class TerminalGame:
             self._console.print(self._game.result)
             return
         found = self._player(self._game.state, self._simulations)
-        if found.policy is None or found.visits is None:
+        if found.policy is None:
             self._console.print(f"the player would play {self._game.name(found.action)}", highlight=False)
             return
         table = Table("move", "policy", "visits", box=None)
-        for action in np.argsort(-found.policy)[:_SHOWN]:
-            if int(action) in self._game.legal:
-                name = self._game.name(int(action))
-                table.add_row(name, f"{found.policy[action]:.1%}", str(int(found.visits[action])))
+        for name, policy, visits in best_moves(self._game, found, _SHOWN):
+            table.add_row(name, policy, str(visits))
         self._console.print(table)
 
     def _show(self) -> None:

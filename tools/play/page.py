@@ -22,7 +22,7 @@ from podzero.tools.commands.listen_address import ListenAddress, RequestGuard, n
 from podzero.tools.play.drawing import Drawing, Square, drawing_of, last_squares
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.picture import MARGIN, BoardPicture, Marks, heat_of
-from podzero.tools.play.searching import SIMULATIONS, PositionSearch, Searched
+from podzero.tools.play.searching import SIMULATIONS, PositionSearch, Searched, best_moves
 
 BOTH, NONE = 2, 3
 """The sides that the person may play besides 0 and 1; with `NONE` the player plays both."""
@@ -322,15 +322,11 @@ SHOWN_MOVES = 12
 
 def list_moves(game: PlayableGame, name: str, found: Searched | None) -> None:
     """Lists the best moves of a player's search of the position shown, and the moves of the game."""
-    if found is not None and found.value is not None and found.visits is not None:
+    if found is not None and found.value is not None:
         ui.label(f"{name}: value {found.value:+.3f} for {game.sides[game.turn]}").classes("font-medium break-all")
-        policy = found.probabilities(game.legal)
-        best = sorted(policy, key=lambda action: -policy[action])[:SHOWN_MOVES]
-        rows = [
-            {"move": game.name(action), "policy": f"{policy[action]:.1%}", "visits": int(found.visits[action])}
-            for action in best
-        ]
-        columns = [{"name": key, "label": key, "field": key, "align": "left"} for key in rows[0]]
+        keys = ("move", "policy", "visits")
+        rows = [dict(zip(keys, cells, strict=True)) for cells in best_moves(game, found, SHOWN_MOVES)]
+        columns = [{"name": key, "label": key, "field": key, "align": "left"} for key in keys]
         ui.table(rows=rows, columns=columns).props("dense flat").classes("w-full")
     ui.label(" ".join(game.names)).classes("font-mono text-sm break-words")
 

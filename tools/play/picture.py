@@ -46,13 +46,7 @@ class Marks(NamedTuple):
 
 
 class BoardPicture:
-    """Converts board positions of one game to SVG.
-
-    Args:
-      game: the game's name, which decides colours and the shape of the squares.
-      size: number of rows and of columns.
-      margin: width of the border with the labels.
-    """
+    """Converts board positions of one game to SVG; its name decides colours and the shape of the squares."""
 
     def __init__(self, game: str, size: Square, margin: int = MARGIN) -> None:
         self._game = game

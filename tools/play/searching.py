@@ -83,6 +83,15 @@ class Searched(NamedTuple):
         return {} if self.policy is None else {action: float(self.policy[action]) for action in actions}
 
 
+def best_moves(game: PlayableGame, found: Searched, most: int) -> list[tuple[str, str, int]]:
+    """Name, policy and visits of the most probable moves of a search of the position shown; empty without a search."""
+    if found.policy is None or found.visits is None:
+        return []
+    policy = found.probabilities(game.legal)
+    best = sorted(policy, key=lambda action: -policy[action])[:most]
+    return [(game.name(action), f"{policy[action]:.1%}", int(found.visits[action])) for action in best]
+
+
 def search_one(player: Player, key: Array, state: EnvState) -> Searched:
     """Searches a state, or a `LimitedState`, in which the game is not over."""
     batch = batch_of_one(state)
@@ -92,11 +101,7 @@ def search_one(player: Player, key: Array, state: EnvState) -> Searched:
 
 
 class PositionSearch:
-    """A player that searches one position per call; thread-safe.
-
-    Args:
-      make: makes the player for a number of simulations; called once per number.
-    """
+    """A player that searches one position per call; thread-safe. `make` is called once per number of simulations."""
 
     def __init__(self, make: Callable[[int], Player]) -> None:
         self._make = make
@@ -214,13 +219,9 @@ _MEMORY = 0.8
 
 
 class TreeSteps:
-    """Steps of a tree that grows, and is kept between searches where the next position is in it.
+    """Steps of a tree that grows, with `room` for as many simulations; the next search goes on with the part it shares.
 
     Steps are run one at a time; one may still run when the next search begins.
-
-    Args:
-      tree: the tree.
-      room: the simulations that it has room for.
     """
 
     def __init__(self, tree: PlayerTree, room: int) -> None:
@@ -330,17 +331,12 @@ _POLL_S = 0.01
 
 
 class TimedSearch:
-    """A player that searches in steps; `prepare` must be called first.
-
-    Args:
-      make: makes the player for a number of simulations per move.
-      usual: the simulations without a time limit.
-      most: the most simulations.
-    """
+    """A player that searches in steps; `prepare` must be called first. `make` is given a number of simulations."""
 
     def __init__(self, make: Callable[[int], Player], usual: int, most: int) -> None:
         self._make = make
         self.usual, self.most = self._started = min(usual, most), most
+        """The simulations without a time limit, and the most simulations."""
         self._steps: TreeSteps | SizedSteps | None = None
         self.can_forbid = False
         """Whether the search leaves out forbidden actions; players that do not search ignore them."""

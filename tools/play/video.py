@@ -9,10 +9,11 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import cache
 from itertools import chain, islice, repeat
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 import jax
@@ -82,13 +83,7 @@ class Episode(NamedTuple):
 
 
 class GymnasiumWatcher:
-    """Records an agent in a gymnasium environment, which is rendered while the episode is played.
-
-    Args:
-      who: the player, see `podzero.files.players`.
-      env: the environment.
-      simulations: simulations per step; None for the number used in training.
-    """
+    """Records an agent in a gymnasium environment, which is rendered while the episode is played; see `record`."""
 
     def __init__(self, who: str, env: GymnasiumConfig, simulations: int | None) -> None:
         # `greedy` tries actions in copies of the environments, which must therefore be in this process.
@@ -274,12 +269,17 @@ def check_file(path: Path) -> None:
         raise ConfigError(f"--to {path}: videos are written as {' or '.join(SUFFIXES)}, not as '{path.suffix}'")
     if path.suffix.lower() == ".mp4":
         import_extra("cv2", "a video as .mp4")
-    try:
+    with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=path.parent).close()
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise _not_writable(path, error) from None
-    if not os.access(path.parent, os.W_OK):
-        raise ConfigError(f"--to {path}: the folder {path.parent} cannot be written")
+        raise ConfigError(f"--to {path} cannot be written: {error.strerror or error}") from None
 
 
 def write_video(path: Path, shown: Iterator[Image.Image], steps_per_second: float) -> None:
@@ -287,10 +287,9 @@ def write_video(path: Path, shown: Iterator[Image.Image], steps_per_second: floa
     # Replace the file only once all is written.
     partial = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix.lower()}")
     try:
-        (_write_mp4 if partial.suffix == ".mp4" else _write_gif)(partial, shown, steps_per_second)
-        os.replace(partial, path)
-    except OSError as error:
-        raise _not_writable(path, error) from None
+        with _writing(path):
+            (_write_mp4 if partial.suffix == ".mp4" else _write_gif)(partial, shown, steps_per_second)
+            os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -319,10 +318,6 @@ def _write_gif(path: Path, shown: Iterator[Image.Image], speed: float) -> None:
         for picture in islice(shown, 0, None, every)
     )
     next(images).save(path, save_all=True, append_images=images, duration=1000 * every / speed, loop=0)
-
-
-def _not_writable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"{path} cannot be written: {error.strerror or error}")
 
 
 WIDTH = 640

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,11 +11,11 @@ import typer
 from podzero.core.errors import ConfigError, PodzeroError
 from podzero.files.workdir import Workdir, sweep_runs, write_atomically
 from podzero.runtime.monitoring.status import duration
-from podzero.tools.commands.listen_address import ListenAddress, free_address
+from podzero.tools.commands.listen_address import free_address
 from podzero.tools.commands.options import Json, ListenHost, ListenPort, Trained
 from podzero.tools.commands.printing import Rows, measure, print_json, print_rows, print_tables, share
 from podzero.tools.report.comparison import compare as side_by_side
-from podzero.tools.report.info import AgentInfo, agent_info
+from podzero.tools.report.info import agent_info
 from podzero.tools.report.page import make_comparison, make_report
 from podzero.tools.report.record import RunReader, read_runs
 
@@ -60,7 +59,14 @@ def report(
         from podzero.tools.report.server import serve as serve_report
 
         where = free_address(host, port)
-        serve_report(Workdir(first), where, partial(_announce, where, as_json=as_json))
+
+        def announce(address: str) -> None:
+            if as_json:
+                print_json({"address": address})
+            else:
+                print(f"Report at {address}\nFor {where.readers} that know this address. Ctrl-C ends it.", flush=True)
+
+        serve_report(Workdir(first), where, announce)
         return
     if host is not None or port is not None:
         raise ConfigError("--host and --port need --serve: a report in a file has no address")
@@ -80,21 +86,11 @@ def report(
         print(f"Report written: {file}")
 
 
-def _announce(where: ListenAddress, address: str, as_json: bool) -> None:
-    if as_json:
-        print_json({"address": address})
-    else:
-        print(
-            f"Report at {address}\nFor {where.readers} that know this address. Ctrl-C ends it.",
-            flush=True,
-        )
-
-
 def info(who: Trained, as_json: Json = False) -> None:
     """Show what a trained agent is: network, steps, hours, hardware, strength, and what it was started from."""
     found = agent_info(who)
     if as_json:
-        print_json(found._asdict())
+        print_json(found)
     else:
         print_rows(agent_rows(found))
 
@@ -110,43 +106,39 @@ def compare(
     found = side_by_side(read_runs(runs))
     if as_json:
         print_json(found.to_tree())
-        return
-    print_tables(found.tables())
+    else:
+        print_tables(found.tables())
 
 
-def agent_rows(found: AgentInfo) -> Rows:
-    """The rows of what is known of an agent."""
-    settings = {name: value for name, value in found.network.items() if name != "name"}
-    network = [found.network["name"], *(f"{name} {value}" for name, value in settings.items())]
-    if found.parameters is not None:
-        network.append(f"{found.parameters:,} parameters")
-    trained = [] if found.hours is None else [duration(3600 * found.hours)]
-    counts = (found.step, "steps"), (found.samples, "samples"), (found.games, "games")
-    trained += [f"{count:,} {what}" for count, what in counts if count is not None]
-    strength = [(f"at step {found.strength['step']:,.0f}", list(_measures(found.strength)))] if found.strength else []
-    several: list[tuple[str, Sequence[str | None]]] = [
-        ("agent", [found.who]),
-        ("experiment", [found.experiment]),
-        ("game", [found.game]),
-        ("network", [", ".join(network)]),
-        ("snapshot", [None if found.snapshot is None else f"of step {found.snapshot:,}"]),
-        ("trained for", [", ".join(trained)]),
-        ("from", [found.began]),
-        ("to", [found.reached]),
-        ("state", [found.state]),
-        ("podzero", [found.podzero]),
-        ("hardware", found.hardware or ()),
-        *strength,
-        ("extends", [found.extends]),
-        ("init_from", [found.init_from]),
-        ("teacher", [found.teacher]),
-        ("own code", [_code(one) for one in found.own_code or ()]),
-        ("command", [found.command]),
-        ("judged", found.judged or ()),
+def agent_rows(found: Mapping[str, Any]) -> Rows:
+    """The rows of what is known of an agent, see `agent_info`."""
+    settings = dict(found["network"])
+    network = [settings.pop("name"), *(f"{name} {value}" for name, value in settings.items())]
+    if found["parameters"] is not None:
+        network.append(f"{found['parameters']:,} parameters")
+    trained = [] if found["hours"] is None else [duration(3600 * found["hours"])]
+    counts = {"steps": found["step"], "samples": found["samples"], "games": found["games"]}
+    trained += [f"{count:,} {what}" for what, count in counts.items() if count is not None]
+    snapshot, strength = found["snapshot"], found["strength"] or {}
+    several: list[tuple[str, str | Iterable[str] | None]] = [
+        ("agent", found["who"]),
+        *((name, found[name]) for name in ("experiment", "game")),
+        ("network", ", ".join(network)),
+        ("snapshot", None if snapshot is None else f"of step {snapshot:,}"),
+        ("trained for", ", ".join(trained)),
+        ("from", found["began"]),
+        ("to", found["reached"]),
+        *((name, found[name]) for name in ("state", "podzero", "hardware")),
+        (f"at step {strength.get('step', 0):,.0f}", _measures(strength)),
+        *((name, found[name]) for name in ("extends", "init_from", "teacher")),
+        ("own code", map(_code, found["own_code"] or ())),
+        *((name, found[name]) for name in ("command", "judged")),
     ]
     # Only the first line of several has the label.
     return [
-        ("" if number else label, text) for label, texts in several for number, text in enumerate(filter(None, texts))
+        ("" if number else label, text)
+        for label, value in several
+        for number, text in enumerate([value] if isinstance(value, str) else value or ())
     ]
 
 

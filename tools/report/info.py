@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,58 +22,22 @@ _OWN = re.compile(r"(?P<file>.+\.py)(:\w+)?|[\w.]+:\w+")
 """An import path, such as `my_net.py:MyNet`, `my_module:MyNet`, or a file that registers an environment."""
 
 
-class AgentInfo(NamedTuple):
-    """What is known of a trained agent; None where nothing is recorded."""
-
-    who: str
-    """The name that was given."""
-    experiment: str
-    game: str
-    network: dict[str, Any]
-    """The network's name, and its settings other than the defaults."""
-    parameters: int | None
-    """Numbers in the parameters of the snapshot; None without one."""
-    snapshot: int | None
-    """The learner step of the snapshot, the newest one of a run."""
-    step: int
-    """The learner step that the following fields are of: that of the run if `who` is a run, else of the snapshot."""
-    samples: int | None
-    """Samples that the actors had written by then."""
-    games: int | None
-    """Games, or episodes, that the actors had finished by then."""
-    hours: float | None
-    """Hours of training until then, without pauses."""
-    began: str | None
-    """When the first metrics were written, in local time."""
-    reached: str | None
-    """When the learner reached the step, in local time."""
-    state: str | None
-    """Whether the run is alive, in words."""
-    podzero: str | None
-    """The version, or the commit, of podzero that trained it last."""
-    hardware: list[str]
-    """The driver's processor and each node, when the run last started or resumed."""
-    strength: dict[str, float]
-    """What the newest evaluation up to the step measured, as in `evaluation/...` of the metrics, with its `step`."""
-    extends: str | None
-    """The experiments that its own extended."""
-    init_from: str | None
-    """The agent with whose parameters the run began."""
-    teacher: str | None
-    """The agent that the run learns from."""
-    own_code: list[dict[str, Any]]
-    """Code of the user's own that the experiment names, see `own_code`."""
-    command: str | None
-    """The command that trained an agent of the zoo."""
-    judged: list[str]
-    """How an agent of the zoo was judged."""
-
-
-def agent_info(who: str) -> AgentInfo:
+def agent_info(who: str) -> dict[str, Any]:
     """What is known of a run, a snapshot or an agent of the zoo.
 
     Args:
       who: a working directory as `DIR` (its newest state) or `DIR@STEP`, or `zoo:NAME`.
+
+    Returns:
+      `who`; names of the `experiment` and the `game`; the `network` (its name, and settings other than the defaults);
+      numbers in its `parameters`, and the step of the `snapshot` that they are of, the newest one of a run; the `step`
+      that the following are of: that of the run, if `who` is one, else of the snapshot; the `samples` and `games` of
+      the actors and the `hours` of training until then, without pauses; in local time, when the first metrics were
+      written (`began`) and the step was `reached`; the run's `state` in words; the version or commit of `podzero` that
+      trained it last; the driver's processor and each node (`hardware`); the `strength`, what the newest evaluation up
+      to the step measured, as in `evaluation/...` of the metrics, with its `step`; the experiments that its own
+      `extends`; the agents that it began with (`init_from`) and learns from (`teacher`); `own_code`; and of an agent
+      of the zoo, the `command` that trained it and how it was `judged`. What is not recorded is None.
 
     Raises:
       ConfigError: there is no such agent, or it is not a trained one.
@@ -93,25 +57,25 @@ def agent_info(who: str) -> AgentInfo:
     step = record.status.status.step if of_run and record.status else snapshot or 0
     metrics = MetricCurves(record.history)
     inheritance, network = record.inheritance, record.experiment.network
-    return AgentInfo(
-        who=who,
-        experiment=record.experiment.name,
-        game=record.experiment.env.title,
-        network={"name": network.name} | network.model_dump(mode="json", exclude_defaults=True),
-        parameters=None if snapshot is None else _parameters(player.workdir, snapshot),
-        snapshot=snapshot,
-        step=step,
+    return {
+        "who": who,
+        "experiment": record.experiment.name,
+        "game": record.experiment.env.title,
+        "network": {"name": network.name} | network.model_dump(mode="json", exclude_defaults=True),
+        "parameters": None if snapshot is None else _parameters(player.workdir, snapshot),
+        "snapshot": snapshot,
+        "step": step,
         **_progress(record, metrics, step, of_run),
-        state=record.status.summary if record.status else None,
+        "state": record.status.summary if record.status else None,
         **_hardware(record, card),
-        strength=_strength(Evaluations(metrics, record.ladder), step),
-        extends=inheritance.lineage if inheritance else None,
-        init_from=record.experiment.init_from,
-        teacher=record.experiment.teacher,
-        own_code=own_code(record.experiment),
-        command=card.get("command"),
-        judged=card.get("judged", []),
-    )
+        "strength": _strength(Evaluations(metrics, record.ladder), step),
+        "extends": inheritance.lineage if inheritance else None,
+        "init_from": record.experiment.init_from,
+        "teacher": record.experiment.teacher,
+        "own_code": own_code(record.experiment),
+        "command": card.get("command"),
+        "judged": card.get("judged", []),
+    }
 
 
 def own_code(experiment: Experiment) -> list[dict[str, Any]]:

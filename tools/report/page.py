@@ -15,8 +15,7 @@ import jinja2
 
 from podzero.config import Experiment, flatten
 from podzero.config.section import Section
-from podzero.files.workdir import Inheritance, RecordedChange
-from podzero.runtime.monitoring.status import RunStatus, StoredStatus, duration
+from podzero.runtime.monitoring.status import RunStatus, duration
 from podzero.tools.commands.printing import ReportTable
 from podzero.tools.report.comparison import ABSENT, compare, overlaid, setting_text
 from podzero.tools.report.figures import ReportSection
@@ -65,14 +64,13 @@ def _page(heading: str, sections: Sequence[ReportSection], live: Mapping[str, An
 
 def sections(record: Record) -> list[ReportSection]:
     """All sections in page order; those without data are empty."""
-    experiment = record.experiment
     return [
-        overview(experiment, record.status, record.history.damaged_lines),
+        overview(record),
         *measured(record),
         _sample_games(record),
-        settings(experiment, record.base, record.changes, record.inheritance),
+        settings(record),
         faults(record),
-        machines(record.hardware, record.status),
+        machines(record),
     ]
 
 
@@ -117,28 +115,28 @@ def _digest(text: str) -> str:
 
 # The sections on the whole run.
 
-NEVER_STARTED = "no status: the run has not started, or status.json is damaged"
 
-
-def overview(experiment: Experiment, stored: StoredStatus | None, damaged_lines: int) -> ReportSection:
+def overview(record: Record) -> ReportSection:
     """The section on the run's state and newest results."""
-    facts = {"environment": experiment.env.title, "network": experiment.network.name}
-    if stored is None:
-        facts["state"] = NEVER_STARTED
+    facts = {"environment": record.experiment.env.title, "network": record.experiment.network.name}
+    if record.status is None:
+        facts["state"] = "no status: the run has not started, or status.json is damaged"
     else:
-        facts |= {"state": stored.summary} | _progress(stored.status)
-    if damaged_lines:
-        facts["damaged lines"] = f"{damaged_lines:,} lines of metrics.jsonl are damaged and were left out"
+        facts |= {"state": record.status.summary} | _progress(record.status.status)
+    if damaged := record.history.damaged_lines:
+        facts["damaged lines"] = f"{damaged:,} lines of metrics.jsonl are damaged and were left out"
     return ReportSection("Overview", facts=facts)
 
 
-def machines(hardware: Mapping[str, Any], stored: StoredStatus | None) -> ReportSection:
-    """The section on the run's nodes, from `Workdir.hardware_file`, and their cost, from the newest status."""
-    rows, driver = node_cells(hardware), hardware.get("driver")
+def machines(record: Record) -> ReportSection:
+    """The section on the run's nodes and their cost."""
+    rows, driver = node_cells(record.hardware), record.hardware.get("driver")
     caption = "Nodes of the cluster when the run last started or resumed."
     tables = [ReportTable(caption, ("node", "CPUs", "memory, GiB", "accelerators"), rows)] if rows else []
     facts = {f"driver: {name}": str(value) for name, value in driver.items()} if isinstance(driver, dict) else {}
-    return ReportSection("Hardware and cost", tables=tables, facts=facts | (_devices(stored.status) if stored else {}))
+    if record.status is not None:
+        facts |= _devices(record.status.status)
+    return ReportSection("Hardware and cost", tables=tables, facts=facts)
 
 
 def _known(*rows: tuple[str, object, str]) -> dict[str, str]:
@@ -174,20 +172,9 @@ def _devices(status: RunStatus) -> dict[str, str]:
     )
 
 
-def settings(
-    experiment: Experiment,
-    base: Experiment | None,
-    changes: Sequence[RecordedChange] = (),
-    inheritance: Inheritance | None = None,
-) -> ReportSection:
-    """The section on the settings that differ from the built-in experiment, were inherited, or were changed later.
-
-    Args:
-      experiment: the run's experiment.
-      base: the built-in experiment of the same name; None to compare with the schema's defaults.
-      changes: the settings that were changed when the run was resumed.
-      inheritance: what the experiment inherited when the run started; None if nothing.
-    """
+def settings(record: Record) -> ReportSection:
+    """The section on the settings that differ from the built-in experiment, were inherited, or were changed later."""
+    experiment, base, inheritance, changes = record.experiment, record.base, record.inheritance, record.changes
     own, tables = flatten(experiment.model_dump(mode="json")), []
     if base is None:
         other, differing = _defaults(), [*flatten(experiment.model_dump(mode="json", exclude_defaults=True))]

@@ -26,12 +26,7 @@ _TITLE = "Sample games"
 
 
 def sample_games(experiment: Experiment, kept: Sequence[KeptGame]) -> ReportSection:
-    """The section with one game of each pair of players; empty for single-player environments.
-
-    Args:
-      experiment: the run's experiment.
-      kept: the games of a round.
-    """
+    """The section with one game of each pair of players of a round; empty for single-player environments."""
     if isinstance(experiment.env, GymnasiumConfig) or not kept:
         return ReportSection(_TITLE)
     try:

@@ -36,9 +36,7 @@ MOST_DOTS = 80
 class Evaluations:
     """The evaluator's metrics of each snapshot, by the snapshot's learner step.
 
-    Args:
-      metrics: the run's metrics.
-      ladder: the rating ladder of the newest checkpoint (`Ladder.to_json`).
+    `ladder` is the rating ladder of the newest checkpoint (`Ladder.to_json`).
     """
 
     def __init__(self, metrics: MetricCurves, ladder: Mapping[str, Any]) -> None:
@@ -103,20 +101,19 @@ _NEWEST_MATCHES = 50
 
 
 def strength(metrics: MetricCurves, experiment: Experiment, ladder: Mapping[str, Any]) -> ReportSection:
-    """The section on playing strength, with 95% intervals.
-
-    Args:
-      metrics: the run's metrics.
-      experiment: the run's experiment, for the numbers of games and positions per evaluation.
-      ladder: the rating ladder of the newest checkpoint (`Ladder.to_json`).
-    """
+    """The section on playing strength, with 95% intervals; `ladder` as in `Evaluations`."""
     rounds = Evaluations(metrics, ladder)
     figures = [
         *_ratings(rounds),
         *_judgement(rounds, experiment.evaluation.positions),
         *_scores(rounds, experiment.evaluation.games),
         *_returns(rounds),
-        *_acting_returns(metrics),
+        *metrics.figure(
+            "Returns of the actors",
+            "return",
+            "Return of the actors' own episodes, with exploration: mean, least and greatest value over time.",
+            [metrics.gauge("actor", "acting/mean_return", "actors")],
+        ),
     ]
     return ReportSection("Strength", figures, _matches(ladder))
 
@@ -189,15 +186,6 @@ def _returns(rounds: Evaluations) -> list[Figure]:
         "return",
         "Mean return of each evaluation's episodes, with search and without noise, with 95% intervals.",
         [rounds.curve("mean_return", "mean return", interval)],
-    )
-
-
-def _acting_returns(metrics: MetricCurves) -> list[Figure]:
-    return metrics.figure(
-        "Returns of the actors",
-        "return",
-        "Return of the actors' own episodes, with exploration: mean, least and greatest value over time.",
-        [metrics.gauge("actor", "acting/mean_return", "actors")],
     )
 
 
@@ -396,14 +384,6 @@ def throughput(metrics: MetricCurves, experiment: Experiment) -> ReportSection:
                 stacked=True,
             )
         ),
-        *_devices(metrics),
-        *_servers(metrics),
-    ]
-    return ReportSection("Throughput", figures)
-
-
-def _devices(metrics: MetricCurves) -> list[Figure]:
-    return [
         *metrics.figure(
             "Use of the learner's devices",
             "share",
@@ -424,11 +404,6 @@ def _devices(metrics: MetricCurves) -> list[Figure]:
                 metrics.gauge("learner", "learner/hbm_limit_bytes", "limit"),
             ],
         ),
-    ]
-
-
-def _servers(metrics: MetricCurves) -> list[Figure]:
-    return [
         *metrics.figure(
             "Inference servers",
             "share",
@@ -445,3 +420,4 @@ def _servers(metrics: MetricCurves) -> list[Figure]:
             ],
         ),
     ]
+    return ReportSection("Throughput", figures)

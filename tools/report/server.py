@@ -82,12 +82,7 @@ KEEP_ALIVE_S = 60.0
 
 
 def serve(workdir: Workdir, where: ListenAddress, announce: Callable[[str], None]) -> None:
-    """Serves the report until Ctrl-C.
-
-    Args:
-      workdir: the run's working directory.
-      where: the address to listen on.
-      announce: called with the address once the server answers.
+    """Serves the report until Ctrl-C; `announce` is called with the address once the server answers.
 
     Raises:
       WorkdirError: the directory holds no run.

@@ -13,20 +13,18 @@ from jax import export as jax_export
 import podzero.tools.export.agent as agent_module
 from podzero.config import load
 from podzero.core.errors import ConfigError
-from podzero.core.types import EnvSpec
 from podzero.envs import make_env, spec_of
 from podzero.networks import make_network
 from podzero.networks.snapshots import load_snapshot
 from podzero.tools.export.agent import (
     BATCH_SIZES,
     BOUND,
+    FORMATS,
     check_file,
     export_agent,
     greatest_difference,
     observations_of,
-    random_actions,
 )
-from podzero.tools.export.files import FORMATS
 from podzero.tools.export.functions import ExportError
 
 BOARD = ("network.channels=4", "network.blocks=1", "network.value_hidden=4")
@@ -146,7 +144,7 @@ def test_a_full_disk_leaves_nothing_behind(board_agent, tmp_path, monkeypatch):
     def full(path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("podzero.tools.export.files.sync", full)
+    monkeypatch.setattr("podzero.tools.export.agent.sync", full)
     with pytest.raises(ExportError, match=r"agent\.stablehlo: No space left"):
         export_agent(str(board_agent.root), tmp_path / "agent.stablehlo")
     assert files_in(tmp_path) == []
@@ -194,12 +192,3 @@ def test_observations_are_different_positions_of_the_environment(config):
     assert found.shape == (20, *spec.observation_shape)
     assert found.dtype == np.float32
     assert len(np.unique(found.reshape(20, -1), axis=0)) > 8
-
-
-def test_actions_are_those_of_the_environment():
-    discrete = random_actions(EnvSpec("a", (1,), "float32", 3, 1), 64, 0)
-    assert discrete.dtype == np.int32
-    assert set(discrete.tolist()) == {0, 1, 2}
-    continuous = random_actions(EnvSpec("a", (1,), "float32", 0, 1, ((-2.0, 0.0), (2.0, 1.0))), 64, 0)
-    assert (continuous.shape, continuous.dtype) == ((64, 2), np.float32)
-    assert -1 <= continuous.min() < -0.5 < 0.5 < continuous.max() <= 1

@@ -16,9 +16,9 @@ from podzero.config import (
     TransformerConfig,
 )
 from podzero.core.types import EnvSpec
+from podzero.evaluation.episodes import uniform_actions
 from podzero.networks import trainable_network
-from podzero.tools.export.agent import check_file, random_actions, references
-from podzero.tools.export.files import FORMATS
+from podzero.tools.export.agent import FORMATS, check_file, references
 from podzero.tools.export.functions import ExportError, functions_of
 
 GO = EnvSpec("go_5x5", (5, 5, 3), "bool", 26)
@@ -62,7 +62,8 @@ def checked(request, params_of):
     """The functions of a network, each with inputs and what JAX makes of them."""
     config, spec = request.param
     functions = functions_of(config, spec, params_of(trainable_network(config, spec)))
-    inputs = {"observation": observations(spec), "action": random_actions(spec, POSITIONS, 0)}
+    actions = uniform_actions(np.random.default_rng(0), spec, (POSITIONS,))
+    inputs = {"observation": observations(spec), "action": actions}
     return list(zip(functions, references(functions, inputs), strict=True))
 
 

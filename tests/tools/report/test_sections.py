@@ -9,7 +9,7 @@ from podzero.evaluation.statistics import student, wilson
 from podzero.files.workdir import Change, Inheritance, RecordedChange
 from podzero.tools.report.figures import REST, MetricCurves
 from podzero.tools.report.page import settings
-from podzero.tools.report.record import History
+from podzero.tools.report.record import History, Record
 from podzero.tools.report.sections import data, games, learning, strength, throughput
 
 # The figures of learning, replay, throughput and games, from known reports.
@@ -197,8 +197,12 @@ def test_returns_have_the_interval_of_their_mean():
 # How an experiment differs from the built-in one of its name, or from the defaults.
 
 
+def of_settings(experiment, base, changes=(), inheritance=None):
+    return settings(Record(experiment, base, None, History(), {}, [], {}, (), changes, inheritance))
+
+
 def test_settings_that_differ_from_the_built_in_experiment():
-    section = settings(load("connect_four", ["learner.batch_size=64", "actors.games=7"]), load("connect_four"))
+    section = of_settings(load("connect_four", ["learner.batch_size=64", "actors.games=7"]), load("connect_four"))
     (table,) = section.tables
     held = load("connect_four")
     assert table.rows == [
@@ -209,21 +213,21 @@ def test_settings_that_differ_from_the_built_in_experiment():
 
 
 def test_an_unchanged_experiment_has_no_differences():
-    section = settings(load("connect_four"), load("connect_four"))
+    section = of_settings(load("connect_four"), load("connect_four"))
     assert section.tables == []
     assert "none" in section.facts["differences"]
 
 
 def test_what_was_changed_at_resumptions_is_listed_with_its_step():
     change = RecordedChange(1_700_000_000.0, 1200, Change("learner.optimizer.learning_rate", 0.001, 0.0005))
-    section = settings(load("connect_four"), load("connect_four"), [change])
+    section = of_settings(load("connect_four"), load("connect_four"), [change])
     ((step, _, *rest),) = section.tables[0].rows
     assert (step, *rest) == ("1,200", "learner.optimizer.learning_rate", "0.001", "0.0005")
 
 
 def test_an_experiment_of_ones_own_is_compared_with_the_defaults():
     own = parse({"name": "mine", "env": {"name": "hex"}, "learner": {"batch_size": 64}}, "mine")
-    (table,) = settings(own, None).tables
+    (table,) = of_settings(own, None).tables
     rows = {row[0]: row[1:] for row in table.rows}
     default = type(own).model_fields["learner"].default.batch_size
     assert rows["learner.batch_size"] == (f"{default}", "64")
@@ -235,6 +239,6 @@ def test_inherited_settings_are_listed_with_their_files_unless_they_were_changed
     given = {"stop.minutes": "connect_four", "network.blocks": "connect_four_int8"}
     change = RecordedChange(1_700_000_000.0, 1200, Change("stop.minutes", 20, 60))
     inheritance = Inheritance("mine.yaml extends connect_four_int8", given)
-    inherited, _ = settings(load("connect_four"), load("connect_four"), [change], inheritance).tables
+    inherited, _ = of_settings(load("connect_four"), load("connect_four"), [change], inheritance).tables
     assert inherited.rows == [("network.blocks", "3", "connect_four_int8")]
     assert "mine.yaml" in inherited.caption
