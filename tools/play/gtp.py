@@ -50,36 +50,33 @@ class GtpCommand(NamedTuple):
         return cls(number, words[0], words[1:]) if words else None
 
 
-# Arguments by their index; these functions raise `GtpError` for one that is missing or wrong.
+# Each takes the next argument, and raises `GtpError` if it is missing or wrong.
 
 
-def word_at(words: list[str], place: int, expected: str) -> str:
-    """The argument at index `place`."""
-    if place >= len(words):
+def take_word(words: list[str], expected: str) -> str:
+    """Any word."""
+    if not words:
         raise GtpError(f"syntax error: expected {expected}")
-    return words[place]
+    return words.pop(0)
 
 
-def number_at(words: list[str], place: int, expected: str) -> float:
-    """The number at index `place`."""
-    word = word_at(words, place, expected)
+def take_number(words: list[str], expected: str, least: float = -_GREATEST, whole: bool = False) -> float:
+    """A number; with `whole`, an integer."""
+    word = take_word(words, expected)
     with suppress(ValueError):
-        if abs(number := float(word)) <= _GREATEST:
+        if least <= (number := float(word)) <= _GREATEST and (number.is_integer() or not whole):
             return number
     raise GtpError(f"syntax error: expected {expected}, not '{word[:80]}'")
 
 
-def whole_at(words: list[str], place: int, expected: str, least: int = 0) -> int:
-    """The integer at index `place`, at least `least`."""
-    number = number_at(words, place, expected)
-    if not number.is_integer() or number < least:
-        raise GtpError(f"syntax error: expected {expected}, not '{words[place][:80]}'")
-    return int(number)
+def take_count(words: list[str], expected: str, least: int = 0) -> int:
+    """A number of things."""
+    return int(take_number(words, expected, least, whole=True))
 
 
-def colour_of(words: list[str]) -> bool:
-    """Whether the first argument is the first player's colour, black."""
-    colour = GTP_COLOURS.get(word_at(words, 0, "a colour").lower())
+def take_colour(words: list[str]) -> bool:
+    """Whether it is the first player's colour, black."""
+    colour = GTP_COLOURS.get(take_word(words, "a colour").lower())
     if colour is None:
         raise GtpError("syntax error: expected a colour, black or white")
     return colour
@@ -91,7 +88,6 @@ _COLUMNS = "ABCDEFGHJKLMNOPQRST"
 _MOST_STONES = 9
 _WAITING = 1000
 """Most commands read ahead."""
-_KGS = ("none", "absolute", "byoyomi", "canadian")
 
 
 RootLimit = tuple[str, bool, list[str], int]
@@ -116,20 +112,19 @@ class AnalysisArguments(NamedTuple):
         found: dict[str, Any] = {}
         limits: list[RootLimit] = []
         while words:
-            word, words = words[0], words[1:]
+            word = words.pop(0)
             match word.lower():
                 case colour if colour in GTP_COLOURS:
                     found["first"] = GTP_COLOURS[colour]
                 case number if re.fullmatch(r"\d+(\.\d*)?", number):
-                    found["interval"] = number_at([word], 0, "an interval")
+                    found["interval"] = take_number([word], "an interval")
                 case "interval":
-                    found["interval"], words = number_at(words, 0, "an interval"), words[1:]
+                    found["interval"] = take_number(words, "an interval")
                 case "minmoves" | "maxmoves" as key:
-                    found[key], words = whole_at(words, 0, "a number of moves", least=int(key == "maxmoves")), words[1:]
+                    found[key] = take_count(words, "a number of moves", least=int(key == "maxmoves"))
                 case "allow" | "avoid" as key:
-                    names = names_in_text(word_at(words, 1, "moves"))
-                    limits.append((key, colour_of(words), names, whole_at(words, 2, "a depth")))
-                    words = words[3:]
+                    first, names = take_colour(words), names_in_text(take_word(words, "moves"))
+                    limits.append((key, first, names, take_count(words, "a depth")))
                 case _:
                     supported = "interval, minmoves, maxmoves, allow, avoid"
                     raise GtpError(f"'{word[:80]}' is not supported; supported: {supported}")
@@ -174,7 +169,7 @@ class GtpServer:
             "protocol_version": lambda _: "2",
             "name": lambda _: f"podzero {self._who}",
             "version": lambda _: version("podzero"),
-            "known_command": lambda words: str(word_at(words, 0, "a command") in {*self._commands, *ANALYSES}).lower(),
+            "known_command": lambda words: str(take_word(words, "a command") in {*self._commands, *ANALYSES}).lower(),
             "list_commands": lambda _: "\n".join(sorted([*self._commands, *ANALYSES])),
             "quit": lambda _: None,
             "boardsize": self._boardsize,
@@ -219,18 +214,19 @@ class GtpServer:
                     return
 
     def _answer(self, command: GtpCommand) -> None:
+        failed = True
         try:
             if command.name in ANALYSES:
                 self._analyze(command)
                 return
             if command.name not in self._commands:
                 raise GtpError("unknown command")
-            self._write(str(GtpAnswer(command.number, self._commands[command.name](command.arguments) or "")))
+            text, failed = self._commands[command.name](command.arguments) or "", False
         except (GtpError, NotationError) as error:
-            self._write(str(GtpAnswer(command.number, str(error), failed=True)))
+            text = str(error)
         except Exception as error:
             text = failure_of(command.name, error, self._parts)
-            self._write(str(GtpAnswer(command.number, text, failed=True)))
+        self._write(str(GtpAnswer(command.number, text, failed)))
 
     def _showboard(self, _: list[str]) -> str:
         game, size = self._game, CHESS_SIZES.get(self._game.env.spec.name)
@@ -238,7 +234,7 @@ class GtpServer:
         return f"\n{fen_of(game.state, size) if size else board_text(game).plain}"
 
     def _boardsize(self, words: list[str]) -> None:
-        if whole_at(words, 0, "a size") != self._game.env.spec.observation_shape[0]:
+        if take_count(words, "a size") != self._game.env.spec.observation_shape[0]:
             raise GtpError("unacceptable size")
         self._clear([])
 
@@ -249,7 +245,7 @@ class GtpServer:
 
     def _handicap(self, words: list[str], fewer: bool = False) -> str:
         """Places a fixed handicap; with `fewer`, as many stones as it has at most if more are asked for."""
-        stones, size = whole_at(words, 0, "a number of stones"), self._go_size()
+        stones, size = take_count(words, "a number of stones"), self._go_size()
         points = handicap_points(size, stones)
         if len(points) < 2 or (len(points) < stones and not fewer):
             most = len(handicap_points(size, _MOST_STONES))
@@ -287,7 +283,7 @@ class GtpServer:
         return " ".join(points)
 
     def _set_komi(self, words: list[str]) -> None:
-        komi = number_at(words, 0, "a komi")
+        komi = take_number(words, "a komi")
         if self._knows_komi and isinstance(self._game.env, Go):
             try:
                 check_komi(komi)
@@ -303,7 +299,7 @@ class GtpServer:
         return Root.of(position, forbidden)
 
     def _play(self, words: list[str]) -> None:
-        first, name = colour_of(words), word_at(words, 1, "a move")
+        first, name = take_colour(words), take_word(words, "a move")
         # Some controllers report a resignation as a move; the position stays.
         if name.lower() == "resign":
             return
@@ -350,7 +346,7 @@ class GtpServer:
             game.resume(unended(game.state))
 
     def _generated(self, words: list[str], keep: bool) -> str:
-        first = colour_of(words)
+        first = take_colour(words)
         with self._turn_of(first) as game:
             if game.over:
                 raise GtpError("the game is over")
@@ -397,23 +393,28 @@ class GtpServer:
         return "0" if lead == 0 else f"{'B' if lead > 0 else 'W'}+{margin}"
 
     def _time_settings(self, words: list[str]) -> None:
-        main, period = (number_at(words, i, "three numbers") for i in range(2))
-        self._set_clocks(main, period, whole_at(words, 2, "three numbers"))
+        main, period = (take_number(words, "three numbers") for _ in range(2))
+        self._set_clocks(main, period, take_count(words, "three numbers"))
 
     def _kgs_time_settings(self, words: list[str]) -> None:
-        kind = word_at(words, 0, "a kind of time").lower()
-        if kind not in _KGS:
-            raise GtpError(f"syntax error: expected {', '.join(_KGS)}")
-        main = 0.0 if kind == "none" else number_at(words, 1, "seconds")
-        period = number_at(words, 2, "seconds") if kind in ("byoyomi", "canadian") else 1.0 if kind == "none" else 0.0
-        self._set_clocks(main, period, whole_at(words, 3, "stones") if kind == "canadian" else int(kind == "byoyomi"))
+        match take_word(words, "a kind of time").lower():
+            case "none":
+                self._set_clocks(0.0, 1.0, 0)
+            case "absolute":
+                self._set_clocks(take_number(words, "seconds"), 0.0, 0)
+            case "byoyomi" | "canadian" as kind:
+                main, period = (take_number(words, "seconds") for _ in range(2))
+                self._set_clocks(main, period, take_count(words, "stones") if kind == "canadian" else 1)
+            case _:
+                raise GtpError("syntax error: expected none, absolute, byoyomi, canadian")
 
     def _set_clocks(self, main_s: float, period_s: float, stones: int) -> None:
+        """See `GtpClock`."""
         self._clocks = {first: GtpClock(main_s, period_s, stones) for first in (True, False)}
 
     def _time_left(self, words: list[str]) -> None:
-        first = colour_of(words)
-        self._clocks[first].left(number_at(words, 1, "seconds"), whole_at(words, 2, "stones"))
+        clock = self._clocks[take_colour(words)]
+        clock.left(take_number(words, "seconds"), take_count(words, "stones"))
 
     def _analyze(self, command: GtpCommand) -> None:
         """Writes a search's result so far in each interval, until another command arrives."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from podzero.files.workdir import side_by_side
 from podzero.runtime.monitoring.status import duration
 from podzero.tools.commands.printing import ReportTable, readable
 from podzero.tools.report.figures import Axes, Figure, MetricCurves, ReportCurve, ReportSection
-from podzero.tools.report.record import FloatArray, Record
+from podzero.tools.report.record import Record
 from podzero.tools.report.sections import learning, measured, strength, throughput
 
 ABSENT = "\N{EN DASH}"
@@ -141,18 +142,13 @@ def _over_one_another(figures: Sequence[tuple[str, Figure]]) -> Figure:
     """One figure with the curves of several runs. Its points are those of all runs; each curve has those of its own."""
     first = figures[0][1]
     axes = Axes(*(np.concatenate(axis) for axis in zip(*(figure.axes for _, figure in figures), strict=True)))
-    curves, begin = [], 0
+    curves, before = [], 0
     for name, figure in figures:
-        own = slice(begin, begin := begin + len(figure.axes.hours))
+        after = len(axes.hours) - before - len(figure.axes.hours)
+        padded = partial(np.pad, pad_width=(before, after), constant_values=np.nan)
+        before += len(figure.axes.hours)
         for curve in figure.curves:
             label = name if len(figure.curves) == 1 else f"{name}: {curve.label}"
-            edges = [None if edge is None else _at(own, edge, len(axes.hours)) for edge in (curve.low, curve.high)]
-            curves.append(ReportCurve(label, _at(own, curve.values, len(axes.hours)), *edges))
+            edges = [None if edge is None else padded(edge) for edge in (curve.low, curve.high)]
+            curves.append(ReportCurve(label, padded(curve.values), *edges))
     return Figure(first.title, first.unit, first.caption, axes, curves, dots=all(figure.dots for _, figure in figures))
-
-
-def _at(own: slice, values: FloatArray, length: int) -> FloatArray:
-    """`values` at the places `own` of an array `[length]`, NaN elsewhere."""
-    result = np.full(length, np.nan)
-    result[own] = values
-    return result

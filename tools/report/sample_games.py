@@ -14,7 +14,7 @@ from podzero.core.errors import PodzeroError
 from podzero.core.protocols import Env
 from podzero.envs import make_env
 from podzero.envs.notation import NotationError
-from podzero.evaluation.games import KeptGame, PlayedGame, game_title
+from podzero.evaluation.games import KeptGame, game_title
 from podzero.tools.play.drawing import drawing_of, last_squares
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.picture import BoardPicture, Marks
@@ -72,10 +72,8 @@ def _replay(env: Any, kept: KeptGame) -> SampleGame | None:
             ground, extent = picture.ground(drawing), picture.extent
         parts = picture.pieces(drawing, Marks(last=last_squares(game)))
         frames.append([numbers.setdefault(part, len(numbers)) for part in parts])
-    title = f"{kept.origin}: {game_title(kept.game)}"
-    return SampleGame(title, extent, ground, tuple(numbers), frames, game.names, _caption(kept.game))
-
-
-def _caption(game: PlayedGame) -> str:
-    opening = f" The first {game.opening_plies} plies are a random opening." if game.opening_plies else ""
-    return f"{game.first} moves first.{opening}"
+    title, opening = f"{kept.origin}: {game_title(kept.game)}", kept.game.opening_plies
+    caption = f"{kept.game.first} moves first."
+    if opening:
+        caption += f" The first {opening} plies are a random opening."
+    return SampleGame(title, extent, ground, tuple(numbers), frames, game.names, caption)
