@@ -11,10 +11,10 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import accumulate
-from typing import Any, Self
+from typing import Any
 
 import jax
 import numpy as np
@@ -26,17 +26,7 @@ from podzero.core.types import Batch, EnvSpec, Keys
 from podzero.core.waiting import Wait
 from podzero.replay.errors import ReplayTimeout, ReplayUnavailable, RequestRefused, WrongServer
 from podzero.replay.records import RecordsReader, open_records
-from podzero.replay.shard import (
-    REANALYSED,
-    SAMPLES,
-    STATES,
-    Address,
-    Addresses,
-    Limits,
-    Shard,
-    Table,
-    tables_of,
-)
+from podzero.replay.shard import REANALYSED, SAMPLES, STATES, Address, Addresses, Limits, Shard, Table, tables_of
 from podzero.replay.wire import Items, SampleStream
 
 log = logging.getLogger(__name__)
@@ -66,11 +56,9 @@ def make_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment, hos
 
     The rate limiter counts samples when Reverb hands them out, so prefetching is bounded: of each table, fewer than
     `steps_per_dispatch * batch_size` samples, and two items per shard, are handed out and not yet returned by
-    `__next__`, over all hosts, which have equal parts. Fresh and reanalysed samples come from two tables, recorded ones
-    from files, each with its part of the batch size (`Experiment.batch_parts`).
-
-    Each of the learner's `hosts` reads its part of every batch from shards of its own, which are those of `addresses`
-    (none without self-play).
+    `__next__`, over all hosts. Fresh and reanalysed samples come from two tables, recorded ones from files, each with
+    its part of the batch size (`Experiment.batch_parts`). Each of the learner's `hosts` reads an equal part of every
+    batch from shards of its own, which are those of `addresses` (none without self-play).
 
     Raises:
       WrongServer: another server answers at an address.
@@ -94,7 +82,7 @@ def make_state_reader(addresses: Addresses, spec: EnvSpec, experiment: Experimen
     return StateReader(addresses, table, experiment.replay, (games,))
 
 
-class BatchReader:
+class BatchReader(Iterator[Batch]):
     """An endless iterator over host batches `[steps_per_dispatch, batch_size / hosts, ...]`; a `ReplayReader`.
 
     Each batch concatenates a fixed number of samples from each table and from recorded games.
@@ -104,10 +92,7 @@ class BatchReader:
         """Takes the readers of the parts, which give the same kind of samples."""
         self._parts = parts
         self._read: list[Batch] = []
-        """The parts of the next batch that have been read, kept if a timeout interrupts the rest."""
-
-    def __iter__(self) -> Self:
-        return self
+        """The parts of the next batch that have been read: a timeout may interrupt the rest."""
 
     def __next__(self) -> Batch:
         """The next batch, with weights and keys if the tables are prioritized."""
@@ -127,14 +112,8 @@ class BatchReader:
         for part in self._parts:
             part.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class ShardedReader:
+class ShardedReader(Iterator[Any]):
     """An endless iterator over batches `[*leading, ...]` of one table, to which each shard contributes equally.
 
     Sample p of the stream comes from shard p modulo the number of shards. Fewer samples than one batch and two items
@@ -154,10 +133,8 @@ class ShardedReader:
         self._offset = 0
         self._closed = threading.Event()
         found = addresses()
-        self._streams = [self._open(Address.parse(address), len(found)) for address in found]
-
-    def __iter__(self) -> Self:
-        return self
+        self._wanted = self._largest_share(len(found))
+        self._streams = [self._open(Address.parse(address)) for address in found]
 
     def __next__(self) -> Batch:
         """The next batch, with weights and keys if the table is prioritized."""
@@ -192,12 +169,12 @@ class ShardedReader:
         for stream in self._streams:
             stream.join(until)
 
-    def _open(self, address: Address, shards: int) -> ShardStream:
-        """Begins to read one of `shards` shards; if it does not answer, its stream waits for it."""
+    def _open(self, address: Address) -> ShardStream:
+        """Begins to read a shard; if it does not answer, its stream waits for it."""
         shard = Shard(address, self._table)
         # A wrong server is an error here and not in the stream's thread.
         shard.limits()
-        return ShardStream(shard, self._largest_share(shards))
+        return ShardStream(shard, self._wanted)
 
     def _largest_share(self, shards: int) -> int:
         """The largest number of samples of a batch that come from one of `shards` shards."""
@@ -210,7 +187,7 @@ class ShardedReader:
             if found != str(old):
                 address = Address.parse(found)
                 log.info("replay at %s continues at %s", old.endpoint, address.endpoint)
-                self._streams[index] = self._open(address, len(self._streams))
+                self._streams[index] = self._open(address)
                 self._streams[index].inherit(stream)
 
     def _missing(self) -> list[ShardStream]:

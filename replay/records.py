@@ -15,7 +15,7 @@ import math
 import shutil
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -301,7 +301,7 @@ class RecordedEpisodes:
         )
 
 
-class RecordsReader:
+class RecordsReader(Iterator[Batch]):
     """An endless iterator over batches of recorded samples; a `ReplayReader`."""
 
     def __init__(
@@ -311,9 +311,6 @@ class RecordsReader:
         self._records, self._leading = records, leading
         self._random = np.random.default_rng(seed)
         self._closed = threading.Event()
-
-    def __iter__(self) -> Self:
-        return self
 
     def __next__(self) -> Batch:
         """The next batch, `[*leading, ...]` on every field."""

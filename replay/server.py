@@ -51,12 +51,7 @@ class ReplayServer:
     """
 
     def __init__(
-        self,
-        experiment: Experiment,
-        spec: EnvSpec,
-        shard: int,
-        restore_from: Path | None = None,
-        host: str = LOOPBACK,
+        self, experiment: Experiment, spec: EnvSpec, shard: int, restore_from: Path | None = None, host: str = LOOPBACK
     ) -> None:
         """Starts the server.
 
@@ -82,11 +77,15 @@ class ReplayServer:
             data, identity = unseal(restore_from, tables)
         port = _port(experiment.replay.port, shard)
         with ExitStack() as opened:
-            self._link = opened.enter_context(closing(CheckpointLink()))
+            # Reverb takes the folder of its checkpoints once, when it starts, but each is written to another folder:
+            # the path below `/proc` leads wherever `checkpoint` points the descriptor. Unlike a link in a temporary
+            # folder, it is gone with this process, however that ends.
+            self._link = os.open(os.devnull, os.O_PATH)
+            opened.callback(os.close, self._link)
             wanted = {
                 "port": port,
                 "loopback": host == LOOPBACK,
-                "checkpoints": str(self._link.path),
+                "checkpoints": f"/proc/{os.getpid()}/fd/{self._link}",
                 "restore": None if data is None else str(data),
                 # The name of an empty table tells the identity.
                 "tables": [*map(_described, tables.values()), {"name": IDENTITY + identity, "max_size": 1}],
@@ -155,7 +154,9 @@ class ReplayServer:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             # Reverb writes through the link into the folder itself, so that nothing is copied.
-            self._link.lead_to(folder)
+            leads_to = os.open(folder, os.O_PATH)
+            os.dup2(leads_to, self._link, inheritable=False)
+            os.close(leads_to)
             shard = self._shards[SAMPLES]
             written = Path(shard.connection.checkpoint()).name
             tables = {name: shard.table for name, shard in self._shards.items()}
@@ -283,26 +284,3 @@ def unseal(folder: Path, tables: Mapping[str, Table]) -> tuple[Path, str]:
     if (changed := altered(folder / _DATA, files)) is not None:
         raise ReplayRestoreError(f"{where}: {_DATA}/{changed} is missing, cut short or altered")
     return folder / _DATA, identity
-
-
-class CheckpointLink:
-    """The folder to which Reverb writes checkpoints: a path below `/proc` that leads to wherever this process chooses.
-
-    Reverb takes this path once, when it starts, but each checkpoint is written to another folder. Unlike a link in a
-    temporary folder, it is gone with this process, however that ends.
-    """
-
-    def __init__(self) -> None:
-        self._file = os.open(os.devnull, os.O_PATH)
-        self.path = Path(f"/proc/{os.getpid()}/fd/{self._file}")
-        """The path, which at first leads to no folder."""
-
-    def lead_to(self, folder: Path) -> None:
-        """Lets the path lead to `folder`."""
-        opened = os.open(folder, os.O_PATH)
-        os.dup2(opened, self._file, inheritable=False)
-        os.close(opened)
-
-    def close(self) -> None:
-        """Ends the path."""
-        os.close(self._file)

@@ -219,11 +219,6 @@ class Address(NamedTuple):
     def __str__(self) -> str:
         return f"{self.endpoint}#{self.identity}"
 
-    @property
-    def host(self) -> str:
-        """The name or IP of the machine."""
-        return self.endpoint.rpartition(":")[0]
-
     @classmethod
     def parse(cls, text: str) -> Address:
         """Parses `host:port#identity`; other text is a ValueError."""

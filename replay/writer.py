@@ -158,7 +158,7 @@ class ShardedWriter:
     def _connect(self, index: int, address: str) -> _Connection:
         """Connects to the shard with an index, which may be away."""
         parsed = Address.parse(address)
-        return _Connection(index, Shard(parsed, self._table), parsed.host != self._near)
+        return _Connection(index, Shard(parsed, self._table), parsed.endpoint.rpartition(":")[0] != self._near)
 
 
 def _checked(priorities: NDArray[Any], length: int) -> NDArray[Any]:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,16 +38,13 @@ class Request:
     arrived: float
     """Time of arrival in seconds."""
     evaluations: Rows | None = None
-    """`[B, outputs]` float32; `missing` rows are not filled yet."""
+    """`[B, outputs]` float32, of which `evaluated` rows are filled."""
+    evaluated: int = 0
     version: int = sys.maxsize
     """The oldest version of the parameters that evaluated any of the rows."""
-    missing: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.missing = len(self.rows)
 
     def answer(self) -> Answer:
-        """The answer, when nothing is missing."""
+        """The answer, when all is evaluated."""
         assert self.evaluations is not None, "nothing was evaluated"
         return Answer(self.number, self.version, self.evaluations)
 
@@ -93,8 +90,8 @@ class EvaluationBatch(NamedTuple):
                     request.evaluations = np.empty((len(request.rows), *evaluations.shape[1:]), evaluations.dtype)
                 request.evaluations[start:stop] = part
             request.version = min(version, request.version)
-            request.missing -= stop - start
-            if not request.missing:
+            request.evaluated += stop - start
+            if request.evaluated == len(request.rows):
                 complete.append(request)
         return complete
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def pristine(tmp_path_factory) -> Path:
     writer.write(numbered_samples(12))
     writer.flush()
     writer.close()
-    with make_reader(lambda: [server.address()], SPEC, experiment) as reader:
+    with closing(make_reader(lambda: [server.address()], SPEC, experiment)) as reader:
         next(reader)
     folder = server.checkpoint(tmp_path_factory.mktemp("checkpoint") / "deep" / "shard-0")
     server.stop()

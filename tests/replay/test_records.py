@@ -1,6 +1,7 @@
 """Recorded positions: what a folder holds, and their part of the learner's batches."""
 
 import json
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -97,7 +98,7 @@ def test_bits_are_packed():
 def test_without_self_play_batches_come_from_the_folder_alone(write, spec, experiment_on):
     samples = positions(spec, 30)
     experiment = experiment_on(write(samples))
-    with make_reader(list, spec, experiment) as reader:
+    with closing(make_reader(list, spec, experiment)) as reader:
         batch = next(reader)
         assert batch.weight is None
         assert batch.keys is None

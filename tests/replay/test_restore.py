@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -222,7 +223,7 @@ def test_restored_samples_are_the_saved_ones(serve, make_experiment, make_sample
     server = serve(experiment, restore_from=saved)
     writer = make_writer(lambda: [server.address()], spec, experiment)
     writer.write(make_samples(8))  # so that the limiter lets a batch pass, whatever was sampled before
-    with make_reader(lambda: [server.address()], spec, experiment) as reader:
+    with closing(make_reader(lambda: [server.address()], spec, experiment)) as reader:
         batch = next(reader).samples
     writer.close()
     for observation, version in zip(batch.observation.reshape(-1, 3), batch.version.ravel(), strict=True):

@@ -26,13 +26,7 @@ from podzero.inference import BackgroundSource, has_int8_instructions
 from podzero.learner.build import learner_parts
 from podzero.networks import make_inference, make_network
 from podzero.replay import ReplayServer, make_writer
-from podzero.tools.bench.measuring import (
-    BenchError,
-    Side,
-    calls_per_s,
-    compare,
-    without_insert_limit,
-)
+from podzero.tools.bench.measuring import BenchError, Side, calls_per_s, compare, without_insert_limit
 
 log = logging.getLogger(__name__)
 
