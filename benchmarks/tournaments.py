@@ -172,8 +172,7 @@ def saving(scenario: Scenario, tournaments: int, until: float) -> dict[str, Any]
 def _largest(simulation: Simulation) -> float:
     """The largest half of an interval; infinite until games connect all players."""
     results, players = simulation.results, simulation.scenario.players
-    met = results.points_of(players, results.count * results.games) > 0
-    if len(connected(met | met.T, 0)) < players:
+    if len(connected(results.points_of(players, results.count), simulation.anchors, 0)) < players:
         return math.inf
     return float(estimate(results, simulation.anchors, replicates=REPLICATES).error.max())
 

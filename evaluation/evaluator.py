@@ -27,7 +27,7 @@ from podzero.evaluation.episodes import ReturnRounds, gymnasium_returns, simulat
 from podzero.evaluation.games import GamesFolder, MatchResult, PlayedGame, match_result
 from podzero.evaluation.players import Contestant, NetworkPlayers
 from podzero.evaluation.positions import Judge, JudgeResult, judged_positions
-from podzero.evaluation.ratings import ANCHOR, Ladder, Rating, saved_ratings
+from podzero.evaluation.ratings import ANCHOR, Ladder, Rating
 from podzero.evaluation.resolve import resolve
 from podzero.evaluation.solvers import SOLVED
 from podzero.networks.snapshots import SnapshotError, load_snapshot, snapshot_steps
@@ -163,8 +163,7 @@ class MatchRounds:
         self._snapshots = snapshots
         self._store = store
         self._ladder = Ladder.from_json(ladder or {})
-        self._ratings = saved_ratings(ladder or {}) | self._ladder.ratings(among=relevant(self._ladder, {}))
-        self._ladder_tree = self._ladder.to_json(self._ratings)
+        self._ladder.rated |= self._ladder.ratings(among=relevant(self._ladder, {}))
         search = experiment.search.model_copy(update={"simulations": self._config.simulations})
         self._selves = NetworkPlayers(env, experiment.network, search, experiment.env.discount)
         self._names = OPPONENTS if self._config.opponents is None else self._config.opponents
@@ -177,7 +176,7 @@ class MatchRounds:
 
     def ladder(self) -> dict[str, Any]:
         """The ratings after the last complete round, as plain values."""
-        return self._ladder_tree
+        return self._ladder.to_json()
 
     def judge(self, step: int, params: Params, keep_going: Callable[[], bool]) -> dict[str, float]:
         """Metrics of matches, ratings and the solver's judgement."""
@@ -188,13 +187,10 @@ class MatchRounds:
         metrics = _scores(matches.results)
         if self._judge is not None:
             metrics |= judgement_metrics(self._judge(player, judge_key))
-        self.rated, self._ladder = step, matches.ladder
-        rated = self._ladder.ratings(among=matches.relevant())
-        self._ratings |= rated
-        self._ladder_tree = self._ladder.to_json(self._ratings)
-        rating = matches.rating(rated)
-        if rating is not None:
+        if (rating := matches.rate()) is not None:
             metrics |= {"evaluation/elo": rating.elo, "evaluation/elo_error": rating.error}
+        # Another thread may read the ladder, so it is replaced when it is complete.
+        self.rated, self._ladder = step, matches.ladder
         self._store(step, matches.games)
         return metrics
 
@@ -300,17 +296,18 @@ class RatingRound:
             if pair[0] == self._newest:
                 self.results[pair[1]] = self.results[pair[1]].plus(match_result(played))
 
-    def relevant(self) -> list[str]:
-        """The players to rate: all but old snapshots that do not play in this round."""
-        return relevant(self.ladder, self._players)
+    def rate(self) -> Rating | None:
+        """Rates all players but old snapshots that do not play in this round.
 
-    def rating(self, ratings: Mapping[str, Rating]) -> Rating | None:
-        """The newest snapshot's rating among `ratings`, with the interval of its difference from the previous snapshot
-        (for the first one, from random play); None if no games connect it with random play.
+        Returns:
+          the newest snapshot's rating, with the interval of its difference from the previous snapshot (for the first
+          one, from random play); None if no games connect it with random play.
         """
+        names = relevant(self.ladder, self._players)
+        self.ladder.rated |= self.ladder.ratings(among=names)
         # How far random play lies below the first snapshots is uncertain by hundreds of Elo points, but that shifts all
         # snapshots alike.
-        rating, compared = ratings.get(self._newest), self._compared(self.relevant())
+        rating, compared = self.ladder.rated.get(self._newest), self._compared(names)
         if rating is None or compared is None:
             return None
         shift = rating.elo - compared.elo
@@ -325,7 +322,7 @@ class RatingRound:
         opponents = list(self.results)
         if number < len(opponents):
             return self._newest, opponents[number]
-        names = self.relevant()
+        names = relevant(self.ladder, self._players)
         rating = self._compared(names)
         if rating is None:
             # Nothing to rate: all games serve the scores.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from podzero.evaluation.games import MatchResult
 from podzero.evaluation.statistics import (
     ELO_PER_NAT,
     Floats,
+    Ints,
     PairResults,
     Unit,
     connected,
@@ -24,8 +24,6 @@ from podzero.evaluation.statistics import (
 
 ANCHOR = "random"
 """The player rated 0 by default."""
-_PAIR_POINTS = (0.0, 0.5, 1.0, 1.5, 2.0)
-"""The possible points of the two games of an opening."""
 
 
 class LadderError(PodzeroError, ValueError):
@@ -47,21 +45,21 @@ class Rating(NamedTuple):
 
 
 class Meetings(NamedTuple):
-    """All games of two players, from the first one's view."""
+    """Counts of the games of two players, from the first one's view; reversed arrays are the second one's view."""
 
-    result: MatchResult
-    units: Counter[tuple[float, int]]
-    """Counts of `(points, games)`: the points of the 2 games of an opening, or of 1 game in older ladders."""
-
-    def plus(self, result: MatchResult, units: Counter[tuple[float, int]]) -> Meetings:
-        """Adds further games."""
-        return Meetings(self.result.plus(result), self.units + units)
+    results: Ints
+    """`[3]`, wins, draws and losses."""
+    pairs: Ints
+    """`[5]`, openings by the points of their two games: 0, 0.5, ... 2."""
+    single: Ints
+    """`[3]`, won, drawn and lost games without a known opening, from older ladders."""
 
     @property
-    def reversed(self) -> Meetings:
-        """The same games from the second player's view."""
-        units = Counter({(games - points, games): count for (points, games), count in self.units.items()})
-        return Meetings(MatchResult(*self.result[::-1]), units)
+    def units(self) -> list[tuple[float, int, int]]:
+        """The points of each kind of `Unit` that was played, its games, and how often it was played."""
+        kinds = [(points, 2) for points in (0.0, 0.5, 1.0, 1.5, 2.0)] + [(points, 1) for points in (1.0, 0.5, 0.0)]
+        counts = np.concatenate([self.pairs, self.single]).tolist()
+        return [(*kind, count) for kind, count in zip(kinds, counts, strict=True) if count]
 
 
 class Ladder:
@@ -69,13 +67,16 @@ class Ladder:
 
     def __init__(self) -> None:
         self._meetings: dict[tuple[str, str], Meetings] = {}
+        self.rated: dict[str, Rating] = {}
+        """The newest rating of each player, which is stored for readers."""
 
     def add(self, first: str, second: str, pairs: Iterable[tuple[float, float]]) -> None:
         """Adds games: the points (1, 0.5 or 0) of `first` in the two games of each opening."""
-        played = list(pairs)
-        points = [scored for pair in played for scored in pair]
-        result = MatchResult(points.count(1), points.count(0.5), points.count(0))
-        self._add(first, second, Meetings(result, Counter((float(sum(pair)), 2) for pair in played)))
+        scored = np.array([*pairs]).reshape(-1, 2)
+        # From 0, 1, 2 for a loss, a draw, a win.
+        results = np.bincount((2 * scored).astype(np.intp).ravel(), minlength=3)[::-1]
+        openings = np.bincount((2 * scored.sum(axis=1)).astype(np.intp), minlength=5)
+        self._add(first, second, Meetings(results, openings, np.zeros(3, np.intp)))
 
     def players(self) -> list[str]:
         """All players with games, sorted."""
@@ -83,24 +84,24 @@ class Ladder:
 
     def meetings(self, first: str, second: str) -> MatchResult:
         """The result of all games of two players, from `first`'s view."""
-        if first > second:
-            return MatchResult(*self.meetings(second, first)[::-1])
-        return self._meetings.get((first, second), _NO_GAMES).result
+        met = self._meetings.get((min(first, second), max(first, second)), _NO_GAMES)
+        return MatchResult(*met.results[:: 1 if first <= second else -1].tolist())
 
     def games(self, name: str) -> int:
         """Games of one player."""
-        return sum(met.result.games for pair, met in self._meetings.items() if name in pair)
+        return sum(int(met.results.sum()) for pair, met in self._meetings.items() if name in pair)
 
-    def results(self, names: list[str]) -> PairResults:
+    def results(self, names: Sequence[str]) -> PairResults:
         """The games among `names`, whose indices identify the players."""
         index = {name: i for i, name in enumerate(names)}
-        counts: Counter[Unit] = Counter()
-        for (first, second), met in self._meetings.items():
-            if first in index and second in index:
-                low, high = sorted((index[first], index[second]))
-                units = (met if index[first] == low else met.reversed).units
-                counts.update({Unit(low, high, *unit): seen for unit, seen in units.items()})
-        return results_of(counts)
+        return results_of(
+            {
+                Unit(index[first], index[second], points, games): count
+                for (first, second), met in self._meetings.items()
+                if first in index and second in index
+                for points, games, count in met.units
+            }
+        )
 
     def ratings(
         self, anchors: Mapping[str, float] | None = None, among: Collection[str] | None = None
@@ -111,14 +112,17 @@ class Ladder:
           anchors: Elo points of players with a known rating; None for `random` at 0.
           among: count only the games among these players; None for all games.
         """
-        known = {ANCHOR: 0.0} if anchors is None else anchors
-        names = self._connected(known, self.players() if among is None else sorted(among))
-        if len(names) < 2:
+        names = self.players() if among is None else sorted(among)
+        fixed = fixed_ratings(names, {ANCHOR: 0.0} if anchors is None else anchors)
+        results = self.results(names)
+        rated = connected(results.points_of(len(names), results.count), fixed, np.flatnonzero(~np.isnan(fixed)))
+        if len(rated) < 2:
             return {}
-        found = estimate(self.results(names), fixed_ratings(names, known) * ELO_PER_NAT)
+        names = [names[i] for i in rated]
+        found = estimate(self.results(names), fixed[rated] * ELO_PER_NAT)
         elo, error, low, high = (column.tolist() for column in (found.elo, found.error, found.low, found.high))
-        rated = zip(names, map(Rating, elo, error, map(self.games, names), low, high), strict=True)
-        return dict(sorted(rated, key=lambda item: -item[1].elo))
+        listed = zip(names, map(Rating, elo, error, map(self.games, names), low, high), strict=True)
+        return dict(sorted(listed, key=lambda item: -item[1].elo))
 
     def next_pair(
         self,
@@ -136,11 +140,11 @@ class Ladder:
         pair = next_pair(points, fixed_ratings(names, anchors), games, rated, excluded)
         return None if pair is None else (names[pair[0]], names[pair[1]])
 
-    def to_json(self, ratings: Mapping[str, Rating]) -> dict[str, Any]:
-        """The ladder as plain values; `ratings` are included for readers."""
+    def to_json(self) -> dict[str, Any]:
+        """The ladder as plain values."""
         return {
             "results": [_row(first, second, met) for (first, second), met in sorted(self._meetings.items())],
-            "ratings": {name: rating._asdict() for name, rating in ratings.items()},
+            "ratings": {name: rating._asdict() for name, rating in self.rated.items()},
         }
 
     @classmethod
@@ -150,40 +154,23 @@ class Ladder:
         try:
             for row in tree.get("results", []):
                 ladder._add(str(row["first"]), str(row["second"]), _meetings(row))
-        except (KeyError, TypeError, ValueError) as error:
+            ladder.rated = {name: _rating(row) for name, row in tree.get("ratings", {}).items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise LadderError(f"the saved ratings cannot be read: {type(error).__name__} {error}") from None
         return ladder
 
-    def _add(self, first: str, second: str, played: Meetings) -> None:
+    def _add(self, first: str, second: str, met: Meetings) -> None:
         if first == second:
             raise ValueError(f"'{first}' cannot be rated against itself")
         if first > second:
-            first, second, played = second, first, played.reversed
-        self._meetings[first, second] = self._meetings.get((first, second), _NO_GAMES).plus(*played)
-
-    def _connected(self, anchors: Mapping[str, float], names: list[str]) -> list[str]:
-        """The names that games connect with an anchor, in the same order."""
-        present = [i for i, name in enumerate(names) if name in anchors]
-        met = np.zeros((len(names), len(names)), bool)
-        index = {name: i for i, name in enumerate(names)}
-        for first, second in self._meetings:
-            if first in index and second in index:
-                met[index[first], index[second]] = met[index[second], index[first]] = True
-        met[np.ix_(present, present)] = True
-        return [names[i] for i in connected(met, present[0])] if present else []
+            first, second, met = second, first, Meetings(*(counts[::-1] for counts in met))
+        before = self._meetings.get((first, second), _NO_GAMES)
+        self._meetings[first, second] = Meetings(*map(np.add, before, met))
 
 
 def fixed_ratings(names: Iterable[str], anchors: Mapping[str, float]) -> Floats:
     """`[N]` ratings of the anchors in natural units, NaN for other players."""
     return np.array([anchors.get(name, np.nan) for name in names], np.float64) / ELO_PER_NAT
-
-
-def saved_ratings(tree: Mapping[str, Any]) -> dict[str, Rating]:
-    """The ratings stored by `Ladder.to_json`."""
-    try:
-        return {name: _rating(row) for name, row in tree.get("ratings", {}).items()}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise LadderError(f"the saved ratings cannot be read: {type(error).__name__} {error}") from None
 
 
 def _rating(row: Mapping[str, Any]) -> Rating:
@@ -192,29 +179,21 @@ def _rating(row: Mapping[str, Any]) -> Rating:
     return Rating(elo, error, int(row["games"]), row.get("low", elo - error), row.get("high", elo + error))
 
 
-_NO_GAMES = Meetings(MatchResult(0, 0, 0), Counter())
+_NO_GAMES = Meetings(*(np.zeros(kinds, np.intp) for kinds in (3, 5, 3)))
 
 
 def _row(first: str, second: str, met: Meetings) -> dict[str, Any]:
-    """The games of two players as plain values.
-
-    `pairs` counts openings by the points of their two games (0, 0.5, ... 2), `single` counts games without a known
-    opening by result.
-    """
-    row = {"first": first, "second": second, **met.result._asdict()}
-    row["pairs"] = [met.units[points, 2] for points in _PAIR_POINTS]
-    single = [met.units[points, 1] for points in (1.0, 0.5, 0.0)]
+    """The games of two players as plain values."""
+    results, pairs, single = (counts.tolist() for counts in met)
+    row = {"first": first, "second": second, **MatchResult(*results)._asdict(), "pairs": pairs}
     return row | ({"single": single} if any(single) else {})
 
 
 def _meetings(row: Mapping[str, Any]) -> Meetings:
     """The inverse of `_row`. Earlier versions wrote no `pairs`; each game is then a unit of its own."""
-    result = MatchResult(*(int(row[field]) for field in MatchResult._fields))
-    pairs = row.get("pairs", [0] * len(_PAIR_POINTS))
-    single = row.get("single", [0] * len(result)) if "pairs" in row else result
-    units = {(points, 2): int(seen) for points, seen in zip(_PAIR_POINTS, pairs, strict=True)}
-    units |= {(points, 1): int(seen) for points, seen in zip((1.0, 0.5, 0.0), single, strict=True)}
-    counted = Counter({unit: seen for unit, seen in units.items() if seen})
-    if sum(games * seen for (_, games), seen in counted.items()) != result.games:
+    results = [int(row[name]) for name in MatchResult._fields]
+    single = row.get("single", [0] * 3) if "pairs" in row else results
+    met = Meetings(*(np.array(counts, np.intp) for counts in (results, row.get("pairs", [0] * 5), single)))
+    if [len(counts) for counts in met] != [3, 5, 3] or 2 * met.pairs.sum() + met.single.sum() != sum(results):
         raise ValueError(f"the openings of {row['first']} and {row['second']} do not add up to their games")
-    return Meetings(result, counted)
+    return met

@@ -19,8 +19,7 @@ short intervals where few games were lost, and none for undefeated players (`ben
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -119,7 +118,7 @@ class Estimates(NamedTuple):
         return (self.high - self.low) / 2
 
 
-def results_of(counts: Counter[Unit]) -> PairResults:
+def results_of(counts: Mapping[Unit, int]) -> PairResults:
     """The results as arrays."""
     rows = np.array([(*unit, count) for unit, count in sorted(counts.items())], np.float64).reshape(-1, 5)
     first, second, points, games, count = rows.T
@@ -272,10 +271,14 @@ def _free(information: Floats, free: Ints) -> Floats:
     return np.asarray(information[..., free[:, None], free])
 
 
-def connected(met: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], start: int) -> Ints:
-    """The players that games connect with `start`, ascending; `met` is `[N, N]`, True for pairs that have met."""
-    reached = np.zeros(len(met), bool)
-    reached[start] = True
+def connected(points: Floats, fixed: Floats, start: int | Ints) -> Ints:
+    """The players that games, or the known ratings of two of them, connect with those of `start`, ascending.
+
+    `points` (`[N, N]`) and `fixed` are as in `maximum_likelihood`.
+    """
+    anchored = ~np.isnan(fixed)
+    met = (points + points.T > 0) | (anchored[:, None] & anchored)
+    reached = np.isin(np.arange(len(met)), start)
     while (grown := reached | met[reached].any(axis=0)).sum() > reached.sum():
         reached = grown
     return np.flatnonzero(reached)

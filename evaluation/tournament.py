@@ -432,8 +432,7 @@ def _indirect(points: Floats, fixed: Floats, i: int, j: int) -> tuple[float, flo
     """
     others = points.copy()
     others[i, j] = others[j, i] = 0
-    anchored = ~np.isnan(fixed)
-    members = connected((others + others.T > 0) | (anchored[:, None] & anchored[None, :]), i)
+    members = connected(others, fixed, i)
     if j not in members:
         return None
     inside = fixed[members]

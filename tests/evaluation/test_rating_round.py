@@ -42,7 +42,7 @@ def make(elo, newest="@20", games=400, ladder=None, arena=None):
 
 def play(matches):
     matches.play(jax.random.key(0), lambda: True)
-    return matches.rating(matches.ladder.ratings(among=matches.relevant()))
+    return matches.rate()
 
 
 def test_a_round_ends_when_the_newest_rating_is_certain():

@@ -157,11 +157,11 @@ def test_openings_that_favour_a_side_vary_less_and_others_more():
     assert dispersion(results(decided(0, 1, 10, 10))) == pytest.approx(2 * 20 / 19)
 
 
-def test_connection():
-    met = np.zeros((4, 4), bool)
-    met[0, 2] = met[2, 0] = True
-    assert connected(met, 2).tolist() == [0, 2]
-    assert connected(met, 3).tolist() == [3]
+def test_games_and_known_ratings_connect():
+    points, fixed = matrix(5, (0, 2, 1, 0)), np.array([NAN, 0, NAN, NAN, 9])
+    assert connected(points, fixed, 2).tolist() == [0, 2]
+    assert connected(points, fixed, 3).tolist() == [3]
+    assert connected(points, fixed, 4).tolist() == [1, 4]
 
 
 def level(players, games):
