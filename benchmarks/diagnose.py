@@ -21,8 +21,14 @@ from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState, Params, Sample, SearchResult
 from podzero.envs import make_env
 from podzero.evaluation.players import Decide, make_decide
-from podzero.evaluation.positions import JudgedPositions, judge_actions, judged_positions, replay
-from podzero.evaluation.solvers import game_values, make_solver
+from podzero.evaluation.solvers import (
+    JudgedPositions,
+    game_values,
+    judge_actions,
+    judged_positions,
+    make_solver,
+    replay,
+)
 from podzero.files.workdir import Workdir
 from podzero.networks import make_inference
 from podzero.networks.snapshots import load_snapshot

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from podzero.envs import make_env
-from podzero.evaluation.positions import LABELS, JudgedPositions, Part, draw_positions
-from podzero.evaluation.solvers import make_solver
+from podzero.evaluation.solvers import LABELS, JudgedPositions, Part, draw_positions, make_solver
 
 GAME = "connect_four"
 COUNT = 6000

@@ -29,7 +29,7 @@ from podzero.config import SearchConfig
 from podzero.core.types import Array
 from podzero.envs import make_env
 from podzero.evaluation.players import SearchPlayer, make_decide
-from podzero.evaluation.positions import Judge, judged_positions
+from podzero.evaluation.solvers import Judge, judged_positions
 from podzero.search import network_evaluation
 
 GAME = "connect_four"

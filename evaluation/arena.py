@@ -1,4 +1,4 @@
-"""Matches, whose games run in one batch; each player moves first in half of them.
+"""Games that run in one batch: matches, in which each player moves first in half of them, and games for one.
 
 In a game for more than two, the player that moves first has that seat alone, and its opponent has all others. The one
 with the larger mean return per seat wins.
@@ -18,7 +18,7 @@ import optax
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState, View
 from podzero.evaluation.games import PlayedGame, PlayedPair
-from podzero.evaluation.players import Contestant, MovesPlayer, Turn, random_actions
+from podzero.evaluation.players import Contestant, MovesPlayer, Player, Turn, random_actions
 
 OPENING_PLIES = 4
 """Random opening plies when both players are deterministic and all games would otherwise be the same."""
@@ -44,7 +44,7 @@ class Openings(NamedTuple):
 
 
 class Arena:
-    """Plays matches of one game, which share the compiled programs."""
+    """Plays one game again and again, with the same compiled programs."""
 
     def __init__(self, env: Env) -> None:
         self._env = env
@@ -126,7 +126,7 @@ class Arena:
     ) -> list[PlayedPair]:
         """The two games of each opening."""
         view = jax.device_get(self._view(starts.states))
-        halves = [_Half(starts, view, opens) for opens in (True, False)]
+        halves = [_Half(opens, starts, view) for opens in (True, False)]
         plies = starts.moves.shape[1]
         while running := [half for half in halves if not half.over.all()]:
             if not keep_going():
@@ -142,61 +142,63 @@ class Arena:
 
     def _play_ply(self, half: _Half, starts: EnvState, players: tuple[Contestant, Contestant], key: Array) -> None:
         """Plays one ply of all games of a half that are not over."""
-        shown = self._where(half.over, starts, half.states)
-        actions = _choose(shown, half, players, key)
+        actions = _choose(self._where(half.over, starts, half.states), half, players, key)
         gives_up = ~half.over & (actions < 0)
+        goes_on = ~half.over & ~gives_up
+        for row in np.flatnonzero(goes_on):
+            half.moves[row].append(int(actions[row]))
+        lost = np.eye(half.returns.shape[1], dtype=np.float32)[half.view.player]
+        half.given_up |= gives_up
         # Nobody sees the rest of a game that was given up; any legal action will do.
-        actions = np.where(half.given_up | gives_up, half.view.legal.argmax(axis=-1), actions).astype(np.int32)
-        states = self._step(half.states, actions)
-        half.advance(actions, gives_up, states, jax.device_get(self._view(states)))
+        actions = np.where(half.given_up, half.view.legal.argmax(axis=-1), actions).astype(np.int32)
+        half.states = self._step(half.states, actions)
+        half.view = jax.device_get(self._view(half.states))
+        half.returns += np.where(goes_on[:, None], half.view.rewards, 0) + np.where(gives_up[:, None], 1 - 2 * lost, 0)
+        half.cut_off |= np.asarray(half.view.truncated) & goes_on
+        half.over = half.over | half.view.done | gives_up
+
+    def alone(
+        self, player: Player, games: int, key: Array, keep_going: Callable[[], bool] = lambda: True
+    ) -> np.ndarray[Any, Any]:
+        """The returns of `player` in games for one, `[games]` float64; `Interrupted` once `keep_going` is false."""
+        init_key, key = jax.random.split(key)
+        starts = states = self._init(jax.random.split(init_key, games))
+        returns, over = np.zeros(games), np.zeros(games, bool)
+        while not over.all():
+            if not keep_going():
+                raise Interrupted
+            key, move_key = jax.random.split(key)
+            # The player sees the initial state of a finished game; its action there is ignored.
+            states = self._step(states, player.choose(move_key, self._where(over, starts, states)))
+            view = jax.device_get(self._view(states))
+            returns += view.rewards[:, 0]
+            over = np.asarray(view.done)
+        return returns
 
 
 class _Half:
     """The B games of a match in which the same player moves first."""
 
-    def __init__(self, starts: Openings, view: View, opens: bool) -> None:
+    def __init__(self, opens: bool, starts: Openings, view: View) -> None:
         """`opens`: whether that player is the first one of the match."""
         count = len(starts.opener)
-        self.states = starts.states
+        self.opens, self.opener, self.states = opens, starts.opener, starts.states
         self.view = view
         """View of the states, on the host."""
         self.moves = starts.moves.tolist()
-        self.over = np.zeros(count, bool)
-        self.given_up = np.zeros(count, bool)
-        self._opens = opens
-        self._opener = starts.opener
-        self._plies = starts.moves.shape[1]
-        self._returns = np.zeros((count, view.rewards.shape[1]), np.float32)
-        self._cut_off = np.zeros(count, bool)
-
-    def turn_of_first(self) -> np.ndarray[Any, Any]:
-        """Whether the first player of the match is to move, `[B]` bool."""
-        is_opener = np.asarray(self.view.player == self._opener)
-        return is_opener if self._opens else ~is_opener
-
-    def advance(
-        self, actions: np.ndarray[Any, Any], gives_up: np.ndarray[Any, Any], states: EnvState, view: View
-    ) -> None:
-        """Records a ply: `actions` (`[B]`) led to `states` and their `view`, except where the player gave up."""
-        goes_on = ~self.over & ~gives_up
-        for row in np.flatnonzero(goes_on):
-            self.moves[row].append(int(actions[row]))
-        lost = np.eye(self._returns.shape[1], dtype=np.float32)[self.view.player]
-        self._returns += np.where(goes_on[:, None], view.rewards, 0) + np.where(gives_up[:, None], 1 - 2 * lost, 0)
-        self._cut_off |= np.asarray(view.truncated) & goes_on
-        self.given_up |= gives_up
-        self.over = self.over | view.done | gives_up
-        self.states, self.view = states, view
+        self.over, self.given_up, self.cut_off = np.zeros((3, count), bool)
+        self.returns = np.zeros((count, view.rewards.shape[1]), np.float32)
+        self._opening_plies = starts.moves.shape[1]
 
     def games(self, names: tuple[str, str], digests: list[str]) -> list[PlayedGame]:
         """The finished games; `names` begins with the player that moved first."""
-        own = np.take_along_axis(self._returns, self._opener[:, None], axis=1)[:, 0]
-        others = (self._returns.sum(axis=1) - own) / (self._returns.shape[1] - 1)
+        own = np.take_along_axis(self.returns, self.opener[:, None], axis=1)[:, 0]
+        others = (self.returns.sum(axis=1) - own) / (self.returns.shape[1] - 1)
         # Rounding must not turn a draw into a win.
         points = (0.5 + 0.5 * np.sign(np.round(own - others, 6))).tolist()
-        rows = zip(self.moves, points, digests, self.given_up.tolist(), self._cut_off.tolist(), strict=True)
+        rows = zip(self.moves, points, digests, self.given_up.tolist(), self.cut_off.tolist(), strict=True)
         return [
-            PlayedGame(*names, tuple(moves), scored, self._plies, digest, given_up, cut_off)
+            PlayedGame(*names, tuple(moves), scored, self._opening_plies, digest, given_up, cut_off)
             for moves, scored, digest, given_up, cut_off in rows
         ]
 
@@ -207,7 +209,7 @@ def _choose(shown: EnvState, half: _Half, players: tuple[Contestant, Contestant]
     A `Player` sees the whole batch, as `shown`, if it is to move in any running game; its actions in other games are
     ignored. A `MovesPlayer` sees only the games in which it is to move.
     """
-    firsts = half.turn_of_first()
+    firsts = np.asarray((half.view.player == half.opener) == half.opens)
     actions = np.zeros(len(firsts), np.int32)
     for player, turn in zip(players, (firsts, ~firsts), strict=True):
         mine = np.flatnonzero(turn & ~half.over)

@@ -32,6 +32,8 @@ NODES = 100_000
 """Positions that a chess engine searches for each move, at all levels."""
 MOVE_TIMEOUT_S = 120.0
 _HASH_MIB = 16
+_GNUGO_RULES = ("--chinese-rules", "--capture-all-dead", "--positional-superko", "--forbid-suicide")
+"""podzero's rules: area scoring in which all stones on the board are alive, positional superko, no suicide."""
 
 
 def engine_contestant(name: str, player: EnginePlayer, spec: EnvSpec) -> EngineContestant:
@@ -40,27 +42,21 @@ def engine_contestant(name: str, player: EnginePlayer, spec: EnvSpec) -> EngineC
     Raises:
       ConfigError: the engine does not play this game, is not installed, or cannot be used.
     """
-    program = engine_program(name, player, spec.name)
-    start = _gnugo(program, player.level, spec) if player.kind == "gnugo" else _stockfish(program, player, spec)
+    program, notation = engine_program(name, player, spec.name), notation_of(spec)
+
+    def start() -> Engine:
+        if player.kind == "gnugo":
+            command = (program, "--mode", "gtp", "--quiet", "--level", str(player.level), "--seed", "1", *_GNUGO_RULES)
+            setup = (f"boardsize {spec.observation_shape[0]}", f"komi {KOMI}")
+            return GtpEngine(command, notation, setup, MOVE_TIMEOUT_S)
+        variant = {"UCI_Variant": UCI_VARIANTS[spec.name]} if player.kind == "fairy-stockfish" else {}
+        options = variant | {"Threads": "1", "Hash": str(_HASH_MIB), "Skill Level": str(player.level)}
+        return UciEngine((program,), notation, options, NODES, MOVE_TIMEOUT_S)
+
     try:
         return EngineContestant(name, start)
     except EngineFailed as error:
         raise ConfigError(f"player '{name}': {error}") from None
-
-
-def _gnugo(program: str, level: int, spec: EnvSpec) -> Callable[[], Engine]:
-    # podzero's rules: area scoring in which all stones on the board are alive, positional superko, no suicide
-    rules = ("--chinese-rules", "--capture-all-dead", "--positional-superko", "--forbid-suicide")
-    command = (program, "--mode", "gtp", "--quiet", "--level", str(level), "--seed", "1", *rules)
-    setup = (f"boardsize {spec.observation_shape[0]}", f"komi {KOMI}")
-    return lambda: GtpEngine(command, notation_of(spec), setup, MOVE_TIMEOUT_S)
-
-
-def _stockfish(program: str, player: EnginePlayer, spec: EnvSpec) -> Callable[[], Engine]:
-    options = {"Threads": "1", "Hash": str(_HASH_MIB), "Skill Level": str(player.level)}
-    if player.kind == "fairy-stockfish":
-        options = {"UCI_Variant": UCI_VARIANTS[spec.name], **options}
-    return lambda: UciEngine((program,), notation_of(spec), options, NODES, MOVE_TIMEOUT_S)
 
 
 log = logging.getLogger(__name__)
@@ -299,15 +295,20 @@ class UciOption(NamedTuple):
         return f"name {self.name} value {self.value}"
 
 
-class GtpClient:
-    """The controller's side of GTP."""
+class GtpEngine:
+    """A Go engine. It gets the whole game before each of its moves, so it can serve several games."""
 
-    def __init__(self, command: Sequence[str], timeout_s: float) -> None:
-        """Starts the engine; `timeout_s` limits the wait for each answer."""
+    def __init__(self, command: Sequence[str], notation: LineNotation, setup: Sequence[str], timeout_s: float) -> None:
+        """Starts the engine and sends the commands in `setup`; `timeout_s` limits the wait for each answer."""
+        self._notation, self._timeout_s, self._number = notation, timeout_s, 0
         self._process = LineProcess(command)
         self.pid = self._process.pid
-        self._timeout_s = timeout_s
-        self._number = 0
+        try:
+            for line in setup:
+                self.ask(line)
+        except EngineFailed:
+            self.close()
+            raise
 
     def ask(self, command: str) -> str:
         """The answer to a command, without `=`."""
@@ -327,41 +328,22 @@ class GtpClient:
             raise EngineFailed(f"{self._process.name} refused '{command}': {answer.text[:200]}")
         return answer.text
 
-    def close(self) -> None:
-        """Ends the engine."""
-        self._process.close("quit")
-
-
-class GtpEngine:
-    """A Go engine. It gets the whole game before each of its moves, so it can serve several games."""
-
-    def __init__(self, command: Sequence[str], notation: LineNotation, setup: Sequence[str], timeout_s: float) -> None:
-        """Starts the engine and sends the commands in `setup`."""
-        self._notation = notation
-        self.client = GtpClient(command, timeout_s)
-        try:
-            for line in setup:
-                self.client.ask(line)
-        except EngineFailed:
-            self.close()
-            raise
-
     def best(self, turn: Turn) -> int:
         """The engine's move, or `GIVES_UP` if it resigns."""
-        self.client.ask("clear_board")
+        self.ask("clear_board")
         for ply, name in enumerate(self._notation.names(turn.moves)):
-            self.client.ask(f"play {'bw'[ply % 2]} {name}")
-        answer = self.client.ask(f"genmove {'bw'[len(turn.moves) % 2]}")
-        if answer.strip().lower() == "resign":
+            self.ask(f"play {'bw'[ply % 2]} {name}")
+        answer = self.ask(f"genmove {'bw'[len(turn.moves) % 2]}").strip()
+        if answer.lower() == "resign":
             return GIVES_UP
         try:
-            return self._notation.action(turn.state, answer.strip())
+            return self._notation.action(turn.state, answer)
         except NotationError as error:
             raise EngineFailed(f"its answer to genmove is not a move: {error}") from None
 
     def close(self) -> None:
         """Ends the engine."""
-        self.client.close()
+        self._process.close("quit")
 
 
 class UciEngine:
@@ -374,7 +356,14 @@ class UciEngine:
         self._notation, self._nodes, self._timeout_s = notation, nodes, timeout_s
         self._process = LineProcess(command)
         try:
-            self._set_up(options)
+            self._process.send("uci")
+            offered = self._lines_to("uciok", "uci")
+            for name, value in options.items():
+                if not any(line.startswith(f"option name {name} ") for line in offered):
+                    raise EngineFailed(f"{self._process.name} has no option '{name}'")
+                self._process.send(f"setoption {UciOption(name, value)}")
+            self._process.send("isready")
+            self._lines_to("readyok", "isready")
         except EngineFailed:
             self.close()
             raise
@@ -393,16 +382,6 @@ class UciEngine:
     def close(self) -> None:
         """Ends the engine."""
         self._process.close("quit")
-
-    def _set_up(self, options: Mapping[str, str]) -> None:
-        self._process.send("uci")
-        offered = self._lines_to("uciok", "uci")
-        for name, value in options.items():
-            if not any(line.startswith(f"option name {name} ") for line in offered):
-                raise EngineFailed(f"{self._process.name} has no option '{name}'")
-            self._process.send(f"setoption {UciOption(name, value)}")
-        self._process.send("isready")
-        self._lines_to("readyok", "isready")
 
     def _lines_to(self, word: str, question: str) -> list[str]:
         """The lines up to the one that begins with `word`."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from contextlib import closing
-from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
-import optax
 
 from podzero.config import (
     ChanceGameConfig,
@@ -25,8 +23,8 @@ from podzero.core.errors import ConfigError, nearest
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvSpec, Exploration, Params
 from podzero.envs import VectorEnv, VectorStep, spec_of
-from podzero.evaluation.arena import Interrupted
-from podzero.evaluation.players import NetworkPlayers, Player
+from podzero.evaluation.arena import Arena, Interrupted
+from podzero.evaluation.players import NetworkPlayers
 from podzero.evaluation.statistics import student
 from podzero.networks import make_model_network
 from podzero.search import make_model_search
@@ -265,8 +263,8 @@ def simulator_returns(experiment: Experiment, env: Env) -> Returns:
     """Plays in a single-agent simulator."""
     search = experiment.search.model_copy(update={"simulations": experiment.evaluation.simulations})
     players = NetworkPlayers(env, experiment.network, search, experiment.env.discount)
-    games, scale = experiment.evaluation.games, reward_scale(experiment.env)
-    return lambda params, key, keep_going: play_alone(env, players.player("", params), games, key, keep_going) / scale
+    arena, games, scale = Arena(env), experiment.evaluation.games, reward_scale(experiment.env)
+    return lambda params, key, keep_going: arena.alone(players.player("", params), games, key, keep_going) / scale
 
 
 def reward_scale(env: EnvConfig) -> float:
@@ -280,30 +278,3 @@ def reward_scale(env: EnvConfig) -> float:
             return 1.0
     # Rewards are scaled in float32, by this factor: divided by it, integer returns are integers again.
     return float(np.float32(scale))
-
-
-def play_alone(
-    env: Env, player: Player, games: int, key: Array, keep_going: Callable[[], bool] = lambda: True
-) -> np.ndarray[Any, Any]:
-    """Returns of `player`, `[games]` float64, in single-agent games that run in one batch."""
-    init_key, key = jax.random.split(key)
-    init, step, view = _programs(cast(Hashable, env))
-    starts = init(jax.random.split(init_key, games))
-    states, returns, over = starts, np.zeros(games), np.zeros(games, bool)
-    while not over.all():
-        if not keep_going():
-            raise Interrupted
-        key, move_key = jax.random.split(key)
-        # The player sees the initial state of a finished game; its action there is ignored.
-        shown = jax.vmap(optax.tree.where)(over, starts, states)
-        states = step(states, player.choose(move_key, shown))
-        seen = jax.device_get(view(states))
-        returns += seen.rewards[:, 0]
-        over = np.asarray(seen.done)
-    return returns
-
-
-@lru_cache(maxsize=4)
-def _programs(env: Env) -> tuple[Callable[..., Any], ...]:
-    """The compiled `init`, `step` and `view` of a batch of games."""
-    return tuple(jax.jit(jax.vmap(function)) for function in (env.init, env.step, env.view))

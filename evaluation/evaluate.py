@@ -19,21 +19,12 @@ from podzero.core.protocols import Env
 from podzero.core.types import EnvSpec
 from podzero.envs import VectorEnv, make_env, simulator_errors
 from podzero.evaluation.arena import Arena, MatchReport
-from podzero.evaluation.episodes import (
-    BASELINES,
-    SIDE_BY_SIDE,
-    baseline,
-    play_alone,
-    play_episodes,
-    reward_scale,
-    summary,
-)
+from podzero.evaluation.episodes import BASELINES, SIDE_BY_SIDE, baseline, play_episodes, reward_scale, summary
 from podzero.evaluation.games import match_result
 from podzero.evaluation.players import Contestant, MovesPlayer, Player, SearchPlayer
-from podzero.evaluation.positions import Judge, JudgeResult, all_positions, judged_positions
 from podzero.evaluation.records import record_suffix, write_records
 from podzero.evaluation.resolve import acting, resolve
-from podzero.evaluation.solvers import SOLVED
+from podzero.evaluation.solvers import SOLVED, Judge, JudgeResult, all_positions, judged_positions
 from podzero.files.players import PREFIX, TrainedPlayer, game_to_play, parse_player
 
 POSITIONS = 1000
@@ -98,7 +89,7 @@ def evaluate(
     player = resolve(who, env, simulations, where.discount)
     about = {"game": name, "player": player.name}
     if players == 1:
-        returns = play_alone(env, _by_states(player), games, jax.random.key(seed))
+        returns = Arena(env).alone(_by_states(player), games, jax.random.key(seed))
         return about | summary(returns / reward_scale(where))
     if opponent is None and name in SOLVED:
         return about | _judgement(env, _by_states(player), positions, seed)
@@ -193,13 +184,9 @@ def _judgement(env: Env, player: Player, positions: int | None, seed: int) -> di
 
 def _judged(result: JudgeResult) -> dict[str, Any]:
     bands = {f"plies {first} to {last}": _shares(band) for (first, last), band in result.bands.items()}
-    return {**_shares(result), "by_ply": result.by_ply, "bands": bands}
+    return _shares(result) | {"by_ply": result.by_ply, "bands": bands}
 
 
 def _shares(result: JudgeResult) -> dict[str, Any]:
-    return {
-        "positions": result.positions,
-        "keeps_value": result.keeps_value,
-        "exact": result.exact,
-        "interval": list(result.interval),
-    }
+    shares = {name: getattr(result, name) for name in ("positions", "keeps_value", "exact")}
+    return shares | {"interval": list(result.interval)}

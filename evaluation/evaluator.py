@@ -26,10 +26,9 @@ from podzero.evaluation.arena import Arena, Interrupted
 from podzero.evaluation.episodes import ReturnRounds, gymnasium_returns, simulator_returns
 from podzero.evaluation.games import GamesFolder, MatchResult, PlayedGame, match_result
 from podzero.evaluation.players import Contestant, NetworkPlayers
-from podzero.evaluation.positions import Judge, JudgeResult, judged_positions
 from podzero.evaluation.ratings import ANCHOR, Ladder, Rating
 from podzero.evaluation.resolve import resolve
-from podzero.evaluation.solvers import SOLVED
+from podzero.evaluation.solvers import SOLVED, Judge, JudgeResult, judged_positions
 from podzero.networks.snapshots import SnapshotError, load_snapshot, snapshot_steps
 
 log = logging.getLogger(__name__)

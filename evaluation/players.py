@@ -1,4 +1,4 @@
-"""Players, which choose moves: by search, by a solver, at random."""
+"""Players, which choose moves: by search or at random."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState, Exploration, Params, SearchResult
 from podzero.envs import GameOfChance
 from podzero.evaluation.growing import GrowingSearch, PlayerTree, make_growing_search
-from podzero.evaluation.solvers import Solver
 from podzero.inference import QuantizedNetwork
 from podzero.networks import make_inference
 from podzero.search import Evaluate, LimitedState, limited, make_search, network_evaluation, rules_model
@@ -90,25 +89,6 @@ class RandomPlayer:
     def choose(self, key: Array, states: EnvState) -> Array:
         """See `Player`."""
         actions: Array = self._choose(key, states)
-        return actions
-
-
-class SolverPlayer:
-    """Perfect play: a uniformly random action among those with the best exact score."""
-
-    name = "solver"
-    deterministic = False
-
-    def __init__(self, env: Env, solver: Solver) -> None:
-        self._solver = solver
-        self._observe = jax.jit(lambda states: jax.vmap(env.view)(states).observation)
-        self._choose = jax.jit(random_actions)
-
-    def choose(self, key: Array, states: EnvState) -> Array:
-        """See `Player`."""
-        scores = self._solver(np.asarray(self._observe(states)))
-        best = scores == np.nanmax(scores, axis=-1, keepdims=True)
-        actions: Array = self._choose(key, best)
         return actions
 
 

@@ -32,10 +32,9 @@ from podzero.evaluation.players import (
     NetworkPlayers,
     RandomPlayer,
     SearchPlayer,
-    SolverPlayer,
     mcts_player,
 )
-from podzero.evaluation.solvers import make_solver
+from podzero.evaluation.solvers import SolverPlayer, make_solver
 from podzero.files.players import EnginePlayer, TrainedPlayer, full_name, parse_player
 from podzero.inference import has_int8_instructions, quantized_network
 from podzero.networks import make_model_network, make_network

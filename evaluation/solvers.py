@@ -1,15 +1,33 @@
-"""Solvers: exact scores of every action in games that can be solved. They take observations, as networks do."""
+"""Solvers: exact scores of every action in games that can be solved; and how they judge the moves of players.
+
+Players are judged in positions that are drawn evenly over the plies, each with the exact score of every move. Labels
+for connect four come with podzero (`evaluation/labels/`), so that training runs need no solver installed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache
-from typing import Any
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+from zipfile import BadZipFile
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 
 from podzero.core.errors import ConfigError
 from podzero.core.importing import import_extra
+from podzero.core.machine import user_cache
+from podzero.core.protocols import Env
+from podzero.core.types import Array, EnvState
+from podzero.evaluation.players import Player, SearchPlayer, random_actions
+from podzero.evaluation.statistics import wilson
+
+log = logging.getLogger(__name__)
 
 Scores = np.ndarray[Any, np.dtype[np.float32]]
 """`[B, A]` float32, NaN for illegal actions."""
@@ -24,8 +42,7 @@ Positive scores win, zero draws, negative ones lose; sooner wins and later losse
 
 def game_values(scores: Scores) -> Scores:
     """Game values of scores: 1 wins, 0 draws, -1 loses, NaN is illegal."""
-    values: Scores = np.sign(scores)
-    return values
+    return np.asarray(np.sign(scores))
 
 
 def _planes_of_the_mover(board: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -95,8 +112,7 @@ def tic_tac_toe_solver() -> Solver:
 
     def solve(observations: np.ndarray[Any, Any]) -> Scores:
         mine, theirs = (observations[..., side].reshape(-1, 9).astype(np.int64) for side in (0, 1))
-        rows: Scores = table[(mine + 2 * theirs) @ _POWERS_OF_3]
-        return rows
+        return np.asarray(table[(mine + 2 * theirs) @ _POWERS_OF_3])
 
     fill((0,) * 9)
     return solve
@@ -125,3 +141,283 @@ def connect_four_solver() -> Solver:
         return np.array([solve_board(np.packbits(board).tobytes()) for board in boards], np.float32)
 
     return solve
+
+
+class SolverPlayer:
+    """Perfect play: a uniformly random action among those with the best exact score."""
+
+    name = "solver"
+    deterministic = False
+
+    def __init__(self, env: Env, solver: Solver) -> None:
+        self._solver = solver
+        self._observe = jax.jit(lambda states: jax.vmap(env.view)(states).observation)
+        self._choose = jax.jit(random_actions)
+
+    def choose(self, key: Array, states: EnvState) -> Array:
+        """See `Player`."""
+        scores = self._solver(np.asarray(self._observe(states)))
+        actions: Array = self._choose(key, scores == np.nanmax(scores, axis=-1, keepdims=True))
+        return actions
+
+
+MAX_PLY = 30
+"""Last ply of judged positions."""
+Part = Literal["test", "validation"]
+"""Results are measured on `test`; a run judges its snapshots on the disjoint `validation`."""
+LABELS = Path(__file__).parent / "labels"
+"""Labelled positions that come with podzero: GAME-PART.npz."""
+_CANDIDATES = 512
+"""Random games per batch."""
+_MOST_MISSES = 2000
+"""After so many random games without a new position at a ply, it counts as exhausted."""
+_FORMAT = 3
+"""Version of the drawing procedure, part of the cache's key."""
+
+
+class JudgedPositions(NamedTuple):
+    """N positions whose legal moves differ in value, with the exact score of each move."""
+
+    moves: np.ndarray[Any, Any]
+    """`[N, max_ply]` int32, the moves that lead to each position, padded with -1."""
+    scores: Scores
+    """`[N, A]` float32, exact scores of the actions (`Solver`)."""
+
+    @property
+    def plies(self) -> np.ndarray[Any, Any]:
+        """`[N]`, moves played before each position."""
+        return np.asarray((self.moves >= 0).sum(axis=1))
+
+    def at(self, rows: Any) -> JudgedPositions:
+        """The positions that a slice, indices or a mask choose."""
+        return JudgedPositions(self.moves[rows], self.scores[rows])
+
+
+def judged_positions(env: Env, count: int, seed: int, part: Part = "test", max_ply: int = MAX_PLY) -> JudgedPositions:
+    """`count` solved positions, evenly over the plies; the same for the same arguments.
+
+    They come from the game's labels if these suffice, otherwise from the user's cache
+    (`$XDG_CACHE_HOME/podzero`, else `~/.cache/podzero`), otherwise they are drawn and solved.
+
+    Raises:
+      ConfigError: the game has no solver or too few positions, or a solver is needed and not installed.
+    """
+    labels = read_labels(env.spec.name, part)
+    if labels is not None and count <= len(labels.moves) and max_ply == MAX_PLY:
+        return _ordered(labels, np.random.default_rng(seed)).at(slice(count))
+    solver = make_solver(env.spec.name)
+    game = env.spec.name.replace("/", "-")
+    file = user_cache() / f"positions-{game}-{count}-{seed}-{part}-{max_ply}-{_FORMAT}.npz"
+    if (cached := _load(file, count)) is not None:
+        return cached
+    # The two parts have even and odd seeds, so that no seed draws the same positions for both.
+    positions = draw_positions(env, solver, count, get_args(Part).index(part) + 2 * seed, max_ply)
+    _save(file, positions)
+    return positions
+
+
+def read_labels(game: str, part: Part) -> JudgedPositions | None:
+    """The labelled positions of a game that come with podzero, or None."""
+    file = LABELS / f"{known_game(game)}-{part}.npz"
+    if not file.is_file():
+        return None
+    with np.load(file) as arrays:
+        return JudgedPositions(arrays["moves"].astype(np.int32), arrays["scores"].astype(np.float32))
+
+
+def all_positions(env: Env, max_ply: int) -> JudgedPositions:
+    """All distinct positions up to a ply in which legal moves differ in value.
+
+    Holds a whole ply in memory, so the game must be small.
+    """
+    solver, look, found = make_solver(env.spec.name), jax.jit(jax.vmap(env.view)), []
+    moves = np.full((1, max_ply), -1, np.int32)
+    for ply in range(max_ply + 1):
+        view = jax.device_get(look(replay(env, moves)))
+        _, distinct = np.unique(view.observation.reshape(len(moves), -1), axis=0, return_index=True)
+        open_ = distinct[~view.done[distinct]]
+        if not len(open_):
+            break
+        moves, legal = moves[open_], view.legal[open_]
+        scores = solver(view.observation[open_])
+        values = game_values(scores)
+        differ = np.nanmax(values, axis=1) > np.nanmin(values, axis=1)
+        found.append(JudgedPositions(moves, scores).at(differ))
+        rows, actions = np.nonzero(legal)
+        moves = moves[rows]
+        moves[:, ply : ply + 1] = actions[:, None]
+    return JudgedPositions(*(np.concatenate(field) for field in zip(*found, strict=True)))
+
+
+def draw_positions(env: Env, solver: Solver, count: int, seed: int, max_ply: int = MAX_PLY) -> JudgedPositions:
+    """Draws distinct positions by uniformly random play and solves them.
+
+    Positions that are terminal, or whose legal moves all have the same value, are rejected. Every prefix of the result
+    is even over plies 0 to `max_ply`, except that early plies have few positions.
+    """
+    key, rng = jax.random.key(seed), np.random.default_rng(seed)
+    play = random_games(env, max_ply)
+    found: list[list[tuple[np.ndarray[Any, Any], Scores]]] = [[] for _ in range(max_ply + 1)]
+    # Consecutive candidates without a new position, by ply.
+    misses = np.zeros(max_ply + 1, np.int64)
+    known: set[bytes] = set()
+    while len(wanted := _wanted(np.array([*map(len, found)]), misses, count)):
+        key, play_key = jax.random.split(key)
+        plies = rng.choice(wanted, _CANDIDATES)
+        for ply, moves, observation, over in zip(plies, *jax.device_get(play(play_key, plies)), strict=True):
+            board = observation.tobytes()
+            if over or board in known:
+                misses[ply] += 1
+                continue
+            known.add(board)
+            misses[ply] = 0
+            scores = solver(observation[None])[0]
+            if len(np.unique(game_values(scores[~np.isnan(scores)]))) > 1:
+                found[ply].append((moves, scores))
+    # The first of each ply, then the second of each ply, and so on.
+    listed = [entry for each in zip_longest(*found) for entry in each if entry is not None]
+    if len(listed) < count:
+        raise ConfigError(
+            f"found only {len(listed)} positions of {env.spec.name} in which moves differ in value; ask for fewer than "
+            f"{count}"
+        )
+    return JudgedPositions(*map(np.stack, zip(*listed[:count], strict=True)))
+
+
+def _wanted(sizes: np.ndarray[Any, Any], misses: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
+    """The plies that need more positions, of those that are not exhausted."""
+    is_open = misses < _MOST_MISSES
+    each = -(-(count - sizes[~is_open].sum()) // max(is_open.sum(), 1))
+    return np.flatnonzero(is_open & (sizes < each))
+
+
+def _ordered(positions: JudgedPositions, rng: np.random.Generator) -> JudgedPositions:
+    """The positions in an order that is random, with every prefix even over the plies."""
+    shuffled = rng.permutation(len(positions.moves))
+    plies = positions.plies[shuffled]
+    rounds = np.zeros(len(plies), np.int64)
+    for ply in np.unique(plies):
+        rounds[plies == ply] = np.arange((plies == ply).sum())
+    return positions.at(shuffled[np.lexsort((plies, rounds))])
+
+
+def replay(env: Env, moves: np.ndarray[Any, Any]) -> EnvState:
+    """The states after `moves` (`[N, T]` int32, padded with -1), all from the same initial state."""
+
+    @jax.jit
+    def played(actions: Array) -> EnvState:
+        def ply(t: Array, states: EnvState) -> EnvState:
+            goes_on = actions[:, t] >= 0
+            any_legal = jnp.argmax(jax.vmap(env.view)(states).legal, axis=1)
+            after = jax.vmap(env.step)(states, jnp.where(goes_on, actions[:, t], any_legal))
+            return jax.vmap(optax.tree.where)(goes_on, after, states)
+
+        starts = jax.vmap(env.init)(jnp.broadcast_to(jax.random.key(0), actions.shape[:1]))
+        return jax.lax.fori_loop(0, actions.shape[1], ply, starts)
+
+    return played(moves)
+
+
+def random_games(env: Env, max_ply: int) -> Callable[[Array, Array], tuple[Array, Array, Array]]:
+    """Compiles uniformly random play of N games, each up to a ply of its own: a function of `(key, plies [N])`.
+
+    It returns the moves, `[N, max_ply]` int32, padded with -1; the last observations, `[N, *observation_shape]`; and
+    whether the games are over, `[N]` bool.
+    """
+
+    def ply(states: EnvState, key: Array) -> tuple[EnvState, tuple[Array, Array, Array]]:
+        view = jax.vmap(env.view)(states)
+        actions = random_actions(key, view.legal)
+        return jax.vmap(env.step)(states, actions), (actions, view.observation, view.done)
+
+    @jax.jit
+    def play(key: Array, plies: Array) -> tuple[Array, Array, Array]:
+        starts = jax.vmap(env.init)(jnp.broadcast_to(jax.random.key(0), plies.shape))
+        _, (actions, observations, over) = jax.lax.scan(ply, starts, jax.random.split(key, max_ply + 1))
+        games = jnp.arange(plies.shape[0])
+        moves = jnp.where(jnp.arange(max_ply) < plies[:, None], actions[:max_ply].T, -1)
+        return moves, observations[plies, games], over[plies, games]
+
+    compiled: Callable[[Array, Array], tuple[Array, Array, Array]] = play
+    return compiled
+
+
+def _load(file: Path, count: int) -> JudgedPositions | None:
+    """The cached positions; None if the file is missing or damaged."""
+    try:
+        with np.load(file) as arrays:
+            cached = JudgedPositions(arrays["moves"], arrays["scores"])
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+        return None
+    return cached if len(cached.moves) == len(cached.scores) == count else None
+
+
+def _save(file: Path, positions: JudgedPositions) -> None:
+    """Writes the cache file; a failure is only logged, and what an interruption leaves is read as damaged."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(file, moves=positions.moves, scores=positions.scores)
+    except OSError as error:
+        log.warning("cannot cache the solved positions for the next run in %s: %s", file, error.strerror)
+
+
+BANDS = ((0, 9), (10, 19), (20, MAX_PLY))
+"""First and last plies of bands that are judged separately: opening, middle and end differ in difficulty."""
+
+
+class JudgeResult(NamedTuple):
+    """A solver's judgement of a player's moves."""
+
+    positions: int
+    keeps_value: float
+    """Share of moves that keep the game's value: a win stays a win, a draw a draw."""
+    exact: float
+    """Share of moves with the best exact score: the soonest win or the latest loss."""
+    by_ply: dict[int, float]
+    """`keeps_value` by ply."""
+    interval: tuple[float, float]
+    """95% interval of `keeps_value`, by Wilson's formula."""
+    bands: dict[tuple[int, int], JudgeResult]
+    """Results, without bands of their own, in each of `BANDS` with positions."""
+
+
+class Judge:
+    """Judges players on fixed positions, so that a player is compiled only once."""
+
+    def __init__(self, env: Env, positions: JudgedPositions) -> None:
+        self._positions = positions
+        self._states = replay(env, positions.moves)
+
+    def __call__(self, player: Player, key: Array) -> JudgeResult:
+        """Judges the player's moves in all positions, chosen as one batch; `key` is consumed."""
+        return judge_actions(np.asarray(player.choose(key, self._states)), self._positions)
+
+    def network(self, player: SearchPlayer) -> JudgeResult:
+        """Judges the most probable moves of a player's network, without search."""
+        policy, _ = player.evaluate(self._states)
+        return judge_actions(np.asarray(policy).argmax(axis=1), self._positions)
+
+
+def judge_actions(
+    actions: np.ndarray[Any, Any], positions: JudgedPositions, bands: Iterable[tuple[int, int]] = BANDS
+) -> JudgeResult:
+    """Judges an action for each position, `[N]`."""
+    good = _is_best(actions, game_values(positions.scores))
+    plies = positions.plies
+    return JudgeResult(
+        positions=len(actions),
+        keeps_value=float(good.mean()),
+        exact=float(_is_best(actions, positions.scores).mean()),
+        by_ply={int(ply): float(good[plies == ply].mean()) for ply in np.unique(plies)},
+        interval=wilson(float(good.sum()), len(good)),
+        bands={
+            (first, last): judge_actions(actions[inside], positions.at(inside), ())
+            for first, last in bands
+            if (inside := (plies >= first) & (plies <= last)).any()
+        },
+    )
+
+
+def _is_best(actions: np.ndarray[Any, Any], scores: Scores) -> np.ndarray[Any, Any]:
+    chosen = scores[np.arange(len(actions)), actions]
+    return np.asarray(chosen == np.nanmax(scores, axis=1))

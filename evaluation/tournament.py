@@ -83,8 +83,7 @@ class TournamentFiles:
     def __init__(self, folder: Path, settings: TournamentSettings) -> None:
         """Makes the folder, or checks that it holds the same tournament; locks it until `close`."""
         self._lock = Workdir(folder).lock()
-        self.folder = folder
-        self._settings = settings
+        self.folder, self.settings = folder, settings
         self._file = folder / GAMES_FILE
         stored = folder / SETTINGS_FILE
         tree = {"format": _FORMAT, **json.loads(json.dumps(settings._asdict()))}
@@ -124,7 +123,7 @@ class TournamentFiles:
         """Appends games and syncs the file to disk."""
         self._lock.check()
         lines = "".join(
-            json.dumps({"batch": batch, "pair": pair, **game_to_tree(game), "seed": self._settings.seed}) + "\n"
+            json.dumps({"batch": batch, "pair": pair, **game_to_tree(game), "seed": self.settings.seed}) + "\n"
             for batch, pair, games in pairs
             for game in games
         )
@@ -141,7 +140,7 @@ class TournamentFiles:
         try:
             tree = json.loads(line)
             game = game_from_tree(tree)
-            if not {game.first, game.second} <= set(self._settings.players) or game.first == game.second:
+            if not {game.first, game.second} <= set(self.settings.players) or game.first == game.second:
                 raise ValueError("invalid players")
             if not isinstance(tree["batch"], int) or not isinstance(tree["pair"], int):
                 raise ValueError("invalid batch or pair")
@@ -192,36 +191,19 @@ OPENINGS = 8
 """Openings in a match; each is played from both sides."""
 
 
-class TournamentProgress(NamedTuple):
-    """The state of a tournament after a match between two players; see `Tournament`."""
-
-    games: int
-    first: str
-    second: str
-    largest_error: float | None
-
-
 class Tournament:
     """A tournament, which resumes from its files."""
 
     def __init__(
-        self,
-        env: Env,
-        players: Sequence[Contestant],
-        anchors: Mapping[str, float],
-        files: TournamentFiles,
-        settings: TournamentSettings,
+        self, env: Env, players: Sequence[Contestant], anchors: Mapping[str, float], files: TournamentFiles
     ) -> None:
         """Reads the games so far. `anchors` are the Elo points of at least one player with a known rating."""
         self._players = {player.name: player for player in players}
-        self._names = [*settings.players]
-        self._anchors = anchors
-        self._files = files
+        self._names, self._anchors = [*files.settings.players], anchors
+        self._files, self._settings = files, files.settings
         self.folder = files.folder
         """The folder with the files of the tournament."""
-        self._settings = settings
-        self._env = env
-        self._arena = Arena(env)
+        self._env, self._arena = env, Arena(env)
         self._ladder = Ladder()
         self._known: dict[frozenset[str], set[str]] = {}
         """Positions of played openings, by the names of two players."""
@@ -240,7 +222,7 @@ class Tournament:
         games: int,
         until: float | None = None,
         keep_going: Callable[[], bool] = lambda: True,
-        report: Callable[[TournamentProgress], None] = lambda progress: None,
+        report: Callable[[str, str], None] = lambda first, second: None,
     ) -> str:
         """Plays matches; returns the reason for which it ended.
 
@@ -248,7 +230,7 @@ class Tournament:
           games: most games of the tournament, including those so far; the last match may exceed it.
           until: the tournament ends when half of every interval is at most this, in Elo points.
           keep_going: called before every ply; if it returns False, the unfinished match is discarded.
-          report: called after each match.
+          report: called with the names of the two players after each match.
         """
         while self.games < games:
             if until is not None and (self.largest_error() or float("inf")) <= until:
@@ -261,9 +243,8 @@ class Tournament:
             )
             if pair is None:
                 return "all pairs of players have played all their openings"
-            first, second = pair
             try:
-                played = self._match(first, second, keep_going)
+                played = self._match(*pair, keep_going)
             except Interrupted:
                 # The whole match is discarded: its finished games would be the short ones.
                 return "interrupted"
@@ -273,7 +254,7 @@ class Tournament:
             self._files.append(played)
             for one in played:
                 self._count(one)
-            report(TournamentProgress(self.games, first, second, self.largest_error()))
+            report(*pair)
         return "the most games were played"
 
     def write_records(self, path: Path) -> None:
@@ -484,7 +465,7 @@ def open_tournament(
     settings = TournamentSettings(played, names, simulations, plies, OPENINGS, seed)
     known = _anchors(anchors, who, {name: player.name for name, player in called.items()})
     files = TournamentFiles(folder or default_folder(env.spec.name, settings), settings)
-    return Tournament(env, players, known, files, settings)
+    return Tournament(env, players, known, files)
 
 
 def default_folder(game: str, settings: TournamentSettings) -> Path:

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,7 +37,7 @@ from podzero.tools.commands.printing import (
 )
 
 if TYPE_CHECKING:
-    from podzero.evaluation.tournament import TournamentProgress
+    from podzero.evaluation.tournament import Tournament
 
 
 def evaluate(
@@ -215,7 +216,7 @@ def tournament(
         closing(open_tournament(who, workdir, anchors, simulations, seed, game)) as running,
         StopSignals() as signals,
     ):
-        show_each = (lambda progress: None) if as_json else show_progress
+        show_each = (lambda first, second: None) if as_json else partial(show_progress, running)
         ended = running.play(games, until, lambda: not signals.number, show_each)
         if records is not None:
             running.write_records(records)
@@ -246,12 +247,12 @@ def parse_anchors(given: Sequence[str]) -> dict[str, float]:
     return anchors
 
 
-def show_progress(progress: TournamentProgress) -> None:
-    """Prints a line of progress on standard error."""
-    error = progress.largest_error
+def show_progress(tournament: Tournament, first: str, second: str) -> None:
+    """Prints a line of progress on standard error, after a match of two players."""
+    error = tournament.largest_error()
     known = "not all players compared yet" if error is None else f"largest interval ±{error:.0f} Elo"
-    players = " - ".join(map(short_name, (progress.first, progress.second)))
-    print(f"{progress.games:,} games  {players}  {known}", file=sys.stderr, flush=True)
+    players = f"{short_name(first)} - {short_name(second)}"
+    print(f"{tournament.games:,} games  {players}  {known}", file=sys.stderr, flush=True)
 
 
 def print_ratings(result: Mapping[str, Any]) -> None:

@@ -404,8 +404,7 @@ def _check_opponents(experiment: Experiment, joins: bool) -> None:
                 engine_program(name, EnginePlayer(kind, int(level)), game)
         if joins or not (many or "solver" in opponents):
             return
-        from podzero.evaluation.positions import read_labels
-        from podzero.evaluation.solvers import SOLVED, known_game, make_solver
+        from podzero.evaluation.solvers import SOLVED, known_game, make_solver, read_labels
 
         # Without it as an opponent, the solver is needed only for positions beyond those with stored labels.
         labels = read_labels(known_game(game), "validation")

@@ -11,8 +11,8 @@ from podzero.config import OwnGameConfig
 from podzero.envs import HostEnv, make_env
 from podzero.evaluation.arena import Arena, Interrupted
 from podzero.evaluation.games import MatchResult, match_result
-from podzero.evaluation.players import RandomPlayer, SolverPlayer, mcts_player
-from podzero.evaluation.solvers import make_solver
+from podzero.evaluation.players import RandomPlayer, mcts_player
+from podzero.evaluation.solvers import SolverPlayer, make_solver
 from podzero.evaluation.statistics import wilson
 
 arena, random_player = cache(Arena), cache(RandomPlayer)

@@ -76,7 +76,7 @@ def fake(env, tmp_path):
 
         def start():
             engine = GtpEngine(command, notation_of(env.spec), (), timeout_s)
-            pids.append(engine.client.pid)
+            pids.append(engine.pid)
             return engine
 
         contestant = EngineContestant("fake", start, processes=1)
@@ -261,7 +261,7 @@ def test_an_engine_that_resigns_loses_its_games_of_a_tournament(env, fake, tmp_p
     contestant, _ = fake("resigns")
     settings = TournamentSettings("tic_tac_toe", ("fake", "random"), None, 0, 2, 0)
     files = TournamentFiles(tmp_path / "t", settings)
-    with closing(Tournament(env, [contestant, RandomPlayer(env)], {"random": 0.0}, files, settings)) as tournament:
+    with closing(Tournament(env, [contestant, RandomPlayer(env)], {"random": 0.0}, files)) as tournament:
         tournament.play(4)
         ratings = tournament.ratings()
         games = [game for pair in files.read() for game in pair.games]

@@ -13,12 +13,11 @@ from podzero.config import GymnasiumConfig, JaxLibraryConfig, load
 from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec, View
 from podzero.envs import VectorEnv, make_env, spec_of
-from podzero.evaluation.arena import Interrupted
+from podzero.evaluation.arena import Arena, Interrupted
 from podzero.evaluation.episodes import (
     ReturnRounds,
     baseline,
     greedy_policy,
-    play_alone,
     play_episodes,
     random_policy,
     reward_scale,
@@ -298,7 +297,7 @@ def test_games_for_one_are_played_to_their_ends():
     player = SimpleNamespace(choose=lambda key, states: jnp.zeros(len(states), jnp.int32))
     lengths = jax.vmap(env.init)(jax.random.split(jax.random.split(key)[0], 6))[:, 0]
     assert len(set(lengths.tolist())) > 1
-    np.testing.assert_array_equal(play_alone(env, player, 6, key), lengths)
+    np.testing.assert_array_equal(Arena(env).alone(player, 6, key), lengths)
 
 
 def test_returns_of_scaled_rewards_are_those_of_the_library():
@@ -306,5 +305,5 @@ def test_returns_of_scaled_rewards_are_those_of_the_library():
     pytest.importorskip("gymnax")
     config = JaxLibraryConfig(name="gymnax", id="CartPole-v1", reward_scale=0.002, kwargs={"max_steps_in_episode": 8})
     player = SimpleNamespace(choose=lambda key, states: jnp.zeros(len(states.done), jnp.int32))
-    returns = play_alone(make_env(config), player, 3, KEY) / reward_scale(config)
+    returns = Arena(make_env(config)).alone(player, 3, KEY) / reward_scale(config)
     np.testing.assert_array_equal(returns, [8, 8, 8])

@@ -5,9 +5,16 @@ import pytest
 
 from podzero.envs import make_env
 from podzero.evaluation.evaluator import judgement_metrics
-from podzero.evaluation.players import RandomPlayer, SolverPlayer
-from podzero.evaluation.positions import Judge, JudgedPositions, draw_positions, judge_actions
-from podzero.evaluation.solvers import game_values, make_solver
+from podzero.evaluation.players import RandomPlayer
+from podzero.evaluation.solvers import (
+    Judge,
+    JudgedPositions,
+    SolverPlayer,
+    draw_positions,
+    game_values,
+    judge_actions,
+    make_solver,
+)
 from podzero.evaluation.statistics import wilson
 
 NAN = np.nan

@@ -9,9 +9,16 @@ import pytest
 from podzero.config import SimulatorConfig
 from podzero.core.errors import ConfigError
 from podzero.envs import make_env
-from podzero.evaluation import positions as drawing
-from podzero.evaluation.positions import all_positions, draw_positions, judged_positions, read_labels, replay
-from podzero.evaluation.solvers import game_values, make_solver
+from podzero.evaluation import solvers as drawing
+from podzero.evaluation.solvers import (
+    all_positions,
+    draw_positions,
+    game_values,
+    judged_positions,
+    make_solver,
+    read_labels,
+    replay,
+)
 
 
 @pytest.fixture(scope="module", params=["tic_tac_toe", "connect_four"])

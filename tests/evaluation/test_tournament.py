@@ -52,7 +52,7 @@ def start(env):
     def start(folder, seed=0, plies=2, players=players, env=env):
         settings = TournamentSettings(env.spec.name, tuple(p.name for p in players), None, plies, 4, seed)
         anchors = {players[-1].name: 0.0}
-        return closing(Tournament(env, players, anchors, TournamentFiles(folder, settings), settings))
+        return closing(Tournament(env, players, anchors, TournamentFiles(folder, settings)))
 
     return start
 
@@ -116,7 +116,7 @@ def test_an_interrupted_tournament_goes_on_as_if_nothing_had_happened(whole, sta
     folder, standings = whole
     matches = []
     with start(tmp_path / "t") as tournament:
-        stopped = tournament.play(64, report=matches.append, keep_going=lambda: len(matches) < 2)
+        stopped = tournament.play(64, report=lambda *pair: matches.append(pair), keep_going=lambda: len(matches) < 2)
         assert stopped == "interrupted"
         assert tournament.games == 16
     with start(tmp_path / "t") as tournament:

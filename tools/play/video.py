@@ -34,7 +34,8 @@ from podzero.envs import (
     rendering,
     simulator_errors,
 )
-from podzero.evaluation.episodes import BASELINES, ActAndValue, baseline, play_alone, play_episodes, reward_scale
+from podzero.evaluation.arena import Arena
+from podzero.evaluation.episodes import BASELINES, ActAndValue, baseline, play_episodes, reward_scale
 from podzero.evaluation.players import MovesPlayer, Player, SearchPlayer
 from podzero.evaluation.resolve import acting, resolve
 from podzero.files.players import PREFIX, TrainedPlayer, parse_player
@@ -135,13 +136,13 @@ class SimulatorWatcher:
     """Records a player in a single-player simulator, as `GymnasiumWatcher`: plays a game, then renders its moves."""
 
     def __init__(self, who: str, config: SimulatorConfig, simulations: int | None) -> None:
-        self._env = make_env(config)
-        if self._env.spec.players != 1:
+        env = make_env(config)
+        if env.spec.players != 1:
             raise ConfigError(f"{config.title} has two players; episodes are shown of environments for one")
-        player = resolve(who, self._env, simulations, config.discount)
+        player = resolve(who, env, simulations, config.discount)
         if isinstance(player, MovesPlayer):
             raise ConfigError(f"player '{who}' only plays matches; it cannot act in {config.title}")
-        self._played_by, self._config = player, config
+        self._arena, self._played_by, self._config = Arena(env), player, config
         self.player, self.discount = player.name, config.discount
         with closing(SimulatorReplay(config)) as replay:
             self.steps_per_second = replay.steps_per_second
@@ -150,7 +151,7 @@ class SimulatorWatcher:
     def episode(self, seed: int, progress: Progress) -> Episode:
         """Records an episode."""
         player = _RecordedPlayer(self._played_by, lambda moves: progress(f"seed {seed}: step {moves:,}"))
-        play_alone(self._env, player, 1, jax.random.key(seed))
+        self._arena.alone(player, 1, jax.random.key(seed))
         # Searches see rewards scaled in float32; people read those of the game.
         values = np.array(player.values, np.float32) / reward_scale(self._config)
         recorded = Episode(seed, [], [], values.astype(float).tolist())

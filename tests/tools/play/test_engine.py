@@ -11,7 +11,7 @@ import pytest
 from untrained_agents import write_untrained
 
 from podzero.core.errors import ConfigError
-from podzero.evaluation.engines import GtpClient
+from podzero.evaluation.engines import GtpEngine
 from podzero.tools.play.engine import make_parts, serve
 from podzero.tools.play.searching import Root
 
@@ -65,8 +65,8 @@ def test_gnugo_and_podzero_play_a_whole_game():
         missing = "the program gnugo is not installed: apt-get install gnugo"
         pytest.fail(missing) if os.environ.get("PODZERO_ENGINES") == "required" else pytest.skip(missing)
     rules = ("--chinese-rules", "--positional-superko", "--capture-all-dead")
-    theirs = GtpClient((gnugo, "--mode", "gtp", "--level", "1", *rules), LONGEST_S)
-    ours = GtpClient((PODZERO, "engine", "mcts:2", "--protocol", "gtp", "--game", "go_9x9"), LONGEST_S)
+    theirs = GtpEngine((gnugo, "--mode", "gtp", "--level", "1", *rules), None, (), LONGEST_S)
+    ours = GtpEngine((PODZERO, "engine", "mcts:2", "--protocol", "gtp", "--game", "go_9x9"), None, (), LONGEST_S)
     for engine in (ours, theirs):
         for line in ("boardsize 9", "komi 7.5", "clear_board", "time_settings 600 0 0"):
             engine.ask(line)

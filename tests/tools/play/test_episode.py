@@ -113,7 +113,7 @@ def test_a_simulator_is_shown_with_returns_and_values_in_its_own_units(monkeypat
 def test_the_game_of_a_simulator_is_that_of_an_evaluation():
     episode = SimulatorWatcher("random", SIMULATOR, None).episode(3, quietly)
     player = watching.resolve("random", make_env(SIMULATOR))
-    played = watching.play_alone(make_env(SIMULATOR), player, 1, jax.random.key(3)) / SIMULATOR.reward_scale
+    played = watching.Arena(make_env(SIMULATOR)).alone(player, 1, jax.random.key(3)) / SIMULATOR.reward_scale
     assert sum(episode.rewards) == pytest.approx(played[0])
 
 
