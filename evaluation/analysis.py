@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
@@ -18,7 +17,7 @@ import optax
 from podzero.config import KOMI
 from podzero.core.errors import ConfigError, nearest
 from podzero.core.protocols import Env
-from podzero.core.reading import End, read_ahead
+from podzero.core.reading import End, read_ahead, unique_keys
 from podzero.core.types import Array, EnvState, SearchResult
 from podzero.envs import GameOfChance, make_env, notation_for, simulator_errors
 from podzero.envs.boards.go import Go, check_komi, with_komi
@@ -118,7 +117,7 @@ class Analyst:
     def request(self, line: str) -> AnalysisRequest:
         """Parses a line."""
         try:
-            tree = json.loads(line, object_pairs_hook=_object)
+            tree = json.loads(line, object_pairs_hook=unique_keys)
             # The answer repeats the id; NaN is not JSON.
             json.dumps(tree, allow_nan=False)
         except (ValueError, RecursionError) as error:
@@ -231,15 +230,6 @@ class Analyst:
         goes_on = (actions >= 0) & legal
         played = jax.vmap(self._env.step)(states, jnp.where(goes_on, actions, jnp.argmax(view.legal, axis=1)))
         return jax.vmap(optax.tree.where)(goes_on, played, states), (actions >= 0) & ~legal
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; raises ValueError for a key given twice, of which `json` would lose one value."""
-    tree = dict(pairs)
-    if len(tree) < len(pairs):
-        [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(f"the key '{twice}' is given twice")
-    return tree
 
 
 def _with_numbers(result: SearchResult) -> dict[str, Any]:

@@ -13,16 +13,16 @@ from podzero.core.errors import PodzeroError as PodzeroError
 
 if TYPE_CHECKING:
     from podzero.tools.api.agent import Agent as Agent
+    from podzero.tools.api.agent import board as board
     from podzero.tools.api.agent import load as load
-    from podzero.tools.api.metrics import metrics as metrics
-    from podzero.tools.api.results import board as board
+    from podzero.tools.api.training import metrics as metrics
     from podzero.tools.api.training import train as train
 
 _MODULES = {
     "Agent": "podzero.tools.api.agent",
-    "board": "podzero.tools.api.results",
+    "board": "podzero.tools.api.agent",
     "load": "podzero.tools.api.agent",
-    "metrics": "podzero.tools.api.metrics",
+    "metrics": "podzero.tools.api.training",
     "train": "podzero.tools.api.training",
 }
 """The module of each name, imported on first use because most of them import JAX."""

@@ -1,12 +1,14 @@
-"""Reads lines ahead, so that their reader can see whether more have arrived."""
+"""Reads lines that programs write: ahead, so that their reader can see whether more have arrived; and as JSON."""
 
 from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from queue import Queue
 from threading import Thread
+from typing import Any
 
 End = Exception | None
 """The end of the input: None, or the exception raised by reading it."""
@@ -39,3 +41,12 @@ def read_ahead(lines: Iterable[str], limit: int) -> Queue[str | End]:
     # A daemon, because a blocking read from a terminal cannot be interrupted.
     Thread(target=read, name="read-ahead", daemon=True).start()
     return waiting
+
+
+def unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The `object_pairs_hook` of JSON in which no key is given twice, of which `json` would lose one value."""
+    tree = dict(pairs)
+    if len(tree) < len(pairs):
+        [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"the key '{twice}' is given twice")
+    return tree

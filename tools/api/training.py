@@ -1,4 +1,4 @@
-"""Runs started from Python: `train` returns a handle on `podzero train` in a process of its own."""
+"""Runs from Python: `train` starts one in a process of its own, `metrics` reads what one has reported."""
 
 from __future__ import annotations
 
@@ -6,24 +6,28 @@ import atexit
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from podzero.config import Experiment
-from podzero.files.workdir import Workdir
+from podzero.core.errors import ConfigError, nearest
+from podzero.files.players import run_workdir
+from podzero.files.workdir import Workdir, WorkdirError
 from podzero.launch.train import find_start
 from podzero.runtime.monitoring.log_file import read_log
 from podzero.runtime.monitoring.status import RunStatus, read_status
 from podzero.runtime.stopping import STOP_LIMIT_S, DriverProcess, stop_run
-from podzero.tools.report.record import parse_line
+from podzero.tools.report.record import MetricsTail, Values, parse_line
 
 if TYPE_CHECKING:
     from podzero.tools.api.agent import Agent
 
 _POLL_S = 0.1
+_OF_EACH_KIND = ("time/", "count/")
+"""Prefixes of metrics that several kinds of workers have."""
 
 
 class MetricsLine(NamedTuple):
@@ -123,7 +127,7 @@ class TrainingRun:
                 if time_s > newest.get(worker, 0.0):
                     newest[worker] = time_s
                     yield MetricsLine(time_s, int(step), worker, metrics)
-        self._check()
+        self.wait()
 
     def stop(self, limit_s: float = STOP_LIMIT_S) -> Self:
         """Ends the run with a last checkpoint, and waits for its end; does nothing if it has ended.
@@ -143,7 +147,11 @@ class TrainingRun:
           NotStopped: it has not ended within `limit_s` seconds; it goes on.
           TrainingFailed: the run has failed, or its last checkpoint could not be written.
         """
-        self._check(limit_s)
+        try:
+            self._process.wait(limit_s)
+        finally:
+            if not self.running:
+                atexit.unregister(self._end)
         return self
 
     def agent(self, simulations: int | None = None) -> Agent:
@@ -172,14 +180,12 @@ class TrainingRun:
         except BaseException:
             self._end()
             raise
-        self._check()
+        self.wait()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def __repr__(self) -> str:
@@ -191,10 +197,39 @@ class TrainingRun:
             print(f"podzero: the run in {self.workdir} writes a last checkpoint and ends", file=sys.stderr)
             self._process.end()
 
-    def _check(self, limit_s: float | None = None) -> None:
-        """Waits for the end of the process; raises the error that ended it, if one did."""
-        try:
-            self._process.wait(limit_s)
-        finally:
-            if not self.running:
-                atexit.unregister(self._end)
+
+class Metrics(dict[str, Values]):
+    """Values by metric; an unknown name raises `ConfigError`."""
+
+    def __missing__(self, name: str) -> Values:
+        known = f"it has: {', '.join(self)}" if self else "it has reported none yet"
+        raise ConfigError(f"the run has no metric '{name}'{nearest(name, self)}; {known}")
+
+
+def metrics(workdir: str | Path) -> Metrics:
+    """Reads the metrics of a running or ended run.
+
+    Args:
+      workdir: the run's working directory, or an agent that comes with podzero, such as `zoo:go_9x9`.
+
+    Returns:
+      by metric, such as `learner/loss`: `times` (`[N]` seconds since the epoch, ascending), `steps` (`[N]` learner
+      steps) and `values` (`[N]`, finite) of all workers together. Shares of time, counts, and metrics of several kinds
+      of workers are prefixed with the kind, such as `actor/time/search` or `actor/count/games`.
+
+    Raises:
+      WorkdirError: the directory holds no run, or its metrics cannot be read.
+      ConfigError: there is no such agent.
+    """
+    run = run_workdir(str(workdir))
+    try:
+        history = MetricsTail(run.metrics_file).read()
+    except OSError as error:
+        raise WorkdirError(f"cannot read {run.metrics_file}: {error.strerror}") from None
+    found = [(kind, name) for kind in history.kinds for name in history.names(kind)]
+    reporters = Counter(name for _, name in found)
+    named = {
+        f"{kind}/{name}" if name.startswith(_OF_EACH_KIND) or reporters[name] > 1 else name: history.values(kind, name)
+        for kind, name in found
+    }
+    return Metrics(sorted(named.items()))

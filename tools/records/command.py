@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import TextIOWrapper
 from itertools import count
 from mmap import ACCESS_READ, mmap
@@ -15,15 +16,13 @@ import jax
 import numpy as np
 
 from podzero.config import KOMI, EnvConfig, GymnasiumConfig
-from podzero.core.errors import ConfigError
-from podzero.core.protocols import Env
+from podzero.core.errors import ConfigError, described
 from podzero.core.types import EnvSpec, Sample
-from podzero.envs import gymnasium_interface, make_env, spec_to
+from podzero.envs import Interface, gymnasium_interface, is_truth, make_env, spec_to
 from podzero.envs.boards.go import Go
 from podzero.evaluation.players import SearchPlayer
 from podzero.evaluation.resolve import resolve
-from podzero.replay import EpisodeLayout, Layout, PositionLayout, RecordsWriter
-from podzero.tools.records.episodes import read_episodes
+from podzero.replay import Episode, EpisodeLayout, Layout, PositionLayout, RecordsWriter
 from podzero.tools.records.games import Fault, FaultKind, RecordedGame, read_lines
 from podzero.tools.records.pgn import read_pgn
 from podzero.tools.records.positions import GameReplay, PolicyOf, ReplayedGame
@@ -50,17 +49,6 @@ class Imported(NamedTuple):
     """The number of games imported that were played with another komi than `KOMI`, where the network observes none."""
 
 
-class _Recorded(NamedTuple):
-    """What files hold for a game or an environment."""
-
-    spec: EnvSpec
-    layout: Layout[Any]
-    contents: Iterator[Any]
-    """Of each game or episode, as the layout packs it."""
-    facts: dict[str, Any]
-    """Which player searched the positions, if one did."""
-
-
 def import_games(
     files: Sequence[Path],
     game: EnvConfig,
@@ -79,13 +67,6 @@ def import_games(
         moves played.
       simulations: its simulations per position; None for the number used in training.
       report: is told after each game how many games and positions have been imported.
-
-    Raises:
-      ConfigError: a file cannot be read, no game can be used, the folder cannot be written, or the player cannot search
-        this game.
-      SimulatorError: a game on the host failed.
-      SnapshotError: the player's parameters are missing or damaged.
-      WorkdirError: the experiment of the player cannot be read.
     """
     games, left_out = 0, _LeftOut()
     spec, layout, contents, searched = _recorded(files, game, search, simulations, left_out)
@@ -107,37 +88,36 @@ def import_games(
 
 def _recorded(
     files: Sequence[Path], game: EnvConfig, search: str | None, simulations: int | None, left_out: _LeftOut
-) -> _Recorded:
-    """What the files hold for a game or an environment; games that are left out are counted."""
+) -> tuple[EnvSpec, Layout[Any], Iterator[Any], dict[str, Any]]:
+    """What the files hold for a game or an environment; games that are left out are counted.
+
+    Returns:
+      the game, the layout, each game or episode as the layout packs it, and which player searches the positions.
+    """
     if isinstance(game, GymnasiumConfig):
         if search is not None:
             raise ConfigError(f"--search {search}: only positions of games are searched, not those of episodes")
         _check(files, EPISODE_SUFFIXES)
         interface = gymnasium_interface(game)
         spec = spec_to(interface)
-        episodes = EpisodeLayout(spec, game.discount)
-        read = left_out.without_faults(one for file in files for one in read_episodes(file, interface))
-        return _Recorded(spec, episodes, read, {})
+        episodes = left_out.without_faults(one for file in files for one in read_episodes(file, interface))
+        return spec, EpisodeLayout(spec, game.discount), episodes, {}
     _check(files, SUFFIXES)
-    env, discount = make_env(game), game.discount
+    env = make_env(game)
     if env.spec.values > 1:
         raise ConfigError(
             f"{env.spec.name}: recorded games are read only of games for one player and of zero-sum games for two"
         )
-    player = None if search is None else _searcher(search, env, simulations, discount)
+    policy_of, searched = None, {}
+    if search is not None:
+        player = resolve(search, env, simulations, game.discount)
+        if not isinstance(player, SearchPlayer):
+            raise ConfigError(f"--search {search}: this player does not search; give a trained agent or mcts:N")
+        policy_of, searched = _policy_of(player), {"search": player.name, "simulations": simulations}
     games = left_out.without_faults(one for file in files for one in _read(file, env.spec))
-    replay = GameReplay(env, discount, policy_of=None if player is None else _policy_of(player))
-    contents = left_out.samples(replay(games), any_komi=not isinstance(env, Go) or env.shows_komi)
-    layout = PositionLayout(env.spec, discount, searched=player is not None)
-    facts = {} if player is None else {"search": player.name, "simulations": simulations}
-    return _Recorded(env.spec, layout, contents, facts)
-
-
-def _searcher(name: str, env: Env, simulations: int | None, discount: float) -> SearchPlayer:
-    player = resolve(name, env, simulations, discount)
-    if not isinstance(player, SearchPlayer):
-        raise ConfigError(f"--search {name}: this player does not search; give a trained agent or mcts:N")
-    return player
+    replayed = GameReplay(env, game.discount, policy_of=policy_of)(games)
+    samples = left_out.samples(replayed, any_komi=not isinstance(env, Go) or env.shows_komi)
+    return env.spec, PositionLayout(env.spec, game.discount, searched=policy_of is not None), samples, searched
 
 
 def _policy_of(player: SearchPlayer) -> PolicyOf:
@@ -200,3 +180,64 @@ def _read(file: Path, spec: EnvSpec) -> Iterator[RecordedGame | Fault]:
                     yield from read_lines(lines, str(file), spec)
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
+
+
+_KEYS = ("observations", "actions", "rewards", "terminated")
+
+
+def read_episodes(file: Path, interface: Interface) -> Iterator[Episode | Fault]:
+    """The episodes of a file.
+
+    An episode of T steps is an object with the arrays `observations` (`[T + 1, *observation_shape]`, before each action
+    and at the end), `actions` (`[T, ...]`, as the environment's `step` took them) and `rewards` (`[T]`), and with
+    `terminated` (false if a limit truncated it). What would be a failure in a run is left out.
+
+    Args:
+      file: a file whose name ends in `.npz` or `.jsonl`.
+      interface: that of the environment.
+    """
+    for where, content in _contents(file):
+        try:
+            yield _episode(where, content(), interface)
+        # NumPy, zlib and json raise many kinds of errors on damaged files.
+        except Exception as error:
+            what = f"expected the arrays {', '.join(_KEYS)} ({described(error)})"
+            yield Fault(where, "unreadable", what)
+
+
+def _contents(file: Path) -> Iterator[tuple[str, Any]]:
+    """Where each episode of a file is, and a function that reads it."""
+    try:
+        if file.suffix.lower() == ".npz":
+            yield str(file), lambda: np.load(file, allow_pickle=False)
+            return
+        with file.open(encoding="utf-8-sig", errors="replace") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    yield f"{file}, line {number}", lambda line=line: json.loads(line)
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
+
+
+def _episode(where: str, tree: Mapping[str, Any], interface: Interface) -> Episode | Fault:
+    """The episode of an object; raises anything if the object is not that of an episode."""
+    observations, actions, rewards, terminated = (np.asarray(tree[key]) for key in _KEYS)
+    steps = len(actions)
+    if rewards.shape != (steps,) or rewards.dtype.kind not in "biuf":
+        raise ValueError(f"rewards are {rewards.dtype} of shape {list(rewards.shape)}; expected [{steps}] numbers")
+    if terminated.size != 1 or not is_truth(terminated):
+        raise ValueError(f"terminated is {tree['terminated']!r:.80}; expected true or false")
+    if not steps:
+        return Fault(where, "unfinished", "it has no step to learn from")
+    expected = (steps + 1, *interface.observations.shape)
+    if observations.shape != expected:
+        return Fault(where, "foreign", f"observations have shape {list(observations.shape)}; expected {list(expected)}")
+    with np.errstate(over="ignore"):
+        rewards = rewards.astype(np.float32)
+    if not np.isfinite(rewards).all():
+        return Fault(where, "illegal", "a reward is not finite")
+    try:
+        seen, taken = interface.observations.recorded(observations), interface.actions.encode(actions)
+    except ValueError as error:
+        return Fault(where, "illegal", str(error))
+    return Episode(seen, taken, rewards, bool(terminated.item()))

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from podzero.core.reading import unique_keys
 from podzero.core.types import EnvSpec
 
 FaultKind = Literal["unreadable", "foreign", "illegal", "unfinished", "wrong result"]
@@ -74,7 +75,7 @@ def read_lines(lines: Iterable[str], file: str, spec: EnvSpec) -> Iterator[Recor
         if line.strip():
             where = f"{file}, line {number}"
             try:
-                yield _game(where, json.loads(line, object_pairs_hook=_tree), spec)
+                yield _game(where, json.loads(line, object_pairs_hook=unique_keys), spec)
             except _INVALID:
                 expected = '{"moves": [...], "result": "1-0"}'
                 yield Fault(where, "unreadable", f"expected an object such as {expected}")
@@ -82,13 +83,6 @@ def read_lines(lines: Iterable[str], file: str, spec: EnvSpec) -> Iterator[Recor
 
 _INVALID = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """What reading a tree raises that is not that of a game."""
-
-
-def _tree(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """An object, in which no key may be given twice."""
-    if len(tree := dict(pairs)) < len(pairs):
-        raise ValueError("a key is given twice")
-    return tree
 
 
 def _game(where: str, tree: dict[str, Any], spec: EnvSpec) -> RecordedGame | Fault:

@@ -84,6 +84,7 @@ class GameReplay:
         slots = [self._next(waiting) for _ in range(self._at_once)]
         if not any(slots):
             return
+        one_hot = np.eye(self._env.spec.num_actions, dtype=np.float32)
         assembler = GameAssembler(ActorsConfig(games=self._at_once), self._discount, auxiliary_targets=True)
         with simulator_errors():
             start, play = _programs(self._env, self._at_once)
@@ -93,7 +94,7 @@ class GameReplay:
                     states, view = self._set_komi(states, _komis(slots))
                 before: View = jax.device_get(view)
                 action, last = self._choose(slots, states, before)
-                policy = _onehot(action, before) if self._policy_of is None else self._policy_of(states)
+                policy = one_hot[action] if self._policy_of is None else self._policy_of(states)
                 states, view, after = play(states, action, last)
                 move, over = self._move(slots, before, policy, action, last, jax.device_get(after))
                 for index, game in zip(np.flatnonzero(over), assembler.add(move, UNSEARCHED), strict=True):
@@ -204,12 +205,6 @@ def _komis(slots: Sequence[_Running | None]) -> NDArray[np.float32]:
     """The komi of each slot's game, `[B]`; `KOMI` where the record gives none, or none that games can have."""
     known = (None if running is None or running.fault else running.game.komi for running in slots)
     return np.array([KOMI if komi is None else komi for komi in known], np.float32)
-
-
-def _onehot(action: NDArray[np.int32], view: View) -> NDArray[np.float32]:
-    """`[B, A]`: 1 for the action of each game, 0 for the others."""
-    chosen: NDArray[np.float32] = np.eye(np.shape(view.legal)[1], dtype=np.float32)[action]
-    return chosen
 
 
 def _programs(env: Env, games: int) -> tuple[Callable[[], tuple[EnvState, View]], Callable[..., Any]]:

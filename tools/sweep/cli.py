@@ -17,9 +17,8 @@ from podzero.runtime.stopping import StopSignals
 from podzero.tools.commands.options import RUNS, Address, Config, Env, Json, read_env
 from podzero.tools.commands.printing import print_json, print_tables
 from podzero.tools.commands.trust import approve_code
-from podzero.tools.sweep.folder import SweepFolder, absolute_config
-from podzero.tools.sweep.grid import SweepRun, plan, read_grid
-from podzero.tools.sweep.results import read_results, summarize
+from podzero.tools.sweep.folder import SweepFolder, SweepRun, absolute_config, plan, read_grid
+from podzero.tools.sweep.results import read_result, summarize
 
 Metric = Literal["keeps_value", "mean_return", "rating"]
 
@@ -113,7 +112,7 @@ def sweep(
             given_up = train_runs(
                 folder, absolute_config(config), runs if asha else left, parallel, address, asha, signals, say, secrets
             )
-        found = summarize(read_results(folder, runs, given_up), metric)
+        found = summarize([read_result(folder, run, given_up.get(run.name)) for run in runs], metric)
     if as_json:
         print_json(found.to_tree())
     else:

@@ -14,15 +14,8 @@ from podzero.tools.commands.printing import ReportTable
 from podzero.tools.report.figures import MetricCurves
 from podzero.tools.report.record import RunReader
 from podzero.tools.report.sections import Evaluations
-from podzero.tools.sweep.folder import METRICS, SweepFolder
-from podzero.tools.sweep.grid import SweepRun, shown
+from podzero.tools.sweep.folder import METRICS, SweepFolder, SweepRun, shown
 
-_MEASURES = {
-    "keeps_value": ("keeps_value", "share of moves that keep the value"),
-    "mean_return": ("mean_return", "mean return"),
-    "rating": ("elo", "Elo rating"),
-}
-"""The evaluator's name and the words for each of `METRICS`."""
 _ABSENT = "\N{EN DASH}"
 
 
@@ -128,19 +121,16 @@ class SweepResults(NamedTuple):
             )
             for run in self.runs
         ]
-        word = _MEASURES[self.metric][1]
+        word = METRICS[self.metric]
+        caption = (
+            f"The {word} in the newest evaluation of each finished run: how many runs have one, mean and standard "
+            "deviation over seeds, mean difference from the first row, paired by seed, with its 95% interval."
+        )
         steps = sorted({run.measured_at[self.metric] for run in self.runs if _compared(run, self.metric)})
-        unequal = ""
         if len(steps) > 1:
-            unequal = f" They are of steps from {steps[0]:,} to {steps[-1]:,}; --steps N compares equal steps."
+            caption += f" They are of steps from {steps[0]:,} to {steps[-1]:,}; --steps N compares equal steps."
         return [
-            ReportTable(
-                f"The {word} in the newest evaluation of each finished run: how many runs have one, mean and standard "
-                "deviation over seeds, mean difference from the first row, paired by seed, with its 95% interval."
-                + unequal,
-                ("settings", "measured", "mean", "spread", "difference"),
-                rows,
-            ),
+            ReportTable(caption, ("settings", "measured", "mean", "spread", "difference"), rows),
             ReportTable("All runs.", ("run", "state", "minutes", "steps", word, "at step"), runs),
         ]
 
@@ -193,14 +183,18 @@ def _paired(first: Mapping[str, float], other: Mapping[str, float]) -> Differenc
     return Difference(mean, *student(mean, deviation, len(differences)), len(differences))
 
 
-def read_results(folder: SweepFolder, runs: Sequence[SweepRun], given_up: Mapping[str, str]) -> list[RunResult]:
-    """Reads what the runs reached; `given_up` has the last error of each run that was given up, by name."""
-    return [_read(folder, run, given_up.get(run.name)) for run in runs]
-
-
-def _read(folder: SweepFolder, run: SweepRun, error: str | None) -> RunResult:
+def read_result(folder: SweepFolder, run: SweepRun, error: str | None = None) -> RunResult:
+    """Reads what a run has reached; `error` is the last one of a run that was given up."""
     workdir, (state, status) = folder.workdir(run), folder.progress(run)
-    newest = _newest_evaluation(RunReader(workdir)) if workdir.is_run else {}
+    newest: dict[str, float] = {}
+    measured_at: dict[str, int] = {}
+    if workdir.is_run:
+        record = RunReader(workdir).read()
+        evaluations = Evaluations(MetricCurves(record.history), record.ladder)
+        for name in METRICS:
+            values = evaluations.values("elo" if name == "rating" else name)
+            if (known := np.flatnonzero(np.isfinite(values))).size:
+                newest[name], measured_at[name] = float(values[known[-1]]), evaluations.steps[known[-1]]
     return RunResult(
         run.name,
         run.combination,
@@ -208,18 +202,6 @@ def _read(folder: SweepFolder, run: SweepRun, error: str | None) -> RunResult:
         state if error is None else f"given up: {error}",
         status.elapsed_s / 60 if status else 0.0,
         status.step if status else 0,
-        {name: value for name, (value, _) in newest.items()},
-        {name: step for name, (_, step) in newest.items()},
+        newest,
+        measured_at,
     )
-
-
-def _newest_evaluation(reader: RunReader) -> dict[str, tuple[float, int]]:
-    """The newest value of each of `METRICS` that the run has, and its learner step."""
-    record = reader.read()
-    evaluations = Evaluations(MetricCurves(record.history), record.ladder)
-    found = {}
-    for name, (measured, _) in _MEASURES.items():
-        values = evaluations.values(measured)
-        if (known := np.flatnonzero(np.isfinite(values))).size:
-            found[name] = float(values[known[-1]]), evaluations.steps[known[-1]]
-    return found

@@ -23,8 +23,7 @@ from podzero.runtime.cluster.ray_cluster import Cluster, connect
 from podzero.runtime.cluster.remote import current_node_id
 from podzero.runtime.program import program
 from podzero.runtime.stopping import StopSignals
-from podzero.tools.sweep.folder import SweepFolder
-from podzero.tools.sweep.grid import SweepRun
+from podzero.tools.sweep.folder import SweepFolder, SweepRun
 from podzero.tools.sweep.trial import ENDED, PROGRAM, STOP_FILE, STRENGTH, RunTrial, SecretsKeeper
 
 RETRIES = 2
@@ -52,8 +51,8 @@ _SETTINGS = {
 }
 
 
-class _Watcher(tune.Callback):  # type: ignore[misc]
-    """Says what happens, and ends the runs in order after a signal."""
+class _Watcher(tune.Callback, tune.Stopper):  # type: ignore[misc]
+    """Says what happens; after a signal it ends the runs in order and keeps Tune from starting those that are left."""
 
     def __init__(
         self, folder: SweepFolder, runs: Sequence[SweepRun], signals: StopSignals, say: Callable[[str], None]
@@ -68,9 +67,10 @@ class _Watcher(tune.Callback):  # type: ignore[misc]
         # Tune pickles it for a restoration of its own, which is never asked for.
         return {}
 
-    @property
-    def ended(self) -> bool:
-        """Whether a signal has arrived and no run is training any more."""
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
         return self._signals.event.is_set() and not self._training
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
@@ -123,19 +123,6 @@ def _error(trial: Any) -> str:
     return text.splitlines()[-1] if text.startswith("Traceback") else text
 
 
-class _UntilEnded(tune.Stopper):  # type: ignore[misc]
-    """Keeps Tune from starting the trials that are left once the sweep is to end."""
-
-    def __init__(self, watcher: _Watcher) -> None:
-        self._watcher = watcher
-
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        return False
-
-    def stop_all(self) -> bool:
-        return self._watcher.ended
-
-
 def train_runs(
     folder: SweepFolder,
     config: str,
@@ -162,9 +149,6 @@ def train_runs(
 
     Returns:
       the last error of each run that was given up, by name.
-
-    Raises:
-      ConfigError, ClusterError: Ray cannot start or be joined, or no machine has room for a run.
     """
     cpus = max(sum(kind.count * kind.cpus for kind in program(run.experiment)) for run in runs)
     if address is None and parallel is None:
@@ -187,7 +171,7 @@ def train_runs(
                 # A trial has no state of its own.
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 failure_config=tune.FailureConfig(max_failures=RETRIES),
-                stop=_UntilEnded(watcher),
+                stop=watcher,
                 callbacks=[watcher],
                 verbose=0,
             ),

@@ -13,8 +13,7 @@ from podzero.config import load
 from podzero.core.errors import ConfigError
 from podzero.envs.gymnasium_envs.interface import Interface, Masks
 from podzero.envs.gymnasium_envs.spaces import Actions, Observations
-from podzero.tools.records.command import import_games
-from podzero.tools.records.episodes import read_episodes
+from podzero.tools.records.command import import_games, read_episodes
 
 
 def interface(observations=Box(-np.inf, np.inf, (4,), np.float32), actions=Discrete(2)):  # noqa: B008

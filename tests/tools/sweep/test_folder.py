@@ -5,8 +5,7 @@ import pytest
 from podzero.config import load
 from podzero.files.workdir import Workdir, WorkdirError, sweep_runs
 from podzero.runtime.monitoring.status import RunStatus, write_status
-from podzero.tools.sweep.folder import SweepFolder
-from podzero.tools.sweep.grid import plan, read_grid
+from podzero.tools.sweep.folder import SweepFolder, plan, read_grid
 
 GIVEN = ("seed=0..1", "actors.games=8", "stop.minutes=5")
 

@@ -3,7 +3,7 @@
 import pytest
 
 from podzero.core.errors import ConfigError
-from podzero.tools.sweep.grid import MAX_RUNS, plan, read_grid
+from podzero.tools.sweep.folder import MAX_RUNS, plan, read_grid
 
 RATE = "learner.optimizer.learning_rate"
 
