@@ -224,7 +224,7 @@ Returns = Callable[[Params, Array, Callable[[], bool]], np.ndarray[Any, Any]]
 
 
 class ReturnRounds:
-    """Judges snapshots of a single agent by the returns of episodes; a `Rounds`."""
+    """Judges snapshots of a single agent by the returns of episodes."""
 
     def __init__(self, returns: Returns, seed: int) -> None:
         self._returns, self._key = returns, jax.random.key(seed)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from threading import Event
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 
@@ -24,7 +26,7 @@ from podzero.core.types import Array, Params
 from podzero.envs import EnvironmentFailed, SimulatorError, make_env, simulator_errors
 from podzero.evaluation.arena import Arena, Interrupted
 from podzero.evaluation.episodes import ReturnRounds, gymnasium_returns, simulator_returns
-from podzero.evaluation.games import GamesFolder, MatchResult, PlayedGame, match_result
+from podzero.evaluation.games import GamesFolder, PlayedGame
 from podzero.evaluation.players import Contestant, NetworkPlayers
 from podzero.evaluation.ratings import ANCHOR, Ladder, Rating
 from podzero.evaluation.resolve import resolve
@@ -37,29 +39,8 @@ WORKER = "evaluator"
 _LOOK_EVERY_S = 1.0
 
 
-class Rounds(Protocol):
-    """A way to judge parameters. Programs are compiled in the first round and reused in later ones."""
-
-    @property
-    def rated(self) -> int:
-        """The newest step judged so far, including by earlier evaluator processes; -1 before the first."""
-        ...
-
-    def judge(self, step: int, params: Params, keep_going: Callable[[], bool]) -> dict[str, float]:
-        """Metrics `evaluation/...` of the parameters of `step`. Calls `keep_going` regularly.
-
-        Raises:
-          Interrupted: `keep_going` returned False; the round is discarded.
-        """
-        ...
-
-    def ladder(self) -> dict[str, Any]:
-        """The ratings after the last complete round, as plain values; empty in single-agent environments."""
-        ...
-
-
 class Evaluator:
-    """Judges the newest snapshot every `every_minutes`."""
+    """Judges the newest snapshot every `every_minutes`; the first of the `rounds` compiles programs for all."""
 
     def __init__(self, rounds: Rounds, every_minutes: float, snapshots: Path, report: Report) -> None:
         """`snapshots` is `Workdir.snapshots`; `report` receives the metrics."""
@@ -120,47 +101,25 @@ class Evaluator:
         self._report(WORKER, {"evaluation/step": float(step)} | metrics)
 
 
-def make_rounds(experiment: Experiment, snapshots: Path, games: Path, ladder: dict[str, Any]) -> Rounds:
-    """Matches for two-player games, episodes for single-agent environments.
-
-    `ladder` is what `ladder()` returned in an earlier evaluator process.
-
-    Raises:
-      ConfigError: an opponent does not exist or cannot play, or the environment cannot be created.
-      LadderError: `ladder` cannot be read.
-    """
-    if isinstance(experiment.env, GymnasiumConfig):
-        return ReturnRounds(gymnasium_returns(experiment), experiment.seed)
-    env = make_env(in_matches(experiment.env))
-    if env.spec.players == 1:
-        return ReturnRounds(simulator_returns(experiment, env), experiment.seed)
-    return MatchRounds(experiment, env, snapshots, ladder, GamesFolder(games).write)
-
-
 OPPONENTS = ("random", "mcts:100", "earlier")
 """The default of `evaluation.opponents`."""
 
 
 class MatchRounds:
-    """Judges snapshots by matches, ratings and the game's solver; a `Rounds`."""
+    """Judges snapshots by matches, ratings and the game's solver."""
 
     def __init__(
-        self,
-        experiment: Experiment,
-        env: Env,
-        snapshots: Path,
-        ladder: dict[str, Any] | None = None,
-        store: Callable[[int, Sequence[PlayedGame]], None] = lambda step, games: None,
+        self, experiment: Experiment, env: Env, snapshots: Path, games: Path, ladder: dict[str, Any] | None = None
     ) -> None:
         """Resolves the opponents.
 
-        `ladder` is what `ladder()` returned in an earlier evaluator process; `store` receives the step and the games of
-        each complete round.
+        `snapshots` and `games` are folders of the run's `Workdir`; `ladder` is what `ladder()` returned in an earlier
+        evaluator process.
         """
         self._config = experiment.evaluation
         self._env = env
         self._snapshots = snapshots
-        self._store = store
+        self._games = GamesFolder(games)
         self._ladder = Ladder.from_json(ladder or {})
         self._ladder.rated |= self._ladder.ratings(among=relevant(self._ladder, {}))
         search = experiment.search.model_copy(update={"simulations": self._config.simulations})
@@ -172,25 +131,26 @@ class MatchRounds:
         self._arena = Arena(env)
         self._seed = jax.random.key(experiment.seed)
         self.rated = max(snapshot_steps_of(self._ladder), default=-1)
+        """The newest step judged so far, including by earlier evaluator processes; -1 before the first."""
 
     def ladder(self) -> dict[str, Any]:
         """The ratings after the last complete round, as plain values."""
         return self._ladder.to_json()
 
     def judge(self, step: int, params: Params, keep_going: Callable[[], bool]) -> dict[str, float]:
-        """Metrics of matches, ratings and the solver's judgement."""
+        """Metrics `evaluation/...` of matches, ratings and the solver; `Interrupted` once `keep_going` is false."""
         player = self._selves.player(snapshot_name(step), params)
         match_key, judge_key = jax.random.split(jax.random.fold_in(self._seed, step))
         matches = RatingRound(self._arena, self._players(step, player), player.name, self._ladder, self._config.games)
         matches.play(match_key, keep_going)
-        metrics = _scores(matches.results)
+        metrics = _scores(matches.games, player.name)
         if self._judge is not None:
             metrics |= judgement_metrics(self._judge(player, judge_key))
         if (rating := matches.rate()) is not None:
             metrics |= {"evaluation/elo": rating.elo, "evaluation/elo_error": rating.error}
         # Another thread may read the ladder, so it is replaced when it is complete.
         self.rated, self._ladder = step, matches.ladder
-        self._store(step, matches.games)
+        self._games.write(step, matches.games)
         return metrics
 
     @cached_property
@@ -218,6 +178,25 @@ class MatchRounds:
         return sorted({rated[-1], min(rated, key=lambda earlier: abs(earlier - step / 2))}) if rated else []
 
 
+Rounds = MatchRounds | ReturnRounds
+"""A way to judge parameters."""
+
+
+def make_rounds(experiment: Experiment, snapshots: Path, games: Path, ladder: dict[str, Any]) -> Rounds:
+    """Matches for two-player games, episodes for single-agent environments; the other arguments are for matches.
+
+    Raises:
+      ConfigError: an opponent does not exist or cannot play, or the environment cannot be created.
+      LadderError: `ladder` cannot be read.
+    """
+    if isinstance(experiment.env, GymnasiumConfig):
+        return ReturnRounds(gymnasium_returns(experiment), experiment.seed)
+    env = make_env(in_matches(experiment.env))
+    if env.spec.players == 1:
+        return ReturnRounds(simulator_returns(experiment, env), experiment.seed)
+    return MatchRounds(experiment, env, snapshots, games, ladder)
+
+
 def judgement_metrics(result: JudgeResult) -> dict[str, float]:
     """`evaluation/keeps_value` over all positions, and the share and number of positions in each band."""
     metrics = {"evaluation/keeps_value": result.keeps_value}
@@ -227,15 +206,15 @@ def judgement_metrics(result: JudgeResult) -> dict[str, float]:
     return metrics
 
 
-def _scores(results: Mapping[str, MatchResult]) -> dict[str, float]:
+def _scores(games: Iterable[PlayedGame], newest: str) -> dict[str, float]:
     """`evaluation/score_OPPONENT` and `evaluation/games_OPPONENT`; all earlier snapshots count as one opponent."""
-    met: dict[str, MatchResult] = {}
-    for name, result in results.items():
-        opponent = "earlier" if name.startswith("@") else name
-        met[opponent] = result.plus(met.get(opponent, MatchResult(0, 0, 0)))
-    played = {name: result for name, result in met.items() if result.games}
-    scores = {f"evaluation/score_{name}": result.score for name, result in played.items()}
-    return scores | {f"evaluation/games_{name}": float(result.games) for name, result in played.items()}
+    points = defaultdict[str, list[float]](list)
+    for game in games:
+        for one, other, scored in ((game.first, game.second, game.points), (game.second, game.first, 1 - game.points)):
+            if one == newest:
+                points["earlier" if other.startswith("@") else other].append(scored)
+    scores = {f"evaluation/score_{name}": fmean(scored) for name, scored in points.items()}
+    return scores | {f"evaluation/games_{name}": float(len(scored)) for name, scored in points.items()}
 
 
 ENOUGH_ELO = 60.0
@@ -261,15 +240,13 @@ class RatingRound:
         self._players = players
         self._newest = newest
         self._openings = min(BATCH_OPENINGS, -(-games // 2))
-        opponents = [name for name in players if name != newest]
-        earlier = [int(name[1:]) for name in opponents if name.startswith("@")]
+        self._opponents = [name for name in players if name != newest]
+        earlier = [int(name[1:]) for name in self._opponents if name.startswith("@")]
         self._before = snapshot_name(max(earlier)) if earlier else ANCHOR
-        self._most = -(-games // (2 * self._openings)) * len(opponents)
+        self._most = -(-games // (2 * self._openings)) * len(self._opponents)
         self._excluded: set[frozenset[str]] = set()
         self.ladder = deepcopy(ladder)
         """The given ladder with the games of this round."""
-        self.results = dict.fromkeys(opponents, MatchResult(0, 0, 0))
-        """Results of the newest snapshot against each opponent in this round."""
         self.games: list[PlayedGame] = []
         """Games of this round, in the order of play."""
 
@@ -292,8 +269,6 @@ class RatingRound:
             before += [both.opened.position for both in played]
             self.ladder.add(*pair, [both.points for both in played])
             self.games += [game for both in played for game in both]
-            if pair[0] == self._newest:
-                self.results[pair[1]] = self.results[pair[1]].plus(match_result(played))
 
     def rate(self) -> Rating | None:
         """Rates all players but old snapshots that do not play in this round.
@@ -318,24 +293,25 @@ class RatingRound:
 
     def _choose(self, number: int) -> tuple[str, str] | None:
         """The next two players, the newest first; None if the newest rating is certain enough."""
-        opponents = list(self.results)
-        if number < len(opponents):
-            return self._newest, opponents[number]
+        if number < len(self._opponents):
+            return self._newest, self._opponents[number]
         names = relevant(self.ladder, self._players)
         rating = self._compared(names)
         if rating is None:
             # Nothing to rate: all games serve the scores.
-            return self._newest, opponents[number % len(opponents)]
+            return self._newest, self._opponents[number % len(self._opponents)]
         if rating.error < ENOUGH_ELO:
             return None
-        games, anchors = 2 * self._openings, {self._before: 0.0}
-        pair = self.ladder.next_pair(names, anchors, games, [self._newest], self._may_play)
-        return pair if pair is None or pair[1] != self._newest else (pair[1], pair[0])
 
-    def _may_play(self, one: str, other: str) -> bool:
-        # Two earlier snapshots never meet, since the openings they have played are not stored.
-        present = one in self._players and other in self._players and frozenset((one, other)) not in self._excluded
-        return present and (self._newest in (one, other) or not (one.startswith("@") and other.startswith("@")))
+        def may_play(one: str, other: str) -> bool:
+            # Two earlier snapshots never meet, since the openings they have played are not stored.
+            both_earlier = self._newest not in (one, other) and one.startswith("@") and other.startswith("@")
+            present = one in self._players and other in self._players
+            return present and not both_earlier and frozenset((one, other)) not in self._excluded
+
+        games, anchors = 2 * self._openings, {self._before: 0.0}
+        pair = self.ladder.next_pair(names, anchors, games, [self._newest], may_play)
+        return pair if pair is None or pair[1] != self._newest else (pair[1], pair[0])
 
 
 def relevant(ladder: Ladder, present: Mapping[str, Contestant]) -> list[str]:

@@ -61,10 +61,6 @@ class MatchResult(NamedTuple):
     draws: int
     losses: int
 
-    def plus(self, other: MatchResult) -> MatchResult:
-        """The result with the games of `other` added."""
-        return MatchResult(self.wins + other.wins, self.draws + other.draws, self.losses + other.losses)
-
     @property
     def games(self) -> int:
         """Number of games."""

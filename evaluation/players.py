@@ -30,15 +30,10 @@ PolicyAndValue = Callable[[Params, EnvState], tuple[Array, Array]]
 class _Named(Protocol):
     """What all players have."""
 
-    @property
-    def name(self) -> str:
-        """Name in results and ratings."""
-        ...
-
-    @property
-    def deterministic(self) -> bool:
-        """Whether the move depends only on the position."""
-        ...
+    name: str
+    """Name in results and ratings."""
+    deterministic: bool
+    """Whether the move depends only on the position."""
 
 
 class Player(_Named, Protocol):

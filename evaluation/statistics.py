@@ -135,7 +135,10 @@ def estimate(results: PairResults, anchors: Floats, seed: int = 0, replicates: i
     ratings, leverages = firth(points, fixed)
     replicated = bayesian_bootstrap(results, fixed, ratings, leverages, np.random.default_rng(seed), replicates)
     low, high = np.quantile(replicated, [0.025, 0.975], axis=0)
-    wider = _student(effective_units(results, ratings, covariance(ratings, points, fixed)))
+    units = effective_units(results, ratings, covariance(ratings, points, fixed))
+    freedom = np.maximum(units - 1, 0) + _PRIOR_DF
+    # By so much intervals of normal errors are too short for so few units.
+    wider = special.stdtrit(freedom, 0.975) / Z_95 * np.sqrt(1 + 1 / freedom)
     return Estimates(
         ELO_PER_NAT * ratings,
         ELO_PER_NAT * (ratings - wider * (ratings - low)),
@@ -151,7 +154,7 @@ def firth(points: Floats, fixed: Floats) -> tuple[Floats, Floats]:
     """
     ratings = np.where(np.isnan(fixed), np.nanmean(fixed), fixed) * np.ones(points.shape[:-1])
     for _ in range(_MOST_STEPS):
-        leverages = _leverages(ratings, points, fixed)
+        leverages = _weights(ratings, points) * difference_variances(covariance(ratings, points, fixed))
         better = maximum_likelihood(points + leverages / 2, fixed, ratings)
         moved, ratings = np.abs(better - ratings).max(), better
         if moved < _TOLERANCE:
@@ -175,7 +178,9 @@ def maximum_likelihood(points: Floats, fixed: Floats, start: Floats | None = Non
     scored = points.reshape(-1, players, players)
     moving = np.arange(len(ratings))
     for _ in range(_MOST_STEPS if len(free) else 0):
-        step = _newton_step(ratings[moving], scored[moving], free)
+        won = scored[moving]
+        gradient = (won - (won + np.swapaxes(won, -1, -2)) * chances_of(ratings[moving])).sum(axis=-1)[:, free]
+        step = np.linalg.solve(_information(ratings[moving], won, free), gradient[..., None])[..., 0]
         longest = np.abs(step).max(axis=-1)
         # Far from the maximum, a whole step may overshoot.
         ratings[moving[:, None], free] += step * np.minimum(1, _LARGEST_STEP / np.maximum(longest, _TOLERANCE))[:, None]
@@ -183,15 +188,6 @@ def maximum_likelihood(points: Floats, fixed: Floats, start: Floats | None = Non
         if not len(moving):
             break
     return ratings.reshape(points.shape[:-1])
-
-
-def _newton_step(ratings: Floats, points: Floats, free: Ints) -> Floats:
-    """Newton's step `[R, F]` of the F free players for R sets of ratings (`[R, N]`) and points (`[R, N, N]`)."""
-    games = points + np.swapaxes(points, -1, -2)
-    chances = chances_of(ratings)
-    gradient = (points - games * chances).sum(axis=-1)[:, free]
-    information = _free(_laplacian(games * chances * (1 - chances)), free)
-    return np.asarray(np.linalg.solve(information, gradient[..., None])[..., 0])
 
 
 def bayesian_bootstrap(
@@ -217,18 +213,15 @@ def bayesian_bootstrap(
 def covariance(ratings: Floats, points: Floats, fixed: Floats) -> Floats:
     """`[..., N, N]` covariance of the ratings: the inverse Fisher information, zero for anchors."""
     free = np.flatnonzero(np.isnan(fixed))
-    chances = chances_of(ratings)
-    information = _laplacian((points + np.swapaxes(points, -1, -2)) * chances * (1 - chances))
     result = np.zeros(points.shape)
-    result[..., free[:, None], free] = np.linalg.inv(_free(information, free))
+    result[..., free[:, None], free] = np.linalg.inv(_information(ratings, points, free))
     return result
 
 
 def difference_variances(covariances: Floats) -> Floats:
     """Variances `[..., N, N]` of the differences between ratings, from their covariances `[..., N, N]`."""
     variances = np.diagonal(covariances, axis1=-2, axis2=-1)
-    of_differences: Floats = variances[..., :, None] + variances[..., None, :] - 2 * covariances
-    return of_differences
+    return np.asarray(variances[..., :, None] + variances[..., None, :] - 2 * covariances)
 
 
 def effective_units(results: PairResults, ratings: Floats, covariances: Floats) -> Floats:
@@ -240,10 +233,9 @@ def effective_units(results: PairResults, ratings: Floats, covariances: Floats) 
     """
     chances = chances_of(ratings)[results.first, results.second]
     moves = covariances[:, results.first] - covariances[:, results.second]
-    parts: Floats = np.asarray(moves**2 * results.games * chances * (1 - chances))
+    parts = np.asarray(moves**2 * results.games * chances * (1 - chances))
     total, squares = parts @ results.count, parts**2 @ results.count
-    units: Floats = np.divide(total**2, squares, out=np.zeros_like(total), where=squares > 0)
-    return units
+    return np.asarray(np.divide(total**2, squares, out=np.zeros_like(total), where=squares > 0))
 
 
 def chances_of(ratings: Floats) -> Floats:
@@ -251,24 +243,17 @@ def chances_of(ratings: Floats) -> Floats:
     return np.asarray(special.expit(ratings[..., :, None] - ratings[..., None, :]))
 
 
-def _student(units: Floats) -> Floats:
-    """The factor `[N]` by which intervals of normal errors are too short for `units` (`[N]`)."""
-    freedom = np.maximum(units - 1, 0) + _PRIOR_DF
-    return np.asarray(special.stdtrit(freedom, 0.975) / Z_95 * np.sqrt(1 + 1 / freedom))
-
-
-def _leverages(ratings: Floats, points: Floats, fixed: Floats) -> Floats:
+def _weights(ratings: Floats, points: Floats) -> Floats:
+    """`[..., N, N]` Fisher information of the games of each pair about their difference in rating."""
     chances = chances_of(ratings)
-    weights = (points + np.swapaxes(points, -1, -2)) * chances * (1 - chances)
-    return np.asarray(weights * difference_variances(covariance(ratings, points, fixed)))
+    return np.asarray((points + np.swapaxes(points, -1, -2)) * chances * (1 - chances))
 
 
-def _laplacian(weights: Floats) -> Floats:
-    return np.asarray(np.eye(weights.shape[-1]) * weights.sum(axis=-1)[..., None, :] - weights)
-
-
-def _free(information: Floats, free: Ints) -> Floats:
-    return np.asarray(information[..., free[:, None], free])
+def _information(ratings: Floats, points: Floats, free: Ints) -> Floats:
+    """`[..., F, F]` Fisher information of the ratings of the F free players."""
+    weights = _weights(ratings, points)
+    laplacian = np.eye(weights.shape[-1]) * weights.sum(axis=-1)[..., None, :] - weights
+    return np.asarray(laplacian[..., free[:, None], free])
 
 
 def connected(points: Floats, fixed: Floats, start: int | Ints) -> Ints:
@@ -334,5 +319,4 @@ def expected_reductions(points: Floats, fixed: Floats, games: int, among: Collec
     moves = covariances[:, :, None] - covariances[:, None, :]
     left = variances[:, None, None] - information * moves**2 / (1 + information * difference_variances(covariances))
     matter = np.isin(np.arange(players), list(among)) if among else np.ones(players)
-    reductions: Floats = np.einsum("k,kij->ij", matter, variances[:, None, None] ** _POWER - left**_POWER)
-    return reductions
+    return np.asarray(np.einsum("k,kij->ij", matter, variances[:, None, None] ** _POWER - left**_POWER))

@@ -33,7 +33,7 @@ def make(workdir, experiment):
     def make(report=lambda role, metrics: None, ladder=None, **changes):
         section = experiment.evaluation.model_copy(update=changes)
         changed = experiment.model_copy(update={"evaluation": section})
-        rounds = MatchRounds(changed, env, workdir.snapshots, ladder, GamesFolder(workdir.games).write)
+        rounds = MatchRounds(changed, env, workdir.snapshots, workdir.games, ladder)
         return Evaluator(rounds, section.every_minutes, workdir.snapshots, report)
 
     return make
