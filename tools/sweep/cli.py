@@ -1,24 +1,33 @@
-"""The command `sweep`: many runs of one experiment."""
+"""The command `sweep`: many runs of one experiment, and a table of what they reached.
+
+The table has means over seeds, the spread between them, and differences paired by seed.
+"""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from statistics import fmean, stdev
+from typing import Annotated, Any, Literal, NamedTuple
 
+import numpy as np
 import typer
 
 from podzero.config import Experiment
 from podzero.core.errors import ConfigError
 from podzero.core.importing import import_extra
 from podzero.core.machine import keep_compiled_programs
+from podzero.evaluation.statistics import student
 from podzero.files.players import as_resumed
 from podzero.runtime.stopping import StopSignals
 from podzero.tools.commands.options import RUNS, Address, Config, Env, Json, read_env
-from podzero.tools.commands.printing import print_json, print_tables
+from podzero.tools.commands.printing import ReportTable, print_json, print_tables
 from podzero.tools.commands.trust import approve_code
-from podzero.tools.sweep.folder import SweepFolder, SweepRun, absolute_config, plan, read_grid
-from podzero.tools.sweep.results import read_result, summarize
+from podzero.tools.report.figures import MetricCurves
+from podzero.tools.report.record import RunReader
+from podzero.tools.report.sections import Evaluations
+from podzero.tools.sweep.folder import METRICS, SweepFolder, SweepRun, absolute_config, plan, read_grid, shown
 
 Metric = Literal["keeps_value", "mean_return", "rating"]
 
@@ -112,11 +121,11 @@ def sweep(
             given_up = train_runs(
                 folder, absolute_config(config), runs if asha else left, parallel, address, asha, signals, say, secrets
             )
-        found = summarize([read_result(folder, run, given_up.get(run.name)) for run in runs], metric)
+        result = summarize([read_result(folder, run, given_up.get(run.name)) for run in runs], metric)
     if as_json:
-        print_json(found.to_tree())
+        print_json(result)
     else:
-        print_tables(found.tables())
+        print_tables(tables(result))
         print(f"Their curves: podzero report {shlex.quote(str(folder.root))}")
     if signals.number:
         say("Go on with the same command.")
@@ -158,3 +167,146 @@ def _check_alone(run: SweepRun) -> None:
             f"the run {run.name} trains on {hosts} machines (cluster.hosts or cluster.slice), but one of a sweep on "
             "one machine; train such runs one by one with `podzero train --address`"
         )
+
+
+class RunResult(NamedTuple):
+    """What a run of a sweep reached."""
+
+    name: str
+    combination: Mapping[str, str]
+    """Its values of the swept settings, without the seed."""
+    seed: str
+    """Empty if seeds are not swept."""
+    state: str
+    """As in `folder.State`, or why the run was given up."""
+    minutes: float
+    """Minutes of training."""
+    steps: int
+    """Learner steps."""
+    values: Mapping[str, float]
+    """The newest evaluation, by the names of `folder.METRICS`."""
+    measured_at: Mapping[str, int]
+    """The learner step of each of these values."""
+
+
+def read_result(folder: SweepFolder, run: SweepRun, error: str | None = None) -> RunResult:
+    """Reads what a run has reached; `error` is the last one of a run that was given up."""
+    workdir, (state, status) = folder.workdir(run), folder.progress(run)
+    newest: dict[str, float] = {}
+    measured_at: dict[str, int] = {}
+    if workdir.is_run:
+        record = RunReader(workdir).read()
+        evaluations = Evaluations(MetricCurves(record.history), record.ladder)
+        for name in METRICS:
+            values = evaluations.values("elo" if name == "rating" else name)
+            if (known := np.flatnonzero(np.isfinite(values))).size:
+                newest[name], measured_at[name] = float(values[known[-1]]), evaluations.steps[known[-1]]
+    return RunResult(
+        run.name,
+        run.combination,
+        run.seed,
+        state if error is None else f"given up: {error}",
+        status.elapsed_s / 60 if status else 0.0,
+        status.step if status else 0,
+        newest,
+        measured_at,
+    )
+
+
+def summarize(runs: Sequence[RunResult], metric: str | None = None) -> dict[str, Any]:
+    """Compares the combinations of the runs with that of the first run, as plain values; None for what is not known.
+
+    `metric` is one of `folder.METRICS`; by default the first that a run has.
+
+    Returns:
+      `metric`, `runs` and `combinations`: `settings`, the number of `runs`, the metric's `values` in those that have
+      finished and have it, their `mean`, their `spread` (sample standard deviation), and the `difference` from the
+      first combination, paired by seed: its `mean`, `low` and `high` (95% interval by Student), and the `pairs`.
+    """
+    metric = metric or next((name for name in METRICS if any(name in run.values for run in runs)), "rating")
+    groups: dict[tuple[str, ...], list[RunResult]] = {}
+    for run in runs:
+        groups.setdefault(tuple(run.combination.values()), []).append(run)
+    combinations: list[dict[str, Any]] = []
+    first: dict[str, float] = {}
+    for group in groups.values():
+        by_seed = {run.seed: run.values[metric] for run in group if _compared(run, metric)}
+        values = list(by_seed.values())
+        combinations.append(
+            {
+                "settings": group[0].combination,
+                "runs": len(group),
+                "values": values,
+                "mean": fmean(values) if values else None,
+                "spread": stdev(values) if len(values) > 1 else None,
+                "difference": _difference([value - first[seed] for seed, value in by_seed.items() if seed in first]),
+            }
+        )
+        first = first if len(combinations) > 1 else by_seed
+    return {"metric": metric, "combinations": combinations, "runs": [run._asdict() for run in runs]}
+
+
+def _compared(run: RunResult, metric: str) -> bool:
+    return run.state == "finished" and metric in run.values
+
+
+def _difference(differences: Sequence[float]) -> dict[str, Any] | None:
+    if not differences:
+        return None
+    mean = fmean(differences)
+    low, high = student(mean, stdev(differences), len(differences)) if len(differences) > 1 else (None, None)
+    return {"mean": mean, "low": low, "high": high, "pairs": len(differences)}
+
+
+def tables(result: Mapping[str, Any]) -> list[ReportTable]:
+    """A table of the combinations and one of the runs."""
+    metric = result["metric"]
+    word = METRICS[metric]
+    caption = (
+        f"The {word} in the newest evaluation of each finished run: how many runs have one, mean and standard "
+        "deviation over seeds, mean difference from the first row, paired by seed, with its 95% interval."
+    )
+    runs = [RunResult(**run) for run in result["runs"]]
+    steps = sorted({run.measured_at[metric] for run in runs if _compared(run, metric)})
+    if len(steps) > 1:
+        caption += f" They are of steps from {steps[0]:,} to {steps[-1]:,}; --steps N compares equal steps."
+    combinations = [
+        (
+            shown(one["settings"]) or "as they stand",
+            f"{len(one['values'])} of {one['runs']}",
+            _number(one["mean"]),
+            _number(one["spread"]),
+            _said(one["difference"]),
+        )
+        for one in result["combinations"]
+    ]
+    rows = [
+        (
+            run.name,
+            run.state,
+            f"{run.minutes:.1f}",
+            f"{run.steps:,}",
+            _number(run.values.get(metric)),
+            f"{run.measured_at[metric]:,}" if metric in run.measured_at else _ABSENT,
+        )
+        for run in runs
+    ]
+    return [
+        ReportTable(caption, ("settings", "measured", "mean", "spread", "difference"), combinations),
+        ReportTable("All runs.", ("run", "state", "minutes", "steps", word, "at step"), rows),
+    ]
+
+
+_ABSENT = "\N{EN DASH}"
+
+
+def _number(value: float | None) -> str:
+    return _ABSENT if value is None else f"{value:.4g}"
+
+
+def _said(difference: Mapping[str, Any] | None) -> str:
+    if difference is None:
+        return _ABSENT
+    interval = "no interval" if difference["low"] is None else "{low:+.3g} to {high:+.3g}".format_map(difference)
+    pairs = difference["pairs"]
+    return f"{difference['mean']:+.4g} ({interval}; {pairs} pair{'s' if pairs > 1 else ''})"

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from podzero.tools.sweep.results import RunResult, summarize
+from podzero.tools.sweep.cli import RunResult, summarize, tables
 
 
 def result(rate, seed, value, state="finished"):
@@ -19,13 +19,13 @@ def test_differences_are_paired_by_seed():
         *(result("1", seed, value) for seed, value in (("0", 10.0), ("1", 20.0), ("2", 30.0))),
         *(result("2", seed, value) for seed, value in (("0", 11.0), ("1", 22.0), ("2", 33.0))),
     ]
-    first, second = summarize(runs).combinations
-    assert (first.mean, first.spread, first.difference) == (20.0, 10.0, None)
-    assert (second.mean, second.spread) == (22.0, 11.0)
+    first, second = summarize(runs)["combinations"]
+    assert (first["mean"], first["spread"], first["difference"]) == (20.0, 10.0, None)
+    assert (second["mean"], second["spread"]) == (22.0, 11.0)
     # Differences 1, 2, 3: their standard deviation is 1, and t for 2 degrees of freedom is 4.303.
-    assert second.difference.mean == 2.0
-    assert second.difference.high == pytest.approx(2.0 + 4.303 / math.sqrt(3), abs=1e-3)
-    assert second.difference.pairs == 3
+    assert second["difference"]["mean"] == 2.0
+    assert second["difference"]["high"] == pytest.approx(2.0 + 4.303 / math.sqrt(3), abs=1e-3)
+    assert second["difference"]["pairs"] == 3
 
 
 def test_only_finished_runs_that_have_a_partner_are_compared():
@@ -37,32 +37,32 @@ def test_only_finished_runs_that_have_a_partner_are_compared():
         result("3", "0", 7.0, "given up: it broke"),
         result("3", "1", None),
     ]
-    first, second, third = summarize(runs).combinations
-    assert (first.values, second.values, third.values) == ([10.0], [13.0, 50.0], [])
-    assert second.difference == (3.0, -math.inf, math.inf, 1)
-    assert third.difference is None
+    first, second, third = summarize(runs)["combinations"]
+    assert (first["values"], second["values"], third["values"]) == ([10.0], [13.0, 50.0], [])
+    assert second["difference"] == {"mean": 3.0, "low": None, "high": None, "pairs": 1}
+    assert third["difference"] is None
 
 
 def test_tables_name_what_was_given_up_and_json_has_null_for_what_is_not_known():
     found = summarize([result("1", "0", 10.0), result("2", "0", None, "given up: it broke")])
-    combinations, runs = found.tables()
+    combinations, runs = tables(found)
     assert [row[0] for row in combinations.rows] == ["rate=1", "rate=2"]
     assert "it broke" in runs.rows[1][1]
-    tree = json.loads(json.dumps(found.to_tree(), allow_nan=False))
+    tree = json.loads(json.dumps(found, allow_nan=False))
     assert [one["mean"] for one in tree["combinations"]] == [10.0, None]
 
 
 def test_the_step_of_each_value_is_said_and_that_compared_runs_differ_in_it():
     runs = [result("1", "0", 10.0), result("1", "1", None), result("2", "0", 13.0)]
-    combinations, table = summarize(runs).tables()
+    combinations, table = tables(summarize(runs))
     assert [row[-1] for row in table.rows] == ["90", "\N{EN DASH}", "90"]
     assert "--steps" not in combinations.caption
     later = runs[2]._replace(measured_at={"rating": 296})
-    assert "from 90 to 296" in summarize([*runs[:2], later]).tables()[0].caption
+    assert "from 90 to 296" in tables(summarize([*runs[:2], later]))[0].caption
 
 
 def test_the_most_comparable_measure_is_taken_unless_another_is_asked_for():
     run = RunResult("run", {}, "", "finished", 1.0, 1, {"rating": 5.0, "keeps_value": 0.9}, {})
-    assert summarize([run]).combinations[0].mean == 0.9
-    assert summarize([run], "rating").combinations[0].mean == 5.0
-    assert summarize([run], "mean_return").combinations[0].values == []
+    assert summarize([run])["combinations"][0]["mean"] == 0.9
+    assert summarize([run], "rating")["combinations"][0]["mean"] == 5.0
+    assert summarize([run], "mean_return")["combinations"][0]["values"] == []
