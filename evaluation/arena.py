@@ -196,10 +196,10 @@ class _Half:
         others = (self.returns.sum(axis=1) - own) / (self.returns.shape[1] - 1)
         # Rounding must not turn a draw into a win.
         points = (0.5 + 0.5 * np.sign(np.round(own - others, 6))).tolist()
-        rows = zip(self.moves, points, digests, self.given_up.tolist(), self.cut_off.tolist(), strict=True)
+        ends = np.select([self.given_up, self.cut_off], ["given up", "cut off"], "over").tolist()
         return [
-            PlayedGame(*names, tuple(moves), scored, self._opening_plies, digest, given_up, cut_off)
-            for moves, scored, digest, given_up, cut_off in rows
+            PlayedGame(*names, tuple(moves), scored, self._opening_plies, digest, end)
+            for moves, scored, digest, end in zip(self.moves, points, digests, ends, strict=True)
         ]
 
 

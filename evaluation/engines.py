@@ -37,11 +37,7 @@ _GNUGO_RULES = ("--chinese-rules", "--capture-all-dead", "--positional-superko",
 
 
 def engine_contestant(name: str, player: EnginePlayer, spec: EnvSpec) -> EngineContestant:
-    """Makes the engine player with this name and starts its engine.
-
-    Raises:
-      ConfigError: the engine does not play this game, is not installed, or cannot be used.
-    """
+    """Makes the engine player with this name and starts its engine."""
     program, notation = engine_program(name, player, spec.name), notation_of(spec)
 
     def start() -> Engine:

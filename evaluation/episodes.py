@@ -29,10 +29,9 @@ from podzero.evaluation.statistics import student
 from podzero.networks import make_model_network
 from podzero.search import make_model_search
 
-Choose = Callable[[Array, VectorStep], Array]
-"""A policy: `(key, newest step of B environments)` to actions `[B]` int32 or `[B, D]` float32 in [-1, 1]."""
-ActAndValue = Callable[[Array, VectorStep], tuple[Array, Array]]
-"""A policy with values: as `Choose`, to actions and expected discounted returns `[B]` float32."""
+Policy = Callable[[Array, VectorStep], tuple[Array, Array | None]]
+"""`(key, newest step of B environments)` to actions, `[B]` int32 or `[B, D]` float32 in [-1, 1], and to the expected
+discounted returns, `[B]` float32, if the policy knows them."""
 
 BASELINES = ("random", "greedy")
 """Names that `baseline` accepts."""
@@ -68,7 +67,7 @@ def summary(returns: np.ndarray[Any, Any]) -> dict[str, Any]:
 
 def play_episodes(
     vector_env: VectorEnv,
-    choose: Choose,
+    choose: Policy,
     episodes: int,
     key: Array,
     keep_going: Callable[[], bool] = lambda: True,
@@ -105,7 +104,7 @@ def play_episodes(
         if not keep_going():
             raise Interrupted
         key, choose_key = jax.random.split(key)
-        step = vector_env.step(choose(choose_key, step))
+        step = vector_env.step(choose(choose_key, step)[0])
         watch(step)
         failures += int((step.failed & (left > 0)).sum())
         # An episode starts with a step of its own, after the one that ended or failed.
@@ -118,7 +117,7 @@ def play_episodes(
     return EpisodesResult(np.array([one[0] for one in played]), np.array([one[1] for one in played]), failures)
 
 
-def baseline(name: str, vector_env: VectorEnv) -> Choose:
+def baseline(name: str, vector_env: VectorEnv) -> Policy:
     """The baseline policy called `name`."""
     if name == "random":
         return random_policy(vector_env.spec)
@@ -127,20 +126,20 @@ def baseline(name: str, vector_env: VectorEnv) -> Choose:
     raise ConfigError(f"unknown baseline '{name}'{nearest(name, BASELINES)}; known: {', '.join(BASELINES)}")
 
 
-def random_policy(spec: EnvSpec) -> Choose:
+def random_policy(spec: EnvSpec) -> Policy:
     """Uniformly random legal actions."""
 
-    def choose(key: Array, step: VectorStep) -> Array:
+    def choose(key: Array, step: VectorStep) -> tuple[Array, None]:
         generator = _generator(key)
         if spec.masked:
-            chosen: Array = np.where(step.legal, generator.random(step.legal.shape), -1.0).argmax(axis=1)
-            return chosen.astype(np.int32)
-        return uniform_actions(generator, spec, (len(step.observation),))
+            chosen = np.where(step.legal, generator.random(step.legal.shape), -1.0).argmax(axis=1)
+            return chosen.astype(np.int32), None
+        return uniform_actions(generator, spec, (len(step.observation),)), None
 
     return choose
 
 
-def greedy_policy(vector_env: VectorEnv) -> Choose:
+def greedy_policy(vector_env: VectorEnv) -> Policy:
     """The legal action with the highest immediate reward, found by trying actions in copies of the environments.
 
     It tries all discrete actions; of continuous ones a grid, or random actions if the grid is too large. Ties are
@@ -149,7 +148,7 @@ def greedy_policy(vector_env: VectorEnv) -> Choose:
     """
     spec = vector_env.spec
 
-    def choose(key: Array, step: VectorStep) -> Array:
+    def choose(key: Array, step: VectorStep) -> tuple[Array, None]:
         generator = _generator(key)
         tried = _tried(generator, spec, len(step.observation))
         rewards = vector_env.peek(tried)
@@ -157,8 +156,7 @@ def greedy_policy(vector_env: VectorEnv) -> Choose:
             rewards = np.where(step.legal, rewards, -np.inf)
         best = rewards == rewards.max(axis=1, keepdims=True)
         chosen = np.where(best, generator.random(best.shape), -1.0).argmax(axis=1)
-        taken: np.ndarray[Any, Any] = tried[np.arange(len(tried)), chosen]
-        return taken
+        return tried[np.arange(len(tried)), chosen], None
 
     return choose
 
@@ -191,9 +189,7 @@ _SEED = 7_919
 """Added to a run's seed, so that evaluation and training have different episodes."""
 
 
-def search_actors(
-    experiment: Experiment, spec: EnvSpec, simulations: int | None = None
-) -> Callable[[Params], ActAndValue]:
+def search_actors(experiment: Experiment, spec: EnvSpec, simulations: int | None = None) -> Callable[[Params], Policy]:
     """Makes policies from parameters, which share one compiled search over the learned model.
 
     They take the strongest action of a search without noise; the value is that of its root. `simulations` are None for
@@ -210,7 +206,7 @@ def search_actors(
         found = search(params, key, observation, Exploration.none(observation.shape[0]), legal)
         return found.action, found.value
 
-    def actor(params: Params) -> ActAndValue:
+    def actor(params: Params) -> Policy:
         placed = jax.device_put(params)
         return lambda key, step: cast(
             tuple[Array, Array], jax.device_get(decide(placed, key, step.observation, step.legal))
@@ -250,11 +246,8 @@ def gymnasium_returns(experiment: Experiment) -> Returns:
     most = experiment.actors.games if env.vectorization == "async" else SIDE_BY_SIDE
 
     def returns(params: Params, key: Array, keep_going: Callable[[], bool]) -> np.ndarray[Any, Any]:
-        decide = actor(params)
         with closing(VectorEnv(env, min(episodes, most), experiment.seed + _SEED)) as environments:
-            return play_episodes(
-                environments, lambda key, step: decide(key, step)[0], episodes, key, keep_going
-            ).returns
+            return play_episodes(environments, actor(params), episodes, key, keep_going).returns
 
     return returns
 

@@ -144,10 +144,9 @@ def _episodes(env: GymnasiumConfig, who: str, episodes: int, simulations: int | 
     if who == "greedy":
         # Only environments in this process can be copied.
         env = env.model_copy(update={"vectorization": "sync"})
-    name, decide = (who, None) if who in BASELINES else acting(who, env, simulations)
+    name, policy = (who, None) if who in BASELINES else acting(who, env, simulations)
     with closing(VectorEnv(env, min(episodes, SIDE_BY_SIDE), seed)) as environments:
-        choose = (lambda key, step: decide(key, step)[0]) if decide else baseline(who, environments)
-        result = play_episodes(environments, choose, episodes, jax.random.key(seed))
+        result = play_episodes(environments, policy or baseline(who, environments), episodes, jax.random.key(seed))
     counts = {"mean_length": float(result.lengths.mean()), "failures": result.failures}
     return {"game": env.title, "player": name} | summary(result.returns) | counts
 

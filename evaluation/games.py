@@ -6,11 +6,13 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from podzero.core.errors import ConfigError
 from podzero.evaluation.statistics import wilson
 from podzero.files.workdir import Workdir, step_folder, write_atomically
+
+End = Literal["over", "given up", "cut off"]
 
 
 class PlayedGame(NamedTuple):
@@ -27,16 +29,14 @@ class PlayedGame(NamedTuple):
     """Length of the random opening."""
     position: str = ""
     """Digest of the position after the opening."""
-    given_up: bool = False
-    """Whether the loser resigned or forfeited."""
-    cut_off: bool = False
-    """Whether the limit on plies ended the game; the rewards then decide the points, usually a draw."""
+    end: End = "over"
+    """By the rules; the loser resigned or forfeited; or the limit on plies ended it, usually as a draw by its rewards."""
 
 
 def game_title(game: PlayedGame) -> str:
     """Players, result and length, for example `@20 - random 1-0, 7 plies`."""
     result = {1.0: "1-0", 0.0: "0-1"}.get(game.points, "draw")
-    end = " (given up)" if game.given_up else " (cut off)" if game.cut_off else ""
+    end = "" if game.end == "over" else f" ({game.end})"
     return f"{game.first} - {game.second} {result}{end}, {len(game.moves)} plies"
 
 
@@ -88,9 +88,6 @@ def match_result(pairs: Iterable[PlayedPair]) -> MatchResult:
     return MatchResult(points.count(1.0), points.count(0.5), points.count(0.0))
 
 
-_ENDS = ("over", "given up", "cut off")
-
-
 def game_to_tree(game: PlayedGame) -> dict[str, Any]:
     """The game as plain values.
 
@@ -106,7 +103,7 @@ def game_to_tree(game: PlayedGame) -> dict[str, Any]:
         "opening_plies": game.opening_plies,
         "position": game.position,
         "points": [game.points, 1 - game.points],
-        "end": "given up" if game.given_up else "cut off" if game.cut_off else "over",
+        "end": game.end,
     }
 
 
@@ -116,18 +113,10 @@ def game_from_tree(tree: Mapping[str, Any]) -> PlayedGame:
     points = tree["points"]
     if sum(points) != 1 or points[0] not in (0, 0.5, 1):
         raise ValueError("invalid points")
-    if not all(isinstance(one, int) for one in (tree["opening_plies"], *tree["moves"])) or tree["end"] not in _ENDS:
+    plies, moves, end = tree["opening_plies"], tuple(tree["moves"]), tree["end"]
+    if not all(isinstance(one, int) for one in (plies, *moves)) or end not in get_args(End):
         raise ValueError("invalid moves, opening_plies or end")
-    return PlayedGame(
-        first,
-        second,
-        tuple(tree["moves"]),
-        float(points[0]),
-        tree["opening_plies"],
-        str(tree["position"]),
-        given_up=tree["end"] == "given up",
-        cut_off=tree["end"] == "cut off",
-    )
+    return PlayedGame(first, second, moves, float(points[0]), plies, str(tree["position"]), end)
 
 
 log = logging.getLogger(__name__)

@@ -72,7 +72,12 @@ def make_growing_search(config: SearchConfig, model: Model) -> GrowingSearch | N
 
         def go_on(low: int, high: int, body: Callable[[Any, Any], Any], start: tuple[Array, mctx.Tree]) -> Any:
             def simulated(number: int, carry: tuple[Array, mctx.Tree]) -> Any:
-                return body(number, (carry[0], _halved(config, carry[1])))
+                # Begins the next sequential halving if the tree has finished one.
+                key, tree = carry
+                visits, begun = tree.children_visits[:, mctx.Tree.ROOT_INDEX], tree.extra_data
+                finished = jnp.sum(visits - begun.halving, axis=1, keepdims=True) >= _schedule(config)
+                begun = begun._replace(halving=jnp.where(finished, visits, begun.halving))
+                return body(number, (key, tree.replace(extra_data=begun)))
 
             return jax.lax.fori_loop(done, done + simulations, simulated, (start[0], tree))
 
@@ -86,7 +91,11 @@ def make_growing_search(config: SearchConfig, model: Model) -> GrowingSearch | N
         return tree, result_of(config, model, tree, tree.extra_data.at_root)
 
     def follow(tree: mctx.Tree, states: EnvState) -> tuple[mctx.Tree, jax.Array]:
-        found = jnp.where(_equal_to(tree, states), tree.node_visits[0], 0)
+        def is_there(held: jax.Array, leaf: jax.Array) -> jax.Array:
+            return jnp.all((held[0] == leaf).reshape(held.shape[1], -1), axis=1)
+
+        same = jnp.stack(jax.tree.leaves(jax.tree.map(is_there, tree.embeddings, states)))
+        found = jnp.where(jnp.all(same, axis=0), tree.node_visits[0], 0)
         return subtree(tree, jnp.argmax(found)), jnp.any(found > 0)
 
     return GrowingSearch(jax.jit(begin), jax.jit(grow, donate_argnums=2), jax.jit(follow, donate_argnums=0))
@@ -153,20 +162,6 @@ def _halving_again(config: SearchConfig, model: Model) -> mctx.RootActionSelecti
         return jnp.argmax(jnp.where(candidate, scores, -jnp.inf)).astype(jnp.int32)
 
     return select
-
-
-def _halved(config: SearchConfig, tree: mctx.Tree) -> mctx.Tree:
-    """Begins the next sequential halving if the tree has finished one."""
-    visits, begun = tree.children_visits[:, mctx.Tree.ROOT_INDEX], tree.extra_data
-    finished = jnp.sum(visits - begun.halving, axis=1, keepdims=True) >= _schedule(config)
-    return tree.replace(extra_data=begun._replace(halving=jnp.where(finished, visits, begun.halving)))
-
-
-def _equal_to(tree: mctx.Tree, states: EnvState) -> jax.Array:
-    """Whether each node `[N]` has the state `[1, ...]`."""
-    nodes = tree.node_visits.shape[1]
-    leaves = zip(jax.tree.leaves(tree.embeddings), jax.tree.leaves(states), strict=True)
-    return jnp.all(jnp.stack([jnp.all((held[0] == leaf).reshape(nodes, -1), axis=1) for held, leaf in leaves]), axis=0)
 
 
 _FIELDS = {

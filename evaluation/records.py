@@ -63,7 +63,7 @@ def pgn_text(env: Env, played: PlayedGame, date: str | None) -> str:
     tags = {"Event": "podzero", "Site": "?", "Date": (date or "????-??-??").replace("-", "."), "Round": "-"}
     tags |= {"White": played.first, "Black": played.second, "Result": result}
     tags |= variant_tags(game)
-    if played.given_up:
+    if played.end == "given up":
         tags |= {"Termination": "abandoned"}
     in_algebra = game in CHESS_SIZES
     names = san_moves(env, moves) if in_algebra else notation_of(env.spec).names(moves)
@@ -171,7 +171,7 @@ def sgf_point(spec: EnvSpec, action: int) -> str:
 def _result(game: PlayedGame) -> str:
     if game.points == 0.5:
         return "0"
-    return f"{'B' if game.points == 1 else 'W'}+{'R' if game.given_up else ''}"
+    return f"{'B' if game.points == 1 else 'W'}+{'R' if game.end == 'given up' else ''}"
 
 
 def _escaped_sgf(text: str) -> str:

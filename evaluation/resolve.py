@@ -25,7 +25,7 @@ from podzero.core.types import Array, EnvState, ModelNetwork, Network, Versioned
 from podzero.envs import make_env, spec_of
 from podzero.envs.boards.go import Go
 from podzero.evaluation.engines import engine_contestant
-from podzero.evaluation.episodes import ActAndValue, search_actors
+from podzero.evaluation.episodes import Policy, search_actors
 from podzero.evaluation.players import (
     Contestant,
     MovesPlayer,
@@ -79,7 +79,7 @@ def resolve(
             raise ConfigError(f"player '{name}' acts only in gymnasium environments, not in {env.spec.name}")
 
 
-def acting(name: str, env: GymnasiumConfig, simulations: int | None = None) -> tuple[str, ActAndValue]:
+def acting(name: str, env: GymnasiumConfig, simulations: int | None = None) -> tuple[str, Policy]:
     """The full name and the policy, with values, of the agent `name`, a working directory, for a gymnasium environment.
 
     `simulations` are those of each step; None for the number used in training.

@@ -198,9 +198,6 @@ def judged_positions(env: Env, count: int, seed: int, part: Part = "test", max_p
 
     They come from the game's labels if these suffice, otherwise from the user's cache
     (`$XDG_CACHE_HOME/podzero`, else `~/.cache/podzero`), otherwise they are drawn and solved.
-
-    Raises:
-      ConfigError: the game has no solver or too few positions, or a solver is needed and not installed.
     """
     labels = read_labels(env.spec.name, part)
     if labels is not None and count <= len(labels.moves) and max_ply == MAX_PLY:

@@ -43,7 +43,7 @@ from podzero.evaluation.statistics import (
     firth,
 )
 from podzero.files.players import game_to_play
-from podzero.files.workdir import Workdir, sync, write_atomically
+from podzero.files.workdir import Workdir, read_json, sync, write_atomically
 
 SETTINGS_FILE = "tournament.json"
 _FORMAT = 1
@@ -164,14 +164,10 @@ class TournamentFiles:
 
 
 def _check_same(file: Path, given: dict[str, Any]) -> None:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        keys = sorted({*found, *given})
-    except (ValueError, TypeError) as error:
-        raise TournamentError(f"{file} is damaged ({error}); choose another --workdir") from None
-    changes = [
-        f"  {key}: {_difference(found.get(key), given.get(key))}\n" for key in keys if found.get(key) != given.get(key)
-    ]
+    if not (found := read_json(file)):
+        raise TournamentError(f"{file} is damaged or cannot be read; choose another --workdir")
+    both = {key: (found.get(key), given.get(key)) for key in sorted({*found, *given})}
+    changes = [f"  {key}: {_difference(old, new)}\n" for key, (old, new) in both.items() if old != new]
     if changes:
         raise TournamentError(
             f"{file.parent} holds another tournament:\n{''.join(changes)}"
@@ -315,11 +311,11 @@ class Tournament:
 
     def _count(self, pair: NumberedPair) -> None:
         """Counts the two games of an opening."""
-        one, other = pair.games
+        one = pair.games.opened
         self._ladder.add(one.first, one.second, [pair.games.points])
         self._known.setdefault(frozenset((one.first, one.second)), set()).add(one.position)
         self._batches, self._pairs = pair.batch + 1, pair.pair + 1
-        self._cut_off += one.cut_off + other.cut_off
+        self._cut_off += sum(game.end == "cut off" for game in pair.games)
 
     def _row(self, name: str, rating: Rating | None) -> dict[str, Any]:
         results = [self._ladder.meetings(name, other) for other in self._names]

@@ -249,7 +249,7 @@ def test_games_hold_all_their_moves(env):
                 assert not view(state).done
                 state = step(state, jnp.int32(move))
             assert view(state).done
-            assert (game.opening_plies, game.cut_off) == (2, False)
+            assert (game.opening_plies, game.end) == (2, "over")
 
 
 def test_openings_that_are_known_are_not_played_again_by_deterministic_players(env):

@@ -117,7 +117,7 @@ def test_an_engine_plays_whole_games_of_which_all_moves_are_known(env, arena, fa
     pairs = arena.pairs(RandomPlayer(env), contestant, 3, jax.random.key(0))
     games = list(chain.from_iterable(pairs))
     assert len(pids) == 1
-    assert not any(game.given_up for game in games)
+    assert not any(game.end == "given up" for game in games)
     assert [(game.first, game.second) for game in games] == [("random", "fake"), ("fake", "random")] * 3
     for game in games:
         assert len(set(game.moves)) == len(game.moves)
@@ -133,9 +133,9 @@ def test_an_engine_plays_whole_games_of_which_all_moves_are_known(env, arena, fa
 def test_an_engine_that_fails_forfeits_one_game_and_is_restarted(env, arena, fake, behaviour, caplog):
     contestant, pids = fake(behaviour, timeout_s=3.0 if behaviour in ("hangs", "chatters") else 20.0)
     games = list(chain.from_iterable(arena.pairs(RandomPlayer(env), contestant, 4, jax.random.key(1))))
-    lost = [game for game in games if game.given_up]
+    lost = [game for game in games if game.end == "given up"]
     assert [(game.first, game.points) in (("random", 1.0), ("fake", 0.0)) for game in lost] == [True]
-    assert all(len(game.moves) >= 5 for game in games if not game.given_up)
+    assert all(len(game.moves) >= 5 for game in games if game.end != "given up")
     assert len(pids) == 2
     (line,) = [record.getMessage() for record in caplog.records if "forfeits" in record.getMessage()]
     assert line.startswith(f"fake forfeits a game at ply {len(lost[0].moves) + 1}: ")
@@ -145,7 +145,7 @@ def test_an_engine_that_resigns_loses_without_a_fault(env, arena, fake, caplog):
     contestant, pids = fake("resigns")
     pairs = arena.pairs(RandomPlayer(env), contestant, 2, jax.random.key(2))
     assert match_result(pairs) == (4, 0, 0)
-    assert all(game.given_up and not game.cut_off for game in chain.from_iterable(pairs))
+    assert all(game.end == "given up" for game in chain.from_iterable(pairs))
     assert len(pids) == 1
     assert not caplog.records
 
@@ -224,7 +224,7 @@ def test_gnugo_finishes_games_and_beats_random_moves():
     (pair,) = Arena(env).pairs(contestant, RandomPlayer(env), 1, jax.random.key(0))
     contestant.close()
     assert pair.points == (1.0, 1.0)
-    assert not any(game.given_up for game in pair)
+    assert not any(game.end == "given up" for game in pair)
 
 
 def test_gnugo_captures_dead_stones_before_it_passes():
@@ -266,4 +266,4 @@ def test_an_engine_that_resigns_loses_its_games_of_a_tournament(env, fake, tmp_p
         ratings = tournament.ratings()
         games = [game for pair in files.read() for game in pair.games]
     assert list(ratings) == ["random", "fake"]
-    assert [game.given_up for game in games] == [True] * 4
+    assert [game.end for game in games] == ["given up"] * 4

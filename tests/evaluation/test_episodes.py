@@ -57,7 +57,7 @@ def toy(**config):
 
 
 def always(action):
-    return lambda key, step: np.full(len(step.reward), action, np.int32)
+    return lambda key, step: (np.full(len(step.reward), action, np.int32), None)
 
 
 def newest(count, legal=None):
@@ -95,7 +95,7 @@ def test_a_failed_episode_is_played_again_and_counted(make):
 
     def choose(key, observation):
         calls.append(observation)
-        return np.array([2 if len(calls) == 3 else 1, 1], np.int32)
+        return np.array([2 if len(calls) == 3 else 1, 1], np.int32), None
 
     result = play_episodes(make(2, **toy(kwargs={"length": 4})), choose, 4, KEY)
     assert result.returns.tolist() == [4, 4, 4, 4]
@@ -123,13 +123,13 @@ def test_it_stops_when_asked_to(make):
 
 def test_random_actions_are_uniform_and_come_from_the_key():
     counted = random_policy(EnvSpec("counted", (1,), "float32", 3, players=1))
-    actions = counted(KEY, newest(3000))
+    actions, _ = counted(KEY, newest(3000))
     assert actions.dtype == np.int32
     assert np.abs(np.bincount(actions, minlength=3) - 1000).max() < 120
-    np.testing.assert_array_equal(actions, counted(KEY, newest(3000)))
-    assert (actions != counted(jax.random.key(1), newest(3000))).any()
+    np.testing.assert_array_equal(actions, counted(KEY, newest(3000))[0])
+    assert (actions != counted(jax.random.key(1), newest(3000))[0]).any()
 
-    floats = random_policy(EnvSpec("floats", (1,), "float32", 0, 1, ((0.0, 0.0), (9.0, 9.0))))(KEY, newest(3000))
+    floats = random_policy(EnvSpec("floats", (1,), "float32", 0, 1, ((0.0, 0.0), (9.0, 9.0))))(KEY, newest(3000))[0]
     assert floats.shape == (3000, 2)
     assert floats.dtype == np.float32
     assert -1 <= floats.min() < -0.99
@@ -150,7 +150,7 @@ def test_greed_in_floats_tries_a_grid(make):
     vector = make(2, id="Pendulum-v1")
     vector.reset()
     step = vector.step(np.zeros((2, 1), np.float32))
-    np.testing.assert_array_equal(greedy_policy(vector)(KEY, step), [[0.0], [0.0]])
+    np.testing.assert_array_equal(greedy_policy(vector)(KEY, step)[0], [[0.0], [0.0]])
 
 
 @pytest.mark.parametrize(("dimensions", "tried"), [(1, 9), (2, 81), (3, 81)])
@@ -164,7 +164,7 @@ def test_greed_tries_no_more_actions_than_it_may(dimensions, tried):
 
     bounds = ((0.0,) * dimensions, (1.0,) * dimensions)
     vector = SimpleNamespace(spec=EnvSpec("floats", (1,), "float32", 0, 1, bounds), peek=peek)
-    chosen = greedy_policy(vector)(KEY, newest(5))
+    chosen, _ = greedy_policy(vector)(KEY, newest(5))
     assert seen[0].shape == (5, tried, dimensions)
     np.testing.assert_array_equal(chosen.sum(axis=1), seen[0].sum(axis=-1).max(axis=1))
     assert dimensions == 3 or (chosen == 1).all()
@@ -174,7 +174,7 @@ def test_ties_are_broken_at_random():
     vector = SimpleNamespace(
         spec=EnvSpec("tied", (1,), "float32", 4, 1), peek=lambda actions: np.tile([1.0, 0.0, 1.0, 1.0], (3000, 1))
     )
-    counts = np.bincount(greedy_policy(vector)(KEY, newest(3000)), minlength=4)
+    counts = np.bincount(greedy_policy(vector)(KEY, newest(3000))[0], minlength=4)
     assert counts[1] == 0
     assert np.abs(counts[[0, 2, 3]] - 1000).max() < 120
 
@@ -186,8 +186,8 @@ def test_baselines_keep_to_the_legal_actions():
         peek=lambda actions: np.tile([9.0, 1.0, 2.0], (300, 1)),
     )
     step = newest(300, np.tile([False, True, True], (300, 1)))
-    assert np.bincount(random_policy(vector.spec)(KEY, step), minlength=3) == pytest.approx([0, 150, 150], abs=40)
-    assert (greedy_policy(vector)(KEY, step) == 2).all()
+    assert np.bincount(random_policy(vector.spec)(KEY, step)[0], minlength=3) == pytest.approx([0, 150, 150], abs=40)
+    assert (greedy_policy(vector)(KEY, step)[0] == 2).all()
 
 
 def test_baselines_that_are_none(make):

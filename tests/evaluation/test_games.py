@@ -20,8 +20,8 @@ from podzero.evaluation.games import (
 from podzero.files.workdir import Workdir
 
 GAME = PlayedGame("@20", "random", (4, 0, 8), 1.0, 1, "abcd")
-GIVEN_UP = PlayedGame("random", "@20", (4, 1), 0.0, 0, "", given_up=True)
-CUT_OFF = PlayedGame("random", "@20", (2,), 0.5, 0, "", cut_off=True)
+GIVEN_UP = PlayedGame("random", "@20", (4, 1), 0.0, 0, "", end="given up")
+CUT_OFF = PlayedGame("random", "@20", (2,), 0.5, 0, "", end="cut off")
 
 
 @pytest.mark.parametrize("game", [GAME, GIVEN_UP, CUT_OFF])

@@ -59,7 +59,7 @@ def test_python_chess_reads_games_of_chess_and_writes_the_same_moves(board, name
 
 def test_quotes_and_backslashes_in_names_are_escaped(board):
     """As section 7 of the standard says; python-chess 1.11 leaves the escapes in the names."""
-    text = record_text(board, PlayedGame('a "b" \\c', "runs/x@1", [], 0.0, given_up=True))
+    text = record_text(board, PlayedGame('a "b" \\c', "runs/x@1", [], 0.0, end="given up"))
     headers = chess.pgn.read_game(io.StringIO(text)).headers
     assert (headers["White"], headers["Black"], headers["Result"]) == (
         r'a \"b\" \\c', "runs/x@1", "0-1",
@@ -77,7 +77,7 @@ def test_gardner_chess_names_its_variant_and_start():
 def test_sgfmill_reads_games_of_go(game, size):
     env = make_env(game)
     moves = [0, size - 1, size * size, size * size - 1]
-    read = sgf.Sgf_game.from_string(record_text(env, PlayedGame("a]b", "gnugo:1", moves, 0.0, given_up=True)))
+    read = sgf.Sgf_game.from_string(record_text(env, PlayedGame("a]b", "gnugo:1", moves, 0.0, end="given up")))
     played = [node.get_move() for node in read.main_sequence_iter() if node.get_move()[0]]
     last = size - 1
     assert played == [("b", (last, 0)), ("w", (last, last)), ("b", None), ("w", (0, last))]

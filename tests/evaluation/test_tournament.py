@@ -287,8 +287,9 @@ def game(first, second, points, **end):
 
 
 def pair(number, first="random", second="mcts:2"):
-    replied = game(second, first, 0.5, cut_off=number == 1)
-    return NumberedPair(number // 2, number, PlayedPair(game(first, second, 1.0, given_up=number == 2), replied))
+    replied = game(second, first, 0.5, end="cut off" if number == 1 else "over")
+    opened = game(first, second, 1.0, end="given up" if number == 2 else "over")
+    return NumberedPair(number // 2, number, PlayedPair(opened, replied))
 
 
 PAIRS = [pair(0), pair(1, "mcts:2", "random"), pair(2)]

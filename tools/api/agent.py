@@ -15,7 +15,7 @@ from podzero.core.errors import ConfigError
 from podzero.core.protocols import Env
 from podzero.core.types import EnvSpec
 from podzero.envs import make_env, simulator_errors
-from podzero.evaluation.games import PlayedGame
+from podzero.evaluation.games import End, PlayedGame
 from podzero.evaluation.players import GIVES_UP, MovesPlayer, Player, SearchPlayer, Turn
 from podzero.evaluation.records import record_text, write_records
 from podzero.evaluation.resolve import resolve
@@ -338,9 +338,8 @@ class FinishedGame:
     def _played(self) -> PlayedGame:
         if not self.game.from_beginning or self.game.env.spec.players != 2:
             raise ConfigError("only two-player games from the initial state can be recorded; see `moves` for others")
-        cut_off = bool(self.game.position.view.truncated)
-        moves = tuple(self.game.moves)
-        return PlayedGame(*self.players, moves, self.points, given_up=self.resigned, cut_off=cut_off)
+        end: End = "given up" if self.resigned else "cut off" if self.game.position.view.truncated else "over"
+        return PlayedGame(*self.players, tuple(self.game.moves), self.points, end=end)
 
     def __repr__(self) -> str:
         first, second = self.players

@@ -35,7 +35,7 @@ from podzero.envs import (
     simulator_errors,
 )
 from podzero.evaluation.arena import Arena
-from podzero.evaluation.episodes import BASELINES, ActAndValue, baseline, play_episodes, reward_scale
+from podzero.evaluation.episodes import BASELINES, Policy, baseline, play_episodes, reward_scale
 from podzero.evaluation.players import MovesPlayer, Player, SearchPlayer
 from podzero.evaluation.resolve import acting, resolve
 from podzero.files.players import PREFIX, TrainedPlayer, parse_player
@@ -90,10 +90,10 @@ class GymnasiumWatcher:
         # `greedy` tries actions in copies of the environments, which must therefore be in this process.
         if who == "greedy":
             env = env.model_copy(update={"vectorization": "sync"})
-        self._decide: ActAndValue | None = None
         self.player, self.discount = who, env.discount
+        self._policy: Policy | None = None
         if who not in BASELINES:
-            self.player, self._decide = acting(who, env, simulations)
+            self.player, self._policy = acting(who, env, simulations)
         self._rendering = rendering(env)
         self.steps_per_second = self._rendering.steps_per_second
 
@@ -101,7 +101,7 @@ class GymnasiumWatcher:
         """Records an episode; one that fails is discarded and played again, as in evaluations."""
         recorded = Episode(seed, [], [], [])
         with closing(VectorEnv(self._rendering.config, 1, seed)) as environments:
-            by_name = None if self._decide else baseline(self.player, environments)
+            policy = self._policy or baseline(self.player, environments)
 
             def show(step: VectorStep) -> None:
                 renders = self._rendering.renders
@@ -109,16 +109,14 @@ class GymnasiumWatcher:
                     lambda: environments.render()[0] if renders else observed_picture(step.observation[0])
                 )
 
-            def choose(key: Array, step: VectorStep) -> Array:
+            def choose(key: Array, step: VectorStep) -> tuple[Array, Array | None]:
                 progress(f"seed {seed}: step {recorded.steps:,}")
                 if not recorded.frames:
                     show(step)
-                if self._decide is None:
-                    assert by_name is not None
-                    return by_name(key, step)
-                action, value = self._decide(key, step)
-                recorded.values.append(float(value[0]))
-                return action
+                action, value = policy(key, step)
+                if value is not None:
+                    recorded.values.append(float(value[0]))
+                return action, value
 
             def watch(step: VectorStep) -> None:
                 if step.failed[0]:

@@ -87,8 +87,7 @@ class GameReplay:
         one_hot = np.eye(self._env.spec.num_actions, dtype=np.float32)
         assembler = GameAssembler(ActorsConfig(games=self._at_once), self._discount, auxiliary_targets=True)
         with simulator_errors():
-            start, play = _programs(self._env, self._at_once)
-            states, view = start()
+            states, view, play = _programs(self._env, self._at_once)
             while any(slots):
                 if self._set_komi is not None:
                     states, view = self._set_komi(states, _komis(slots))
@@ -207,16 +206,10 @@ def _komis(slots: Sequence[_Running | None]) -> NDArray[np.float32]:
     return np.array([KOMI if komi is None else komi for komi in known], np.float32)
 
 
-def _programs(env: Env, games: int) -> tuple[Callable[[], tuple[EnvState, View]], Callable[..., Any]]:
-    """Two functions: one starts all games, the other plays an action in each and replaces those that are over."""
-    keys = jax.random.split(jax.random.key(0), games)
-
-    @jax.jit
-    def start() -> tuple[EnvState, View]:
-        states = jax.vmap(env.init)(keys)
-        return states, jax.vmap(env.view)(states)
-
-    fresh, first = start()
+def _programs(env: Env, games: int) -> tuple[EnvState, View, Callable[..., Any]]:
+    """The beginnings of games, and a function that plays an action in each and replaces those that are over."""
+    fresh = jax.jit(jax.vmap(env.init))(jax.random.split(jax.random.key(0), games))
+    first = jax.jit(jax.vmap(env.view))(fresh)
 
     @jax.jit
     def play(states: EnvState, action: Array, last: Array) -> tuple[EnvState, View, View]:
@@ -226,7 +219,7 @@ def _programs(env: Env, games: int) -> tuple[Callable[[], tuple[EnvState, View]]
         next_states, next_view = jax.vmap(optax.tree.where)(over, (fresh, first), (played, after))
         return next_states, next_view, after
 
-    return start, play
+    return fresh, first, play
 
 
 def _komi_setter(env: Go) -> Callable[[EnvState, Array], tuple[EnvState, View]]:

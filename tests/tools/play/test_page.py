@@ -20,7 +20,9 @@ def address(tmp_path_factory):
     run = tmp_path_factory.mktemp("run")
     folder = GamesFolder(Workdir(run).games)
     folder.write(20, [PlayedGame("@20", "random", (0, 3, 1, 4, 2), 1.0)])
-    folder.write(40, [PlayedGame("@40", "random", (0, 4, 8, 2, 6), 0.5, cut_off=True), PlayedGame("x", "y", (0, 0), 0)])
+    folder.write(
+        40, [PlayedGame("@40", "random", (0, 4, 8, 2, 6), 0.5, end="cut off"), PlayedGame("x", "y", (0, 0), 0)]
+    )
     with served("mcts:50", "random", "--game", "tic_tac_toe", "--kept", str(run)) as address:
         yield address
 

@@ -24,7 +24,7 @@ def kinds(found):
 
 
 def test_games_that_podzero_has_recorded_are_read():
-    games = [PlayedGame("a", "b", (3, 2), 1.0, given_up=True), PlayedGame("a", "b", (3, 2), 0.5, cut_off=True)]
+    games = [PlayedGame("a", "b", (3, 2), 1.0, end="given up"), PlayedGame("a", "b", (3, 2), 0.5, end="cut off")]
     lines = [json.dumps({"pair": 1} | game_to_tree(game)) for game in games]
     assert moves_and_points(read_lines(lines, "x", FOUR)) == [([3, 2], 1.0), ([3, 2], None)]
 

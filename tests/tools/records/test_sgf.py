@@ -31,7 +31,7 @@ def test_other_games_are_named():
 @pytest.mark.parametrize(("name", "moves"), [("go_9x9", [40, 81, 0]), ("othello", [19, 64]), ("hex", [12, 121, 5])])
 def test_games_are_read_as_they_are_written(name, moves, points, given_up):
     env = make_env(name)
-    text = record_text(env, PlayedGame("a]b", "(c;", tuple(moves), points, given_up=given_up))
+    text = record_text(env, PlayedGame("a]b", "(c;", tuple(moves), points, end="given up" if given_up else "over"))
     assert read(2 * text, env.spec) == 2 * [(moves, points)]
 
 

@@ -53,7 +53,7 @@ def test_the_report_of_a_run_has_the_games_of_its_newest_round(make_run):
     workdir = make_run(config="tic_tac_toe")
     folder = GamesFolder(workdir.games)
     folder.write(20, [WON])
-    folder.write(40, [WON._replace(first="<b>", moves=(4, 0, 8), cut_off=True, points=0.5)])
+    folder.write(40, [WON._replace(first="<b>", moves=(4, 0, 8), end="cut off", points=0.5)])
     page = make_report(RunReader(workdir).read())
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1]
     (replay,) = json.loads(data)["replays"]
