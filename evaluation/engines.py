@@ -19,7 +19,7 @@ from contextlib import suppress
 from itertools import chain
 from queue import Empty, Full, Queue, SimpleQueue
 from threading import Thread
-from typing import IO, NamedTuple, Protocol
+from typing import IO, NamedTuple
 
 from podzero.config import KOMI
 from podzero.core.errors import ConfigError, PodzeroError
@@ -59,18 +59,6 @@ log = logging.getLogger(__name__)
 
 PROCESSES = 4
 """The most processes of one player, if there are as many CPU cores."""
-
-
-class Engine(Protocol):
-    """One running process of an engine."""
-
-    def best(self, turn: Turn) -> int:
-        """The action that the engine chooses, or `GIVES_UP`; raises `EngineFailed`."""
-        ...
-
-    def close(self) -> None:
-        """Ends the process."""
-        ...
 
 
 class EngineContestant:
@@ -387,3 +375,7 @@ class UciEngine:
             # The options are looked for in all lines; of a search, which writes many, only the last one counts.
             lines = [*lines, line] if word == "uciok" else [line]
         return lines
+
+
+Engine = GtpEngine | UciEngine
+"""One running process of an engine; `best` raises `EngineFailed`."""

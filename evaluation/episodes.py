@@ -76,19 +76,11 @@ def play_episodes(
 ) -> EpisodesResult:
     """Plays `episodes` whole episodes, divided equally among the environments; repeats failed ones.
 
-    An episode longer than `max_steps` is cut off there, and its remaining steps count as the next episode.
-
-    Args:
-      vector_env: is reset first; episodes are still running in it afterwards.
-      choose: the policy; its actions in environments that have played all their episodes are ignored.
-      episodes: number of episodes, at least one.
-      key: PRNG key, consumed.
-      keep_going: called before every step; the evaluation stops when it returns False.
-      max_steps: longest episode.
-      watch: called with the result of every step.
+    The environments are reset first, and left with episodes that are running. An episode longer than `max_steps` is cut
+    off there, and its remaining steps count as the next episode. `watch` is called with the result of every step.
 
     Raises:
-      Interrupted: `keep_going` returned False.
+      Interrupted: `keep_going`, which is called before every step, returned False.
       EnvironmentFailed: too many environments failed in a row.
     """
     if episodes <= 0:

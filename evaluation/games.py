@@ -30,7 +30,7 @@ class PlayedGame(NamedTuple):
     position: str = ""
     """Digest of the position after the opening."""
     end: End = "over"
-    """By the rules; the loser resigned or forfeited; or the limit on plies ended it, usually as a draw by its rewards."""
+    """By the rules; the loser resigned or forfeited; or the limit on plies, usually as a draw by the rewards so far."""
 
 
 def game_title(game: PlayedGame) -> str:
@@ -142,9 +142,8 @@ class KeptGame(NamedTuple):
 class GamesFolder:
     """The games of a run's evaluations: `STEP.jsonl` for each round."""
 
-    def __init__(self, folder: Path, most_rounds: int = MOST_ROUNDS) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._most = most_rounds
 
     def steps(self) -> list[int]:
         """The steps with games, ascending."""
@@ -160,7 +159,7 @@ class GamesFolder:
             steps = self.steps()
             # Rounds of later steps are from before a resumption.
             stored = [each for each in steps if each <= step]
-            for deleted in {*steps} - {*stored} | {*superfluous(stored, self._most)}:
+            for deleted in {*steps} - {*stored} | {*superfluous(stored, MOST_ROUNDS)}:
                 self._file(deleted).unlink(missing_ok=True)
         except OSError as error:
             log.warning("the games of step %d cannot be stored in %s: %s", step, self._folder, error.strerror)

@@ -108,9 +108,8 @@ class Ladder:
     ) -> dict[str, Rating]:
         """Ratings of all players that games connect with an anchor, strongest first.
 
-        Args:
-          anchors: Elo points of players with a known rating; None for `random` at 0.
-          among: count only the games among these players; None for all games.
+        `anchors` are the Elo points of players with a known rating; None for `random` at 0. Only the games `among` some
+        players count; None for all.
         """
         names = self.players() if among is None else sorted(among)
         fixed = fixed_ratings(names, {ANCHOR: 0.0} if anchors is None else anchors)

@@ -65,8 +65,7 @@ def pgn_text(env: Env, played: PlayedGame, date: str | None) -> str:
     tags |= variant_tags(game)
     if played.end == "given up":
         tags |= {"Termination": "abandoned"}
-    in_algebra = game in CHESS_SIZES
-    names = san_moves(env, moves) if in_algebra else notation_of(env.spec).names(moves)
+    names = san_moves(env, moves) if game in CHESS_SIZES else notation_of(env.spec).names(moves)
     text = " ".join(f"{ply // 2 + 1}. {name}" if ply % 2 == 0 else name for ply, name in enumerate(names))
     lines = textwrap.wrap(f"{text} {result}", _LINE, break_long_words=False, break_on_hyphens=False)
     return "\n".join([*(f'[{tag} "{_escaped(value)}"]' for tag, value in tags.items()), "", *lines, ""])
@@ -81,10 +80,6 @@ def variant_tags(game: str) -> dict[str, str]:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
-
-
-_Facts = tuple[Any, Any]
-"""`[A]` legal actions, and whether the player to move is in check."""
 
 
 def san_moves(env: Env, actions: Sequence[int]) -> list[str]:
@@ -103,13 +98,10 @@ def san_moves(env: Env, actions: Sequence[int]) -> list[str]:
 
 
 @lru_cache(maxsize=4)
-def _programs(env: Hashable) -> tuple[Callable[[EnvState], _Facts], Callable[[EnvState, Any], EnvState]]:
+def _programs(env: Hashable) -> tuple[Callable[[EnvState], Any], Callable[[EnvState, Any], EnvState]]:
+    """The legal actions `[A]` and whether the player to move is in check; and the step."""
     game = cast(Chess, env)
-
-    def facts(state: EnvState) -> _Facts:
-        return game.legal(state.board), game.checks(state.board) > 0
-
-    return jax.jit(facts), jax.jit(game.step)
+    return jax.jit(lambda state: (game.legal(state.board), game.checks(state.board) > 0)), jax.jit(game.step)
 
 
 def _move(env: Env, state: EnvState, legal: Sequence[int], action: int) -> str:
@@ -150,7 +142,8 @@ def sgf_text(spec: EnvSpec, game: PlayedGame, date: str | None) -> str:
     names = f"PB[{_escaped_sgf(game.first)}]PW[{_escaped_sgf(game.second)}]"
     root = f";FF[4]GM[{SGF_GAMES[spec.name]}]CA[UTF-8]AP[podzero]SZ[{size}]{rules}{names}{played_on}"
     nodes = "".join(f"\n;{'BW'[ply % 2]}[{sgf_point(spec, action)}]" for ply, action in enumerate(game.moves))
-    return f"({root}RE[{_result(game)}]{nodes})\n"
+    won = f"{'B' if game.points == 1 else 'W'}+{'R' if game.end == 'given up' else ''}"
+    return f"({root}RE[{'0' if game.points == 0.5 else won}]{nodes})\n"
 
 
 def board_size(spec: EnvSpec) -> int:
@@ -166,12 +159,6 @@ def sgf_point(spec: EnvSpec, action: int) -> str:
     size = board_size(spec)
     row, column = divmod(action, size)
     return "" if action == size * size else f"{chr(ord('a') + column)}{chr(ord('a') + row)}"
-
-
-def _result(game: PlayedGame) -> str:
-    if game.points == 0.5:
-        return "0"
-    return f"{'B' if game.points == 1 else 'W'}+{'R' if game.end == 'given up' else ''}"
 
 
 def _escaped_sgf(text: str) -> str:

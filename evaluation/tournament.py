@@ -112,7 +112,11 @@ class TournamentFiles:
         text = self._file.read_bytes()
         lines = text[: text.rfind(b"\n") + 1].splitlines(keepends=True)
         games = [self._parse(number, line) for number, line in enumerate(lines, 1)]
-        pairs = [self._pair(at + 1, games[at], games[at + 1]) for at in range(0, len(games) - 1, 2)]
+        pairs = []
+        for at, ((batch, pair, opened), (_, also, replied)) in enumerate(zip(games[::2], games[1::2], strict=False)):
+            if pair != also or (opened.first, opened.second) != (replied.second, replied.first):
+                raise self._damaged(2 * at + 1, "this and the next line are not the two games of an opening")
+            pairs.append(NumberedPair(batch, pair, PlayedPair(opened, replied)))
         whole = sum(map(len, lines[: 2 * len(pairs)]))
         if whole < len(text):
             os.truncate(self._file, whole)
@@ -147,14 +151,6 @@ class TournamentFiles:
             return tree["batch"], tree["pair"], game
         except (ValueError, KeyError, TypeError) as error:
             raise self._damaged(number, f"{type(error).__name__} {error}") from None
-
-    def _pair(self, number: int, one: tuple[int, int, PlayedGame], other: tuple[int, int, PlayedGame]) -> NumberedPair:
-        """The pair of games in two lines, of which the first has the `number`."""
-        batch, pair, opened = one
-        _, also, replied = other
-        if pair != also or (opened.first, opened.second) != (replied.second, replied.first):
-            raise self._damaged(number, "this and the next line are not the two games of an opening")
-        return NumberedPair(batch, pair, PlayedPair(opened, replied))
 
     def _damaged(self, number: int, why: str) -> TournamentError:
         return TournamentError(
@@ -222,11 +218,9 @@ class Tournament:
     ) -> str:
         """Plays matches; returns the reason for which it ended.
 
-        Args:
-          games: most games of the tournament, including those so far; the last match may exceed it.
-          until: the tournament ends when half of every interval is at most this, in Elo points.
-          keep_going: called before every ply; if it returns False, the unfinished match is discarded.
-          report: called with the names of the two players after each match.
+        It ends after `games`, including those so far, which the last match may exceed; when half of every interval is
+        at most `until`, in Elo points; or when `keep_going`, which is called before every ply, returns False: the
+        unfinished match is then discarded. `report` is called with the names of the two players after each match.
         """
         while self.games < games:
             if until is not None and (self.largest_error() or float("inf")) <= until:

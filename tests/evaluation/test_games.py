@@ -48,8 +48,9 @@ def test_a_run_keeps_the_games_of_its_rounds(tmp_path):
     ]  # fmt: skip
 
 
-def test_no_more_rounds_than_allowed_are_kept(tmp_path):
-    folder = GamesFolder(tmp_path / "games", most_rounds=4)
+def test_no_more_rounds_than_allowed_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("podzero.evaluation.games.MOST_ROUNDS", 4)
+    folder = GamesFolder(tmp_path / "games")
     for step in range(0, 160, 10):
         folder.write(step, [GAME])
     steps = folder.steps()

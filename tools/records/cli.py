@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -57,7 +58,7 @@ def import_(
     report = progress(lambda games, positions: f"{positions:,} positions of {games:,} {kind}")
     found = import_games([file.expanduser() for file in files], section, to, search, simulations, report)
     if as_json:
-        print_json({"records": str(to), **found._asdict()})
+        print_json({"records": str(to), **asdict(found)})
         return
     print(f"{found.positions:,} positions of {found.games:,} {kind} are in {to}")
     if found.other_komi:

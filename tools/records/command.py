@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from io import TextIOWrapper
 from itertools import count
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -36,17 +36,34 @@ MOST_NAMED = 3
 """Games left out that are named for each reason."""
 
 
-class Imported(NamedTuple):
-    """What was imported, and what was not."""
+@dataclass
+class Imported:
+    """What was imported so far, and what was not."""
 
-    games: int
-    positions: int
-    left_out: dict[FaultKind, int]
+    games: int = 0
+    positions: int = 0
+    left_out: dict[FaultKind, int] = field(default_factory=dict)
     """The number of games left out, by reason."""
-    named: list[str]
+    named: list[str] = field(default_factory=list)
     """Some of them: where each is, and what is wrong with it."""
-    other_komi: int
+    other_komi: int = 0
     """The number of games imported that were played with another komi than `KOMI`, where the network observes none."""
+
+    def without_faults[Found](self, found: Iterable[Found | Fault]) -> Iterator[Found]:
+        """Gives what was found, and counts and names faults instead of giving them."""
+        for one in found:
+            if not isinstance(one, Fault):
+                yield one
+                continue
+            self.left_out[one.kind] = self.left_out.get(one.kind, 0) + 1
+            if self.left_out[one.kind] <= MOST_NAMED:
+                self.named.append(f"{one.kind}: {one}")
+
+    def samples(self, replayed: Iterable[ReplayedGame | Fault], any_komi: bool) -> Iterator[Sample]:
+        """The positions of each game; without `any_komi`, games with another komi than `KOMI` are counted."""
+        for one in self.without_faults(replayed):
+            self.other_komi += not any_komi and one.game.komi not in (None, KOMI)
+            yield one.samples
 
 
 def import_games(
@@ -68,26 +85,25 @@ def import_games(
       simulations: its simulations per position; None for the number used in training.
       report: is told after each game how many games and positions have been imported.
     """
-    games, left_out = 0, _LeftOut()
-    spec, layout, contents, searched = _recorded(files, game, search, simulations, left_out)
+    found = Imported()
+    spec, layout, contents, searched = _recorded(files, game, search, simulations, found)
     try:
         with RecordsWriter(to, layout) as writer:
             for content in contents:
-                games += 1
                 writer.add(content)
-                report(games, writer.positions)
-            if not games:
-                listed = "".join(f"\n  {one}" for one in left_out.named)
-                raise ConfigError(f"no game of {spec.name} can be used, {left_out.kinds.total()} were read{listed}")
-            imported = Imported(games, writer.positions, dict(left_out.kinds), left_out.named, left_out.other_komi)
-            writer.finish({"files": [str(file) for file in files], **searched, **imported._asdict()})
+                found.games, found.positions = found.games + 1, writer.positions
+                report(found.games, found.positions)
+            if not found.games:
+                read, named = sum(found.left_out.values()), "".join(f"\n  {one}" for one in found.named)
+                raise ConfigError(f"no game of {spec.name} can be used, {read} were read{named}")
+            writer.finish({"files": [str(file) for file in files], **searched, **asdict(found)})
     except OSError as error:
         raise ConfigError(f"{to} cannot be written: {error.strerror}; give another folder with --to") from None
-    return imported
+    return found
 
 
 def _recorded(
-    files: Sequence[Path], game: EnvConfig, search: str | None, simulations: int | None, left_out: _LeftOut
+    files: Sequence[Path], game: EnvConfig, search: str | None, simulations: int | None, found: Imported
 ) -> tuple[EnvSpec, Layout[Any], Iterator[Any], dict[str, Any]]:
     """What the files hold for a game or an environment; games that are left out are counted.
 
@@ -100,7 +116,7 @@ def _recorded(
         _check(files, EPISODE_SUFFIXES)
         interface = gymnasium_interface(game)
         spec = spec_to(interface)
-        episodes = left_out.without_faults(one for file in files for one in read_episodes(file, interface))
+        episodes = found.without_faults(one for file in files for one in read_episodes(file, interface))
         return spec, EpisodeLayout(spec, game.discount), episodes, {}
     _check(files, SUFFIXES)
     env = make_env(game)
@@ -114,9 +130,9 @@ def _recorded(
         if not isinstance(player, SearchPlayer):
             raise ConfigError(f"--search {search}: this player does not search; give a trained agent or mcts:N")
         policy_of, searched = _policy_of(player), {"search": player.name, "simulations": simulations}
-    games = left_out.without_faults(one for file in files for one in _read(file, env.spec))
+    games = found.without_faults(one for file in files for one in _read(file, env.spec))
     replayed = GameReplay(env, game.discount, policy_of=policy_of)(games)
-    samples = left_out.samples(replayed, any_komi=not isinstance(env, Go) or env.shows_komi)
+    samples = found.samples(replayed, any_komi=not isinstance(env, Go) or env.shows_komi)
     return env.spec, PositionLayout(env.spec, game.discount, searched=policy_of is not None), samples, searched
 
 
@@ -124,31 +140,6 @@ def _policy_of(player: SearchPlayer) -> PolicyOf:
     """Searches positions by a player, each time with another key."""
     keys = (jax.random.key(number) for number in count())
     return lambda states: np.asarray(player.search(next(keys), states).policy)
-
-
-class _LeftOut:
-    """The games that were left out so far, and the number of those with another komi."""
-
-    def __init__(self) -> None:
-        self.kinds = Counter[FaultKind]()
-        self.named: list[str] = []
-        self.other_komi = 0
-
-    def without_faults[Found](self, found: Iterable[Found | Fault]) -> Iterator[Found]:
-        """Gives what was found, and counts and names faults instead of giving them."""
-        for one in found:
-            if not isinstance(one, Fault):
-                yield one
-                continue
-            self.kinds[one.kind] += 1
-            if self.kinds[one.kind] <= MOST_NAMED:
-                self.named.append(f"{one.kind}: {one}")
-
-    def samples(self, replayed: Iterable[ReplayedGame | Fault], any_komi: bool) -> Iterator[Sample]:
-        """The positions of each game; without `any_komi`, games with another komi than `KOMI` are counted."""
-        for one in self.without_faults(replayed):
-            self.other_komi += not any_komi and one.game.komi not in (None, KOMI)
-            yield one.samples
 
 
 def _check(files: Iterable[Path], suffixes: Sequence[str]) -> None:
@@ -186,15 +177,11 @@ _KEYS = ("observations", "actions", "rewards", "terminated")
 
 
 def read_episodes(file: Path, interface: Interface) -> Iterator[Episode | Fault]:
-    """The episodes of a file.
+    """The episodes of a file whose name ends in one of `EPISODE_SUFFIXES`.
 
     An episode of T steps is an object with the arrays `observations` (`[T + 1, *observation_shape]`, before each action
     and at the end), `actions` (`[T, ...]`, as the environment's `step` took them) and `rewards` (`[T]`), and with
     `terminated` (false if a limit truncated it). What would be a failure in a run is left out.
-
-    Args:
-      file: a file whose name ends in `.npz` or `.jsonl`.
-      interface: that of the environment.
     """
     for where, content in _contents(file):
         try:

@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ray import cloudpickle, tune
@@ -132,20 +131,13 @@ def train_runs(
     asha: bool,
     signals: StopSignals,
     say: Callable[[str], None],
-    secrets: Mapping[str, str] = MappingProxyType({}),
+    secrets: Mapping[str, str],
 ) -> dict[str, str]:
     """Trains the runs; returns when all have ended, or when a signal has ended them with a last checkpoint.
 
-    Args:
-      folder: the sweep's folder.
-      config: the experiment, as `absolute_config` returns it.
-      runs: the runs to train. Those that have finished only tell ASHA how good they are.
-      parallel: how many train at the same time; by default as many as there are CPUs for.
-      address: the Ray cluster that has the machines; None for this machine.
-      asha: whether runs are stopped early.
-      signals: what ends the sweep.
-      say: called with what happens.
-      secrets: environment variables that all processes of the runs get, by name.
+    Runs that have finished only tell ASHA how good they are. `config` is as `absolute_config` returns it. The machines
+    are those of the Ray cluster at `address`, or this one. Without `parallel` as many runs train at the same time as
+    there are CPUs for. All processes of the runs get the environment variables `secrets`. `say` is told what happens.
 
     Returns:
       the last error of each run that was given up, by name.
