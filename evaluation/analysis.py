@@ -124,47 +124,40 @@ class Analyst:
             return AnalysisRequest(error=f"invalid JSON: {error}")
         if not isinstance(tree, dict):
             return AnalysisRequest(error='expected an object, for example {"id": 1, "moves": [3, 3, 4]}')
-        request = AnalysisRequest(tree.get("id"), error=next(self._errors(tree), None))
-        if request.error:
-            return request
-        moves, most = tree["moves"], tree.get("maxVisits") or self._sizes[-1]
-        named = tree.get("names", False) or any(isinstance(move, str) for move in moves)
-        size = max((size for size in self._sizes if size <= most), default=self._sizes[0])
-        return request._replace(moves=moves, named=named, simulations=size, komi=tree.get("komi", KOMI))
-
-    def _errors(self, tree: dict[str, Any]) -> Iterator[str]:
-        """What is wrong with the object of a line."""
-        for key in (key for key in tree if key not in _KEYS):
-            yield f"unknown key '{key}'{nearest(key, _KEYS)}; known: {', '.join(_KEYS)}"
-        moves, most, names = tree.get("moves"), tree.get("maxVisits"), tree.get("names", False)
-        if not isinstance(moves, list) or not all(self._is_move(move) for move in moves):
-            yield f'expected "moves" to be a list of names, or of actions from 0 to {self._env.spec.num_actions - 1}'
-        if most is not None and not (type(most) is int and most > 0):
-            yield f'expected "maxVisits" to be a positive integer, found {json.dumps(most)}'
-        if not isinstance(names, bool):
-            yield f'expected "names" to be true or false, found {json.dumps(names)}'
-        if "komi" in tree and (wrong := self._komi_error(tree["komi"])):
-            yield wrong
-
-    def _komi_error(self, komi: Any) -> str | None:
-        if not isinstance(self._env, Go):
-            return f"{self._env.spec.name} has no komi"
-        if komi == KOMI:
-            return None
-        if not self._knows_komi:
-            return f"komi {komi}: the search knows only {KOMI}; train with env.komi to have others"
-        # Not `isinstance`, for which `true` is an integer.
-        if type(komi) not in (int, float):
-            return f'expected "komi" to be a number, found {json.dumps(komi)}'
         try:
-            check_komi(komi)
+            return self._checked(tree)
         except ValueError as error:
-            return str(error)
-        return None
+            return AnalysisRequest(tree.get("id"), error=str(error))
 
-    def _is_move(self, move: Any) -> bool:
+    def _checked(self, tree: dict[str, Any]) -> AnalysisRequest:
+        """The request of an object; raises ValueError for one that is none."""
+        for key in (key for key in tree if key not in _KEYS):
+            raise ValueError(f"unknown key '{key}'{nearest(key, _KEYS)}; known: {', '.join(_KEYS)}")
+        moves, most, names = tree.get("moves"), tree.get("maxVisits"), tree.get("names", False)
+        actions = range(self._env.spec.num_actions)
         # Not `isinstance`, for which `true` is an integer.
-        return type(move) is str or (type(move) is int and 0 <= move < self._env.spec.num_actions)
+        if type(moves) is not list or not all(type(m) is str or (type(m) is int and m in actions) for m in moves):
+            raise ValueError(f'expected "moves" to be a list of names, or of actions from 0 to {actions[-1]}')
+        if most is not None and not (type(most) is int and most > 0):
+            raise ValueError(f'expected "maxVisits" to be a positive integer, found {json.dumps(most)}')
+        if not isinstance(names, bool):
+            raise ValueError(f'expected "names" to be true or false, found {json.dumps(names)}')
+        if "komi" in tree:
+            self._check_komi(tree["komi"])
+        size = max((size for size in self._sizes if most is None or size <= most), default=self._sizes[0])
+        named = names or any(isinstance(move, str) for move in moves)
+        return AnalysisRequest(tree.get("id"), moves, named, size, tree.get("komi", KOMI))
+
+    def _check_komi(self, komi: Any) -> None:
+        if not isinstance(self._env, Go):
+            raise ValueError(f"{self._env.spec.name} has no komi")
+        if komi == KOMI:
+            return
+        if not self._knows_komi:
+            raise ValueError(f"komi {komi}: the search knows only {KOMI}; train with env.komi to have others")
+        if type(komi) not in (int, float):
+            raise ValueError(f'expected "komi" to be a number, found {json.dumps(komi)}')
+        check_komi(komi)
 
     def _answer(self, requests: list[AnalysisRequest], simulations: int) -> Iterator[dict[str, Any]]:
         """The answers to at most `BATCH` requests."""

@@ -81,7 +81,7 @@ def test_a_failed_episode_is_forgotten_and_played_again(monkeypatch):
 
     def choose(key, observation):
         calls.append(1)
-        return np.array([2 if len(calls) == 3 else 1], np.int32)
+        return np.array([2 if len(calls) == 3 else 1], np.int32), None
 
     monkeypatch.setattr(watching, "baseline", lambda name, environments: choose)
     toy = GymnasiumConfig(name="gymnasium", id="toys/Drawn-v0", module="gymnasium_toys")
