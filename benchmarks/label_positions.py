@@ -1,20 +1,20 @@
-"""Writes the labelled positions of connect four that come with podzero.
+"""Writes the labelled positions that come with podzero.
 
     uv run --group dev python benchmarks/label_positions.py
 
-1,000 random positions are `validation`, 5,000 are `test`. Needs the extra `solver`; takes some minutes.
+Of connect four 1,000 random positions are `validation`, 5,000 are `test`. Of tic-tac-toe all positions are both. Needs
+the extra `solver`; takes some minutes.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
+import jax
 import numpy as np
 
+from podzero.core.protocols import Env
 from podzero.envs import make_env
-from podzero.evaluation.solvers import LABELS, JudgedPositions, Part, draw_positions, make_solver
+from podzero.evaluation.solvers import LABELS, JudgedPositions, Part, draw_positions, game_values, make_solver, replay
 
-GAME = "connect_four"
 COUNT = 6000
 VALIDATION = 1000
 SEED = 2026
@@ -22,17 +22,45 @@ SEED = 2026
 
 def main() -> None:
     """Draws, solves and writes both parts."""
-    positions = draw_positions(make_env(GAME), make_solver(GAME), COUNT, SEED)
+    game = "connect_four"
+    positions = draw_positions(make_env(game), make_solver(game), COUNT, SEED)
     chosen = np.random.default_rng(SEED).permutation(COUNT)
-    _write("validation", positions, np.sort(chosen[:VALIDATION]))
-    _write("test", positions, np.sort(chosen[VALIDATION:]))
+    _write(game, "validation", positions.at(np.sort(chosen[:VALIDATION])))
+    _write(game, "test", positions.at(np.sort(chosen[VALIDATION:])))
+    game = "tic_tac_toe"
+    positions = all_positions(make_env(game), max_ply=8)
+    _write(game, "validation", positions)
+    _write(game, "test", positions)
 
 
-def _write(part: Part, positions: JudgedPositions, chosen: np.ndarray[Any, Any]) -> None:
-    file = LABELS / f"{GAME}-{part}.npz"
-    moves, scores = positions.moves[chosen].astype(np.int8), positions.scores[chosen].astype(np.float16)
-    np.savez_compressed(file, moves=moves, scores=scores)
-    print(f"{file}: {len(moves)} positions, {file.stat().st_size:,} bytes")
+def _write(game: str, part: Part, positions: JudgedPositions) -> None:
+    file = LABELS / f"{game}-{part}.npz"
+    np.savez_compressed(file, moves=positions.moves.astype(np.int8), scores=positions.scores.astype(np.float16))
+    print(f"{file}: {len(positions.moves)} positions, {file.stat().st_size:,} bytes")
+
+
+def all_positions(env: Env, max_ply: int) -> JudgedPositions:
+    """All distinct positions up to a ply in which legal moves differ in value.
+
+    Holds a whole ply in memory, so the game must be small.
+    """
+    solver, look, found = make_solver(env.spec.name), jax.jit(jax.vmap(env.view)), []
+    moves = np.full((1, max_ply), -1, np.int32)
+    for ply in range(max_ply + 1):
+        view = jax.device_get(look(replay(env, moves)))
+        _, distinct = np.unique(view.observation.reshape(len(moves), -1), axis=0, return_index=True)
+        open_ = distinct[~view.done[distinct]]
+        if not len(open_):
+            break
+        moves, legal = moves[open_], view.legal[open_]
+        scores = solver(view.observation[open_])
+        values = game_values(scores)
+        differ = np.nanmax(values, axis=1) > np.nanmin(values, axis=1)
+        found.append(JudgedPositions(moves, scores).at(differ))
+        rows, actions = np.nonzero(legal)
+        moves = moves[rows]
+        moves[:, ply : ply + 1] = actions[:, None]
+    return JudgedPositions(*(np.concatenate(field) for field in zip(*found, strict=True)))
 
 
 if __name__ == "__main__":

@@ -24,15 +24,15 @@ from podzero.evaluation.games import match_result
 from podzero.evaluation.players import Contestant, MovesPlayer, Player, SearchPlayer
 from podzero.evaluation.records import record_suffix, write_records
 from podzero.evaluation.resolve import acting, resolve
-from podzero.evaluation.solvers import SOLVED, Judge, JudgeResult, all_positions, judged_positions
+from podzero.evaluation.solvers import SOLVED, Judge, JudgeResult, judged_positions, read_labels
 from podzero.files.players import PREFIX, TrainedPlayer, game_to_play, parse_player
 
 POSITIONS = 1000
 """Positions that a solver judges by default."""
 DEFAULT_OPPONENTS = ("mcts:200", "random")
 """Default opponents in two-player games without a solver."""
-ENUMERATED = {"tic_tac_toe": 8}
-"""Games in which a solver judges all positions by default, with the last ply at which a player has a choice."""
+ENUMERATED = ("tic_tac_toe",)
+"""Games in which a solver judges all positions by default."""
 
 
 @simulator_errors()
@@ -170,11 +170,8 @@ def _match(
 
 def _judgement(env: Env, player: Player, positions: int | None, seed: int) -> dict[str, Any]:
     """The solver's judgement of a player's moves, and of its network's."""
-    if positions is None and env.spec.name in ENUMERATED:
-        judged = all_positions(env, ENUMERATED[env.spec.name])
-    else:
-        judged = judged_positions(env, positions or POSITIONS, seed)
-    judge = Judge(env, judged)
+    labels = read_labels(env.spec.name, "test") if positions is None and env.spec.name in ENUMERATED else None
+    judge = Judge(env, judged_positions(env, positions or POSITIONS, seed) if labels is None else labels)
     result = _judged(judge(player, jax.random.key(seed)))
     if isinstance(player, SearchPlayer) and player.network:
         result["network"] = _judged(judge.network(player))

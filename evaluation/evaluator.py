@@ -155,7 +155,7 @@ class MatchRounds:
 
     @cached_property
     def _judge(self) -> Judge | None:
-        """Made in the first round, since solving positions is slow if they are not cached."""
+        """Made in the first round, since solving positions without labels is slow."""
         if self._env.spec.name not in SOLVED:
             return None
         return Judge(self._env, judged_positions(self._env, self._config.positions, seed=0, part="validation"))

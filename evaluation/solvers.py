@@ -1,18 +1,16 @@
 """Solvers: exact scores of every action in games that can be solved; and how they judge the moves of players.
 
-Players are judged in positions that are drawn evenly over the plies, each with the exact score of every move. Labels
-for connect four come with podzero (`evaluation/labels/`), so that training runs need no solver installed.
+Players are judged in positions that are drawn evenly over the plies, each with the exact score of every move. Labelled
+positions come with podzero (`evaluation/labels/`), so that training runs need no solver installed.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
-from zipfile import BadZipFile
 
 import jax
 import jax.numpy as jnp
@@ -21,13 +19,10 @@ import optax
 
 from podzero.core.errors import ConfigError
 from podzero.core.importing import import_extra
-from podzero.core.machine import user_cache
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState
 from podzero.evaluation.players import Player, SearchPlayer, random_actions
 from podzero.evaluation.statistics import wilson
-
-log = logging.getLogger(__name__)
 
 Scores = np.ndarray[Any, np.dtype[np.float32]]
 """`[B, A]` float32, NaN for illegal actions."""
@@ -164,15 +159,14 @@ class SolverPlayer:
 MAX_PLY = 30
 """Last ply of judged positions."""
 Part = Literal["test", "validation"]
-"""Results are measured on `test`; a run judges its snapshots on the disjoint `validation`."""
+"""Results are measured on `test`; a run judges its snapshots on `validation`. In connect four the two are disjoint, in
+tic-tac-toe both are all positions in which moves differ in value."""
 LABELS = Path(__file__).parent / "labels"
 """Labelled positions that come with podzero: GAME-PART.npz."""
 _CANDIDATES = 512
 """Random games per batch."""
 _MOST_MISSES = 2000
 """After so many random games without a new position at a ply, it counts as exhausted."""
-_FORMAT = 3
-"""Version of the drawing procedure, part of the cache's key."""
 
 
 class JudgedPositions(NamedTuple):
@@ -193,24 +187,16 @@ class JudgedPositions(NamedTuple):
         return JudgedPositions(self.moves[rows], self.scores[rows])
 
 
-def judged_positions(env: Env, count: int, seed: int, part: Part = "test", max_ply: int = MAX_PLY) -> JudgedPositions:
+def judged_positions(env: Env, count: int, seed: int, part: Part = "test") -> JudgedPositions:
     """`count` solved positions, evenly over the plies; the same for the same arguments.
 
-    They come from the game's labels if these suffice, otherwise from the user's cache
-    (`$XDG_CACHE_HOME/podzero`, else `~/.cache/podzero`), otherwise they are drawn and solved.
+    They come from the game's labels if these suffice, otherwise they are drawn and solved, which takes minutes.
     """
     labels = read_labels(env.spec.name, part)
-    if labels is not None and count <= len(labels.moves) and max_ply == MAX_PLY:
+    if labels is not None and count <= len(labels.moves):
         return _ordered(labels, np.random.default_rng(seed)).at(slice(count))
-    solver = make_solver(env.spec.name)
-    game = env.spec.name.replace("/", "-")
-    file = user_cache() / f"positions-{game}-{count}-{seed}-{part}-{max_ply}-{_FORMAT}.npz"
-    if (cached := _load(file, count)) is not None:
-        return cached
     # The two parts have even and odd seeds, so that no seed draws the same positions for both.
-    positions = draw_positions(env, solver, count, get_args(Part).index(part) + 2 * seed, max_ply)
-    _save(file, positions)
-    return positions
+    return draw_positions(env, make_solver(env.spec.name), count, get_args(Part).index(part) + 2 * seed)
 
 
 def read_labels(game: str, part: Part) -> JudgedPositions | None:
@@ -220,30 +206,6 @@ def read_labels(game: str, part: Part) -> JudgedPositions | None:
         return None
     with np.load(file) as arrays:
         return JudgedPositions(arrays["moves"].astype(np.int32), arrays["scores"].astype(np.float32))
-
-
-def all_positions(env: Env, max_ply: int) -> JudgedPositions:
-    """All distinct positions up to a ply in which legal moves differ in value.
-
-    Holds a whole ply in memory, so the game must be small.
-    """
-    solver, look, found = make_solver(env.spec.name), jax.jit(jax.vmap(env.view)), []
-    moves = np.full((1, max_ply), -1, np.int32)
-    for ply in range(max_ply + 1):
-        view = jax.device_get(look(replay(env, moves)))
-        _, distinct = np.unique(view.observation.reshape(len(moves), -1), axis=0, return_index=True)
-        open_ = distinct[~view.done[distinct]]
-        if not len(open_):
-            break
-        moves, legal = moves[open_], view.legal[open_]
-        scores = solver(view.observation[open_])
-        values = game_values(scores)
-        differ = np.nanmax(values, axis=1) > np.nanmin(values, axis=1)
-        found.append(JudgedPositions(moves, scores).at(differ))
-        rows, actions = np.nonzero(legal)
-        moves = moves[rows]
-        moves[:, ply : ply + 1] = actions[:, None]
-    return JudgedPositions(*(np.concatenate(field) for field in zip(*found, strict=True)))
 
 
 def draw_positions(env: Env, solver: Solver, count: int, seed: int, max_ply: int = MAX_PLY) -> JudgedPositions:
@@ -337,25 +299,6 @@ def random_games(env: Env, max_ply: int) -> Callable[[Array, Array], tuple[Array
 
     compiled: Callable[[Array, Array], tuple[Array, Array, Array]] = play
     return compiled
-
-
-def _load(file: Path, count: int) -> JudgedPositions | None:
-    """The cached positions; None if the file is missing or damaged."""
-    try:
-        with np.load(file) as arrays:
-            cached = JudgedPositions(arrays["moves"], arrays["scores"])
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
-        return None
-    return cached if len(cached.moves) == len(cached.scores) == count else None
-
-
-def _save(file: Path, positions: JudgedPositions) -> None:
-    """Writes the cache file; a failure is only logged, and what an interruption leaves is read as damaged."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(file, moves=positions.moves, scores=positions.scores)
-    except OSError as error:
-        log.warning("cannot cache the solved positions for the next run in %s: %s", file, error.strerror)
 
 
 BANDS = ((0, 9), (10, 19), (20, MAX_PLY))

@@ -40,14 +40,6 @@ def workdir(tmp_path_factory, experiment, snapshots):
     return workdir
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _own_cache(tmp_path_factory):
-    """Tests neither read nor write the user's cache."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(autouse=True, scope="module")
 def _quick_compilation():
     """Tiny programs that run a few times: most of their time would be spent on making them fast."""

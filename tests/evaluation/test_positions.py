@@ -9,9 +9,7 @@ import pytest
 from podzero.config import SimulatorConfig
 from podzero.core.errors import ConfigError
 from podzero.envs import make_env
-from podzero.evaluation import solvers as drawing
 from podzero.evaluation.solvers import (
-    all_positions,
     draw_positions,
     game_values,
     judged_positions,
@@ -74,40 +72,21 @@ def test_same_seed_same_positions(game):
     assert (positions.moves != other.moves).any()
 
 
-def test_all_positions_of_a_game_are_found_once():
-    env = make_env("tic_tac_toe")
-    positions = all_positions(env, 2)
-    assert set(positions.plies.tolist()) <= {0, 1, 2}
-    boards = np.asarray(jax.vmap(env.view)(replay(env, positions.moves)).observation).reshape(len(positions.moves), -1)
-    assert len(np.unique(boards, axis=0)) == len(boards)
-    values = game_values(positions.scores)
-    assert (np.nanmax(values, axis=1) > np.nanmin(values, axis=1)).all()
+def test_the_labels_of_tic_tac_toe_are_all_positions_in_which_moves_differ():
+    env, labels = make_env("tic_tac_toe"), read_labels("tic_tac_toe", "test")
+    view = jax.device_get(jax.vmap(env.view)(replay(env, labels.moves)))
+    assert not view.done.any()
+    np.testing.assert_array_equal(labels.scores, make_solver("tic_tac_toe")(view.observation))
+    labelled = {board.tobytes() for board in view.observation}
+    assert len(labelled) == len(labels.moves)
     # Every first move draws. Against a stone in the middle, a corner alone draws; against one in a corner, the middle
     # alone; against one on an edge, some do.
-    assert np.bincount(positions.plies, minlength=2)[:2].tolist() == [0, 9]
-
-
-def test_positions_are_solved_once(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    env = make_env("tic_tac_toe")
-    first = judged_positions(env, 20, seed=0, max_ply=8)
-    monkeypatch.setattr(drawing, "draw_positions", lambda *_: pytest.fail("was solved again"))
-    jax.tree.map(np.testing.assert_array_equal, first, judged_positions(env, 20, seed=0, max_ply=8))
-
-
-def test_a_damaged_cache_is_solved_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    env = make_env("tic_tac_toe")
-    first = judged_positions(env, 20, seed=0, max_ply=8)
-    (file,) = (tmp_path / "podzero").iterdir()
-    file.write_bytes(file.read_bytes()[:100])
-    jax.tree.map(np.testing.assert_array_equal, first, judged_positions(env, 20, seed=0, max_ply=8))
-
-
-def test_an_unwritable_cache_does_no_harm(tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert len(judged_positions(make_env("tic_tac_toe"), 5, seed=0, max_ply=8).moves) == 5
+    assert np.bincount(labels.plies)[:2].tolist() == [0, 9]
+    drawn = draw_positions(env, make_solver("tic_tac_toe"), 150, seed=3, max_ply=8)
+    boards = np.asarray(jax.vmap(env.view)(replay(env, drawn.moves)).observation)
+    assert {board.tobytes() for board in boards} <= labelled
+    for part, one in zip(read_labels("tic_tac_toe", "validation"), labels, strict=True):
+        np.testing.assert_array_equal(part, one)
 
 
 def test_a_game_without_solver_has_no_judge():
@@ -153,7 +132,6 @@ def test_the_default_judgement_of_connect_four_needs_no_solver(without_solver):
     np.testing.assert_array_equal(judged_positions(make_env(config), 1000, 0).scores, first.scores)
 
 
-def test_more_positions_than_have_labels_ask_for_the_solver(without_solver, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_more_positions_than_have_labels_ask_for_the_solver(without_solver):
     with pytest.raises(ConfigError, match=r"connect four needs .*--extra solver"):
         judged_positions(make_env("connect_four"), 5001, seed=0)
