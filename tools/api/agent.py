@@ -71,12 +71,6 @@ class Agent:
 
     Positions are given as a `PlayableGame` (see `new_game`) or as the names of the moves from the initial state, such
     as "E5 C3". The first use of a number of simulations compiles, which takes seconds.
-
-    Args:
-      who: the player, see `load`.
-      env: the game.
-      simulations: default simulations per search; None for the player's usual number.
-      discount: discount per move for `mcts:N`.
     """
 
     def __init__(self, who: str, env: Env, simulations: int | None = None, discount: float = 1.0) -> None:

@@ -78,12 +78,7 @@ def train(
 
 
 class TrainingRun:
-    """A run in a process of its own; made by `train`. As a context manager it stops the run at its end.
-
-    Args:
-      workdir: the run's working directory.
-      arguments: the arguments of `podzero train`.
-    """
+    """A run in a process of its own; made by `train`. As a context manager it stops the run at its end."""
 
     def __init__(self, workdir: Workdir, arguments: list[str]) -> None:
         self._workdir = workdir

@@ -62,11 +62,8 @@ class GameReplay:
     Where the rules end a game they give its outcome, elsewhere the record does. In Go the record always does: podzero's
     rules count dead stones as alive. If the network observes the komi, it is the record's, or `KOMI` if that has none.
 
-    Args:
-      env: the rules.
-      discount: the discount per move in the value targets.
-      at_once: how many games are replayed at once, B.
-      policy_of: searches positions for their policy targets; None for the moves played.
+    B games are replayed `at_once`. The `discount` is per move, of the value targets. `policy_of` searches the positions
+    for their policy targets; None for the moves played.
     """
 
     def __init__(

@@ -73,13 +73,15 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]
         stop_run(self._workdir, STOP_LIMIT_S, lambda _: None)
         ended = trial["stopped_early"] or progress(self._workdir, self._limits).state == "finished"
         if not ended and not self._stop_file.exists():
+            # Without what Ray has set for its worker: RAY_ADDRESS would make the run join the cluster of the sweep.
+            own = {k: v for k, v in os.environ.items() if not k.startswith("RAY_") and k != "OMP_NUM_THREADS"}
             self._process = DriverProcess(
                 self._workdir,
                 trial["arguments"],
                 # That of this node, which may be another than the driver's.
                 [sys.executable, *trial["program"]],
                 Path(trial["folder"]),
-                run_environment(os.environ) | ({} if keeper is None else keeper.ask("secrets")),
+                own | ({} if keeper is None else keeper.ask("secrets")),
             )
 
     def step(self) -> dict[str, Any]:
@@ -99,12 +101,6 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]
         """Ends the run with a last checkpoint, if it still goes on: Tune has stopped the trial."""
         if self._process is not None:
             self._process.end()
-
-
-def run_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables of a run: those of a trial without what Ray has set for its worker."""
-    # RAY_ADDRESS would make the run join the cluster of the sweep.
-    return {key: value for key, value in environment.items() if not key.startswith("RAY_") and key != "OMP_NUM_THREADS"}
 
 
 def reported_metrics(status: RunStatus) -> dict[str, float]:
