@@ -187,13 +187,8 @@ def actor_places(
 ) -> list[Node]:
     """Nodes for up to `count` more processes: for each, of those with room for it, the node with the most free CPUs.
 
-    Args:
-      nodes: the nodes to choose from, by `without_learner` if the processes reserve `resources`.
-      taken: the CPUs that this run has already reserved, by node id.
-      cpus: the CPUs of one process.
-      count: the number of processes.
-      resources: the other resources of one process.
-      running: how many of these processes there are already, by node id.
+    Each needs these `cpus` and other `resources`; for such, `nodes` are those by `without_learner`. By node id, `taken`
+    are the CPUs that this run has reserved, and `running` the processes of this kind that there are.
     """
     free = {node.id: node.cpus - taken.get(node.id, 0.0) for node in nodes}
     room = {node.id: _processes_on(node, resources) - running.get(node.id, 0) for node in nodes}

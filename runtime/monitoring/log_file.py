@@ -109,14 +109,9 @@ def _record(level: int, text: str, error: Exception | None = None) -> logging.Lo
 
 
 def read_log(path: Path, follow: Callable[[], bool] = lambda: False) -> Iterator[str]:
-    """The lines of a log file, after those of its rotated files.
+    """The lines of a log file, after those of its rotated files; raises `OSError` if one cannot be read.
 
-    Args:
-      path: the newest file.
-      follow: whether more may be written; while it returns True, further lines are waited for.
-
-    Raises:
-      OSError: a file cannot be read.
+    While `follow` returns True, more may be written, and further lines are waited for.
     """
     for number in range(OLD_FILES, 0, -1):
         old = path.with_name(f"{path.name}.{number}")
