@@ -12,6 +12,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +61,7 @@ class TrustedCode:
         self._approved: set[str] = set()
 
     def approve(self, import_path: str) -> None:
-        """Returns if the code may be imported.
-
-        Args:
-          import_path: `file.py:Name` or `module:Name`, or either without a name.
+        """Returns if the code at `file.py:Name` or `module:Name`, or either without a name, may be imported.
 
         Raises:
           ConfigError: the user does not trust it, there is nobody to ask, or the file cannot be read.
@@ -136,12 +134,10 @@ def ask_before_imports(environment: Mapping[str, str], trust_all: bool) -> None:
         return  # nothing need be remembered: later commands have the variable too
     asks = sys.stdin.isatty() and sys.stderr.isatty() and "--json" not in sys.argv[1:]
     record = user_config(environment) / "trusted.json"
-    trusted = TrustedCode(record, _confirm if asks else None, shlex.join(sys.argv[1:]), trust_all)
+    trusted = TrustedCode(
+        record, partial(typer.confirm, err=True) if asks else None, shlex.join(sys.argv[1:]), trust_all
+    )
     ask_before_import(trusted.approve)
-
-
-def _confirm(question: str) -> bool:
-    return typer.confirm(question, err=True)
 
 
 def approve_code(experiment: Experiment) -> None:

@@ -83,12 +83,6 @@ def play(
 
     Returns:
       the result of `podzero.tools.play.video.record` if a video was written, else None.
-
-    Raises:
-      ConfigError, WorkdirError, SnapshotError: a player does not exist or cannot play this game.
-      ConfigError: an option does not fit the game, or a package is not installed.
-      AddressNotUsable: the page cannot be served at the requested address.
-      EnvironmentFailed, SimulatorError: the environment failed.
     """
     where = game_to_play(game, who, *others)
     if is_watched(where, video):

@@ -41,10 +41,6 @@ def serve(
       simulations: most simulations per move; None for `STEP` times those of training.
       game: see `podzero.files.players.game_to_play`.
       resign_at: see `GtpServer`; UCI has no resignation.
-
-    Raises:
-      ConfigError, WorkdirError, SnapshotError: see `podzero.evaluation.resolve.resolve`.
-      ConfigError: the protocol does not suit the game.
     """
     write = partial(print, file=sys.stdout, flush=True)
     title = _served_game(who, protocol, game)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -206,8 +206,6 @@ class SearchedLines:
         return lines
 
 
-Step = Callable[[], SearchedLines]
-"""Searches on, and returns the result so far."""
 MARGIN = 1.2
 """A step is assumed to take this multiple of the time measured before."""
 _STEP_S = 0.1
@@ -221,7 +219,7 @@ _MEMORY = 0.8
 class TreeSteps:
     """Steps of a tree that grows, with `room` for as many simulations; the next search goes on with the part it shares.
 
-    Steps are run one at a time; one may still run when the next search begins.
+    One step is made at a time; it may still be under way when the next search begins.
     """
 
     def __init__(self, tree: PlayerTree, room: int) -> None:
@@ -241,8 +239,8 @@ class TreeSteps:
             self._simulations = self._seconds = 0.0
             self._grow(root, count)
 
-    def search(self, root: Root, simulations: int, left: Callable[[], float] | None) -> Iterator[Step]:
-        """The steps of one search, at least one; the next may be taken when the one before has run.
+    def search(self, root: Root, simulations: int, left: Callable[[], float] | None) -> Iterator[SearchedLines]:
+        """The result after each step of one search, at least one.
 
         Args:
           root: the position.
@@ -250,13 +248,10 @@ class TreeSteps:
           left: the seconds left, in which all steps but the first must fit; None without a limit.
         """
         most = max(min(simulations, self._room), 1)
-        yield partial(self._first, root, most, left)
-        while self._tree.simulations < most and (count := self._fitting(left)):
-            yield partial(self._grow, root, min(count, most - self._tree.simulations))
-
-    def _first(self, root: Root, most: int, left: Callable[[], float] | None) -> SearchedLines:
         self._turn_to(root)
-        return self._grow(root, max(min(max(self._fitting(left), 1), most - self._reused), 0))
+        yield self._grow(root, max(min(max(self._fitting(left), 1), most - self._reused), 0))
+        while self._tree.simulations < most and (count := self._fitting(left)):
+            yield self._grow(root, min(count, most - self._tree.simulations))
 
     def _fitting(self, left: Callable[[], float] | None) -> int:
         """How many simulations fit into a step."""
@@ -306,18 +301,15 @@ class SizedSteps:
             self._run(root, size)
             self._seconds[size] = self._run(root, size).seconds
 
-    def search(self, root: Root, simulations: int, left: Callable[[], float] | None) -> Iterator[Step]:
-        """The steps of one search; without a limit of time, the largest size is searched alone."""
+    def search(self, root: Root, simulations: int, left: Callable[[], float] | None) -> Iterator[SearchedLines]:
+        """The result with each size; without a limit of time, the largest size is searched alone."""
         sizes = [size for size in self._sizes if size <= simulations] or self._sizes[:1]
         for size in sizes if left else sizes[-1:]:
             if left and size != sizes[0] and MARGIN * self._seconds[size] > left():
                 return
-            yield partial(self._timed, root, size)
-
-    def _timed(self, root: Root, size: int) -> SearchedLines:
-        searched = self._run(root, size)
-        self._seconds[size] = (self._seconds[size] + searched.seconds) / 2
-        return searched
+            searched = self._run(root, size)
+            self._seconds[size] = (self._seconds[size] + searched.seconds) / 2
+            yield searched
 
     def _run(self, root: Root, size: int) -> SearchedLines:
         start = time.perf_counter()
@@ -379,16 +371,18 @@ class TimedSearch:
         # Taken here, so that the time counts which a step that was given up still takes.
         end = None if seconds is None else time.monotonic() + seconds
         left = None if end is None else lambda: end - time.monotonic()
-        for number, step in enumerate(self._steps.search(root, simulations, left)):
-            running = self._worker.submit(step)
+        steps, first = self._steps.search(root, simulations, left), True
+        while first or not given_up():
+            running = self._worker.submit(lambda: next(steps, None))
             while not wait([running], timeout=_POLL_S).done:
-                if number and given_up():
+                if not first and given_up():
                     # This stops it only before it has started; a running program continues in the background.
                     running.cancel()
                     return
-            yield running.result()
-            if given_up():
+            if (searched := running.result()) is None:
                 return
+            yield searched
+            first = False
 
 
 OVERHEAD_S = 0.05

@@ -208,11 +208,6 @@ def record(
       `game`, `player`, `file`, `seed`, and for each episode its number of `steps` and of `frames` (as many as steps,
       and one more, unless the video ends before the episode), its `returns`, and the `rewards` and `values` of its
       steps (empty if the player does not estimate values).
-
-    Raises:
-      ConfigError, WorkdirError, SnapshotError: the player cannot act there, or the environment cannot be rendered.
-      ConfigError: the file cannot be written, or a package is not installed.
-      EnvironmentFailed, SimulatorError: the environment failed.
     """
     # Before the player is loaded, which takes seconds; the default file's name needs the loaded player.
     if file is not None:

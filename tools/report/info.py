@@ -38,10 +38,6 @@ def agent_info(who: str) -> dict[str, Any]:
       to the step measured, as in `evaluation/...` of the metrics, with its `step`; the experiments that its own
       `extends`; the agents that it began with (`init_from`) and learns from (`teacher`); `own_code`; and of an agent
       of the zoo, the `command` that trained it and how it was `judged`. What is not recorded is None.
-
-    Raises:
-      ConfigError: there is no such agent, or it is not a trained one.
-      WorkdirError, SnapshotError: its files cannot be read.
     """
     player = parse_player(who)
     if not isinstance(player, TrainedPlayer):

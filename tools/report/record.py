@@ -102,15 +102,7 @@ class RunReader:
 
 
 def read_runs(names: Sequence[str]) -> dict[str, Record]:
-    """Reads runs to be compared with one another, by their names.
-
-    Args:
-      names: working directories, folders of sweeps for all of their runs, or agents of the zoo as `zoo:NAME`.
-
-    Raises:
-      ConfigError: an agent does not exist, a run is named twice, or only one is named.
-      WorkdirError: a directory holds no run, or its files cannot be read.
-    """
+    """Reads at least two runs, by their names: working directories, agents `zoo:NAME`, or folders of sweeps for all."""
     names = [str(run) for name in names for run in sweep_runs(Path(name)) or [Path(name)]]
     workdirs = {name: run_workdir(name) for name in names}
     if len({workdir.root for workdir in workdirs.values()}) < max(len(names), 2):

@@ -82,12 +82,7 @@ KEEP_ALIVE_S = 60.0
 
 
 def serve(workdir: Workdir, where: ListenAddress, announce: Callable[[str], None]) -> None:
-    """Serves the report until Ctrl-C; `announce` is called with the address once the server answers.
-
-    Raises:
-      WorkdirError: the directory holds no run.
-      AddressNotUsable: the port is in use.
-    """
+    """Serves the report until Ctrl-C; `announce` is called with the address once the server answers."""
 
     async def run() -> None:
         dashboard = Dashboard(workdir)
