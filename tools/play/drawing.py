@@ -89,15 +89,14 @@ def last_squares(game: PlayableGame) -> tuple[Square, ...]:
     """The squares of the last move: origin and target of a piece, or the square of a stone."""
     if game.last_move is None:
         return ()
-    action, ply = game.last_move, game.ply
     # A drawing has squares for legal actions only, so take that of the position before the move.
-    game.show(ply - 1)
-    before = drawing_of(game)
-    game.show(ply)
-    if before is None:
+    before = game.copy()
+    before.take_back()
+    drawing = drawing_of(before)
+    if drawing is None:
         return ()
-    squares = before.squares.get(action, ())
-    return squares if before.moves_pieces else tuple(s for s in squares if before.owner[s] < 0)[-1:]
+    squares = drawing.squares.get(game.last_move, ())
+    return squares if drawing.moves_pieces else tuple(s for s in squares if drawing.owner[s] < 0)[-1:]
 
 
 def _squares_to_fill(game: PlayableGame, height: int, width: int) -> dict[int, tuple[Square, ...]]:
@@ -247,10 +246,9 @@ def owners(game: PlayableGame) -> Owners | None:
     if not (game.over and game.ply and stones.by_mover):
         return stones.owners(planes, game.turn)
     # Once a game is over, nobody is to move: try both turns, and take the one that agrees with the position before.
-    ply = game.ply
-    game.show(ply - 1)
-    before = stones.owners(_planes(game), game.turn)
-    game.show(ply)
+    earlier = game.copy()
+    earlier.take_back()
+    before = stones.owners(_planes(earlier), earlier.turn)
     return max((stones.owners(planes, turn) for turn in (0, 1)), key=lambda seen: int((seen == before).sum()))
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from podzero.config import Experiment, flatten
+from podzero.config import Experiment
 from podzero.core.errors import ConfigError
 from podzero.core.importing import file_digest
 from podzero.files.players import PREFIX, TrainedPlayer, parse_player, zoo_card
@@ -83,8 +83,7 @@ def own_code(experiment: Experiment) -> list[dict[str, Any]]:
     """
     env, parts = experiment.env, experiment.own_parts.values()
     recorded = {part.import_path: part.sha256 for part in experiment.own_files.values() if part.sha256}
-    tree = env.model_dump(mode="json")
-    named = [*(value for leaf in flatten(tree).values() for value in _strings(leaf)), *(part.name for part in parts)]
+    named = [*_strings(env.model_dump(mode="json")), *(part.name for part in parts)]
     return [
         {"path": path, "sha256": recorded.get(path) or file_digest(found["file"] or ""), "recorded": path in recorded}
         for path in dict.fromkeys(named)
@@ -92,17 +91,12 @@ def own_code(experiment: Experiment) -> list[dict[str, Any]]:
     ]
 
 
-def _strings(leaf: Any) -> Iterator[str]:
-    """The strings in a setting, which may be a list of sections."""
-    match leaf:
-        case str():
-            yield leaf
-        case list():
-            for inner in leaf:
-                yield from _strings(inner)
-        case dict():
-            for inner in leaf.values():
-                yield from _strings(inner)
+def _strings(tree: Any) -> list[str]:
+    """The strings in settings."""
+    if isinstance(tree, str):
+        return [tree]
+    inner = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    return [text for one in inner for text in _strings(one)]
 
 
 def _parameters(workdir: Workdir, step: int) -> int:
