@@ -32,7 +32,7 @@ def make_rate(config: AnyOptimizerConfig) -> Rate:
     def rate(step: Array, progress: Array) -> jax.Array:
         t = jnp.asarray(step, jnp.float32)
         # t + 1, so that the first step has a positive rate.
-        rise = jnp.minimum(1.0, (t + 1.0) / max(1, config.warmup_steps))
+        peak = config.learning_rate * jnp.minimum(1.0, (t + 1.0) / max(1, config.warmup_steps))
         if config.decay_steps is not None:
             progress = jnp.clip((t - config.warmup_steps) / config.decay_steps, 0.0, 1.0)
         p, final = jnp.asarray(progress, jnp.float32), config.final_fraction
@@ -43,7 +43,7 @@ def make_rate(config: AnyOptimizerConfig) -> Rate:
                 shape = 1.0 - (1.0 - final) * p
             case "cosine":
                 shape = final + (1.0 - final) * 0.5 * (1.0 + jnp.cos(jnp.pi * p))
-        return config.learning_rate * rise * shape
+        return peak * shape
 
     return rate
 
