@@ -1,3 +1,5 @@
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ from podzero.learner.losses import AUXILIARY_WEIGHT, alphazero_loss, auxiliary_l
 def constant_network(logits, value):
     """A network whose outputs are its parameters."""
     return Network(
-        init=lambda key: {"logits": jnp.asarray(logits, jnp.float32), "value": jnp.asarray(value, jnp.float32)},
+        init=lambda key: {"logits": np.float32(logits), "value": np.float32(value)},
         apply=lambda params, observation: (params["logits"], params["value"]),
     )
 
@@ -18,11 +20,11 @@ def constant_network(logits, value):
 def loss_of(logits, value, legal, target, outcome, *, value_weight=1.0, soft_targets=None):
     network = constant_network(logits, value)
     batch = Sample(
-        observation=jnp.zeros((len(value), 1)),
-        legal=jnp.asarray(legal),
-        policy_target=jnp.asarray(target, jnp.float32),
-        value_target=jnp.asarray(outcome, jnp.float32),
-        version=jnp.zeros(len(value), jnp.int32),
+        observation=np.zeros((len(value), 1), np.float32),
+        legal=np.asarray(legal),
+        policy_target=np.float32(target),
+        value_target=np.float32(outcome),
+        version=np.zeros(len(value), np.int32),
     )
 
     def objective(params):
@@ -30,7 +32,7 @@ def loss_of(logits, value, legal, target, outcome, *, value_weight=1.0, soft_tar
         loss = alphazero_loss(network, config, params, batch, soft_targets=soft_targets)
         return loss.total, loss
 
-    return jax.jit(jax.value_and_grad(objective, has_aux=True))(jax.jit(network.init)(jax.random.key(0)))
+    return jax.jit(jax.value_and_grad(objective, has_aux=True))(network.init(None))
 
 
 def test_loss_is_cross_entropy_plus_weighted_squared_error():
@@ -106,20 +108,20 @@ def test_distillation_adds_the_weighted_loss_against_the_teacher_s_policy_and_va
 def future(outcome, moves_left, reply):
     """Samples of which nothing but the rest of their games matters."""
     numbers = (np.array(numbers, np.int32) for numbers in (outcome, moves_left, reply))
-    return Sample(*[jnp.zeros((len(outcome), 2))] * 3, *[jnp.zeros(len(outcome))] * 2, *numbers)
+    return Sample(*[np.zeros((len(outcome), 2), np.float32)] * 3, *[np.zeros(len(outcome), np.float32)] * 2, *numbers)
 
 
 PREDICTION = Prediction(
-    outcome=jnp.log(jnp.array([[1.0, 1.0, 2.0]] * 2)),  # won with probability 1/2
-    moves_left=jnp.array([10.0, 10.0]),
-    reply=jnp.log(jnp.array([[3.0, 1.0]] * 2)),
+    outcome=np.log(np.float32([[1.0, 1.0, 2.0]] * 2)),  # won with probability 1/2
+    moves_left=np.float32([10.0, 10.0]),
+    reply=np.log(np.float32([[3.0, 1.0]] * 2)),
 )
 
 
 def test_auxiliary_losses_by_hand():
     """`-ln(1/2)` and `-ln(1/4)` for the outcomes, `-ln(3/4)` and `-ln(1/4)` for the replies. Moves left are off by 10
     and 40 of the unit 20: `0.5 * 0.5**2` and `2 - 0.5`."""
-    losses = auxiliary_losses(PREDICTION, future([2, 0], [20, 50], [0, 1]))
+    losses = jax.jit(auxiliary_losses)(PREDICTION, future([2, 0], [20, 50], [0, 1]))
     np.testing.assert_allclose(losses["outcome"], [np.log(2), np.log(4)], rtol=1e-6)
     np.testing.assert_allclose(losses["moves_left"], [0.125, 1.5], rtol=1e-6)
     np.testing.assert_allclose(losses["reply"], [np.log(4 / 3), np.log(4)], rtol=1e-6)
@@ -131,7 +133,7 @@ def test_unknown_targets_have_no_loss_and_no_gradient():
             jnp.sum(loss) for loss in auxiliary_losses(prediction, future([-1, -1], [-1, -1], [-1, -1])).values()
         )
 
-    loss, gradient = jax.value_and_grad(total)(PREDICTION)
+    loss, gradient = jax.jit(jax.value_and_grad(total))(PREDICTION)
     assert loss == 0
     assert all(np.all(np.asarray(leaf) == 0) for leaf in jax.tree.leaves(gradient))
 
@@ -140,7 +142,7 @@ def test_auxiliary_losses_are_added_with_their_weight():
     constant = constant_network([[0.0, 0.0]] * 2, [0.0, 0.0])
     network = constant._replace(apply_all=lambda params, seen: (*constant.apply(params, seen), PREDICTION))
     batch = future([2, 2], [20, 20], [0, 0])._replace(legal=np.ones((2, 2), bool), policy_target=np.full((2, 2), 0.5))
-    loss = alphazero_loss(network, LearnerConfig(), network.init(None), batch)
+    loss = jax.jit(partial(alphazero_loss, network, LearnerConfig()))(network.init(None), batch)
     np.testing.assert_allclose(loss.metrics["reply_loss"], np.log(4 / 3), rtol=1e-6)
     expected = np.log(2) + AUXILIARY_WEIGHT * (np.log(2) + 0.125 + np.log(4 / 3))
     np.testing.assert_allclose(loss.total, expected, rtol=1e-6)

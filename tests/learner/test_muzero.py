@@ -14,50 +14,54 @@ from podzero.learner.losses import muzero_loss
 from podzero.networks import make_model_network
 
 K, N, A = 2, 1, 2
-"""`jax.jit` without the optimizations of XLA's backend, which would take longer than they save."""
 CONFIG = MuZeroConfig(unroll_steps=K, td_steps=N)
-UNIT = {"policy": jnp.array([np.log(3.0), 0.0]), "value": jnp.zeros(3), "reward": jnp.zeros(3)}
+UNIT = {"policy": np.float32([np.log(3.0), 0.0]), "value": np.zeros(3, np.float32), "reward": np.zeros(3, np.float32)}
 """A policy of (3/4, 1/4), and uniform distributions over the bins -1, 0 and 1."""
 
 
-def constant_network(**changes):
-    """A network with equal outputs for every latent state; its dynamics multiply the latent state by `rate`."""
-    params = UNIT | {"rate": jnp.float32(1.0), "start": jnp.float32(1.0)} | changes
+def _spread(leaf, latent):
+    return jnp.broadcast_to(leaf, (latent.shape[0], *leaf.shape))
 
-    def spread(leaf, latent):
-        return jnp.broadcast_to(leaf, (latent.shape[0], *leaf.shape))
 
-    return params, ModelNetwork(
-        init=lambda key: params,
-        represent=lambda params, observation: params["start"] * observation,
-        predict=lambda params, latent: (spread(params["policy"], latent), spread(params["value"], latent)),
-        dynamics=lambda params, latent, action: (params["rate"] * latent, spread(params["reward"], latent)),
-        project=lambda params, latent, predicted: latent,
-        encode=lambda x: jax.nn.one_hot(jnp.asarray(x + 1, jnp.int32), 3),
-        decode=lambda logits: jax.nn.softmax(logits) @ jnp.array([-1.0, 0.0, 1.0]),
-        observe=lambda params, observations: params,
-    )
+CONSTANT = ModelNetwork(
+    init=lambda key: UNIT,
+    represent=lambda params, observation: params["start"] * observation,
+    predict=lambda params, latent: (_spread(params["policy"], latent), _spread(params["value"], latent)),
+    dynamics=lambda params, latent, action: (params["rate"] * latent, _spread(params["reward"], latent)),
+    project=lambda params, latent, predicted: latent,
+    encode=lambda x: jax.nn.one_hot(jnp.asarray(x + 1, jnp.int32), 3),
+    decode=lambda logits: jax.nn.softmax(logits) @ jnp.array([-1.0, 0.0, 1.0]),
+    observe=lambda params, observations: params,
+)
+"""A network with equal outputs for every latent state; its dynamics multiply the latent state by `rate`."""
+
+
+def params_of(**changes):
+    return UNIT | {"rate": np.float32(1.0), "start": np.float32(1.0)} | changes
 
 
 def window(batch=1, length=K + N, terminated=False, **changes):
     """Rewards and values of zero, and a search policy of (1/2, 1/2)."""
     acted = np.arange(K + 1) < length
     return Window(
-        observation=jnp.ones((batch, K + 1, 2)),
-        action=jnp.zeros((batch, K), jnp.int32),
-        reward=jnp.zeros((batch, K + N)),
-        value=jnp.zeros((batch, K + N + 1)),
-        policy=jnp.tile(jnp.where(acted[:, None], 0.5, 0.0)[None, :, :], (batch, 1, A)),
-        candidates=jnp.zeros((batch, K + 1, 0)),
-        length=jnp.full(batch, length, jnp.int32),
-        terminated=jnp.full(batch, terminated),
-        version=jnp.zeros(batch, jnp.int32),
+        observation=np.ones((batch, K + 1, 2), np.float32),
+        action=np.zeros((batch, K), np.int32),
+        reward=np.zeros((batch, K + N), np.float32),
+        value=np.zeros((batch, K + N + 1), np.float32),
+        policy=np.tile(np.float32(np.where(acted[:, None], 0.5, 0.0))[None, :, :], (batch, 1, A)),
+        candidates=np.zeros((batch, K + 1, 0), np.float32),
+        length=np.full(batch, length, np.int32),
+        terminated=np.full(batch, terminated),
+        version=np.zeros(batch, np.int32),
     )._replace(**changes)
 
 
+LOSS = jax.jit(muzero_loss, static_argnums=(0, 1, 2, 3))
+"""One program for each shape of a window, each config and each weight of the value."""
+
+
 def loss_of(window, config=CONFIG, weight=None, value_weight=1.0, **changes):
-    params, network = constant_network(**changes)
-    return jax.jit(partial(muzero_loss, network, config, value_weight, 0.5))(params, window, weight)
+    return LOSS(CONSTANT, config, value_weight, 0.5, params_of(**changes), window, weight)
 
 
 CROSS = 0.8369882
@@ -99,8 +103,7 @@ def test_values_and_rewards_are_trained_after_termination_and_not_after_truncati
 
 def test_targets_after_termination_are_zero():
     """The network predicts zero with certainty, which is wrong only for the position before the end, of value 1."""
-    zero = jnp.array([0.0, 20.0, 0.0])
-    reward = jnp.zeros((1, K + N)).at[0, 0].set(1.0)
+    zero, reward = np.float32([0.0, 20.0, 0.0]), np.eye(1, K + N, dtype=np.float32)
     loss = loss_of(window(length=1, terminated=True, reward=reward), value=zero, reward=zero)
     np.testing.assert_allclose(loss.metrics["value_loss"], 20.0, rtol=1e-5)
     np.testing.assert_allclose(loss.metrics["reward_loss"], 20.0 / 2, rtol=1e-5)
@@ -114,26 +117,25 @@ def test_entries_after_the_end_are_ignored(length, terminated):
     clean = window(length=length, terminated=terminated)
     acted, exists = np.arange(K + 1) < length, np.arange(K + 1) <= length
     dirty = clean._replace(
-        observation=jnp.where(exists[None, :, None], clean.observation, -7.0),
-        policy=jnp.where(acted[None, :, None], clean.policy, 7.0),
-        reward=jnp.where(np.arange(K + N) < length, clean.reward, 7.0),
-        value=jnp.where(np.arange(K + N + 1) < length + (not terminated), clean.value, 7.0),
+        observation=np.where(exists[None, :, None], clean.observation, np.float32(-7)),
+        policy=np.where(acted[None, :, None], clean.policy, np.float32(7)),
+        reward=np.where(np.arange(K + N) < length, clean.reward, np.float32(7)),
+        value=np.where(np.arange(K + N + 1) < length + (not terminated), clean.value, np.float32(7)),
     )
     jax.tree.map(np.testing.assert_array_equal, loss_of(clean, config), loss_of(dirty, config))
 
 
 def test_errors_are_those_of_the_value_at_position_0():
     # The return is 0 + 0.5 * 1; the network's value is 0.
-    value = jnp.zeros((1, K + N + 1)).at[0, N].set(1.0)
+    value = np.eye(1, K + N + 1, N, dtype=np.float32)
     np.testing.assert_allclose(loss_of(window(value=value)).errors, [0.5], atol=1e-6)
 
 
 def test_importance_weights_are_linear():
-    batch = window(batch=3)._replace(policy=jax.random.dirichlet(jax.random.key(0), jnp.ones(A), (3, K + 1)))
-    params, network = constant_network()
-    loss = jax.jit(partial(muzero_loss, network, CONFIG, 1.0, 0.5))
-    weight = np.array([0.5, 2.0, 0.0])
-    single, weighted = [loss(params, batch, one) for one in np.eye(3)], loss(params, batch, weight)
+    policy = np.random.default_rng(0).dirichlet(np.ones(A), (3, K + 1)).astype(np.float32)
+    batch, weight = window(batch=3)._replace(policy=policy), np.float32([0.5, 2.0, 0.0])
+    single = [loss_of(batch, weight=one) for one in np.eye(3, dtype=np.float32)]
+    weighted = loss_of(batch, weight=weight)
     assert weighted.metrics.keys() == {
         "loss", "policy_loss", "policy_kl", "policy_entropy", "value_loss", "reward_loss"
     }  # fmt: skip
@@ -143,7 +145,7 @@ def test_importance_weights_are_linear():
     assert weighted.total == weighted.metrics["loss"]
     assert len({float(one.metrics["policy_loss"]) for one in single}) == 3
     np.testing.assert_array_equal(weighted.errors, single[0].errors)
-    np.testing.assert_allclose(loss_of(batch).total, loss(params, batch, np.ones(3)).total, rtol=1e-6)
+    np.testing.assert_allclose(loss_of(batch).total, loss_of(batch, weight=np.ones(3, np.float32)).total, rtol=1e-6)
 
 
 def test_each_unrolled_step_halves_the_gradient_of_earlier_steps():
@@ -152,8 +154,8 @@ def test_each_unrolled_step_halves_the_gradient_of_earlier_steps():
     Of `s_0 + (s_1 + s_2) / 2`, with one half at the start of each step: the derivative by start is
     `1 + (3/2 + 9/4) / 2`, and by rate `(s_0 + (s_1 + 3 s_0 / 2)) / 2 = (5 + 15 + 7.5) / 2`.
     """
-    params, network = constant_network(rate=jnp.float32(3.0), start=jnp.float32(5.0), reward=jnp.zeros(2))
-    network = network._replace(
+    params = params_of(rate=np.float32(3.0), start=np.float32(5.0), reward=np.zeros(2, np.float32))
+    network = CONSTANT._replace(
         predict=lambda params, latent: (jnp.zeros((latent.shape[0], A)), latent),
         # Targets lie in the second of two bins, and the logits are (10 s, 0): the loss is 10 s for s of 5 and more.
         encode=lambda x: jnp.broadcast_to(jnp.array([0.0, 1.0]), (*x.shape, 2)),
@@ -163,7 +165,7 @@ def test_each_unrolled_step_halves_the_gradient_of_earlier_steps():
     @jax.jit
     @jax.grad
     def slope(params):
-        loss = muzero_loss(network, CONFIG, 1.0, 0.5, params, window(observation=jnp.array([[[10.0, 0.0]]])))
+        loss = muzero_loss(network, CONFIG, 1.0, 0.5, params, window(observation=np.float32([[[10.0, 0.0]]])))
         return loss.metrics["value_loss"]
 
     found = slope(params)
@@ -173,16 +175,15 @@ def test_each_unrolled_step_halves_the_gradient_of_earlier_steps():
 
 def test_consistency_has_a_gradient_of_the_prediction_and_none_of_the_target():
     config = CONFIG.model_copy(update={"consistency_weight": 1.0})
-    params, network = constant_network()
-    predicted = {"predicted": jnp.array([1.0, 2.0]), "observed": jnp.array([2.0, 1.0])}
-    network = network._replace(
+    predicted = {"predicted": np.float32([1.0, 2.0]), "observed": np.float32([2.0, 1.0])}
+    network = CONSTANT._replace(
         project=lambda params, latent, predicted: latent * params["predicted" if predicted else "observed"]
     )
 
     def objective(params):
         return muzero_loss(network, config, 1.0, 0.5, params, window()).metrics["consistency_loss"]
 
-    value, slope = jax.jit(jax.value_and_grad(objective))(params | predicted)
+    value, slope = jax.jit(jax.value_and_grad(objective))(params_of() | predicted)
     # (1, 2) and (2, 1) have a cosine of 4/5.
     np.testing.assert_allclose(value, -0.8, rtol=1e-6)
     np.testing.assert_array_equal(slope["observed"], 0.0)
@@ -201,25 +202,25 @@ def test_the_policy_loss_of_continuous_actions_by_hand():
 
     -log N = ln 2 + ln(2 pi) / 2 + (1/2)^2 / 2 = 1.7370857 for both; the entropy is ln 2 + ln(2 pi e) / 2 = 2.1120857.
     """
-    policy = jnp.array([[1.0], [np.log(2.0)]])
+    policy = np.float32([[1.0], [np.log(2.0)]])
     seen = window(
-        policy=jnp.tile(jnp.array([0.75, 0.25]), (1, K + 1, 1)),
-        candidates=jnp.tile(jnp.array([[0.0], [2.0]]), (1, K + 1, 1, 1)),
-        action=jnp.zeros((1, K, 1)),
+        policy=np.tile(np.float32([0.75, 0.25]), (1, K + 1, 1)),
+        candidates=np.tile(np.float32([[0.0], [2.0]]), (1, K + 1, 1, 1)),
+        action=np.zeros((1, K, 1), np.float32),
     )
     loss = loss_of(seen, policy=policy)
     np.testing.assert_allclose(loss.metrics["policy_loss"], 2 * 1.7370857, rtol=1e-6)
     np.testing.assert_allclose(loss.metrics["policy_entropy"], 2 * 2.1120857, rtol=1e-6)
 
-    params, network = constant_network(policy=policy)
-
     @jax.jit
     @jax.grad
     def slope(params):
-        return muzero_loss(network, CONFIG, 1.0, 0.5, params, seen).metrics["policy_loss"]
+        return muzero_loss(CONSTANT, CONFIG, 1.0, 0.5, params, seen).metrics["policy_loss"]
 
     # By the mean: (mean - weighted mean of candidates) / variance, twice; by log std: 1 - 1/4, twice.
-    np.testing.assert_allclose(slope(params)["policy"], [[2 * (1.0 - 0.5) / 4], [2 * 0.75]], rtol=1e-5)
+    np.testing.assert_allclose(
+        slope(params_of(policy=policy))["policy"], [[2 * (1.0 - 0.5) / 4], [2 * 0.75]], rtol=1e-5
+    )
 
 
 # A corridor of five cells, in which only leaving the last one to the right gives a reward.
@@ -237,7 +238,7 @@ def corridor(batch, seed):
     cell = start[:, None] + np.arange(k + n + 1)
     inside = cell < CELLS
     return Window(
-        observation=jax.nn.one_hot(cell[:, : k + 1], CELLS),
+        observation=(cell[:, : k + 1, None] == np.arange(CELLS)).astype(np.float32),
         action=np.ones((batch, k), np.int32) * inside[:, :k],
         reward=(cell[:, :-1] == CELLS - 1).astype(np.float32),
         value=np.zeros((batch, k + n + 1), np.float32),
@@ -270,35 +271,37 @@ def trained():
     optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, 300))
 
     @jax.jit
+    def values_of(params):
+        return network.decode(network.predict(params, network.represent(params, jnp.eye(CELLS)))[1])
+
+    @jax.jit
     def step(params, state, window):
-        own = network.decode(network.predict(params, network.represent(params, jnp.eye(CELLS)))[1])
+        own = values_of(params)
         cell = jnp.argmax(window.observation[:, 0], axis=-1)[:, None] + jnp.arange(window.value.shape[1])
         value = jnp.where(cell < CELLS, own[jnp.minimum(cell, CELLS - 1)], 0.0)
         return adam_step(network, optimizer, params, state, window._replace(value=value))
 
     params = jax.jit(network.init)(jax.random.key(0))
-    state, losses = optimizer.init(params), []
+    state, losses = jax.jit(optimizer.init)(params), []
     for seed in range(300):
         params, state, loss = step(params, state, corridor(64, seed))
         losses.append(loss)
-    return network, params, losses
+    return network, params, losses, values_of(params)
 
 
 def test_values_are_learned_by_bootstrapping(trained):
-    network, params, _ = trained
-    value = network.decode(network.predict(params, network.represent(params, jnp.eye(CELLS)))[1])
-    np.testing.assert_allclose(value, GAMMA ** np.arange(CELLS - 1, -1, -1), atol=0.05)
+    np.testing.assert_allclose(trained[3], GAMMA ** np.arange(CELLS - 1, -1, -1), atol=0.05)
 
 
 def test_the_model_predicts_rewards_and_termination(trained):
-    network, params, _ = trained
+    network, params, *_ = trained
 
     @jax.jit
     def predict(params, latent):
-        latent, reward = network.dynamics(params, latent, jnp.ones(1, jnp.int32))
+        latent, reward = network.dynamics(params, latent, np.ones(1, np.int32))
         return latent, network.decode(reward)[0], network.decode(network.predict(params, latent)[1])[0]
 
-    latent, found = network.represent(params, jnp.eye(CELLS)[3:4]), []
+    latent, found = jax.jit(network.represent)(params, np.eye(CELLS, dtype=np.float32)[3:4]), []
     for _ in range(2):
         latent, reward, value = predict(params, latent)
         found.append((float(reward), float(value)))
@@ -307,7 +310,7 @@ def test_the_model_predicts_rewards_and_termination(trained):
 
 
 def test_every_part_of_the_loss_decreases(trained):
-    _, _, losses = trained
+    losses = trained[2]
     for name in ("loss", "policy_kl", "value_loss", "reward_loss", "consistency_loss"):
         assert np.mean([loss.metrics[name] for loss in losses[-20:]]) < losses[0].metrics[name], name
     assert np.mean([loss.metrics["policy_kl"] for loss in losses[-20:]]) < 0.05
@@ -329,7 +332,7 @@ def test_a_network_of_continuous_actions_overfits_a_batch():
     optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, 200))
     step = jax.jit(partial(adam_step, network, optimizer))
     params = jax.jit(network.init)(jax.random.key(0))
-    state, losses = optimizer.init(params), []
+    state, losses = jax.jit(optimizer.init)(params), []
     for _ in range(200):
         params, state, loss = step(params, state, seen)
         losses.append(loss)

@@ -87,5 +87,5 @@ def test_where_jax_has_an_accelerator_xla_computes_the_whole_network(monkeypatch
     network, plain = host_resnet(CONFIG, SPEC), make_network(CONFIG, SPEC)
     params, observation = jax.jit(plain.init)(jax.random.key(0)), jnp.ones((2, *SPEC.observation_shape), bool)
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
-    for found, expected in zip(network.apply(params, observation), plain.apply(params, observation), strict=True):
+    for found, expected in zip(*(jax.jit(one.apply)(params, observation) for one in (network, plain)), strict=True):
         np.testing.assert_array_equal(found, expected)

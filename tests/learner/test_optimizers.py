@@ -13,6 +13,13 @@ def rates(steps, progress=0.0, **config):
     return [float(rate(step, at)) for step, at in np.broadcast(steps, progress)]
 
 
+def first_updates(optimizer, gradients, params):
+    """The updates of the first step."""
+    return jax.jit(lambda gradients, params: optimizer.update(gradients, optimizer.init(params), params)[0])(
+        gradients, params
+    )
+
+
 def test_the_constant_schedule_is_constant():
     assert rates([0, 10, 10_000], [0.0, 0.5, 1.0], learning_rate=0.5) == pytest.approx([0.5, 0.5, 0.5])
 
@@ -51,9 +58,8 @@ def test_weight_decay_applies_to_matrices_and_kernels_only():
 def test_without_a_gradient_matrices_shrink_by_rate_times_decay(name):
     """The rate is 1 here; the train step multiplies by it."""
     optimizer = make_optimizer(OptimizerConfig(name=name, weight_decay=0.5))
-    params = {"matrix": jnp.ones((2, 2)), "bias": jnp.ones(2)}
-    zero = {"matrix": jnp.zeros((2, 2)), "bias": jnp.zeros(2)}
-    updates, _ = optimizer.update(zero, optimizer.init(params), params)
+    params = {"matrix": np.ones((2, 2), np.float32), "bias": np.ones(2, np.float32)}
+    updates = first_updates(optimizer, jax.tree.map(np.zeros_like, params), params)
     np.testing.assert_allclose(updates["matrix"], -0.5, rtol=1e-6)
     np.testing.assert_array_equal(updates["bias"], 0.0)
 
@@ -62,8 +68,8 @@ def test_gradients_are_clipped_to_the_global_norm():
     # (3, 4) has norm 5; clipped to 1 it is (0.6, 0.8), and SGD's first step is minus that.
     config = OptimizerConfig(name="sgd", weight_decay=0.0, max_gradient_norm=1.0)
     optimizer = make_optimizer(config)
-    params = {"a": jnp.zeros(1), "b": jnp.zeros(1)}
-    updates, _ = optimizer.update({"a": jnp.array([3.0]), "b": jnp.array([4.0])}, optimizer.init(params), params)
+    params = {"a": np.zeros(1, np.float32), "b": np.zeros(1, np.float32)}
+    updates = first_updates(optimizer, {"a": np.float32([3.0]), "b": np.float32([4.0])}, params)
     np.testing.assert_allclose([updates["a"][0], updates["b"][0]], [-0.6, -0.8], rtol=1e-6)
 
 
@@ -84,17 +90,18 @@ def test_muon_orthogonalizes_matrices_at_the_size_of_adamw_s_updates():
     root mean square is then 0.2. Kernels of convolutions are matrices of inputs and outputs, q, k and v three of them.
     """
     optimizer = make_optimizer(OptimizerConfig(name="muon", weight_decay=0.0, max_gradient_norm=1e9))
-    keys = jax.random.split(jax.random.key(0), 3)
+    random = np.random.default_rng(0)
     params = {
-        "attention": {"qkv": {"kernel": jax.random.normal(keys[0], (6, 3, 2, 2))}},
-        "conv": {"kernel": jax.random.normal(keys[1], (3, 1, 2, 4))},
-        "dense": {"kernel": jax.random.normal(keys[2], (6, 4)), "bias": jnp.full(4, 3.0)},
+        "attention": {"qkv": {"kernel": random.normal(size=(6, 3, 2, 2))}},
+        "conv": {"kernel": random.normal(size=(3, 1, 2, 4))},
+        "dense": {"kernel": random.normal(size=(6, 4)), "bias": np.full(4, 3.0)},
     }
-    gradients = jax.tree.map(lambda leaf: leaf * jnp.arange(1, 1 + leaf.shape[-1]), params)
-    updates, _ = optimizer.update(gradients, optimizer.init(params), params)
-    qkv = jnp.moveaxis(updates["attention"]["qkv"]["kernel"], 1, 0).reshape(3, 6, 4)
+    params = jax.tree.map(np.float32, params)
+    gradients = jax.tree.map(lambda leaf: leaf * np.arange(1, 1 + leaf.shape[-1], dtype=np.float32), params)
+    updates = jax.device_get(first_updates(optimizer, gradients, params))
+    qkv = np.moveaxis(updates["attention"]["qkv"]["kernel"], 1, 0).reshape(3, 6, 4)
     for matrix in (*qkv, updates["conv"]["kernel"].reshape(6, 4), updates["dense"]["kernel"]):
-        singular = jnp.linalg.svd(matrix, compute_uv=False) / (0.2 * 6**0.5)
+        singular = np.linalg.svd(matrix, compute_uv=False) / (0.2 * 6**0.5)
         assert (singular > 0.6).all()
         assert (singular < 1.3).all()
     # Adam's first step has the sign of the gradient, and one size.
@@ -107,11 +114,11 @@ def test_muon_orthogonalizes_matrices_at_the_size_of_adamw_s_updates():
 def test_settings_that_may_change_at_a_resumption_keep_the_structure_of_the_state(name):
     """A resumed run keeps its moments and step count; the learning rate is not one of them."""
     changed = {"learning_rate": 0.5, "momentum": 0.0, "weight_decay": 0.0, "max_gradient_norm": 1e9}
-    params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
-    old = make_optimizer(OptimizerConfig(name=name))
-    _, state = old.update(params, old.init(params), params)
-    new = make_optimizer(OptimizerConfig(name=name, **changed))
-    _, after = new.update(params, state, params)
-    shapes = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), found) for found in (state, after, new.init(params))]
-    assert jax.tree.structure(state) == jax.tree.structure(new.init(params))
+    params = {"kernel": np.ones((2, 2), np.float32), "bias": np.ones(2, np.float32)}
+    old, new = make_optimizer(OptimizerConfig(name=name)), make_optimizer(OptimizerConfig(name=name, **changed))
+    first = jax.eval_shape(new.init, params)
+    _, state = jax.eval_shape(old.update, params, jax.eval_shape(old.init, params), params)
+    _, after = jax.eval_shape(new.update, params, state, params)
+    shapes = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), found) for found in (state, after, first)]
+    assert jax.tree.structure(state) == jax.tree.structure(first)
     assert shapes[0] == shapes[1] == shapes[2]

@@ -31,13 +31,14 @@ def test_the_loss_is_made_of_the_objective_and_its_arguments(own, network, spec,
     check(own("soft"), network, spec)
     params, batch = jax.jit(network.init)(jax.random.key(0)), jax.tree.map(lambda leaf: leaf[0], make_dispatch(1, 8))
     plain, same, flat = (
-        make_objective(experiment, network, spec, ()).loss(params, batch)
+        jax.jit(make_objective(experiment, network, spec, ()).loss)(params, batch)
         for experiment in (make_experiment(), own("soft", temperature=1.0), own("soft", temperature=3.0))
     )
     np.testing.assert_allclose(plain.total, same.total, rtol=1e-6)
     target = batch.samples.policy_target ** (1 / 3)
     target /= target.sum(axis=1, keepdims=True)
-    logits = jax.nn.log_softmax(network.apply(params, batch.samples.observation)[0])
+    apply = jax.jit(lambda params, seen: jax.nn.log_softmax(network.apply(params, seen)[0]))
+    logits = np.asarray(apply(params, batch.samples.observation))
     np.testing.assert_allclose(flat.metrics["policy_loss"], -(target * logits).sum(axis=1).mean(), rtol=1e-5)
     np.testing.assert_array_equal(plain.errors, flat.errors)
 

@@ -1,7 +1,6 @@
 """Networks that learn from a trained agent."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -23,7 +22,7 @@ def trained(folder, experiment, step=7):
     """A working directory with a snapshot of an untrained network; its parameters."""
     workdir, spec = Workdir(folder), make_env(experiment.env).spec
     workdir.open(experiment)
-    params = make_network(experiment.network, spec).init(jax.random.key(3))
+    params = jax.jit(make_network(experiment.network, spec).init)(jax.random.key(3))
     save_snapshot(workdir.snapshots, step, params, experiment)
     return params
 
@@ -48,10 +47,12 @@ def test_soft_targets_are_the_teacher_s_policy_over_the_legal_actions_and_its_va
     samples = jax.tree.map(lambda leaf: leaf[0], make_dispatch(1, 4).samples)
     samples.legal[:, 4:] = False
     objective = make_objective(taught(teacher_weight=0.5), network, spec, ())
-    found = objective.soft_targets(objective.teacher, jnp.int32(9), samples)
+    found = jax.jit(objective.soft_targets)(objective.teacher, np.int32(9), samples)
 
     own = load("tic_tac_toe", [MLP])
-    logits, value = make_network(own.network, spec).apply(objective.teacher, samples.observation)
+    logits, value = jax.device_get(
+        jax.jit(make_network(own.network, spec).apply)(objective.teacher, samples.observation)
+    )
     policy = np.exp(logits[:, :4]) / np.exp(logits[:, :4]).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(found.policy, np.pad(policy, ((0, 0), (0, 5))), rtol=1e-5)
     np.testing.assert_allclose(found.value, value, rtol=1e-6)
@@ -129,7 +130,7 @@ def test_a_run_without_snapshots_cannot_teach(make_experiment, spec, tmp_path):
 def test_parameters_of_another_network_are_refused(make_experiment, network, spec, tmp_path):
     own = load("tic_tac_toe", [MLP])
     Workdir(tmp_path).open(own)
-    save_snapshot(Workdir(tmp_path).snapshots, 7, network.init(jax.random.key(0)), own)
+    save_snapshot(Workdir(tmp_path).snapshots, 7, jax.jit(network.init)(jax.random.key(0)), own)
     with pytest.raises(SnapshotError, match="another network"):
         read_teacher(make_experiment().model_copy(update={"teacher": str(tmp_path)}), spec)
 
