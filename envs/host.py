@@ -55,6 +55,9 @@ class HostEnv:
       cache_size: number of cached positions; a search visits games times simulations positions.
     """
 
+    symmetries: Sequence[Symmetry] = ()
+    """Empty: a `Simulator` declares no symmetries."""
+
     def __init__(
         self,
         simulator: Simulator,
@@ -80,7 +83,7 @@ class HostEnv:
         self._lock = threading.Lock()
         observation = np.asarray(self._simulator.observation())
         self._form = observation.shape, observation.dtype
-        self._spec = EnvSpec(
+        self.spec = EnvSpec(
             name=name,
             observation_shape=observation.shape,
             observation_dtype=str(observation.dtype) if observation.dtype in (np.bool_, np.uint8) else "float32",
@@ -88,17 +91,8 @@ class HostEnv:
             players=int(simulator.players),
         )
         state = HostState(np.zeros((), np.uint32), np.zeros(max_plies, np.int16), np.zeros((), np.int32), self._blank())
-        self._spec = self._spec._replace(state_bytes=packed_bytes(state))
-
-    @property
-    def spec(self) -> EnvSpec:
+        self.spec = self.spec._replace(state_bytes=packed_bytes(state))
         """Shapes and dtypes of observations, and the number of actions."""
-        return self._spec
-
-    @property
-    def symmetries(self) -> Sequence[Symmetry]:
-        """Empty: a `Simulator` declares no symmetries."""
-        return ()
 
     def init(self, key: Array) -> HostState:
         """Starts a game whose seed is drawn with `key`."""
@@ -149,7 +143,7 @@ class HostEnv:
 
     def _blank(self, *lead: int) -> View:
         """Views `[*lead, ...]` of zeros."""
-        spec = self._spec
+        spec = self.spec
         return View(
             observation=np.zeros((*lead, *spec.observation_shape), spec.observation_dtype),
             legal=np.zeros((*lead, spec.num_actions), np.bool_),
@@ -245,9 +239,9 @@ class HostEnv:
                 )
             views.observation[row] = observation
             rewards = simulator.rewards()
-            if len(rewards) != self._spec.players:
-                raise ValueError(f"rewards() = {rewards}: expected {self._spec.players} numbers")
-            views.rewards[row, : self._spec.players] = rewards
+            if len(rewards) != self.spec.players:
+                raise ValueError(f"rewards() = {rewards}: expected {self.spec.players} numbers")
+            views.rewards[row, : self.spec.players] = rewards
             over, truncated = simulator.done(), isinstance(simulator, LimitedSimulator) and simulator.truncated()
             if over or len(key) >= _SEED_BYTES + 2 * self._max_plies:
                 # All actions are legal once the game is over, as `View` says.
@@ -258,8 +252,8 @@ class HostEnv:
             legal = list(simulator.legal_actions())
             if not legal:
                 raise ValueError("legal_actions() is empty, but done() is false")
-            if min(legal) < 0 or max(legal) >= self._spec.num_actions:
-                raise ValueError(f"legal_actions() = {legal}: expected numbers below {self._spec.num_actions}")
+            if min(legal) < 0 or max(legal) >= self.spec.num_actions:
+                raise ValueError(f"legal_actions() = {legal}: expected numbers below {self.spec.num_actions}")
             views.legal[row, legal] = True
             views.player[row] = simulator.player()
         except Exception as error:
@@ -267,7 +261,7 @@ class HostEnv:
 
     def _validated(self, views: View, shape: tuple[int, ...], keys: list[bytes]) -> View:
         """The views, reshaped to `[*shape, ...]`, with scaled rewards."""
-        players = self._spec.players
+        players = self.spec.players
         if (wrong := (views.player < 0) | (views.player >= players)).any():
             row = int(np.argmax(wrong))
             raise self._error(keys[row], f"player() = {views.player[row]}: expected a number below {players}")

@@ -152,11 +152,7 @@ def check_env(env: EnvConfig, games: int, max_plies: int) -> EnvSpec:
 
 
 def own_env(identifier: str) -> EnvConfig:
-    """The section `env` of a class by its path: a `JaxGame` if it has `view`, else a `Simulator`.
-
-    Raises:
-      ConfigError: the class does not exist.
-    """
+    """The section `env` of a class by its path: a `JaxGame` if it has `view`, else a `Simulator`."""
     if hasattr(import_class(identifier, "environment"), "view"):
         return OwnGameConfig(name=identifier)
     return SimulatorConfig(name="simulator", id=identifier)
@@ -172,11 +168,7 @@ def spec_of(env: EnvConfig) -> EnvSpec:
 
 
 def check_values(experiment: Experiment, spec: EnvSpec) -> None:
-    """Refuses settings that need a single value per position, in a game in which each player has one.
-
-    Raises:
-      ConfigError: a setting is not supported.
-    """
+    """Refuses settings that need a single value per position, in a game in which each player has one."""
     if spec.values == 1:
         return
     actors = experiment.actors
@@ -203,11 +195,7 @@ def gymnasium_interface(env: GymnasiumConfig) -> Interface:
 
 
 def rendering(config: GymnasiumConfig) -> Rendering:
-    """How to make an environment that renders; see `rendering_of`.
-
-    Raises:
-      ConfigError: it renders no frames, or is not made in time.
-    """
+    """How to make an environment that renders; see `rendering_of`."""
     return _in_time(rendering_of, config)
 
 
@@ -246,11 +234,7 @@ class SimulatorReplay:
         """The speed at which to show the game."""
 
     def play(self, seed: int, moves: Iterable[int]) -> Iterator[float]:
-        """Plays a game; yields its unscaled rewards: 0 at the start, then that of each move.
-
-        Raises:
-          SimulatorError: the game failed, or a move took longer than `env.step_timeout_s`.
-        """
+        """Plays a game; yields its unscaled rewards: 0 at the start, then that of each move."""
         self._call(lambda: self._simulator.reset(seed))
         yield 0.0
         for move in moves:
@@ -258,12 +242,7 @@ class SimulatorReplay:
             yield float(self._call(self._simulator.rewards)[0])
 
     def frame(self) -> Any:
-        """The position that the game has reached, as pixels `[H, W, 3]` uint8.
-
-        Raises:
-          ConfigError: `render` did not return an image.
-          SimulatorError: it failed, or took longer than `env.step_timeout_s`.
-        """
+        """The position that the game has reached, as pixels `[H, W, 3]` uint8."""
         return picture(self._call(self._simulator.render), self._config.title)
 
     def close(self) -> None:

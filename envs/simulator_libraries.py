@@ -43,20 +43,23 @@ class OpenSpielGame:
     """
 
     def __init__(self, name: str, parameters: Mapping[str, Any]) -> None:
-        self._rules = _Rules(name, parameters)
-        self.num_actions = self._rules.num_actions
-        self.players = self._rules.players
-        self.reset(0)
-
-    @property
-    def max_length(self) -> int:
+        pyspiel = import_extra("pyspiel", "OpenSpiel")
+        self._game = _load(pyspiel, name, parameters)
+        _check_kind(pyspiel, self._game, name)
+        self.num_actions: int = self._game.num_distinct_actions()
+        self.players: int = self._game.num_players()
+        self.max_length: int = self._game.max_game_length() + self._game.max_chance_nodes_in_history()
         """Length of the longest possible game in moves, chance moves included."""
-        return self._rules.max_length
+        module = import_extra("open_spiel.python.observation", "OpenSpiel")
+        self._observer = module.make_observation(self._game)
+        self._shape = tuple(self._game.observation_tensor_shape())
+        self._adds_player = self.players == 2 and _same_for_both_players(self._game)
+        self.reset(0)
 
     def reset(self, seed: int) -> None:
         """See `Simulator`."""
         self._seed = seed
-        self._state = self._rules.game.new_initial_state()
+        self._state = self._game.new_initial_state()
         self._play_chance_moves()
         self._returns = self._state.returns()
         self._rewards = [0.0] * self.players
@@ -81,7 +84,16 @@ class OpenSpielGame:
 
     def observation(self) -> np.ndarray[Any, Any]:
         """See `Simulator`."""
-        return self._rules.observe(self._state, self.player())
+        player = self.player()
+        self._observer.set_from(self._state, player)
+        if len(self._shape) != 3:
+            vector: np.ndarray[Any, Any] = self._observer.tensor
+            return np.append(vector, np.float32(player)) if self._adds_player else vector.copy()
+        planes, rows, columns = self._shape
+        board = np.empty((rows, columns, planes + self._adds_player), np.float32)
+        board[..., :planes] = self._observer.tensor.reshape(self._shape).transpose(1, 2, 0)
+        board[..., planes:] = player
+        return board
 
     def player(self) -> int:
         """See `Simulator`."""
@@ -99,10 +111,11 @@ class OpenSpielGame:
 
     def clone(self) -> OpenSpielGame:
         """See `Simulator`."""
-        # Without __init__, which would load the game again.
+        # Without __init__, which would load the game again; each search clones thousands of positions.
         twin = object.__new__(OpenSpielGame)
-        twin._rules, twin.num_actions, twin.players = self._rules, self.num_actions, self.players
-        twin._seed, twin._state = self._seed, self._state.clone()
+        twin.num_actions, twin.players, twin.max_length = self.num_actions, self.players, self.max_length
+        twin._game, twin._observer, twin._shape = self._game, self._observer, self._shape
+        twin._adds_player, twin._seed, twin._state = self._adds_player, self._seed, self._state.clone()
         twin._returns, twin._rewards = self._returns, self._rewards  # replaced by a step, never changed in place
         return twin
 
@@ -115,43 +128,16 @@ class OpenSpielGame:
             self._state.apply_action(generator.choices(outcomes, probabilities)[0])
 
 
-class _Rules:
-    """What all positions of a game share."""
-
-    def __init__(self, name: str, parameters: Mapping[str, Any]) -> None:
-        pyspiel = import_extra("pyspiel", "OpenSpiel")
-        self.game = _load(pyspiel, name, parameters)
-        _check_kind(pyspiel, self.game, name)
-        self.num_actions: int = self.game.num_distinct_actions()
-        self.players: int = self.game.num_players()
-        self.max_length: int = self.game.max_game_length() + self.game.max_chance_nodes_in_history()
-        module = import_extra("open_spiel.python.observation", "OpenSpiel")
-        self._observer = module.make_observation(self.game)
-        self._shape = tuple(self.game.observation_tensor_shape())
-        self._adds_player = self.players == 2 and self._same_for_both_players()
-
-    def observe(self, state: Any, player: int) -> np.ndarray[Any, Any]:
-        """The observation of `player`, a board or a vector, float32."""
-        self._observer.set_from(state, player)
-        if len(self._shape) != 3:
-            vector: np.ndarray[Any, Any] = self._observer.tensor
-            return np.append(vector, np.float32(player)) if self._adds_player else vector.copy()
-        planes, rows, columns = self._shape
-        board = np.empty((rows, columns, planes + self._adds_player), np.float32)
-        board[..., :planes] = self._observer.tensor.reshape(self._shape).transpose(1, 2, 0)
-        board[..., planes:] = player
-        return board
-
-    def _same_for_both_players(self) -> bool:
-        """Whether both players' observations are equal in the first eight positions of a game."""
-        state = self.game.new_initial_state()
-        for _ in range(8):
-            if state.is_terminal():
-                break
-            if not state.is_chance_node() and state.observation_tensor(0) != state.observation_tensor(1):
-                return False
-            state.apply_action(state.legal_actions()[0])
-        return True
+def _same_for_both_players(game: Any) -> bool:
+    """Whether both players' observations are equal in the first eight positions of a game."""
+    state = game.new_initial_state()
+    for _ in range(8):
+        if state.is_terminal():
+            break
+        if not state.is_chance_node() and state.observation_tensor(0) != state.observation_tensor(1):
+            return False
+        state.apply_action(state.legal_actions()[0])
+    return True
 
 
 def _load(pyspiel: Any, name: str, parameters: Mapping[str, Any]) -> Any:
@@ -239,18 +225,26 @@ class GymnasiumSimulator:
 
     def __init__(self, name: str, kwargs: Mapping[str, Any], module: str | None = None) -> None:
         find(name, module)
-        self._env = _make(name, kwargs)
-        _check_spaces(self._env, name)
-        self._interface = interface_to(self._env, name, self._env.observation_space, self._env.action_space)
+        with explained(f"env: '{name}'", kwargs), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # gymnasium warns about every id that has a newer version
+            self._env: Any = gymnasium.make(name, **kwargs).unwrapped
+        actions, observations = self._env.action_space, self._env.observation_space
+        if not isinstance(actions, gymnasium.spaces.Discrete) or actions.start != 0:
+            raise ConfigError(
+                f"{name} has the action space {actions}; tree search needs a Discrete space that starts at 0"
+            )
+        if not isinstance(observations, gymnasium.spaces.Box):
+            raise ConfigError(f"{name} has the observation space {observations}; expected a Box")
+        self._interface = interface_to(self._env, name, observations, actions)
         self.num_actions = self._interface.actions.count
         self._all = list(range(self.num_actions))
         self.reset(0)
+        advice = "learn a model of it instead, with env.name: gymnasium and network.name: muzero_mlp or muzero_resnet"
         try:
             self.clone()
         except Exception as error:
             raise ConfigError(
-                f"{name} cannot be copied ({error}), so tree search cannot simulate it; learn a model of it instead, "
-                "with env.name: gymnasium and network.name: muzero_mlp or muzero_resnet"
+                f"{name} cannot be copied ({error}), so tree search cannot simulate it; {advice}"
             ) from error
         try:
             has_chance = self._has_chance_events()
@@ -259,8 +253,7 @@ class GymnasiumSimulator:
         if has_chance:
             raise ConfigError(
                 f"{name} has chance events: the same actions lead to different observations. Tree search plays copies, "
-                "so it would foresee them; learn a model of it instead, with env.name: gymnasium and network.name: "
-                "muzero_mlp or muzero_resnet"
+                f"so it would foresee them; {advice}"
             )
 
     def _has_chance_events(self) -> bool:
@@ -347,17 +340,3 @@ class GymnasiumSimulator:
         self._reward, self._terminated, self._truncated = reward, terminated, truncated
         generator = getattr(self._env, "_np_random", None)
         self._random_state = None if generator is None else generator.bit_generator.state
-
-
-def _make(name: str, kwargs: Mapping[str, Any]) -> Any:
-    with explained(f"env: '{name}'", kwargs), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # gymnasium warns about every id that has a newer version
-        return gymnasium.make(name, **kwargs).unwrapped
-
-
-def _check_spaces(env: Any, name: str) -> None:
-    actions, observations = env.action_space, env.observation_space
-    if not isinstance(actions, gymnasium.spaces.Discrete) or actions.start != 0:
-        raise ConfigError(f"{name} has the action space {actions}; tree search needs a Discrete space that starts at 0")
-    if not isinstance(observations, gymnasium.spaces.Box):
-        raise ConfigError(f"{name} has the observation space {observations}; expected a Box")

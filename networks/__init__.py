@@ -58,9 +58,6 @@ def make_inference(config: NetworkConfig, spec: EnvSpec) -> tuple[Callable[[Para
 
     `network.apply(fold(params), observation)` equals `make_network(...).apply(params, observation)` up to rounding.
     `fold` is the identity for networks that have nothing to fold.
-
-    Raises:
-      ConfigError: the network does not support such observations, or learns a model.
     """
     if isinstance(config, ResNetConfig):
         return fold_resnet, folded_resnet(config, spec)
@@ -75,11 +72,7 @@ def trainable_network(config: NetworkConfig, spec: EnvSpec) -> Network | ModelNe
 
 
 def check_own_network(config: NetworkConfig, spec: EnvSpec) -> None:
-    """Makes the network, and checks one of the user's own.
-
-    Raises:
-      ConfigError: it cannot be made, or violates its contract.
-    """
+    """Makes the network, and checks one of the user's own."""
     network, name = trainable_network(config, spec), f"network.name = '{config.name}'"
     if isinstance(config, OwnModelConfig):
         assert isinstance(network, ModelNetwork)

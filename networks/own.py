@@ -119,16 +119,18 @@ class _Own:
     def __init__(
         self,
         config: OwnNetworkConfig | OwnModelConfig,
-        offered: Mapping[str, Any],
+        spec: EnvSpec,
+        more: Mapping[str, Any],
         every: Callable[..., Any],
         methods: tuple[str, ...] = (),
     ) -> None:
         """Imports what `config.name` names.
 
-        `offered` are the arguments that podzero passes to what takes them; the dtype is known later. `every` calls all
-        methods of a module. If `methods` are given, it must be a module with these.
+        It is given those of the shapes of `spec`, the dtype to compute in and `more` that it has parameters for.
+        `every` calls all methods of a module. If `methods` are given, it must be a module with these.
         """
-        self.code = own_code(config, "network", tuple(offered), _parameters)
+        offered = {"num_actions": spec.num_actions, "observation_shape": spec.observation_shape, **more}
+        self.code = own_code(config, "network", (*offered, "dtype"), _parameters)
         self._offered, self._config = offered, config
         if config.compute_dtype == "bfloat16" and "dtype" not in self.code.parameters:
             raise ConfigError(
@@ -198,13 +200,7 @@ def own_network(config: OwnNetworkConfig, spec: EnvSpec) -> Network:
     Observations are converted to the dtype to compute in: float32 for networks that take no argument `dtype`. Outputs
     are converted to float32.
     """
-    offered = {
-        "num_actions": spec.num_actions,
-        "observation_shape": spec.observation_shape,
-        "dtype": None,
-        "num_values": spec.values,
-    }
-    own = _Own(config, offered, every=lambda module, observation: module(observation))
+    own = _Own(config, spec, {"num_values": spec.values}, every=lambda module, observation: module(observation))
 
     def init(key: Array) -> Params:
         return own.init(key, jnp.zeros((1, *spec.observation_shape), own.dtype))
@@ -223,14 +219,8 @@ def own_model(config: OwnModelConfig, spec: EnvSpec) -> ModelNetwork:
     podzero adds the projection of the consistency loss, encodes actions as `[B, A]` or `[B, D]` float32, rescales
     latent states to [0, 1], and bounds the policies of continuous actions.
     """
-    offered = {
-        "num_actions": spec.num_actions,
-        "observation_shape": spec.observation_shape,
-        "dtype": None,
-        "action_shape": spec.action_shape,
-        "bins": config.bins,
-    }
-    own = _Own(config, offered, _every_method, ("represent", "predict", "dynamics"))
+    offered = {"action_shape": spec.action_shape, "bins": config.bins}
+    own = _Own(config, spec, offered, _every_method, ("represent", "predict", "dynamics"))
 
     def project_latent(latent: jax.Array, predicted: bool) -> jax.Array:
         return Projection(config.projection)(latent, predicted)

@@ -129,12 +129,10 @@ def _model(network: ModelNetwork, actions: ActionSpace, discount: float) -> Mode
     return Model(root, recurrent, legal=lambda roots: roots.legal, bounds=None)
 
 
-def _all_actions(key: Array, policy: jax.Array, explores: Array | None) -> tuple[jax.Array, jax.Array]:
-    del key, explores
-    return policy, jnp.zeros((policy.shape[0], 0))
-
-
-DISCRETE_ACTIONS = ActionSpace(_all_actions, action=lambda index, candidates: index)
+DISCRETE_ACTIONS = ActionSpace(
+    propose=lambda key, policy, explores: (policy, jnp.zeros((policy.shape[0], 0))),
+    action=lambda index, candidates: index,
+)
 """Every node has all actions; the network's logits are the prior."""
 
 

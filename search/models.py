@@ -95,80 +95,56 @@ def network_evaluation(env: Env, apply: Callable[[Params, Array], tuple[jax.Arra
 
 
 def rules_model(env: Env, evaluate: Evaluate, discount: float = 1.0) -> Model:
-    """The rules as a model: nodes are states of `env`, evaluated by `evaluate`."""
+    """The rules as a model: nodes are states of `env`, evaluated by `evaluate`.
+
+    In games in which each player has a value of its own, so have nodes (max-n, Luckhardt and Irani 1986).
+    """
     if isinstance(env, GameOfChance):
         return _model_of_chance(env, evaluate, discount)
-    if env.spec.values > 1:
-        return _model_of_players(env, evaluate, discount)
-    view = jax.vmap(env.view)
-    step = jax.vmap(env.step)
+    view, step = jax.vmap(env.view), jax.vmap(env.step)
+    players, of_each = env.spec.players, env.spec.values > 1
 
     def root(params: Params, key: Array, states: EnvState) -> mctx.RootFnOutput:
         logits, value = evaluate(params, key, states)
-        return mctx.RootFnOutput(prior_logits=logits, value=value, embedding=states)
+        return mctx.RootFnOutput(prior_logits=logits, value=value[:, 0] if of_each else value, embedding=states)
 
     def recurrent(
         params: Params, key: Array, action: Array, states: EnvState
     ) -> tuple[mctx.RecurrentFnOutput, EnvState]:
         before = view(states)
-        mover = before.player
         children = step(states, action)
         seen = view(children)
         logits, value = evaluate(params, key, children)
-        # The discount is negative where the opponent moves next. Search may continue below the end of a game, where
-        # nothing changes and values are not discounted.
-        signed_discount = jnp.where(seen.player == mover, discount, -discount)
+        if of_each:
+            assert value.shape == (action.shape[0], players)
+            # Evaluations begin with the player to move, nodes with the first player.
+            value = jnp.take_along_axis(value, (jnp.arange(players) - seen.player[:, None]) % players, axis=1)
+            signed_discount: Array | float = discount
+        else:
+            # The discount is negative where the opponent moves next.
+            signed_discount = jnp.where(seen.player == before.player, discount, -discount)
+        # Search may continue below the end of a game, where nothing changes and values are not discounted.
         signed_discount = jnp.where(before.done, 1.0, signed_discount)
         decided = _decided(seen)
         output = mctx.RecurrentFnOutput(
-            reward=_reward_of(mover, seen),
+            reward=jnp.asarray(seen.rewards) if of_each else _reward_of(before.player, seen),
             discount=jnp.where(decided, 0.0, signed_discount),
             prior_logits=jnp.where(seen.legal, logits, ILLEGAL),
-            value=jnp.where(decided, 0.0, value),
+            value=jnp.where(decided[:, None] if of_each else decided, 0.0, value),
         )
         return output, children
-
-    def legal(states: EnvState) -> Array:
-        return view(states).legal
-
-    return Model(root, recurrent, legal, bounds=(-1.0, 1.0), min_value_range=_least_range(env))
-
-
-def _model_of_players(env: Env, evaluate: Evaluate, discount: float) -> Model:
-    """The rules of a game in which each player has a value of its own (max-n, Luckhardt and Irani 1986)."""
-    view, step, players = jax.vmap(env.view), jax.vmap(env.step), env.spec.players
-
-    def root(params: Params, key: Array, states: EnvState) -> mctx.RootFnOutput:
-        logits, values = evaluate(params, key, states)
-        return mctx.RootFnOutput(prior_logits=logits, value=values[:, 0], embedding=states)
-
-    def recurrent(
-        params: Params, key: Array, action: Array, states: EnvState
-    ) -> tuple[mctx.RecurrentFnOutput, EnvState]:
-        over = view(states).done
-        children = step(states, action)
-        seen = view(children)
-        logits, values = evaluate(params, key, children)
-        assert values.shape == (action.shape[0], players)
-        # Evaluations begin with the player to move.
-        place = (jnp.arange(players) - seen.player[:, None]) % players
-        by_number = jnp.take_along_axis(values, place, axis=1)
-        decided = _decided(seen)
-        output = mctx.RecurrentFnOutput(
-            reward=jnp.asarray(seen.rewards),
-            discount=jnp.where(decided, 0.0, jnp.where(over, 1.0, discount)),
-            prior_logits=jnp.where(seen.legal, logits, ILLEGAL),
-            value=jnp.where(decided[:, None], 0.0, by_number),
-        )
-        return output, children
-
-    def legal(states: EnvState) -> Array:
-        return view(states).legal
 
     def turn(states: EnvState) -> Array:
         return view(states).player[:, None] == jnp.arange(players)
 
-    return Model(root, recurrent, legal, bounds=(-1.0, 1.0), min_value_range=MIN_OUTCOME_RANGE, turn=turn)
+    return Model(
+        root,
+        recurrent,
+        legal=lambda states: view(states).legal,
+        bounds=(-1.0, 1.0),
+        min_value_range=_least_range(env),
+        turn=turn if of_each else None,
+    )
 
 
 def _decided(seen: View) -> Array:
@@ -185,7 +161,7 @@ def _reward_of(player: Array, seen: View) -> jax.Array:
 
 
 def _least_range(env: Env) -> float:
-    return MIN_OUTCOME_RANGE if env.spec.players == 2 else MIN_VALUE_RANGE
+    return MIN_OUTCOME_RANGE if env.spec.players > 1 else MIN_VALUE_RANGE
 
 
 _TIE_BREAK = 1e-3

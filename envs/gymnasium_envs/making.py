@@ -19,7 +19,7 @@ from gymnasium.envs import registration
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode
 
-from podzero.config import GymnasiumConfig, WrapperConfig
+from podzero.config import GymnasiumConfig
 from podzero.config.section import check_digest
 from podzero.core.errors import ConfigError, described, nearest
 from podzero.core.importing import how_to_install, import_class, import_place
@@ -54,7 +54,9 @@ class Factory:
             # `GuardedEnv` checks every step itself; gymnasium's checker would only add warnings and a call per step.
             env = gymnasium.make(config.id, **{"disable_env_checker": True, **config.kwargs})
         for wrapper in config.wrappers:
-            env = _wrap(env, wrapper)
+            kind = _wrapper_class(wrapper.name)
+            with explained(f"env.wrappers: '{wrapper.name}'", wrapper.kwargs):
+                env = kind(env, **wrapper.kwargs)
         return env
 
 
@@ -67,7 +69,8 @@ def make_own(config: GymnasiumConfig, count: int) -> gymnasium.vector.VectorEnv[
         )
     with explained(f"env: '{config.id}'", config.kwargs):
         creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-        asked = {"autoreset_mode": AutoresetMode.NEXT_STEP} if _takes_mode(creator) else {}
+        takes_mode = "autoreset_mode" in inspect.signature(creator).parameters
+        asked = {"autoreset_mode": AutoresetMode.NEXT_STEP} if takes_mode else {}
         own = gymnasium.make_vec(config.id, count, "vector_entry_point", **{**asked, **config.kwargs})
     mode = own.metadata.get("autoreset_mode")
     if mode != AutoresetMode.NEXT_STEP:
@@ -144,16 +147,6 @@ def lacks(error: gymnasium.error.DependencyNotInstalled) -> str:
     extra = _EXTRAS.get(named[1]) if named else None
     advice = f"; {how_to_install(extra)}" if extra else ""
     return f"needs a package that is not installed: {error}{advice}"
-
-
-def _takes_mode(creator: Any) -> bool:
-    return "autoreset_mode" in inspect.signature(creator).parameters
-
-
-def _wrap(env: gymnasium.Env[Any, Any], wrapper: WrapperConfig) -> gymnasium.Env[Any, Any]:
-    kind = _wrapper_class(wrapper.name)
-    with explained(f"env.wrappers: '{wrapper.name}'", wrapper.kwargs):
-        return kind(env, **wrapper.kwargs)
 
 
 def _wrapper_class(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:

@@ -106,11 +106,7 @@ class VectorEnv:
         return self._faults.total
 
     def reset(self) -> VectorStep:
-        """Starts a new episode in each environment and drops the running ones.
-
-        Raises:
-          EnvironmentFailed: the environments failed too often in a row.
-        """
+        """Starts a new episode in each environment and drops the running ones."""
         self._refuse_if_closed()
         self._ended = np.ones(self._count, bool)
         try:
@@ -174,12 +170,7 @@ class VectorEnv:
         return self._looked("looking one step ahead", peek, steps=candidates.shape[1])
 
     def render(self) -> list[HostArray]:
-        """What the environments look like now: B frames `[H, W, 3]` uint8. See `rendering_of` for the config.
-
-        Raises:
-          ConfigError: the environments do not render.
-          EnvironmentFailed: the time limit of a step was exceeded.
-        """
+        """What the environments look like now: B frames `[H, W, 3]` uint8. See `rendering_of` for the config."""
         self._refuse_if_closed()
         return self._looked("rendering", partial(batches.render, self._running(), self._config.title))
 
