@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -123,7 +123,6 @@ class NetworkDevice:
         self._everywhere = NamedSharding(mesh, spec())  # type: ignore[no-untyped-call]
         self._shared = NamedSharding(mesh, spec("data"))  # type: ignore[no-untyped-call]
         self._sizes, self._row_bytes, self._record = sizes, encoding.row_bytes, record
-
         self._evaluate = jax.jit(evaluation_of(encoding, apply), in_shardings=(self._everywhere, self._shared))
         # A whole batch, so that no other program is compiled for it.
         self._initial = np.tile(initial, (min(sizes), 1))
@@ -190,10 +189,8 @@ class NetworkServer:
     device: NetworkDevice
     source: ParamSource
     """The parameters for the device."""
-
-    def __post_init__(self) -> None:
-        self._stopping = threading.Event()
-        self._failure: Exception | None = None
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _failure: Exception | None = None
 
     def stop(self) -> None:
         """Ends `run`; thread-safe, returns at once."""

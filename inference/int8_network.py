@@ -7,6 +7,7 @@ stream, pooling and the heads keep the network's dtype.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any, NamedTuple, cast
@@ -98,15 +99,10 @@ def quantize(params: Params, largest: Mapping[str, Array]) -> Int8Params:
         values = jnp.round(kernel / (ranges / LARGEST)).astype(jnp.int8)
         return Int8Convolution(values, unit * ranges / LARGEST, jnp.asarray(bias), unit)
 
-    tower = convolutions(layers)
+    tower = [name for name in layers if name.endswith(("/conv_0", "/conv_1"))]
     return Int8Params(
         {name: quantized(name) for name in tower}, {name: layers[name] for name in layers if name not in tower}
     )
-
-
-def convolutions(layers: Mapping[str, Layer]) -> list[str]:
-    """The names of the tower's convolutions."""
-    return [name for name in layers if name.endswith(("/conv_0", "/conv_1"))]
 
 
 def _sums(x: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -164,8 +160,7 @@ class Int8Network:
 
     def init(self, key: Array) -> Int8Params:
         """Uncalibrated int8 parameters, for their shapes. Traceable."""
-        params = self._network.init(key)
-        return quantize(params, dict.fromkeys(convolutions(layers_of(params)), jnp.ones(())))
+        return quantize(self._network.init(key), defaultdict(lambda: jnp.ones(())))
 
     def fold(self, params: Params) -> Params:
         """Converts published parameters for `apply`, to int8 unless its errors exceed the limits."""

@@ -140,7 +140,12 @@ class _Builder:
         policy_planes = self._planes(features, layers["heads/policy_planes"])
         value_planes = self._planes(features, layers["heads/value_planes"])
         if "heads/policy_pooled" in layers:
-            logits, board = self._square_logits(policy_planes, batch), self._pooled(value_planes)
+            pooled, board = self._pooled(policy_planes), self._pooled(value_planes)
+            bias = ops.unsqueeze(self._dense(pooled, "heads/policy_pooled"), [2, 3])
+            planes = ops.transpose(ops.relu(ops.add(policy_planes, bias)), TO_CHANNELS_LAST)
+            logits = ops.reshape(self._dense(planes, "heads/policy_squares"), [batch, -1], False)
+            if "heads/policy_other" in layers:
+                logits = ops.concat([logits, self._dense(pooled, "heads/policy_other")], 1)
         else:
             logits = self._dense(self._flat(policy_planes, batch), "heads/policy_logits")
             board = self._flat(value_planes, batch)
@@ -162,16 +167,6 @@ class _Builder:
         ops, (_, _, height, width) = self._ops, x.get_output_shape(0)
         mean, maximum = (reduce(x, [2, 3], False) for reduce in (ops.reduce_mean, ops.reduce_max))
         return ops.concat([mean, ops.multiply(mean, np.float32(side_factor(height * width))), maximum], 1)
-
-    def _square_logits(self, planes: Any, batch: int) -> Any:
-        """Logits of pooled heads, `[B, A]`."""
-        ops, board = self._ops, self._pooled(planes)
-        bias = ops.unsqueeze(self._dense(board, "heads/policy_pooled"), [2, 3])
-        planes = ops.transpose(ops.relu(ops.add(planes, bias)), TO_CHANNELS_LAST)
-        logits = ops.reshape(self._dense(planes, "heads/policy_squares"), [batch, -1], False)
-        if "heads/policy_other" not in self._layers:
-            return logits
-        return ops.concat([logits, self._dense(board, "heads/policy_other")], 1)
 
     def _convolve(self, x: Any, layer: Layer) -> Any:
         """A same-padded convolution with bias."""

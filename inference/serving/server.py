@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 import zmq
@@ -215,7 +214,6 @@ class InferenceServer:
         self._batcher = Batcher(config.batch_sizes, DEADLINE_S)
         self._metrics = ServerMetrics()
         self._started: dict[Future[tuple[int, Rows]], tuple[EvaluationBatch, float]] = {}
-        self._finished: SimpleQueue[Future[tuple[int, Rows]]] = SimpleQueue()
         # ZeroMQ's sockets are for one thread: others wake its poll through this descriptor.
         self._wake = os.eventfd(0, os.EFD_NONBLOCK)
         self._stopping = threading.Event()
@@ -298,11 +296,7 @@ class InferenceServer:
             future = pool.submit(self.device.evaluate, batch.rows())
             self._started[future] = batch, now
             self._metrics.started(batch, now)
-            future.add_done_callback(self._finish)
-
-    def _finish(self, future: Future[tuple[int, Rows]]) -> None:
-        self._finished.put(future)
-        os.eventfd_write(self._wake, 1)
+            future.add_done_callback(lambda _: os.eventfd_write(self._wake, 1))
 
     def _answer(self) -> None:
         """Answers the requests of finished batches."""
@@ -311,11 +305,7 @@ class InferenceServer:
         except BlockingIOError:
             # No batch has finished.
             return
-        while True:
-            try:
-                future = self._finished.get_nowait()
-            except Empty:
-                return
+        for future in [future for future in self._started if future.done()]:
             batch, _ = self._started.pop(future)
             self._batcher.done()
             version, evaluations = future.result()
