@@ -346,10 +346,8 @@ class InsertStream:
         self._next_key = secrets.randbits(64)
         self._changed = threading.Condition()
         """Guards the fields below."""
-        self._unconfirmed: dict[int, None] = {}
-        """Keys that were sent and not confirmed, in order; a dict serves as an ordered set."""
-        self._sent: deque[tuple[bytes, list[int]]] = deque()
-        """Requests with their keys, beginning with the first that has unconfirmed items."""
+        self._sent: deque[tuple[bytes, set[int]]] = deque()
+        """Requests with the keys of their unconfirmed items, beginning with the first that has some."""
         self._moving = True
         """Whether items were confirmed since the last request."""
         self._failure: PodzeroError | None = None
@@ -358,7 +356,8 @@ class InsertStream:
     @property
     def pending(self) -> int:
         """Number of unconfirmed items."""
-        return len(self._unconfirmed)
+        with self._changed:
+            return sum(len(keys) for _, keys in self._sent)
 
     @property
     def broken(self) -> bool:
@@ -368,26 +367,25 @@ class InsertStream:
     def send(self, rows: NDArray[np.uint8], priorities: NDArray[np.float64]) -> None:
         """Sends items (`[n, item_bytes]`) with their priorities (`[n]`) without waiting for their confirmation."""
         request = self._inserter.request(rows, priorities, self._next_key)
-        keys = [key % KEYS for key in range(self._next_key, self._next_key + len(rows))]
+        keys = {key % KEYS for key in range(self._next_key, self._next_key + len(rows))}
         self._next_key = (self._next_key + len(rows)) % KEYS
         with self._changed:
             self._moving = False
             self._sent.append((request, keys))
-            self._unconfirmed.update(dict.fromkeys(keys))
         self._requests.put(request)
 
     def wait(self, timeout_s: float) -> bool:
         """Waits up to `timeout_s` until all items are confirmed, and returns whether they are; ends early if the stream
         breaks.
         """
-        return self._wait(lambda: not self._unconfirmed, timeout_s)
+        return self._wait(lambda: not self.pending, timeout_s)
 
     def wait_for_room(self, timeout_s: float, at_most: int) -> bool:
         """Waits up to `timeout_s` until at most `at_most` items are unconfirmed and the server takes more; returns
         whether it does. Raises as `wait`.
         """
         # If some items were confirmed since the last request, the limiter does not block.
-        return self._wait(lambda: not self._unconfirmed or (self._moving and self.pending <= at_most), timeout_s)
+        return self._wait(lambda: not self.pending or (self._moving and self.pending <= at_most), timeout_s)
 
     def resume(self) -> None:
         """Opens a broken stream again and resends the unconfirmed items."""
@@ -434,10 +432,10 @@ class InsertStream:
 
     def _confirm(self, answer: pb.InsertStreamResponse) -> None:
         with self._changed:
-            for key in answer.keys:
-                self._unconfirmed.pop(key, None)
+            for _, keys in self._sent:
+                keys.difference_update(answer.keys)
             self._moving = True
-            while self._sent and not any(key in self._unconfirmed for key in self._sent[0][1]):
+            while self._sent and not self._sent[0][1]:
                 self._sent.popleft()
             self._changed.notify_all()
 
