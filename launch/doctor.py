@@ -210,10 +210,7 @@ def probe(
 ) -> tuple[str, str]:
     """Runs Python code in a process; returns the last line of its output and its error, one of them empty.
 
-    Args:
-      code: the code.
-      interpreter: the Python that runs it, without the current folder on its path, as in a run.
-      variables: the environment variables of the process.
+    The current folder is not on the path of the process, as in a run.
     """
     # In a process of its own, since a broken library may crash it or never return. After a crash the last line would
     # be one of TensorFlow's notices.

@@ -149,15 +149,6 @@ def settings(
     section: Annotated[str | None, typer.Argument(help="Print only this section.", show_default="all sections")] = None,
 ) -> None:
     """Print all settings of an experiment with type, default and meaning, as Markdown."""
-    page, console = settings_page(section), Console()
-    if console.is_terminal:
-        console.print(Markdown(page))
-    else:
-        print(page)
-
-
-def settings_page(section: str | None = None) -> str:
-    """The settings of all sections or of one, as Markdown."""
     schema = Experiment.model_json_schema()
     fields = schema["properties"]
     sections = {name: field for name, field in fields.items() if _models(field)}
@@ -170,7 +161,11 @@ def settings_page(section: str | None = None) -> str:
         raise ConfigError(f"no section '{section}'{nearest(section, sections)}; known: {', '.join(sections)}")
     for name, field in chosen.items():
         lines += _section(name, field, schema["$defs"], "##")
-    return "\n".join(lines).strip()
+    page, console = "\n".join(lines).strip(), Console()
+    if console.is_terminal:
+        console.print(Markdown(page))
+    else:
+        print(page)
 
 
 def _section(path: str, field: _Schema, models: Mapping[str, _Schema], heading: str) -> Iterator[str]:

@@ -48,15 +48,14 @@ _BOARDS = ((9, (32, 2)), (49, (32, 3)), (MANY_ACTIONS, (64, 5)), (math.inf, (64,
 
 
 class _Chance(NamedTuple):
-    """What is known of a game of chance."""
+    """What is known of a game of chance: the scale of its rewards, its discount and why, and the range of values below
+    which one move is hardly preferred to another.
+    """
 
     scale: float
-    """The scale of its rewards."""
     discount: float
     why: str
-    """Why this discount."""
     least: float
-    """The range of values below which one move is hardly preferred to another."""
 
 
 _OF_CHANCE = {
@@ -104,12 +103,9 @@ def new(
 
 
 def first_experiment(env: EnvConfig, spec: EnvSpec, length: int | None) -> str:
-    """The first experiment for an environment, as YAML with comments.
+    """The first experiment for an environment, as YAML with comments; chooses the discount of one of gymnasium.
 
-    Args:
-      env: the section `env`; the discount of a gymnasium environment is chosen here.
-      spec: shapes of its observations and actions.
-      length: the largest number of plies of a game or of steps of an episode; None if it is unknown.
+    `length` is the largest number of plies of a game or of steps of an episode; None if it is unknown.
     """
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),

@@ -37,7 +37,17 @@ from podzero.core.errors import ConfigError
 from podzero.core.importing import import_openvino, restore_path, without_current_folder
 from podzero.core.machine import ended_by_interrupt, keep_compiled_programs
 from podzero.files.players import ENGINES, EnginePlayer, as_resumed, engine_program
-from podzero.files.workdir import NEUTRAL, Change, Workdir, WorkdirError, differences, split_step, step_folders, unused
+from podzero.files.workdir import (
+    NEUTRAL,
+    Change,
+    InUse,
+    Workdir,
+    WorkdirError,
+    differences,
+    split_step,
+    step_folders,
+    unused,
+)
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.monitoring.writers import check_packages
 from podzero.tools.commands.options import RUNS, Address, Env, Overrides, config_names, read_env
@@ -87,8 +97,9 @@ def train(
     """
     address = None if address == "local" else address
     experiment, root, step, reason, layers = find_start(config, overrides or (), workdir)
-    if not check:
-        Workdir(root).check_free()
+    # Before anything is said about its run; `Workdir.lock` then reserves the directory.
+    if not check and (holder := Workdir(root).holder()) is not None:
+        raise InUse(f"{root} is in use: {holder} works there")
     secrets = read_env(env)
     packages = tuple(pinned(text, address is not None, experiment.cluster.install_environment) for text in with_ or ())
     check_startable(experiment, Workdir(root), step, joins=address is not None)
@@ -247,13 +258,10 @@ def place(
 
 
 def continuation(experiment: Experiment, root: Path, done: Mapping[str, float] | None) -> str:
-    """The arguments of `podzero train` that continue a run that has ended.
+    """The arguments of `podzero train` that continue the run in `root`, which has ended.
 
-    Args:
-      experiment: the run's experiment.
-      root: the run's working directory.
-      done: if the run has reached a limit, its minutes, steps and games as far as they are known; the arguments then
-        double the limits. None if it ended for another reason.
+    If it has reached a limit, `done` has its minutes, steps and games as far as they are known, and the arguments
+    double the limits. None if it ended for another reason.
     """
     limits = {} if done is None else experiment.stop.model_dump(exclude_none=True)
     higher = [f"stop.{name}={math.ceil(2 * max(limit, (done or {}).get(name, 0)))}" for name, limit in limits.items()]

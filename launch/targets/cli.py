@@ -127,29 +127,21 @@ MOST_WAITING = 0.5
 
 def summary(plan: Plan, experiment: Experiment) -> list[str]:
     """Describes the machines, their price, and how the learner will spend its time."""
-    return [
-        f"machines: {'; '.join(plan.machines)}",
-        f"price: {_price(experiment)}",
-        f"learner: {_learner(experiment)}",
-    ]
-
-
-def _price(experiment: Experiment) -> str:
     price, stop = experiment.cluster.price_per_hour, experiment.stop
     if price is None:
-        return "not given (cluster.price_per_hour, of all machines together)"
-    if stop.minutes is None:
-        return f"{price:,.2f} an hour, without a limit of time (stop.minutes)"
-    total = price * stop.minutes / 60
-    return f"{price:,.2f} an hour, at most {total:,.2f} from the first learner step until stop.minutes={stop.minutes:g}"
+        cost = "not given (cluster.price_per_hour, of all machines together)"
+    elif stop.minutes is None:
+        cost = f"{price:,.2f} an hour, without a limit of time (stop.minutes)"
+    else:
+        total, until = price * stop.minutes / 60, f"stop.minutes={stop.minutes:g}"
+        cost = f"{price:,.2f} an hour, at most {total:,.2f} from the first learner step until {until}"
+    return [f"machines: {'; '.join(plan.machines)}", f"price: {cost}", f"learner: {_learner(experiment)}"]
 
 
 def confirm(experiment: Experiment, yes: bool) -> bool:
     """Whether to launch; asks if the run has no limit, or if its learner would wait for more than `MOST_WAITING`.
 
-    Args:
-      experiment: the experiment to launch.
-      yes: whether the user has confirmed with `--yes`.
+    `yes` is whether the user has confirmed with `--yes`.
     """
     doubts = " ".join(_doubts(experiment))
     if yes or not doubts:
@@ -165,7 +157,13 @@ def _doubts(experiment: Experiment) -> Iterator[str]:
         yield "The run has no limit: its machines cost money until it is stopped. Set one, such as stop.minutes=1440."
     found = rates(experiment)
     if found is not None and found.waiting > MOST_WAITING:
-        yield f"The learner and its chips would wait {waiting_share(found.waiting)} of the time. {_advice(experiment)}"
+        advice = (
+            "Leave out actors.resources, so that the slice's own chips play; or add actors."
+            if experiment.actors.inference == "device"
+            else "Let the slice's chips play (actors.inference=device, for games in JAX), as the experiments "
+            f"{FOR_SLICES}* do, which `podzero configs` lists; or add actors."
+        )
+        yield f"The learner and its chips would wait {waiting_share(found.waiting)} of the time. {advice}"
 
 
 def _learner(experiment: Experiment) -> str:
@@ -184,13 +182,3 @@ def _learner(experiment: Experiment) -> str:
 def waiting_share(waiting: float) -> str:
     """Formats a share of time; never rounds up to 100%."""
     return "more than 99.9%" if waiting > 0.999 else f"{waiting:.1%}"
-
-
-def _advice(experiment: Experiment) -> str:
-    """Advice on how to keep the chips busy."""
-    return (
-        "Let the slice's chips play (actors.inference=device, for games in JAX), as the experiments "
-        f"{FOR_SLICES}* do, which `podzero configs` lists; or add actors."
-        if experiment.actors.inference != "device"
-        else "Leave out actors.resources, so that the slice's own chips play; or add actors."
-    )

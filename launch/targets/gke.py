@@ -44,7 +44,7 @@ def plan(experiment: Experiment, site: Site) -> Plan:
     pool, hosts = cpu_pool(experiment, site.worker_cpus), tpu_hosts(experiment)
     things = [
         *_storage(name, site),
-        _config_map(name, experiment),
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": run_files(experiment)},
         ray_cluster(name, site, pool, hosts, disk_gib(experiment)),
     ]
 
@@ -61,7 +61,7 @@ def plan(experiment: Experiment, site: Site) -> Plan:
     stop = _only_if_found(running_head, head("stop"), "no head is running, so no run is under way")
     credentials = ("gcloud", "container", "clusters", "get-credentials", site.cluster)
     return Plan(
-        files={"cluster.yaml": _to_yaml(*things)},
+        files={"cluster.yaml": yaml.dump_all(things, Dumper=_ReadableDumper, sort_keys=False, width=120)},
         machines=(
             f"1 pod of {HEAD['cpu']} CPUs: the head",
             f"{pool.workers} pods of {pool.cpus} CPUs and {pool.memory_gib} GiB",
@@ -193,10 +193,6 @@ def _storage(name: str, site: Site) -> list[dict[str, Any]]:
     ]
 
 
-def _config_map(name: str, experiment: Experiment) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": run_files(experiment)}
-
-
 def _only_if_found(query: Sequence[str], command: Sequence[str], otherwise: str) -> tuple[str, ...]:
     """A command that runs `command` if `query` prints anything, else prints `otherwise`; fails if `query` fails."""
     return (
@@ -207,12 +203,9 @@ def _only_if_found(query: Sequence[str], command: Sequence[str], otherwise: str)
     )
 
 
-def _to_yaml(*trees: Any) -> str:
-    """Dumps YAML documents, with multi-line strings as blocks and without anchors."""
-    return yaml.dump_all(trees, Dumper=_ReadableDumper, sort_keys=False, width=120)
-
-
 class _ReadableDumper(yaml.SafeDumper):
+    """Without anchors, and with texts of several lines as blocks."""
+
     def ignore_aliases(self, data: Any) -> bool:
         return True
 

@@ -26,9 +26,7 @@ class Generation(NamedTuple):
     gke: str
     """The value of the node label `cloud.google.com/gke-tpu-accelerator`."""
     cpus: int
-    """The CPUs of a machine with four chips."""
     memory_gib: int
-    """GiB of a machine with four chips."""
 
 
 GENERATIONS = {
@@ -62,13 +60,10 @@ class TpuHosts(NamedTuple):
     generation: Generation
     slice: Slice
     number: int
-    """Number of hosts."""
+    """Number of hosts, each with these `chips`, `cpus` and `memory_gib`."""
     chips: int
-    """Chips of each host."""
     cpus: int
-    """CPUs of each host."""
     memory_gib: int
-    """GiB of each host."""
 
     @property
     def accelerator_type(self) -> str:

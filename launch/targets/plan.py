@@ -31,30 +31,19 @@ NOT_TRAINING = (
 
 @dataclass(frozen=True)
 class Site:
-    """What to use of a Google Cloud project: the options of `podzero launch`."""
+    """What to use of a Google Cloud project: the options of `podzero launch`, whose help describes them."""
 
     project: str | None = None
-    """The project's id."""
     zone: str | None = None
-    """The zone of all machines, for example `europe-west4-b`; the project needs quota for the slice there."""
     image: str | None = None
-    """The container image, as `europe-west4-docker.pkg.dev/PROJECT/podzero/podzero:1`."""
     share: str | None = None
-    """The NFS share that all machines mount, for example `10.0.0.2:/podzero`."""
     workdir: str | None = None
-    """The working directory, in `MOUNT`; None for one named after the experiment."""
     network: str = "default"
-    """The VPC network."""
     subnet: str = "default"
-    """The subnet of `network` in the zone's region."""
     spot: bool = False
-    """Whether to use spot machines: cheaper, but Google may preempt them at any time."""
     worker_cpus: int = 16
-    """CPUs of each machine for actors and replay (target `gke`)."""
     cluster: str = "podzero"
-    """The GKE cluster (target `gke`)."""
     env: tuple[str, ...] = ()
-    """Names of environment variables of this machine whose values the run gets."""
 
     @property
     def region(self) -> str:
@@ -175,9 +164,8 @@ def run_on_head(verb: str, *arguments: str) -> str:
 def send_variables(names: Sequence[str], send: str) -> tuple[LaunchStep, ...]:
     """The step that sends environment variables to the head; none without `names`.
 
-    Args:
-      names: the names of the variables. The step finds their values in its own environment.
-      send: a shell command that sends the file "$podzero_file", which holds the values until the step ends.
+    It finds their values in its own environment. `send` is a shell command that sends the file "$podzero_file", which
+    holds the values until the step ends.
     """
     if not names:
         return ()
@@ -233,13 +221,7 @@ def perform(plan: Plan, folder: Path) -> None:
 
 
 def take_down(plan: Plan, folder: Path, force: bool = False) -> None:
-    """Ends the run with a checkpoint, then deletes the machines.
-
-    Args:
-      plan: the launch plan.
-      folder: the folder for the launch's files.
-      force: whether to delete the machines without ending the run.
-    """
+    """Ends the run with a checkpoint, unless `force` is given, then deletes the machines."""
     _begin(plan, folder)
     for step in _teardown(plan, force):
         code = _run(step, folder)

@@ -99,7 +99,9 @@ def _environment(experiment: Experiment, site: Site, hosts: TpuHosts, files: str
         "ACCOUNT": site.worker_account,
         "SPOT": "yes" if site.spot else "",
         "NO_RUN": _NO_RUN,
-        "STOP": _stop_on_host(workdir_of(experiment, site)),
+        # Without a container, or without `run.sh` in it, there is no run.
+        "STOP": f"! {_IN_CONTAINER} test -e {RUN_FILES}/run.sh || "
+        f"{_IN_CONTAINER} {run_on_head('stop', workdir_of(experiment, site))}",
     }
     return "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in values.items())
 
@@ -119,9 +121,3 @@ def _check_room(experiment: Experiment, hosts: TpuHosts) -> None:
             f"actors and replay need about {memory:,.0f} GiB, but the {hosts.number} hosts of {hosts.slice.short_name} "
             f"have {hosts.number * hosts.memory_gib:,}: lower replay.capacity or actors.count"
         )
-
-
-def _stop_on_host(workdir: str) -> str:
-    """`Plan.stop` as a command for the head's shell."""
-    # Without a container, or without `run.sh` in it, there is no run.
-    return f"! {_IN_CONTAINER} test -e {RUN_FILES}/run.sh || {_IN_CONTAINER} {run_on_head('stop', workdir)}"

@@ -98,20 +98,18 @@ def check_placement(experiment: Experiment) -> None:
             f"actors.games {games} cannot be divided among the {where.chips_of_host} chips of a host of "
             f"{where.short_name}, which play; set it to {(games // where.chips_of_host + 1) * where.chips_of_host}"
         )
-    if inference == "int8" and not isinstance(network, ResNetConfig):
-        raise ValueError(
-            f"actors.inference = int8 supports the network resnet, not '{network.name}'; "
-            "set actors.inference=local or network.name=resnet"
-        )
+    for setting, otherwise, chosen in (
+        ("actors.inference = int8", "actors.inference=local", inference == "int8"),
+        ("int8.on_tpu", "int8.on_tpu=false", experiment.int8.on_tpu),
+    ):
+        if chosen and not isinstance(network, ResNetConfig):
+            raise ValueError(
+                f"{setting} supports the network resnet, not '{network.name}'; set {otherwise} or network.name=resnet"
+            )
     if experiment.int8.on_tpu and inference not in ("server", "device"):
         raise ValueError(
             f"int8.on_tpu is for evaluation on TPUs, and actors.inference = {inference} evaluates on CPUs; set "
             "actors.inference=server or device, or actors.inference=int8 for int8 on CPUs"
-        )
-    if experiment.int8.on_tpu and not isinstance(network, ResNetConfig):
-        raise ValueError(
-            f"int8.on_tpu supports the network resnet, not '{network.name}'; "
-            "set int8.on_tpu=false or network.name=resnet"
         )
     if inference == "server" and experiment.learns_model:
         raise ValueError(

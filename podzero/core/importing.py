@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from podzero.core.errors import ConfigError, nearest
 
@@ -37,16 +37,12 @@ def import_class(identifier: str, field: str) -> type[Any]:
     Raises:
       ConfigError: it does not exist; the message begins with the config `field` and lists the classes that do.
     """
-    found: type[Any] = _imported(identifier, field, "Class")
+    found: type[Any] = import_named(identifier, field, "Class")
     return found
 
 
-def import_named(identifier: str, field: str) -> Any:
+def import_named(identifier: str, field: str, kind: Literal["Class", "Name"] = "Name") -> Any:
     """The class, function or other object named by `module:Name` or `path/to/file.py:Name`."""
-    return _imported(identifier, field, "Name")
-
-
-def _imported(identifier: str, field: str, kind: str) -> Any:
     wanted_by, place = f"{field} = '{identifier}'", place_of(identifier)
     name = identifier[len(place) + 1 :]
     if not (place and name):

@@ -40,12 +40,12 @@ def choose_platform(devices: Path = Path("/dev"), environment: MutableMapping[st
       devices: the directory of device files.
       environment: the environment variables to change.
     """
-    if any(_found(devices, _TPU)):
+    if any(path for pattern in _TPU for path in devices.glob(pattern)):
         return
     # With libtpu installed, as `podzero compile` needs it, JAX would look for TPUs on any machine: libtpu prints errors
     # and queries Google's metadata server, for minutes if it cannot be reached.
     environment.setdefault("TPU_SKIP_MDS_QUERY", "1")
-    if not any(_found(devices, _GPU)):
+    if not any(path for pattern in _GPU for path in devices.glob(pattern)):
         environment.setdefault("JAX_PLATFORMS", "cpu")
         # A notebook may have imported JAX before podzero: JAX has read its variables then, but not chosen a platform.
         if (jax := sys.modules.get("jax")) is not None and not jax.config.jax_platforms:
@@ -112,7 +112,3 @@ def user_cache(environment: Mapping[str, str] = os.environ) -> Path:
 def user_config(environment: Mapping[str, str] = os.environ) -> Path:
     """`$XDG_CONFIG_HOME/podzero`, else `~/.config/podzero`; it may not exist yet."""
     return Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "podzero"
-
-
-def _found(devices: Path, patterns: tuple[str, ...]) -> list[Path]:
-    return [path for pattern in patterns for path in devices.glob(pattern)]

@@ -170,7 +170,6 @@ def _read(path: Path) -> _Record | None:
 
 
 def _named(path: Path) -> LockHolder:
-    """The process that the file names."""
     found = _read(path)
     return LockHolder(None, "") if found is None else found.holder
 
@@ -178,7 +177,14 @@ def _named(path: Path) -> LockHolder:
 def _living(path: Path) -> LockHolder | None:
     """The process that the file names, if it lives although it holds no lock that this machine sees."""
     found = _read(path)
-    if found is None or not found.beat or _is_gone(found.holder, path):
+    if found is None or not found.beat:
+        return None
+    try:
+        # A process that holds no lock on this machine is gone for certain if it was here, or of long ago.
+        is_gone = found.holder.host == socket.gethostname() and not Path(f"/proc/{found.holder.pid}").exists()
+        if is_gone or time.time() - path.stat().st_mtime > _FORGOTTEN_S:
+            return None
+    except OSError:
         return None
     wait = Wait(first_s=2 * BEAT_S, limit_s=PATIENCE_S)
     while not wait.over:
@@ -188,15 +194,6 @@ def _living(path: Path) -> LockHolder | None:
         if wait.message_due():
             log.warning("waiting up to %g s for a sign of %s in %s", PATIENCE_S, found.holder, path.parent)
     return None
-
-
-def _is_gone(holder: LockHolder, path: Path) -> bool:
-    """Whether a process that holds no lock on this machine is gone for certain."""
-    if holder.host == socket.gethostname() and not Path(f"/proc/{holder.pid}").exists():
-        return True
-    with suppress(OSError):
-        return time.time() - path.stat().st_mtime > _FORGOTTEN_S
-    return True
 
 
 def _lock_exclusively(descriptor: int, path: Path) -> None:

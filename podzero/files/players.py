@@ -19,7 +19,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -101,13 +100,19 @@ def parse_player(name: str) -> BuiltinPlayer | EnginePlayer | TrainedPlayer:
     """The player with this name, or a `ConfigError` that says what names there are."""
     if name.startswith(PREFIX):
         return TrainedPlayer(zoo_workdir(name.removeprefix(PREFIX)), None)
-    kind, colon, number = name.partition(":")
+    kind, colon, text = name.partition(":")
+    # `isdigit` alone is true of ² and other characters that `int` refuses.
+    number = int(text) if text.isascii() and text.isdigit() else -1
     if kind == "mcts":
-        if not _is_number(number) or int(number) == 0:
+        if number < 1:
             raise ConfigError(f"player '{name}': expected a positive number of simulations, for example mcts:400")
-        return BuiltinPlayer(kind, int(number))
+        return BuiltinPlayer(kind, number)
     if kind in ENGINES:
-        return _engine_player(name, kind, number)
+        levels = ENGINES[kind].levels
+        if number not in levels:
+            expected = f"{levels[0]} to {levels[-1]}, for example {kind}:{levels[-1]}"
+            raise ConfigError(f"player '{name}': expected a level from {expected}")
+        return EnginePlayer(kind, number)
     if kind in _WITHOUT_NUMBER:
         if colon:
             raise ConfigError(f"player '{name}': '{kind}' takes no number")
@@ -130,7 +135,7 @@ def engine_program(name: str, player: EnginePlayer, game: str) -> str:
     """The path of the program of `player` on this machine; `name` is the player's name, for messages."""
     games = ENGINES[player.kind].games
     if game not in games:
-        raise ConfigError(f"player '{name}': {player.kind} plays {_listed(games)}, not {game}")
+        raise ConfigError(f"player '{name}': {player.kind} plays {' and '.join(games)}, not {game}")
     program = shutil.which(player.kind, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *GAMES_FOLDERS]))
     if program is None:
         raise ConfigError(
@@ -167,11 +172,7 @@ def keep_teacher(experiment: Experiment, workdir: Workdir) -> None:
 
 
 def with_own_teacher(experiment: Experiment, workdir: Workdir) -> Experiment:
-    """The experiment of a run with its own copy as teacher, if it has one.
-
-    Raises:
-      WorkdirError: the copy is missing.
-    """
+    """The experiment of a run with its own copy as teacher, if it has one; a missing copy is a `WorkdirError`."""
     if experiment.teacher is None:
         return experiment
     if not Workdir(workdir.teacher).is_run:
@@ -183,11 +184,7 @@ def with_own_teacher(experiment: Experiment, workdir: Workdir) -> Experiment:
 
 
 def as_resumed(experiment: Experiment, workdir: Workdir) -> Experiment:
-    """The experiment with the working directory's copies of code and teacher; as it is if the run is new.
-
-    Raises:
-      WorkdirError: the copy of the teacher is missing.
-    """
+    """The experiment with the working directory's copies of code and teacher; as it is if the run is new."""
     experiment = workdir.with_kept_code(experiment)
     if not workdir.is_run:
         return experiment
@@ -196,15 +193,12 @@ def as_resumed(experiment: Experiment, workdir: Workdir) -> Experiment:
 
 
 def game_to_play(game: str | None, *players: str | None) -> EnvConfig:
-    """The game that all players play.
+    """The game that all players play, as in matches (`in_matches`).
 
     Args:
       game: the name of a game, or an experiment whose environment is played; None for the game of the first trained
         player. All trained players must be able to play it (`Experiment.plays`).
       *players: names of players; None is skipped.
-
-    Returns:
-      The environment of matches, as `in_matches`.
 
     Raises:
       ConfigError: a player is unknown, no game is given, the players play different games, or the user does not trust
@@ -213,7 +207,12 @@ def game_to_play(game: str | None, *players: str | None) -> EnvConfig:
     games: dict[str, EnvConfig] = {}
     # First, because its arguments take precedence over those of the players' experiments.
     if game is not None:
-        games["--game"] = _game_called(game)
+        if game in get_args(Game):
+            games["--game"] = GameConfig(name=game)  # type: ignore[arg-type]
+        elif game in get_args(ChanceGame):
+            games["--game"] = ChanceGameConfig(name=game)  # type: ignore[arg-type]
+        else:
+            games["--game"] = load(game).env
     names = [name for name in players if name is not None]
     parsed = ((name, parse_player(name)) for name in names)
     experiments = {name: player.workdir.experiment() for name, player in parsed if isinstance(player, TrainedPlayer)}
@@ -233,23 +232,7 @@ def knows_komi(player: BuiltinPlayer | EnginePlayer | TrainedPlayer) -> bool:
     return not isinstance(player, TrainedPlayer) or observes_komi(player.workdir.experiment().env)
 
 
-def _game_called(name: str) -> EnvConfig:
-    """The game of a name, or of an experiment."""
-    if name in get_args(Game):
-        return GameConfig(name=name)  # type: ignore[arg-type]
-    return ChanceGameConfig(name=name) if name in get_args(ChanceGame) else load(name).env  # type: ignore[arg-type]
-
-
-def _engine_player(name: str, kind: str, level: str) -> EnginePlayer:
-    levels = ENGINES[kind].levels
-    if not _is_number(level) or int(level) not in levels:
-        expected = f"{levels[0]} to {levels[-1]}, for example {kind}:{levels[-1]}"
-        raise ConfigError(f"player '{name}': expected a level from {expected}")
-    return EnginePlayer(kind, int(level))
-
-
 def _trained_player(name: str) -> TrainedPlayer:
-    """Finds the working directory."""
     found = split_step(name)
     if found is None:
         raise ConfigError(
@@ -266,11 +249,6 @@ def _trained_player(name: str) -> TrainedPlayer:
             f"player '{name}': {workdir.root} holds no snapshot of step {step}; there are: {known}{other}"
         )
     return TrainedPlayer(workdir, step)
-
-
-def _is_number(text: str) -> bool:
-    # `isdigit` alone is true of ² and other characters that `int` refuses.
-    return text.isascii() and text.isdigit()
 
 
 PREFIX = "zoo:"
@@ -304,9 +282,3 @@ def zoo_card(name: str) -> dict[str, Any]:
     """
     card: dict[str, Any] = read_yaml((zoo_workdir(name).root / "card.yaml").read_text(encoding="utf-8"))
     return card | {"date": str(card["date"])}
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Names as in a sentence: a, b and c."""
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last

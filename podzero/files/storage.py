@@ -61,10 +61,6 @@ def checkpoint_of(shard: Path) -> Path:
 def read_saved(file: Path, checkpoint: Path) -> str | None:
     """The text of a file of a checkpoint; None if the file is missing.
 
-    Args:
-      file: the file to read.
-      checkpoint: the checkpoint's folder, which contains the file.
-
     Raises:
       StorageError: the file cannot be read, or `checkpoint` does not exist, for example because storage is not mounted.
       ValueError: the file is not text.

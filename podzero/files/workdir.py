@@ -9,7 +9,8 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,33 +77,10 @@ def differences(held: Experiment, given: Experiment, exclude: Any = None, absent
 
 
 def side_by_side(experiments: Sequence[Experiment], exclude: Any = None, absent: Any = None) -> dict[str, list[Any]]:
-    """The settings in which experiments differ, sorted by name, with the value of each experiment.
-
-    Args:
-      experiments: at least one.
-      exclude: as in `differences`.
-      absent: as in `differences`.
-    """
+    """As `differences`, of any number of experiments: the settings that are not the same in all, with their values."""
     trees = [flatten(experiment.model_dump(mode="json", exclude=exclude)) for experiment in experiments]
     rows = {key: [tree.get(key, absent) for tree in trees] for key in sorted({key for tree in trees for key in tree})}
     return {key: values for key, values in rows.items() if any(value != values[0] for value in values)}
-
-
-def record_lines(changes: Iterable[Change], step: int) -> str:
-    """The lines of `changes.jsonl` for settings changed now, at a learner step."""
-    now = round(time.time(), 3)
-    return "".join(json.dumps({"t": now, "step": step, **change._asdict()}) + "\n" for change in changes)
-
-
-def recorded_changes(text: str) -> Iterator[RecordedChange]:
-    """The changes in the text of a `changes.jsonl`; skips damaged lines."""
-    for line in text.splitlines():
-        try:
-            tree = json.loads(line)
-            yield RecordedChange(tree["t"], tree["step"], Change(tree["setting"], tree["old"], tree["new"]))
-        # Only the report reads this record: a line that was edited or damaged must not end anything.
-        except (ValueError, KeyError, TypeError):
-            continue
 
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")
@@ -254,7 +232,9 @@ class Workdir:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             if changes:
-                write_atomically(self.changes_file, self._read_changes() + record_lines(changes, step))
+                now = round(time.time(), 3)
+                lines = [json.dumps({"t": now, "step": step, **change._asdict()}) + "\n" for change in changes]
+                write_atomically(self.changes_file, "".join([self._read_changes(), *lines]))
             if layers is not None and layers.inherited:
                 inherited = {"lineage": layers.lineage, "settings": layers.inherited}
                 write_atomically(self.inherited_file, json.dumps(inherited))
@@ -263,8 +243,14 @@ class Workdir:
             raise self._not_writable(error) from None
 
     def changes(self) -> list[RecordedChange]:
-        """The settings that were changed when the run was resumed, oldest first."""
-        return [*recorded_changes(self._read_changes())]
+        """The settings that were changed when the run was resumed, oldest first; damaged lines are skipped."""
+        found = []
+        for line in self._read_changes().splitlines():
+            # Only the report reads this record: a line that was edited or damaged must not end anything.
+            with suppress(ValueError, KeyError, TypeError):
+                tree = json.loads(line)
+                found.append(RecordedChange(tree["t"], tree["step"], Change(tree["setting"], tree["old"], tree["new"])))
+        return found
 
     def inheritance(self) -> Inheritance | None:
         """What the experiment inherited when the run started; None if nothing, or if the record is damaged."""
@@ -293,11 +279,6 @@ class Workdir:
             raise WorkdirError(
                 f"cannot lock {self._lock_file}: {error.strerror}; choose a --workdir on a file system with flock"
             ) from None
-
-    def check_free(self) -> None:
-        """Refuses a directory in use, before anything is said about its run; `lock` then reserves it."""
-        if (holder := self.holder()) is not None:
-            raise InUse(f"{self.root} is in use: {holder} works there")
 
     def holder(self) -> LockHolder | None:
         """The process that trains here, on any machine, that is, holds the lock; None if no process does."""

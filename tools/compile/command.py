@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -26,34 +24,15 @@ from podzero.tools.compile.compiled import (
 from podzero.tools.compile.programs import NAMES, devices_of, of_one_device, programs_of
 
 
-@dataclass(frozen=True)
-class CompiledSlice:
+class CompiledSlice(NamedTuple):
     """The programs of an experiment, compiled for one slice."""
 
-    experiment: Experiment
+    name: str
     where: Slice
     programs: list[CompiledProgram]
-
-    @cached_property
-    def playing(self) -> dict[str, Any]:
-        """The rates of self-play on a chip; empty unless `device` and `evaluation` have estimates."""
-        found = self._estimated
-        if not {"device", "evaluation"} <= found.keys():
-            return {}
-        return play_rates(found["device"], found["evaluation"])
-
-    @cached_property
-    def feeding(self) -> dict[str, Any]:
-        """What the learner needs to be fed; empty unless all programs have estimates."""
-        found = self._estimated
-        if not {"learner", "server"} <= found.keys() or not self.playing:
-            return {}
-        rates = self.playing, moves_per_core_s(self.experiment)
-        return {"feeding": feeding_needs(self.experiment, found["learner"], found["server"], *rates)}
-
-    @property
-    def _estimated(self) -> dict[str, CompiledProgram]:
-        return {compiled.program.name: compiled for compiled in self.programs if compiled.has_estimate}
+    rates: dict[str, Any]
+    """Those of self-play on a chip, and under `feeding` what the learner needs to be fed; as far as the programs that
+    they follow from have estimates."""
 
     @property
     def fits(self) -> bool:
@@ -64,9 +43,9 @@ class CompiledSlice:
         """The output of `--json`."""
         where = self.where
         return {
-            "config": self.experiment.name, "topology": where.topology, "chips": where.chips, "hosts": where.hosts,
+            "config": self.name, "topology": where.topology, "chips": where.chips, "hosts": where.hosts,
             "programs": [compiled.to_dict() for compiled in self.programs],
-        } | self.playing | self.feeding  # fmt: skip
+        } | self.rates  # fmt: skip
 
     def show(self, console: Console) -> None:
         """Prints the slice, a table for each program, the rates of self-play on a chip, and what feeds the learner."""
@@ -80,7 +59,7 @@ class CompiledSlice:
         for compiled in self.programs:
             console.print(f"\n[bold cyan]{compiled.program.name}[/]  {compiled.program.what}", highlight=False)
             console.print(_table(compiled))
-        if playing := self.playing:
+        if playing := self.rates:
             console.print(
                 f"\nself-play on a {word}: {playing['moves_per_s']:,.0f} moves/s, {playing['evaluations_per_s']:,.0f} "
                 f"evaluations/s: {playing['ratio']:.2f} of the bare network's {playing['bare_evaluations_per_s']:,.0f}"
@@ -88,7 +67,7 @@ class CompiledSlice:
                 "deep",
                 highlight=False,
             )
-        if feeding := self.feeding.get("feeding"):
+        if feeding := self.rates.get("feeding"):
             each = feeding["server_chip_evaluations_per_s"], feeding["core_moves_per_s"]
             console.print(
                 f"\nthe learner needs {feeding['moves_per_s']:,.0f} moves/s, {feeding['evaluations_per_s']:,.0f} "
@@ -100,13 +79,16 @@ class CompiledSlice:
             )
 
 
-@dataclass(frozen=True)
-class ComparedSlices:
+class ComparedSlices(NamedTuple):
     """The learner's step on several slices at a fixed batch per chip."""
 
     name: str
     scaling: dict[str, Any]
-    fits = True  # or `compile_for_slices` has raised an error
+
+    @property
+    def fits(self) -> bool:
+        """True, or `compile_for_slices` has raised an error."""
+        return True
 
     def to_dict(self) -> dict[str, Any]:
         """The output of `--json`."""
@@ -141,23 +123,26 @@ def compile_for_slice(
 
     With `device`, `evaluation` is compiled as well, to compare the two. `depth` is the mean depth of the searches in
     `device`; by default `programs.DEPTH`.
-
-    Raises:
-      ConfigError: the slice is unknown, or the experiment cannot run on it.
     """
     found = find_slice(where)
     names = NAMES if program is None else ("evaluation", "device") if program == "device" else (program,)
     experiment = of_one_device(experiment, found)
-    programs = programs_of(experiment, devices_of(found), names, depth)
-    return CompiledSlice(experiment, found, [compile_program(program, found) for program in programs])
+    programs = [compile_program(program, found) for program in programs_of(experiment, devices_of(found), names, depth)]
+    estimated = {compiled.program.name: compiled for compiled in programs if compiled.has_estimate}
+    rates: dict[str, Any] = {}
+    if {"device", "evaluation"} <= estimated.keys():
+        rates = play_rates(estimated["device"], estimated["evaluation"])
+        if {"learner", "server"} <= estimated.keys():
+            needs = feeding_needs(
+                experiment, estimated["learner"], estimated["server"], rates, moves_per_core_s(experiment)
+            )
+            rates = rates | {"feeding": needs}
+    return CompiledSlice(experiment.name, found, programs, rates)
 
 
 def compile_for_slices(experiment: Experiment, names: Sequence[str], per_chip: int | None) -> ComparedSlices:
     """Compiles the learner for several slices with `per_chip` samples per step and device, and compares them with the
     first; None takes what the experiment's batch gives on the first slice.
-
-    Raises:
-      ConfigError: a slice is unknown, or the learner cannot run or does not fit on one.
     """
     slices = [find_slice(name) for name in names]
     each = per_chip or max(1, experiment.learner.batch_size // slices[0].devices)

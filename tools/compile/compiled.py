@@ -21,7 +21,7 @@ from podzero.envs import make_env
 from podzero.tools.compile.cost import Cost, count
 from podzero.tools.compile.hlo import parse
 from podzero.tools.compile.programs import Program
-from podzero.tools.compile.waiting import evaluations_per_move, moves_asked
+from podzero.tools.compile.waiting import moves_asked
 
 SPACES = {0: "hbm", 1: "vmem", 2: "sflag", 3: "cmem", 5: "host", 6: "smem"}
 """The names of the memory spaces, by their number in the layouts of optimized HLO."""
@@ -118,10 +118,10 @@ def compile_program(program: Program, where: Slice) -> CompiledProgram:
     return CompiledProgram(program, where, float(needed), count(parse(compiled.as_text()), program.mean_trips))
 
 
-def summary(cost: Cost) -> list[dict[str, Any]]:
+def summary(cost: Cost | None) -> list[dict[str, Any]]:
     """The collectives summed by kind and group size: number of runs, bytes of their arrays, bytes that a chip sends."""
     rows: dict[tuple[str, int], dict[str, float]] = defaultdict(lambda: {"times": 0, "bytes": 0, "sent": 0.0})
-    for collective in cost.collectives:
+    for collective in cost.collectives if cost else ():
         row = rows[collective.opcode, collective.group]
         row["times"] += collective.times
         row["bytes"] += collective.bytes * collective.times
@@ -197,7 +197,7 @@ def feeding_needs(
     """
     seconds = learner.estimated_seconds() + learner.seconds()["links"]
     moves = moves_asked(experiment, experiment.batch_parts.fresh * learner.program.trip_count / seconds)
-    evaluations = moves * evaluations_per_move(experiment)
+    evaluations = moves * (1 + experiment.search.simulations)
     served = server.program.batch / server.estimated_seconds()
     return {
         "moves_per_s": moves,
@@ -250,11 +250,6 @@ def step_time(compiled: CompiledProgram) -> StepTime:
     )
 
 
-def efficiency(small: StepTime, large: StepTime) -> float:
-    """The share of the smaller slice's samples/s per chip that the larger slice keeps at a fixed batch per chip."""
-    return small.total / large.total
-
-
 def with_batch_per_chip(experiment: Experiment, per_chip: int, where: Slice) -> Experiment:
     """The experiment with `per_chip` samples per step on each device of a slice, unchecked: only for compiling."""
     learner = experiment.learner.model_copy(update={"batch_size": per_chip * where.devices})
@@ -272,15 +267,12 @@ def scaling_of(programs: Sequence[CompiledProgram], per_chip: int) -> dict[str, 
                 "slice": compiled.where.short_name,
                 "chips": compiled.where.chips,
                 "step": time._asdict(),
-                "efficiency": efficiency(times[0], time),
-                "collectives": _per_step(compiled),
+                "efficiency": times[0].total / time.total,
+                "collectives": [
+                    row | {key: row[key] / compiled.program.trip_count for key in ("times", "bytes", "sent")}
+                    for row in summary(compiled.cost)
+                ],
             }
             for compiled, time in zip(programs, times, strict=True)
         ],
     }
-
-
-def _per_step(compiled: CompiledProgram) -> list[dict[str, Any]]:
-    assert compiled.cost is not None
-    trip_count = compiled.program.trip_count
-    return [row | {key: row[key] / trip_count for key in ("times", "bytes", "sent")} for row in summary(compiled.cost)]

@@ -215,8 +215,9 @@ def _selfplay(experiment: Experiment, devices: list[Any]) -> Program:
 
 
 def _device(experiment: Experiment, devices: list[Any], depth: float | None) -> Program:
-    experiment = on_device(experiment)
-    actors, simulations = experiment.actors, experiment.search.simulations
+    actors = experiment.actors.model_copy(update={"inference": "device"})
+    search = experiment.search.model_copy(update={"tree": "dense"})
+    experiment = experiment.model_copy(update={"actors": actors, "search": search})
 
     def lower() -> Any:
         core, placed = device_parts(experiment)
@@ -227,23 +228,16 @@ def _device(experiment: Experiment, devices: list[Any], depth: float | None) -> 
 
     return Program(
         "device",
-        f"{actors.moves_per_dispatch} moves of {actors.games:,} games, {simulations} simulations, one "
+        f"{actors.moves_per_dispatch} moves of {actors.games:,} games, {search.simulations} simulations, one "
         f"{_device_word(devices)}",
         f"actors.games below {actors.games}, or search.slots, which limits the actions of a node",
         lower,
         actors.games,
         trip_count=actors.moves_per_dispatch,
-        simulations=simulations,
+        simulations=search.simulations,
         # A search of one's own counts as Gumbel search.
-        depth=depth or DEPTH.get(str(experiment.search.algorithm), DEPTH["gumbel"]),
+        depth=depth or DEPTH.get(str(search.algorithm), DEPTH["gumbel"]),
     )
-
-
-def on_device(experiment: Experiment) -> Experiment:
-    """The experiment with self-play on accelerators."""
-    actors = experiment.actors.model_copy(update={"inference": "device"})
-    search = experiment.search.model_copy(update={"tree": "dense"})
-    return experiment.model_copy(update={"actors": actors, "search": search})
 
 
 def of_one_device(experiment: Experiment, where: Slice) -> Experiment:

@@ -111,11 +111,6 @@ def moves_asked(experiment: Experiment, samples_per_s: float) -> float:
     return samples_per_s / experiment.replay.samples_per_insert
 
 
-def evaluations_per_move(experiment: Experiment) -> int:
-    """The network evaluations for a move, including that of the root."""
-    return 1 + experiment.search.simulations
-
-
 def rates(experiment: Experiment) -> Rates | None:
     """The rates of an experiment on its `cluster.slice`; None if they are unknown.
 
@@ -133,7 +128,7 @@ def rates(experiment: Experiment) -> Rates | None:
     samples_per_s = TRAINING_SHARE * where.chips * where.chip.flops / TRAINING_COST
     return Rates(
         moves_asked(experiment, samples_per_s * _fresh(experiment)),
-        operations_per_s / evaluations_per_move(experiment),
+        operations_per_s / (1 + experiment.search.simulations),
         experiment.uses_learner_devices,
         f"estimated: a chip trains at {TRAINING_SHARE:.0%} of its peak, {how}, rules and trees cost nothing",
         absolute=False,

@@ -3,7 +3,7 @@
 import pytest
 
 from podzero.config import load
-from podzero.files.workdir import CHANGEABLE, NEUTRAL, differences, record_lines, recorded_changes
+from podzero.files.workdir import CHANGEABLE, NEUTRAL, Workdir, differences
 
 
 def changed(*overrides, exclude=None):
@@ -41,9 +41,14 @@ def test_neutral_settings_make_no_other_experiment(override):
     assert changed(override, exclude=NEUTRAL) == []
 
 
-def test_recorded_changes_are_read_back_without_damaged_lines():
-    found = differences(load("tic_tac_toe"), load("tic_tac_toe", ["stop.minutes=7", "actors.count=3"]))
-    lines = record_lines(found, step=1200)
-    recorded = [*recorded_changes(f'{{"t": 1\n{lines}[]\n')]
-    assert [(record.step, record.change) for record in recorded] == [(1200, change) for change in found]
-    assert recorded[0].t > 0
+def test_recorded_changes_are_read_back_without_damaged_lines(tmp_path):
+    before, after = load("tic_tac_toe"), load("tic_tac_toe", ["stop.minutes=7", "actors.count=3"])
+    run = Workdir(tmp_path)
+    run.open(before)
+    run.changes_file.write_text('{"t": 1\n')
+    run.open(after, step=1200)
+    run.changes_file.write_text(run.changes_file.read_text() + "[]\n")
+    assert [(record.step, record.change) for record in run.changes()] == [
+        (1200, change) for change in differences(before, after)
+    ]
+    assert run.changes()[0].t > 0

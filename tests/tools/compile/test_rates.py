@@ -7,8 +7,6 @@ from podzero.core.chips import find_slice
 from podzero.core.errors import ConfigError
 from podzero.tools.compile.compiled import (
     CompiledProgram,
-    StepTime,
-    efficiency,
     scaling_of,
     step_time,
     with_batch_per_chip,
@@ -40,13 +38,6 @@ def test_a_gather_goes_one_way_and_a_single_chip_nowhere():
     assert step_time(learner("v5e-16", gather)).links == pytest.approx(15 / 16 * 160_000 / 200e9)
     alone = step_time(learner("v5e-1", [Collective("all-reduce", 1, 160_000, 2)]))
     assert (alone.links, alone.hops) == (0, 0)
-
-
-def test_efficiency_is_what_remains_of_the_speed_of_a_chip():
-    small = StepTime(computing=900e-6, links=10e-6, hops=4e-6)
-    large = StepTime(computing=900e-6, links=60e-6, hops=40e-6)
-    assert efficiency(small, large) == pytest.approx(914 / 1000)
-    assert efficiency(small, small) == 1.0
 
 
 def test_what_does_not_fit_is_not_compared():

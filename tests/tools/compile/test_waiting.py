@@ -127,8 +127,9 @@ def test_an_experiment_is_compiled_for_its_slice_unless_another_is_named(monkeyp
         cli.main()
 
 
-def test_the_removed_table_names_its_script(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["podzero", "compile", "--table"])
+@pytest.mark.parametrize("option", ["--table", "--again"])
+def test_the_removed_table_names_its_script(monkeypatch, capsys, option):
+    monkeypatch.setattr("sys.argv", ["podzero", "compile", option])
     with pytest.raises(SystemExit, match="2"):
         cli.main()
     assert "benchmarks/compile_table.py" in capsys.readouterr().err
