@@ -6,7 +6,6 @@ One `ConfigError` reports all faults: each field, its value and the most similar
 """
 
 from podzero.config.acting import ActorsConfig as ActorsConfig
-from podzero.config.acting import DataConfig as DataConfig
 from podzero.config.acting import Int8Config as Int8Config
 from podzero.config.acting import OwnAlgorithmConfig as OwnAlgorithmConfig
 from podzero.config.acting import ReanalyseConfig as ReanalyseConfig
@@ -57,7 +56,6 @@ from podzero.config.running import EvaluationConfig as EvaluationConfig
 from podzero.config.running import MetricsConfig as MetricsConfig
 from podzero.config.running import StopConfig as StopConfig
 from podzero.config.section import OwnFile as OwnFile
-from podzero.config.section import OwnPart as OwnPart
 from podzero.config.training import AnyOptimizerConfig as AnyOptimizerConfig
 from podzero.config.training import LearnerConfig as LearnerConfig
 from podzero.config.training import MeshConfig as MeshConfig
