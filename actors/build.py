@@ -174,7 +174,9 @@ def _served_groups(
         encoding = encoding_of(env, experiment.int8.on_tpu)
         identity = identity_of(experiment, servers.run, encoding.row_bytes, env.spec.outputs)
         hello = Hello(f"{name}, group {number}", games, identity)
-        connection = ServerClient(hello, servers.addresses, experiment.server, servers.first + number)
+        connection = ServerClient(
+            hello, servers.addresses, experiment.server, servers.first + number, experiment.actors.cache_mib
+        )
         connections.append(connection)
         # A prime, so that the seeds of groups and those of other actors (`seed_of`) do not meet.
         group_seed = (seed + 104_729 * number) % 2**31

@@ -38,7 +38,7 @@ def match(workdir: Workdir, games: int) -> dict[str, Any]:
 
     batch = (games + 1) // 2
     positions = random_positions(env, jax.random.key(1), experiment.int8.positions)
-    network = QuantizedNetwork(env.spec, experiment.int8, THREADS, batch, positions)
+    network = QuantizedNetwork(env.spec, experiment.actors.cache_mib, THREADS, batch, positions)
     fold = jax.jit(make_inference(experiment.network, env.spec)[0])
     decide = make_decide(env, search, network.evaluation(env))
     quantized = partial(SearchPlayer, "int8", decide, deterministic=True)

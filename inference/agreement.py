@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podzero.config import Int8Config
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState
 
@@ -126,6 +125,10 @@ _ILLEGAL = -1e30
 """Logit of an illegal action; finite, so that differences are never NaN."""
 
 
+MAX_POLICY_KL, MAX_VALUE_ERROR = 0.02, 0.05
+"""The largest errors, in the mean, of a version that is evaluated in int8."""
+
+
 class Agreement(NamedTuple):
     """Differences between two evaluations of the same positions, over legal actions."""
 
@@ -136,16 +139,16 @@ class Agreement(NamedTuple):
     same_move: float
     """Share of positions in which both policies prefer the same action."""
 
-    def within(self, limits: Int8Config) -> bool:
+    @property
+    def is_close(self) -> bool:
         """Whether the errors are within the limits; False for NaN."""
-        return self.policy_kl <= limits.max_policy_kl and self.value_error <= limits.max_value_error
+        return self.policy_kl <= MAX_POLICY_KL and self.value_error <= MAX_VALUE_ERROR
 
 
 class AgreementCheck:
     """Decides for each version of the parameters whether int8 may evaluate it, and reports the errors."""
 
-    def __init__(self, limits: Int8Config) -> None:
-        self._limits = limits
+    def __init__(self) -> None:
         self._metrics: dict[str, float] = {}
         self._warned = False
 
@@ -162,17 +165,16 @@ class AgreementCheck:
         dtype of the expected ones, in which refused versions are evaluated.
         """
         found = agreement(expected, quantized, legal)
-        accepted = found.within(self._limits)
+        accepted = found.is_close
         metrics = {f"int8/{name}": value for name, value in found._asdict().items()}
         # One assignment, since other threads read it.
         self._metrics = metrics | {"int8/quantized": float(accepted)}
         if not accepted and not self._warned:
             self._warned = True
             log.warning(
-                "int8 differs too much from %s: policy KL %.4g (int8.max_policy_kl %g), value error %.4g "
-                "(int8.max_value_error %g); such versions are evaluated in %s (metric int8/quantized)",
-                reference, found.policy_kl, self._limits.max_policy_kl, found.value_error,
-                self._limits.max_value_error, reference,
+                "int8 differs too much from %s: policy KL %.4g (at most %g), value error %.4g "
+                "(at most %g); such versions are evaluated in %s (metric int8/quantized)",
+                reference, found.policy_kl, MAX_POLICY_KL, found.value_error, MAX_VALUE_ERROR, reference,
             )  # fmt: skip
         return accepted
 

@@ -66,7 +66,7 @@ def placed_network(experiment: Experiment) -> PlacedNetwork:
 def _int8_network(experiment: Experiment, env: Env) -> PlacedNetwork:
     """The network with its tower in int8, calibrated on the positions that a server evaluates or a device plays."""
     assert isinstance(experiment.network, ResNetConfig)
-    limits, seed, encoding = experiment.int8, experiment.seed, encoding_of(env, with_legal=True)
+    encoding = encoding_of(env, with_legal=True)
     assert encoding.legal is not None
     observed, legal = jax.jit(encoding.decode), jax.jit(encoding.legal)
 
@@ -76,12 +76,12 @@ def _int8_network(experiment: Experiment, env: Env) -> PlacedNetwork:
         return CalibrationPositions(np.asarray(observed(rows))[sent], np.asarray(legal(rows))[sent])
 
     def positions() -> RecentPositions:
-        first = random_positions(env, jax.random.key(seed), limits.positions)
+        first = random_positions(env, jax.random.key(experiment.seed), experiment.int8.positions)
         if experiment.actors.inference == "device":
             return RecentPositions(first, every=1)
         return RecentPositions(first, decode=decode)
 
-    network = Int8Network(experiment.network, env.spec, limits, positions)
+    network = Int8Network(experiment.network, env.spec, positions)
     return PlacedNetwork(env, network.init, network.apply, network.fold, network)
 
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from podzero.config import Int8Config, ResNetConfig
+from podzero.config import ResNetConfig
 from podzero.core.types import Array, EnvSpec, Params
 from podzero.inference.agreement import AgreementCheck, RecentPositions
 from podzero.networks import make_inference
@@ -146,16 +146,14 @@ class Int8Network:
     `apply` are recompiled. The first `fold` calls `positions`, which makes the first calibration positions.
     """
 
-    def __init__(
-        self, config: ResNetConfig, spec: EnvSpec, limits: Int8Config, positions: Callable[[], RecentPositions]
-    ) -> None:
+    def __init__(self, config: ResNetConfig, spec: EnvSpec, positions: Callable[[], RecentPositions]) -> None:
         folded, self._network = make_inference(config, spec)
         self._dtype = compute_dtype(config.compute_dtype).name
         self._fold, self._quantize = jax.jit(folded), jax.jit(quantize)
         self._in_float = jax.jit(partial(float_evaluation, config, spec))
         self._in_int8 = partial(int8_evaluation, config, spec)
         self._jitted = jax.jit(self._in_int8)
-        self._check = AgreementCheck(limits)
+        self._check = AgreementCheck()
         self._positions = cache(positions)
 
     def init(self, key: Array) -> Int8Params:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from podzero.config import Experiment, Int8Config
+from podzero.config import Experiment
 from podzero.core.importing import import_openvino
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvSpec, EnvState, Params
@@ -230,22 +230,22 @@ class QuantizedNetwork:
 
     Args:
       spec: the game's shapes; observations must be boards.
-      config: limits of the quantization errors, and the size of the cache.
+      cache_mib: the size of the cache of evaluations.
       batch: positions that a search evaluates at once.
       positions: those of the first calibration and comparison.
     """
 
     def __init__(
-        self, spec: EnvSpec, config: Int8Config, threads: int, batch: int, positions: CalibrationPositions
+        self, spec: EnvSpec, cache_mib: float, threads: int, batch: int, positions: CalibrationPositions
     ) -> None:
         self._spec = spec
         self._piece = min(PIECE, batch)
-        self._cache = EvaluationCache(config.cache_mib, spec.num_actions + 1)
+        self._cache = EvaluationCache(cache_mib, spec.num_actions + 1)
         self._positions = RecentPositions(positions)
         self._compiler = CpuCompiler(threads, "f32")
         self._engines: dict[int, Any] = {}
         self._loaded = 0
-        self._check = AgreementCheck(config)
+        self._check = AgreementCheck()
 
     def load(self, params: Params) -> np.int32:
         """Builds, calibrates and compiles a version; if its errors exceed the limits, in float32 instead of int8.
@@ -313,4 +313,5 @@ def quantized_network(experiment: Experiment, env: Env, batch: int) -> Quantized
     Raises `ConfigError` if OpenVINO is not installed.
     """
     positions = random_positions(env, jax.random.key(experiment.seed), experiment.int8.positions)
-    return QuantizedNetwork(env.spec, experiment.int8, max(1, round(experiment.actors.cpus)), batch, positions)
+    actors = experiment.actors
+    return QuantizedNetwork(env.spec, actors.cache_mib, max(1, round(actors.cpus)), batch, positions)

@@ -71,12 +71,18 @@ class ServerClient:
 
     Args:
       servers: returns the addresses of the running servers by name.
-      config: timeouts and the size of the cache.
+      config: timeouts.
       preferred: index of the preferred server among the sorted names; others are used only while it fails.
+      cache_mib: the size of the cache of evaluations.
     """
 
     def __init__(
-        self, hello: Hello, servers: Callable[[], Mapping[str, str]], config: ServerConfig, preferred: int = 0
+        self,
+        hello: Hello,
+        servers: Callable[[], Mapping[str, str]],
+        config: ServerConfig,
+        preferred: int = 0,
+        cache_mib: float = 0.0,
     ) -> None:
         self.version = -1
         """Learner step of the newest answer's parameters; -1 before the first ones."""
@@ -99,7 +105,7 @@ class ServerClient:
         """The times until which servers are left alone, by address."""
         self._refused_answers = 0
         self._closed = threading.Event()
-        self._cache = EvaluationCache(config.cache_mib, hello.identity.outputs)
+        self._cache = EvaluationCache(cache_mib, hello.identity.outputs)
 
     def close(self) -> None:
         """Makes a waiting thread raise `ServerLost`; returns at once."""

@@ -101,13 +101,16 @@ class ActorsConfig(Section):
     """CPUs that Ray reserves for each actor and reanalyser, and the number of its compute threads."""
     inference: Literal["local", "int8", "server", "device"] = "local"
     """Where self-play evaluates the network. `local`: in the program of the search, on the CPU. `int8`: quantized by
-    OpenVINO, on CPUs with VNNI instructions, for `resnet`; section `int8` limits its errors.
+    OpenVINO, on CPUs with VNNI instructions, for `resnet` (section `int8`).
     `server`: in processes that own accelerators and serve many actors (section `server`). `device`: on accelerators, in
     programs of many moves, for games in JAX. With `resources` each actor has its own accelerators; without, each
     learner process runs one actor, which takes turns with training on the learner's devices."""
     resources: dict[str, PositiveFloat] = Field(default_factory=dict)
     """With `inference=device`: Ray resources that each actor reserves, for example `{TPU: 4}` or `{GPU: 1}`. It is then
     a process of its own on a node that has them. Without, actors play on the learner's devices."""
+    cache_mib: NonNegativeFloat = 16.0
+    """With `inference=int8` or `server`: cache of evaluations by the current version, in MiB, of each actor or each of
+    its groups of games (`server.groups`); 0 for none."""
     moves_per_dispatch: PositiveInt = 16
     """With `inference=device`: moves that one program plays in every game."""
     noise: Fraction = 1.0
@@ -186,11 +189,11 @@ class ActorsConfig(Section):
 
 
 class Int8Config(Section):
-    """Quantized evaluation (`actors.inference=int8`, or `on_tpu`): its cache, and how far it may differ from evaluation
-    in float32, or with `on_tpu` in the network's own dtype. The limits are means over positions held out from
-    calibration.
+    """Quantized evaluation (`actors.inference=int8`, or `on_tpu`).
 
-    Each version of the parameters is compared; one that exceeds a limit is evaluated without int8.
+    Each version of the parameters is compared with evaluation in float32, or with `on_tpu` in the network's own dtype,
+    on positions held out from calibration. It is evaluated without int8 if the KL divergence of the policies exceeds
+    0.02 nats, or the difference of the values 0.05, in the mean.
     """
 
     on_tpu: bool = False
@@ -199,12 +202,6 @@ class Int8Config(Section):
     positions: Annotated[int, Field(ge=4)] = 512
     """Positions for calibration (three quarters) and comparison (one quarter): from random play at first, then those
     that the actor's searches or the server evaluated last, or with `actors.inference=device` those played last."""
-    max_policy_kl: PositiveFloat = 0.02
-    """The largest mean KL divergence between the two policies over the legal actions, in nats."""
-    max_value_error: PositiveFloat = 0.05
-    """The largest mean absolute difference between the two values."""
-    cache_mib: NonNegativeFloat = 16.0
-    """With `actors.inference=int8`: an actor's cache of evaluations by the current version, in MiB; 0 for none."""
 
 
 class ServerConfig(Section):
@@ -229,8 +226,6 @@ class ServerConfig(Section):
     server is replaced if a batch takes three times as long on its devices, or if it is silent for that time."""
     give_up_s: PositiveFloat | None = None
     """Seconds without any server after which an actor fails. By default actors wait without a limit."""
-    cache_mib: NonNegativeFloat = 16.0
-    """Cache of evaluations of each group of games, in MiB, so that few positions are sent twice; 0 for none."""
 
     @property
     def hang_s(self) -> float:

@@ -51,6 +51,9 @@ FIXED: dict[str, Any] = {
     "cluster.host_timeout_s": 60.0,
     "env.build_timeout_s": 120.0,
     "env.kept_positions": 32768,
+    "int8.cache_mib": 16.0,
+    "int8.max_policy_kl": 0.02,
+    "int8.max_value_error": 0.05,
     "learner.mesh.data": -1,
     "metrics.tensorboard": True,
     "reanalyse.cpus": 1.0,
@@ -64,6 +67,7 @@ FIXED: dict[str, Any] = {
     "restarts.node_failures": 3,
     "restarts.node_pause_minutes": 30.0,
     "restarts.window_minutes": 30.0,
+    "server.cache_mib": 16.0,
     "server.deadline_ms": 1.0,
     "server.hang_s": 60.0,
     "server.queue_mib": 1024.0,
@@ -72,9 +76,11 @@ FIXED: dict[str, Any] = {
 changed what a run learns, so that working directories may hold any other value; elsewhere it is refused."""
 NOW: dict[str, Any] = {
     "env.build_timeout_s": BUILD_TIMEOUT_S,
+    "int8.cache_mib": "actors.cache_mib",
     "learner.mesh.data": "the number of devices over learner.mesh.model",
     "reanalyse.cpus": "actors.cpus",
     "replay.memory_gib": "not reserved",
+    "server.cache_mib": "actors.cache_mib",
     "server.hang_s": "three times server.timeout_s",
 }
 """What the settings of `FIXED` are, if not their former default."""

@@ -22,7 +22,7 @@ from podzero.files.directory_lock import DirectoryLock, Held, LockHolder, holder
 
 NEUTRAL: dict[str, Any] = {
     **dict.fromkeys(("stop", "evaluation", "checkpoint", "metrics", "cluster", "int8", "server"), True),
-    "actors": {"count", "min_count", "cpus", "inference", "resources", "moves_per_dispatch"},
+    "actors": {"count", "min_count", "cpus", "inference", "resources", "cache_mib", "moves_per_dispatch"},
     "search": {"tree"},
     "network": {"remat"},
     "learner": {"mesh", "microbatches", "calibrate", "cpu_convolutions"},

@@ -15,6 +15,7 @@ from podzero.core.errors import ConfigError
 from podzero.core.types import Sample, Versioned
 from podzero.envs import make_env
 from podzero.inference import Int8Network
+from podzero.inference.agreement import MAX_POLICY_KL
 from podzero.inference.build import make_server
 from podzero.inference.serving import Hello, ServedParams, ServerClient, encoding_of, identity_of, served_evaluation
 from podzero.networks import make_network
@@ -80,7 +81,7 @@ def test_an_actor_plays_in_int8_and_reports_the_agreement(experiment):
         assert np.all(np.abs(samples.value_target) <= 1.0)
         assert samples.moves_left.min() >= 1
     assert reports[-1]["int8/quantized"] == 1.0
-    assert 0 < reports[-1]["int8/policy_kl"] < experiment.int8.max_policy_kl
+    assert 0 < reports[-1]["int8/policy_kl"] < MAX_POLICY_KL
     assert reports[-1]["count/moves"] > 0
 
 
@@ -112,9 +113,9 @@ def experiment_with(inference, int8=None, **changes):
         "env": {"name": GAME},
         "network": {"name": "resnet", "channels": 8, "blocks": 1},
         "search": {"simulations": 8},
-        "actors": {"inference": inference, "games": GAMES},
+        "actors": {"inference": inference, "games": GAMES, "cache_mib": 1.0},
         "int8": int8 or {},
-        "server": {"groups": 1, "batch_sizes": [8, 16], "cache_mib": 1.0} | changes,
+        "server": {"groups": 1, "batch_sizes": [8, 16]} | changes,
     }
     return parse(tree, "test")
 
@@ -192,7 +193,7 @@ def moves_by_server(experiment, params):
     with Serving(experiment, params) as servers:
         encoding = encoding_of(env)
         hello = Hello("actor-0", GAMES, identity_of(experiment, "run", encoding.row_bytes, env.spec.outputs))
-        client = ServerClient(hello, servers, experiment.server)
+        client = ServerClient(hello, servers, experiment.server, cache_mib=1.0)
         version = ServedParams(client).wait(60.0)
         assert version.version == 7
         core = selfplay_core(experiment, env, served_evaluation(encoding, env.spec, client))
@@ -244,7 +245,7 @@ def test_a_server_in_int8_reports_the_agreement_and_chooses_mostly_the_same_move
         env = make_env(experiment.env)
         encoding, outputs = encoding_of(env, with_legal=True), env.spec.outputs
         hello = Hello("actor-0", GAMES, identity_of(experiment, "run", encoding.row_bytes, outputs))
-        client = ServerClient(hello, servers, experiment.server)
+        client = ServerClient(hello, servers, experiment.server, cache_mib=1.0)
         version = ServedParams(client).wait(60.0)
         core = selfplay_core(experiment, env, served_evaluation(encoding, env.spec, client))
         made = moves_of(core, version.params)

@@ -9,7 +9,7 @@ from podzero.config import ServerConfig
 from podzero.inference.serving import Hello, Identity, InferenceServer, ServerClient
 
 IDENTITY = Identity("run", "hex", "resnet 1234", row_bytes=4, outputs=3)
-CONFIG = ServerConfig(batch_sizes=(4, 16), timeout_s=0.5, give_up_s=10.0, cache_mib=0.0)
+CONFIG = ServerConfig(batch_sizes=(4, 16), timeout_s=0.5, give_up_s=10.0)
 
 
 class Device:
@@ -72,6 +72,6 @@ def serving(*servers, **options):
             server.stop()
 
 
-def client_of(*servers, name="actor-0", positions=64, config=CONFIG, identity=IDENTITY, preferred=0):
+def client_of(*servers, name="actor-0", positions=64, config=CONFIG, identity=IDENTITY, preferred=0, cache_mib=0.0):
     found = {server.name: server.address for server in servers}
-    return ServerClient(Hello(name, positions, identity), lambda: found, config, preferred)
+    return ServerClient(Hello(name, positions, identity), lambda: found, config, preferred, cache_mib)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from podzero.config import Int8Config, ResNetConfig
+from podzero.config import ResNetConfig
 from podzero.envs import make_env
 from podzero.inference import QuantizedNetwork, random_positions
 from podzero.networks import make_inference, make_network
@@ -65,11 +67,23 @@ def apply(config, env):
 
 
 @pytest.fixture
-def quantized(env, played):
-    """Makes a `QuantizedNetwork` with the given limits."""
+def limits(monkeypatch):
+    """Sets the limits of the errors of int8."""
+    module = import_module("podzero.inference.agreement")  # a function has the same name
 
-    def make(**limits):
-        return QuantizedNetwork(env.spec, Int8Config(**limits), threads=1, batch=16, positions=played)
+    def limit(policy_kl, value_error=1.0):
+        monkeypatch.setattr(module, "MAX_POLICY_KL", policy_kl)
+        monkeypatch.setattr(module, "MAX_VALUE_ERROR", value_error)
+
+    return limit
+
+
+@pytest.fixture
+def quantized(env, played):
+    """Makes a `QuantizedNetwork` with a cache of the given size."""
+
+    def make(cache_mib=16.0):
+        return QuantizedNetwork(env.spec, cache_mib, threads=1, batch=16, positions=played)
 
     return make
 

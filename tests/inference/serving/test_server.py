@@ -101,7 +101,7 @@ def test_an_actor_waits_for_the_first_parameters():
 
 def test_positions_evaluated_before_are_not_sent_again():
     with serving() as server:
-        client = client_of(server, config=CONFIG.model_copy(update={"cache_mib": 1.0}))
+        client = client_of(server, cache_mib=1.0)
         rows = rows_of(0, 16)
         client.evaluate(3, rows)
         batches = len(server.device.sizes)
@@ -319,7 +319,7 @@ def test_a_directory_that_does_not_answer_is_waited_for():
 def test_newer_versions_are_seen_although_every_position_is_cached(monkeypatch):
     monkeypatch.setattr("podzero.inference.serving.client._REFRESH_S", 0.0)
     with serving() as server:
-        client, rows = client_of(server, config=CONFIG.model_copy(update={"cache_mib": 1.0})), rows_of(0, 4)
+        client, rows = client_of(server, cache_mib=1.0), rows_of(0, 4)
         client.evaluate(3, rows)
         server.device.version = 4
         client.evaluate(3, rows)

@@ -210,7 +210,7 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
             "",
             ["int8.on_tpu supports the network resnet, not 'transformer'"],
         ),
-        ({"int8": {"max_policy_kl": 0}}, "int8.max_policy_kl = 0", ["greater than 0"]),
+        ({"actors": {"cpus": 0}}, "actors.cpus = 0", ["greater than 0"]),
         ({"search": "fast"}, "search = 'fast'", ["must be a section"]),
         ({"learner": {"augment": "perhaps"}}, "learner.augment = 'perhaps'", ["must be true or false"]),
         ({"evaluation": {"opponents": "random"}}, "evaluation.opponents = 'random'", ["must be a list"]),
