@@ -1,5 +1,6 @@
 """What the tests of several packages share."""
 
+import gc
 import ipaddress
 import os
 import signal
@@ -28,6 +29,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # The tests start hundreds of processes, each of which would compile the modules that it imports: 1 to 2 s of CPU time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# At Python's threshold of 2,000, a sixth of the tests' time is the search for cycles among what JAX traces.
+gc.set_threshold(50_000, 20)
 
 # Tests write experiments with code of their own into folders that nobody has been asked about.
 os.environ.setdefault("PODZERO_TRUST", "1")
@@ -101,6 +106,7 @@ def delete_oldest(folder, above):
 
 def pytest_collection_finish(session):
     """Counts the programs that this process compiles or reads from the cache."""
+    gc.freeze()  # modules and collected tests are no garbage
     if (jax := sys.modules.get("jax")) is not None:
         compiled = session.config.stash.setdefault(COMPILED, [])
         jax.monitoring.register_event_duration_secs_listener(

@@ -167,8 +167,8 @@ def parse(verb: str, arguments: list[str], mention: bool) -> dict[str, object]:
     """The parameters of a command of podzero; the arguments that a mention lacks are added."""
     if verb not in cli.COMMANDS:
         pytest.fail(f"podzero has no command '{verb}'")
-    command, arguments = cli.load_command(verb), list(arguments)
-    with typer.main.get_command(cli.app).make_context("podzero", [verb]) as context:
+    command, arguments = command_of(verb), list(arguments)
+    with program().make_context("podzero", [verb]) as context:
         while True:
             try:
                 return dict(command.make_context(verb, list(arguments), parent=context).params)
@@ -181,6 +181,11 @@ def parse(verb: str, arguments: list[str], mention: bool) -> dict[str, object]:
                 if not mention or not arguments or arguments[-1] != error.option_name:
                     raise
                 arguments.pop()
+
+
+program = cache(lambda: typer.main.get_command(cli.app))
+command_of = cache(cli.load_command)
+"""Made once: hundreds of command lines are parsed before the first test."""
 
 
 def file_of(config: str) -> str:

@@ -1,6 +1,7 @@
 """Environments of jumanji and gymnax: played as the libraries do, and refused where tree search cannot play them."""
 
 import sys
+from importlib.util import find_spec
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +12,7 @@ from podzero.config import JaxLibraryConfig
 from podzero.core.errors import ConfigError
 from podzero.envs import make_env
 
-jumanji = pytest.importorskip("jumanji")
-gymnax = pytest.importorskip("gymnax")
+pytestmark = pytest.mark.skipif(not find_spec("jumanji") or not find_spec("gymnax"), reason="needs jumanji and gymnax")
 
 CUBE = "RubiksCube-partly-scrambled-v0"
 
@@ -35,6 +35,8 @@ def test_the_spec_follows_from_what_jumanji_describes(cube):
 
 def test_an_episode_is_that_of_jumanji(cube):
     """The same turns give the same stickers; the reward at the end is scaled."""
+    import jumanji  # here, because tests are collected before it is needed
+
     puzzle = jumanji.make(CUBE)
     key, actions = jax.random.key(3), np.random.default_rng(0).integers(18, size=20)
     theirs, _ = puzzle.reset(key)
@@ -77,6 +79,8 @@ def cart_pole():
 
 def test_an_episode_is_that_of_gymnax(cart_pole):
     """The same pushes give the same observations and scaled rewards; the limit of eight steps truncates."""
+    import gymnax  # here, because tests are collected before it is needed
+
     env, params = gymnax.make("CartPole-v1")
     key = jax.random.key(5)
     ours, (observation, theirs) = cart_pole.init(key), env.reset_env(key, params)
