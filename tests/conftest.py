@@ -6,12 +6,14 @@ import os
 import signal
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 from podzero.core.machine import cpu_kind, user_cache
 
@@ -29,10 +31,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # The tests start hundreds of processes, each of which would compile the modules that it imports: 1 to 2 s of CPU time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
-
-# At Python's threshold of 2,000, a sixth of the tests' time is the search for cycles among what JAX traces.
-gc.set_threshold(50_000, 20)
 
 # Tests write experiments with code of their own into folders that nobody has been asked about.
 os.environ.setdefault("PODZERO_TRUST", "1")
@@ -81,12 +79,18 @@ MOST_COMPILED = 8_900
 """The largest number of programs that a run of all fast tests may compile. Four fifths of the tests' time is XLA's:
 before you raise it, look for a smaller program, or one that several tests share."""
 
+TOGETHER = ("tests/replay/",)
+"""Folders whose files share a process that has imported TensorFlow."""
+
 
 def pytest_configure(config):
     """Compiles fast instead of for speed: a tenth to a third less CPU time. The slow tests train for minutes.
 
-    The oldest programs of earlier runs are deleted when all exceed 2 GiB.
+    At Python's threshold of 2,000 up to a sixth of the time is the search for cycles among what JAX traces. The oldest
+    programs of earlier runs are deleted when all exceed 2 GiB.
     """
+    gc.set_threshold(50_000, 20)
+    sys.dont_write_bytecode = False
     if config.option.markexpr == "not slow":
         os.environ.setdefault("XLA_FLAGS", QUICK_COMPILE)
     if not hasattr(config, "workerinput"):
@@ -134,6 +138,19 @@ def pytest_terminal_summary(terminalreporter, config):
         terminalreporter.write_line(
             f"{len(compiled):,} programs compiled or read (at most {MOST_COMPILED:,}), {sum(compiled):,.0f} s"
         )
+
+
+class ByFile(LoadFileScheduling):
+    """Files are tested by one process each, all files of some folders by the same one."""
+
+    def _split_scope(self, nodeid):
+        file = super()._split_scope(nodeid)
+        return next((folder for folder in TOGETHER if file.startswith(folder)), file)
+
+
+def pytest_xdist_make_scheduler(config, log):
+    """Where files share what costs seconds, a second process is not to make it again."""
+    return ByFile(config, log) if config.option.dist == "loadfile" else None
 
 
 def pytest_xdist_auto_num_workers():
@@ -244,6 +261,14 @@ def command(monkeypatch, capfd):
         return ended.value.code or 0, out, err
 
     return run
+
+
+@pytest.fixture
+def made_here(monkeypatch):
+    """`podzero train` makes an experiment's parts in this process: one of their own imports JAX for 1 to 2 s."""
+    monkeypatch.setattr(
+        "podzero.launch.train.ProcessPoolExecutor", lambda workers, mp_context: ThreadPoolExecutor(workers)
+    )
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ def named(found):
     return [pytest.param(one, id=one.title) for one in found]
 
 
+@pytest.mark.usefixtures("made_here")
 @pytest.mark.parametrize("command", named(QUICK))
 def test_a_quick_command_runs(command, beside_pages, monkeypatch, capfd):
     write_runs(command.arguments)

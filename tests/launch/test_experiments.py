@@ -55,6 +55,7 @@ def test_what_cannot_be_compared_is_refused(command, tmp_path):
         assert other in error
 
 
+@pytest.mark.usefixtures("made_here")
 @pytest.mark.parametrize(
     ("option", "name", "env", "network"),
     [

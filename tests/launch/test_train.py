@@ -48,6 +48,7 @@ def test_a_run_below_its_stop_limits_is_resumed(ended):
     check_startable(load("tic_tac_toe", ["stop.minutes=3", "stop.steps=101", "stop.games=51"]), ended)
 
 
+@pytest.mark.usefixtures("made_here")
 @pytest.mark.parametrize(
     ("config", "overrides", "message"),
     [
@@ -73,6 +74,7 @@ def test_an_own_network_that_violates_the_contract_is_refused(tmp_path):
         check_startable(experiment, Workdir(tmp_path / "run"))
 
 
+@pytest.mark.usefixtures("made_here")
 @pytest.mark.parametrize(("who", "message"), [("mcts:8", "no parameters"), ("zoo:cartpole", "none of its parameters")])
 def test_an_agent_whose_parameters_cannot_be_taken_is_refused(tmp_path, who, message):
     with pytest.raises(ConfigError, match=message):
@@ -83,11 +85,13 @@ def test_a_resumed_run_needs_no_agent_to_start_from(ended):
     check_startable(load("tic_tac_toe", ["stop.minutes=3", "init_from=nowhere"]), ended)
 
 
+@pytest.mark.usefixtures("made_here")
 def test_a_teacher_that_cannot_play_the_game_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="teacher = 'zoo:tic_tac_toe' plays tic_tac_toe"):
         check_startable(load("connect_four", ["teacher=zoo:tic_tac_toe"]), Workdir(tmp_path / "run"))
 
 
+@pytest.mark.usefixtures("made_here")
 def test_a_resumed_run_needs_its_copy_of_the_teacher_and_no_other(tmp_path):
     taught, workdir = load("tic_tac_toe", ["teacher=zoo:tic_tac_toe"]), Workdir(tmp_path / "run")
     keep_teacher(taught, workdir)
