@@ -17,7 +17,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -145,7 +145,60 @@ _KNOWN = ("0.14.", "0.15.")
 """Versions of Reverb whose wire protocol and checkpoints podzero knows."""
 
 
-class ServerProcess:
+class LineProcess:
+    """A child process that answers each line of its standard input by a line, and ends when this input is closed."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        self._child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8", env=environment
+        )
+
+    @property
+    def exit_code(self) -> int | None:
+        """The process's exit code, negative for a signal; None while it runs."""
+        return self._child.poll()
+
+    def exchange(self, request: Mapping[str, Any], timeout_s: float) -> str:
+        """Sends a request as a line of JSON; returns the answer, empty if the process has ended.
+
+        Raises `TimeoutError` if there is none in time.
+        """
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        # `readline` has no timeout, so a thread calls it.
+        lines: queue.Queue[str] = queue.Queue()
+        reader = threading.Thread(target=lambda out: lines.put(out.readline()), args=(self._child.stdout,), daemon=True)
+        reader.start()
+        try:
+            self._child.stdin.write(json.dumps(request) + "\n")
+            self._child.stdin.flush()
+            line = lines.get(timeout=timeout_s)
+        except BrokenPipeError:
+            line = ""
+        except queue.Empty:
+            raise TimeoutError from None
+        if not line:
+            with suppress(subprocess.TimeoutExpired):
+                self._child.wait(_STOP_S)
+        return line
+
+    def stop(self) -> None:
+        """Ends the process; may be called twice."""
+        if self._child.stdin is not None and not self._child.stdin.closed:
+            # The pipe is broken if the process has ended already.
+            with suppress(BrokenPipeError):
+                self._child.stdin.close()
+        try:
+            self._child.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            log.warning("process %d did not end within %g s and is killed", self._child.pid, _STOP_S)
+            self._child.kill()
+            self._child.wait()
+        if self._child.stdout is not None:
+            self._child.stdout.close()
+
+
+class ServerProcess(LineProcess):
     """A server that runs until `stop`, or until this process ends for whatever reason."""
 
     def __init__(self, python: Path, wanted: Mapping[str, Any], timeout_s: float) -> None:
@@ -153,15 +206,10 @@ class ServerProcess:
 
         Raises `ReplayRestoreError` if it cannot read the checkpoint to restore, else `ServerFailed`.
         """
-        self._child = subprocess.Popen(
-            [str(python), "-P", "-u", str(PROJECT / "serve.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            encoding="utf-8",
-            env={"TF_CPP_MIN_LOG_LEVEL": "2"} | server_variables(),
-        )
+        command = [str(python), "-P", "-u", str(PROJECT / "serve.py")]
+        super().__init__(command, {"TF_CPP_MIN_LOG_LEVEL": "2"} | server_variables())
         try:
-            answer = self._ask(json.dumps(dict(wanted)), timeout_s)
+            answer = self._answer(wanted, timeout_s)
             if answer.get("restoring"):
                 raise ReplayRestoreError(
                     f"replay checkpoint {wanted.get('restore')}: Reverb cannot read it: {answer['error']}"
@@ -181,51 +229,19 @@ class ServerProcess:
             raise
 
     @property
-    def exit_code(self) -> int | None:
-        """The server's exit code, negative for a signal; None while it runs."""
-        return self._child.poll()
-
-    @property
     def cpu_seconds(self) -> float:
         """CPU time that the running server has used."""
         times = psutil.Process(self._child.pid).cpu_times()
         return float(times.user + times.system)
 
-    def stop(self) -> None:
-        """Ends the server; may be called twice."""
-        if self._child.stdin is not None and not self._child.stdin.closed:
-            # The server stops when its standard input is closed; the pipe is broken if it has ended already.
-            with suppress(BrokenPipeError):
-                self._child.stdin.close()
+    def _answer(self, wanted: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """What the server says of its start."""
         try:
-            self._child.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            log.warning("the replay server did not end within %g s and is killed", _STOP_S)
-            self._child.kill()
-            self._child.wait()
-        if self._child.stdout is not None:
-            self._child.stdout.close()
-
-    def _ask(self, wanted: str, timeout_s: float) -> dict[str, Any]:
-        """Sends the child its line of input; returns its line of output."""
-        assert self._child.stdin is not None
-        assert self._child.stdout is not None
-        # `readline` has no timeout, so a thread calls it.
-        lines: queue.Queue[str] = queue.Queue()
-        reader = threading.Thread(target=lambda out: lines.put(out.readline()), args=(self._child.stdout,), daemon=True)
-        reader.start()
-        try:
-            self._child.stdin.write(wanted + "\n")
-            self._child.stdin.flush()
-            line = lines.get(timeout=timeout_s)
-        except BrokenPipeError:
-            line = ""
-        except queue.Empty:
+            line = self.exchange(wanted, timeout_s)
+        except TimeoutError:
             self._child.kill()
             raise ServerFailed(f"the replay server did not listen within {timeout_s:g} s and was killed") from None
         if not line:
-            with suppress(subprocess.TimeoutExpired):
-                self._child.wait(_STOP_S)
             raise ServerFailed(
                 f"the replay server ended before it listened, with exit code {self.exit_code}; its output is in the "
                 "standard error of this process, which Ray keeps in the folder `logs` of its session"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -18,7 +17,7 @@ from podzero.config import Experiment
 from podzero.core.types import Batch, EnvSpec
 from podzero.learner import Prefetcher, Training, make_training
 from podzero.learner.build import learner_parts
-from podzero.replay import ReplayServer, make_reader, make_writer
+from podzero.replay import ReplayServer, make_reader
 from podzero.tools.bench.measuring import (
     START_S,
     BenchError,
@@ -27,6 +26,7 @@ from podzero.tools.bench.measuring import (
     answer,
     child_process,
     compare,
+    fill,
     random_samples,
     with_replay,
     without_sample_limit,
@@ -114,14 +114,9 @@ def _next(prefetcher: Prefetcher) -> Batch:
 def _reverb(experiment: Experiment, spec: EnvSpec) -> Iterator[Any]:
     """A reader of a server in another process that holds `replay.min_size` random samples."""
     experiment = with_replay(experiment)
-    samples_per_item = experiment.replay.samples_per_item
-    count = samples_per_item * math.ceil(experiment.replay.min_size / samples_per_item)
     with ReplayServer(without_sample_limit(experiment), spec, 0) as server:
-        addresses = [server.address()]
-        with closing(make_writer(lambda: addresses, spec, experiment)) as writer:
-            writer.write(random_samples(experiment, spec, count))
-            writer.flush()
-        yield make_reader(lambda: addresses, spec, experiment)
+        fill(experiment, spec, server.address())
+        yield make_reader(lambda: [server.address()], spec, experiment)
 
 
 # The mesh.

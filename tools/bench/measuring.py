@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from multiprocessing.connection import Connection
 from statistics import median
 from typing import Any
@@ -20,6 +21,7 @@ from podzero.config import Experiment, ReanalyseConfig
 from podzero.config.samples import sample_like
 from podzero.core.errors import PodzeroError
 from podzero.core.types import Array, EnvSpec, Sample, Window
+from podzero.replay import make_writer
 
 log = logging.getLogger(__name__)
 
@@ -201,6 +203,17 @@ def random_samples(experiment: Experiment, spec: EnvSpec, count: int) -> Sample 
         return samples._replace(observation=observation, policy=policies(*samples.policy.shape), length=length)
     policy = policies(*samples.policy_target.shape)
     return samples._replace(observation=observation, legal=np.ones_like(samples.legal), policy_target=policy)
+
+
+def fill(experiment: Experiment, spec: EnvSpec, address: str) -> Sample | Window:
+    """Writes `replay.min_size` random samples, or a little more, to the server at an address; returns them."""
+    samples_per_item = experiment.replay.samples_per_item
+    count = samples_per_item * math.ceil(experiment.replay.min_size / samples_per_item)
+    samples = random_samples(experiment, spec, count)
+    with closing(make_writer(lambda: [address], spec, experiment)) as writer:
+        writer.write(samples)
+        writer.flush()
+    return samples
 
 
 def without_insert_limit(experiment: Experiment, shards: int = 1) -> Experiment:

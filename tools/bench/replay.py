@@ -8,10 +8,7 @@ replay server.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import select
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -26,14 +23,14 @@ from podzero.config.samples import sample_like
 from podzero.core.types import EnvSpec, Sample, Window
 from podzero.envs import spec_of
 from podzero.replay import ReplayServer, SampleSignature, make_reader, make_writer, server_python
-from podzero.replay.process import ServerProcess, free_port
+from podzero.replay.process import LineProcess, ServerProcess, free_port
 from podzero.replay.server import LOOPBACK
 from podzero.tools.bench.measuring import (
     START_S,
-    STOP_S,
     BenchError,
     Side,
     compare,
+    fill,
     random_samples,
     with_replay,
     without_insert_limit,
@@ -185,12 +182,7 @@ def _fill(
     experiment: Experiment, spec: EnvSpec, address: str, bare: BareClient, layouts: dict[str, TableLayout]
 ) -> None:
     """Writes `replay.min_size` samples or a little more to each table that is read."""
-    samples_per_item = experiment.replay.samples_per_item
-    count = -(-experiment.replay.min_size // samples_per_item) * samples_per_item
-    samples = random_samples(experiment, spec, count)
-    with closing(make_writer(lambda: [address], spec, experiment)) as writer:
-        writer.write(samples)
-        writer.flush()
+    samples = fill(experiment, spec, address)
     for layout in layouts.values():
         bare.ask("write", f"{layout.table}-read", columns=layout.columns, rows=layout.rows(samples), seconds=_FILL_S)
 
@@ -248,39 +240,25 @@ def bare_server(layouts: Iterable[TableLayout], capacity: int) -> Iterator[str]:
             server.stop()
 
 
-class BareClient:
+class BareClient(LineProcess):
     """Reverb's own client in another process, with the commands of `reverb_client.py`."""
 
     def __init__(self, address: str) -> None:
         # -P: no module in the program's folder hides another.
-        command = [str(server_python()), "-P", str(_PROGRAM), address]
-        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8")
+        super().__init__([str(server_python()), "-P", str(_PROGRAM), address])
 
     def ask(self, command: str, table: str, **arguments: Any) -> Any:
         """The answer to a command."""
-        assert self._child.stdin is not None
-        assert self._child.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended, so that there is no answer
-            self._child.stdin.write(json.dumps({command: table} | arguments) + "\n")
-            self._child.stdin.flush()
-        # `readline` has no time limit of its own.
-        if not select.select([self._child.stdout], [], [], START_S)[0]:
-            raise BenchError(f"Reverb's own client has not answered for {START_S:g} s")
-        line = self._child.stdout.readline()
+        try:
+            line = self.exchange({command: table} | arguments, START_S)
+        except TimeoutError:
+            raise BenchError(f"Reverb's own client has not answered for {START_S:g} s") from None
         if not line:
-            code = self._child.wait(STOP_S)
-            raise BenchError(f"Reverb's own client ended with exit code {code}; what it printed above says why")
+            raise BenchError(
+                f"Reverb's own client ended with exit code {self.exit_code}; what it printed above says why"
+            )
         return json.loads(line)
 
     def close(self) -> None:
         """Ends the process."""
-        assert self._child.stdin is not None
-        assert self._child.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended
-            self._child.stdin.close()
-        try:
-            self._child.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait()
-        self._child.stdout.close()
+        self.stop()
