@@ -33,7 +33,7 @@ from podzero.config import Experiment, load
 from podzero.core.protocols import ReplayWriter
 from podzero.learner import Learner
 from podzero.learner.build import learner_parts
-from podzero.replay import make_reader, make_writer
+from podzero.replay import ShardedWriter, make_reader
 from podzero.replay.server import ReplayServer
 from podzero.runtime.params import LocalParams
 
@@ -236,7 +236,7 @@ def position_files() -> set[str]:
             experiment, network, spec, symmetries,
             reader=make_reader(lambda: addresses, spec, experiment), sink=None, local_sink=params, report=_unheard,
         )  # fmt: skip
-        clients = ActorClients(params, make_writer(lambda: addresses, spec, experiment), _unheard, None)
+        clients = ActorClients(params, ShardedWriter(lambda: addresses, spec, experiment), _unheard, None)
         actor = make_actor(experiment, "actor-0", 0, [clients])
         acting, found = threading.Thread(target=actor.run, daemon=True), set[str]()
 

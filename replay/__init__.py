@@ -30,4 +30,3 @@ from podzero.replay.shard import STATES as STATES
 from podzero.replay.shard import tables_of as tables_of
 from podzero.replay.signature import SampleSignature as SampleSignature
 from podzero.replay.writer import ShardedWriter as ShardedWriter
-from podzero.replay.writer import make_writer as make_writer

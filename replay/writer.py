@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from podzero.config import Experiment, ReplayConfig
+from podzero.config import Experiment
 from podzero.core.types import EnvSpec
 from podzero.core.waiting import Wait
 from podzero.replay.errors import ReplayTimeout, RequestRefused, SignatureError, WrongServer
-from podzero.replay.shard import SAMPLES, Address, Addresses, Limits, Shard, Table, tables_of
+from podzero.replay.shard import SAMPLES, Address, Addresses, Limits, Shard, tables_of
 from podzero.replay.signature import Stored
 from podzero.replay.wire import InsertStream
 
@@ -42,23 +42,6 @@ _ASKING_SHARE = 0.1
 """Largest share of time spent on these checks: each takes seconds if the shard hangs, in which nothing is written."""
 
 
-def make_writer(
-    addresses: Addresses,
-    spec: EnvSpec,
-    experiment: Experiment,
-    near: str = "",
-    table: str = SAMPLES,
-    refused_metric: str = "",
-) -> ShardedWriter:
-    """Connects to replay shards; skips those that do not answer, with a warning, until they do.
-
-    Shards on the machine whose host name in addresses is `near` are preferred. Writes of samples that do not match the
-    table raise `SignatureError`; with `refused_metric` they are left out, and counted under this name. Raises
-    `WrongServer` if another server answers at an address.
-    """
-    return ShardedWriter(addresses, tables_of(experiment, spec)[table], experiment.replay, near, refused_metric)
-
-
 class ShardedWriter:
     """Writes to the shards in turn, first to those on the writer's own node; a `ReplayWriter`.
 
@@ -68,15 +51,27 @@ class ShardedWriter:
     """
 
     def __init__(
-        self, addresses: Addresses, table: Table, config: ReplayConfig, near: str = "", refused_metric: str = ""
+        self,
+        addresses: Addresses,
+        spec: EnvSpec,
+        experiment: Experiment,
+        near: str = "",
+        table: str = SAMPLES,
+        refused_metric: str = "",
     ) -> None:
-        self._refused_metric = refused_metric
-        self._refused = self._refused_in_row = 0
+        """Connects to the shards; skips those that do not answer, with a warning, until they do.
+
+        Shards on the machine whose host name in addresses is `near` are preferred. Writes of samples that do not match
+        the table raise `SignatureError`; with `refused_metric` they are left out, and counted under this name. Raises
+        `WrongServer` if another server answers at an address.
+        """
         self._addresses = addresses
         self._near = near
-        self._config = config
-        self._table = table
-        self._signature = table.signature
+        self._config = experiment.replay
+        self._table = tables_of(experiment, spec)[table]
+        self._signature = self._table.signature
+        self._refused_metric = refused_metric
+        self._refused = self._refused_in_row = 0
         self._connections = [self._connect(index, address) for index, address in enumerate(addresses())]
         # Writers that start together begin at different shards.
         random.shuffle(self._connections)

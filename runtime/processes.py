@@ -147,15 +147,15 @@ def actor_clients(
     """An actor's clients, with writers for all replay tables that it fills, to the shards at these addresses."""
     from podzero.actors import ActorClients
     from podzero.envs import spec_of
-    from podzero.replay import STATES, make_writer
+    from podzero.replay import STATES, ShardedWriter
 
     spec = spec_of(experiment.env)
     refused = "count/refused_samples"
-    samples, states = make_writer(shards, spec, experiment, near=own_address(), refused_metric=refused), None
+    samples, states = ShardedWriter(shards, spec, experiment, near=own_address(), refused_metric=refused), None
     report = with_metrics(report, samples.metrics)
     # No preference for near shards: writes of states never block, so all states would end up there.
     if experiment.reanalyse.share:
-        states = make_writer(shards, spec, experiment, table=STATES, refused_metric="count/refused_states")
+        states = ShardedWriter(shards, spec, experiment, table=STATES, refused_metric="count/refused_states")
         report = with_metrics(report, states.metrics)
     return ActorClients(source, samples, report, states)
 
@@ -179,7 +179,7 @@ class ReanalysisProcess(Process):
         from podzero.actors.build import make_reanalysis
         from podzero.envs import spec_of
         from podzero.inference import FoldedSource
-        from podzero.replay import REANALYSED, make_state_reader, make_writer
+        from podzero.replay import REANALYSED, ShardedWriter, make_state_reader
 
         experiment = self.context.experiment
         spec, shards = spec_of(experiment.env), self.replay.addresses(self)
@@ -191,7 +191,7 @@ class ReanalysisProcess(Process):
             name=self.name,
             clients=ActorClients(
                 FoldedSource(self.parameters.source(self), fold),
-                make_writer(shards, spec, experiment, near=own_address(), table=REANALYSED),
+                ShardedWriter(shards, spec, experiment, near=own_address(), table=REANALYSED),
                 self.reports.report,
             ),
             reanalyse=reanalyse,

@@ -131,7 +131,7 @@ def test_the_walk_sees_the_whole_project():
 @pytest.mark.parametrize(
     ("file", "text", "why"),
     [
-        ("search/a.py", "from podzero.replay import make_writer", "search imports replay"),
+        ("search/a.py", "from podzero.replay import ShardedWriter", "search imports replay"),
         ("podzero/a.py", "import podzero.envs", "podzero imports envs"),
         ("podzero/core/a.py", "from podzero.config import load", "core imports config"),
         ("podzero/config/a.py", "import podzero.tools.api", "config imports tools.api"),

@@ -14,7 +14,7 @@ from warm_replay_server import warm
 from podzero.config import Experiment, parse
 from podzero.core import waiting
 from podzero.core.types import EnvSpec, Sample
-from podzero.replay import ReplayServer, make_reader, make_writer, server_python
+from podzero.replay import ReplayServer, ShardedWriter, make_reader, server_python
 from podzero.replay.process import VARIABLE
 
 SPEC = EnvSpec("line", (3,), "float32", 4)
@@ -91,7 +91,7 @@ def pristine(tmp_path_factory) -> Path:
     """A checkpoint of a shard with 12 samples, of which some have been read."""
     experiment = small_experiment()
     server = ReplayServer(experiment, SPEC, 0)
-    writer = make_writer(lambda: [server.address()], SPEC, experiment)
+    writer = ShardedWriter(lambda: [server.address()], SPEC, experiment)
     writer.write(numbered_samples(12))
     writer.flush()
     writer.close()

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from podzero.replay import make_reader, make_writer, reader
+from podzero.replay import ShardedWriter, make_reader, reader
 from podzero.replay.reader import LEAST_PRIORITY, PriorityUpdater, importance, priorities_of
 from podzero.replay.shard import Address
 from podzero.replay.wire import Connection
@@ -39,7 +39,7 @@ def learned_from(reader, batches, below=HIGH):
 
 def test_samples_with_large_errors_are_sampled_more_often(serve, connect, prioritized, make_samples):
     server = serve(prioritized)
-    writer = connect(make_writer, prioritized, server)
+    writer = connect(ShardedWriter, prioritized, server)
     writer.write(make_samples(400))
     writer.flush()
     reader = connect(make_reader, prioritized, server)
@@ -53,7 +53,7 @@ def test_samples_with_large_errors_are_sampled_more_often(serve, connect, priori
 
 def test_weights_undo_the_bias_of_priorities(serve, connect, prioritized, make_samples):
     server = serve(prioritized)
-    writer = connect(make_writer, prioritized, server)
+    writer = connect(ShardedWriter, prioritized, server)
     writer.write(make_samples(400), np.where(np.arange(400) < HIGH, 9.0, 1.0))
     writer.flush()
     reader = connect(make_reader, prioritized, server)
@@ -72,7 +72,7 @@ def test_weights_undo_the_bias_of_priorities(serve, connect, prioritized, make_s
 def test_a_uniform_table_has_no_weights_and_no_keys(serve, connect, make_experiment, make_samples):
     experiment = make_experiment()
     server = serve(experiment)
-    connect(make_writer, experiment, server).write(make_samples(10))
+    connect(ShardedWriter, experiment, server).write(make_samples(10))
     batch = next(connect(make_reader, experiment, server))
     assert batch.weight is None
     assert batch.keys is None
@@ -82,7 +82,7 @@ def test_keys_hold_the_index_of_the_shard(serve, connect, make_experiment, make_
     experiment = make_experiment(sampler="prioritized", shards=2, min_size=16, tolerance=32, timeout_s=20)
     servers = [serve(experiment, shard) for shard in range(2)]
     for index, server in enumerate(servers):
-        connect(make_writer, experiment, server).write(make_samples(20, start=100 * index))
+        connect(ShardedWriter, experiment, server).write(make_samples(20, start=100 * index))
     reader = connect(make_reader, experiment, *servers)
     for _ in range(3):
         batch = next(reader)
@@ -91,7 +91,7 @@ def test_keys_hold_the_index_of_the_shard(serve, connect, make_experiment, make_
 
 def test_errors_that_are_not_finite_are_skipped(serve, connect, prioritized, make_samples, caplog):
     server = serve(prioritized)
-    connect(make_writer, prioritized, server).write(make_samples(400))
+    connect(ShardedWriter, prioritized, server).write(make_samples(400))
     reading = connect(make_reader, prioritized, server)
     for _ in range(50):
         batch = next(reading)
@@ -142,7 +142,7 @@ def test_a_shard_that_has_moved_takes_updates_although_its_old_server_never_answ
     gate, set_priorities = threading.Event(), Connection.set_priorities
     old, new = serve(prioritized), serve(prioritized)
     for server, start in ((old, 0), (new, 1000)):
-        connect(make_writer, prioritized, server).write(make_samples(400, start))
+        connect(ShardedWriter, prioritized, server).write(make_samples(400, start))
 
     def gated(connection, *arguments):
         if old.address().startswith(connection.endpoint):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from podzero.core.types import Batch, Sample
-from podzero.replay import ReplayTimeout, make_reader, make_writer
+from podzero.replay import ReplayTimeout, ShardedWriter, make_reader
 
 
 def rows(batch: Batch) -> Sample:
@@ -21,7 +21,7 @@ def rows(batch: Batch) -> Sample:
 def test_what_is_read_is_what_was_written(serve, connect, make_experiment, make_samples, spec):
     experiment = make_experiment()
     server = serve(experiment)
-    connect(make_writer, experiment, server).write(make_samples(10, start=30))
+    connect(ShardedWriter, experiment, server).write(make_samples(10, start=30))
     batch = next(connect(make_reader, experiment, server))
     assert batch.samples.observation.shape == (2, 4, *spec.observation_shape)
     found = rows(batch)
@@ -37,7 +37,7 @@ def test_an_item_is_read_as_it_was_written_and_the_limiter_counts_its_samples(
 ):
     experiment = make_experiment(samples_per_item=4, samples_per_insert=2.0, tolerance=16)
     server = serve(experiment)
-    writer = connect(make_writer, experiment, server)
+    writer = connect(ShardedWriter, experiment, server)
     writer.write(make_samples(16))  # error = 2 * 16 - 0 = 32, the most that is allowed
     writer.flush()
     assert server.limits()[1:3] == (16, 16)
@@ -54,7 +54,7 @@ def test_a_reader_of_a_shard_that_is_gone_says_that_the_driver_restarts_it(
 ):
     experiment = make_experiment(timeout_s=0.5)
     server = serve(experiment)
-    reader, writer = connect(make_reader, experiment, server), connect(make_writer, experiment, server)
+    reader, writer = connect(make_reader, experiment, server), connect(ShardedWriter, experiment, server)
     server.stop()
     message = r"replay at 127\.0\.0\.1:\d+ does not answer; if it is gone, the driver is restarting it"
     with pytest.raises(ReplayTimeout, match=message):
@@ -68,7 +68,7 @@ def test_a_reader_of_an_unfilled_table_waits_and_the_message_says_why(
 ):
     experiment = make_experiment(timeout_s=1.0)
     server = serve(experiment)
-    connect(make_writer, experiment, server).write(make_samples(5))
+    connect(ShardedWriter, experiment, server).write(make_samples(5))
     reader = connect(make_reader, experiment, server)
     with caplog.at_level(logging.WARNING, "podzero"), pytest.raises(ReplayTimeout, match="5 of the 8 samples"):
         next(reader)
@@ -79,7 +79,7 @@ def test_nothing_sampled_is_lost_while_the_reader_starves(serve, connect, make_e
     monkeypatch.setattr("podzero.replay.wire._BLOCKED_MS", 20)  # the stream is opened anew all the time
     experiment = make_experiment(samples_per_insert=1.0, tolerance=6, timeout_s=0.2)
     server = serve(experiment)
-    writer, reader = connect(make_writer, experiment, server), connect(make_reader, experiment, server)
+    writer, reader = connect(ShardedWriter, experiment, server), connect(make_reader, experiment, server)
     writer.write(make_samples(8))
     delivered = timeouts = 0
     for number in range(8, 48):
@@ -107,7 +107,7 @@ def test_closing_ends_a_waiting_read(serve, connect, make_experiment):
 def test_samples_per_insert_is_kept_within_the_tolerance(serve, connect, make_experiment, make_samples):
     experiment = make_experiment(timeout_s=20)
     server = serve(experiment)
-    writer, reader = connect(make_writer, experiment, server), connect(make_reader, experiment, server)
+    writer, reader = connect(ShardedWriter, experiment, server), connect(make_reader, experiment, server)
     total = 600
 
     def write():
@@ -137,7 +137,7 @@ def test_less_than_a_read_and_two_items_of_each_shard_are_sampled_ahead(
     )
     servers = [serve(experiment, shard) for shard in range(shards)]
     for server in servers:
-        connect(make_writer, experiment, server).write(make_samples(16))
+        connect(ShardedWriter, experiment, server).write(make_samples(16))
     reader = connect(make_reader, experiment, *servers)
     for reads in range(1, 4):
         next(reader)
@@ -156,7 +156,7 @@ def at_rest(servers):
 def test_two_shards_are_written_and_read_in_equal_parts(serve, connect, make_experiment, make_samples):
     experiment = make_experiment(shards=2, min_size=400, tolerance=400, samples_per_insert=1.0)
     servers = [serve(experiment, shard) for shard in range(2)]
-    writer = connect(make_writer, experiment, *servers)
+    writer = connect(ShardedWriter, experiment, *servers)
     for start in range(0, 400, 10):
         writer.write(make_samples(10, start))
         writer.flush()  # a shard that has not confirmed yet is skipped
@@ -172,7 +172,7 @@ def test_shards_give_equal_parts_of_several_odd_batches(serve, connect, make_exp
     experiment = make_experiment(shards=3, min_size=600, tolerance=600, samples_per_insert=1.0)
     servers = [serve(experiment, shard) for shard in range(3)]
     for shard, server in enumerate(servers):
-        writer = connect(make_writer, experiment, server)
+        writer = connect(ShardedWriter, experiment, server)
         writer.write(make_samples(200)._replace(version=np.full(200, shard, np.int32)))
         writer.flush()
     reader = connect(make_reader, experiment, *servers)
@@ -186,7 +186,7 @@ def test_a_shard_restarted_elsewhere_is_written_and_read_there(serve, connect, m
     experiment = make_experiment(shards=2, timeout_s=30.0, min_size=80, samples_per_insert=8, tolerance=640)
     lost, other = serve(experiment, 0), serve(experiment, 1)
     addresses = [lost.address(), other.address()]
-    writer = connect(make_writer, experiment, addresses=addresses)
+    writer = connect(ShardedWriter, experiment, addresses=addresses)
     reader = connect(make_reader, experiment, addresses=addresses)
     for start in range(0, 80, 8):
         writer.write(make_samples(8, start))
@@ -209,7 +209,7 @@ def test_a_shard_restarted_elsewhere_is_written_and_read_there(serve, connect, m
 def test_without_a_limit_a_read_waits_until_actors_write(serve, connect, make_experiment, make_samples, caplog):
     experiment = make_experiment(timeout_s=None)
     server = serve(experiment)
-    writer, reader = connect(make_writer, experiment, server), connect(make_reader, experiment, server)
+    writer, reader = connect(ShardedWriter, experiment, server), connect(make_reader, experiment, server)
     writer.write(make_samples(5))
     caplog.set_level(logging.WARNING, "podzero")
 
@@ -233,7 +233,7 @@ def test_a_shard_that_is_away_when_a_reader_is_made_is_read_once_it_is_back(
 ):
     experiment = make_experiment(timeout_s=None)
     server = serve(experiment)
-    writer = connect(make_writer, experiment, server)
+    writer = connect(ShardedWriter, experiment, server)
     writer.write(make_samples(16))
     writer.flush()
     folder, port = server.checkpoint(tmp_path / "shard-0"), int(server.address().split("#")[0].split(":")[1])

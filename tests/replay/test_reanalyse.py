@@ -16,10 +16,10 @@ from podzero.replay import (
     STATES,
     ReplayMismatch,
     ReplayTimeout,
+    ShardedWriter,
     make_reader,
     make_state_reader,
 )
-from podzero.replay import make_writer as make_any_writer
 
 REANALYSED_FROM = 1000
 """Samples with numbers from here on are reanalysed ones."""
@@ -40,7 +40,7 @@ def fill(connect):
     """Writes to a table of servers, and waits until they have confirmed it."""
 
     def write(table, experiment, servers, samples):
-        writer = connect(functools.partial(make_any_writer, table=table), experiment, *servers)
+        writer = connect(functools.partial(ShardedWriter, table=table), experiment, *servers)
         writer.write(samples)
         writer.flush()
 

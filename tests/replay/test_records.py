@@ -13,8 +13,8 @@ from podzero.replay import (
     PositionLayout,
     RecordsReader,
     RecordsWriter,
+    ShardedWriter,
     make_reader,
-    make_writer,
     open_records,
 )
 
@@ -123,7 +123,7 @@ def test_a_share_of_every_batch_is_recorded(serve, connect, write, spec, make_sa
     experiment = experiment_on(write(positions(spec, 30)), share=0.3)
     assert experiment.batch_parts == (3, 0, 1)
     server = serve(experiment)
-    writer = connect(make_writer, experiment, server)
+    writer = connect(ShardedWriter, experiment, server)
     writer.write(make_samples(16))
     writer.flush()
     reader = connect(make_reader, experiment, server)

@@ -18,8 +18,8 @@ from podzero.replay import (
     ReplayMismatch,
     ReplayRestoreError,
     ReplayTimeout,
+    ShardedWriter,
     make_reader,
-    make_writer,
     server,
     tables_of,
 )
@@ -46,7 +46,7 @@ def test_a_restored_shard_continues_with_its_samples_and_counts(serve, make_expe
     limits = server.limits()
     assert (limits.size, limits.inserted) == (12, 12)
     assert limits.sampled >= 8
-    writer = make_writer(lambda: [server.address()], spec, experiment)
+    writer = ShardedWriter(lambda: [server.address()], spec, experiment)
     reader = make_reader(lambda: [server.address()], spec, experiment)
     for start in range(12, 112, 8):  # far beyond the tolerance: neither side may be blocked forever
         writer.write(make_samples(8, start))
@@ -61,7 +61,7 @@ def test_a_restored_shard_continues_with_its_samples_and_counts(serve, make_expe
 def test_a_checkpoint_replaces_the_one_in_its_folder(serve, make_experiment, make_samples, spec, saved):
     experiment = make_experiment()
     server = serve(experiment, restore_from=saved)
-    writer = make_writer(lambda: [server.address()], spec, experiment)
+    writer = ShardedWriter(lambda: [server.address()], spec, experiment)
     writer.write(make_samples(1))
     writer.flush()
     writer.close()
@@ -79,7 +79,7 @@ def test_a_checkpoint_is_written_in_its_place_and_a_failed_one_leaves_nothing(
     (tmp_path / "memory").mkdir()
     before = set(psutil.Process().children())
     server = serve(make_experiment(capacity=100_000, min_size=5000))
-    writer = connect(make_writer, make_experiment(), server)
+    writer = connect(ShardedWriter, make_experiment(), server)
     writer.write(make_samples(4000))
     writer.flush()
     (process,) = set(psutil.Process().children()) - before
@@ -221,7 +221,7 @@ def test_a_file_that_cannot_be_read_is_no_damage(serve, make_experiment, saved, 
 def test_restored_samples_are_the_saved_ones(serve, make_experiment, make_samples, spec, saved):
     experiment = make_experiment()
     server = serve(experiment, restore_from=saved)
-    writer = make_writer(lambda: [server.address()], spec, experiment)
+    writer = ShardedWriter(lambda: [server.address()], spec, experiment)
     writer.write(make_samples(8))  # so that the limiter lets a batch pass, whatever was sampled before
     with closing(make_reader(lambda: [server.address()], spec, experiment)) as reader:
         batch = next(reader).samples

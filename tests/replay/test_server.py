@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
-from podzero.replay import PortTaken, ServerFailed, WrongServer, make_reader, make_writer
+from podzero.replay import PortTaken, ServerFailed, ShardedWriter, WrongServer, make_reader
 from podzero.replay.process import ServerProcess
 
 
@@ -32,7 +32,7 @@ def test_a_port_that_another_replay_server_holds_is_refused(serve, make_experime
 def test_another_server_at_the_address_is_refused(serve, make_experiment, spec):
     experiment = make_experiment()
     endpoint = serve(experiment).address().split("#")[0]
-    for make in (make_writer, make_reader):
+    for make in (ShardedWriter, make_reader):
         with pytest.raises(WrongServer, match=f"answers at {endpoint}"):
             make(lambda: [f"{endpoint}#0123456789ab"], spec, experiment)
 
@@ -41,12 +41,12 @@ def test_a_table_of_another_game_is_refused(serve, make_experiment, spec):
     experiment = make_experiment()
     address = serve(experiment).address()
     with pytest.raises(WrongServer, match="expected 'ring "):
-        make_writer(lambda: [address], spec._replace(name="ring"), experiment)
+        ShardedWriter(lambda: [address], spec._replace(name="ring"), experiment)
 
 
 def test_a_malformed_address_is_refused(make_experiment, spec):
     with pytest.raises(ValueError, match="expected host:port#identity"):
-        make_writer(lambda: ["127.0.0.1:80"], spec, make_experiment())
+        ShardedWriter(lambda: ["127.0.0.1:80"], spec, make_experiment())
 
 
 def test_importing_replay_imports_neither_reverb_nor_tensorflow():
@@ -58,7 +58,7 @@ def test_importing_replay_imports_neither_reverb_nor_tensorflow():
 def test_the_oldest_samples_are_removed_at_capacity(serve, connect, make_experiment, make_samples):
     experiment = make_experiment(capacity=20, min_size=20, tolerance=40, timeout_s=20)  # 40 samples pass unread
     server = serve(experiment)
-    writer = connect(make_writer, experiment, server)
+    writer = connect(ShardedWriter, experiment, server)
     writer.write(make_samples(40))
     writer.flush()
     assert server.info()["replay/size"] == 20
@@ -72,7 +72,7 @@ def test_a_prioritized_table_samples_in_proportion_to_priority(serve, connect, m
         sampler="prioritized", priority_exponent=1.0, min_size=400, samples_per_insert=8.0, tolerance=3200
     )
     server = serve(experiment)
-    writer = connect(make_writer, experiment, server)
+    writer = connect(ShardedWriter, experiment, server)
     priorities = np.where(np.arange(400) < 200, 3.0, 1.0)
     writer.write(make_samples(400), priorities)
     writer.flush()
@@ -98,7 +98,7 @@ def test_a_server_at_another_address_is_reached_there(serve, connect, make_exper
     experiment = make_experiment()
     server = serve(experiment, host=outward)
     assert server.address().startswith(f"{outward}:")
-    connect(make_writer, experiment, server).write(make_samples(10))
+    connect(ShardedWriter, experiment, server).write(make_samples(10))
 
 
 def test_a_system_that_cannot_keep_a_server_to_loopback_is_told_of(serve, make_experiment, monkeypatch, caplog):

@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
-from podzero.replay import ReplayTimeout, SignatureError, make_reader, make_writer, shard
+from podzero.replay import ReplayTimeout, ShardedWriter, SignatureError, make_reader, shard
 from podzero.replay import writer as writer_module
 from podzero.replay.shard import Shard
 from podzero.replay.writer import _Connection
@@ -19,7 +19,7 @@ from podzero.replay.writer import _Connection
 def test_wrong_samples_are_refused_before_anything_is_written(serve, connect, make_experiment, make_samples):
     experiment = make_experiment()
     server = serve(experiment)
-    writer = connect(make_writer, experiment, server)
+    writer = connect(ShardedWriter, experiment, server)
     samples = make_samples(5)
     with pytest.raises(SignatureError, match="value_target"):
         writer.write(samples._replace(value_target=np.full(5, np.nan, np.float32)))
@@ -32,7 +32,7 @@ def lenient(serve, connect, make_experiment):
     """A server whose limiter blocks no insert, and a writer that leaves out and counts what it refuses."""
     experiment = make_experiment(capacity=100_000, min_size=5000)
     server = serve(experiment)
-    return server, connect(functools.partial(make_writer, refused_metric="count/refused"), experiment, server)
+    return server, connect(functools.partial(ShardedWriter, refused_metric="count/refused"), experiment, server)
 
 
 def refused(samples):
@@ -66,7 +66,7 @@ def test_a_lenient_writer_fails_where_everything_is_refused(lenient, make_sample
 def test_inserts_beyond_the_ratio_wait_and_the_message_says_why(serve, connect, make_experiment, make_samples, caplog):
     experiment = make_experiment(timeout_s=1.0)  # error = 2 * inserted must stay within 32: 16 samples pass
     server = serve(experiment)
-    writer = connect(make_writer, experiment, server)
+    writer = connect(ShardedWriter, experiment, server)
     writer.write(make_samples(20))
     with caplog.at_level(logging.WARNING, "podzero"), pytest.raises(ReplayTimeout, match="actors wait for the learner"):
         writer.flush()
@@ -79,7 +79,7 @@ def test_inserts_beyond_the_ratio_wait_and_the_message_says_why(serve, connect, 
 def test_blocked_inserts_go_on_when_the_learner_reads(serve, connect, make_experiment, make_samples):
     experiment = make_experiment(timeout_s=20)
     server = serve(experiment)
-    writer = connect(make_writer, experiment, server)
+    writer = connect(ShardedWriter, experiment, server)
     writer.write(make_samples(20))
     next(connect(make_reader, experiment, server))
     writer.flush()
@@ -90,7 +90,7 @@ def test_a_writer_blocked_by_the_limiter_closes_at_once_and_logs_what_it_drops(
     serve, connect, make_experiment, make_samples, caplog
 ):
     experiment = make_experiment()
-    writer = connect(make_writer, experiment, serve(experiment))
+    writer = connect(ShardedWriter, experiment, serve(experiment))
     writer.write(make_samples(40))
     writer.close()
     (dropped,) = re.findall(r"(\d+) samples sent", caplog.text)
@@ -101,7 +101,7 @@ def test_a_writer_that_is_stopping_drops_what_would_have_to_wait(serve, connect,
     caplog.set_level(logging.DEBUG, "podzero")
     experiment, stopping = make_experiment(), threading.Event()
     server = serve(experiment)
-    writer = connect(make_writer, experiment, server)
+    writer = connect(ShardedWriter, experiment, server)
     writing = threading.Thread(target=writer.write, args=(make_samples(400), None, stopping))
     writing.start()
     while not server.limits().insert_blocked:
@@ -117,11 +117,11 @@ def test_a_writer_that_is_stopping_drops_what_would_have_to_wait(serve, connect,
 def test_a_full_shard_does_not_block_writes_to_the_others(serve, connect, make_experiment, make_samples):
     experiment = make_experiment(shards=2, tolerance=16, timeout_s=20)  # per shard: 8 samples pass unread
     full, empty = servers = [serve(experiment, shard) for shard in range(2)]
-    filler = connect(make_writer, make_experiment(timeout_s=0.3), full)
+    filler = connect(ShardedWriter, make_experiment(timeout_s=0.3), full)
     filler.write(make_samples(9))
     with pytest.raises(ReplayTimeout):
         filler.flush()
-    writer = connect(make_writer, experiment, *servers)
+    writer = connect(ShardedWriter, experiment, *servers)
     for start in range(3):
         writer.write(make_samples(2, start))
     writer.write(make_samples(2))
@@ -135,7 +135,7 @@ def test_a_lost_shard_is_skipped_and_used_again_when_it_is_back(
     monkeypatch.setattr("podzero.replay.writer._RESUME_S", 0.01)
     experiment = make_experiment(shards=2, min_size=400, tolerance=400, samples_per_insert=1.0, timeout_s=30)
     lost, other = (serve(experiment, shard) for shard in range(2))
-    writer = connect(make_writer, experiment, lost, other)
+    writer = connect(ShardedWriter, experiment, lost, other)
     for _ in range(2):
         writer.write(make_samples(4))
     writer.flush()
@@ -165,7 +165,7 @@ def test_a_writer_that_reaches_no_shard_waits_for_one(
     server = serve(experiment)
     folder, port = server.checkpoint(tmp_path / "shard-0"), int(server.address().split("#")[0].split(":")[1])
     server.stop()
-    writer = connect(make_writer, experiment, server)
+    writer = connect(ShardedWriter, experiment, server)
     writing = threading.Thread(target=writer.write, args=(make_samples(4),), daemon=True)
     writing.start()
     while "samples have waited" not in caplog.text:
@@ -181,7 +181,7 @@ def test_without_a_limit_blocked_inserts_wait_until_the_learner_reads(
 ):
     experiment = make_experiment(timeout_s=None)
     server = serve(experiment)
-    writer = connect(make_writer, experiment, server)
+    writer = connect(ShardedWriter, experiment, server)
     caplog.set_level(logging.WARNING, "podzero")
     writer.write(make_samples(20))
 
@@ -200,7 +200,7 @@ def test_without_a_limit_blocked_inserts_wait_until_the_learner_reads(
 
 def test_a_blocked_writer_waits_without_spinning(serve, connect, make_experiment, make_samples, monkeypatch):
     experiment = make_experiment(timeout_s=1.0)
-    writer = connect(make_writer, experiment, serve(experiment))
+    writer = connect(ShardedWriter, experiment, serve(experiment))
     asked, ready = [], _Connection.ready
     monkeypatch.setattr(_Connection, "ready", lambda connection: asked.append(0) or ready(connection))
     with pytest.raises(ReplayTimeout):
@@ -216,7 +216,7 @@ def test_a_shard_that_hangs_is_asked_for_a_small_share_of_the_time(
     monkeypatch.setattr(writer_module, "PROBE_S", 0.1)
     experiment = make_experiment(shards=2, capacity=4_000_000, min_size=2_000_000, tolerance=4_000_000)
     hanging, healthy = servers = [serve(experiment, number) for number in range(2)]
-    writer = connect(make_writer, experiment, *servers)
+    writer = connect(ShardedWriter, experiment, *servers)
     (process,) = [child for child in psutil.Process().children(recursive=True) if listens(child, hanging)]
     process.suspend()
     asked, ask, began = [], Shard.limits, time.monotonic()
@@ -239,7 +239,7 @@ def listens(process, server):
 def test_negative_or_infinite_priorities_are_refused(serve, connect, make_experiment, make_samples, bad):
     experiment = make_experiment(sampler="prioritized")
     server = serve(experiment)
-    writer = connect(make_writer, experiment, server)
+    writer = connect(ShardedWriter, experiment, server)
     with pytest.raises(SignatureError, match=r"priorities\[1\]: .*finite"):
         writer.write(make_samples(3), np.array([1.0, bad, 1.0]))
     writer.flush()
@@ -250,7 +250,7 @@ def test_a_shard_on_the_same_node_is_written_to_while_it_accepts(serve, make_exp
     experiment = make_experiment(shards=2, timeout_s=20.0, min_size=16, tolerance=32)
     far, near = serve(experiment, 0), serve(experiment, 1)
     addresses = [far.address().replace("127.0.0.1", "localhost"), near.address()]
-    writer = make_writer(lambda: addresses, spec, experiment, near="127.0.0.1")
+    writer = ShardedWriter(lambda: addresses, spec, experiment, near="127.0.0.1")
     for start in range(12):
         writer.write(make_samples(1, start))
         writer.flush()

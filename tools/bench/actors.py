@@ -27,7 +27,7 @@ from podzero.config import Experiment
 from podzero.core.types import Array, Move, Params, Versioned
 from podzero.envs import make_env, spec_of
 from podzero.networks import make_network
-from podzero.replay import ReplayServer, ShardedWriter, make_writer
+from podzero.replay import ReplayServer, ShardedWriter
 from podzero.tools.bench.measuring import BenchError, ChildProcess, answer, child_process, without_insert_limit
 
 log = logging.getLogger(__name__)
@@ -251,7 +251,7 @@ class _Players:
 
     def make_writer(self) -> ShardedWriter:
         """A writer to all shards."""
-        return make_writer(lambda: self._addresses, spec_of(self._experiment.env), self._experiment)
+        return ShardedWriter(lambda: self._addresses, spec_of(self._experiment.env), self._experiment)
 
     def _start(self, seed: int) -> None:
         writer = self.make_writer()

@@ -21,7 +21,7 @@ from podzero.config import Experiment, ReanalyseConfig
 from podzero.config.samples import sample_like
 from podzero.core.errors import PodzeroError
 from podzero.core.types import Array, EnvSpec, Sample, Window
-from podzero.replay import make_writer
+from podzero.replay import ShardedWriter
 
 log = logging.getLogger(__name__)
 
@@ -210,7 +210,7 @@ def fill(experiment: Experiment, spec: EnvSpec, address: str) -> Sample | Window
     samples_per_item = experiment.replay.samples_per_item
     count = samples_per_item * math.ceil(experiment.replay.min_size / samples_per_item)
     samples = random_samples(experiment, spec, count)
-    with closing(make_writer(lambda: [address], spec, experiment)) as writer:
+    with closing(ShardedWriter(lambda: [address], spec, experiment)) as writer:
         writer.write(samples)
         writer.flush()
     return samples

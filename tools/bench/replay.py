@@ -22,7 +22,7 @@ from podzero.config import Experiment
 from podzero.config.samples import sample_like
 from podzero.core.types import EnvSpec, Sample, Window
 from podzero.envs import spec_of
-from podzero.replay import ReplayServer, SampleSignature, make_reader, make_writer, server_python
+from podzero.replay import ReplayServer, SampleSignature, ShardedWriter, make_reader, server_python
 from podzero.replay.process import LineProcess, ServerProcess, free_port
 from podzero.replay.server import LOOPBACK
 from podzero.tools.bench.measuring import (
@@ -88,7 +88,7 @@ def _write(
     samples = random_samples(experiment, spec, _PIECE * experiment.replay.samples_per_item)
     with (
         ReplayServer(unlimited, spec, 0) as server,
-        closing(make_writer(lambda: [server.address()], spec, unlimited)) as writer,
+        closing(ShardedWriter(lambda: [server.address()], spec, unlimited)) as writer,
     ):
         rounds = {"podzero": _writing(writer.write, writer.flush, samples)}
         for name, layout in layouts.items():

@@ -25,7 +25,7 @@ from podzero.envs import make_env
 from podzero.inference import BackgroundSource, has_int8_instructions
 from podzero.learner.build import learner_parts
 from podzero.networks import make_inference, make_network
-from podzero.replay import ReplayServer, make_writer
+from podzero.replay import ReplayServer, ShardedWriter
 from podzero.tools.bench.measuring import BenchError, Side, calls_per_s, compare, without_insert_limit
 
 log = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ def _compare_actor(
     totals, rounds = ReportTotals(), []
     with (
         ReplayServer(without_insert_limit(experiment), spec, 0) as server,
-        closing(make_writer(lambda: [server.address()], spec, experiment)) as writer,
+        closing(ShardedWriter(lambda: [server.address()], spec, experiment)) as writer,
     ):
         # A turn of the actor begins and ends with a report, so reports must not be further apart than a turn is long.
         every_s = min(REPORT_EVERY_S, seconds / (2 * _ROUNDS))
