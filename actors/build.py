@@ -207,7 +207,7 @@ def device_parts(experiment: Experiment) -> tuple[RolloutCore, PlacedNetwork]:
     """Self-play on one accelerator, and the network that it evaluates."""
     placed = placed_network(experiment)
     core = selfplay_core(experiment, placed.env, network_evaluation(placed.env, placed.apply))
-    return RolloutCore(core, placed.env, experiment), placed
+    return RolloutCore(core, experiment), placed
 
 
 def _with_games(experiment: Experiment, games: int) -> Experiment:

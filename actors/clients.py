@@ -63,7 +63,9 @@ class ActorClients(NamedTuple):
 
 @dataclass(eq=False, kw_only=True)
 class ActorLoop:
-    """What the loops of all actors share; their `run` plays until `stop` is called."""
+    """What the loops of all actors share. `run` plays until `stop` is called, or until games or environments fail too
+    often in a row: then it raises `EnvironmentFailed`.
+    """
 
     experiment: Experiment
     name: str

@@ -71,7 +71,7 @@ class SelfPlayCore:
 
     def __init__(self, env: Env, search: BatchedSearch, config: ActorsConfig, keep_states: bool = False) -> None:
         """With `keep_states`, moves include the packed states before them, which reanalysis needs."""
-        self._env = env
+        self.env = env
         self._search = search
         self._config = config
         self._keep_states = keep_states
@@ -79,7 +79,7 @@ class SelfPlayCore:
     @property
     def values(self) -> int:
         """`EnvSpec.values` of the game."""
-        return self._env.spec.values
+        return self.env.spec.values
 
     def init(self, key: Array) -> SelfPlayState:
         """Starts B games."""
@@ -103,16 +103,16 @@ class SelfPlayCore:
         """Plays the searched move in every game, or the reply of its opponent, and replaces finished games."""
         batch = self._config.games
         keys = keys_of(state)
-        before = jax.vmap(self._env.view)(state.games)
-        assert result.policy.shape == before.legal.shape == (batch, self._env.spec.num_actions)
+        before = jax.vmap(self.env.view)(state.games)
+        assert result.policy.shape == before.legal.shape == (batch, self.env.spec.num_actions)
         own, action = None, result.action
         if replies is not None:
             assert replies.action.shape == replies.side.shape == (batch,)
             own = (replies.side < 0) | (replies.side == before.player)
             action = jnp.where(own, result.action, replies.action)
-        played = jax.vmap(self._env.step)(state.games, action)
-        after = jax.vmap(self._env.view)(played)
-        assert after.rewards.shape == (batch, max(2, self._env.spec.players))
+        played = jax.vmap(self.env.step)(state.games, action)
+        after = jax.vmap(self.env.view)(played)
+        assert after.rewards.shape == (batch, max(2, self.env.spec.players))
 
         # Replace finished games at once, so that every slot of the next search is in use.
         fresh, fresh_plies, starts = self._take(keys.pool, state.starts, after.done)
@@ -160,7 +160,7 @@ class SelfPlayCore:
         """
         config = self._config
         init_key, share_key, length_key, play_key = jax.random.split(key, 4)
-        games = jax.vmap(self._env.init)(jax.random.split(init_key, config.games))
+        games = jax.vmap(self.env.init)(jax.random.split(init_key, config.games))
         if not config.opening_plies or not config.opening_fraction:
             return games, jnp.zeros(config.games, jnp.int32)
         opens = jax.random.bernoulli(share_key, config.opening_fraction, (config.games,))
@@ -174,11 +174,11 @@ class SelfPlayCore:
         def ply(i: Array, carry: tuple[EnvState, jax.Array]) -> tuple[EnvState, jax.Array]:
             games, plies = carry
             # Equal logits: uniformly random among the legal actions.
-            logits = jnp.where(jax.vmap(self._env.view)(games).legal, 0.0, -jnp.inf)
+            logits = jnp.where(jax.vmap(self.env.view)(games).legal, 0.0, -jnp.inf)
             action = jax.random.categorical(jax.random.fold_in(key, i), logits).astype(jnp.int32)
-            after = jax.vmap(self._env.step)(games, action)
+            after = jax.vmap(self.env.step)(games, action)
             # An opening stops for good before a ply that would end the game: afterwards `plies` is less than i.
-            plays = (plies == i) & (i < length) & ~jax.vmap(self._env.view)(after).done
+            plays = (plies == i) & (i < length) & ~jax.vmap(self.env.view)(after).done
             return jax.vmap(optax.tree.where)(plays, after, games), plies + plays
 
         opened: tuple[EnvState, jax.Array] = jax.lax.fori_loop(0, jnp.max(length), ply, (games, jnp.zeros_like(length)))

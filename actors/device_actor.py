@@ -26,7 +26,6 @@ from podzero.actors.core import SelfPlayCore, SelfPlayState
 from podzero.actors.targets import Plies, Targets, ends, outcome_classes, targets_of
 from podzero.config import Experiment
 from podzero.core.errors import ConfigError
-from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState, Move, Params, Sample, StoredState
 from podzero.envs import pack_states
 from podzero.inference import FoldedSource
@@ -63,18 +62,17 @@ class Finished(NamedTuple):
 class RolloutCore:
     """Plays T moves of B games on one chip; `init`, `play` and `take` are pure functions that can be jitted."""
 
-    def __init__(self, core: SelfPlayCore, env: Env, experiment: Experiment) -> None:
-        if env.spec.max_plies is None:
+    def __init__(self, core: SelfPlayCore, experiment: Experiment) -> None:
+        self._core, self._env, spec = core, core.env, core.env.spec
+        if spec.max_plies is None:
             raise ConfigError(
-                f"actors.inference = device keeps whole games on the chip, and {env.spec.name} has no longest game; "
+                f"actors.inference = device keeps whole games on the chip, and {spec.name} has no longest game; "
                 "set actors.inference=local"
             )
-        self._core = core
-        self._env = env
         self._experiment = experiment
         self._moves = experiment.actors.moves_per_dispatch
         # A game that ends with the program's first move may have begun `max_plies` rows before.
-        self._rows = env.spec.max_plies + self._moves
+        self._rows = spec.max_plies + self._moves
 
     def init(self, key: Array) -> RolloutState:
         """Starts B games; their history is empty."""

@@ -129,16 +129,13 @@ class WindowCutter:
         # The episode's steps 0 to L - 1 and positions 0 to L exist; a terminal position has no value.
         steps, positions = index < length[:, None], index <= length[:, None]
         has_value = steps | (positions & ~terminated[:, None])
-        discrete = stored.candidates.ndim == 3  # [time, B, 0]
         windows = Window(
             observation=gather(stored.observation, observations, positions),
             action=self._actions(np.asarray(stored.action)[times[:, : self._unroll], slots[:, None]], steps),
             reward=gather(self._rewards, self._steps, steps),
             value=gather(stored.value, self._steps + 1, has_value),
             policy=gather(stored.policy, self._unroll + 1, steps),
-            candidates=np.zeros((len(starts), self._unroll + 1, 0), np.float32)
-            if discrete
-            else gather(stored.candidates, self._unroll + 1, steps),
+            candidates=gather(stored.candidates, self._unroll + 1, steps),
             length=length.astype(np.int32),
             terminated=terminated,
             version=np.asarray(stored.version)[times[:, 0], slots],
@@ -201,11 +198,7 @@ class EnvironmentActor(ActorLoop):
         self._metrics = _Metrics(self.experiment)
 
     def run(self) -> None:
-        """Acts until `stop` is called.
-
-        Raises:
-          EnvironmentFailed: the environments failed more often in a row than `env.max_failures` allows.
-        """
+        """Acts until `stop` is called."""
         with closing(self.make_environments()) as environments:
             try:
                 step, age, steps = environments.reset(), np.zeros(self.experiment.actors.games, np.int64), 0

@@ -84,24 +84,20 @@ def window_reanalysis(experiment: Experiment, network: ModelNetwork, search: Mod
         result, later_value = jax.device_get(search_windows(params, index, states.observation))
         count, length = len(states.length), np.asarray(states.length)[:, None]
 
-        def split(positions: Array) -> npt.NDArray[Any]:
-            """Reshapes `[N * T, ...]` to `[N, T, ...]`."""
-            return np.asarray(positions).reshape(count, -1, *positions.shape[1:])
-
         def masked(field: Array) -> npt.NDArray[Any]:
             """Reshapes a result `[N * (K + 1), ...]` to `[N, K + 1, ...]`, with zeros where no action follows."""
-            values = split(field)
+            values = np.asarray(field).reshape(count, searched, *field.shape[1:])
             acted = np.arange(searched) < length
             return np.where(acted.reshape(acted.shape + (1,) * (values.ndim - 2)), values, np.zeros((), values.dtype))
 
         positions = np.arange(states.value.shape[1])
         has_value = (positions < length) | ((positions == length) & ~np.asarray(states.terminated)[:, None])
-        value = np.concatenate([split(result.value), split(later_value)], axis=1)
+        value = np.concatenate([each.reshape(count, -1) for each in (result.value, later_value)], axis=1)
         return states._replace(
             observation=states.observation[:, :kept],
             value=np.where(has_value, value, np.float32(0.0)),
             policy=masked(result.policy),
-            candidates=states.candidates if result.candidates.ndim == 2 else masked(result.candidates),
+            candidates=masked(result.candidates),
             version=np.full(count, version, np.int32),
         )
 
@@ -118,11 +114,7 @@ class ReanalysisActor(ActorLoop):
     """Reads batches of stored samples. Close it to end a wait there."""
 
     def run(self) -> None:
-        """Reanalyses until `stop` is called or `states` is closed.
-
-        Raises:
-          EnvironmentFailed: games on the host failed more often in a row than `env.max_failures` allows.
-        """
+        """Reanalyses until `stop` is called or `states` is closed."""
         faults = faults_of(self.experiment.env)
         metrics = {"count/reanalysed": 0.0, "reanalysis/age": 0.0, "reanalysis/version": 0.0}
         for batch, (version, params) in enumerate(self.newest_params(), start=1):

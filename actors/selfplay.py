@@ -50,11 +50,7 @@ class SelfPlayActor(ActorLoop):
         self._shuffler: SampleShuffler[Positions] = SampleShuffler(per_item, [self.seed, 1])
 
     def run(self) -> None:
-        """Plays until `stop` is called.
-
-        Raises:
-          EnvironmentFailed: games on the host failed more often in a row than `env.max_failures` allows.
-        """
+        """Plays until `stop` is called."""
         assembler = self._assembler()
         try:
             state = self._start_games()
@@ -107,10 +103,8 @@ class SelfPlayActor(ActorLoop):
         self._metrics.add(played, version, plies=sum(game.plies for game in games))
 
     def _assembler(self) -> GameAssembler:
-        experiment = self.experiment
-        return GameAssembler(
-            experiment.actors, experiment.env.discount, experiment.has_auxiliary_heads, self.core.values
-        )
+        experiment, values = self.experiment, self.core.values
+        return GameAssembler(experiment.actors, experiment.env.discount, experiment.has_auxiliary_heads, values)
 
     def _start_games(self, error: SimulatorError | None = None) -> SelfPlayState:
         """Starts new games, after an `error` in place of all running ones."""

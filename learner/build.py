@@ -92,8 +92,8 @@ def make_training(
 
     Raises:
       ConfigError: the devices or the batch do not fit the mesh, `learner.frozen` matches no parameter, or the teacher
-        is refused (`read_teacher`).
-      SnapshotError: see `read_teacher`.
+        cannot play the game.
+      SnapshotError: the teacher's snapshot is missing, damaged, or of other observations or actions.
     """
     config = experiment.learner
     mesh = make_mesh(config.mesh, devices)
@@ -164,11 +164,7 @@ def _initial(network: Network | ModelNetwork) -> Params:
 
 
 def check_optimizer(optimizer: optax.GradientTransformation, params: Params, name: str) -> None:
-    """Checks that updates have the form of the parameters, are finite, and point against the gradient.
-
-    Raises:
-      ConfigError: they do not; the message has a line for each fault.
-    """
+    """Checks that updates have the form of the parameters, are finite, and point against the gradient."""
     faults = [*_faults_of_forms(optimizer, params)] or [*_faults_of_updates(optimizer, params)]
     if faults:
         raise ConfigError("\n  ".join([f"{name} violates the contract of optimizers (docs/own_parts.md):", *faults]))
@@ -215,11 +211,7 @@ def _faults_of_updates(optimizer: optax.GradientTransformation, params: Params) 
 
 
 def check_objective(objective: Objective, params: Params, batch: Batch, name: str) -> None:
-    """Checks that loss and gradient are finite, and that the gradient is not zero.
-
-    Raises:
-      ConfigError: they are not; the message has a line for each fault.
-    """
+    """Checks that loss and gradient are finite, and that the gradient is not zero."""
 
     def loss(params: Params) -> tuple[jax.Array, LossOutput]:
         output = objective.loss(params, batch)

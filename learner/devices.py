@@ -125,8 +125,7 @@ class DeviceClock:
     @property
     def dispatch_s(self) -> float:
         """Seconds for which the devices have executed the current dispatch; 0 if there is none or it is the first."""
-        with self._lock:
-            since = self._executing_since
+        since = self._executing_since
         return 0.0 if since is None else time.perf_counter() - since
 
     def close(self) -> None:
@@ -139,16 +138,14 @@ class DeviceClock:
             start, sums = dispatch
             # Execution starts at the dispatch or, if later, when the devices have finished the dispatch before.
             since = None if self._free_at is None else max(start, self._free_at)
-            with self._lock:
-                self._executing_since = since
+            self._executing_since = since
             try:
                 jax.block_until_ready(sums)  # type: ignore[no-untyped-call]
             except Exception:
                 # The loop reads the same sums and raises the error.
                 return
             finally:
-                with self._lock:
-                    self._executing_since = None
+                self._executing_since = None
             with self._lock:
                 now = time.perf_counter()
                 if since is not None:

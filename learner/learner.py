@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
@@ -80,10 +79,7 @@ class Learner:
           SnapshotError: the snapshot that `init_from` or `teacher` names is missing or damaged.
           CheckpointMismatch, CheckpointDamaged: `restore_from` cannot be used.
         """
-        config = experiment.learner
-        self._stop_steps = experiment.stop.steps
-        self._steps_per_dispatch = config.steps_per_dispatch
-        self._publish_every = config.publish_every
+        self._config, self._stop_steps = experiment.learner, experiment.stop.steps
         self._training = make_training(experiment, network, spec, symmetries)
         self._chip_metrics = chip_metrics(experiment, network, spec, symmetries, self._training.mesh)
         self._device_clock = DeviceClock(self._training.step)
@@ -94,8 +90,9 @@ class Learner:
             else self._training.with_teacher(self._checkpoints.restore(restore_from, self._training.like))
         )
         """The train state on the devices, which `run` replaces with every dispatch."""
-        self._step = int(self.state.step)
-        self.progress = Progress(float(self.state.progress), self._step, experiment.stop.steps)
+        self.step = int(self.state.step)
+        """The number of steps made, including those before a resumption."""
+        self.progress = Progress(float(self.state.progress), self.step, experiment.stop.steps)
         """The progress of the run. Only host 0's counts: its commands carry it to the others."""
         self._reader = reader
         self._prefetcher = Prefetcher(reader)
@@ -104,14 +101,13 @@ class Learner:
         self._leads = jax.process_index() == 0
         self._name = "learner" if self._leads else f"learner-{jax.process_index()}"
         self._report = report
-        self._metrics = LearnerMetrics(config.batch_size, self._step)
+        self._metrics = LearnerMetrics(self._config.batch_size, self.step)
         self._clock = StageClock()
         self._stopping = threading.Event()
         self._failure: Exception | None = None
         self._ended = False
         self._published: int | None = None
         self._saves: dict[Path, Future[int]] = {}
-        self._reported = time.perf_counter()
         self._lock = threading.Lock()
 
     def _started(self, init_from: str | None) -> TrainState:
@@ -151,7 +147,7 @@ class Learner:
                             in_flight = self._dispatch(batch, progress, in_flight)
                             batch = None
                             # A multiple of `publish_every` lies among the steps of this dispatch.
-                            if self._step % self._publish_every < self._steps_per_dispatch:
+                            if self.step % self._config.publish_every < self._config.steps_per_dispatch:
                                 self._publish()
                         case Command("save", folder):
                             self._save(Path(folder))
@@ -187,11 +183,6 @@ class Learner:
         return future
 
     @property
-    def step(self) -> int:
-        """The number of steps made, including those before a resumption."""
-        return self._step
-
-    @property
     def dispatch_s(self) -> float:
         """Seconds for which the devices have executed the current dispatch; 0 if there is none or it is the first."""
         return self._device_clock.dispatch_s
@@ -210,7 +201,7 @@ class Learner:
         """Raises the failure that `fail` was given, and reports when it is time."""
         if self._failure is not None:
             raise self._failure
-        if time.perf_counter() - self._reported >= REPORT_EVERY_S:
+        if self._clock.elapsed_s >= REPORT_EVERY_S:
             self._report_metrics()
 
     def _next_command(self, has_batch: bool) -> Command | None:
@@ -227,9 +218,9 @@ class Learner:
                 requested = self._requested_saves()
             if requested:
                 return Command("save", str(requested[0]))
-            if self._stopping.is_set() or (self._stop_steps is not None and self._step >= self._stop_steps):
+            if self._stopping.is_set() or (self._stop_steps is not None and self.step >= self._stop_steps):
                 return Command("stop")
-        return Command("step", progress=self.progress.at(self._step)) if has_batch else None
+        return Command("step", progress=self.progress.at(self.step)) if has_batch else None
 
     def _requested_saves(self) -> list[Path]:
         """The folders of saves that have not started; call it with the lock held."""
@@ -244,7 +235,7 @@ class Learner:
             self.state, sums, errors = self._device_clock(with_progress(self.state, progress), batch)
             # The device has the next dispatch queued while the loop waits for this one.
             self._complete(in_flight)
-        self._step += self._steps_per_dispatch
+        self.step += self._config.steps_per_dispatch
         return _InFlight(sums, errors, host_batch.keys)
 
     def _complete(self, dispatch: _InFlight | None) -> None:
@@ -260,14 +251,14 @@ class Learner:
 
     def _publish(self) -> None:
         """Publishes the averaged weights, in the background of the next dispatches."""
-        if self._step != self._published:
+        if self.step != self._published:
             with self._clock("publish"):
-                self._publisher.publish(self._step, self.state.ema)
-            self._published = self._step
+                self._publisher.publish(self.step, self.state.ema)
+            self._published = self.step
 
     def _save(self, folder: Path) -> None:
         """Starts to save; the future of `folder` resolves when the files are complete."""
-        step = self._step
+        step = self.step
         with self._lock:
             future = self._saves.setdefault(folder, Future())
             future.set_running_or_notify_cancel()
@@ -290,10 +281,9 @@ class Learner:
         """Reports this host's time and memory; host 0 also reports the metrics of training."""
         metrics = self._clock.flush() | memory_metrics(jax.local_devices())
         if self._leads:
-            metrics |= self._metrics.flush(self._step) | self._publisher.flush()
+            metrics |= self._metrics.flush(self.step) | self._publisher.flush()
             metrics |= self._chip_metrics.compute(metrics["learner/samples_per_s"], self._device_clock.flush())
         self._report(self._name, metrics)
-        self._reported = time.perf_counter()
 
     def _end(self, failure: BaseException | None) -> None:
         """Executes or fails requested saves, reports, and waits for the background threads."""

@@ -48,9 +48,8 @@ def alphazero_loss(
 
     pi is the search policy, p the network's policy over the legal actions, z the value target, v the network's value,
     and w the importance `weight` `[B]`, relative to the largest (1 if None). Where each player has a value, the squared
-    error is the mean over them. Losses of auxiliary heads are added, and
-    with a teacher the same loss with its policy and value in place of pi and z, times `soft_targets.weight`. The
-    paper's L2 penalty is the optimizer's weight decay.
+    error is the mean over them. Losses of auxiliary heads are added, and with a teacher the same loss with its policy
+    and value in place of pi and z, times `soft_targets.weight`. The paper's L2 penalty is the optimizer's weight decay.
 
     Returns:
       the loss with the metrics
@@ -204,14 +203,8 @@ def muzero_loss(
 
     Each part is its value at position 0 plus its mean over the K unrolled steps; masked positions count as zero.
 
-    Args:
-      network: the network, which learns a model.
-      config: K, n and the weights of the parts.
-      value_weight: the weight of the value loss.
-      discount: the environment's discount for each step.
-      params: the network's parameters.
-      window: `[B, ...]` on every field, with K + 1 or more observations if consistency has a weight.
-      weight: `[B]`, the importance weights w, relative to the largest; 1 if None.
+    `window` is `[B, ...]` on every field, with K + 1 or more observations if consistency has a weight; `weight` is w,
+    `[B]`, the importance weights relative to the largest (1 if None).
 
     Returns:
       the loss with the value errors at position 0 and the metrics

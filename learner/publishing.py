@@ -26,14 +26,10 @@ PUBLISH_WAIT_S = 10.0
 class Publisher:
     """Publishes one version at a time in a thread. A version that cannot be published, or is not finite, is skipped,
     which is harmless: actors keep the parameters that they have until the next one.
-
-    Args:
-      sink: receives the parameters on host 0; None on other hosts, which only help to gather sharded parameters.
-      mesh: the devices that hold the parameters.
-      local: receives the parameters as device arrays, on every host; None if nobody needs them.
     """
 
     def __init__(self, sink: ParamSink | None, mesh: Mesh, local: ParamSink | None = None) -> None:
+        """`sink` is None on hosts that only help to gather parameters; `local` receives device arrays on every host."""
         self._sink = sink
         self._local = local
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="learner-publish")

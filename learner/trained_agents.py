@@ -30,12 +30,7 @@ class WarmStart(NamedTuple):
 
 
 def read_warm_start(who: str, params: Params) -> WarmStart:
-    """Reads the parameters of a trained agent (`DIR`, `DIR@STEP` or `zoo:NAME`) that fit a network.
-
-    Raises:
-      ConfigError: `who` is not a trained agent, or none of its parameters fits.
-      SnapshotError: the snapshot is missing or damaged.
-    """
+    """Reads the parameters of a trained agent (`DIR`, `DIR@STEP` or `zoo:NAME`) that fit a network."""
     player = trained_player("init_from", who)
     snapshot = load_snapshot(player.workdir.snapshots, player.step)
     trained, own = named_leaves(snapshot.params), named_leaves(params)
@@ -81,13 +76,7 @@ class Teacher(NamedTuple):
 
 
 def read_teacher(experiment: Experiment, spec: EnvSpec) -> Teacher | None:
-    """The agent that `experiment.teacher` names; None without one.
-
-    Raises:
-      ConfigError: there is no such agent, or it cannot play the experiment's game.
-      WorkdirError: its experiment cannot be read.
-      SnapshotError: its snapshot is missing, damaged, or of other observations or actions.
-    """
+    """The agent that `experiment.teacher` names; None without one."""
     who = experiment.teacher
     if who is None:
         return None

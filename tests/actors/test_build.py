@@ -173,7 +173,7 @@ def params():
 
 def moves_of(core, params):
     """Actions, policies and values of some moves of the games of one seed."""
-    state, move, made = core.init(jax.random.key(5)), jax.jit(core.move), []
+    state, move, made = jax.jit(core.init)(jax.random.key(5)), jax.jit(core.move), []
     for _ in range(MOVES):
         state, one = move(params, state)
         made.append((one.action, one.policy, one.value))

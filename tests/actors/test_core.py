@@ -31,7 +31,7 @@ def core_for(game="tic_tac_toe", **config):
     env = make_env(game)
     config = ActorsConfig(**({"games": 8} | config))
     core = SelfPlayCore(env, first_legal(env), config)
-    return env, jax.jit(core.init), jax.jit(core.move)
+    return jax.jit(jax.vmap(env.view)), jax.jit(core.init), jax.jit(core.move)
 
 
 def test_host_games_and_jax_games_are_played_alike():
@@ -50,14 +50,14 @@ def test_host_games_and_jax_games_are_played_alike():
 
 def test_finished_games_are_replaced_and_the_others_go_on():
     """With moves 0 1 2 3 4 5 6 the first player holds 2, 4, 6 and wins on the seventh move."""
-    env, init, move = core_for()
+    view_of, init, move = core_for()
     state = init(jax.random.key(0))
     for number in range(1, 15):
         state, played = move(None, state)
         over = number % 7 == 0
         assert np.all(np.asarray(played.done) == over)
         assert np.all(np.asarray(state.plies) == (0 if over else number % 7))
-        view = jax.vmap(env.view)(state.games)
+        view = view_of(state.games)
         assert not np.any(view.done)
         if over:
             np.testing.assert_array_equal(view.observation, np.zeros_like(view.observation))
@@ -66,9 +66,9 @@ def test_finished_games_are_replaced_and_the_others_go_on():
 
 
 def test_a_move_records_the_position_before_it():
-    env, init, move = core_for()
+    view_of, init, move = core_for()
     state = init(jax.random.key(0))
-    before = jax.vmap(env.view)(state.games)
+    before = view_of(state.games)
     _, played = move(None, state)
     np.testing.assert_array_equal(played.observation, before.observation)
     np.testing.assert_array_equal(played.legal, before.legal)
@@ -95,9 +95,9 @@ def test_the_configured_fraction_of_games_gets_an_opening(fraction):
 
 
 def test_openings_never_end_a_game_and_count_as_plies():
-    env, init, _ = core_for("connect_four", games=256, opening_fraction=1.0, opening_plies=42)
+    view_of, init, _ = core_for("connect_four", games=256, opening_fraction=1.0, opening_plies=42)
     state = init(jax.random.key(5))
-    view = jax.vmap(env.view)(state.games)
+    view = view_of(state.games)
     assert not np.any(view.done)
     assert np.all(np.any(view.legal, axis=-1))
     stones = np.asarray(view.observation).sum((1, 2, 3))
@@ -108,7 +108,7 @@ def test_each_new_game_is_the_next_of_the_pool_and_a_short_pool_is_replaced():
     _, init, move = core_for("connect_four", games=8, opening_fraction=1.0, opening_plies=6)
     state, replaced = init(jax.random.key(1)), 0
     for _ in range(60):
-        before, (state, played) = state, move(None, state)
+        before, (state, played) = state, jax.device_get(move(None, state))
         done = np.flatnonzero(played.done)
         used, used_before = int(state.starts.used), int(before.starts.used)
         assert used == (used_before + len(done) if used_before + len(done) <= 8 else len(done))

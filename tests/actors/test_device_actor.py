@@ -33,7 +33,7 @@ def actor_for(experiment, devices, clients):
     each = experiment.actors.model_copy(update={"games": GAMES // len(devices)})
     env, search = make_env("tic_tac_toe"), drawn(make_env("tic_tac_toe"))
     core = SelfPlayCore(env, search, each)
-    rollouts = RolloutCore(core, env, experiment.model_copy(update={"actors": each}))
+    rollouts = RolloutCore(core, experiment.model_copy(update={"actors": each}))
     return core, DeviceActor(
         experiment=experiment, name="actor-0", seed=5, core=rollouts, devices=devices, clients=clients
     )
@@ -49,7 +49,7 @@ def test_it_writes_the_samples_of_an_actor_on_the_cpu_with_the_same_seed():
     written = jax.tree.map(lambda *parts: np.concatenate(parts), *writer.written)
     moves = int(sum(report["count/moves"] for report in reports)) // GAMES
     assembler, move = GameAssembler(experiment.actors), jax.jit(core.move)
-    state, games = core.init(jax.random.fold_in(jax.random.key(5), 0)), []
+    state, games = jax.jit(core.init)(jax.random.fold_in(jax.random.key(5), 0)), []
     for _ in range(moves):
         state, made = move(None, state)
         games += assembler.add(jax.device_get(made), 0)
@@ -141,7 +141,7 @@ def test_each_chip_plays_as_one_alone():
         return
     experiment = experiment_with()
     env, search, key = make_env("tic_tac_toe"), drawn(make_env("tic_tac_toe")), jax.random.key(1)
-    core = RolloutCore(SelfPlayCore(env, search, experiment.actors), env, experiment)
+    core = RolloutCore(SelfPlayCore(env, search, experiment.actors), experiment)
     chips, play = ChipRollouts(core, jax.devices(), piece=32), jax.jit(core.play)
     state = chips.init(key)
     alone = [jax.jit(core.init)(one) for one in chip_keys(key, 2)]

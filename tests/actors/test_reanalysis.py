@@ -170,8 +170,9 @@ def test_self_play_writes_the_states_of_its_samples_before_the_samples(experimen
     assert diary == ["states", "samples"] * (len(diary) // 2)
     like = jax.eval_shape(env.init, jax.random.key(0))
     assert sum(len(samples.version) for samples in writer.written) >= 28
+    view_of = jax.jit(lambda packed: jax.vmap(env.view)(unpack_states(packed, like)))
     for stored, samples in zip(states.written, writer.written, strict=True):
-        view = jax.vmap(env.view)(unpack_states(stored.state, like))
+        view = view_of(stored.state)
         np.testing.assert_array_equal(view.observation, samples.observation)
         np.testing.assert_array_equal(view.legal, samples.legal)
         np.testing.assert_array_equal(stored.version, samples.version)
@@ -241,7 +242,7 @@ def test_lambda_returns_stay_those_of_the_game_as_it_was_played():
     """Two plies that player 0 wins, with root values 0.3 and -0.4: the first lambda-return is 0.4 / 2 + 1 / 2 = 0.7,
     the second -1. With the new root value 0.5: 0.25 * 0.5 + 0.75 * 0.7 = 0.65 and 0.125 - 0.75 = -0.625."""
     config = ActorsConfig(games=1, td_lambda=0.5, root_value_weight=0.25)
-    state = pack_states(jax.vmap(BOARD.init)(jax.random.split(jax.random.key(0), 1)))
+    state = jax.jit(lambda key: pack_states(jax.vmap(BOARD.init)(key[None])))(jax.random.key(0))
     assembler = GameAssembler(config)
     for player, value in ((0, 0.3), (1, -0.4)):
         made = move([player == 1], player=player, rewards=[[player, -player]])

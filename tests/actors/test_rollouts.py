@@ -60,7 +60,7 @@ def sorted_rows(trees):
 def test_a_program_of_many_moves_gives_the_samples_of_the_host(actors):
     experiment, env = experiment_with(**actors), make_env("tic_tac_toe")
     core = SelfPlayCore(env, drawn(env), experiment.actors, keep_states=True)
-    rollouts = RolloutCore(core, env, experiment)
+    rollouts = RolloutCore(core, experiment)
     state, moved = jax.jit(rollouts.init)(jax.random.key(0)), jax.jit(core.init)(jax.random.key(0))
     play, take, move = jax.jit(rollouts.play), jax.jit(rollouts.take), jax.jit(core.move)
     assembler = GameAssembler(experiment.actors, auxiliary_targets=True)
@@ -87,7 +87,7 @@ def test_a_program_of_many_moves_gives_the_samples_of_the_host(actors):
 def test_a_game_without_a_longest_game_is_refused():
     endless = SimpleNamespace(spec=EnvSpec("endless", (1,), "bool", 2))
     with pytest.raises(ConfigError, match="endless has no longest game"):
-        RolloutCore(None, endless, experiment_with())
+        RolloutCore(SimpleNamespace(env=endless), experiment_with())
 
 
 ROWS, GAMES, ACTIONS = 24, 16, 5
