@@ -70,16 +70,9 @@ def play(
 ) -> dict[str, Any] | None:
     """Plays games until the person quits; in single-player environments, writes a video of the agent's episodes.
 
-    Args:
-      who: the person's opponent or the agent to watch, see `podzero.files.players`.
-      others: players to compare with in each position on the page.
-      game: see `podzero.files.players.game_to_play`.
-      simulations: simulations per search; None for `USUAL_SIMULATIONS` in games and the number used in training
-        elsewhere.
-      second: whether the opponent plays first.
-      web: whether to serve a page instead of using the terminal.
-      page: options of the page.
-      video: options of a video of a single-player environment.
+    `who` is the person's opponent, and with `second` plays first, or the agent to watch. On the page it is compared
+    with `others` in each position. Simulations are by default `USUAL_SIMULATIONS` in games, and those of training
+    elsewhere.
 
     Returns:
       the result of `podzero.tools.play.video.record` if a video was written, else None.

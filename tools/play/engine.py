@@ -33,14 +33,9 @@ _NO_DICE = "is a game of chance, and neither protocol has dice"
 def serve(
     who: str, protocol: str, simulations: int | None = None, game: str | None = None, resign_at: float | None = None
 ) -> None:
-    """Answers the commands on standard input until the controller quits.
+    """Answers the commands on standard input, in `gtp` or `uci`, until the controller quits.
 
-    Args:
-      who: the player, see `podzero.files.players`.
-      protocol: `gtp` or `uci`.
-      simulations: most simulations per move; None for `STEP` times those of training.
-      game: see `podzero.files.players.game_to_play`.
-      resign_at: see `GtpServer`; UCI has no resignation.
+    At most `simulations` are made per move, by default `STEP` times those of training; `resign_at`: see `GtpServer`.
     """
     write = partial(print, file=sys.stdout, flush=True)
     title = _served_game(who, protocol, game)

@@ -38,11 +38,7 @@ _NOTHING = "(none)"
 class UciServer:
     """The engine's side of UCI. Searches run in a thread, so `stop` and `isready` are answered during them.
 
-    Args:
-      who: the player's name.
-      game: the game's name, a key of `UCI_VARIANTS`.
-      parts: the game and the player; `isready` waits until they are loaded.
-      write: sends a line.
+    `game` is a key of `UCI_VARIANTS`; `isready` waits until the parts are loaded; `write` sends a line.
     """
 
     def __init__(self, who: str, game: str, parts: Future[EngineParts], write: Callable[[str], None]) -> None:

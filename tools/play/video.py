@@ -194,15 +194,10 @@ def record(
     games: int,
     seed: int,
 ) -> dict[str, Any]:
-    """Plays episodes and writes them to one video.
+    """Plays episodes and writes them to one video, by default in `videos/` of the player's working directory.
 
-    Args:
-      who: the player, see `podzero.files.players`.
-      where: the environment.
-      simulations: simulations per step; None for the number used in training.
-      file: the video's file; None for one in `videos/` of the player's working directory.
-      games: number of episodes.
-      seed: the first episode's seed; later episodes have the next numbers.
+    The simulations are by default those of training. `seed` is that of the first episode; later ones have the next
+    numbers.
 
     Returns:
       `game`, `player`, `file`, `seed`, and for each episode its number of `steps` and of `frames` (as many as steps,
