@@ -192,10 +192,10 @@ class _Half:
 
     def games(self, names: tuple[str, str], digests: list[str]) -> list[PlayedGame]:
         """The finished games; `names` begins with the player that moved first."""
-        own = np.take_along_axis(self.returns, self.opener[:, None], axis=1)[:, 0]
-        others = (self.returns.sum(axis=1) - own) / (self.returns.shape[1] - 1)
+        openers = np.take_along_axis(self.returns, self.opener[:, None], axis=1)[:, 0]
+        others = (self.returns.sum(axis=1) - openers) / (self.returns.shape[1] - 1)
         # Rounding must not turn a draw into a win.
-        points = (0.5 + 0.5 * np.sign(np.round(own - others, 6))).tolist()
+        points = (0.5 + 0.5 * np.sign(np.round(openers - others, 6))).tolist()
         ends = np.select([self.given_up, self.cut_off], ["given up", "cut off"], "over").tolist()
         return [
             PlayedGame(*names, tuple(moves), scored, self._opening_plies, digest, end)

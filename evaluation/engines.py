@@ -152,7 +152,7 @@ class LineProcess:
         self._closed = False
         self.pid = self._process.pid
         Thread(target=self._read, args=(self._process.stdout,), daemon=True).start()
-        self._drainer = Thread(target=self._drain, args=(self._process.stderr,), daemon=True)
+        self._drainer = Thread(target=lambda: self._stderr.extend(_lines_of(self._process.stderr)), daemon=True)
         self._drainer.start()
 
     def send(self, line: str) -> None:
@@ -202,9 +202,6 @@ class LineProcess:
                     self._lines.put(line, timeout=0.2)
                     break
 
-    def _drain(self, stream: IO[bytes]) -> None:
-        self._stderr.extend(_lines_of(stream))
-
     def _ended(self, waiting_for: str) -> str:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=_EXIT_S)
@@ -214,7 +211,8 @@ class LineProcess:
         return f"{self.name} ended ({self._process.poll()}) at '{waiting_for}'" + (f"; it said: {said}" if said else "")
 
 
-def _lines_of(stream: IO[bytes]) -> Iterator[str]:
+def _lines_of(stream: IO[bytes] | None) -> Iterator[str]:
+    assert stream is not None
     for line in iter(lambda: stream.readline(LONGEST_LINE), b""):
         yield line.decode(errors="replace").strip()
 

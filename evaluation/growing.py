@@ -1,4 +1,4 @@
-"""The tree of a player in one game: it grows in steps, and the part below the moves played is kept.
+"""The tree of a player in one game: it grows in steps, and the part below the moves played stays.
 
 It is one of mctx's trees: there a simulation costs the same however much room a tree has, while a dense tree computes
 the scores of all its nodes each time.
@@ -185,12 +185,12 @@ def subtree(tree: mctx.Tree, node: Array) -> mctx.Tree:
         below, above = below | below[above], above[above]
     below &= tree.node_visits[0] > 0
     order = jnp.argsort(~below, stable=True)
-    kept = numbers < jnp.sum(below)
+    filled = numbers < jnp.sum(below)
     renumbered = jnp.where(below, jnp.cumsum(below) - 1, mctx.Tree.UNVISITED).astype(parents.dtype)
 
     def moved(rows: jax.Array, free: int = 0) -> jax.Array:
         """Rows `[1, N, ...]` in the new order, with `free` in those without a node."""
-        mask = kept.reshape(-1, *[1] * (rows.ndim - 2))
+        mask = filled.reshape(-1, *[1] * (rows.ndim - 2))
         return jnp.where(mask, rows[:, order], jnp.asarray(free, rows.dtype))
 
     def target(nodes: jax.Array) -> jax.Array:

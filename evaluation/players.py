@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -193,8 +193,7 @@ def make_decide(
         run = make_search(config, limited(model), keep_nodes) if isinstance(roots, LimitedState) else search
         return run(params, key, roots, Exploration.none(batch))
 
-    compiled: Decide = jax.jit(decide)
-    return compiled
+    return cast(Decide, jax.jit(decide))
 
 
 def _policy_and_value(env: Env, evaluate: Evaluate) -> PolicyAndValue:
@@ -204,8 +203,7 @@ def _policy_and_value(env: Env, evaluate: Evaluate) -> PolicyAndValue:
         value = values if env.spec.values == 1 else values[:, 0]
         return jax.nn.softmax(jnp.where(jax.vmap(env.view)(states).legal, logits, -jnp.inf), axis=-1), value
 
-    compiled: PolicyAndValue = jax.jit(policy_and_value)
-    return compiled
+    return cast(PolicyAndValue, jax.jit(policy_and_value))
 
 
 def rollout_evaluation(env: Env, discount: float) -> Evaluate:

@@ -150,7 +150,11 @@ def make_opponents(experiment: Experiment, snapshots: Path, seed: int) -> list[O
     made = []
     for entry in listed:
         if entry.who == "earlier":
-            players = _earlier_selves(experiment, env, games=max(2, round(entry.share * experiment.actors.games)))
+            games = max(2, round(entry.share * experiment.actors.games))
+            # In float32 the snapshots would take several times as long as the run's own network.
+            quantized = experiment.actors.inference == "int8" and has_int8_instructions()
+            int8 = quantized_network(experiment, env, games) if quantized else None
+            players = NetworkPlayers(env, experiment.network, experiment.search, discount, int8=int8)
             made.append(Opponent("earlier", entry.share, Earlier(players, snapshots, seed).choose))
             continue
         try:
@@ -164,14 +168,6 @@ def make_opponents(experiment: Experiment, snapshots: Path, seed: int) -> list[O
             )
         made.append(Opponent(player.name, entry.share, player.choose))
     return made
-
-
-def _earlier_selves(experiment: Experiment, env: Env, games: int) -> NetworkPlayers:
-    """Makes players of the run's snapshots, each for a number of games at once."""
-    # In float32 they would take several times as long as the run's own network.
-    quantized = experiment.actors.inference == "int8" and has_int8_instructions()
-    int8 = quantized_network(experiment, env, games) if quantized else None
-    return NetworkPlayers(env, experiment.network, experiment.search, experiment.env.discount, int8=int8)
 
 
 class Earlier:

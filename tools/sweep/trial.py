@@ -18,7 +18,6 @@ from ray import tune
 from podzero.config import StopConfig
 from podzero.files.workdir import Workdir
 from podzero.runtime.cluster.remote import RemoteActor
-from podzero.runtime.monitoring.status import RunStatus
 from podzero.runtime.stopping import STOP_LIMIT_S, DriverProcess, NotStopped, stop_run
 from podzero.tools.sweep.folder import METRICS, progress
 
@@ -74,14 +73,14 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]
         ended = trial["stopped_early"] or progress(self._workdir, self._limits).state == "finished"
         if not ended and not self._stop_file.exists():
             # Without what Ray has set for its worker: RAY_ADDRESS would make the run join the cluster of the sweep.
-            own = {k: v for k, v in os.environ.items() if not k.startswith("RAY_") and k != "OMP_NUM_THREADS"}
+            environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_") and k != "OMP_NUM_THREADS"}
             self._process = DriverProcess(
                 self._workdir,
                 trial["arguments"],
                 # That of this node, which may be another than the driver's.
                 [sys.executable, *trial["program"]],
                 Path(trial["folder"]),
-                own | ({} if keeper is None else keeper.ask("secrets")),
+                environment | ({} if keeper is None else keeper.ask("secrets")),
             )
 
     def step(self) -> dict[str, Any]:
@@ -91,20 +90,16 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]
                 self._process.wait(POLL_S)
             if self._stop_file.exists():
                 self._process.end()
-        status = progress(self._workdir, self._limits).status
-        reported = {} if status is None else reported_metrics(status)
         ended = self._process is None or not self._process.running
         # Tune sets `done` too when it stops a trial.
-        return reported | {"done": ended, ENDED: ended}
+        reported: dict[str, Any] = {"done": ended, ENDED: ended}
+        if (status := progress(self._workdir, self._limits).status) is None:
+            return reported
+        reported |= {"minutes": status.elapsed_s / 60, "steps": status.step, "games": status.games}
+        strength = next((value for name in METRICS if (value := getattr(status, name)) is not None), None)
+        return reported if strength is None else reported | {STRENGTH: strength}
 
     def cleanup(self) -> None:
         """Ends the run with a last checkpoint, if it still goes on: Tune has stopped the trial."""
         if self._process is not None:
             self._process.end()
-
-
-def reported_metrics(status: RunStatus) -> dict[str, float]:
-    """What a trial reports: minutes and steps of training, and strength once there was an evaluation."""
-    found = {"minutes": status.elapsed_s / 60, "steps": float(status.step), "games": float(status.games)}
-    strength = next((value for name in METRICS if (value := getattr(status, name)) is not None), None)
-    return found if strength is None else found | {STRENGTH: strength}
