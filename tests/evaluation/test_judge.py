@@ -14,6 +14,7 @@ from podzero.evaluation.solvers import (
     game_values,
     judge_actions,
     make_solver,
+    read_labels,
 )
 from podzero.evaluation.statistics import wilson
 
@@ -22,9 +23,10 @@ NAN = np.nan
 
 @pytest.fixture(scope="module", params=["tic_tac_toe", "connect_four"])
 def game(request):
-    env, solver = make_env(request.param), make_solver(request.param)
-    max_ply = 8 if request.param == "tic_tac_toe" else 11  # within the book: solved at once
-    return env, solver, draw_positions(env, solver, 150, seed=3, max_ply=max_ply)
+    labels = read_labels(request.param, "test")
+    in_book = np.flatnonzero(labels.plies <= 11)  # solved at once
+    rows = np.random.default_rng(3).choice(in_book, 150, replace=False)
+    return make_env(request.param), make_solver(request.param), labels.at(rows)
 
 
 def test_the_solver_is_always_right(game):
