@@ -31,8 +31,6 @@ from podzero.core.errors import ConfigError, nearest
 if TYPE_CHECKING:
     from podzero.core.types import EnvSpec
 
-SIMULATORS = ("open_spiel",)
-"""Libraries with simulators; `new --game` takes LIBRARY/GAME for these and for each `JaxLibrary`."""
 REPLAY_BYTES = 2**30
 """Memory for observations and policies in replay."""
 SMALL_IMAGE = 1024
@@ -218,15 +216,15 @@ def _game(name: str) -> tuple[EnvConfig, EnvSpec, int | None]:
     section: EnvConfig
     if library in get_args(JaxLibrary) and game:
         section = _scaled(JaxLibraryConfig(name=library, id=game))  # type: ignore[arg-type]  # a JaxLibrary
-    elif library in SIMULATORS and game:
-        section = SimulatorConfig(name=library, id=game)  # type: ignore[arg-type]  # one of SIMULATORS
+    elif library == "open_spiel" and game:
+        section = SimulatorConfig(name="open_spiel", id=game)
     elif name in get_args(ChanceGame):
         section = ChanceGameConfig(name=name)  # type: ignore[arg-type]
     elif name in get_args(Game):
         section = GameConfig(name=name)  # type: ignore[arg-type]
     else:
         games = (*get_args(Game), *get_args(ChanceGame))
-        libraries = ", ".join(f"{library}/GAME" for library in (*SIMULATORS, *get_args(JaxLibrary)))
+        libraries = ", ".join(f"{library}/GAME" for library in ("open_spiel", *get_args(JaxLibrary)))
         raise ConfigError(f"unknown game '{name}'{nearest(name, games)}; known: {', '.join(games)}, {libraries}")
     spec = spec_of(section)
     return section, spec, spec.max_plies

@@ -177,7 +177,7 @@ def _enough(experiment: Experiment) -> str:
 
 
 def check_hosts(experiment: Experiment) -> None:
-    """The learner hosts share replay shards and batch equally."""
+    """The learner hosts share replay shards and batch equally, and each gets samples of every kind."""
     hosts = experiment.cluster.learner_hosts
     shares = {"replay.shards": experiment.replay_shards, "learner.batch_size": experiment.learner.batch_size}
     for name, value in shares.items():
@@ -186,19 +186,21 @@ def check_hosts(experiment: Experiment) -> None:
                 f"{name} {value} is not a multiple of the {hosts} learner hosts (cluster.slice, cluster.hosts), "
                 f"which share it equally; set {name}={(value // hosts + 1) * hosts}"
             )
+    others = {"reanalyse.share": experiment.reanalyse.share, "data.share": experiment.data.records}
+    kinds = [name for name, used in others.items() if used and experiment.has_self_play]
+    least = hosts * (1 + len(kinds))
+    if experiment.learner.batch_size < least:
+        raise ValueError(
+            f"learner.batch_size {experiment.learner.batch_size} is too small with {' and '.join(kinds)}: each of "
+            f"{hosts} hosts needs a sample of every kind in every batch; set learner.batch_size={least} or more"
+        )
 
 
 def check_reanalyse(experiment: Experiment) -> None:
-    """Every host gets fresh and reanalysed samples, and learning can start."""
-    reanalyse, items, hosts = experiment.reanalyse, experiment.replay.samples_per_item, experiment.cluster.learner_hosts
+    """Learning can start with reanalysed samples."""
+    reanalyse, items = experiment.reanalyse, experiment.replay.samples_per_item
     if not reanalyse.share:
         return
-    if experiment.learner.batch_size < 2 * hosts:
-        raise ValueError(
-            f"learner.batch_size {experiment.learner.batch_size} is too small for reanalyse.share {reanalyse.share:g}: "
-            f"each of {hosts} hosts needs a fresh and a reanalysed sample in every batch; "
-            f"set learner.batch_size={2 * hosts} or more"
-        )
     if reanalyse.games % items:
         raise ValueError(
             f"reanalyse.games {reanalyse.games} must be a multiple of replay.samples_per_item ({items}); "
@@ -214,7 +216,7 @@ def check_reanalyse(experiment: Experiment) -> None:
 
 def check_data(experiment: Experiment) -> None:
     """The experiment can train on recorded games."""
-    data, reanalyse, hosts = experiment.data, experiment.reanalyse, experiment.cluster.learner_hosts
+    data, reanalyse = experiment.data, experiment.reanalyse
     if data.records is None:
         if data != DataConfig():
             raise ValueError("section data is only for recorded games; set data.records to their folder")
@@ -231,12 +233,6 @@ def check_data(experiment: Experiment) -> None:
         raise ValueError(
             f"data.share {data.share:g} and reanalyse.share {reanalyse.share:g} leave no room for fresh samples; "
             "their sum must be below 1"
-        )
-    least = hosts * (3 if reanalyse.share else 2)
-    if experiment.learner.batch_size < least:
-        raise ValueError(
-            f"learner.batch_size {experiment.learner.batch_size} is too small for data.share {data.share:g}: each of "
-            f"{hosts} hosts needs a sample of every kind in every batch; set learner.batch_size={least} or more"
         )
 
 

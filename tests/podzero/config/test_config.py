@@ -311,7 +311,7 @@ def test_an_accepted_tolerance_admits_a_batch_and_an_insert_on_every_shard(batch
 @pytest.mark.parametrize(
     ("sections", "words", "advice"),
     [
-        ({"learner": {"batch_size": 1}}, "batch_size 1 is too small for reanalyse.share 0.5", "learner.batch_size=2"),
+        ({"learner": {"batch_size": 1}}, "batch_size 1 is too small with reanalyse.share", "learner.batch_size=2"),
         (
             {"reanalyse": {"games": 12}},
             "reanalyse.games 12 must be a multiple of replay.samples_per_item (8)",
