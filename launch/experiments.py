@@ -35,23 +35,23 @@ _Compared = Annotated[
 
 def configs(as_json: Json = False) -> None:
     """List the experiments that come with podzero."""
-    cards = {name: card(path) for name, path in builtin_configs().items()}
+    files = builtin_configs()
+    cards = {name: card(path) for name, path in files.items()}
     if as_json:
-        files = builtin_configs()
         print_json({"configs": [{"name": name, "file": str(files[name]), "card": cards[name]} for name in cards]})
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("name", no_wrap=True, style="cyan")
     table.add_column("experiment")
     table.add_column("result")
-    sliced = False
-    for name, text in cards.items():  # those for slices come last
-        if name.startswith(FOR_SLICES) and not sliced:
-            sliced = True
-            table.add_row()
-            table.add_row("[bold]for TPU slices[/]", "[bold]docs/tpu.md says how to start one[/]")
+    general = {name: text for name, text in cards.items() if not name.startswith(FOR_SLICES)}
+    for name, text in general.items():
         found = re.search(r"^Result:(.*?)(?=^\w+:|\Z)", text, re.DOTALL | re.MULTILINE)
         table.add_row(name, text.partition("\n")[0], " ".join(found[1].split()) if found else "")
+    table.add_row()
+    table.add_row("[bold]for TPU slices[/]", "[bold]docs/tpu.md says how to start one[/]")
+    for name in [*cards][len(general) :]:
+        table.add_row(name, cards[name].partition("\n")[0])
     console = Console()
     console.print(table)
     console.print("\nEach file's first comment says more. Start one with: podzero train NAME", style="dim")
