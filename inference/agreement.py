@@ -16,8 +16,8 @@ from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState
 
 EVERY = 64
-"""Every 64th batch is kept. A move evaluates simulations + 1 batches, often 33; without a common factor, all depths of
-the tree are sampled."""
+"""Every 64th batch is stored. A move evaluates simulations + 1 batches, often 33; without a common factor, all depths
+of the tree are sampled."""
 HELD_BACK = 4
 """Every fourth position is held back from calibration for the comparison."""
 _LONGEST = 256
@@ -44,8 +44,8 @@ class RecentPositions:
 
     Args:
       first: N positions to start with.
-      every: one of this many batches is kept.
-      decode: extracts the positions of a kept batch.
+      every: one of this many batches is stored.
+      decode: extracts the positions of such a batch.
     """
 
     def __init__(self, first: CalibrationPositions, every: int = EVERY, decode: Decode = lambda batch: batch) -> None:
@@ -57,7 +57,7 @@ class RecentPositions:
         self._next = 0
 
     def add(self, batch: Any) -> None:
-        """Keeps up to N positions of every `every`-th batch."""
+        """Stores up to N positions of every `every`-th batch."""
         self._batches += 1
         if self._batches % self._every:
             return

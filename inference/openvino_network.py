@@ -214,8 +214,8 @@ def quantize_weights(kernel: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any]
 PIECE = 64
 """Batch size of OpenVINO. In training, the cache answers all but about 50 of 128 requests. For a 64x5 network smaller
 batches are not faster; for 32x3 they are slower (11 us per position at 16, 8 at 32, 6.5 at 64, 6 at 128)."""
-_KEPT = 2
-"""Loaded versions that are kept: the one in use and the next."""
+_VERSIONS = 2
+"""Most loaded versions: the one in use and the next."""
 
 _Evaluation = np.ndarray[Any, Any]
 """`[N, A + 1]` float32: logits, then the value."""
@@ -264,8 +264,8 @@ class QuantizedNetwork:
         if not self._check.accepts(expected, quantized, held_back.legal, "float32"):
             engine = reference
         self._loaded += 1
-        self._engines = {token: kept for token, kept in self._engines.items() if token > self._loaded - _KEPT}
         self._engines[self._loaded] = engine
+        self._engines.pop(self._loaded - _VERSIONS, None)
         return np.int32(self._loaded)
 
     def evaluation(self, env: Env) -> Evaluate:

@@ -46,11 +46,8 @@ _POLL_S = 0.2
 def server_python(environment: Mapping[str, str] = os.environ) -> Path:
     """The interpreter of the replay server's environment, which is made if it does not exist.
 
-    Args:
-      environment: the environment variables, of which `PODZERO_REPLAY_PYTHON` and `XDG_CACHE_HOME` are used.
-
-    Raises:
-      EnvironmentUnusable: the named interpreter does not exist, or the environment could not be made.
+    Of the variables, `PODZERO_REPLAY_PYTHON` and `XDG_CACHE_HOME` are used. Raises `EnvironmentUnusable` if the named
+    interpreter does not exist, or the environment could not be made.
     """
     if named := environment.get(VARIABLE):
         if not os.access(named, os.X_OK):

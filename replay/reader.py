@@ -143,7 +143,7 @@ class ShardedReader(Iterator[Any]):
             self._follow_restarts()
             missing = self._missing()
             if not missing:
-                return self._assemble(self._shares())
+                return self._assemble()
             if wait.over:
                 raise ReplayTimeout(f"no batch within {wait.seconds:.0f} s (replay.timeout_s): {_explain(missing)}")
             if wait.message_due():
@@ -201,11 +201,11 @@ class ShardedReader(Iterator[Any]):
         shards = len(self._streams)
         return [range((index - self._offset) % shards, self._count, shards) for index in range(shards)]
 
-    def _assemble(self, shares: Sequence[range]) -> Batch:
+    def _assemble(self) -> Batch:
         signature = self._table.signature
         rows = np.empty((self._count, self._streams[0].row_bytes), np.uint8)
         shard = np.empty(self._count, np.int32)
-        for index, (stream, share) in enumerate(zip(self._streams, shares, strict=True)):
+        for index, (stream, share) in enumerate(zip(self._streams, self._shares(), strict=True)):
             if share:
                 where = slice(share.start, share.stop, share.step)
                 rows[where] = stream.take(len(share))

@@ -9,6 +9,5 @@ from podzero.inference.serving.messages import Hello as Hello
 from podzero.inference.serving.messages import Identity as Identity
 from podzero.inference.serving.messages import encoding_of as encoding_of
 from podzero.inference.serving.messages import identity_of as identity_of
-from podzero.inference.serving.server import BatchDevice as BatchDevice
 from podzero.inference.serving.server import InferenceServer as InferenceServer
 from podzero.inference.serving.server import ServerHung as ServerHung
