@@ -163,12 +163,6 @@ class GameOfChance(_Described[ChanceGame]):
         return DrawnState(self._game.resolve(state.game, outcome), jax.random.key_data(key))
 
 
-_RETURN_ROUNDING = 1e-5
-"""By how much a sum of rewards may exceed 1."""
-_SUM_ROUNDING = 1e-4
-"""By how much a sum of probabilities may differ from 1."""
-
-
 class _Violation(Exception):
     pass
 
@@ -334,7 +328,7 @@ def _check_rewards(spec: EnvSpec, played: _Played) -> None:
     sums = np.cumsum(rewards, axis=0)
     returns = np.abs(sums[-1:] - sums).max(axis=-1)
     beyond = f"the rewards until the end do not lie in [-1, 1], as values do, but reach {returns.max():g}: scale them"
-    _require(returns <= 1 + _RETURN_ROUNDING, played, beyond)
+    _require(returns <= 1 + 1e-5, played, beyond)  # rounding
 
 
 def _check_ends(played: _Played) -> None:
@@ -357,7 +351,7 @@ def _check_chance(played: _Played) -> None:
         return
     between, after, over = played.chance
     total = between.sum(axis=-1)
-    proper = (between >= 0).all(axis=-1) & ((np.abs(total - 1) < _SUM_ROUNDING) | (total == 0))
+    proper = (between >= 0).all(axis=-1) & ((np.abs(total - 1) < 1e-4) | (total == 0))  # rounding
     _require(proper, played, "the probabilities of chance() are negative, or do not sum to one or zero", after=1)
     _require((total == 0) | ~over, played, "chance decides although the game is over", after=1)
     _require((after == 0).all(axis=-1), played, "chance decides twice in a row", after=1)

@@ -111,8 +111,8 @@ class _LibraryEnv(ABC):
         """Starts an episode."""
 
     @abstractmethod
-    def view(self, state: LibraryState) -> View:
-        """The visible part of `state`."""
+    def _shown(self, state: LibraryState) -> tuple[jax.Array, jax.Array]:
+        """The observation as the network reads it, and the legal actions."""
 
     def step(self, state: LibraryState, action: Array) -> LibraryState:
         """Takes the action with this number; a state that is over stays the same, with a reward of zero."""
@@ -124,7 +124,9 @@ class _LibraryEnv(ABC):
     def _after(self, state: Any, action: Array, key: Array | None = None) -> LibraryState:
         """The library's step; what it draws, if anything, it draws from `key`."""
 
-    def _viewed(self, state: LibraryState, observation: jax.Array, legal: jax.Array) -> View:
+    def view(self, state: LibraryState) -> View:
+        """The view of `state`; all actions are legal if the library gives no mask."""
+        observation, legal = self._shown(state)
         return View(
             observation=observation,
             legal=legal,
@@ -185,24 +187,19 @@ class JumanjiEnv(_LibraryEnv):
         """Starts an episode."""
         return self._observed(*self._env.reset(key))
 
-    def view(self, state: LibraryState) -> View:
-        """The view of `state`; all actions are legal if it is over, or if jumanji gives no mask."""
-        legal = getattr(state.observation, MASK, None)
-        every = jnp.ones(math.prod(self._parts), bool)
-        return self._viewed(
-            state,
-            self._encoded(state.observation),
-            every if legal is None else legal.reshape(-1) | state.done,
-        )
+    def _shown(self, state: LibraryState) -> tuple[jax.Array, jax.Array]:
+        mask = getattr(state.observation, MASK, None)
+        legal = jnp.ones(math.prod(self._parts), bool)
+        values = [value for value, _ in _leaves(state.observation, self._env.observation_spec)]
+        ranged = zip(values, self._ranges, strict=True)
+        observation = jnp.concatenate([_encoded(jnp.asarray(value), *ends).reshape(-1) for value, ends in ranged])
+        return observation, legal if mask is None else mask.reshape(-1) | state.done
 
     def _after(self, state: Any, action: Array, key: Array | None = None) -> LibraryState:
         parts = jnp.stack(jnp.unravel_index(action, self._parts)).astype(jnp.int32)
         drawing = state if key is None else _with_key(state, key)
-        return self._observed(*self._env.step(drawing, parts if self._has_parts else parts[0]))
-
-    @property
-    def _has_parts(self) -> bool:
-        return isinstance(self._env.action_spec, self._jumanji.specs.MultiDiscreteArray)
+        has_parts = isinstance(self._env.action_spec, self._jumanji.specs.MultiDiscreteArray)
+        return self._observed(*self._env.step(drawing, parts if has_parts else parts[0]))
 
     def _action_parts(self) -> tuple[int, ...]:
         """The number of values of each part of an action."""
@@ -227,17 +224,9 @@ class JumanjiEnv(_LibraryEnv):
         """The least and the largest value of each field of an observation, without the mask; infinite if unbounded."""
         # What jumanji describes is computed here once: inside a program that is traced it would be a tracer.
         observation = jax.eval_shape(self._env.reset, jax.random.key(0))[1].observation
-        return [self._range(spec) for _, spec in _leaves(observation, self._env.observation_spec)]
-
-    def _range(self, spec: Any) -> tuple[float, float]:
-        bounded = isinstance(spec, self._jumanji.specs.BoundedArray)
-        least, most = (spec.minimum, spec.maximum) if bounded else (-np.inf, np.inf)
-        return float(np.min(least)), float(np.max(most))
-
-    def _encoded(self, observation: Any) -> jax.Array:
-        values = [value for value, _ in _leaves(observation, self._env.observation_spec)]
-        ranged = zip(values, self._ranges, strict=True)
-        return jnp.concatenate([_encoded_field(jnp.asarray(value), *ends).reshape(-1) for value, ends in ranged])
+        specs = [spec for _, spec in _leaves(observation, self._env.observation_spec)]
+        ends = [(getattr(spec, "minimum", -np.inf), getattr(spec, "maximum", np.inf)) for spec in specs]
+        return [(float(np.min(least)), float(np.max(most))) for least, most in ends]
 
 
 class GymnaxEnv(_LibraryEnv):
@@ -278,9 +267,8 @@ class GymnaxEnv(_LibraryEnv):
         started: LibraryState = jax.tree.map(lambda value, form: jnp.asarray(value, form.dtype), start, after)
         return started
 
-    def view(self, state: LibraryState) -> View:
-        """The view of `state`; all actions are legal."""
-        return self._viewed(state, state.observation, jnp.ones(self._actions, bool))
+    def _shown(self, state: LibraryState) -> tuple[jax.Array, jax.Array]:
+        return state.observation, jnp.ones(self._actions, bool)
 
     def _after(self, state: Any, action: Array, key: Array | None = None) -> LibraryState:
         return self._stepped(state, action, jax.random.key(0) if key is None else key)
@@ -318,7 +306,7 @@ def _with_key(state: Any, key: Array) -> Any:
     return jax.tree_util.tree_map_with_path(other, state)
 
 
-def _encoded_field(values: jax.Array, least: float, most: float) -> jax.Array:
+def _encoded(values: jax.Array, least: float, most: float) -> jax.Array:
     """The values of a field between `least` and `most` as float32; one-hot ones get a last axis."""
     if jnp.issubdtype(values.dtype, jnp.integer) and most - least < ONE_HOT:
         return jax.nn.one_hot(values - int(least), int(most - least) + 1, dtype=jnp.float32)

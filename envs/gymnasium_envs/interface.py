@@ -138,8 +138,7 @@ def _parts(space: spaces.Space[Any]) -> Iterator[tuple[str, Any]]:
             yield from _parts(part)
 
 
-_RESET = ("observation", "info")
-_STEP = ("observation", "reward", "terminated", "truncated", "info")
+_PARTS = {"reset": ("observation", "info"), "step": ("observation", "reward", "terminated", "truncated", "info")}
 
 
 class Returned(NamedTuple):
@@ -170,19 +169,19 @@ class Interface(NamedTuple):
 
         Raises `ValueError` if `returned` is not what gymnasium expects; the message names the part that is wrong.
         """
-        first, info = parts_of_reset(returned)
+        first, info = parts_of(returned, "reset")
         observation = self._converted(env, first)
         return observation, self.masks.read(env, first, info, np.zeros(self._lead(observation), bool))
 
     def after_step(self, env: Any, returned: Any) -> Returned:
         """What a step returned; arguments and errors are those of `after_reset`."""
-        shown, reward, terminated, truncated, info = _named_parts(returned, "step", _STEP)
+        shown, reward, terminated, truncated, info = parts_of(returned, "step")
         observation = self._converted(env, shown)
         lead = self._lead(observation)
         rewards = _array("reward", reward, lead)
         if rewards.dtype.kind not in "biuf":
             raise ValueError(f"its reward is {reward!r:.80}; expected a number")
-        ended, cut = (_flag(name, value, lead) for name, value in zip(_STEP[2:4], (terminated, truncated), strict=True))
+        ended, cut = _flag("terminated", terminated, lead), _flag("truncated", truncated, lead)
         # `|` makes a scalar of arrays without axes.
         return Returned(observation, rewards, ended, cut, self.masks.read(env, shown, info, np.asarray(ended | cut)))
 
@@ -196,13 +195,9 @@ class Interface(NamedTuple):
         return lead
 
 
-def parts_of_reset(returned: Any) -> tuple[Any, Mapping[str, Any]]:
-    """Observation and info."""
-    observation, info = _named_parts(returned, "reset", _RESET)
-    return observation, info
-
-
-def _named_parts(returned: Any, method: str, names: tuple[str, ...]) -> tuple[Any, ...]:
+def parts_of(returned: Any, method: str) -> tuple[Any, ...]:
+    """What `reset` or `step` returned, if it has the right number of values."""
+    names = _PARTS[method]
     if not isinstance(returned, tuple | list) or len(returned) != len(names):
         found = f"{len(returned)} values" if isinstance(returned, tuple | list) else f"{type(returned).__name__}"
         raise ValueError(f"{method} returned {found}; expected {len(names)} values: {', '.join(names)}")

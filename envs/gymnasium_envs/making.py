@@ -24,7 +24,7 @@ from podzero.config.section import check_digest
 from podzero.core.errors import ConfigError, described, nearest
 from podzero.core.importing import how_to_install, import_class, import_place
 from podzero.core.types import EnvSpec
-from podzero.envs.gymnasium_envs.interface import Interface, find_masks, parts_of_reset
+from podzero.envs.gymnasium_envs.interface import Interface, find_masks, parts_of
 from podzero.envs.gymnasium_envs.spaces import Actions, HostArray, Observations, mismatch
 
 REMEDY = "Fix the environment, or convert what it returns with a wrapper"
@@ -188,7 +188,7 @@ def interface_to(
     except Exception as error:
         raise ConfigError(f"{name}: its first reset failed: {described(error)}") from error
     try:
-        observation, info = parts_of_reset(returned)
+        observation, info = parts_of(returned, "reset")
         first = observation
         if isinstance(env, gymnasium.vector.VectorEnv):
             (first,) = gymnasium.vector.utils.iterate(env.observation_space, observation)

@@ -77,7 +77,9 @@ class VectorEnv:
           ConfigError: the environment cannot be made, its spaces are not supported, or its first observation is not in
             its observation space.
         """
-        self._config, self._count, self._seed, self._resets = config, count, seed, 0
+        self.count = count
+        """B."""
+        self._config, self._seed, self._resets = config, seed, 0
         self._ended = np.ones(count, bool)
         self._closed = False
         self._faults = faults_of(config)
@@ -96,11 +98,6 @@ class VectorEnv:
         """Shapes and dtypes."""
 
     @property
-    def count(self) -> int:
-        """B."""
-        return self._count
-
-    @property
     def failures(self) -> int:
         """Number of episodes lost so far, including those whose reset failed."""
         return self._faults.total
@@ -108,14 +105,14 @@ class VectorEnv:
     def reset(self) -> VectorStep:
         """Starts a new episode in each environment and drops the running ones."""
         self._refuse_if_closed()
-        self._ended = np.ones(self._count, bool)
+        self._ended = np.ones(self.count, bool)
         try:
             seen = self._first()
         except EnvironmentFailed:
             raise
         except Exception as error:
             seen = self._replace_all(error)
-        return self._all_started(seen, failed=np.zeros(self._count, bool))
+        return self._all_started(seen, failed=np.zeros(self.count, bool))
 
     def step(self, actions: Any) -> VectorStep:
         """Takes one action in each environment.
@@ -129,8 +126,8 @@ class VectorEnv:
         """
         self._refuse_if_closed()
         decoded = self._interface.actions.decode(actions)
-        if len(decoded) != self._count:
-            raise ValueError(f"{len(decoded)} actions for {self._count} environments")
+        if len(decoded) != self.count:
+            raise ValueError(f"{len(decoded)} actions for {self.count} environments")
         # Where an episode has ended, this step ignores the action and starts a new one.
         started = self._ended
         try:
@@ -194,7 +191,7 @@ class VectorEnv:
 
     def _build(self) -> None:
         """Makes the environments."""
-        make = partial(batches.build, self._config, self._count, self._interface)
+        make = partial(batches.build, self._config, self.count, self._interface)
         with batches.no_orphans():
             self._batch = self._thread.call(make, environments.BUILD_TIMEOUT_S)
 
@@ -205,7 +202,7 @@ class VectorEnv:
 
     def _next_seeds(self) -> list[int]:
         """B seeds, which differ between environments, resets and seeds of this object."""
-        states = np.random.SeedSequence((self._seed, self._resets)).generate_state(self._count)
+        states = np.random.SeedSequence((self._seed, self._resets)).generate_state(self.count)
         self._resets += 1
         # Some environments, such as Atari's, take only seeds of 31 bits.
         return [int(state >> 1) for state in states]
@@ -253,13 +250,13 @@ class VectorEnv:
 
     def _legal(self, info: Mapping[str, Any]) -> HostArray:
         """The legal actions `[B, A]` bool that the environments report."""
-        legal: HostArray = np.array(info.get(MASK, np.ones((self._count, self.spec.num_actions), bool)))
+        legal: HostArray = np.array(info.get(MASK, np.ones((self.count, self.spec.num_actions), bool)))
         return legal
 
     def _reported(self, info: Mapping[str, Any]) -> HostArray:
         """Counts the failures that guards report in `info`; returns which environments (`[B]` bool) failed."""
         if FAULTS not in info:
-            return np.zeros(self._count, bool)
+            return np.zeros(self.count, bool)
         faults: HostArray = np.asarray(info[FAULTS])
         self._faults.add(next(filter(None, info[ERROR])), episodes=int(faults.sum()), rounds=int(faults.max()))
         failed: HostArray = faults > 0
@@ -280,9 +277,9 @@ class VectorEnv:
                 error, lost = again, 1
 
     def _all_started(self, seen: _Seen, failed: HostArray) -> VectorStep:
-        self._ended = np.zeros(self._count, bool)
-        reward, started = np.zeros(self._count, np.float32), np.ones(self._count, bool)
-        ended = np.zeros((2, self._count), bool)
+        self._ended = np.zeros(self.count, bool)
+        reward, started = np.zeros(self.count, np.float32), np.ones(self.count, bool)
+        ended = np.zeros((2, self.count), bool)
         return VectorStep(seen.observation, reward, ended[0], ended[1], started, failed, seen.legal)
 
     def _first(self) -> _Seen:
@@ -291,7 +288,7 @@ class VectorEnv:
         # A vector environment that is registered with the id takes one seed for all.
         seed: Any = seeds[0] if self._config.vectorization == "own" else seeds
         observation, info = self._in_time(partial(self._running().reset, seed=seed))
-        return self._checked(observation, np.zeros(self._count, np.float32), info)[0]
+        return self._checked(observation, np.zeros(self.count, np.float32), info)[0]
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
