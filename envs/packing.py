@@ -14,7 +14,7 @@ from podzero.core.types import Array, EnvState
 
 def packed_bytes(like: EnvState) -> int:
     """Bytes of one packed state; `like` is a state or its shapes, such as `jax.eval_shape(env.init, key)`."""
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(_plain_like(like)))
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in map(_form, jax.tree.leaves(like)))
 
 
 def pack_states(states: EnvState) -> jax.Array:
@@ -43,9 +43,10 @@ def _plain(leaf: Array) -> jax.Array:
     return jax.random.key_data(leaf) if _is_key(leaf) else jnp.asarray(leaf)
 
 
-def _plain_like(like: EnvState) -> EnvState:
-    """`like` with every PRNG key replaced by the shape of its key data."""
-    return jax.tree.map(lambda leaf: jax.eval_shape(_plain, leaf) if _is_key(leaf) else leaf, like)
+def _form(like: Any) -> jax.ShapeDtypeStruct:
+    """The shape and dtype of `_plain` of a leaf, or of its shape."""
+    form: jax.ShapeDtypeStruct = jax.eval_shape(_plain, like)
+    return form
 
 
 def _bytes(leaf: jax.Array) -> jax.Array:
@@ -58,7 +59,7 @@ def _bytes(leaf: jax.Array) -> jax.Array:
 
 def _restored(rows: jax.Array, like: Any) -> jax.Array:
     """The inverse of `_bytes`: `[B, n]` uint8 to `[B, *like.shape]` in the dtype of `like`."""
-    plain = _plain_like(like)
+    plain = _form(like)
     lead, size = rows.shape[0], plain.dtype.itemsize
     if plain.dtype == np.bool_:
         data = rows.reshape(lead, *plain.shape) != 0

@@ -27,15 +27,9 @@ from podzero.core.types import EnvSpec
 from podzero.envs.boards import BOARD_GAMES, CHANCE_GAMES, GO_GAMES
 from podzero.envs.boards.go import Go
 from podzero.envs.faults import DeadlineThread, SimulatorError
-from podzero.envs.gymnasium_envs import (
-    Interface,
-    Rendering,
-    check_steps,
-    interface_of,
-    picture,
-    rendering_of,
-    spec_to,
-)
+from podzero.envs.gymnasium_envs.interface import Interface
+from podzero.envs.gymnasium_envs.making import Rendering, interface_of, picture, rendering_of, spec_to
+from podzero.envs.gymnasium_envs.vector import check_steps
 from podzero.envs.host import HostEnv
 from podzero.envs.jax_game import GameOfChance, JaxGame, OwnGame, check_game
 from podzero.envs.jax_libraries import GymnaxEnv, JumanjiEnv, PgxGame

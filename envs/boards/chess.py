@@ -198,11 +198,13 @@ class ChessMoves:
         """
         pinned, targets = guard.pinned.joined(), ~pieces.own() & guard.targets
         # A pinned piece may move along the line of its pin, in both directions.
-        free = ~pinned | _either_way(guard.pinned)
+        both_ways = (word | jnp.flip(word.reshape(-1, 2), 1).reshape(-1) for word in map(jnp.asarray, guard.pinned))
+        free = ~pinned | Bits(*both_ways)
         pawns = pieces.own(PAWN) & free
         lines = self._along(_sliders(pieces.mine) & free, pieces.empty, targets)
         # Kings and pawns use the planes of lines too: distance 1, and distance 2 for double steps and castling.
-        near = self._kings(pieces, guard) | self._pawns(pieces, pawns, guard.targets)
+        kings = pieces.own(KING) & self.moved(~guard.attacked & ~pieces.own(), -_DIRECTIONS)
+        near = kings | self._pawns(pieces, pawns, guard.targets)
         if self._whole:
             near = near | self._en_passant(pieces, en_passant)
             second = self._double(pieces, pawns, guard.targets) | _castling_king(pieces, guard, castling)
@@ -210,8 +212,7 @@ class ChessMoves:
         lines = lines | _for_distances(near).when(self._distances == 1)
         knights = pieces.own(KNIGHT) & ~pinned & self.moved(targets, -_KNIGHT_STEPS)
         promoted = near & pieces.own(PAWN) & self._rank(self._size - 2)
-        low, high = map(_in_order, promoted, lines, knights)
-        return Bits(low, high)
+        return Bits(*map(_in_order, promoted, lines, knights))
 
     def _along(self, sliders: Bits, empty: Bits, targets: Bits) -> Bits:
         """The origins of the sliders' moves in each direction, by distance in the order of planes, `[8, size - 1]`."""
@@ -221,10 +222,6 @@ class ChessMoves:
             clear = _for_distances(self.moved(empty, -passed * _DIRECTIONS))
             path = path & either(self._distances <= passed, ~EMPTY, clear)
         return _for_distances(sliders) & path & self.moved(targets, -self._lines)
-
-    def _kings(self, pieces: Pieces, guard: KingSafety) -> Bits:
-        """The king, in the directions in which it may move, `[8]`."""
-        return pieces.own(KING) & self.moved(~guard.attacked & ~pieces.own(), -_DIRECTIONS)
 
     def _pawns(self, pieces: Pieces, pawns: Bits, targets: Bits) -> Bits:
         """The pawns that may capture or move by one square in each direction, `[8]`."""
@@ -252,12 +249,6 @@ class ChessMoves:
 def _among(*ways: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """A mask of these directions, `[8]`."""
     return np.isin(np.arange(len(_DIRECTIONS)), ways)
-
-
-def _either_way(pinned: Bits) -> Bits:
-    """The union of each direction's set and the opposite direction's."""
-    low, high = (word | jnp.flip(word.reshape(-1, 2), 1).reshape(-1) for word in map(jnp.asarray, pinned))
-    return Bits(low, high)
 
 
 def _castling_king(pieces: Pieces, guard: KingSafety, castling: jax.Array) -> Bits:

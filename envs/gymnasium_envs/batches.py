@@ -111,8 +111,10 @@ class GuardedEnv(gymnasium.Env[Any, Any]):
         while faults < self._max_faults:
             self.close()
             try:
-                self.inner = self._make()
-                observation, info = self._started(self.inner, self._next_seed())
+                self.inner, self._rebuilt = self._make(), self._rebuilt + 1
+                # Derived from the first seed, so that runs with faults are reproducible.
+                seed = None if self._seed is None else seeds_of(self._seed, self._rebuilt, 1)[0]
+                observation, info = self._started(self.inner, seed)
                 return observation, _failure_info(faults, error) | info
             except _NOT_A_FAULT:
                 raise
@@ -121,13 +123,11 @@ class GuardedEnv(gymnasium.Env[Any, Any]):
         observations = self._interface.observations
         return np.zeros(observations.shape, observations.dtype), _failure_info(faults, error)
 
-    def _next_seed(self) -> int | None:
-        """A seed derived from the first one, so that runs with faults are reproducible."""
-        self._rebuilt += 1
-        if self._seed is None:
-            return None
-        # Some environments, such as Atari's, take only seeds of 31 bits.
-        return int(np.random.SeedSequence((self._seed, self._rebuilt)).generate_state(1)[0] >> 1)
+
+def seeds_of(number: int, draw: int, count: int) -> list[int]:
+    """`count` seeds, which differ between numbers and between draws with the same number."""
+    # Some environments, such as Atari's, take only seeds of 31 bits.
+    return [int(state >> 1) for state in np.random.SeedSequence((number, draw)).generate_state(count)]
 
 
 def _failure_info(faults: int, error: BaseException | None) -> _Info:

@@ -202,10 +202,8 @@ class VectorEnv:
 
     def _next_seeds(self) -> list[int]:
         """B seeds, which differ between environments, resets and seeds of this object."""
-        states = np.random.SeedSequence((self._seed, self._resets)).generate_state(self.count)
         self._resets += 1
-        # Some environments, such as Atari's, take only seeds of 31 bits.
-        return [int(state >> 1) for state in states]
+        return batches.seeds_of(self._seed, self._resets - 1, self.count)
 
     def _discard(self, error: Exception) -> None:
         """Ends the environments after `error`; kills their processes."""
