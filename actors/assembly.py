@@ -118,7 +118,13 @@ class SampleShuffler[Samples]:
             left[longest] -= 1
             # What is left of a game is also the index of the sample taken from it: each game is used up from its end.
             items.append(np.stack([longest, left[longest]], axis=1))
-        return self._remove(np.concatenate(items), left) if items else None
+        if not items:
+            return None
+        game, index = np.concatenate(items).T
+        starts = np.cumsum([0, *map(_length, self._games[:-1])])
+        samples = rows_of(concatenated(self._games), starts[game] + index)
+        self._games = [rows_of(game, slice(n)) for game, n in zip(self._games, left.tolist(), strict=True) if n]
+        return samples
 
     def take_rest(self) -> Samples | None:
         """Removes all samples and returns those that fill items; samples of one item may come from the same game."""
@@ -129,14 +135,6 @@ class SampleShuffler[Samples]:
         order = self._random.permutation(_length(rest))
         full = order[: len(order) - len(order) % self._samples_per_item]
         return rows_of(rest, full) if full.size else None
-
-    def _remove(self, taken: npt.NDArray[np.int64], left: npt.NDArray[np.int64]) -> Samples:
-        """Returns the samples `taken`, given as rows (game, index); keeps the first `left` samples of each game."""
-        starts = np.cumsum([0, *map(_length, self._games[:-1])])
-        samples = rows_of(concatenated(self._games), starts[taken[:, 0]] + taken[:, 1])
-        kept = zip(self._games, left.tolist(), strict=True)
-        self._games = [rows_of(game, slice(n)) for game, n in kept if n]
-        return samples
 
 
 def _length[Samples](game: Samples) -> int:

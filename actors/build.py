@@ -21,22 +21,9 @@ from podzero.core.errors import ConfigError
 from podzero.core.protocols import Env, with_metrics
 from podzero.core.types import EnvSpec, ModelNetwork, Params
 from podzero.envs import VectorEnv, make_env, spec_of
-from podzero.inference import (
-    BackgroundSource,
-    FoldedSource,
-    QuantizedNetwork,
-    has_int8_instructions,
-    quantized_network,
-)
+from podzero.inference import BackgroundSource, FoldedSource, QuantizedNetwork, has_int8_instructions, quantized_network
 from podzero.inference.build import PlacedNetwork, placed_network
-from podzero.inference.serving import (
-    Hello,
-    ServedParams,
-    ServerClient,
-    encoding_of,
-    identity_of,
-    served_evaluation,
-)
+from podzero.inference.serving import Hello, ServedParams, ServerClient, encoding_of, identity_of, served_evaluation
 from podzero.networks import make_inference, make_model_network, trainable_network
 from podzero.search import (
     Evaluate,
@@ -81,16 +68,10 @@ def make_actor(
     servers: FoundServers | None = None,
     devices: Sequence[jax.Device] = (),
 ) -> Actor:
-    """The actor of an experiment.
+    """The actor of an experiment; no other actor of the run has its `seed`.
 
-    Args:
-      experiment: the run's experiment.
-      name: the actor's name.
-      seed: the actor's seed, which no other actor of the run has.
-      clients: the connections of each group of games; only an actor of `server` has several groups.
-      opponents: the players that have one side of some games (`local`, `int8`).
-      servers: the inference servers (`server`).
-      devices: the accelerators that play (`device`).
+    `clients` are the connections of each group of games: several with the inference servers `servers`, else one.
+    `opponents` have one side of some games (`local`, `int8`), `devices` are the accelerators that play (`device`).
 
     Raises:
       ConfigError: OpenVINO, which evaluates in int8, is not installed; the devices cannot share the games evenly; or

@@ -44,13 +44,9 @@ class ActorClients(NamedTuple):
         priorities: np.ndarray[Any, Any] | None = None,
         stopping: threading.Event | None = None,
     ) -> None:
-        """Writes samples, and the same positions for reanalysis.
+        """Writes T samples with their priorities (1 if None), and the same positions for reanalysis, if there is any.
 
-        Args:
-          samples: `[T, ...]` on every field.
-          states: `[T, ...]`, the same positions; ignored without a writer for `states`.
-          priorities: `[T]`, the samples' priorities in a prioritized table; 1 if None.
-          stopping: while it is set, samples for which replay has no room are dropped.
+        While `stopping` is set, samples for which replay has no room are dropped.
         """
         if self.record is not None:
             assert isinstance(samples, Sample)

@@ -78,7 +78,11 @@ class WindowCutter:
 
         Call `add_step` before the next `add_position`.
         """
-        self._store(position)
+        if self._positions is None:
+            size = len(self._rewards)
+            self._positions = Position(*(np.zeros((size, *np.shape(f)), np.asarray(f).dtype) for f in position))
+        for stored, field in zip(self._positions, position, strict=True):
+            stored[self._now % len(stored)] = field
         starts, slots = self._complete()
         return self._cut(starts, slots) if len(starts) else None
 
@@ -90,13 +94,6 @@ class WindowCutter:
         self._last = self._terminated | np.asarray(step.truncated)
         # If an episode broke off without an end, this discards its positions that are in no window yet.
         self._first[np.asarray(step.started)] = self._now
-
-    def _store(self, position: Position) -> None:
-        if self._positions is None:
-            size = len(self._rewards)
-            self._positions = Position(*(np.zeros((size, *np.shape(f)), np.asarray(f).dtype) for f in position))
-        for stored, field in zip(self._positions, position, strict=True):
-            stored[self._now % len(stored)] = field
 
     def _complete(self) -> tuple[Integers, Integers]:
         """The windows that the newest position completes: first positions and environments, both `[N]`."""

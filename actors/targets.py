@@ -48,18 +48,12 @@ class Targets(NamedTuple):
 
 
 def targets_of(plies: Plies, config: ActorsConfig, discount: float, values: int = 1, xp: Any = jnp) -> Targets:
-    """The targets of all positions of a history.
+    """The targets of all positions of a history `[H, ...]`, computed by `xp`, `jax.numpy` or `numpy`.
 
     The lambda-return (Sutton and Barto 2018, section 12.1) is `G_t = r_t + d * ((1 - l) * v_(t+1) + l * G_(t+1))`. All
-    terms are those of the player who moves at t; v is the search's root value, and v and G are zero after the last
-    move. With l = 1 it is the outcome. Where each player has a value, the targets are the outcomes of all.
-
-    Args:
-      plies: `[H, ...]`.
-      config: `td_lambda`, l, and `root_value_weight`.
-      discount: d.
-      values: `EnvSpec.values`.
-      xp: `jax.numpy` or `numpy`.
+    terms are those of the player who moves at t; d is the discount, l is `td_lambda`, v the search's root value, and v
+    and G are zero after the last move. With l = 1 it is the outcome. Where each player has a value (`EnvSpec.values`),
+    the targets are the outcomes of all.
     """
     rows, batch = plies.done.shape
     players = plies.rewards.shape[1]

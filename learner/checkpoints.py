@@ -87,11 +87,7 @@ class LearnerCheckpoints:
         return self._last
 
     def restore(self, step_dir: Path, like: TrainState) -> TrainState:
-        """The saved state, without a teacher.
-
-        Args:
-          step_dir: the folder of the checkpoint.
-          like: the shapes and shardings of the result, as arrays or `jax.ShapeDtypeStruct`.
+        """The saved state without a teacher, of the shapes and shardings of `like` (arrays or `jax.ShapeDtypeStruct`).
 
         Raises:
           CheckpointMismatch: the leaves differ from those of `like`; the message names the first one.

@@ -98,8 +98,7 @@ def join(membership: HostInfo, experiment: Experiment) -> HostSync | None:
 class HostSync:
     """Makes all hosts of a learner execute the same commands in the same order: host 0 writes a log of them.
 
-    Args:
-      timeout_s: how long an awaited host may give no sign of life.
+    An awaited host is lost when it has given no sign of life for `timeout_s`.
     """
 
     def __init__(self, host: HostInfo, client: Any, timeout_s: float) -> None:
@@ -119,7 +118,7 @@ class HostSync:
     def compare(self, experiment: Experiment) -> None:
         """Checks that this host has the experiment of host 0."""
         if self._rank == 0:
-            self._write(lambda: self._client.key_value_set("podzero/experiment", experiment.model_dump_json()))
+            self._ask(lambda: self._client.key_value_set("podzero/experiment", experiment.model_dump_json()))
             return
         text = self._get("podzero/experiment", self._timeout_s)
         if text is None:
@@ -163,16 +162,16 @@ class HostSync:
         # Commanded earlier, a step would let hosts block inside a program until replay has served the last of them.
         if proposal.action == "step" and not self._all_ready(wait_s):
             return None
-        self._write(lambda: self._client.key_value_set(_key(self._commands), json.dumps(proposal)))
+        self._ask(lambda: self._client.key_value_set(_key(self._commands), json.dumps(proposal)))
         if self._commands >= _LOG_LENGTH:
-            self._write(lambda: self._client.key_value_delete(_key(self._commands - _LOG_LENGTH)))
+            self._ask(lambda: self._client.key_value_delete(_key(self._commands - _LOG_LENGTH)))
         return proposal
 
     def _follow(self, proposal: Command | None, wait_s: float) -> Command | None:
         """Announces that this host has its batch, and reads the next command."""
         if proposal is not None and self._ready_step < self._steps:
             key, steps = f"podzero/ready/{self._rank}", str(self._steps)
-            self._write(lambda: self._client.key_value_set(key, steps, allow_overwrite=True))
+            self._ask(lambda: self._client.key_value_set(key, steps, allow_overwrite=True))
             self._ready_step = self._steps
         text = self._get(_key(self._commands), wait_s)
         if text is not None:
@@ -185,39 +184,32 @@ class HostSync:
         until = time.monotonic() + wait_s
         while late := self._late():
             if time.monotonic() > until:
-                self._check_silence(late, f"the batches of host(s) {_listed(late)}")
+                self._check_silence(late, f"the batches of host(s) {', '.join(map(str, late))}")
                 return False
             time.sleep(_POLL_S)
         return True
 
     def _late(self) -> list[int]:
         """The hosts that have no batch for the next step yet."""
-        announced = self._read(lambda: self._client.key_value_dir_get("podzero/ready/"))
+        announced = self._ask(lambda: self._client.key_value_dir_get("podzero/ready/"), may_be_late=True)
         ready = {int(key.rpartition("/")[2]) for key, steps in announced or () if int(steps) >= self._steps}
         return [rank for rank in range(1, self._hosts) if rank not in ready]
 
     def _get(self, key: str, wait_s: float) -> str | None:
         milliseconds = max(1, round(1000 * wait_s))
-        value: str | None = self._read(lambda: self._client.blocking_key_value_get(key, milliseconds))
+        value: str | None = self._ask(lambda: self._client.blocking_key_value_get(key, milliseconds), may_be_late=True)
         return value
 
-    def _write(self, call: Callable[[], None]) -> None:
-        try:
-            call()
-        except jax.errors.JaxRuntimeError as error:
-            raise self._unreachable(error) from None
-
-    def _read(self, call: Callable[[], Any]) -> Any:
-        """The answer of the coordination service; None if it takes too long."""
+    def _ask(self, call: Callable[[], Any], may_be_late: bool = False) -> Any:
+        """The answer of the coordination service; None if it takes too long and may."""
         try:
             return call()
         except jax.errors.JaxRuntimeError as error:
-            if "DEADLINE_EXCEEDED" in str(error):
+            if may_be_late and "DEADLINE_EXCEEDED" in str(error):
                 return None
-            raise self._unreachable(error) from None
-
-    def _unreachable(self, error: Exception) -> HostLost:
-        return HostLost(f"learner host {self._rank} cannot reach host 0, which runs the coordination service: {error}")
+            raise HostLost(
+                f"learner host {self._rank} cannot reach host 0, which runs the coordination service: {error}"
+            ) from None
 
     def _give_sign(self) -> None:
         """Shows the others that this host is alive."""
@@ -225,7 +217,7 @@ class HostSync:
         if now >= self._sign_at:
             self._sign_at = now + _SIGN_EVERY_S
             key = f"podzero/alive/{self._rank}"
-            self._read(lambda: self._client.key_value_set(key, str(now), allow_overwrite=True))
+            self._ask(lambda: self._client.key_value_set(key, str(now), allow_overwrite=True), may_be_late=True)
 
     def _check_silence(self, ranks: Sequence[int], awaited: str) -> None:
         """Looks for signs of life of other hosts, and logs a long wait for them."""
@@ -235,7 +227,7 @@ class HostSync:
             return
         self._look_at = now + min(_SIGN_EVERY_S, self._timeout_s / 2)
         # A sign is the sender's own clock, so only its changes count; their age is measured by this host's clock.
-        for key, sign in self._read(lambda: self._client.key_value_dir_get("podzero/alive/")) or ():
+        for key, sign in self._ask(lambda: self._client.key_value_dir_get("podzero/alive/"), may_be_late=True) or ():
             rank = int(key.rpartition("/")[2])
             if rank not in self._signs or self._signs[rank][0] != sign:
                 self._signs[rank] = sign, now
@@ -244,14 +236,10 @@ class HostSync:
         if silent:
             raise HostLost(
                 f"learner host {self._rank} has waited {wait.seconds:.0f} s for {awaited}, and host(s) "
-                f"{_listed(silent)} gave no sign for more than {self._timeout_s:g} s"
+                f"{', '.join(map(str, silent))} gave no sign for more than {self._timeout_s:g} s"
             )
         if wait.message_due():
             log.warning("learner host %d has waited %s for %s", self._rank, wait, awaited)
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks))
 
 
 def _key(index: int) -> str:

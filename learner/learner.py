@@ -74,9 +74,7 @@ class Learner:
           local_sink: receives the acting parameters as device arrays, on every host.
 
         Raises:
-          ConfigError: the devices or the batch do not fit the mesh, nothing of `init_from` fits the network, or the
-            teacher cannot play the game.
-          SnapshotError: the snapshot that `init_from` or `teacher` names is missing or damaged.
+          ConfigError, SnapshotError: as `make_training`; or `init_from` cannot be read, or does not fit the network.
           CheckpointMismatch, CheckpointDamaged: `restore_from` cannot be used.
         """
         self._config, self._stop_steps = experiment.learner, experiment.stop.steps

@@ -21,7 +21,7 @@ from podzero.config.samples import sample_like, with_axes
 from podzero.core.chips import peak_flops
 from podzero.core.errors import PodzeroError
 from podzero.core.types import Batch, EnvSpec, ModelNetwork, Network, Params, Sample, Symmetry, Window
-from podzero.learner.build import Training, make_training
+from podzero.learner.build import make_training
 from podzero.learner.devices import DeviceTime
 from podzero.learner.objectives import Objective, make_objective
 from podzero.learner.step import StepSums
@@ -236,9 +236,15 @@ def one_chip_samples_per_s(
         experiment.model_copy(update={"learner": config}), network, spec, symmetries, jax.local_devices()[:1]
     )
     shapes = with_axes(sample_like(experiment, spec), config.steps_per_dispatch, config.batch_size)
-    batch = Batch(jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), shapes))
+    batch = training.put(Batch(jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), shapes)))
     try:
-        seconds = dispatch_seconds(training, training.put(batch))
+        # The first dispatch compiles and is not timed.
+        state = jax.block_until_ready(training.step(training.init(), batch).state)  # type: ignore[no-untyped-call]
+        start = time.perf_counter()
+        for _ in range(DISPATCHES):
+            state = training.step(state, batch).state
+        jax.block_until_ready(state)  # type: ignore[no-untyped-call]
+        seconds = time.perf_counter() - start
     except jax.errors.JaxRuntimeError as error:
         log.warning("scaling efficiency is not reported: one chip alone cannot train this network: %s", error)
         return None
@@ -251,15 +257,3 @@ def one_chip_config(config: LearnerConfig, chips: int) -> LearnerConfig:
     """The config of one chip alone: its share of the batch, in whole microbatches, on an unsharded mesh."""
     share = config.batch_size // chips // config.microbatches * config.microbatches
     return config.model_copy(update={"batch_size": max(share, config.microbatches), "mesh": MeshConfig()})
-
-
-def dispatch_seconds(training: Training, batch: Batch) -> float:
-    """Wall-clock seconds of `DISPATCHES` dispatches on a batch that is on the device already."""
-    # The first dispatch compiles and is not timed.
-    state = training.step(training.init(), batch).state
-    jax.block_until_ready(state)  # type: ignore[no-untyped-call]
-    start = time.perf_counter()
-    for _ in range(DISPATCHES):
-        state = training.step(state, batch).state
-    jax.block_until_ready(state)  # type: ignore[no-untyped-call]
-    return time.perf_counter() - start

@@ -13,20 +13,9 @@ import numpy as np
 from podzero.config import Experiment, LearnerConfig, MuZeroConfig, OwnObjectiveConfig
 from podzero.config.section import own_code
 from podzero.core.errors import ConfigError
-from podzero.core.types import (
-    Array,
-    Batch,
-    EnvSpec,
-    ModelNetwork,
-    Network,
-    Params,
-    Sample,
-    SoftTargets,
-    Symmetry,
-    Window,
-)
+from podzero.core.types import Array, Batch, EnvSpec, ModelNetwork, Network, Params, Sample, Symmetry, Window
 from podzero.learner.losses import LossOutput, alphazero_loss, muzero_loss
-from podzero.learner.trained_agents import read_teacher, soft_targets
+from podzero.learner.trained_agents import Predict, read_teacher, soft_targets
 
 
 class Objective(NamedTuple):
@@ -42,8 +31,8 @@ class Objective(NamedTuple):
     """Updates the parameters' running statistics of observations from a batch."""
     teacher: Params | None = None
     """The teacher's parameters, host arrays; None without a teacher."""
-    soft_targets: Callable[[Params | None, Array, Sample], SoftTargets] | None = None
-    """What the teacher predicts: takes its parameters, the learner step and augmented samples `[B, ...]`."""
+    soft_targets: Predict | None = None
+    """What the teacher predicts."""
 
     def taught_loss(self, params: Params, teacher: Params | None, step: Array, batch: Batch) -> LossOutput:
         """The loss of an augmented batch at a learner step, with the soft targets of the `teacher` parameters."""

@@ -109,10 +109,7 @@ def _optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
             return optax.chain(optax.add_decayed_weights(decay, mask=decayed), optax.sgd(1.0, momentum=config.momentum))
         case "muon":
             return optax.contrib.muon(
-                1.0,
-                weight_decay=decay,
-                muon_weight_dimension_numbers=matrices,
-                consistent_rms=MUON_RMS,
+                1.0, weight_decay=decay, muon_weight_dimension_numbers=matrices, consistent_rms=MUON_RMS
             )
 
 

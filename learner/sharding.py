@@ -42,22 +42,17 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
             f"learner.mesh.model {config.model} does not divide the {len(found)} {found[0].platform} device(s) found; "
             "set one that does"
         )
-    _check_hosts(config.model, found)
+    here = min(Counter(device.process_index for device in found).values())
+    if here % config.model:
+        raise ConfigError(
+            f"learner.mesh.model {config.model} would split parameters across hosts, which have {here} devices each; "
+            f"choose a learner.mesh.model that divides {here}, and learner.mesh.fsdp=true to shard over all hosts"
+        )
     if config.model == 1:
         return jax.make_mesh((len(found), 1), AXES, (AxisType.Auto,) * 2, devices=found)
     # The devices that share a parameter stay on one host, so that each host can load its own part of the batch.
     by_host = sorted(found, key=lambda device: (device.process_index, device.id))
     return Mesh(np.array(by_host).reshape(-1, config.model), AXES, axis_types=(AxisType.Auto,) * 2)
-
-
-def _check_hosts(model: int, devices: Sequence[jax.Device]) -> None:
-    """Checks that the devices of one `model` axis belong to one host."""
-    here = min(Counter(device.process_index for device in devices).values())
-    if here % model:
-        raise ConfigError(
-            f"learner.mesh.model {model} would split parameters across hosts, which have {here} devices each; choose "
-            f"a learner.mesh.model that divides {here}, and learner.mesh.fsdp=true to shard over all hosts"
-        )
 
 
 def check_batch(config: LearnerConfig, mesh: Mesh) -> None:

@@ -18,11 +18,7 @@ from podzero.core.types import Array, Batch, Params
 from podzero.learner.losses import LossOutput
 from podzero.learner.objectives import Objective
 from podzero.learner.optimizers import Rate
-from podzero.learner.sharding import (
-    batch_sharding,
-    put_batch,
-    replicated,
-)
+from podzero.learner.sharding import batch_sharding, put_batch, replicated
 
 
 @jax.tree_util.register_dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -93,6 +93,10 @@ def read_teacher(experiment: Experiment, spec: EnvSpec) -> Teacher | None:
     check_matches(snapshot.params, make_network(own.network, spec), origin)
     fold, network = make_inference(own.network, spec)
     return Teacher(network, jax.device_get(jax.jit(fold)(snapshot.params)))
+
+
+Predict = Callable[[Params | None, Array, Sample], SoftTargets]
+"""What a teacher predicts: takes its parameters, the learner step and augmented samples `[B, ...]`."""
 
 
 def soft_targets(network: Network, config: LearnerConfig, params: Params, step: Array, samples: Sample) -> SoftTargets:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -54,10 +55,11 @@ def test_operations_are_counted_where_openvino_computes_them(spec):
 def test_without_memory_for_the_network_on_one_chip_a_warning_replaces_the_metric(
     network, spec, make_experiment, monkeypatch, caplog
 ):
-    def full(training, batch):
+    def full():
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 20 of 16 GiB")
 
-    monkeypatch.setattr("podzero.learner.metrics.dispatch_seconds", full)
+    training = SimpleNamespace(put=lambda batch: batch, init=full, step=None)
+    monkeypatch.setattr("podzero.learner.metrics.make_training", lambda *_: training)
     assert one_chip_samples_per_s(make_experiment(), network, spec, [], chips=4) is None
     assert "RESOURCE_EXHAUSTED: 20 of 16 GiB" in caplog.text
 
