@@ -20,9 +20,9 @@ from podzero.replay.records import Episode as Episode
 from podzero.replay.records import EpisodeLayout as EpisodeLayout
 from podzero.replay.records import Layout as Layout
 from podzero.replay.records import PositionLayout as PositionLayout
-from podzero.replay.records import RecordsReader as RecordsReader
 from podzero.replay.records import RecordsWriter as RecordsWriter
 from podzero.replay.records import open_records as open_records
+from podzero.replay.records import recorded_batches as recorded_batches
 from podzero.replay.server import ReplayServer as ReplayServer
 from podzero.replay.shard import REANALYSED as REANALYSED
 from podzero.replay.shard import SAMPLES as SAMPLES

@@ -21,11 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podzero.config import Experiment, ReplayConfig
-from podzero.core.protocols import ReplayReader
 from podzero.core.types import Batch, EnvSpec, Keys
 from podzero.core.waiting import Wait
 from podzero.replay.errors import ReplayTimeout, ReplayUnavailable, RequestRefused, WrongServer
-from podzero.replay.records import RecordsReader, open_records
+from podzero.replay.records import open_records, recorded_batches
 from podzero.replay.shard import REANALYSED, SAMPLES, STATES, Address, Addresses, Limits, Shard, Table, tables_of
 from podzero.replay.wire import Items, SampleStream
 
@@ -66,14 +65,14 @@ def make_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment, hos
     """
     tables, steps, shards = tables_of(experiment, spec), experiment.learner.steps_per_dispatch, len(addresses())
     fresh, reanalysed, recorded = experiment.batch_parts
-    parts: list[ReplayReader] = [
+    read = [
         ShardedReader(addresses, tables[table], experiment.replay, (steps, samples // hosts), first)
         for table, samples, first in ((SAMPLES, fresh, 0), (REANALYSED, reanalysed, shards))
         if samples
     ]
-    if recorded:
-        parts.append(RecordsReader(open_records(experiment, spec), (steps, recorded // hosts)))
-    return BatchReader(parts)
+    if not recorded:
+        return BatchReader(read)
+    return BatchReader(read, recorded_batches(open_records(experiment, spec), (steps, recorded // hosts)))
 
 
 def make_state_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment) -> StateReader:
@@ -88,15 +87,19 @@ class BatchReader(Iterator[Batch]):
     Each batch concatenates a fixed number of samples from each table and from recorded games.
     """
 
-    def __init__(self, parts: Sequence[ReplayReader]) -> None:
-        """Takes the readers of the parts, which give the same kind of samples."""
-        self._parts = parts
+    def __init__(self, tables: Sequence[ShardedReader], recorded: Iterator[Batch] | None = None) -> None:
+        """Takes the readers of the tables, and batches of recorded games, which give the same kind of samples."""
+        self._tables = tables
+        self._parts: list[Iterator[Batch]] = [*tables, recorded] if recorded else [*tables]
+        self._closed = False
         self._read: list[Batch] = []
         """The parts of the next batch that have been read: a timeout may interrupt the rest."""
 
     def __next__(self) -> Batch:
         """The next batch, with weights and keys if the tables are prioritized."""
         while len(self._read) < len(self._parts):
+            if self._closed:
+                raise StopIteration
             self._read.append(next(self._parts[len(self._read)]))
         parts, self._read = self._read, []
         # Parts `[S, B_i, ...]` make a batch `[S, B, ...]`.
@@ -104,13 +107,14 @@ class BatchReader(Iterator[Batch]):
 
     def update_priorities(self, keys: Keys, errors: NDArray[Any]) -> None:
         """Sets the priorities of samples of earlier batches by their absolute value errors; never waits."""
-        for part in self._parts:
-            part.update_priorities(keys, errors)
+        for table in self._tables:
+            table.update_priorities(keys, errors)
 
     def close(self) -> None:
         """Stops prefetching and closes the connections; a `__next__` that waits ends. Thread-safe."""
-        for part in self._parts:
-            part.close()
+        self._closed = True
+        for table in self._tables:
+            table.close()
 
 
 class ShardedReader(Iterator[Any]):

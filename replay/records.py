@@ -14,7 +14,6 @@ import json
 import math
 import shutil
 import socket
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 from podzero.config import Experiment
 from podzero.config.samples import UNSEARCHED, observations_kept, window_steps
 from podzero.core.errors import ConfigError
-from podzero.core.types import Batch, EnvSpec, Keys, Sample, Window
+from podzero.core.types import Batch, EnvSpec, Sample, Window
 from podzero.files.workdir import read_json, sync_tree, write_atomically
 
 _POSITIONS = "positions.bin"
@@ -301,27 +300,13 @@ class RecordedEpisodes:
         )
 
 
-class RecordsReader(Iterator[Batch]):
-    """An endless iterator over batches of recorded samples; a `ReplayReader`."""
-
-    def __init__(
-        self, records: RecordedPositions | RecordedEpisodes, leading: tuple[int, ...], seed: int | None = None
-    ) -> None:
-        """`leading` are the leading axes of a batch; without `seed`, draws differ from process to process."""
-        self._records, self._leading = records, leading
-        self._random = np.random.default_rng(seed)
-        self._closed = threading.Event()
-
-    def __next__(self) -> Batch:
-        """The next batch, `[*leading, ...]` on every field."""
-        if self._closed.is_set():
-            raise StopIteration
-        samples = self._records.draw(self._random, math.prod(self._leading))
-        return Batch(jax.tree.map(lambda field: field.reshape(*self._leading, *field.shape[1:]), samples))
-
-    def update_priorities(self, keys: Keys, errors: NDArray[Any]) -> None:
-        """Does nothing: recorded samples have no priorities."""
-
-    def close(self) -> None:
-        """Ends the iterator; thread-safe."""
-        self._closed.set()
+def recorded_batches(
+    records: RecordedPositions | RecordedEpisodes, leading: tuple[int, ...], seed: int | None = None
+) -> Iterator[Batch]:
+    """Endless batches of recorded samples, `[*leading, ...]` on every field; without `seed`, draws differ from process
+    to process.
+    """
+    random = np.random.default_rng(seed)
+    while True:
+        samples = records.draw(random, math.prod(leading))
+        yield Batch(jax.tree.map(lambda field: field.reshape(*leading, *field.shape[1:]), samples))

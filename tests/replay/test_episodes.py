@@ -6,7 +6,7 @@ import pytest
 from podzero.config import load
 from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec
-from podzero.replay import Episode, EpisodeLayout, RecordsReader, RecordsWriter, make_reader, open_records
+from podzero.replay import Episode, EpisodeLayout, RecordsWriter, make_reader, open_records, recorded_batches
 
 SPEC = EnvSpec("gymnasium/CartPole-v1", (4,), "float32", 2, players=1)
 
@@ -47,7 +47,7 @@ def test_values_are_the_discounted_returns_until_the_end():
 def test_windows_follow_their_episode_and_end_with_it(experiment_on):
     # Two episodes: 6 steps that are truncated, then 2 that terminate.
     experiment = experiment_on(episode(6, False), episode(2, True, first=100))
-    samples = next(RecordsReader(open_records(experiment, SPEC), (4, 64), seed=1)).samples
+    samples = next(recorded_batches(open_records(experiment, SPEC), (4, 64), seed=1)).samples
     assert samples.observation.shape[:2] == (4, 64)
     windows = {int(w[0]): i for i, w in enumerate(samples.observation.reshape(256, -1, 4)[:, 0])}
     assert sorted(windows) == [0, 1, 2, 3, 4, 5, 100, 101]

@@ -11,11 +11,11 @@ from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec, Sample
 from podzero.replay import (
     PositionLayout,
-    RecordsReader,
     RecordsWriter,
     ShardedWriter,
     make_reader,
     open_records,
+    recorded_batches,
 )
 
 BITS = EnvSpec("bits", (3, 5), "bool", 11)
@@ -114,7 +114,7 @@ def test_without_self_play_batches_come_from_the_folder_alone(write, spec, exper
 
 def test_draws_are_uniform(write, spec, experiment_on):
     samples = positions(spec, 4)._replace(value_target=np.arange(4, dtype=np.float32) / 4)
-    reader = RecordsReader(open_records(experiment_on(write(samples)), spec), (4000,), seed=7)
+    reader = recorded_batches(open_records(experiment_on(write(samples)), spec), (4000,), seed=7)
     counts = np.bincount((4 * next(reader).samples.value_target).astype(int), minlength=4)
     assert abs(counts - 1000).max() < 5 * 27, "five standard deviations"
 
