@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 BEAT_S = 2.0
 """Time between two counts."""
-PATIENCE_S = 10.0
+GONE_AFTER_S = 10.0
 """A process whose count does not grow for this long is gone."""
 _FORGOTTEN_S = 3600.0
 """A file of this age needs no look: no machine's clock is that wrong."""
@@ -89,12 +89,12 @@ class DirectoryLock:
 
     def check(self) -> None:
         """Raises `TakenOver` if another process has written its name into the file since."""
-        if time.monotonic() - self._beat_at > PATIENCE_S:  # this process stood still, and its thread may come later
+        if time.monotonic() - self._beat_at > GONE_AFTER_S:  # this process stood still, and its thread may come later
             self._look()
         if self._taken_by is not None:
             raise TakenOver(
                 f"{self._taken_by} works in {self._path.parent} since this process stood still for more than "
-                f"{PATIENCE_S:g} s; this one ends without writing anything"
+                f"{GONE_AFTER_S:g} s; this one ends without writing anything"
             )
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ class DirectoryLock:
 
 
 def holder_of(path: Path) -> LockHolder | None:
-    """The live process that holds the lock of the file `path`; None if there is none. Takes up to `PATIENCE_S`."""
+    """The live process that holds the lock of the file `path`; None if there is none. Takes up to `GONE_AFTER_S`."""
     try:
         with path.open("rb") as file:
             # Shared, so that two readers do not take each other for the holder.
@@ -186,13 +186,13 @@ def _living(path: Path) -> LockHolder | None:
             return None
     except OSError:
         return None
-    wait = Wait(first_s=2 * BEAT_S, limit_s=PATIENCE_S)
+    wait = Wait(first_s=2 * BEAT_S, limit_s=GONE_AFTER_S)
     while not wait.over:
         time.sleep(BEAT_S / 4)
         if (now := _read(path)) != found:
             return None if now is None else now.holder
         if wait.message_due():
-            log.warning("waiting up to %g s for a sign of %s in %s", PATIENCE_S, found.holder, path.parent)
+            log.warning("waiting up to %g s for a sign of %s in %s", GONE_AFTER_S, found.holder, path.parent)
     return None
 
 

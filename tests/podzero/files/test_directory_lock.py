@@ -17,7 +17,7 @@ ELSEWHERE = LockHolder(7, "elsewhere")
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(directory_lock, "BEAT_S", 0.02)
-    monkeypatch.setattr(directory_lock, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(directory_lock, "GONE_AFTER_S", 0.3)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_process_that_stood_still_looks_before_its_thread_does(path, monkeypat
     with DirectoryLock(path) as mine:
         path.write_text("7 elsewhere 000000000001")
         mine.check()
-        monkeypatch.setattr(directory_lock, "PATIENCE_S", -1.0)
+        monkeypatch.setattr(directory_lock, "GONE_AFTER_S", -1.0)
         with pytest.raises(TakenOver):
             mine.check()
         monkeypatch.setattr(directory_lock, "BEAT_S", 0.0)
@@ -97,7 +97,7 @@ def test_a_process_that_stood_still_looks_before_its_thread_does(path, monkeypat
 def test_files_that_name_no_living_process_need_no_look(path, monkeypatch, text):
     """Among them those of an older version, which had no beats, and of a process of this machine that is gone."""
     path.write_text(text)
-    monkeypatch.setattr(directory_lock, "PATIENCE_S", 1e9)
+    monkeypatch.setattr(directory_lock, "GONE_AFTER_S", 1e9)
     assert holder_of(path) is None
     DirectoryLock(path).close()
 
@@ -105,7 +105,7 @@ def test_files_that_name_no_living_process_need_no_look(path, monkeypatch, text)
 def test_a_file_of_yesterday_needs_no_look(path, monkeypatch):
     path.write_text("7 elsewhere 000000000001")
     os.utime(path, (0, 0))
-    monkeypatch.setattr(directory_lock, "PATIENCE_S", 1e9)
+    monkeypatch.setattr(directory_lock, "GONE_AFTER_S", 1e9)
     assert holder_of(path) is None
 
 
