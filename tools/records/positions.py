@@ -73,7 +73,7 @@ class GameReplay:
         self._notation = notation_for(env)
         self._in_algebra = env.spec.name in CHESS_SIZES
         self._record_decides = isinstance(env, Go)
-        self._set_komi = _komi_setter(env) if isinstance(env, Go) and env.shows_komi else None
+        self._shows_komi = isinstance(env, Go) and env.shows_komi
 
     def __call__(self, games: Iterable[RecordedGame]) -> Iterator[ReplayedGame | Fault]:
         """Replays games; each comes back once, with its positions or the reason why it cannot be used."""
@@ -84,10 +84,12 @@ class GameReplay:
         one_hot = np.eye(self._env.spec.num_actions, dtype=np.float32)
         assembler = GameAssembler(ActorsConfig(games=self._at_once), self._discount, auxiliary_targets=True)
         with simulator_errors():
-            states, view, play = _programs(self._env, self._at_once)
+            states, see, play = _programs(self._env, self._at_once)
+            view = see(states)
             while any(slots):
-                if self._set_komi is not None:
-                    states, view = self._set_komi(states, _komis(slots))
+                if self._shows_komi:
+                    states = with_komi(states, _komis(slots))
+                    view = see(states)
                 before: View = jax.device_get(view)
                 action, last = self._choose(slots, states, before)
                 policy = one_hot[action] if self._policy_of is None else self._policy_of(states)
@@ -107,7 +109,7 @@ class GameReplay:
         if (game := next(waiting, None)) is None:
             return None
         running = _Running(game)
-        if self._set_komi is not None and game.komi is not None:
+        if self._shows_komi and game.komi is not None:
             try:
                 check_komi(game.komi)
             except ValueError as error:
@@ -203,10 +205,11 @@ def _komis(slots: Sequence[_Running | None]) -> NDArray[np.float32]:
     return np.array([KOMI if komi is None else komi for komi in known], np.float32)
 
 
-def _programs(env: Env, games: int) -> tuple[EnvState, View, Callable[..., Any]]:
-    """The beginnings of games, and a function that plays an action in each and replaces those that are over."""
+def _programs(env: Env, games: int) -> tuple[EnvState, Callable[[EnvState], View], Callable[..., Any]]:
+    """The beginnings of games, their view, and a function that plays an action in each and replaces ended games."""
     fresh = jax.jit(jax.vmap(env.init))(jax.random.split(jax.random.key(0), games))
-    first = jax.jit(jax.vmap(env.view))(fresh)
+    see = jax.jit(jax.vmap(env.view))
+    first = see(fresh)
 
     @jax.jit
     def play(states: EnvState, action: Array, last: Array) -> tuple[EnvState, View, View]:
@@ -216,15 +219,4 @@ def _programs(env: Env, games: int) -> tuple[EnvState, View, Callable[..., Any]]
         next_states, next_view = jax.vmap(optax.tree.where)(over, (fresh, first), (played, after))
         return next_states, next_view, after
 
-    return fresh, first, play
-
-
-def _komi_setter(env: Go) -> Callable[[EnvState, Array], tuple[EnvState, View]]:
-    """Sets the komi `[B]` of all games."""
-
-    @jax.jit
-    def set_komi(states: EnvState, komi: Array) -> tuple[EnvState, View]:
-        states = with_komi(states, komi)
-        return states, jax.vmap(env.view)(states)
-
-    return set_komi
+    return fresh, see, play
