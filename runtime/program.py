@@ -12,8 +12,7 @@ from podzero.config import Experiment
 from podzero.runtime.cluster.placement import Reservation, described, host_resources
 from podzero.runtime.cluster.preflight import CPU_ONLY
 from podzero.runtime.cluster.remote import START_TIMEOUT_S
-from podzero.runtime.process import Handle, Parameters, Replay, Servers, Snapshots
-from podzero.runtime.processes import (
+from podzero.runtime.kinds import (
     ActorProcess,
     EvaluatorProcess,
     InferenceProcess,
@@ -21,6 +20,7 @@ from podzero.runtime.processes import (
     ReanalysisProcess,
     ReplayProcess,
 )
+from podzero.runtime.process import Handle, Parameters, Replay, Servers, Snapshots
 
 
 class SilenceLimit(NamedTuple):

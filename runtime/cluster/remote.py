@@ -113,6 +113,7 @@ class Call:
         self._actor = actor
         self._method = method
         self._reference = reference
+        self._begun_at = time.monotonic()
 
     @property
     def done(self) -> bool:
@@ -138,7 +139,7 @@ class Call:
             return ray.get(self._reference, timeout=timeout_s)
         except GetTimeoutError:
             raise ClusterError(
-                f"waited {timeout_s:.0f} s for {self._actor.name} to answer '{self._method}'; "
+                f"waited {time.monotonic() - self._begun_at:.0f} s for {self._actor.name} to answer '{self._method}'; "
                 "it may be starting, overloaded, or without a node that has room for it"
             ) from None
         except RayTaskError as error:

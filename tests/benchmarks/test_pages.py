@@ -10,8 +10,8 @@ from podzero.benchmarks import pages
 from podzero.benchmarks.ablations_page import FILES
 from podzero.benchmarks.pages import figure
 from podzero.config import load
+from podzero.runtime.kinds import EvaluatorProcess
 from podzero.runtime.process import Replay
-from podzero.runtime.processes import EvaluatorProcess
 from podzero.runtime.program import program
 
 

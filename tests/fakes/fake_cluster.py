@@ -9,7 +9,7 @@ from podzero.core.errors import ClusterError
 from podzero.files.storage import LEARNER_FOLDER, LEARNER_MANIFEST, SHARD_MANIFEST
 from podzero.runtime.cluster.placement import Node
 from podzero.runtime.cluster.preflight import PreflightCheck, versions
-from podzero.runtime.processes import (
+from podzero.runtime.kinds import (
     ActorProcess,
     EvaluatorProcess,
     InferenceProcess,

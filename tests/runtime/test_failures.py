@@ -13,9 +13,9 @@ from podzero.core.errors import ConfigError
 from podzero.runtime import failures
 from podzero.runtime.cluster.remote import NodeLost, WorkerDied
 from podzero.runtime.failures import LIMITS, Failures, RestartLimits, pause_after
+from podzero.runtime.kinds import ActorProcess, ReplayProcess
 from podzero.runtime.monitoring.monitor import kind_of
 from podzero.runtime.monitoring.reports import MetricsReport
-from podzero.runtime.processes import ActorProcess, ReplayProcess
 from podzero.runtime.workers import RunFailed
 
 CONFIG = RestartLimits(

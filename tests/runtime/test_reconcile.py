@@ -14,7 +14,7 @@ from podzero.replay.errors import PortTaken
 from podzero.runtime.checkpoints import Checkpoint
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, START_TIMEOUT_S, NodeLost, WorkerDied
 from podzero.runtime.failures import LIMITS
-from podzero.runtime.processes import ReplayProcess
+from podzero.runtime.kinds import ReplayProcess
 from podzero.runtime.workers import RunFailed
 
 TWO_SHARDS = {"shards": 2, "min_size": 8192}

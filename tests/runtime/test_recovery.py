@@ -24,8 +24,8 @@ from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.cluster.placement import NodesAbsent
 from podzero.runtime.cluster.remote import NodeLost, WorkerDied
 from podzero.runtime.failures import LearnerFailures, first_start
+from podzero.runtime.kinds import EvaluatorProcess, LearnerProcess
 from podzero.runtime.monitoring.reports import MetricsReport
-from podzero.runtime.processes import EvaluatorProcess, LearnerProcess
 from podzero.runtime.run import STOPPED, Run
 from podzero.runtime.saving import Saver
 from podzero.runtime.start import LastCheckpointFailed

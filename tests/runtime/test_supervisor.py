@@ -11,7 +11,7 @@ from podzero.core.errors import ClusterError
 from podzero.runtime.checkpoints import Checkpoint
 from podzero.runtime.cluster.preflight import RUN_VARIABLE, PreflightCheck
 from podzero.runtime.cluster.remote import NodeLost
-from podzero.runtime.processes import LearnerProcess, ReplayProcess
+from podzero.runtime.kinds import LearnerProcess, ReplayProcess
 
 REANALYSE = {"share": 0.5, "count": 2}
 SAVED = Checkpoint(40, Path("saves/40"), {}, {"rounds": 7}, [100])

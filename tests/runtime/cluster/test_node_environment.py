@@ -105,7 +105,7 @@ def test_the_archive_of_this_checkout_is_complete_small_and_without_tests():
     files = archived_files(PACKAGE)
     assert {name.split("/")[1] for name in files if name.count("/") > 1} == {*PACKAGES, "config", "core", "files"}
     assert {name.split("/")[0] for name in files} == {"podzero", "pyproject.toml", "uv.lock"}
-    assert {"podzero/py.typed", "podzero/configs/connect_four.yaml", "podzero/runtime/processes.py"} <= set(files)
+    assert {"podzero/py.typed", "podzero/configs/connect_four.yaml", "podzero/runtime/kinds.py"} <= set(files)
     assert not [name for name in files if "test_" in name or "token" in name]
     assert sum(file.stat().st_size for file in files.values()) < 10 * 2**20
 

@@ -21,9 +21,9 @@ from podzero.replay.errors import ReplayRestoreError, ReplayTimeout, WrongServer
 from podzero.runtime import processes
 from podzero.runtime.checkpoints import SavedShard
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S
+from podzero.runtime.kinds import SILENT_DRAINS, LearnerProcess, ReplayProcess, running_beside
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport
 from podzero.runtime.process import FreedMemory, Host, Process, Replay, RunContext, hosted
-from podzero.runtime.processes import SILENT_DRAINS, LearnerProcess, ReplayProcess, running_beside
 
 
 def context(experiment=None, **parts):
