@@ -125,6 +125,9 @@ _ILLEGAL = -1e30
 """Logit of an illegal action; finite, so that differences are never NaN."""
 
 
+CALIBRATION_POSITIONS = 512
+"""Positions for calibration (three quarters) and comparison (one quarter): from random play at first, then those that
+the actor's searches or the server evaluated last, or with `actors.inference=device` those played last."""
 MAX_POLICY_KL, MAX_VALUE_ERROR = 0.02, 0.05
 """The largest errors, in the mean, of a version that is evaluated in int8."""
 

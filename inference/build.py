@@ -23,7 +23,7 @@ from podzero.core.protocols import Env, ParamSource, Report, with_metrics
 from podzero.core.types import Array, Params, Versioned
 from podzero.core.waiting import first_params
 from podzero.envs import make_env
-from podzero.inference.agreement import CalibrationPositions, RecentPositions, random_positions
+from podzero.inference.agreement import CALIBRATION_POSITIONS, CalibrationPositions, RecentPositions, random_positions
 from podzero.inference.int8_network import Int8Network
 from podzero.inference.serving import Encoding, InferenceServer, encoding_of, identity_of
 from podzero.inference.serving.batching import Rows
@@ -76,7 +76,7 @@ def _int8_network(experiment: Experiment, env: Env) -> PlacedNetwork:
         return CalibrationPositions(np.asarray(observed(rows))[sent], np.asarray(legal(rows))[sent])
 
     def positions() -> RecentPositions:
-        first = random_positions(env, jax.random.key(experiment.seed), experiment.int8.positions)
+        first = random_positions(env, jax.random.key(experiment.seed), CALIBRATION_POSITIONS)
         if experiment.actors.inference == "device":
             return RecentPositions(first, every=1)
         return RecentPositions(first, decode=decode)

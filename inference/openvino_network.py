@@ -15,7 +15,13 @@ from podzero.config import Experiment
 from podzero.core.importing import import_openvino
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvSpec, EnvState, Params
-from podzero.inference.agreement import AgreementCheck, CalibrationPositions, RecentPositions, random_positions
+from podzero.inference.agreement import (
+    CALIBRATION_POSITIONS,
+    AgreementCheck,
+    CalibrationPositions,
+    RecentPositions,
+    random_positions,
+)
 from podzero.inference.evaluation_cache import EvaluationCache
 from podzero.networks.layers import side_factor
 from podzero.networks.resnet import Layer, layers_of
@@ -312,6 +318,6 @@ def quantized_network(experiment: Experiment, env: Env, batch: int) -> Quantized
 
     Raises `ConfigError` if OpenVINO is not installed.
     """
-    positions = random_positions(env, jax.random.key(experiment.seed), experiment.int8.positions)
+    positions = random_positions(env, jax.random.key(experiment.seed), CALIBRATION_POSITIONS)
     actors = experiment.actors
     return QuantizedNetwork(env.spec, actors.cache_mib, max(1, round(actors.cpus)), batch, positions)

@@ -199,9 +199,6 @@ class Int8Config(Section):
     on_tpu: bool = False
     """With `actors.inference=server` or `device`: computes the tower of `resnet` in int8 on TPUs.
     Only wide towers gain by it (docs/compile.md)."""
-    positions: Annotated[int, Field(ge=4)] = 512
-    """Positions for calibration (three quarters) and comparison (one quarter): from random play at first, then those
-    that the actor's searches or the server evaluated last, or with `actors.inference=device` those played last."""
 
 
 class ServerConfig(Section):

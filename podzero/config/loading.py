@@ -54,6 +54,7 @@ FIXED: dict[str, Any] = {
     "int8.cache_mib": 16.0,
     "int8.max_policy_kl": 0.02,
     "int8.max_value_error": 0.05,
+    "int8.positions": 512,
     "learner.mesh.data": -1,
     "metrics.tensorboard": True,
     "reanalyse.cpus": 1.0,

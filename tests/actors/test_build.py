@@ -14,7 +14,7 @@ from podzero.config import load, parse
 from podzero.core.errors import ConfigError
 from podzero.core.types import Sample, Versioned
 from podzero.envs import make_env
-from podzero.inference import Int8Network
+from podzero.inference import Int8Network, openvino_network
 from podzero.inference.agreement import MAX_POLICY_KL
 from podzero.inference.build import make_server
 from podzero.inference.serving import Hello, ServedParams, ServerClient, encoding_of, identity_of, served_evaluation
@@ -49,7 +49,7 @@ class Writer:
 
 
 SMALL = (
-    "actors.games=8", "search.simulations=4", "network.channels=8", "network.blocks=1", "int8.positions=16",
+    "actors.games=8", "search.simulations=4", "network.channels=8", "network.blocks=1",
     "replay.samples_per_item=8", "learner.batch_size=32", "learner.steps_per_dispatch=4", "learner.publish_every=4",
 )  # fmt: skip
 
@@ -58,6 +58,7 @@ SMALL = (
 def experiment(monkeypatch):
     """An experiment in int8, with auxiliary heads, which take no part in play; OpenVINO computes it on any CPU."""
     monkeypatch.setattr(build, "has_int8_instructions", lambda: True)
+    monkeypatch.setattr(openvino_network, "CALIBRATION_POSITIONS", 16)
     return load("tic_tac_toe", ["actors.inference=int8", "network.auxiliary=true", *SMALL])
 
 
@@ -235,11 +236,9 @@ def test_an_actor_plays_its_groups_at_the_same_time_and_writes_both(params):
     assert any("server/cached" in metrics for _, metrics in reports)
 
 
-INT8 = {"on_tpu": True, "positions": 64}
-
-
-def test_a_server_in_int8_reports_the_agreement_and_chooses_mostly_the_same_moves(params, moves_by_mctx):
-    experiment, reports = experiment_with("server", INT8), []
+def test_a_server_in_int8_reports_the_agreement_and_chooses_mostly_the_same_moves(params, moves_by_mctx, monkeypatch):
+    monkeypatch.setattr("podzero.inference.build.CALIBRATION_POSITIONS", 64)
+    experiment, reports = experiment_with("server", {"on_tpu": True}), []
     serving = Serving(experiment, params, lambda *made: reports.append(made))
     with serving as servers:
         env = make_env(experiment.env)
@@ -267,7 +266,8 @@ def test_what_an_actor_writes_is_recorded_for_calibrations():
 
 @pytest.mark.slow
 def test_an_actor_on_devices_in_int8_reports_the_agreement_and_notes_what_it_writes(params, monkeypatch):
-    experiment, reports, recorded = experiment_with("device", INT8), [], []
+    monkeypatch.setattr("podzero.inference.build.CALIBRATION_POSITIONS", 64)
+    experiment, reports, recorded = experiment_with("device", {"on_tpu": True}), [], []
     monkeypatch.setattr(Int8Network, "record", lambda self, batch: recorded.append(batch))
     writer = CountingWriter(64, None)
     clients = ActorClients(Params(params), writer, lambda *made: reports.append(made))
