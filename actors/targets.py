@@ -14,20 +14,17 @@ from podzero.core.types import Array
 
 
 class Plies(NamedTuple):
-    """What targets are made from: one ply of B games, or the H rows of a history. Games are the last axis."""
+    """What targets are made from: one ply of B games, or the H rows of a history. The fields are those of `Move`, but
+    games are the last axis.
+    """
 
     value: Array
-    """`[B]` float32, the root value for the player who moved."""
     action: Array
-    """`[B]` int32."""
     player: Array
-    """`[B]` int32, the player that moved."""
     rewards: Array
-    """`[P, B]` float32, each player's reward for the ply."""
+    """`[P, B]`."""
     done: Array
-    """`[B]` bool, whether the ply ended the game."""
     truncated: Array
-    """`[B]` bool, whether a limit ended it."""
 
 
 class Targets(NamedTuple):

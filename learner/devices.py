@@ -176,10 +176,9 @@ def run_watched(
     def work() -> None:
         try:
             run()
+            ended.set_result(None)
         except BaseException as failure:
             ended.set_exception(failure)
-        else:
-            ended.set_result(None)
 
     Thread(target=work, name="learner", daemon=True).start()
     while not wait([ended], _POLL_S).done:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -58,16 +57,15 @@ def make_optimizer(config: AnyOptimizerConfig, frozen: Sequence[str] = ()) -> op
     clipped = optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), inner)
     if not frozen:
         return clipped
+
+    def matching(params: Params) -> Any:
+        return jax.tree_util.tree_map_with_path(
+            lambda path, _: any(re.search(pattern, name_of(path)) for pattern in frozen), params
+        )
+
     # Twice: before clipping, so that frozen gradients do not count in the norm, and after weight decay.
-    hold = optax.masked(optax.set_to_zero(), partial(matching, patterns=frozen))
+    hold = optax.masked(optax.set_to_zero(), matching)
     return optax.chain(hold, clipped, hold)
-
-
-def matching(params: Any, patterns: Sequence[str]) -> Any:
-    """The mask of the parameters whose paths match one of the regular expressions."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: any(re.search(pattern, name_of(path)) for pattern in patterns), params
-    )
 
 
 def own_optimizer(config: OwnOptimizerConfig) -> optax.GradientTransformation:
