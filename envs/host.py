@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from sys import byteorder
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +23,7 @@ MAX_ACTIONS = 2**15
 """The largest number of actions: moves are stored as int16."""
 # What a callback does with a state: nothing, play the action, or raise an error.
 _OVER, _PLAY, _ILLEGAL = 0, 1, 2
+_SEED_BYTES = 4
 _SUM_TOLERANCE = 1e-4
 """How far two players' rewards, rounded to float32, may be from a zero sum."""
 
@@ -180,7 +182,7 @@ class HostEnv:
             if order == _ILLEGAL:
                 raise self._error(keys[row], f"action {actions[row]} is illegal in this position")
             if order == _PLAY:
-                wanted[row] = keys[row] = keys[row] + actions[row].to_bytes(2, _BYTE_ORDER)
+                wanted[row] = keys[row] = keys[row] + actions[row].to_bytes(2, byteorder)
         return self._validated(self._in_time(lambda: self._views(wanted)), seeds.shape, keys)
 
     def _in_time[Answer](self, function: Callable[[], Answer]) -> Answer:
@@ -218,9 +220,9 @@ class HostEnv:
             else:
                 end = _SEED_BYTES
                 simulator = self._simulator.clone()
-                simulator.reset(int.from_bytes(key[:end], _BYTE_ORDER))
+                simulator.reset(int.from_bytes(key[:end], byteorder))
             for at in range(end, len(key), 2):
-                simulator.step(int.from_bytes(key[at : at + 2], _BYTE_ORDER))
+                simulator.step(int.from_bytes(key[at : at + 2], byteorder))
         except Exception as error:
             raise self._error(key, f"the game raised {type(error).__name__}: {error}") from error
         cache[key] = simulator
@@ -279,9 +281,5 @@ class HostEnv:
         return View(*(field.reshape((*shape, *field.shape[1:])) for field in views))
 
     def _error(self, key: bytes, what: str) -> SimulatorError:
-        seed, moves = int.from_bytes(key[:_SEED_BYTES], _BYTE_ORDER), np.frombuffer(key[_SEED_BYTES:], np.int16)
+        seed, moves = int.from_bytes(key[:_SEED_BYTES], byteorder), np.frombuffer(key[_SEED_BYTES:], np.int16)
         return SimulatorError(f"{self._name}: {what} (seed {seed}, moves so far {moves.tolist()})")
-
-
-_SEED_BYTES = 4
-_BYTE_ORDER: Any = "little" if np.little_endian else "big"

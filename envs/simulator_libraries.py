@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import random
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -188,26 +188,27 @@ def _chance_later(game: Any) -> bool:
 
 
 _IMMUTABLE = frozenset({type(None), bool, int, float, str, bytes, type, np.float32, np.float64, np.int64, np.bool_})
+_CONSTANT = frozenset({"action_space", "observation_space", "metadata", "spec", "reward_range", "_np_random"})
+"""Attributes of environments that nobody changes in place."""
 
 
-def copy_of[T](original: T, shared: Collection[str]) -> T:
+def copy_of[T](original: T) -> T:
     """Copies an object attribute by attribute, as `copy.deepcopy` does but without calling `__getstate__`.
 
-    In many environments (those with EzPickle) that method drops the state. Both objects refer to the same values of the
-    attributes `shared`, which nobody may change in place.
+    In many environments (those with EzPickle) that method drops the state. Both objects refer to the same `_CONSTANT`
+    attributes.
     """
     twin = object.__new__(type(original))
     memo = {id(original): twin}
     for name, value in vars(original).items():
         # Each simulation of a search copies, and most attributes are numbers.
-        same = name in shared or type(value) in _IMMUTABLE
+        same = name in _CONSTANT or type(value) in _IMMUTABLE
         vars(twin)[name] = value if same else copy.deepcopy(value, memo)
     return twin
 
 
 _CHANCE_GAMES, _CHANCE_STEPS = 4, 32
 """Episodes, and steps per episode, that are played to detect chance events."""
-_GYMNASIUM_CONSTANT = frozenset({"action_space", "observation_space", "metadata", "spec", "reward_range", "_np_random"})
 
 
 class GymnasiumSimulator:
@@ -324,7 +325,7 @@ class GymnasiumSimulator:
         # Without __init__, which would make a new environment.
         twin = object.__new__(GymnasiumSimulator)
         vars(twin).update(vars(self))
-        twin._env = copy_of(self._env, _GYMNASIUM_CONSTANT)
+        twin._env = copy_of(self._env)
         return twin
 
     def _store(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cached_property
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +15,6 @@ from podzero.envs.boards.chess import (
     Chess,
     ChessBoard,
     ChessMoves,
-    ChessStep,
     history_of,
     position_hash,
 )
@@ -33,19 +31,15 @@ class ChessNames:
     """Names on a board of `size` files and ranks.
 
     Actions are numbered from the side of the player to move, and a pawn's move to the last rank promotes to a queen, so
-    names depend on whose turn it is and on where pawns stand: bits `8 * file + rank`, as the
-    first player sees them.
+    names depend on whose turn it is and on where pawns stand: bits `8 * file + rank`, as the first player sees them.
     """
 
     def __init__(self, game: str, size: int) -> None:
         self._game, self._size = game, size
         self._steps = ChessMoves(size).steps
         self._start = sum(1 << 8 * file + rank for file in range(size) for rank in (1, size - 2))
-
-    @cached_property
-    def _planes(self) -> dict[tuple[ChessStep, str], int]:
-        """Planes by the step, as the player to move sees it, and the underpromotion."""
-        return {
+        # By the step, as the player to move sees it, and the underpromotion.
+        self._planes = {
             (step, _PROMOTIONS[plane // 3] if plane < UNDERPROMOTIONS else ""): plane
             for plane, step in enumerate(self._steps)
         }
@@ -174,18 +168,15 @@ def state_of(fen: str, size: int) -> BoardState:
     squares = _placed(fields[0], size)
     second = fields[1] == "b"
     plies = min(2 * max(int(fields[5]) - 1, 0), _LATEST_PLY) + second
-    board = (
-        Chess(size)
-        .start()
-        ._replace(
-            history=history_of(
-                {square: _PIECES.index(piece.upper()) + 8 * piece.islower() for square, piece in squares.items()}
-            ),
-            castling=_castling(fields[2], fen, squares, size)[:: -1 if second else 1],
-            en_passant=np.asarray(_passing(fields[3], fen, squares, size, second), np.int8),
-            quiet=np.asarray(min(int(fields[4]), 99), np.int8),
-            plies=np.asarray(plies, np.int16),
-        )
+    board = Chess(size).start()
+    board = board._replace(
+        history=history_of(
+            {square: _PIECES.index(piece.upper()) + 8 * piece.islower() for square, piece in squares.items()}
+        ),
+        castling=_castling(fields[2], fen, squares, size)[:: -1 if second else 1],
+        en_passant=np.asarray(_passing(fields[3], fen, squares, size, second), np.int8),
+        quiet=np.asarray(min(int(fields[4]), 99), np.int8),
+        plies=np.asarray(plies, np.int16),
     )
     board = board._replace(hashes=jnp.zeros_like(board.hashes).at[0].set(position_hash(board)))
     return BoardState(board, jnp.int32(second), jnp.zeros((), jnp.int8), jnp.zeros((), bool))

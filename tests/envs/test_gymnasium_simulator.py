@@ -122,7 +122,7 @@ class Stateless:
     """Its `__getstate__` drops its state, as in many environments."""
 
     def __init__(self):
-        self.board, self.numbers, self.array, self.fixed = Board(), [1, 2], np.zeros(2), {"a": [1]}
+        self.board, self.numbers, self.array, self.metadata = Board(), [1, 2], np.zeros(2), {"a": [1]}
         self.again, self.same = self.numbers, self.board
         self.generator = np.random.default_rng(0)
 
@@ -130,9 +130,9 @@ class Stateless:
         return {}
 
 
-def test_copies_share_only_the_shared_attributes():
+def test_copies_share_only_constant_attributes():
     thing = Stateless()
-    twin = copy_of(thing, {"fixed"})
+    twin = copy_of(thing)
     twin.board.cells[0][0] = 1
     twin.numbers.append(3)
     twin.array[0] = 1
@@ -141,7 +141,7 @@ def test_copies_share_only_the_shared_attributes():
     assert thing.numbers == [1, 2]
     assert thing.array.tolist() == [0, 0]
     assert thing.generator.random() == np.random.default_rng(0).random()
-    assert twin.fixed is thing.fixed
+    assert twin.metadata is thing.metadata
 
 
 class Marks(list):
@@ -154,12 +154,12 @@ class Marks(list):
 def test_subclasses_of_containers_are_copied():
     thing = Stateless()
     thing.marks = Marks(1, 2)
-    twin = copy_of(thing, {"fixed"})
+    twin = copy_of(thing)
     twin.marks.append(3)
     assert (thing.marks, type(twin.marks)) == ([1, 2], Marks)
 
 
 def test_references_to_the_same_object_stay_so_in_the_copy():
-    twin = copy_of(Stateless(), ())
+    twin = copy_of(Stateless())
     assert twin.again is twin.numbers
     assert twin.same is twin.board
