@@ -44,7 +44,7 @@ class HostEnv:
     """A `Simulator` as an `Env`.
 
     A step of a whole batch is one callback, which steps a clone of each position's simulator. The simulators of recent
-    positions are cached by seed and moves; that of a dropped position is rebuilt by replaying the moves since the
+    positions are cached by seed and moves; that of another position is rebuilt by replaying the moves since the
     nearest cached position. The cache changes only how long a step takes, so the callback is a pure function, as JAX
     requires.
 

@@ -117,8 +117,8 @@ class _LibraryEnv(ABC):
     def step(self, state: LibraryState, action: Array) -> LibraryState:
         """Takes the action with this number; a state that is over stays the same, with a reward of zero."""
         over = state._replace(reward=jnp.zeros_like(state.reward))
-        kept: LibraryState = optax.tree.where(state.done, over, self._after(state.state, action))
-        return kept
+        after: LibraryState = optax.tree.where(state.done, over, self._after(state.state, action))
+        return after
 
     @abstractmethod
     def _after(self, state: Any, action: Array, key: Array | None = None) -> LibraryState:

@@ -33,7 +33,7 @@ class _Functions(NamedTuple):
     """What a path names, as pure functions."""
 
     init: Callable[..., tuple[Params, Iterable[str]]]
-    """`(key, *inputs)` to nested dicts of parameters, and the names of what else the module keeps, which is refused."""
+    """`(key, *inputs)` to nested dicts of parameters, and the names of other state of the module, which is refused."""
     apply: Callable[..., Any]
     """`(params, method, *inputs)` to what the method of the module returns."""
 
@@ -156,7 +156,7 @@ class _Own:
         return self.code.make({**self._offered, "dtype": self.dtype}, **more)
 
     def init(self, key: Array, *inputs: jax.Array) -> Params:
-        """The parameters, without anything else that a module keeps."""
+        """The parameters, without other state of the module."""
         with self.code.running("its initialization"):
             params, state = self._functions.init(jnp.asarray(key), *inputs)
         if found := ", ".join(state):

@@ -36,7 +36,7 @@ class Bits(NamedTuple):
         return Bits(~self.low, ~self.high)
 
     def up(self, by: Distance) -> Bits:
-        """The squares moved to higher numbers, by 0 to 63; those beyond the last one are dropped."""
+        """The squares moved to higher numbers, by 0 to 63; those beyond the last one are lost."""
         along, rest, near, within = _split(by)
         low, high = self.low << along, self.high << along
         if (within > 0).all():
@@ -45,7 +45,7 @@ class Bits(NamedTuple):
         return Bits(low & near, ((high | self.low >> rest & within) & near) | (low & ~near))
 
     def down(self, by: Distance) -> Bits:
-        """The squares moved to lower numbers, by 0 to 63; those below 0 are dropped."""
+        """The squares moved to lower numbers, by 0 to 63; those below 0 are lost."""
         along, rest, near, within = _split(by)
         low, high = self.low >> along, self.high >> along
         if (within > 0).all():

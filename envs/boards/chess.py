@@ -57,7 +57,7 @@ _CODES = np.arange(1, KINDS + 1)
 _HISTORY = 8
 """Positions that an observation shows."""
 _REMEMBERED = _QUIET + _HISTORY
-"""Positions whose hashes are kept: an observed position can only repeat one of the `_QUIET` before it."""
+"""Positions whose hashes are stored: an observed position can only repeat one of the `_QUIET` before it."""
 _NOWHERE = -1
 _ROOK_HOMES = np.array([0, 56])
 _CASTLED = ((0, 16, 24), (56, 48, 40))
@@ -141,12 +141,12 @@ class ChessMoves:
         return Bits(low, high)
 
     def moved(self, squares: Bits, steps: Steps) -> Bits:
-        """The squares moved by each of `steps` (`[n, 2]`, or `[2]` for one); those that leave the board are dropped.
+        """The squares moved by each of `steps` (`[n, 2]`, or `[2]` for one); those that leave the board are lost.
 
         `squares` is one set, or one for each step in the last axis.
         """
-        kept, by = squares & self._inside(steps), steps @ [8, 1]
-        up = kept.up(np.maximum(by, 0)) if (by > 0).any() else kept
+        staying, by = squares & self._inside(steps), steps @ [8, 1]
+        up = staying.up(np.maximum(by, 0)) if (by > 0).any() else staying
         return up.down(np.maximum(-by, 0)) if (by < 0).any() else up
 
     def _rays(self, start: Bits, empty: Bits) -> Bits:

@@ -99,7 +99,7 @@ class BoardGame(ABC):
         after = BoardState(board, 1 - state.player, reward, done)
         # Under `vmap` all games are played; those that were over before keep their state.
         over = state._replace(reward=jnp.zeros((), jnp.int8))
-        return BoardState(*jax.tree.map(lambda kept, new: jnp.where(state.done, kept, new), over, after))
+        return BoardState(*jax.tree.map(lambda old, new: jnp.where(state.done, old, new), over, after))
 
     def view(self, state: BoardState) -> View:
         """The view of `state`, from the perspective of the player to move."""

@@ -153,7 +153,7 @@ class Returned(NamedTuple):
     truncated: HostArray
     """`[]` bool."""
     info: dict[str, HostArray]
-    """See `Masks.read`; nothing else is kept."""
+    """See `Masks.read`; it holds nothing else."""
 
 
 class Interface(NamedTuple):
