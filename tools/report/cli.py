@@ -138,7 +138,7 @@ def agent_rows(found: Mapping[str, Any]) -> Rows:
     return [
         ("" if number else label, text)
         for label, value in several
-        for number, text in enumerate([value] if isinstance(value, str) else value or ())
+        for number, text in enumerate(filter(None, [value] if isinstance(value, str) else value or ()))
     ]
 
 
