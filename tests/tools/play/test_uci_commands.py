@@ -78,7 +78,9 @@ def judged(start):
         board = chess.Board(" ".join(fields))
     except ValueError:
         return None
-    return None if board.status() & REFUSED else board
+    # python-chess drops a right without a rook in silence.
+    complete = board.castling_rights.bit_count() == len(fields[2].strip("-"))
+    return board if complete and not board.status() & REFUSED else None
 
 
 def after(board, line):
