@@ -79,8 +79,10 @@ MOST_COMPILED = 8_900
 """The largest number of programs that a run of all fast tests may compile. Four fifths of the tests' time is XLA's:
 before you raise it, look for a smaller program, or one that several tests share."""
 
-TOGETHER = ("tests/replay/",)
-"""Folders whose files share a process that has imported TensorFlow."""
+TOGETHER = tuple(
+    f"tests/{folder}/" for folder in ("envs", "evaluation", "inference", "learner", "networks", "replay", "search")
+)
+"""Folders whose files share compiled programs, or a process that has imported TensorFlow."""
 
 
 def pytest_configure(config):
@@ -141,7 +143,7 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 class ByFile(LoadFileScheduling):
-    """Files are tested by one process each, all files of some folders by the same one."""
+    """A file is tested by one process, and some folders are."""
 
     def _split_scope(self, nodeid):
         file = super()._split_scope(nodeid)
@@ -149,8 +151,9 @@ class ByFile(LoadFileScheduling):
 
 
 def pytest_xdist_make_scheduler(config, log):
-    """Where files share what costs seconds, a second process is not to make it again."""
-    return ByFile(config, log) if config.option.dist == "loadfile" else None
+    """In a run of all tests a second process does not make again what the files of a folder share."""
+    whole = config.args_source is config.ArgsSource.TESTPATHS
+    return ByFile(config, log) if whole and config.option.dist == "loadfile" else None
 
 
 def pytest_xdist_auto_num_workers():

@@ -122,18 +122,24 @@ def test_the_key_and_the_moves_decide_the_game(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_outcomes_are_drawn_by_their_probabilities(name):
     env = named(name)
-    start = env.init(jax.random.key(3))
-    action = jnp.argmax(env.view(start).legal).astype(jnp.int32)
-    while not env.chance(env.afterstate(start, action)).any():
-        start = env.step(start, action)
-        action = jnp.argmax(env.view(start).legal).astype(jnp.int32)
-    after = env.afterstate(start, action)
-    results = jax.vmap(lambda outcome: env.view(env.resolve(after, outcome)).observation)(jnp.arange(env.outcomes))
+    start, step = jax.jit(env.init)(jax.random.key(3)), jax.jit(env.step)
+
+    @jax.jit
+    def first_legal(state):
+        action = jnp.argmax(env.view(state).legal).astype(jnp.int32)
+        after = env.afterstate(state, action)
+        return action, after, env.chance(after)
+
+    while not np.any((found := first_legal(start))[2]):
+        start = step(start, found[0])
+    action, after, expected = found
+    resolved = jax.vmap(lambda outcome: env.view(env.resolve(after, outcome)).observation)
+    results = np.asarray(jax.jit(resolved)(np.arange(env.outcomes)))
     keys = jax.random.split(jax.random.key(0), 4000)
     drawn = jax.jit(jax.vmap(lambda key: env.view(env.step(env.redrawn(start, key), action)).observation))(keys)
-    same = (drawn[:, None] == results[None]).reshape(len(keys), env.outcomes, -1).all(axis=-1)
-    expected = np.asarray(env.chance(after))
-    share = np.asarray(same).mean(axis=0)[expected > 0]
+    same = (np.asarray(drawn)[:, None] == results[None]).reshape(len(keys), env.outcomes, -1).all(axis=-1)
+    expected = np.asarray(expected)
+    share = same.mean(axis=0)[expected > 0]
     np.testing.assert_allclose(share, expected[expected > 0], atol=4 * np.sqrt(0.25 / len(keys)))
 
 

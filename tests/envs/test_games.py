@@ -231,21 +231,22 @@ def test_transformed_games_have_the_same_result(trace, field):
 def test_vmap_equals_single(name):
     env = make_env(name)
     keys = jax.random.split(jax.random.key(3), 3)
-    batched, step, view = jax.vmap(env.init)(keys), jax.jit(env.step), jax.jit(env.view)
-    single = [env.init(key) for key in keys]
+    batched, init, step, view = jax.jit(jax.vmap(env.init))(keys), *map(jax.jit, (env.init, env.step, env.view))
+    single = [init(key) for key in keys]
     step_all, view_all = jax.jit(jax.vmap(env.step)), jax.jit(jax.vmap(env.view))
     for _ in range(6):
-        actions = jnp.argmax(view_all(batched).legal, axis=-1).astype(jnp.int32)
+        actions = np.argmax(view_all(batched).legal, axis=-1).astype(np.int32)
         batched = step_all(batched, actions)
         single = [step(state, action) for state, action in zip(single, actions, strict=True)]
-        expected = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(view, single))
+        expected = jax.tree.map(lambda *leaves: np.stack(leaves), *map(view, single))
         jax.tree.map(np.testing.assert_array_equal, view_all(batched), expected)
 
 
 @pytest.mark.parametrize("name", ["tic_tac_toe", "go_9x9", "hex"])
 def test_the_key_decides_who_begins(name):
     env = make_env(name)
-    players = jax.vmap(lambda key: env.view(env.init(key)).player)(jax.random.split(jax.random.key(0), 64))
+    player = jax.jit(jax.vmap(lambda key: env.view(env.init(key)).player))
+    players = player(jax.random.split(jax.random.key(0), 64))
     assert 16 < int(players.sum()) < 48
 
 
@@ -257,7 +258,7 @@ def test_an_unknown_game_is_refused_with_the_closest_name():
 def test_gardner_chess_shows_the_board_from_the_side_of_white():
     """White's pieces start in the lowest row of the observation: rook, knight, bishop, queen, king."""
     env = make_env("gardner_chess")
-    seen = np.asarray(env.view(env.init(jax.random.key(0))).observation)
+    seen = np.asarray(jax.jit(lambda key: env.view(env.init(key)).observation)(jax.random.key(0)))
     pieces = {"pawn": 0, "knight": 1, "bishop": 2, "rook": 3, "queen": 4, "king": 5}
     row = [next(name for name, plane in pieces.items() if seen[4, column, plane]) for column in range(5)]
     assert row == ["rook", "knight", "bishop", "queen", "king"]

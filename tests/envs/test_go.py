@@ -14,7 +14,7 @@ _BITS = 2 ** np.arange(7)
 
 def drawn(komi, games=300):
     env = Go(7, komi)
-    return env, jax.vmap(env.init)(jax.random.split(jax.random.key(0), games))
+    return env, jax.jit(jax.vmap(env.init))(jax.random.split(jax.random.key(0), games))
 
 
 def test_each_game_draws_one_of_the_half_points():
@@ -31,8 +31,8 @@ def test_without_komi_all_games_have_7_5_and_the_network_does_not_see_it():
 
 def test_the_observation_shows_the_half_points_for_the_player_to_move():
     env, states = drawn((-3.0, 4.5))
-    before = jax.vmap(env.view)(states).observation
-    after = jax.vmap(lambda state: env.view(env.step(state, np.int32(PASS))))(states).observation
+    before = jax.jit(jax.vmap(env.view))(states).observation
+    after = jax.jit(jax.vmap(lambda state: env.view(env.step(state, np.int32(PASS)))))(states).observation
     assert before.shape[1:] == (7, 7, 24)
     for seen, sign in ((before, -1), (after, 1)):
         planes = np.asarray(seen[..., 17:])
@@ -43,8 +43,9 @@ def test_the_observation_shows_the_half_points_for_the_player_to_move():
 
 def test_the_other_planes_are_those_of_the_game_without_komi():
     plain, shown = make_env("go_7x7"), Go(7, (7.5, 7.5))
-    state = plain.step(plain.init(jax.random.key(0)), np.int32(24))
-    np.testing.assert_array_equal(shown.view(state).observation[..., :17], plain.view(state).observation)
+    state = jax.jit(lambda key: plain.step(plain.init(key), np.int32(24)))(jax.random.key(0))
+    seen, expected = jax.jit(shown.view)(state).observation, jax.jit(plain.view)(state).observation
+    np.testing.assert_array_equal(np.asarray(seen)[..., :17], expected)
 
 
 @pytest.mark.parametrize(("komi", "result"), [(6.5, 1), (7, 0), (7.5, -1)])

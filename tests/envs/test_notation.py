@@ -27,8 +27,8 @@ class Walk:
         self.env = make_env(name)
         self.notation = notation_of(self.env.spec)
         self.states, self.legal, self.actions = [], [], []
-        self.view, self.step = jax.jit(self.env.view), jax.jit(self.env.step)
-        state = self.env.init(jax.random.key(seed))
+        self.init, self.view, self.step = map(jax.jit, (self.env.init, self.env.view, self.env.step))
+        state = self.init(jax.random.key(seed))
         choose = np.random.default_rng(seed)
         for _ in range(plies or PLIES.get(name, 400)):
             seen = jax.device_get(self.view(state))
@@ -51,7 +51,7 @@ def chess_game(walks):
     """Chess as compiled for its random game."""
     walk = walks("chess")
     return SimpleNamespace(
-        init=walk.env.init,
+        init=walk.init,
         notation=walk.notation,
         step=walk.step,
         legal=lambda state: np.flatnonzero(walk.view(state).legal),
@@ -187,7 +187,7 @@ def test_a_name_of_no_move_of_chess_is_refused(chess_game, name):
 def test_squares_outside_the_small_board_are_refused():
     env = make_env("gardner_chess")
     with pytest.raises(NotationError, match="gardner_chess"):
-        notation_of(env.spec).action(jax.device_get(env.init(jax.random.key(0))), "f2f3")
+        notation_of(env.spec).action(jax.device_get(jax.jit(env.init)(jax.random.key(0))), "f2f3")
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_a_fen_and_its_state_are_the_same_position(chess_game, fen):
 
 def test_the_fen_of_the_start_is_the_start():
     for name, size in (("chess", 8), ("gardner_chess", 5)):
-        start = make_env(name).init(jax.random.key(1))
+        start = jax.jit(make_env(name).init)(jax.random.key(1))
         again = state_of(fen_of(start, size), size)
         assert jax.tree.all(jax.tree.map(np.array_equal, again.board, start.board))
     assert fen_of(start, 5) == "rnbqk/ppppp/5/PPPPP/RNBQK w - - 0 1"

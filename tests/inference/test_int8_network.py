@@ -68,7 +68,7 @@ def test_the_float_evaluation_is_that_of_the_network(actions, dtype, global_pool
     assert min(largest.values()) > 0
     played = CalibrationPositions(boards, np.ones((32, actions), bool))
     int8 = Int8Network(config, spec, lambda: RecentPositions(played))
-    evaluated = side_by_side(int8.apply(quantize(params, largest), boards))
+    evaluated = side_by_side(jax.jit(int8.apply)(quantize(params, largest), boards))
     assert agreement(expected, evaluated, played.legal).policy_kl < 0.02
 
 
