@@ -16,7 +16,7 @@ from podzero.actors.assembly import concatenated
 from podzero.actors.clients import ActorLoop
 from podzero.actors.core import explore
 from podzero.config import Experiment
-from podzero.config.samples import nstep_returns, observations_kept, window_steps
+from podzero.config.samples import nstep_returns, stored_observations, window_steps
 from podzero.core.types import Array, EnvSpec, Window
 from podzero.envs import VectorEnv, VectorStep
 from podzero.replay import priorities_of
@@ -57,7 +57,7 @@ class WindowCutter:
         """Starts without positions; `seed` determines the random actions after the end of an episode."""
         config = experiment.muzero
         self._unroll, self._steps, self._stride = config.unroll_steps, window_steps(experiment), config.stride
-        self._kept = observations_kept(experiment)
+        self._kept = stored_observations(experiment)
         self._stores_states = experiment.reanalyse.share > 0
         self._spec = spec
         self._random = np.random.default_rng(seed)

@@ -16,7 +16,7 @@ from podzero.actors.core import explore
 from podzero.actors.environments import window_priorities
 from podzero.actors.targets import outcome_classes, value_targets
 from podzero.config import ActorsConfig, Experiment
-from podzero.config.samples import observations_kept
+from podzero.config.samples import stored_observations
 from podzero.core.protocols import BatchedSearch, Env
 from podzero.core.types import Array, ModelNetwork, Params, Sample, SearchResult, StoredState, View, Window
 from podzero.envs import SimulatorError, faults_of, simulator_errors, unpack_states
@@ -69,7 +69,7 @@ def window_reanalysis(experiment: Experiment, network: ModelNetwork, search: Mod
     positions after K get the network's value. Rewards, actions and the end of the episode do not change.
     """
     key, config = jax.random.key(seed), experiment.muzero
-    searched, kept = config.unroll_steps + 1, observations_kept(experiment)
+    searched, kept = config.unroll_steps + 1, stored_observations(experiment)
 
     @jax.jit
     def search_windows(params: Params, index: Array, observation: jax.Array) -> tuple[ModelSearchResult, jax.Array]:

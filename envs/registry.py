@@ -222,8 +222,13 @@ class SimulatorReplay:
           ConfigError: it cannot be made, or not within `environments.BUILD_TIMEOUT_S`, or it cannot be rendered.
         """
         self._config = config
-        self._simulator = _in_time(_rendering_simulator, config)
         self._thread = DeadlineThread(config.title)
+        try:
+            # In the thread that renders: a context of OpenGL belongs to the thread that has made it.
+            self._simulator = self._call(partial(_rendering_simulator, config), environments.BUILD_TIMEOUT_S, "")
+        except BaseException:
+            self.close()
+            raise
         self.steps_per_second: float = getattr(self._simulator, "steps_per_second", STEPS_PER_SECOND)
         """The speed at which to show the game."""
 
@@ -243,9 +248,11 @@ class SimulatorReplay:
         """Ends the thread that calls the simulator."""
         self._thread.stop()
 
-    def _call[Answer](self, function: Callable[[], Answer]) -> Answer:
+    def _call[Answer](
+        self, function: Callable[[], Answer], limit_s: float | None = None, setting: str = "env.step_timeout_s"
+    ) -> Answer:
         try:
-            return self._thread.call(function, self._config.step_timeout_s, "env.step_timeout_s")
+            return self._thread.call(function, limit_s or self._config.step_timeout_s, setting)
         except PodzeroError:
             raise
         except TimeoutError as error:

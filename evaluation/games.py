@@ -131,7 +131,7 @@ _MOST_BYTES = 32 << 20
 """Last bytes that are read from a file."""
 
 
-class KeptGame(NamedTuple):
+class StoredGame(NamedTuple):
     """A stored game and its origin."""
 
     origin: str
@@ -164,7 +164,7 @@ class GamesFolder:
         except OSError as error:
             log.warning("the games of step %d cannot be stored in %s: %s", step, self._folder, error.strerror)
 
-    def read(self, step: int) -> list[KeptGame]:
+    def read(self, step: int) -> list[StoredGame]:
         """The games of a round, without damaged lines."""
         return _read(self._file(step), f"step {step:,}")
 
@@ -181,7 +181,7 @@ def superfluous(steps: Sequence[int], most: int) -> list[int]:
     return deleted
 
 
-def kept_games(folder: Path) -> list[KeptGame]:
+def stored_games(folder: Path) -> list[StoredGame]:
     """The newest `MOST_READ` games of a run's working directory or a tournament's folder, newest first.
 
     Raises:
@@ -204,7 +204,7 @@ def kept_games(folder: Path) -> list[KeptGame]:
     return games[:MOST_READ]
 
 
-def _read(file: Path, origin: str) -> list[KeptGame]:
+def _read(file: Path, origin: str) -> list[StoredGame]:
     games = []
     try:
         with file.open("rb") as opened:
@@ -216,7 +216,7 @@ def _read(file: Path, origin: str) -> list[KeptGame]:
         return []
     for line in lines:
         try:
-            games.append(KeptGame(origin, game_from_tree(json.loads(line))))
+            games.append(StoredGame(origin, game_from_tree(json.loads(line))))
         except (ValueError, KeyError, TypeError):
             # A line may be incomplete while it is written.
             continue

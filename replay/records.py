@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podzero.config import Experiment
-from podzero.config.samples import UNSEARCHED, observations_kept, window_steps
+from podzero.config.samples import UNSEARCHED, stored_observations, window_steps
 from podzero.core.errors import ConfigError
 from podzero.core.types import Batch, EnvSpec, Sample, Window
 from podzero.files.workdir import read_json, sync_tree, write_atomically
@@ -264,7 +264,7 @@ class RecordedEpisodes:
         _, self._rows = _open_rows(experiment.data.records, EpisodeLayout(spec, experiment.env.discount))
         self._starts = np.flatnonzero(self._rows["left"] > 0)
         self._unroll, self._steps = experiment.muzero.unroll_steps, window_steps(experiment)
-        self._kept = observations_kept(experiment)
+        self._kept = stored_observations(experiment)
         self._actions = spec.num_actions
 
     def draw(self, random: np.random.Generator, count: int) -> Window:

@@ -27,10 +27,10 @@ from podzero.runtime.workers import ANSWER_TIMEOUT_S, LearnerGroup
 
 log = logging.getLogger(__name__)
 
-KEPT = 2
-"""Checkpoints to keep; older ones are deleted."""
-KEPT_SNAPSHOTS = 20
-"""The newest snapshots that are kept, in addition to those that ratings need."""
+STORED = 2
+"""Checkpoints to store; older ones are deleted."""
+NEWEST_SNAPSHOTS = 20
+"""The newest snapshots that are stored, in addition to those that ratings need."""
 FIRST_SNAPSHOT_S = 30.0
 """Time between two attempts to write the first snapshot, which needs trained parameters."""
 RETRY_S = 60.0
@@ -136,7 +136,7 @@ class Saver:
         """Writes a checkpoint, and a snapshot of the newest acting parameters."""
         began = time.monotonic()
         ladder = _newest_ladder(state)
-        step = write_checkpoint(self._workdir, state.learner.checkpoint, state.shards, state.counters, ladder, KEPT)
+        step = write_checkpoint(self._workdir, state.learner.checkpoint, state.shards, state.counters, ladder, STORED)
         self.newest, self._newest_began, self._failed = step, began, 0
         log.info("checkpoint of step %d written", step)
         try:
@@ -186,7 +186,7 @@ class Saver:
     def _write_snapshot(self, state: SaveState) -> Saved:
         step = int(state.learner.leader.actor.ask("snapshot"))
         ladder = _newest_ladder(state)
-        delete_old_snapshots(self._workdir.snapshots, KEPT_SNAPSHOTS, ladder)
+        delete_old_snapshots(self._workdir.snapshots, NEWEST_SNAPSHOTS, ladder)
         return Saved(step, ladder)
 
 

@@ -20,7 +20,7 @@ def sample_like(experiment: Experiment, spec: EnvSpec) -> Sample | Window:
     """The shape of one training sample: a `jax.ShapeDtypeStruct` on every field, without a batch axis."""
     if not experiment.learns_model:
         return position_like(spec, experiment.has_auxiliary_heads)
-    return window_like(experiment, spec, observations_kept(experiment))
+    return window_like(experiment, spec, stored_observations(experiment))
 
 
 def stored_state_like(experiment: Experiment, spec: EnvSpec) -> StoredState | Window:
@@ -73,7 +73,7 @@ def window_steps(experiment: Experiment) -> int:
     return experiment.muzero.unroll_steps + experiment.muzero.td_steps
 
 
-def observations_kept(experiment: Experiment) -> int:
+def stored_observations(experiment: Experiment) -> int:
     """The number of a window's observations that the loss needs."""
     # The consistency loss compares predicted latents with those of all unrolled positions.
     return experiment.muzero.unroll_steps + 1 if experiment.muzero.consistency_weight else 1

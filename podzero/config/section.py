@@ -81,7 +81,7 @@ class OwnFile(Section):
         """The import path of the code to run: that of the run's copy, if there is one."""
         return self.import_path if self._kept is None else self._path_in(str(self._kept))
 
-    def kept_at(self, copy: Path) -> Self:
+    def copied_to(self, copy: Path) -> Self:
         """The same section, whose code is imported from a copy of its file."""
         section = self.model_copy()
         section._kept = copy

@@ -185,7 +185,7 @@ def with_own_teacher(experiment: Experiment, workdir: Workdir) -> Experiment:
 
 def as_resumed(experiment: Experiment, workdir: Workdir) -> Experiment:
     """The experiment with the working directory's copies of code and teacher; as it is if the run is new."""
-    experiment = workdir.with_kept_code(experiment)
+    experiment = workdir.with_copied_code(experiment)
     if not workdir.is_run:
         return experiment
     # The parameters are those of its checkpoint.

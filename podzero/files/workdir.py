@@ -170,13 +170,13 @@ class Workdir:
         if not self.is_run:
             raise WorkdirError(f"{self.root} is not a working directory: it holds no experiment.yaml")
         try:
-            return self.with_kept_code(parse(read_tree(self.experiment_file), str(self.experiment_file), given=()))
+            return self.with_copied_code(parse(read_tree(self.experiment_file), str(self.experiment_file), given=()))
         except (OSError, ConfigError) as error:
             raise WorkdirError(f"the experiment of {self.root} cannot be read: {error}") from None
 
-    def with_kept_code(self, experiment: Experiment) -> Experiment:
+    def with_copied_code(self, experiment: Experiment) -> Experiment:
         """The experiment with this directory's copies of the files that it names, as far as there are any."""
-        copies = {section: own.kept_at(copy) for section, own, copy in self._copies(experiment) if copy.is_file()}
+        copies = {section: own.copied_to(copy) for section, own, copy in self._copies(experiment) if copy.is_file()}
         return experiment.with_sections(copies)
 
     def keep_code(self, experiment: Experiment) -> Experiment:
@@ -199,7 +199,7 @@ class Workdir:
                 partial.unlink()
                 raise WorkdirError(f"{section}: {own.file} has changed since the experiment was read; start it again")
             os.replace(partial, copy)
-        return self.with_kept_code(experiment)
+        return self.with_copied_code(experiment)
 
     def _copies(self, experiment: Experiment) -> Iterator[tuple[str, OwnFile, Path]]:
         """The dotted names and sections that name a file of known digest, and where this directory keeps its copy."""

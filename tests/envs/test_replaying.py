@@ -114,4 +114,4 @@ def test_whether_a_simulator_renders_is_known_before_it_is_made(config):
 def test_the_copy_of_a_game_renders_when_its_file_is_gone(config, tmp_path):
     game = config("Counter")
     copy = (tmp_path / "counter.py").rename(tmp_path / "copy.py")
-    assert renders(game.kept_at(copy))
+    assert renders(game.copied_to(copy))

@@ -10,11 +10,11 @@ from podzero.core.errors import ConfigError
 from podzero.evaluation.games import (
     MOST_READ,
     GamesFolder,
-    KeptGame,
     PlayedGame,
+    StoredGame,
     game_from_tree,
     game_to_tree,
-    kept_games,
+    stored_games,
     superfluous,
 )
 from podzero.files.workdir import Workdir
@@ -43,8 +43,8 @@ def test_a_run_keeps_the_games_of_its_rounds(tmp_path):
     folder.write(20, [GAME])
     folder.write(1300, [GIVEN_UP, CUT_OFF])
     assert folder.steps() == [20, 1300]
-    assert kept_games(tmp_path) == [
-        KeptGame("step 1,300", GIVEN_UP), KeptGame("step 1,300", CUT_OFF), KeptGame("step 20", GAME),
+    assert stored_games(tmp_path) == [
+        StoredGame("step 1,300", GIVEN_UP), StoredGame("step 1,300", CUT_OFF), StoredGame("step 20", GAME),
     ]  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def test_rounds_of_steps_that_a_resumption_makes_again_are_forgotten(tmp_path):
 def test_of_a_tournament_the_newest_games_are_read_newest_first(tmp_path):
     lines = [json.dumps(game_to_tree(GAME._replace(opening_plies=number))) for number in range(MOST_READ + 5)]
     (tmp_path / "games.jsonl").write_text("\n".join(lines) + "\n")
-    found = [kept.game.opening_plies for kept in kept_games(tmp_path)]
+    found = [kept.game.opening_plies for kept in stored_games(tmp_path)]
     assert found == list(range(MOST_READ + 4, 4, -1))
 
 
@@ -84,12 +84,12 @@ def test_what_is_being_written_is_left_out(tmp_path):
     file = tmp_path / "games.jsonl"
     whole = json.dumps({"pair": 0, **game_to_tree(GAME)})
     file.write_text(f"{whole}\n{whole[:40]}")
-    assert kept_games(tmp_path) == [KeptGame(tmp_path.name, GAME)]
+    assert stored_games(tmp_path) == [StoredGame(tmp_path.name, GAME)]
 
 
 def test_a_folder_without_games_is_named(tmp_path):
     with pytest.raises(ConfigError, match="holds no games"):
-        kept_games(tmp_path)
+        stored_games(tmp_path)
 
 
 def test_a_run_goes_on_where_its_games_cannot_be_written(tmp_path, caplog):

@@ -163,7 +163,7 @@ def test_a_request_makes_a_checkpoint_due_unless_one_began_after_it(saver, later
 
 
 def test_old_snapshots_are_deleted(tiny, tmp_path, clock, later, monkeypatch):
-    monkeypatch.setattr(saving, "KEPT_SNAPSHOTS", 3)
+    monkeypatch.setattr(saving, "NEWEST_SNAPSHOTS", 3)
     saver = Saver(tiny(), Workdir(tmp_path), later)
     for step in range(10, 60, 10):
         step_folder(Workdir(tmp_path).snapshots, step).mkdir(parents=True)

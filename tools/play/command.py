@@ -20,7 +20,7 @@ from podzero.core.importing import how_to_install, import_extra
 from podzero.core.protocols import Env
 from podzero.envs import make_env, renders, spec_of
 from podzero.envs.notation import NotationError
-from podzero.evaluation.games import KeptGame, kept_games
+from podzero.evaluation.games import StoredGame, stored_games
 from podzero.files.players import EnginePlayer, TrainedPlayer, game_to_play, parse_player
 from podzero.tools.commands.listen_address import free_address
 from podzero.tools.play.drawing import board_text
@@ -134,15 +134,15 @@ def _rendered_picture(where: EnvConfig) -> Callable[[PlayableGame], str] | None:
     return RenderedPicture(where)
 
 
-def _kept(folder: Path | None, players: Iterable[str]) -> list[KeptGame]:
+def _kept(folder: Path | None, players: Iterable[str]) -> list[StoredGame]:
     if folder is not None:
-        return kept_games(folder)
+        return stored_games(folder)
     kept = []
     parsed = map(parse_player, players)
     for workdir in dict.fromkeys(one.workdir.root for one in parsed if isinstance(one, TrainedPlayer)):
         # Raised by runs that kept no games.
         with suppress(ConfigError):
-            kept += kept_games(workdir)
+            kept += stored_games(workdir)
     return kept
 
 

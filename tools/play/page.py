@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from podzero.core.protocols import Env
 from podzero.core.types import SearchedNodes
 from podzero.envs.notation import NotationError, names_in_text
-from podzero.evaluation.games import KeptGame, game_title
+from podzero.evaluation.games import StoredGame, game_title
 from podzero.tools.commands.listen_address import ListenAddress, RequestGuard, new_guard
 from podzero.tools.play.drawing import Drawing, Square, drawing_of, last_squares
 from podzero.tools.play.game import PlayableGame
@@ -44,7 +44,7 @@ class GamePage:
         env: Env,
         players: Mapping[str, PositionSearch],
         simulations: int,
-        kept: Sequence[KeptGame] = (),
+        kept: Sequence[StoredGame] = (),
         rendered_picture: Callable[[PlayableGame], str] | None = None,
     ) -> None:
         self._game = PlayableGame(env)
@@ -410,7 +410,7 @@ def serve(
     players: Mapping[str, PositionSearch],
     simulations: int,
     where: ListenAddress,
-    kept: Sequence[KeptGame] = (),
+    kept: Sequence[StoredGame] = (),
     rendered_picture: Callable[[PlayableGame], str] | None = None,
 ) -> None:
     """Prints the address of a `GamePage` and serves it at `where` until Ctrl-C."""

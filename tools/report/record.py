@@ -24,7 +24,7 @@ from podzero.runtime.monitoring.monitor import kind_of
 from podzero.runtime.monitoring.status import StoredStatus, read_status
 
 if TYPE_CHECKING:
-    from podzero.evaluation.games import KeptGame
+    from podzero.evaluation.games import StoredGame
 
 
 READ_BYTES = 2**20
@@ -64,7 +64,7 @@ class Record(NamedTuple):
     events: Sequence[Event]
     hardware: Mapping[str, Any]
     """The content of `Workdir.hardware_file`; empty if the file is missing or damaged."""
-    games: Sequence[KeptGame] = ()
+    games: Sequence[StoredGame] = ()
     """The games of the evaluator's newest round."""
     changes: Sequence[RecordedChange] = ()
     """The settings that were changed when the run was resumed."""
@@ -110,7 +110,7 @@ def read_runs(names: Sequence[str]) -> dict[str, Record]:
     return {name: RunReader(workdir).read() for name, workdir in workdirs.items()}
 
 
-def _newest_games(workdir: Workdir) -> list[KeptGame]:
+def _newest_games(workdir: Workdir) -> list[StoredGame]:
     if not workdir.games.is_dir():
         return []
     # Imports JAX, which takes seconds.

@@ -14,7 +14,7 @@ from podzero.core.errors import PodzeroError
 from podzero.core.protocols import Env
 from podzero.envs import make_env
 from podzero.envs.notation import NotationError
-from podzero.evaluation.games import KeptGame, game_title
+from podzero.evaluation.games import StoredGame, game_title
 from podzero.tools.play.drawing import drawing_of, last_squares
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.picture import BoardPicture, Marks
@@ -25,7 +25,7 @@ MOST_GAMES = 4
 _TITLE = "Sample games"
 
 
-def sample_games(experiment: Experiment, kept: Sequence[KeptGame]) -> ReportSection:
+def sample_games(experiment: Experiment, kept: Sequence[StoredGame]) -> ReportSection:
     """The section with one game of each pair of players of a round; empty for single-player environments."""
     if isinstance(experiment.env, GymnasiumConfig) or not kept:
         return ReportSection(_TITLE)
@@ -38,8 +38,8 @@ def sample_games(experiment: Experiment, kept: Sequence[KeptGame]) -> ReportSect
     return ReportSection(_TITLE, replays=replays)
 
 
-def _one_of_each(kept: Iterable[KeptGame]) -> list[KeptGame]:
-    chosen: dict[frozenset[str], KeptGame] = {}
+def _one_of_each(kept: Iterable[StoredGame]) -> list[StoredGame]:
+    chosen: dict[frozenset[str], StoredGame] = {}
     for one in kept:
         chosen.setdefault(frozenset((one.game.first, one.game.second)), one)
     return list(chosen.values())[:MOST_GAMES]
@@ -52,7 +52,7 @@ def _env(settings: str, kind: type[EnvConfig]) -> Env:
 
 
 @lru_cache(maxsize=4 * MOST_GAMES)
-def _replay(env: Any, kept: KeptGame) -> SampleGame | None:
+def _replay(env: Any, kept: StoredGame) -> SampleGame | None:
     """The boards of a game; None if it has no board or a move is illegal."""
     game = PlayableGame(env)
     try:

@@ -4,7 +4,7 @@ import json
 import re
 
 from podzero.config import load
-from podzero.evaluation.games import GamesFolder, KeptGame, PlayedGame
+from podzero.evaluation.games import GamesFolder, PlayedGame, StoredGame
 from podzero.tools.report.page import make_report
 from podzero.tools.report.record import RunReader
 from podzero.tools.report.sample_games import MOST_GAMES, sample_games
@@ -13,7 +13,7 @@ WON = PlayedGame("@20", "random", (0, 3, 1, 4, 2), 1.0, 2)
 
 
 def kept(*games):
-    return [KeptGame("step 20", game) for game in games]
+    return [StoredGame("step 20", game) for game in games]
 
 
 def section(*games, config="tic_tac_toe"):
