@@ -82,5 +82,5 @@ def test_networks_with_and_without_komi_observe_the_same_states():
     assert shown.observed(shows_komi=True) is shown
     assert plain is Go(9, (7, 7)).observed(shows_komi=False)
     assert (plain.shows_komi, plain.observed(shows_komi=True).shows_komi) == (False, True)
-    state = with_komi(shown.init(jax.random.key(0)), np.asarray(20.0))
-    assert plain.view(state).observation.shape == (9, 9, 17)
+    state = with_komi(jax.jit(shown.init)(jax.random.key(0)), np.asarray(20.0))
+    assert jax.eval_shape(plain.view, state).observation.shape == (9, 9, 17)

@@ -24,8 +24,8 @@ def test_the_same_game_as_in_jax(name):
         return after, tuple(jax.vmap(env.view)(state) for env, state in zip((ours, theirs), after, strict=True))
 
     keys = jax.random.split(jax.random.key(0), 16)
-    starts = (jax.vmap(ours.init)(keys), jax.vmap(theirs.init)(keys))
-    first = np.asarray(jax.vmap(ours.view)(starts[0]).player)
+    starts = jax.jit(lambda keys: (jax.vmap(ours.init)(keys), jax.vmap(theirs.init)(keys)))(keys)
+    first = np.asarray(jax.jit(jax.vmap(ours.view))(starts[0]).player)
     _, (a, b) = jax.device_get(jax.jit(lambda s, k: jax.lax.scan(ply, s, k))(starts, jax.random.split(keys[0], 43)))
     np.testing.assert_array_equal(a.legal, b.legal)
     np.testing.assert_array_equal(a.done, b.done)
