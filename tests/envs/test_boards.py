@@ -11,6 +11,7 @@ from pgx_record import pgx_game
 
 from podzero.envs.boards import BOARD_GAMES
 from podzero.envs.boards.bits import Bits, constant, single
+from podzero.envs.jax_game import OwnGame
 
 LONGEST = {
     "connect_four": 42,
@@ -87,7 +88,7 @@ def test_every_ply_is_that_of_pgx(name):
 
 @pytest.mark.parametrize("name", BOARD_GAMES)
 def test_its_specification_is_that_of_pgx_with_smaller_states(name):
-    ours, theirs = BOARD_GAMES[name]().spec, pgx_game(name).spec
+    ours, theirs = BOARD_GAMES[name]().spec, OwnGame(pgx_game(name), name).spec
     assert ours._replace(state_bytes=0, max_plies=None) == theirs._replace(state_bytes=0)
     assert ours.state_bytes < theirs.state_bytes
 
