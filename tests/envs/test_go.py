@@ -52,13 +52,13 @@ def test_the_other_planes_are_those_of_the_game_without_komi():
 def test_the_first_player_wins_by_more_than_the_komi(komi, result):
     """Black has four rows of the board, White three: 28 points to 21."""
     env = Go(7, (0, 31))
-    state, step = with_komi(env.init(jax.random.key(0)), np.asarray(komi)), jax.jit(env.step)
+    state, step = with_komi(jax.jit(env.init)(jax.random.key(0)), np.asarray(komi)), jax.jit(env.step)
     first = int(state.player)
     walls = [row * 7 + column for column in range(7) for row in (3, 4)]
     for action in [*walls, PASS, PASS]:
         state = step(state, np.int32(action))
     assert bool(state.done)
-    assert env.view(state).rewards[first] == result
+    assert np.asarray(jax.jit(env.view)(state).rewards)[first] == result
 
 
 @pytest.mark.parametrize("komi", [7.25, 31.5, -100, float("inf"), float("nan"), 10**400])

@@ -88,7 +88,7 @@ def test_animal_shogi_of_pgx_shows_too_little_for_a_mirror():
     of the 12 of a board, so that each past position loses a file: this one, but not its mirror image.
     """
     env = make_env("animal_shogi")
-    start = jax.jit(env.init)(jax.random.key(0))
+    start = jax.device_get(jax.jit(env.init)(jax.random.key(0)))
     # Actions are eight directions, then three drops, times [3, 4] squares.
     mirror = np.arange(132).reshape(11, 3, 4)[[5, 6, 7, 3, 4, 0, 1, 2, 8, 9, 10], ::-1].ravel()
     mirrored = start.replace(
@@ -96,13 +96,13 @@ def test_animal_shogi_of_pgx_shows_too_little_for_a_mirror():
         _board_history=start._board_history.reshape(8, 3, 4)[:, ::-1].reshape(8, 12),
         legal_action_mask=start.legal_action_mask[mirror],
     )
-    step = jax.jit(env.step)
+    step, view = jax.jit(env.step), jax.jit(env.view)
 
     def play(state, actions):
         for action in actions:
-            assert state.legal_action_mask[action]
-            state = step(state, jnp.int32(action))
-        return jax.device_get(env.view(state))
+            assert np.asarray(state.legal_action_mask)[action]
+            state = step(state, np.int32(action))
+        return jax.device_get(view(state))
 
     up, down = 3 * 12, 4 * 12  # plus the square; the rook stands on 3
     after = [73, 19, 97, 11, 19, 6]
