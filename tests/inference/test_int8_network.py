@@ -60,7 +60,9 @@ def test_the_float_evaluation_is_that_of_the_network(actions, dtype, global_pool
     config = ResNetConfig(channels=16, blocks=2, global_pooling=global_pooling, compute_dtype=dtype)
     fold, network = make_inference(config, spec)
     start = jax.jit(make_network(config, spec).init)(jax.random.key(0))
-    params = jax.tree.map(lambda leaf: leaf + 0.1 * draw.standard_normal(leaf.shape).astype(np.float32), fold(start))
+    params = jax.tree.map(
+        lambda leaf: leaf + 0.1 * draw.standard_normal(leaf.shape).astype(np.float32), jax.jit(fold)(start)
+    )
     boards = draw.random((32, 9, 9, 17)) < 0.3
     expected = side_by_side(network.apply(params, boards))
     evaluation, largest = float_evaluation(config, spec, params, boards)
@@ -109,9 +111,9 @@ def test_products_are_those_of_rounded_kernels_and_inputs():
     played = CalibrationPositions(boards, np.ones((4, 9), bool))
     int8 = Int8Network(config, spec, lambda: RecentPositions(played))
     stem = params | {"block_0": {"conv_0": params["block_0"]["conv_0"], "conv_1": zeroed(params, "conv_1")}}
-    without = side_by_side(network.apply(stem, boards))
+    without = side_by_side(jax.jit(network.apply)(stem, boards))
     np.testing.assert_allclose(
-        side_by_side(int8.apply(quantize(stem, largest), boards)), without, rtol=1e-5, atol=1e-5
+        side_by_side(jax.jit(int8.apply)(quantize(stem, largest), boards)), without, rtol=1e-5, atol=1e-5
     )  # fmt: skip
 
 

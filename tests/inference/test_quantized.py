@@ -64,12 +64,14 @@ def test_global_pooling_agrees_with_float32(actions, limits):
     config, draw = ResNetConfig(channels=16, blocks=2, global_pooling=True), np.random.default_rng(0)
     fold, network = make_inference(config, spec)
     start = jax.jit(make_network(config, spec).init)(jax.random.key(0))
-    params = jax.tree.map(lambda leaf: leaf + 0.1 * draw.standard_normal(leaf.shape).astype(np.float32), fold(start))
+    params = jax.tree.map(
+        lambda leaf: leaf + 0.1 * draw.standard_normal(leaf.shape).astype(np.float32), jax.jit(fold)(start)
+    )
     boards = draw.random((BATCH, 9, 9, 17)) < 0.3
     played = CalibrationPositions(boards, np.ones((BATCH, actions), bool))
     limits(1e-12)
     quantized = QuantizedNetwork(spec, 16.0, 1, 16, played)
-    expected = side_by_side(*network.apply(params, boards))
+    expected = side_by_side(*jax.jit(network.apply)(params, boards))
     np.testing.assert_allclose(quantized.evaluate(quantized.load(params), boards), expected, rtol=1e-3, atol=1e-3)
     limits(1.0)
     quantized = QuantizedNetwork(spec, 16.0, 1, 16, played)
