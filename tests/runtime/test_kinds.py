@@ -18,7 +18,7 @@ from number_server import Running, client_of, expected, rows_of
 
 from podzero.files.workdir import Workdir
 from podzero.replay.errors import ReplayRestoreError, ReplayTimeout, WrongServer
-from podzero.runtime import processes
+from podzero.runtime import kinds
 from podzero.runtime.checkpoints import SavedShard
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S
 from podzero.runtime.kinds import SILENT_DRAINS, LearnerProcess, ReplayProcess, running_beside
@@ -165,9 +165,9 @@ def restored(monkeypatch):
 
         monkeypatch.setattr("podzero.envs.spec_of", lambda env: None)
         monkeypatch.setattr("podzero.replay.ReplayServer", serve)
-        monkeypatch.setattr(processes, "own_address", lambda: "here")
+        monkeypatch.setattr(kinds, "own_address", lambda: "here")
         monkeypatch.setattr(
-            processes, "keep_announced", lambda directory, name, attempt, address: announced.append((name, address))
+            kinds, "keep_announced", lambda directory, name, attempt, address: announced.append((name, address))
         )
         return host(ReplayProcess("replay-1", context(SimpleNamespace(env=None)), 1, contents=contents))
 
@@ -291,7 +291,7 @@ def test_training_is_told_of_a_failure_of_the_actor():
 
 
 def test_an_actor_that_does_not_end_is_left_behind(monkeypatch, caplog):
-    monkeypatch.setattr(processes, "BESIDE_END_S", 0.05)
+    monkeypatch.setattr(kinds, "BESIDE_END_S", 0.05)
     caplog.set_level("INFO")
     actor = Actor(deaf=True)
     with running_beside(actor, fail=lambda _: None):
