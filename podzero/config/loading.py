@@ -139,7 +139,8 @@ def _without_gone(tree: Any, given: Collection[str] | None) -> tuple[Any, list[s
     for name, (default, advice) in (GONE | fixed).items():
         tree, value = _taken_out(tree, name.split("."))
         # A section may give some of its fields only, each at its default.
-        harmless = value in (_ABSENT, default) or (isinstance(value, dict) and default | value == default)
+        partial = isinstance(value, dict) and isinstance(default, dict) and default | value == default
+        harmless = value in (_ABSENT, default) or partial
         if not harmless and (name not in FIXED or given is None or name in given):
             faults.append(f"{name} = {value!r}: {advice}")
     return tree, faults

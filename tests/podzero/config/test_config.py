@@ -148,6 +148,7 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
         ({"server": {"batch_sizes": [64, 16]}}, "server.batch_sizes", ["sizes must ascend, as [16, 64]"]),
         ({"search": {"slots": 9}}, "search", ["slots limits the actions of dense trees"]),
         ({"learner": {"ema": 1.5}}, "learner.ema = 1.5", ["less than or equal to 1"]),
+        ({"checkpoint": {"keep": {"newest": 2}}}, "checkpoint.keep = {'newest': 2}", ["removed: it is 2"]),
         (
             {"restarts": {"max_failures": 9, "x": 1}},
             "restarts.max_failures = 9",
