@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from podzero.actors import ActorClients, explore
 from podzero.actors.build import Actor, actor_parts, make_actor, model_search
+from podzero.actors.clients import ActorLoop
 from podzero.config import Experiment, GymnasiumConfig, parse
 from podzero.core.clock import REPORT_EVERY_S
 from podzero.core.errors import ConfigError
@@ -217,7 +218,9 @@ class ReportTotals:
 
 @contextmanager
 def _running(actor: Actor) -> Iterator[None]:
-    """Runs the actor in a thread while the context lasts."""
+    """Runs the actor in a thread while the context lasts; again, if it was stopped."""
+    assert isinstance(actor, ActorLoop)
+    actor.stopping.clear()
     thread = threading.Thread(target=actor.run, name="bench-actor")
     thread.start()
     try:

@@ -7,11 +7,13 @@ import time
 import numpy as np
 import pytest
 
+from podzero.actors import ActorClients
+from podzero.actors.clients import ActorLoop
 from podzero.config import load
 from podzero.core.errors import ConfigError
 from podzero.envs import spec_of
 from podzero.inference.serving import Identity
-from podzero.tools.bench import replay, server
+from podzero.tools.bench import replay, selfplay, server
 from podzero.tools.bench.actors import measure_counts, record
 from podzero.tools.bench.measuring import BenchError, answer, child_process, compare, random_samples
 from podzero.tools.bench.publish import spread
@@ -246,3 +248,22 @@ def test_publications_that_do_not_arrive_are_an_error_for_people():
     with pytest.raises(BenchError, match=r"measure for longer \(--seconds\)"):
         spread([])
     assert spread([0.001, 0.003]) == {"median_ms": pytest.approx(2.0), "p99_ms": pytest.approx(2.98)}
+
+
+def test_an_actor_that_was_stopped_runs_again():
+    """Each turn of an actor is a run of its own."""
+    clients = ActorClients(selfplay._Published({}), None, lambda worker, metrics: None)
+
+    class Counting(ActorLoop):
+        rounds = 0
+
+        def run(self):
+            for _ in self.newest_params():
+                self.rounds += 1
+                started.set()
+
+    actor = Counting(experiment=load("tic_tac_toe"), name="actor-0", clients=clients)
+    for turn in range(2):
+        started = threading.Event()
+        with selfplay._running(actor):
+            assert started.wait(30.0), turn
