@@ -135,7 +135,9 @@ def engine_program(name: str, player: EnginePlayer, game: str) -> str:
     """The path of the program of `player` on this machine; `name` is the player's name, for messages."""
     games = ENGINES[player.kind].games
     if game not in games:
-        raise ConfigError(f"player '{name}': {player.kind} plays {' and '.join(games)}, not {game}")
+        *others, last = games
+        listed = f"{', '.join(others)} and {last}" if others else last
+        raise ConfigError(f"player '{name}': {player.kind} plays {listed}, not {game}")
     program = shutil.which(player.kind, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *GAMES_FOLDERS]))
     if program is None:
         raise ConfigError(

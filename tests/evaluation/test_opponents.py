@@ -63,7 +63,7 @@ def test_earlier_is_evaluated_as_the_run_evaluates_itself(
     monkeypatch.setattr(QuantizedNetwork, "load", lambda self, params: loaded.append(params) or load(self, params))
     monkeypatch.setattr(resolve, "has_int8_instructions", lambda: instructions)
     own = experiment.model_dump(mode="json")
-    changes = {"actors": own["actors"] | {"inference": inference}, "int8": own["int8"] | {"positions": 16}}
+    changes = {"actors": own["actors"] | {"inference": inference}}
     (earlier,) = make_opponents(with_opponents(experiment, "self", "earlier", **changes), workdir.snapshots, seed=0)
     actions = np.asarray(earlier.choose(jax.random.key(0), states))
     assert actions.shape == (4,)
