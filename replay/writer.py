@@ -88,10 +88,10 @@ class ShardedWriter:
             length = self._signature.check(samples)
             priorities = np.ones(length) if priorities is None else _checked(priorities, length)
         except SignatureError as refusal:
-            self._refused += len(samples.version)
             self._refused_in_row += 1
             if not self._refused_metric or self._refused_in_row >= MOST_REFUSED:
                 raise
+            self._refused += len(samples.version)
             log.warning("%d samples are left out (%s): %s", len(samples.version), self._refused_metric, refusal)
             return
         self._refused_in_row = 0
@@ -215,18 +215,18 @@ class _Connection:
 
     def ready(self) -> bool:
         """Whether the shard takes more samples; asks it if it is silent or lost."""
-        self._look_after(not self.alive or self._stream.wait_for_room(self._poll_s, _AHEAD))
+        self._look_after(self._stream.wait_for_room(self._poll_s, _AHEAD))
         return self.works and not self.timed_out
 
     def settled(self) -> bool:
         """Whether everything sent has been confirmed; asks the shard if it is silent or lost."""
-        self._look_after(not self.alive or self._stream.wait(self._poll_s))
+        self._look_after(self._stream.wait(self._poll_s))
         return self.alive and not self.timed_out
 
     @property
     def _poll_s(self) -> float:
         """How long to wait for the shard before trying the next."""
-        return 0.0 if self.timed_out else _POLL_S
+        return 0.0 if self.timed_out or not self.alive else _POLL_S
 
     def _look_after(self, answered: bool) -> None:
         """Probes a shard that is lost, or has not `answered` for some time."""

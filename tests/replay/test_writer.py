@@ -5,6 +5,7 @@ import logging
 import re
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -228,6 +229,21 @@ def test_a_shard_that_hangs_is_asked_for_a_small_share_of_the_time(
         process.resume()
     assert healthy.limits().inserted > 64
     assert 1 <= asked.count(hanging.address().partition("#")[0]) <= 2
+
+
+@pytest.mark.parametrize("answers", ["ready", "settled"])
+def test_a_shard_that_is_back_has_not_confirmed_what_was_sent_before(monkeypatch, answers):
+    stream = SimpleNamespace(pending=3, broken=False, wait=lambda s: False, wait_for_room=lambda s, at_most: False)
+    monkeypatch.setattr(writer_module, "InsertStream", lambda *_: stream)
+    monkeypatch.setattr(writer_module, "_RESUME_S", 0.0)
+    away_once = iter([None, "its limits"])
+    table = SimpleNamespace(name="samples", signature=SimpleNamespace(item_bytes=8, samples_per_item=1))
+    found = SimpleNamespace(
+        limits=lambda: next(away_once), connection=None, table=table, address=shard.Address("10.0.0.1:7", "1234")
+    )
+    connection = _Connection(0, found, remote=True)
+    assert not getattr(connection, answers)()
+    assert connection.alive
 
 
 def listens(process, server):
