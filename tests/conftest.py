@@ -75,7 +75,7 @@ COMPILATION = "/jax/core/compile/backend_compile_duration"
 """JAX's name for the event that a program is compiled, or read from the cache of compiled programs."""
 COMPILED = pytest.StashKey[list[float]]()
 """The seconds of each compilation."""
-MOST_COMPILED = 7_000
+MOST_COMPILED = 6_200
 """The largest number of programs that a run of all fast tests may compile. Four fifths of the tests' time is XLA's:
 before you raise it, look for a smaller program, or one that several tests share."""
 
