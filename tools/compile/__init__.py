@@ -1,5 +1,5 @@
 """Ahead-of-time compilation: whether an experiment fits a TPU slice, and its cost there, without a TPU.
 
-`programs` lowers the programs of a run, `compiled` compiles one, `hlo` and `cost` count what it does, `rates` and
-`waiting` say what that means for a run, `command` is the work of `podzero compile`.
+`programs` lowers the programs of a run, `hlo` and `cost` count what one does, `compiled` says what that means for a
+run, `waiting` how long a learner waits for moves, and `command` is the work of `podzero compile`.
 """

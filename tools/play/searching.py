@@ -192,15 +192,15 @@ class SearchedLines:
     def lines(self) -> list[Line]:
         """The selected move, then the others by visits, descending."""
         found, nodes = self.found, self.found.nodes
-        if found.policy is None or found.visits is None or found.value is None or found.qvalues is None:
+        if found.policy is None or found.visits is None or found.value is None:
             return [Line(found.action, 0.0, 1.0, 1, (found.action,))]
         policy, visits = found.policy, found.visits
         # The last key is the first criterion.
         order = np.lexsort((-policy, -visits, np.arange(len(policy)) != found.action))
         lines = []
         for one in order[self.legal[order]].tolist():
-            # Unvisited actions have no Q-value and take the root's value.
-            mean = found.qvalues[one] if visits[one] else found.value
+            # Unvisited actions have no Q-value, and searches of one's own may have none: they take the root's value.
+            mean = found.value if found.qvalues is None or not visits[one] else found.qvalues[one]
             moves = (one,) if nodes is None or not visits[one] else most_visited(nodes, one)
             lines.append(Line(one, float(np.clip(mean, -1, 1)), float(policy[one]), int(visits[one]), moves))
         return lines
@@ -240,12 +240,9 @@ class TreeSteps:
             self._grow(root, count)
 
     def search(self, root: Root, simulations: int, left: Callable[[], float] | None) -> Iterator[SearchedLines]:
-        """The result after each step of one search, at least one.
+        """The result after each step of one search, at least one; `simulations` include those of earlier searches.
 
-        Args:
-          root: the position.
-          simulations: the most simulations, those of earlier searches included.
-          left: the seconds left, in which all steps but the first must fit; None without a limit.
+        All steps but the first must fit into the seconds that are `left`.
         """
         most = max(min(simulations, self._room), 1)
         self._turn_to(root)
@@ -359,13 +356,10 @@ class TimedSearch:
         seconds: float | None = None,
         given_up: Callable[[], bool] = lambda: False,
     ) -> Iterator[SearchedLines]:
-        """Searches a position; each result is better than the one before.
+        """Searches a position with at most `simulations` or `most`; each result is better than the one before.
 
-        Args:
-          root: the position.
-          simulations: the most simulations; at most `most` are made.
-          seconds: a limit of seconds, infinity for results without one; None if only the last result is used.
-          given_up: ends the search when true, but not before the first result.
+        `seconds` limit the time, and may be infinite; None if only the last result is used. `given_up` ends the search
+        when true, but not before the first result.
         """
         assert self._steps is not None
         # Taken here, so that the time counts which a step that was given up still takes.

@@ -268,7 +268,7 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"--to {path} cannot be written: {error.strerror or error}") from None
+        raise ConfigError(f"{path} cannot be written: {error.strerror or error}; name a file with --to") from None
 
 
 def write_video(path: Path, shown: Iterator[Image.Image], steps_per_second: float) -> None:

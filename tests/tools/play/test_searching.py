@@ -7,7 +7,15 @@ from podzero.core.types import SearchedNodes
 from podzero.envs import make_env
 from podzero.evaluation.players import RandomPlayer, mcts_player
 from podzero.tools.play.game import PlayableGame
-from podzero.tools.play.searching import OVERHEAD_S, GtpClock, PositionSearch, most_visited, share_of_clock
+from podzero.tools.play.searching import (
+    OVERHEAD_S,
+    GtpClock,
+    PositionSearch,
+    Searched,
+    SearchedLines,
+    most_visited,
+    share_of_clock,
+)
 from podzero.tools.play.uci import GoLimits, parse_go
 
 
@@ -57,6 +65,15 @@ def test_the_principal_variation_follows_the_most_visited_children():
     assert most_visited(nodes, 5) == (5,)
     assert most_visited(nodes, 2) == (2,)  # not visited
     assert most_visited(nodes, 6) == (6,)  # not in the tree
+
+
+def test_a_search_without_values_of_its_actions_has_lines_with_that_of_the_position():
+    found = Searched(1, np.array([0.25, 0.75], np.float32), 0.5, np.array([3, 5], np.int32))
+    lines = SearchedLines(found, np.array([True, True]), 8, 0, 0.1).lines
+    assert [(line.action, line.value, line.probability, line.visits) for line in lines] == [
+        (1, 0.5, 0.75, 5),
+        (0, 0.5, 0.25, 3),
+    ]
 
 
 def test_the_tree_of_a_search_has_the_names_and_visits_of_its_moves(env, page):
