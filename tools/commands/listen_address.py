@@ -63,11 +63,8 @@ class RequestGuard(NamedTuple):
     """The largest body of a request, in bytes."""
 
     def refusal(self, headers: Mapping[str, str], token: str) -> tuple[int, str] | None:
-        """The status and text that refuse a request; None if it is allowed.
-
-        Args:
-          headers: the request's headers; names must be found in lower case.
-          token: the token in the request, or an empty string.
+        """The status and text that refuse a request, given its headers, with lower-case names, and the token in it, or
+        an empty string; None if it is allowed.
         """
         if self.hosts is not None and headers.get("host") not in self.hosts:
             return 421, f"this server answers only as {' and '.join(self.hosts)}"

@@ -84,11 +84,8 @@ class ComparedSlices(NamedTuple):
 
     name: str
     scaling: dict[str, Any]
-
-    @property
-    def fits(self) -> bool:
-        """True, or `compile_for_slices` has raised an error."""
-        return True
+    fits: bool = True
+    """Else `compile_for_slices` has raised an error."""
 
     def to_dict(self) -> dict[str, Any]:
         """The output of `--json`."""

@@ -35,24 +35,14 @@ MOST_BYTES = 2**31 - 2**24
 
 
 def export_agent(who: str, file: Path) -> dict[str, Any]:
-    """Writes an agent's network to a file and checks its results against JAX.
+    """Writes a trained agent's network to a file, whose suffix is one of `FORMATS`, and checks its results against JAX.
 
     A learned model is written to one file per network: `NAME.representation.onnx`, `NAME.prediction.onnx` and
     `NAME.dynamics.onnx` instead of `NAME.onnx`.
 
-    Args:
-      who: a trained player, see `podzero.files.players`.
-      file: the file to write or replace; its suffix is one of `FORMATS`.
-
     Returns:
       `player`, `files`, `metadata` (written to each file), `differences` (the largest of each output, see
       `greatest_difference`), `bound` (see `BOUND`) and `batch_sizes`.
-
-    Raises:
-      ConfigError: there is no such player, it has no network, the suffix is unknown, or a package is not installed.
-      WorkdirError, SnapshotError: the working directory or the snapshot cannot be read.
-      ExportError: the format cannot express the network, the file cannot be written, or its results differ from JAX's.
-      EnvironmentFailed, SimulatorError: the environment failed while the positions for the check were played.
     """
     player = parse_player(who)
     if not isinstance(player, TrainedPlayer):

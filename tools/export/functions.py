@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from podzero.config import BoardNetworkConfig, ModelNetworkConfig, NetworkConfig
+from podzero.config import ModelNetworkConfig, NetworkConfig
 from podzero.core.errors import PodzeroError
 from podzero.core.types import Array, EnvSpec, Params
 from podzero.networks import make_inference, make_model_network
@@ -52,17 +52,13 @@ def functions_of(config: NetworkConfig, spec: EnvSpec, params: Params) -> list[F
     config = config.model_copy(update={"compute_dtype": "float32"})
     if isinstance(config, ModelNetworkConfig):
         return _model_functions(config, spec, params)
-    return [_network_function(config, spec, params)]
-
-
-def _network_function(config: BoardNetworkConfig, spec: EnvSpec, params: Params) -> Function:
     fold, network = make_inference(config, spec)
 
     def call(params: Params, observation: jax.Array) -> Outputs:
         logits, value = network.apply(params, observation.astype(spec.observation_dtype))
         return {"policy_logits": logits, "value": value}
 
-    return Function("network", call, jax.jit(fold)(params), {"observation": _observation(spec)})
+    return [Function("network", call, jax.jit(fold)(params), {"observation": _observation(spec)})]
 
 
 def _model_functions(config: ModelNetworkConfig, spec: EnvSpec, params: Params) -> list[Function]:

@@ -28,18 +28,14 @@ def onnx_model(function: Function, metadata: Mapping[str, Any]) -> Any:
     inputs = dict(zip(function.inputs, function.batched(batch), strict=True))
     jaxpr, shapes = jax.make_jaxpr(function.call, return_shape=True)(function.params, *inputs.values())
     graph = Graph(inputs)
-    results = _evaluate(graph, jaxpr, [*_named(function.params), *inputs])
+    params = [
+        Known(np.asarray(leaf), "/".join(["params", *(str(entry.key) for entry in path)]))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(function.params)
+    ]
+    results = _evaluate(graph, jaxpr, [*params, *inputs])
     like = jax.tree_util.tree_leaves_with_path(shapes)
     outputs = {path[0].key: (value, shape) for (path, shape), value in zip(like, results, strict=True)}
-    return graph.model(outputs, metadata, version("podzero"))
-
-
-def _named(params: Any) -> list[Known]:
-    """The parameters, named by their paths, such as `params/heads/value/kernel`."""
-    return [
-        Known(np.asarray(leaf), "/".join(["params", *(str(entry.key) for entry in path)]))
-        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-    ]
+    return graph.model(outputs, metadata)
 
 
 def _evaluate(graph: Graph, jaxpr: Jaxpr, inputs: Sequence[Value]) -> list[Value]:
@@ -142,13 +138,10 @@ class Graph:
         sizes = [indices(size) if isinstance(size, int) else self._batch_size() for size in shape]
         return self.node("Expand", x, self.node("Concat", *sizes, axis=0))
 
-    def model(self, outputs: Mapping[str, tuple[Value, Any]], metadata: Mapping[str, Any], version: str) -> Any:
-        """Completes the graph as an `onnx.ModelProto`.
+    def model(self, outputs: Mapping[str, tuple[Value, Any]], metadata: Mapping[str, Any]) -> Any:
+        """Completes the graph as an `onnx.ModelProto`; metadata other than strings become JSON.
 
-        Args:
-          outputs: value of each output, and an object with its shape and dtype, by name.
-          metadata: the model's metadata; values other than strings become JSON.
-          version: podzero's version.
+        `outputs` are the value of each output, and an object with its shape and dtype, by name.
         """
         helper = self._onnx.helper
         results = []
@@ -159,7 +152,7 @@ class Graph:
         graph = helper.make_graph(self._nodes, "podzero", inputs, results, self._constants)
         model = helper.make_model(
             graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION,
-            producer_name="podzero", producer_version=version,
+            producer_name="podzero", producer_version=version("podzero"),
         )  # fmt: skip
         props = {name: value if isinstance(value, str) else json.dumps(value) for name, value in metadata.items()}
         helper.set_model_props(model, props)
@@ -196,9 +189,6 @@ def indices(*numbers: int) -> Known:
     return Known(np.array(numbers, np.int64))
 
 
-Convert = Callable[..., Value]
-"""`(graph, equation, *inputs)` to the equation's only output."""
-
 _SAME = {
     "abs": "Abs", "add": "Add", "div": "Div", "eq": "Equal", "exp": "Exp", "gt": "Greater", "logistic": "Sigmoid",
     "min": "Min", "mul": "Mul", "sign": "Sign", "sqrt": "Sqrt", "sub": "Sub", "tanh": "Tanh",
@@ -214,6 +204,9 @@ def convert(graph: Graph, equation: Any, *inputs: Value) -> list[Value]:
     if name == "unstack":
         axis, size = equation.params["axis"], len(equation.outvars)
         return [graph.node("Gather", inputs[0], Known(np.asarray(at, np.int64)), axis=axis) for at in range(size)]
+    if name == "stack":
+        axis = equation.params["axis"]
+        return [graph.node("Concat", *(graph.node("Unsqueeze", part, indices(axis)) for part in inputs), axis=axis)]
     if name in _SAME:
         return [graph.node(_SAME[name], *inputs)]
     if name in _REDUCTIONS:
@@ -289,11 +282,6 @@ def _gather(graph: Graph, equation: Any, x: Value, where: Value) -> Value:
     return graph.node("Gather", x, Known(where.array.astype(np.int64).reshape(())), axis=axes[0])
 
 
-def _stack(graph: Graph, equation: Any, *parts: Value) -> Value:
-    axis = equation.params["axis"]
-    return graph.node("Concat", *(graph.node("Unsqueeze", part, indices(axis)) for part in parts), axis=axis)
-
-
 def _product(graph: Graph, equation: Any, x: Value, y: Value) -> Value:
     """A matrix product for dense layers, an Einsum for all others."""
     (over_x, over_y), (batch_x, batch_y) = equation.params["dimension_numbers"]
@@ -341,7 +329,7 @@ def _pool_sum(graph: Graph, equation: Any, x: Value) -> Value:
     return graph.transpose(graph.node("Mul", mean, Known(size)), _CHANNELS_LAST)
 
 
-_OTHERS: dict[str, Convert] = {
+_OTHERS: dict[str, Callable[..., Value]] = {
     "broadcast_in_dim": _broadcast,
     "concatenate": lambda graph, equation, *parts: graph.node("Concat", *parts, axis=equation.params["dimension"]),
     "conv_general_dilated": _convolve,
@@ -357,9 +345,9 @@ _OTHERS: dict[str, Convert] = {
     "rsqrt": lambda graph, equation, x: graph.node("Reciprocal", graph.node("Sqrt", x)),
     "select_n": _choose,
     "slice": _slice,
-    "stack": _stack,
     "square": lambda graph, equation, x: graph.node("Mul", x, x),
     "squeeze": lambda graph, equation, x: graph.node("Squeeze", x, indices(*equation.params["dimensions"])),
     "stop_gradient": lambda graph, equation, x: x,
     "transpose": lambda graph, equation, x: graph.transpose(x, equation.params["permutation"]),
 }
+"""`(graph, equation, *inputs)` to the equation's only output, by the operation's name."""

@@ -72,10 +72,7 @@ def play(
 
     `who` is the person's opponent, and with `second` plays first, or the agent to watch. On the page it is compared
     with `others` in each position. Simulations are by default `USUAL_SIMULATIONS` in games, and those of training
-    elsewhere.
-
-    Returns:
-      the result of `podzero.tools.play.video.record` if a video was written, else None.
+    elsewhere. Returns what `podzero.tools.play.video.record` does if a video was written.
     """
     where = game_to_play(game, who, *others)
     if is_watched(where, video):

@@ -39,11 +39,7 @@ class PlayableGame:
     """A game as a list of moves, of which the first `ply` lead to the position shown.
 
     All properties and methods refer to the position shown. Playing a move shows the position after it. Moves that are
-    unknown or illegal raise `NotationError`.
-
-    Args:
-      env: the game.
-      seed: the seed of the initial state, which in some games decides who moves first.
+    unknown or illegal raise `NotationError`. In some games the `seed` of the initial state decides who moves first.
     """
 
     def __init__(self, env: Env, seed: int = 0) -> None:

@@ -137,15 +137,11 @@ class AnalysisArguments(NamedTuple):
 
 
 class GtpServer:
-    """The engine's side of GTP.
+    """The engine's side of GTP, for the player called `who`.
 
-    Args:
-      who: the player's name, for the command `name`.
-      parts: the game and the player; the first command that needs them waits until they are loaded.
-      write: sends a response, which may have several lines.
-      resign_at: the engine resigns when the value of its best move is at most this for `RESIGN_TURNS` turns in a row;
-        None if it never does.
-      knows_komi: whether the search is told the komi of a game of Go; without it, only scores change.
+    The first command that needs the parts waits until they are loaded; `write` sends a response, of one line or more.
+    The engine resigns when the value of its best move is at most `resign_at` for `RESIGN_TURNS` turns in a row. The
+    komi of a game of Go changes only its score, unless the search `knows_komi`.
     """
 
     def __init__(

@@ -31,12 +31,9 @@ BOTH, NONE = 2, 3
 class GamePage:
     """A page in one browser: the board, the game's moves, and the searches of its positions.
 
-    Args:
-      env: the game.
-      players: searches by the name of their player. The first one plays, the others are compared with it.
-      simulations: the initial number of simulations per search.
-      kept: finished games to step through.
-      rendered_picture: draws the board without a margin and returns the image's address; None draws it here.
+    Of the `players`, by name, the first one plays, and the others are compared with it. `simulations` is the initial
+    number per search, and `kept` are finished games to step through. `rendered_picture` draws the board without a
+    margin and returns the image's address; None draws it here.
     """
 
     def __init__(

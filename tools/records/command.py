@@ -76,14 +76,9 @@ def import_games(
 ) -> Imported:
     """Imports the games of files, or the episodes of an environment of gymnasium.
 
-    Args:
-      files: files that end in one of `SUFFIXES`, or `EPISODE_SUFFIXES`.
-      game: an experiment's section `env`.
-      to: the folder to write, which must not exist.
-      search: the name of a player that searches each position of a game: its policy is the policy target. None for the
-        moves played.
-      simulations: its simulations per position; None for the number used in training.
-      report: is told after each game how many games and positions have been imported.
+    The files end in one of `SUFFIXES`, or `EPISODE_SUFFIXES`; the folder `to` must not exist. The policy targets are
+    the moves played, or the policy of the player `search`, with `simulations` per position or those of training.
+    `report` is told after each game how many games and positions have been imported.
     """
     found = Imported()
     spec, layout, contents, searched = _recorded(files, game, search, simulations, found)
@@ -105,10 +100,8 @@ def import_games(
 def _recorded(
     files: Sequence[Path], game: EnvConfig, search: str | None, simulations: int | None, found: Imported
 ) -> tuple[EnvSpec, Layout[Any], Iterator[Any], dict[str, Any]]:
-    """What the files hold for a game or an environment; games that are left out are counted.
-
-    Returns:
-      the game, the layout, each game or episode as the layout packs it, and which player searches the positions.
+    """The game, the layout, each game or episode of the files as the layout packs it, and which player searches the
+    positions; games that are left out are counted.
     """
     if isinstance(game, GymnasiumConfig):
         if search is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from podzero.core.reading import unique_keys
@@ -42,17 +42,11 @@ class Fault(NamedTuple):
         return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
-def recorded_game(
-    where: str,
-    moves: Sequence[int | str],
-    points: float | None,
-    opening_plies: int = 0,
-    komi: float | None = None,
-) -> RecordedGame | Fault:
-    """The game of a record, which must have a move that can be learned from."""
-    if len(moves) <= opening_plies:
-        return Fault(where, "unfinished", "it has no move to learn from")
-    return RecordedGame(where, tuple(moves), points, opening_plies, komi)
+def usable(game: RecordedGame) -> RecordedGame | Fault:
+    """The game, if it has a move that can be learned from."""
+    if len(game.moves) > game.opening_plies:
+        return game
+    return Fault(game.where, "unfinished", "it has no move to learn from")
 
 
 RESULTS: Mapping[str, float | None] = {"1-0": 1.0, "0-1": 0.0, "1/2-1/2": 0.5, "*": None}
@@ -96,7 +90,7 @@ def _game(where: str, tree: dict[str, Any], spec: EnvSpec) -> RecordedGame | Fau
         return Fault(where, "unreadable", f'"komi" is {json.dumps(komi)}, not a number')
     if type(opening := tree.get("opening_plies", 0)) is not int or opening < 0:
         raise ValueError("invalid opening_plies")
-    return recorded_game(where, moves, _points(tree), opening, komi)
+    return usable(RecordedGame(where, tuple(moves), _points(tree), opening, komi))
 
 
 def _points(tree: dict[str, Any]) -> float | None:

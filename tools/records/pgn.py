@@ -11,7 +11,7 @@ from podzero.core.types import Array, EnvSpec, EnvState
 from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.notation import Notation, NotationError, pieces_of, white_to_move
 from podzero.evaluation.records import variant_tags
-from podzero.tools.records.games import RESULTS, Fault, RecordedGame, recorded_game
+from podzero.tools.records.games import RESULTS, Fault, RecordedGame, usable
 
 _SHORTHANDS = {"GAP": r"(?:\s|\0|BOM)*", "FAR": "{0,65536}", "BOM": "\ufeff"}
 _COMMON = r"""
@@ -168,7 +168,8 @@ def _recorded(where: str, game: _Game, spec: EnvSpec) -> RecordedGame | Fault:
     stated = {_DRAWS.get(tag, tag), game.ended} - {"", "?"}
     if game.names and (len(stated) > 1 or not stated <= RESULTS.keys()):
         return Fault(where, "wrong result", f"its result is given as {' and '.join(sorted(stated))}")
-    return recorded_game(where, game.names, RESULTS[stated.pop()] if game.names and stated else None)
+    points = RESULTS[stated.pop()] if game.names and stated else None
+    return usable(RecordedGame(where, tuple(game.names), points))
 
 
 def _foreign(tags: Mapping[str, str], spec: EnvSpec) -> str | None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from podzero.core.types import EnvSpec
 from podzero.evaluation.records import SGF_GAMES, board_size, sgf_point
-from podzero.tools.records.games import Fault, FaultKind, RecordedGame, recorded_game
+from podzero.tools.records.games import Fault, FaultKind, RecordedGame, usable
 
 Node = Mapping[str, Sequence[str]]
 """The values of a node's properties, by identifier; what is not ASCII is replaced."""
@@ -178,7 +178,7 @@ def _game(where: str, nodes: Sequence[Node], spec: EnvSpec) -> RecordedGame | Fa
     if game == _GO and (stones := _value(root, "HA")) not in ("", "0", "1"):
         raise _LeftOutError("foreign", f"it has a handicap of {stones} without its stones")
     komi = _komi(root) if game == _GO else None
-    return recorded_game(where, _moves(nodes, spec), _points(root), komi=komi)
+    return usable(RecordedGame(where, tuple(_moves(nodes, spec)), _points(root), komi=komi))
 
 
 def _value(node: Node, name: str) -> str:

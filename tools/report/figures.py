@@ -236,11 +236,9 @@ class Bins:
         return mean, low, high
 
     def per_s(self, hours: FloatArray, counts: FloatArray) -> FloatArray:
-        """The events per second in each bin, `[B]`, counted by one worker.
+        """The events per second in each bin, `[B]`, of one worker's `counts` of events since the count before.
 
-        Args:
-          hours: `[N]` hours of training at the end of each count, ascending; N is at least 1.
-          counts: `[N]` events since the previous count.
+        `hours` of training are those at the end of each count, ascending; both `[N]`, with N at least 1.
         """
         # A count is spread over the time since the previous one; the first falls on its own time.
         totals = np.interp(self._edges, np.append(hours[:1], hours), np.append(0.0, np.cumsum(counts)))

@@ -23,10 +23,7 @@ _OWN = re.compile(r"(?P<file>.+\.py)(:\w+)?|[\w.]+:\w+")
 
 
 def agent_info(who: str) -> dict[str, Any]:
-    """What is known of a run, a snapshot or an agent of the zoo.
-
-    Args:
-      who: a working directory as `DIR` (its newest state) or `DIR@STEP`, or `zoo:NAME`.
+    """What is known of a run (`DIR`, its newest state), a snapshot (`DIR@STEP`) or an agent of the zoo (`zoo:NAME`).
 
     Returns:
       `who`; names of the `experiment` and the `game`; the `network` (its name, and settings other than the defaults);

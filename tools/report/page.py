@@ -26,9 +26,7 @@ from podzero.tools.report.sections import measured
 def make_report(record: Record, live: Mapping[str, Any] | None = None) -> str:
     """Makes the report of a run.
 
-    Args:
-      record: the content of the run's working directory.
-      live: for a served page, its `version` and `poll_s`, the interval in seconds at which it asks for a newer one.
+    `live` has, for a served page, its `version` and `poll_s`, the seconds after which it asks for a newer one.
     """
     return _page(record.experiment.name, sections(record), live)
 
