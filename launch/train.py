@@ -130,10 +130,7 @@ def train(
 def pinned(text: str, joins: bool, installs: bool) -> str:
     """A requirement of `--with` as the nodes get it, in the version that this machine has.
 
-    Args:
-      text: the requirement.
-      joins: whether the run joins a Ray cluster.
-      installs: whether podzero installs the environments of its nodes (`cluster.install_environment`).
+    Only a run that `joins` a Ray cluster and `installs` environments there can have any.
     """
     by_hand = f"`uv pip install {shlex.quote(text)}`"
     if not joins:
@@ -192,14 +189,8 @@ class Start(NamedTuple):
 def find_start(config: str, overrides: Iterable[str], workdir: Path | None) -> Start:
     """Finds the experiment and the working directory for the arguments of `podzero train`.
 
-    Args:
-      config: the name of an experiment, a YAML file, or a run to resume as `DIR` or `DIR@STEP`.
-      overrides: settings as `section.field=value`.
-      workdir: the working directory; None for one in `RUNS` (see `place`).
-
-    Raises:
-      ConfigError: there is no such experiment, checkpoint or setting.
-      WorkdirError: the directory holds another experiment or no run, or is not a folder.
+    `config` is the name of an experiment, a YAML file, or a run to resume as `DIR` or `DIR@STEP`. Without a `workdir`,
+    `place` chooses one.
     """
     overrides = tuple(overrides)
     found = None if config in builtin_configs() or Path(config).expanduser().is_file() else split_step(config)
@@ -223,13 +214,8 @@ def place(
     An experiment goes to the directory of its name. Overrides that change what is learned are appended if they are few,
     for example `cartpole-seed1`. If another experiment is there, a number is appended.
 
-    Args:
-      experiment: the experiment to run.
-      standing: the experiment without overrides; None if it is invalid without them.
-      held: the experiment in each existing directory, by the directory's name; None if it cannot be read.
-
-    Returns:
-      the directory and `Start.reason`.
+    `standing` is the experiment without overrides, None if it is invalid; `held` are those in existing directories, by
+    the directory's name, None if one cannot be read. Returns the directory and `Start.reason`.
     """
     # A name may hold several folders.
     home = RUNS / experiment.name
@@ -355,16 +341,8 @@ _STEPS = 8
 def check_startable(experiment: Experiment, workdir: Workdir, step: int | None = None, joins: bool = False) -> None:
     """Checks what can be checked without Ray and devices before `experiment` is trained in `workdir`.
 
-    Args:
-      experiment: the experiment to train.
-      workdir: the run's working directory.
-      step: the step of the checkpoint to resume from; None for the newest.
-      joins: whether the run joins a Ray cluster; the evaluation's engines and solver are then not needed here.
-
-    Raises:
-      ConfigError: a stop limit is already reached, an optional package or an opponent of the evaluation is missing, or
-        the environment or the network cannot be made, or a network of the user's own violates the contract.
-      WorkdirError: the copy of the teacher of a resumed run is missing.
+    No stop limit may be reached already; optional packages, opponents and the teacher's copy must be there; environment
+    and network must be made. A run that `joins` a Ray cluster needs the evaluation's engines and solver elsewhere.
     """
     experiment = as_resumed(experiment, workdir)
     approve_code(experiment)

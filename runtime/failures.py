@@ -68,11 +68,7 @@ class Failures:
     """The failures of a run's workers, by their nodes' ids. A worker that is lost with its node has not failed.
 
     Pauses and avoided nodes depend on the failures within `window_minutes`. Only failures in a row, since the worker
-    last worked, can be too many; they count however old they are.
-
-    Args:
-      program: the kinds of processes.
-      describe: describes the node with an id.
+    last worked, can be too many; they count however old they are. `describe` puts the node of an id into words.
     """
 
     def __init__(self, program: Iterable[Reservation], describe: Callable[[str], str]) -> None:

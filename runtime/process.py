@@ -120,17 +120,13 @@ class Process:
 
 @dataclass(frozen=True, kw_only=True)
 class Handle:
-    """What a process holds of another kind: how it reaches its processes, and an edge of the figure.
-
-    Attributes:
-      kind: the other kind.
-      receives: what comes from there.
-      sends: what goes there.
-    """
+    """What a process holds of another `kind`: how it reaches its processes, and an edge of the figure."""
 
     kind: str
     receives: str = ""
+    """What comes from there."""
     sends: str = ""
+    """What goes there."""
 
 
 @dataclass(frozen=True, kw_only=True)

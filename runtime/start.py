@@ -36,13 +36,8 @@ def start_workers(
 ) -> Checkpoint | None:
     """Starts the workers; returns the checkpoint that they started from, None in a directory that never had any.
 
-    Damaged checkpoints, and the checkpoints and snapshots of later steps, are renamed once the workers have started.
-
-    Args:
-      supervisor: starts the workers.
-      workdir: the run's working directory.
-      step: the step of the checkpoint to start from; None takes the newest usable one.
-      seen: the step of a checkpoint that this process knows of.
+    It is that of `step`, or else the newest usable one; `seen` is the step of one that this process knows of. Damaged
+    checkpoints, and the checkpoints and snapshots of later steps, are renamed once the workers have started.
 
     Raises:
       NoUsableCheckpoint: all checkpoints are damaged, or the one of `step` is damaged or missing.

@@ -150,10 +150,7 @@ def stop_run(workdir: Workdir, limit_s: float, say: Callable[[str], None]) -> bo
     """Ends the run in `workdir` with a last checkpoint, as the first Ctrl-C does, and waits until it has ended.
 
     Waits at most `limit_s`; afterwards the run still goes on ending. Calls `say` with what the run is doing, whenever
-    that changes. Returns whether a process trained there.
-
-    Raises:
-      NotStopped: its driver cannot be reached from here, or has not ended in time; the message says what to do.
+    that changes. Returns whether a process trained there; `NotStopped` says why its driver has not ended.
     """
     holder = workdir.holder()
     if holder is None:
@@ -206,13 +203,10 @@ class TrainingFailed(PodzeroError, RuntimeError):
 
 
 class DriverProcess:
-    """The driver of a run; starts with this object.
+    """The driver of a run: `podzero train` with these arguments, which starts with this object.
 
-    Args:
-      arguments: the arguments of `podzero train`.
-      program: the command that is `podzero`; by default `PROGRAM`.
-      folder: the current directory of the process; by default that of this one.
-      environment: its environment variables; by default those of this process.
+    The command `podzero` is `program`, by default `PROGRAM`; the process has the current `folder` and environment of
+    this one, unless others are given.
     """
 
     def __init__(

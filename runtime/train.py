@@ -131,10 +131,7 @@ def read_secrets(names: Iterable[str], environment: Mapping[str, str]) -> dict[s
     """The values of environment variables that all processes of a run get, such as a key to a service, by name.
 
     They travel as an argument of the processes. They are not in Ray's `runtime_env`, which Ray writes into its logs,
-    nor in the working directory, nor in the arguments of a program, which `ps` shows.
-
-    Raises:
-      ConfigError: no such name can be, its variable is not set, or podzero or Ray sets it; the message has no value.
+    nor in the working directory, nor in the arguments of a program, which `ps` shows; nor is a value in an error here.
     """
     found = {}
     for name in names:

@@ -117,9 +117,7 @@ class Worker:
 class WorkerGroup:
     """The workers of one kind. `Kind.restart` decides what the loss of one ends.
 
-    Args:
-      kind: the row of the program's table.
-      spawn: starts the process of an index on a node; further arguments are those of `start`.
+    `spawn` starts the process of an index on a node; further arguments are those of `start`.
     """
 
     def __init__(self, kind: Kind, spawn: Callable[..., RemoteActor]) -> None:
@@ -288,9 +286,7 @@ class LearnerGroup(WorkerGroup):
     def working(self) -> bool:
         """Whether all hosts train; False before that, and once host 0 has ended its work without an error.
 
-        Raises:
-          NodeLost: a host is gone with its node.
-          LearnerFailed: a host failed.
+        Raises `NodeLost` if a host is gone with its node, `LearnerFailed` if one failed.
         """
         for worker in self.workers.values():
             if worker.work is not None and worker.work.done:

@@ -18,11 +18,7 @@ _SELF_PLAY_OF_GAMES = ("opponents", "opening_fraction", "opening_plies", "root_v
 
 
 def check(experiment: Experiment) -> None:
-    """Applies all rules, in this order, up to the first that is broken.
-
-    Raises:
-      ValueError: a rule is broken; the message names settings that work.
-    """
+    """Applies all rules, in this order, up to the first that is broken."""
     check_network(experiment)
     check_self_play(experiment)
     check_placement(experiment)

@@ -88,15 +88,7 @@ NOW: dict[str, Any] = {
 
 
 def load(config: str, overrides: Iterable[str] = ()) -> Experiment:
-    """Reads an experiment, and those that it extends.
-
-    Args:
-      config: the name of a built-in experiment, or the path of a YAML file.
-      overrides: `section.field=value` items; values are YAML.
-
-    Raises:
-      ConfigError: as `read_layers` does, or the schema refuses the merged settings.
-    """
+    """The experiment of a name or a YAML file, with those that it extends, and overrides (`read_layers`)."""
     layers = read_layers(config, overrides)
     return parse(layers.tree, config, layers.inherited)
 
@@ -111,13 +103,10 @@ def parse(
 
     Args:
       tree: the content of a YAML file.
-      origin: the name of the experiment or file, for the message of an error.
-      inherited: the files of settings that another file gives, by dotted name, for the message of an error.
+      origin: the name of the experiment or file. A `ConfigError` begins with it, and has one line for each fault.
+      inherited: the files of settings that another file gives, by dotted name, for these lines.
       given: for the tree of a working directory, which may hold other values of `FIXED`: the settings that the command
         line gives. None for any other tree.
-
-    Raises:
-      ConfigError: the schema refuses the tree; the message has one line for each fault.
     """
     tree, lines = _without_gone(tree, given)
     try:

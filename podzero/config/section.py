@@ -1,4 +1,4 @@
-"""The base class of all sections of an experiment."""
+"""The base class of all sections of an experiment; those that name code of the user's own, its import and call."""
 
 from __future__ import annotations
 
@@ -178,11 +178,7 @@ def own_code(
 ) -> OwnCode:
     """Imports what `config.name` names, and checks the experiment's arguments against its parameters.
 
-    Args:
-      config: the section.
-      section: its dotted name.
-      offered: the arguments that podzero passes to what takes them.
-      parameters_of: the parameters of what is imported.
+    `section` is the dotted name of `config`; `offered` are the arguments that podzero passes to what takes them.
     """
     check_digest(config, f"{section}.name")
     target = import_named(config.place, f"{section}.name")

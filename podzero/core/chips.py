@@ -168,11 +168,7 @@ def slices() -> tuple[Slice, ...]:
 
 
 def find_slice(name: str) -> Slice:
-    """The slice with this short name (`v4-16`, `v5litepod-256`) or topology (`v5e:4x4`).
-
-    Raises:
-      ConfigError: it does not exist; the message names the nearest slice and lists all.
-    """
+    """The slice with this short name (`v4-16`, `v5litepod-256`) or topology (`v5e:4x4`); a `ConfigError` lists all."""
     # Only v5e has another name in Google Cloud's accelerator types: v5litepod-16.
     wanted = re.sub(r"^v5lite(pod)?(?=[-:])", "v5e", name.strip().lower())
     for known in slices():

@@ -32,17 +32,16 @@ def how_to_install(extra: str) -> str:
 
 
 def import_class(identifier: str, field: str) -> type[Any]:
-    """The class named by `module:Class` or `path/to/file.py:Class`.
-
-    Raises:
-      ConfigError: it does not exist; the message begins with the config `field` and lists the classes that do.
-    """
+    """The class named by `module:Class` or `path/to/file.py:Class`, as by `import_named`."""
     found: type[Any] = import_named(identifier, field, "Class")
     return found
 
 
 def import_named(identifier: str, field: str, kind: Literal["Class", "Name"] = "Name") -> Any:
-    """The class, function or other object named by `module:Name` or `path/to/file.py:Name`."""
+    """The class, function or other object named by `module:Name` or `path/to/file.py:Name`.
+
+    If it does not exist, a `ConfigError` begins with the config `field` and lists what does.
+    """
     wanted_by, place = f"{field} = '{identifier}'", place_of(identifier)
     name = identifier[len(place) + 1 :]
     if not (place and name):

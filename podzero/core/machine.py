@@ -34,12 +34,7 @@ def prepare_jax() -> None:
 
 
 def choose_platform(devices: Path = Path("/dev"), environment: MutableMapping[str, str] = os.environ) -> None:
-    """Sets JAX_PLATFORMS=cpu on machines without TPUs and GPUs, unless the user has set it.
-
-    Args:
-      devices: the directory of device files.
-      environment: the environment variables to change.
-    """
+    """Sets JAX_PLATFORMS=cpu on machines without TPUs and GPUs, unless the user has set it."""
     if any(path for pattern in _TPU for path in devices.glob(pattern)):
         return
     # With libtpu installed, as `podzero compile` needs it, JAX would look for TPUs on any machine: libtpu prints errors
@@ -55,12 +50,7 @@ def choose_platform(devices: Path = Path("/dev"), environment: MutableMapping[st
 def keep_compiled_programs(
     environment: MutableMapping[str, str] = os.environ, cpus: Path = Path("/proc/cpuinfo")
 ) -> None:
-    """Makes JAX keep compiled programs in the user's cache folder, unless the user has set another one.
-
-    Args:
-      environment: the environment variables to change.
-      cpus: the file that describes this machine's CPUs.
-    """
+    """Makes JAX keep compiled programs in the user's cache folder, unless the user has set another one."""
     if "JAX_COMPILATION_CACHE_DIR" in environment or (kind := cpu_kind(cpus)) is None:
         return
     folder = user_cache(environment) / "xla" / kind

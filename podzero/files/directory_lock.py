@@ -58,10 +58,7 @@ class TakenOver(PodzeroError, RuntimeError):
 
 
 class DirectoryLock:
-    """A lock that this process holds until `close`, or until it ends in any way.
-
-    Args:
-      path: the file of the lock, which is created if it is missing.
+    """A lock that this process holds until `close`, or until it ends in any way; makes its file if that is missing.
 
     Raises:
       Held: another live process holds it.

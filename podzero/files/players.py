@@ -197,14 +197,8 @@ def as_resumed(experiment: Experiment, workdir: Workdir) -> Experiment:
 def game_to_play(game: str | None, *players: str | None) -> EnvConfig:
     """The game that all players play, as in matches (`in_matches`).
 
-    Args:
-      game: the name of a game, or an experiment whose environment is played; None for the game of the first trained
-        player. All trained players must be able to play it (`Experiment.plays`).
-      *players: names of players; None is skipped.
-
-    Raises:
-      ConfigError: a player is unknown, no game is given, the players play different games, or the user does not trust
-        the code of the game.
+    `game` is the name of a game, or of an experiment whose environment is played; None for the game of the first
+    trained player. All trained players must be able to play it (`Experiment.plays`). Players that are None are skipped.
     """
     games: dict[str, EnvConfig] = {}
     # First, because its arguments take precedence over those of the players' experiments.

@@ -1,4 +1,4 @@
-"""The working directory of a run: its files, its lock and its experiment."""
+"""The working directory of a run: its files, its lock, its experiment, and how another experiment differs."""
 
 from __future__ import annotations
 
@@ -65,11 +65,8 @@ class RecordedChange(NamedTuple):
 def differences(held: Experiment, given: Experiment, exclude: Any = None, absent: Any = None) -> list[Change]:
     """The settings that differ between a working directory's experiment and a given one, sorted by name.
 
-    Args:
-      held: the experiment of the working directory.
-      given: the other one.
-      exclude: settings to leave out, in the form of pydantic's `exclude`.
-      absent: the value of a setting that an experiment lacks, such as a field of another network.
+    `exclude` are settings to leave out, as pydantic takes them; `absent` is the value of a setting that an experiment
+    lacks, such as a field of another network.
     """
     changes = [Change(key, *values) for key, values in side_by_side((held, given), exclude, absent).items()]
     # Runs from before the digest of a file was recorded hold None.
@@ -85,8 +82,6 @@ def side_by_side(experiments: Sequence[Experiment], exclude: Any = None, absent:
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")
 """An address, such as that of object storage; `pathlib` leaves one slash of two."""
-
-
 SWEEP_FILE = "sweep.json"
 """The file by which the folder of a sweep is known; the working directories of its runs are the folders beside it."""
 
@@ -162,11 +157,7 @@ class Workdir:
         return self.experiment_file.is_file()
 
     def experiment(self) -> Experiment:
-        """Reads the experiment of this directory.
-
-        Raises:
-          WorkdirError: there is none, or its file is damaged.
-        """
+        """Reads the experiment of this directory; a `WorkdirError` says if there is none, or its file is damaged."""
         if not self.is_run:
             raise WorkdirError(f"{self.root} is not a working directory: it holds no experiment.yaml")
         try:
@@ -221,11 +212,8 @@ class Workdir:
     def open(self, experiment: Experiment, step: int = 0, layers: Layers | None = None) -> None:
         """Writes `experiment` into this directory, creating it if missing, and records changed settings.
 
-        Args:
-          experiment: the experiment that runs here from now on.
-          step: the learner step at which the run starts or resumes.
-          layers: the files that the experiment was read from. What it inherits is recorded, for the report; the
-            experiment is written as a whole, so that nothing else needs these files.
+        The run starts or resumes at learner step `step`. What the experiment inherits from its files, `layers`, is
+        recorded for the report; it is written as a whole, so that nothing else needs these files.
         """
         self.check(experiment)
         changes = differences(self.experiment(), experiment) if self.is_run else []
@@ -260,11 +248,7 @@ class Workdir:
         return None
 
     def lock(self) -> DirectoryLock:
-        """Reserves the directory for this process until the lock is closed; creates it if it is missing.
-
-        Raises:
-          InUse: another live process works here.
-        """
+        """Reserves the directory, made if missing, until the lock is closed; `InUse` if another process has it."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -84,11 +84,7 @@ class EnvironmentInstaller:
         del name
 
     def install(self, spec: EnvironmentSpec) -> None:
-        """Installs the environment, or completes one that was interrupted; uv downloads a missing Python.
-
-        Raises:
-          ClusterError: uv is missing, or cannot install the environment in time.
-        """
+        """Installs the environment, or completes one that was interrupted; uv downloads a missing Python."""
         uv = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
         if uv is None:
             raise ClusterError(

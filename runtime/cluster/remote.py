@@ -153,10 +153,8 @@ class Call:
 class NodeCalls:
     """A call that each node must answer before it is used; where it fails, it is repeated after a pause.
 
-    Args:
-      begin: starts a process on a node, and the call of its method.
-      limit_s: longest time for the answer.
-      what: what the process does, for messages.
+    `begin` starts a process on a node, and the call of its method, which is answered within `limit_s`; messages call it
+    `what`.
     """
 
     def __init__(self, begin: Callable[[Node], tuple[RemoteActor, Call]], limit_s: float, what: str) -> None:
@@ -200,7 +198,7 @@ class NodeCalls:
         self._failures[node.id] += 1
         pause_s = doubled(FIRST_RETRY_S, self._failures[node.id], LONGEST_RETRY_S)
         self._retry_at[node.id] = time.monotonic() + pause_s
-        log.warning("%s is not used yet: %s; the next attempt follows in %.0f s", node, error, pause_s)
+        log.warning("%s is not used yet: %s; it may be tried again after %.0f s", node, error, pause_s)
 
 
 def node_affinity(node: str) -> Any:

@@ -148,12 +148,8 @@ def _inode(path: Path) -> int | None:
 def of_process(lines: Iterable[str], process: str | None, level: int) -> Iterator[str]:
     """The lines of a log that one process, or the processes of one kind, have logged, with their tracebacks.
 
-    What the driver says of a worker, such as that it starts or failed, belongs to the worker too.
-
-    Args:
-      lines: the lines of the log.
-      process: the name of a process or a kind, such as `actor-0`, `actor` or `driver`; None for all.
-      level: the least level, such as `logging.WARNING`.
+    What the driver says of a worker, such as that it starts or failed, belongs to the worker too. `process` is a name
+    such as `actor-0`, `actor` or `driver`, None for all; `level` the least level, such as `logging.WARNING`.
     """
     shown = process is None and level <= logging.INFO
     for line in lines:

@@ -47,13 +47,9 @@ WAITING_BYTES = 4 * 2**20
 class MetricsLog:
     """Appends metrics to `metrics.jsonl` and TensorBoard's files, and passes them to writers. Not thread-safe.
 
-    A line holds `t` (Unix seconds), `step` (the learner step), `worker` and `metrics`.
-
-    Args:
-      workdir: the run's directory; it must exist.
-      resume_step: the step of the checkpoint from which the run resumes, or -1. Lines of later steps move to
-        `metrics.lost.jsonl`, so that every curve has one value per step.
-      writers: also receive each line; `close` leaves them open.
+    A line holds `t` (Unix seconds), `step` (the learner step), `worker` and `metrics`. Lines of steps after
+    `resume_step`, that of the checkpoint from which the run resumes, or -1, move to `metrics.lost.jsonl`, so that every
+    curve has one value per step. `close` leaves the writers open.
     """
 
     def __init__(self, workdir: Workdir, resume_step: int = -1, writers: Sequence[MetricsWriter] = ()) -> None:
@@ -136,9 +132,7 @@ def _step_of(line: str) -> int | None:
 class TensorBoardWriter:
     """Writes TensorBoard event files below `folder`, one per worker; a `MetricsWriter`.
 
-    Args:
-      folder: may hold event files from before a resumption.
-      purge_step: TensorBoard drops the values of those files from this step on.
+    TensorBoard drops the values of files from before a resumption from `purge_step` on.
     """
 
     def __init__(self, folder: Path, purge_step: int, attempt: WriteAttempts) -> None:

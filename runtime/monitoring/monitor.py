@@ -49,11 +49,8 @@ class Stopwatch:
 class Monitor:
     """Sums counters, averages rates, and names the bottleneck. Not thread-safe.
 
-    Args:
-      experiment: the run's experiment.
-      now: seconds of a monotonic clock; all methods take `now` from the same clock.
-      counters: what `counters` returned for the checkpoint; None for a new run.
-      step: learner step at which the run starts or resumes.
+    All methods take `now` from one monotonic clock, in seconds. A run that resumes at learner step `step` gives what
+    `counters` returned for its checkpoint.
     """
 
     def __init__(

@@ -66,10 +66,8 @@ class MetricsWriter(Protocol):
 class BackgroundWriter:
     """Runs a `MetricsWriter` in a thread, so that it neither delays nor stops a run.
 
-    A failed write is repeated; a writer that fails `MAX_FAILURES` times in a row is abandoned.
-
-    Args:
-      make: makes the writer, in the thread, once there is something to write; repeated like a write if it fails.
+    A failed write is repeated; a writer that fails `MAX_FAILURES` times in a row is abandoned. `make` makes the writer,
+    in the thread, once there is something to write.
     """
 
     def __init__(self, name: str, make: Callable[[], MetricsWriter]) -> None:
