@@ -209,7 +209,7 @@ def find_start(config: str, overrides: Iterable[str], workdir: Path | None) -> S
 def place(
     experiment: Experiment, standing: Experiment | None, held: Mapping[str, Experiment | None]
 ) -> tuple[Path, str]:
-    """Chooses an experiment's directory: always the same one once that holds the experiment.
+    """Chooses an experiment's directory: the one that holds the experiment already, or else a new one.
 
     An experiment goes to the directory of its name. Overrides that change what is learned are appended if they are few,
     for example `cartpole-seed1`. If another experiment is there, a number is appended.

@@ -100,7 +100,7 @@ def find_masks(
 
 
 def _checked(mask: Any, shape: tuple[int, ...], running: HostArray, place: str) -> HostArray:
-    """The masks of `running` environments (`[...]` bool) as `[N, A]` bool."""
+    """The rows `[N, A]` bool of a mask for which `running` `[...]` bool is true; checks its shape and values."""
     try:
         array = np.asarray(mask)
         found = f"the shape {list(array.shape)}"

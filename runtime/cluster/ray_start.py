@@ -38,7 +38,7 @@ START_ATTEMPTS = 3
 
 @contextmanager
 def _replaced(*attributes: tuple[Any, str, Any]) -> Iterator[None]:
-    """In this context, attributes (of an object, by name) of Ray's own have other values."""
+    """In this context, attributes of Ray's modules, each given as object, name and value, have these values."""
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in attributes]
     for owner, name, value in attributes:
         setattr(owner, name, value)

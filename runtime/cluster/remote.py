@@ -243,7 +243,7 @@ class Directory:
     def announce(self, name: str, address: str, attempt: int) -> None:
         """Sets the address of a server such as `replay-0`; must be repeated every few seconds.
 
-        Of earlier attempts it is ignored: a process that was replaced may not have ended yet.
+        An announcement of an earlier attempt is ignored: a process that was replaced may not have ended yet.
         """
         if attempt >= self._entries.get(name, (attempt,))[0]:
             self._entries[name] = attempt, address, time.monotonic()

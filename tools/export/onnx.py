@@ -68,7 +68,7 @@ def _outputs(graph: Graph, equation: Any, inputs: list[Value]) -> list[Value]:
 
 
 def _computed(equation: Any, inputs: list[Known]) -> list[Value]:
-    """Computes constants from constants."""
+    """Folds constants: applies an equation to inputs that are all known."""
     found = equation.primitive.bind(*(value.array for value in inputs), **equation.params)
     # What is computed from one parameter keeps its name.
     names = [value.name for value in inputs if value.name.startswith("params/")]
