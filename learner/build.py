@@ -103,7 +103,13 @@ def make_training(
     init = partial(init_state, objective.init, optimizer, jax.random.key(experiment.seed))
     # Shapes of the state and names of the metrics are traced, so that nothing is computed or allocated here.
     shapes = replace(jax.eval_shape(init), teacher=jax.eval_shape(lambda: objective.teacher))
-    _check_frozen(config.frozen, shapes.params)
+    names = list(named_leaves(shapes.params))
+    for pattern in config.frozen:
+        if not any(re.search(pattern, name) for name in names):
+            raise ConfigError(
+                f"learner.frozen: '{pattern}' matches no parameter of the network{nearest(pattern, names)}; they are: "
+                f"{', '.join(names)}"
+            )
     one = Batch(with_axes(sample_like(experiment, spec), 1))
     metric_names = tuple(jax.eval_shape(objective.taught_loss, shapes.params, shapes.teacher, shapes.step, one).metrics)
     shardings, batches = state_shardings(mesh, shapes, config.mesh), batch_sharding(mesh)
@@ -122,17 +128,6 @@ def make_training(
             TrainStepSpec(objective, metric_names, optimizer, rate, config.ema, config.microbatches), mesh, shardings
         ),
     )
-
-
-def _check_frozen(patterns: Sequence[str], params: Params) -> None:
-    """Refuses a pattern that matches no parameter."""
-    names = list(named_leaves(params))
-    for pattern in patterns:
-        if not any(re.search(pattern, name) for name in names):
-            raise ConfigError(
-                f"learner.frozen: '{pattern}' matches no parameter of the network{nearest(pattern, names)}; they are: "
-                f"{', '.join(names)}"
-            )
 
 
 _STEPS = 3

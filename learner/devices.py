@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from threading import Thread
 from typing import NamedTuple
 
 import jax
@@ -31,11 +30,7 @@ class DoesNotFit(PodzeroError, RuntimeError):
 
 
 def check_chips(tpu_slice: Slice) -> None:
-    """Checks that JAX finds all of this host's chips of a TPU slice.
-
-    Raises:
-      ConfigError: JAX finds other devices, or not all chips.
-    """
+    """Checks that JAX finds all of this host's chips of a TPU slice."""
     devices = jax.local_devices()
     platform, expected = devices[0].platform, tpu_slice.devices // tpu_slice.hosts
     host = f"{socket.gethostname()} is a host of {tpu_slice.short_name}"
@@ -180,7 +175,7 @@ def run_watched(
         except BaseException as failure:
             ended.set_exception(failure)
 
-    Thread(target=work, name="learner", daemon=True).start()
+    threading.Thread(target=work, name="learner", daemon=True).start()
     while not wait([ended], _POLL_S).done:
         if (lasted_s := dispatch_s()) > limit_s:
             raise DevicesHang(

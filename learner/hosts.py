@@ -134,11 +134,9 @@ class HostSync:
             )
 
     def next(self, proposal: Command | None, wait_s: float) -> Command | None:
-        """The next command for all hosts, or None if there is none in time.
+        """The next command for all hosts, or None if there is none within `wait_s`.
 
-        Args:
-          proposal: a step if this host has a batch, else None; host 0 may also propose to save or to stop.
-          wait_s: longest wait in seconds.
+        `proposal` is a step if this host has a batch, else None; host 0 may also propose to save or to stop.
 
         Raises:
           HostLost: another host is gone or has given no sign of life for too long.

@@ -59,19 +59,12 @@ class Learner:
         host_sync: HostSync | None = None,
         local_sink: ParamSink | None = None,
     ) -> None:
-        """Creates the train state, or restores it from a checkpoint.
+        """Creates the train state, or restores it from the complete checkpoint in the folder `restore_from`.
 
-        Args:
-          experiment: the run's experiment.
-          network: the network to train.
-          spec: the environment's specification.
-          symmetries: the game's symmetries other than the identity, used if `learner.augment` is set.
-          reader: reads this host's part of the batches, `[steps_per_dispatch, batch_size / hosts, ...]`.
-          sink: receives the acting parameters on host 0; None on other hosts.
-          report: receives metrics.
-          restore_from: the folder of a complete checkpoint.
-          host_sync: the result of `join`, for several hosts; the other arguments must be equal on all of them.
-          local_sink: receives the acting parameters as device arrays, on every host.
+        `symmetries` (without the identity) are used if `learner.augment` is set. `reader` reads this host's part of the
+        batches, `[steps_per_dispatch, batch_size / hosts, ...]`. The acting parameters go to `sink` on host 0 (None on
+        other hosts), and as device arrays to `local_sink` on every host. `host_sync` is the result of `join`; the other
+        arguments must be equal on all hosts.
 
         Raises:
           ConfigError, SnapshotError: as `make_training`; or `init_from` cannot be read, or does not fit the network.
@@ -138,7 +131,12 @@ class Learner:
                     if batch is None:
                         with self._clock("wait_replay"):
                             batch = self._prefetcher.poll(_POLL_S)
-                    match self._next_command(has_batch=batch is not None):
+                    with self._clock("wait_hosts"):
+                        command = self._proposal(has_batch=batch is not None)
+                        # A learner of one host has nobody to agree with.
+                        if self._host_sync is not None:
+                            command = self._host_sync.next(command, 0.0 if batch is None else _POLL_S)
+                    match command:
                         case Command("step", progress=progress):
                             # A step is commanded only once every host has proposed it, with its part of the batch.
                             assert batch is not None
@@ -201,13 +199,6 @@ class Learner:
             raise self._failure
         if self._clock.elapsed_s >= REPORT_EVERY_S:
             self._report_metrics()
-
-    def _next_command(self, has_batch: bool) -> Command | None:
-        """The next command for all hosts; None while some host has no batch."""
-        with self._clock("wait_hosts"):
-            proposal = self._proposal(has_batch)
-            # A learner of one host has nobody to agree with.
-            return self._host_sync.next(proposal, _POLL_S if has_batch else 0.0) if self._host_sync else proposal
 
     def _proposal(self, has_batch: bool) -> Command | None:
         """What this host proposes to do next; only host 0 proposes to save or stop."""

@@ -176,19 +176,6 @@ DYNAMICS_GRADIENT = 0.5
 """Factor by which each step of the unroll scales the gradient of its latent state."""
 
 
-class Unroll(NamedTuple):
-    """The outputs of the model for B windows."""
-
-    latents: jax.Array
-    """`[B, K + 1, ...]` float32, the first from the representation, the others from the dynamics."""
-    policy: jax.Array
-    """`[B, K + 1, A]` logits, or `[B, K + 1, 2, D]`."""
-    value: jax.Array
-    """`[B, K + 1, bins]` logits."""
-    reward: jax.Array
-    """`[B, K, bins]` logits."""
-
-
 def muzero_loss(
     network: ModelNetwork,
     config: MuZeroConfig,
@@ -218,8 +205,8 @@ def muzero_loss(
           a weight.
     """
     targets = nstep_targets(window, discount, config.td_steps, config.unroll_steps)
-    unroll = unroll_model(network, params, window)
-    log_policy, entropy = _log_policy_and_entropy(unroll.policy, window)
+    latents, policy_output, value, reward = unroll_model(network, params, window)
+    log_policy, entropy = _log_policy_and_entropy(policy_output, window)
     policy_target = jnp.where(targets.policy_mask[..., None], window.policy, 0.0)
     assert log_policy.shape == policy_target.shape
     # By convention 0 log 0 = 0; without the mask, 0 * -infinity would be NaN.
@@ -232,35 +219,36 @@ def muzero_loss(
         "policy_loss": mean(policy),
         "policy_kl": mean(policy + jnp.sum(xlogy(policy_target, policy_target), axis=-1)),
         "policy_entropy": mean(jnp.where(targets.policy_mask, entropy, 0.0)),
-        "value_loss": mean(_bin_loss(network, unroll.value, targets.value, targets.value_mask)),
-        "reward_loss": mean(_pad_first(_bin_loss(network, unroll.reward, targets.reward, targets.reward_mask))),
+        "value_loss": mean(_bin_loss(network, value, targets.value, targets.value_mask)),
+        "reward_loss": mean(_pad_first(_bin_loss(network, reward, targets.reward, targets.reward_mask))),
     }
     total = metrics["policy_loss"] + value_weight * metrics["value_loss"]
     total += config.reward_weight * metrics["reward_loss"] - config.entropy_weight * metrics["policy_entropy"]
     if config.consistency_weight > 0:
-        metrics["consistency_loss"] = mean(_pad_first(_inconsistency(network, params, unroll, window, targets)))
+        metrics["consistency_loss"] = mean(_pad_first(_inconsistency(network, params, latents, window, targets)))
         total += config.consistency_weight * metrics["consistency_loss"]
-    errors = jnp.abs(network.decode(unroll.value[:, 0]) - targets.value[:, 0])
+    errors = jnp.abs(network.decode(value[:, 0]) - targets.value[:, 0])
     return LossOutput(total, {"loss": total, **metrics}, errors)
 
 
-def unroll_model(network: ModelNetwork, params: Params, window: Window) -> Unroll:
-    """Represents position 0 of B windows and applies the dynamics to their K actions."""
+def unroll_model(network: ModelNetwork, params: Params, window: Window) -> tuple[jax.Array, ...]:
+    """Represents position 0 of B windows and applies the dynamics to their K actions.
+
+    Returns latent states `[B, K + 1, ...]`, policies `[B, K + 1, A]` (logits) or `[B, K + 1, 2, D]`, and the logits of
+    values, `[B, K + 1, bins]`, and of rewards, `[B, K, bins]`.
+    """
     latents, rewards = [network.represent(params, window.observation[:, 0])], []
     for action in jnp.moveaxis(jnp.asarray(window.action), 1, 0):
-        latent, reward = network.dynamics(params, _scaled_gradient(latents[-1]), action)
+        before = latents[-1]
+        scaled = DYNAMICS_GRADIENT * before + (1.0 - DYNAMICS_GRADIENT) * jax.lax.stop_gradient(before)
+        latent, reward = network.dynamics(params, scaled, action)
         latents.append(latent)
         rewards.append(reward)
     stacked = jnp.stack(latents, axis=1)
     # Policies and values of all K + 1 latent states are computed in one batch.
     policy, value = network.predict(params, jax.lax.collapse(stacked, 0, 2))
     batch = stacked.shape[0]
-    return Unroll(stacked, _split(policy, batch), _split(value, batch), jnp.stack(rewards, axis=1))
-
-
-def _scaled_gradient(x: jax.Array) -> jax.Array:
-    """`x`, with its gradient scaled by `DYNAMICS_GRADIENT`."""
-    return DYNAMICS_GRADIENT * x + (1.0 - DYNAMICS_GRADIENT) * jax.lax.stop_gradient(x)
+    return stacked, _split(policy, batch), _split(value, batch), jnp.stack(rewards, axis=1)
 
 
 def _log_policy_and_entropy(policy: jax.Array, window: Window) -> tuple[jax.Array, jax.Array]:
@@ -283,7 +271,7 @@ def _bin_loss(network: ModelNetwork, logits: jax.Array, target: jax.Array, mask:
 
 
 def _inconsistency(
-    network: ModelNetwork, params: Params, unroll: Unroll, window: Window, targets: WindowTargets
+    network: ModelNetwork, params: Params, latents: jax.Array, window: Window, targets: WindowTargets
 ) -> jax.Array:
     """Negative cosine similarity `[B, K]` of the predicted latent states and those of the observations."""
     batch, steps = targets.state_mask.shape
@@ -291,7 +279,7 @@ def _inconsistency(
     observed = jax.lax.collapse(jnp.asarray(window.observation)[:, 1 : steps + 1], 0, 2)
     # Without a gradient through the target the representations cannot collapse (SimSiam, Chen & He 2021).
     target = jax.lax.stop_gradient(network.project(params, network.represent(params, observed), False))
-    predicted = network.project(params, jax.lax.collapse(unroll.latents[:, 1:], 0, 2), True)
+    predicted = network.project(params, jax.lax.collapse(latents[:, 1:], 0, 2), True)
     similarity: jax.Array = optax.losses.cosine_similarity(predicted, target, epsilon=1e-8)
     return jnp.where(targets.state_mask, -_split(similarity, batch), 0.0)
 

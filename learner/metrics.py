@@ -236,8 +236,8 @@ def one_chip_samples_per_s(
         experiment.model_copy(update={"learner": config}), network, spec, symmetries, jax.local_devices()[:1]
     )
     shapes = with_axes(sample_like(experiment, spec), config.steps_per_dispatch, config.batch_size)
-    batch = training.put(Batch(jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), shapes)))
     try:
+        batch = training.put(Batch(jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), shapes)))
         # The first dispatch compiles and is not timed.
         state = jax.block_until_ready(training.step(training.init(), batch).state)  # type: ignore[no-untyped-call]
         start = time.perf_counter()

@@ -60,13 +60,15 @@ def make_objective(
 def alphazero_objective(network: Network, config: LearnerConfig, augment: Augment) -> Objective:
     """AlphaZero's loss on augmented positions."""
 
-    def augment_batch(key: Array, batch: Batch) -> Batch:
-        return batch._replace(samples=augment(key, _positions(batch)))
-
     def loss(params: Params, batch: Batch) -> LossOutput:
         return alphazero_loss(network, config, params, _positions(batch), batch.weight, batch.soft_targets)
 
-    return Objective(network.init, augment_batch, loss, observe=lambda params, batch: params)
+    return Objective(
+        network.init,
+        augment=lambda key, batch: batch._replace(samples=augment(key, _positions(batch))),
+        loss=loss,
+        observe=lambda params, batch: params,
+    )
 
 
 def muzero_objective(network: ModelNetwork, config: MuZeroConfig, value_weight: float, discount: float) -> Objective:

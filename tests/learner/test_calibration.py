@@ -52,13 +52,14 @@ def test_operations_are_counted_where_openvino_computes_them(spec):
     assert flops[0] == flops[1] > 2 * 9 * 9 * 8 * 8
 
 
+@pytest.mark.parametrize("what", ["put", "init"])
 def test_without_memory_for_the_network_on_one_chip_a_warning_replaces_the_metric(
-    network, spec, make_experiment, monkeypatch, caplog
+    what, network, spec, make_experiment, monkeypatch, caplog
 ):
-    def full():
+    def full(*_):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 20 of 16 GiB")
 
-    training = SimpleNamespace(put=lambda batch: batch, init=full, step=None)
+    training = SimpleNamespace(**{"put": lambda batch: batch, "step": None, what: full})
     monkeypatch.setattr("podzero.learner.metrics.make_training", lambda *_: training)
     assert one_chip_samples_per_s(make_experiment(), network, spec, [], chips=4) is None
     assert "RESOURCE_EXHAUSTED: 20 of 16 GiB" in caplog.text
