@@ -63,10 +63,7 @@ class GameAssembler:
         def column(name: str) -> npt.NDArray[np.generic]:
             return np.stack([getattr(move, name)[slot] for move in moves])
 
-        def with_one_game(name: str) -> npt.NDArray[np.generic]:
-            return column(name)[..., None]
-
-        history = Plies(*map(with_one_game, Plies._fields))
+        history = Plies(*(column(name)[..., None] for name in Plies._fields))
         every = targets_of(history, self._config, self._discount, self._values, np)
         targets = Targets(*(field[..., 0] for field in every))
         samples = Sample(

@@ -76,11 +76,6 @@ class SelfPlayCore:
         self._config = config
         self._keep_states = keep_states
 
-    @property
-    def values(self) -> int:
-        """`EnvSpec.values` of the game."""
-        return self.env.spec.values
-
     def init(self, key: Array) -> SelfPlayState:
         """Starts B games."""
         key, start_key, pool_key = jax.random.split(key, 3)
@@ -149,23 +144,21 @@ class SelfPlayCore:
         return games, plies, pool._replace(used=pool.used + count)
 
     def _new_pool(self, key: Array) -> StartPool:
-        games, plies = self._start(key)
-        return StartPool(games, plies, jnp.zeros((), jnp.int32))
+        """Starts B games.
 
-    def _start(self, key: Array) -> tuple[EnvState, jax.Array]:
-        """Starts B games; returns their states after the openings and the length of each opening.
-
-        A fraction of the games opens with uniformly random plies, so that replay also covers positions that good play
-        never reaches.
+        A fraction of them opens with uniformly random plies, so that replay also covers positions that good play never
+        reaches.
         """
         config = self._config
         init_key, share_key, length_key, play_key = jax.random.split(key, 4)
         games = jax.vmap(self.env.init)(jax.random.split(init_key, config.games))
-        if not config.opening_plies or not config.opening_fraction:
-            return games, jnp.zeros(config.games, jnp.int32)
-        opens = jax.random.bernoulli(share_key, config.opening_fraction, (config.games,))
-        length = jax.random.randint(length_key, (config.games,), 1, config.opening_plies + 1)
-        return self._open(play_key, games, jnp.where(opens, length, 0))
+        if config.opening_plies and config.opening_fraction:
+            opens = jax.random.bernoulli(share_key, config.opening_fraction, (config.games,))
+            length = jax.random.randint(length_key, (config.games,), 1, config.opening_plies + 1)
+            games, plies = self._open(play_key, games, jnp.where(opens, length, 0))
+        else:
+            plies = jnp.zeros(config.games, jnp.int32)
+        return StartPool(games, plies, jnp.zeros((), jnp.int32))
 
     def _open(self, key: Array, games: EnvState, length: Array) -> tuple[EnvState, jax.Array]:
         """Plays up to `length` `[B]` uniformly random plies; returns states and plies played."""

@@ -188,7 +188,6 @@ class EnvironmentActor(ActorLoop):
                 params, jax.random.fold_in(key, step), observation, explore(self.experiment.actors, age), legal
             )
         )
-
         self._cutter = WindowCutter(self.experiment, self.spec, self.experiment.actors.games, self.seed)
         self._cuts: list[Cut] = []
         """Windows that are not written yet."""

@@ -103,7 +103,7 @@ class SelfPlayActor(ActorLoop):
         self._metrics.add(played, version, plies=sum(game.plies for game in games))
 
     def _assembler(self) -> GameAssembler:
-        experiment, values = self.experiment, self.core.values
+        experiment, values = self.experiment, self.core.env.spec.values
         return GameAssembler(experiment.actors, experiment.env.discount, experiment.has_auxiliary_heads, values)
 
     def _start_games(self, error: SimulatorError | None = None) -> SelfPlayState:

@@ -81,8 +81,7 @@ class Faults:
     def add(self, what: str, *, episodes: int = 1, rounds: int = 1) -> None:
         """Counts `rounds` consecutive failures that lost `episodes`, and logs the last one, at most once a second.
 
-        Raises:
-          EnvironmentFailed: there were more failures in a row than allowed.
+        After more failures in a row than allowed it raises `EnvironmentFailed`.
         """
         self.in_a_row += rounds
         self.total += episodes

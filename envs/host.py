@@ -48,13 +48,8 @@ class HostEnv:
     nearest cached position. The cache changes only how long a step takes, so the callback is a pure function, as JAX
     requires.
 
-    Args:
-      simulator: the game; only its clones are played.
-      name: the game's name, for the spec and for messages.
-      max_plies: number of moves after which a game is truncated.
-      reward_scale: factor applied to rewards.
-      step_timeout_s: time limit of one callback.
-      cache_size: number of cached positions; a search visits games times simulations positions.
+    Only clones of the simulator are played. `max_plies` truncates games, `step_timeout_s` limits each callback, and
+    `cache_size` is the number of cached positions, of which a search visits games times simulations.
     """
 
     symmetries: Sequence[Symmetry] = ()

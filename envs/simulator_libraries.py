@@ -37,9 +37,7 @@ class OpenSpielGame:
     a vector. Many of OpenSpiel's tensors do not show whose turn it is: one that is the same for both players gets one
     more plane (or number), the player to move, 0 or 1.
 
-    Args:
-      name: the game's name, optionally with its parameters: `go(board_size=9)`.
-      parameters: the game's parameters, if they are not in `name`.
+    Its parameters are those of `parameters`, or part of the name: `go(board_size=9)`.
     """
 
     def __init__(self, name: str, parameters: Mapping[str, Any]) -> None:
@@ -216,10 +214,7 @@ class GymnasiumSimulator:
 
     Wrappers from the registration, such as time limits, are not applied: `env.max_plies` truncates episodes.
 
-    Args:
-      name: the environment's id.
-      kwargs: arguments for `gymnasium.make`.
-      module: a module to import first, which registers the id.
+    `module`, if given, is imported first: it registers the id. `kwargs` are arguments for `gymnasium.make`.
     """
 
     players = 1

@@ -1,10 +1,8 @@
 """Multi-host training: hosts join one mesh, check that they run the same experiment, and execute the same commands.
 
-All hosts must start the programs that span them in the same order. But only a host itself knows whether replay gave it
-a batch, and only host 0 whether to save or stop. So host 0 writes a log of commands to the coordination service of
-`jax.distributed`, which all hosts follow. The service runs on CPUs: the log is ahead of the devices, which do not idle.
-
-A host may wait for replay without a limit. Hosts that wait give signs of life, to distinguish them from lost ones.
+learner/README.md says why host 0 writes a log of commands. It is in the coordination service of `jax.distributed`,
+which runs on CPUs: the log is ahead of the devices, which do not idle. A host may wait for replay without a limit.
+Hosts that wait give signs of life, to distinguish them from lost ones.
 """
 
 from __future__ import annotations

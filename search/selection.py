@@ -120,7 +120,11 @@ def puct_transform(config: SearchConfig, bounds: tuple[float, float] | None) -> 
         visited = edges.visits > 0
         lowest, highest = _range_of_node(edges, axis) if bounds is None else bounds
         width = jnp.maximum(highest - lowest, _EPSILON)
-        unvisited = _first_play(config, edges, (edges.value - lowest) / width)
+        if config.first_play_urgency == "loss":
+            unvisited = jnp.zeros_like(edges.qvalues)
+        else:
+            # Illegal actions have no exploration term, so with the parent's value they could outscore legal ones.
+            unvisited = jnp.where(edges.prior > 0, (edges.value - lowest) / width, 0.0)
         return jnp.where(visited, (edges.qvalues - lowest) / width, unvisited)
 
     return transform
@@ -132,14 +136,6 @@ def _range_of_node(edges: Edges, axis: int) -> tuple[jax.Array, jax.Array]:
     lowest = jnp.minimum(edges.value, jnp.min(known, axis=axis, keepdims=True))
     highest = jnp.maximum(edges.value, jnp.max(known, axis=axis, keepdims=True))
     return lowest, highest
-
-
-def _first_play(config: SearchConfig, edges: Edges, parent: jax.Array) -> Array:
-    """The scaled Q-values of unvisited actions; `parent` is the scaled value of their node."""
-    if config.first_play_urgency == "loss":
-        return jnp.zeros_like(edges.qvalues)
-    # Illegal actions have no exploration term, so with the parent's value they could outscore legal ones.
-    return jnp.where(edges.prior > 0, parent, 0.0)
 
 
 def root_value(config: SearchConfig, root: Edges, policy: Array, action: Array) -> jax.Array:

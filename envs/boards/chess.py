@@ -301,10 +301,8 @@ class Chess(BoardGame):
     """`Env` of chess; action `planes * square + plane` is a move from a square, numbered file by file.
 
     A game is drawn by stalemate, by the third occurrence of a position, after 100 plies without a capture or a pawn's
-    move, when neither player can mate, and after `max_plies`. Positions are compared by 32-bit hashes.
-
-    Args:
-      size: files and ranks: 8, or 5 for Gardner's chess, which has no castling and no double steps of pawns.
+    move, when neither player can mate, and after `max_plies`. Positions are compared by 32-bit hashes. On a board of 5
+    files and ranks (Gardner's chess) there is no castling, and pawns make no double steps.
     """
 
     dtype = "float32"

@@ -48,11 +48,7 @@ class GoBoard(NamedTuple):
 
 
 def check_komi(komi: float) -> None:
-    """Checks that games can have this komi.
-
-    Raises:
-      ValueError: it is not a multiple of 0.5 from `-LARGEST_KOMI` to `LARGEST_KOMI`.
-    """
+    """Raises `ValueError` if games cannot have this komi."""
     if not (abs(komi) <= LARGEST_KOMI and (2 * komi).is_integer()):
         raise ValueError(f"komi {komi} is not a multiple of 0.5 from -{LARGEST_KOMI} to {LARGEST_KOMI}")
 
@@ -84,10 +80,8 @@ class Go(BoardGame):
     A game ends after two passes, after `2 * S` plies, or when a position is repeated: the player who repeats it loses.
     Positions are compared by 32-bit hashes.
 
-    Args:
-      size: rows and columns.
-      komi: the least and the largest komi, multiples of 0.5; each game draws its own, and its observation shows it. If
-        None, all games have `KOMI`, and observations do not show it.
+    `komi` is the least and the largest one, multiples of 0.5: each game draws its own, which its observation shows. If
+    it is None, all games have `KOMI`, and observations do not show it.
     """
 
     def __init__(self, size: int, komi: tuple[float, float] | None = None) -> None:

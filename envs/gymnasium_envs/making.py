@@ -93,7 +93,11 @@ def find(identifier: str, module: str | None) -> registration.EnvSpec:
     # Not imported by name: this function is pickled by value, which would pickle the whole registry with it.
     known = registration.registry
     if module is not None:
-        _import(module)
+        try:
+            import_place(module, "env.module")
+        except ConfigError as error:
+            advice = f"; {how_to_install('envs')}" if _top(module) in REGISTERED_BY.values() else ""
+            raise ConfigError(f"{error}{advice}") from error
         # MinAtar registers its ids in a function that its distribution lists under the entry point `gymnasium.envs`.
         if identifier not in known:
             _call_plugins(module)
@@ -101,14 +105,6 @@ def find(identifier: str, module: str | None) -> registration.EnvSpec:
         advice = _advice(identifier, module)
         raise ConfigError(f"env.id: unknown gymnasium id '{identifier}'{nearest(identifier, known)}{advice}")
     return known[identifier]
-
-
-def _import(module: str) -> None:
-    try:
-        import_place(module, "env.module")
-    except ConfigError as error:
-        advice = f"; {how_to_install('envs')}" if _top(module) in REGISTERED_BY.values() else ""
-        raise ConfigError(f"{error}{advice}") from error
 
 
 def _call_plugins(module: str) -> None:

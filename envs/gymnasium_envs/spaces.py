@@ -173,8 +173,7 @@ class Actions:
     def encode(self, actions: Any) -> HostArray:
         """T actions of the environment, `[T, *shape]`, as podzero's `[T]` int32; only of discrete spaces.
 
-        Raises:
-          ValueError: one is not in the space.
+        Raises `ValueError` if one is not in the space.
         """
         array = np.asarray(actions)
         if array.dtype.kind not in "iu" or array.shape[1:] != self.source.shape:

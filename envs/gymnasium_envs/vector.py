@@ -202,8 +202,9 @@ class VectorEnv:
 
     def _next_seeds(self) -> list[int]:
         """B seeds, which differ between environments, resets and seeds of this object."""
+        seeds = batches.seeds_of(self._seed, self._resets, self.count)
         self._resets += 1
-        return batches.seeds_of(self._seed, self._resets - 1, self.count)
+        return seeds
 
     def _discard(self, error: Exception) -> None:
         """Ends the environments after `error`; kills their processes."""

@@ -10,14 +10,7 @@ import numpy as np
 
 from podzero.core.types import EnvState
 from podzero.envs.boards.bits import Bits
-from podzero.envs.boards.chess import (
-    UNDERPROMOTIONS,
-    Chess,
-    ChessBoard,
-    ChessMoves,
-    history_of,
-    position_hash,
-)
+from podzero.envs.boards.chess import UNDERPROMOTIONS, Chess, ChessBoard, ChessMoves, history_of, position_hash
 from podzero.envs.boards.rules import BoardState
 from podzero.envs.notation.names import NotationError
 
