@@ -5,7 +5,6 @@ from podzero.envs.faults import SimulatorError as SimulatorError
 from podzero.envs.faults import faults_of as faults_of
 from podzero.envs.faults import simulator_errors as simulator_errors
 from podzero.envs.gymnasium_envs.interface import Interface as Interface
-from podzero.envs.gymnasium_envs.making import Rendering as Rendering
 from podzero.envs.gymnasium_envs.making import observed_picture as observed_picture
 from podzero.envs.gymnasium_envs.making import spec_to as spec_to
 from podzero.envs.gymnasium_envs.spaces import is_truth as is_truth

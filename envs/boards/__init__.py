@@ -14,7 +14,7 @@ from podzero.envs.boards.go import Go
 from podzero.envs.boards.hex import Hex
 from podzero.envs.boards.othello import Othello
 from podzero.envs.boards.play_2048 import Play2048
-from podzero.envs.boards.rules import BoardGame as BoardGame
+from podzero.envs.boards.rules import BoardGame
 
 BOARD_GAMES: dict[str, Callable[[], BoardGame]] = {
     "connect_four": ConnectFour,
