@@ -134,6 +134,9 @@ class EngineFailed(PodzeroError, RuntimeError):
 class LineProcess:
     """A running program that reads and writes lines. Only one thread at a time may use it."""
 
+    farewell = ""
+    """The line that asks the program to end, if it knows one."""
+
     def __init__(self, command: Sequence[str]) -> None:
         """Starts the program."""
         self.name = command[0].rpartition("/")[2]
@@ -180,17 +183,17 @@ class LineProcess:
             raise EngineFailed(self._ended(waiting_for))
         return line
 
-    def close(self, farewell: str = "") -> None:
-        """Ends the program: with the line `farewell` and the end of its input, then by a signal if it still runs."""
+    def close(self) -> None:
+        """Ends the program: with the `farewell` and the end of its input, then by a signal if it still runs."""
         self._closed = True
         with suppress(EngineFailed):
-            if farewell:
-                self.send(farewell)
+            if self.farewell:
+                self.send(self.farewell)
         with suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
         try:
-            self._process.wait(timeout=_EXIT_S if farewell else 0)
+            self._process.wait(timeout=_EXIT_S if self.farewell else 0)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -277,14 +280,15 @@ class UciOption(NamedTuple):
         return f"name {self.name} value {self.value}"
 
 
-class GtpEngine:
+class GtpEngine(LineProcess):
     """A Go engine. It gets the whole game before each of its moves, so it can serve several games."""
+
+    farewell = "quit"
 
     def __init__(self, command: Sequence[str], notation: LineNotation, setup: Sequence[str], timeout_s: float) -> None:
         """Starts the engine and sends the commands in `setup`; `timeout_s` limits the wait for each answer."""
+        super().__init__(command)
         self._notation, self._timeout_s, self._number = notation, timeout_s, 0
-        self._process = LineProcess(command)
-        self.pid = self._process.pid
         try:
             for line in setup:
                 self.ask(line)
@@ -295,19 +299,19 @@ class GtpEngine:
     def ask(self, command: str) -> str:
         """The answer to a command, without `=`."""
         self._number += 1
-        self._process.send(f"{self._number} {command}")
+        self.send(f"{self._number} {command}")
         deadline = time.monotonic() + self._timeout_s
         # Other output before the line that begins the answer is skipped.
-        lines = [self._process.receive(deadline, command)]
+        lines = [self.receive(deadline, command)]
         while lines[0][:1] not in ("=", "?"):
-            lines = [self._process.receive(deadline, command)]
+            lines = [self.receive(deadline, command)]
         while lines[-1]:
-            lines.append(self._process.receive(deadline, command))
+            lines.append(self.receive(deadline, command))
         answer = GtpAnswer.parse(lines[:-1])
         if answer.number != str(self._number):
-            raise EngineFailed(f"{self._process.name} answered another command than '{command}': '{lines[0][:80]}'")
+            raise EngineFailed(f"{self.name} answered another command than '{command}': '{lines[0][:80]}'")
         if answer.failed:
-            raise EngineFailed(f"{self._process.name} refused '{command}': {answer.text[:200]}")
+            raise EngineFailed(f"{self.name} refused '{command}': {answer.text[:200]}")
         return answer.text
 
     def best(self, turn: Turn) -> int:
@@ -323,28 +327,26 @@ class GtpEngine:
         except NotationError as error:
             raise EngineFailed(f"its answer to genmove is not a move: {error}") from None
 
-    def close(self) -> None:
-        """Ends the engine."""
-        self._process.close("quit")
 
-
-class UciEngine:
+class UciEngine(LineProcess):
     """A chess engine. It gets the whole game before each of its moves, so it can serve several games."""
+
+    farewell = "quit"
 
     def __init__(
         self, command: Sequence[str], notation: LineNotation, options: Mapping[str, str], nodes: int, timeout_s: float
     ) -> None:
         """Starts the engine, which searches `nodes` positions for each move, and sets its options."""
+        super().__init__(command)
         self._notation, self._nodes, self._timeout_s = notation, nodes, timeout_s
-        self._process = LineProcess(command)
         try:
-            self._process.send("uci")
+            self.send("uci")
             offered = self._lines_to("uciok", "uci")
             for name, value in options.items():
                 if not any(line.startswith(f"option name {name} ") for line in offered):
-                    raise EngineFailed(f"{self._process.name} has no option '{name}'")
-                self._process.send(f"setoption {UciOption(name, value)}")
-            self._process.send("isready")
+                    raise EngineFailed(f"{self.name} has no option '{name}'")
+                self.send(f"setoption {UciOption(name, value)}")
+            self.send("isready")
             self._lines_to("readyok", "isready")
         except EngineFailed:
             self.close()
@@ -352,8 +354,8 @@ class UciEngine:
 
     def best(self, turn: Turn) -> int:
         """The engine's move."""
-        self._process.send(f"position {UciPosition('startpos', self._notation.names(turn.moves))}")
-        self._process.send(f"go nodes {self._nodes}")
+        self.send(f"position {UciPosition('startpos', self._notation.names(turn.moves))}")
+        self.send(f"go nodes {self._nodes}")
         _, *answer = self._lines_to("bestmove", "go")[-1].split()
         name = answer[0] if answer else "nothing"
         try:
@@ -361,15 +363,11 @@ class UciEngine:
         except NotationError as error:
             raise EngineFailed(f"its answer to go is not a move: {error}") from None
 
-    def close(self) -> None:
-        """Ends the engine."""
-        self._process.close("quit")
-
     def _lines_to(self, word: str, question: str) -> list[str]:
         """The lines up to the one that begins with `word`."""
         deadline, lines = time.monotonic() + self._timeout_s, [""]
         while lines[-1].split()[:1] != [word]:
-            line = self._process.receive(deadline, question)
+            line = self.receive(deadline, question)
             # The options are looked for in all lines; of a search, which writes many, only the last one counts.
             lines = [*lines, line] if word == "uciok" else [line]
         return lines

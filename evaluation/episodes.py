@@ -19,7 +19,6 @@ from podzero.config import (
     ModelNetworkConfig,
     SimulatorConfig,
 )
-from podzero.core.errors import ConfigError, nearest
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvSpec, Exploration, Params
 from podzero.envs import VectorEnv, VectorStep, spec_of
@@ -34,7 +33,7 @@ Policy = Callable[[Array, VectorStep], tuple[Array, Array | None]]
 discounted returns, `[B]` float32, if the policy knows them."""
 
 BASELINES = ("random", "greedy")
-"""Names that `baseline` accepts."""
+"""Names of policies that are not learned."""
 GRID = 9
 """Grid points in each dimension of a continuous action."""
 MAX_STEPS = 27_000
@@ -110,12 +109,8 @@ def play_episodes(
 
 
 def baseline(name: str, vector_env: VectorEnv) -> Policy:
-    """The baseline policy called `name`."""
-    if name == "random":
-        return random_policy(vector_env.spec)
-    if name == "greedy":
-        return greedy_policy(vector_env)
-    raise ConfigError(f"unknown baseline '{name}'{nearest(name, BASELINES)}; known: {', '.join(BASELINES)}")
+    """The policy of this name, one of `BASELINES`."""
+    return random_policy(vector_env.spec) if name == "random" else greedy_policy(vector_env)
 
 
 def random_policy(spec: EnvSpec) -> Policy:

@@ -182,11 +182,7 @@ def superfluous(steps: Sequence[int], most: int) -> list[int]:
 
 
 def stored_games(folder: Path) -> list[StoredGame]:
-    """The newest `MOST_READ` games of a run's working directory or a tournament's folder, newest first.
-
-    Raises:
-      ConfigError: there are no games.
-    """
+    """The newest `MOST_READ` games of a run's working directory or a tournament's folder, newest first."""
     tournament = folder / GAMES_FILE
     if tournament.is_file():
         games = _read(tournament, folder.name)[::-1]

@@ -83,8 +83,7 @@ class RandomPlayer:
 
     def choose(self, key: Array, states: EnvState) -> Array:
         """See `Player`."""
-        actions: Array = self._choose(key, states)
-        return actions
+        return cast(Array, self._choose(key, states))
 
 
 @dataclass(eq=False)
@@ -236,8 +235,7 @@ def random_game_returns(env: Env, key: Array, states: EnvState, discount: float)
 
     batch = jax.tree.leaves(states)[0].shape[0]
     start = key, states, jnp.zeros((batch, max(2, env.spec.players))), jnp.float32(1)
-    returns: jax.Array = jax.lax.while_loop(running, ply, start)[2]
-    return returns
+    return jax.lax.while_loop(running, ply, start)[2]
 
 
 def random_actions(key: Array, among: Array) -> jax.Array:

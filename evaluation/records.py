@@ -31,11 +31,7 @@ def record_text(env: Env, game: PlayedGame, date: str | None = None) -> str:
 
 
 def write_records(path: Path, env: Env, games: Iterable[PlayedGame], date: str | None = None) -> None:
-    """Writes games to a file; makes its folder.
-
-    Raises:
-      ConfigError: the file cannot be written.
-    """
+    """Writes games to a file; makes its folder."""
     text = "\n".join(record_text(env, game, date) for game in games)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -49,14 +49,11 @@ MOVES_PER_DRAW = 128
 def resolve(
     name: str, env: Env, simulations: int | None = None, discount: float = 1.0, keep_nodes: bool = False
 ) -> Contestant:
-    """Makes the player called `name`.
+    """Makes the player called `name` (see `podzero.files.players`) for a game.
 
-    Args:
-      name: see `podzero.files.players`.
-      env: the game to play.
-      simulations: a trained player's simulations per move; None for the number used in training.
-      discount: discount per move for `mcts:N`; trained players use that of their experiment.
-      keep_nodes: whether search results keep the nodes of the trees.
+    `simulations` are a trained player's for each move; None for the number used in training. `mcts:N` takes the
+    `discount`, per move; trained players have that of their experiment. With `keep_nodes` the results of searches keep
+    the nodes of the trees.
 
     Raises:
       ConfigError: the player does not exist, cannot play this game, or its program is not installed.

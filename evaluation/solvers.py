@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import jax
 import jax.numpy as jnp
@@ -64,11 +64,7 @@ def known_game(name: str) -> str:
 
 @cache
 def make_solver(game: str) -> Solver:
-    """The solver of a game; cached.
-
-    Raises:
-      ConfigError: the game has no solver, or the solver's package (extra `solver`) is not installed.
-    """
+    """The solver of a game; cached. `ConfigError` if there is none, or its package is not installed."""
     match game:
         case "tic_tac_toe":
             return tic_tac_toe_solver()
@@ -152,8 +148,7 @@ class SolverPlayer:
     def choose(self, key: Array, states: EnvState) -> Array:
         """See `Player`."""
         scores = self._solver(np.asarray(self._observe(states)))
-        actions: Array = self._choose(key, scores == np.nanmax(scores, axis=-1, keepdims=True))
-        return actions
+        return cast(Array, self._choose(key, scores == np.nanmax(scores, axis=-1, keepdims=True)))
 
 
 MAX_PLY = 30
@@ -289,7 +284,6 @@ def random_games(env: Env, max_ply: int) -> Callable[[Array, Array], tuple[Array
         actions = random_actions(key, view.legal)
         return jax.vmap(env.step)(states, actions), (actions, view.observation, view.done)
 
-    @jax.jit
     def play(key: Array, plies: Array) -> tuple[Array, Array, Array]:
         starts = jax.vmap(env.init)(jnp.broadcast_to(jax.random.key(0), plies.shape))
         _, (actions, observations, over) = jax.lax.scan(ply, starts, jax.random.split(key, max_ply + 1))
@@ -297,8 +291,7 @@ def random_games(env: Env, max_ply: int) -> Callable[[Array, Array], tuple[Array
         moves = jnp.where(jnp.arange(max_ply) < plies[:, None], actions[:max_ply].T, -1)
         return moves, observations[plies, games], over[plies, games]
 
-    compiled: Callable[[Array, Array], tuple[Array, Array, Array]] = play
-    return compiled
+    return cast(Callable[[Array, Array], tuple[Array, Array, Array]], jax.jit(play))
 
 
 BANDS = ((0, 9), (10, 19), (20, MAX_PLY))

@@ -66,11 +66,8 @@ def student(mean: float, deviation: float, trials: int) -> tuple[float, float]:
 
         mean -+ t s / sqrt(n),   t = the 0.975 quantile of Student's distribution with n - 1 degrees of freedom
 
-    `deviation` is s, the sample standard deviation with n - 1 in its denominator. The interval of a single trial is
-    infinite.
+    `deviation` is s, the sample standard deviation with n - 1 in its denominator; there are at least two trials.
     """
-    if trials < 2:
-        return -math.inf, math.inf
     # Not `scipy.stats.t.ppf`, which computes the same: importing `scipy.stats` takes a second.
     spread = float(special.stdtrit(trials - 1, 0.975)) * deviation / math.sqrt(trials)
     return mean - spread, mean + spread

@@ -25,13 +25,10 @@ class EvaluationCache:
     """A direct-mapped table, in which a new evaluation replaces the one in its slot.
 
     Positions are identified by 63-bit hashes; two different ones collide with probability 2**-63.
-
-    Args:
-      mebibytes: largest size of the table; with 0, all is evaluated.
-      outputs: numbers per evaluation.
     """
 
     def __init__(self, mebibytes: float, outputs: int) -> None:
+        """The table has at most so many `mebibytes`; with 0, all is evaluated. `outputs`: numbers per evaluation."""
         self._used = mebibytes > 0
         slots = mebibytes * 2**20 / (8 + 4 * outputs)
         bits = max(1, int(slots).bit_length() - 1)
@@ -72,8 +69,7 @@ class EvaluationCache:
         places = (keys[rows] % np.uint64(len(self._scratch))).astype(np.int64)
         self._scratch[places] = rows
         last = self._scratch[places]
-        one: Rows = np.where(keys[last] == keys[rows], last, rows)
-        return one
+        return np.asarray(np.where(keys[last] == keys[rows], last, rows))
 
 
 def hashes(rows: Rows, seed: int) -> np.ndarray[Any, np.dtype[np.uint64]]:

@@ -53,11 +53,7 @@ FROM_CHANNELS_LAST, TO_CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 
 
 class CpuCompiler:
-    """Compiles models for the CPU.
-
-    Args:
-      precision: precision of everything that is not quantized.
-    """
+    """Compiles models for the CPU; `precision` is that of everything that is not quantized."""
 
     def __init__(self, threads: int, precision: Literal["f32", "bf16"]) -> None:
         self._core = import_openvino().Core()

@@ -96,8 +96,7 @@ class PositionLayout:
         """
         observation = rows["observation"]
         if self._in_bits:
-            observation = _unpacked(observation, math.prod(self._shape))
-        legal = _unpacked(rows["legal"], self._actions)
+            observation = np.unpackbits(observation, axis=1, count=math.prod(self._shape)).astype(np.bool_)
         if self._searched:
             policy = rows["policy"].astype(np.float32)
             policy /= policy.sum(axis=1, keepdims=True)  # float16 rounds the sum
@@ -106,16 +105,12 @@ class PositionLayout:
         targets = {name: rows[name].copy() for name in ("outcome", "moves_left", "reply")} if auxiliary else {}
         return Sample(
             observation=observation.reshape(-1, *self._shape),
-            legal=legal,
+            legal=np.unpackbits(rows["legal"], axis=1, count=self._actions).astype(np.bool_),
             policy_target=policy,
             value_target=rows["value_target"].copy(),
             version=np.full(len(rows), UNSEARCHED, np.int32),
             **targets,
         )
-
-
-def _unpacked(packed: NDArray[np.uint8], bits: int) -> NDArray[np.bool_]:
-    return np.unpackbits(packed, axis=1, count=bits).astype(np.bool_)
 
 
 class RecordsWriter[Content]:

@@ -84,14 +84,8 @@ class Sessions:
     most_positions: int
     """Most positions in flight over all clients."""
 
-    def __post_init__(self) -> None:
-        self._open: dict[bytes, _Session] = {}
-        self._idle: set[bytes] = set()
-
-    @property
-    def promised(self) -> int:
-        """Positions that all clients together may have in flight."""
-        return sum(session.promised for session in self._open.values())
+    _open: dict[bytes, _Session] = field(default_factory=dict)
+    _idle: set[bytes] = field(default_factory=set)
 
     def active(self, now: float) -> int:
         """Number of clients heard from within `LEASE_S`."""
