@@ -168,10 +168,7 @@ class LineProcess:
             raise EngineFailed(self._ended(line)) from None
 
     def receive(self, deadline: float, waiting_for: str) -> str:
-        """The next line, without surrounding white space, until `deadline` on the clock of `time.monotonic`.
-
-        `waiting_for` is the question that the line answers, for error messages.
-        """
+        """The next line, stripped, until `deadline` (`time.monotonic`); `waiting_for` is the question it answers."""
         try:
             # A deadline that has passed still takes a line that waits; `get` refuses negative times.
             line = self._lines.get(timeout=max(deadline - time.monotonic(), 0.001))

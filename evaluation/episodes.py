@@ -78,9 +78,7 @@ def play_episodes(
     The environments are reset first, and left with episodes that are running. An episode longer than `max_steps` is cut
     off there, and its remaining steps count as the next episode. `watch` is called with the result of every step.
 
-    Raises:
-      Interrupted: `keep_going`, which is called before every step, returned False.
-      EnvironmentFailed: too many environments failed in a row.
+    Raises `Interrupted` once `keep_going` is false before a step, `EnvironmentFailed` after many failures in a row.
     """
     if episodes <= 0:
         raise ValueError(f"episodes must be positive, got {episodes}")

@@ -185,9 +185,7 @@ Rounds = MatchRounds | ReturnRounds
 def make_rounds(experiment: Experiment, snapshots: Path, games: Path, ladder: dict[str, Any]) -> Rounds:
     """Matches for two-player games, episodes for single-agent environments; the other arguments are for matches.
 
-    Raises:
-      ConfigError: an opponent does not exist or cannot play, or the environment cannot be created.
-      LadderError: `ladder` cannot be read.
+    Raises `ConfigError` also if an opponent does not exist or cannot play, `LadderError` if `ladder` cannot be read.
     """
     if isinstance(experiment.env, GymnasiumConfig):
         return ReturnRounds(gymnasium_returns(experiment), experiment.seed)

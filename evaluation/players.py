@@ -115,21 +115,14 @@ class SearchPlayer:
         return None if self.growing is None else PlayerTree(self.growing, self.params)
 
     def evaluate(self, states: EnvState) -> tuple[Array, Array]:
-        """The network's output for B states, for the player to move; raises `ConfigError` without a network.
-
-        Returns:
-          probabilities `[B, A]` float32, zero for illegal actions; values `[B]` float32 in [-1, 1].
-        """
+        """The network's output (`PolicyAndValue`) for B states, for the player to move; `ConfigError` without one."""
         if self.network is None:
             raise ConfigError(f"player '{self.name}' has no network that could evaluate a position: search it instead")
         return self.network(self.params, states)
 
 
 def mcts_player(env: Env, simulations: int, discount: float = 1.0, keep_nodes: bool = False) -> SearchPlayer:
-    """Monte Carlo tree search without a network: PUCT with a uniform prior and one random rollout per leaf.
-
-    `discount` is the discount factor per move; `keep_nodes` keeps the nodes of the trees in search results.
-    """
+    """Monte Carlo tree search without a network: PUCT with a uniform prior and one random rollout per leaf."""
     # An unvisited action takes the value of its node. If it counted as a loss, most of many actions would stay untried.
     config = SearchConfig(algorithm="puct", simulations=simulations, first_play_urgency="parent")
     evaluate = rollout_evaluation(env, discount)

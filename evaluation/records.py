@@ -50,10 +50,7 @@ _GARDNER = {"Variant": "Gardner", "SetUp": "1", "FEN": "rnbqk/ppppp/5/PPPPP/RNBQ
 
 
 def pgn_text(env: Env, played: PlayedGame, date: str | None) -> str:
-    """The game in Portable Game Notation (Edwards 1994).
-
-    Chess moves are in standard algebraic notation, others in the game's own (`podzero.envs.notation`).
-    """
+    """The game in Portable Game Notation (Edwards 1994), with moves of other games than chess in their own notation."""
     game, moves = env.spec.name, played.moves
     result = _RESULTS[played.points]
     tags = {"Event": "podzero", "Site": "?", "Date": (date or "????-??-??").replace("-", "."), "Round": "-"}

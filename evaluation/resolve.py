@@ -77,10 +77,7 @@ def resolve(
 
 
 def acting(name: str, env: GymnasiumConfig, simulations: int | None = None) -> tuple[str, Policy]:
-    """The full name and the policy, with values, of the agent `name`, a working directory, for a gymnasium environment.
-
-    `simulations` are those of each step; None for the number used in training.
-    """
+    """The full name, and the policy with values, of an agent of a gymnasium environment; arguments as of `resolve`."""
     player = parse_player(name)
     if not isinstance(player, TrainedPlayer):
         raise ConfigError(f"player '{name}' cannot act in {env.title}; expected random, greedy or a working directory")
@@ -131,10 +128,7 @@ def make_opponents(experiment: Experiment, snapshots: Path, seed: int) -> list[O
 
     `earlier` draws, with `seed`, from `snapshots`, which are those of the run (`Workdir.snapshots`).
 
-    Raises:
-      ConfigError: the game does not have two players, or an opponent does not exist or cannot play it in self-play.
-      WorkdirError: an opponent's experiment cannot be read.
-      SnapshotError: an opponent's snapshot is missing or damaged.
+    Raises the errors of `resolve`; `ConfigError` also if the game does not have two players.
     """
     listed = [entry for entry in experiment.actors.opponents if entry.who != "self"]
     if not listed:

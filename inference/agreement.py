@@ -40,15 +40,10 @@ _Play = tuple[jax.Array, EnvState, EnvState]
 
 
 class RecentPositions:
-    """A ring of N positions sampled from recent batches; thread-safe.
-
-    Args:
-      first: N positions to start with.
-      every: one of this many batches is stored.
-      decode: extracts the positions of such a batch.
-    """
+    """A ring of N positions sampled from recent batches; thread-safe."""
 
     def __init__(self, first: CalibrationPositions, every: int = EVERY, decode: Decode = lambda batch: batch) -> None:
+        """Starts with N positions; `decode` extracts those of a batch, of which one of so many is stored."""
         self._positions = CalibrationPositions(*(field.copy() for field in first))
         self._every = every
         self._decode = decode

@@ -229,17 +229,12 @@ class QuantizedNetwork:
     A token stands for each loaded version in JAX programs, so that a search evaluates all its positions with one
     version even if newer ones are loaded meanwhile. `load` may run in another thread than evaluations, but only one
     program may evaluate at a time.
-
-    Args:
-      spec: the game's shapes; observations must be boards.
-      cache_mib: the size of the cache of evaluations.
-      batch: positions that a search evaluates at once.
-      positions: those of the first calibration and comparison.
     """
 
     def __init__(
         self, spec: EnvSpec, cache_mib: float, threads: int, batch: int, positions: CalibrationPositions
     ) -> None:
+        """Observations must be boards; a search evaluates `batch` at once. The first calibration is on `positions`."""
         self._spec = spec
         self._piece = min(PIECE, batch)
         self._cache = EvaluationCache(cache_mib, spec.num_actions + 1)
@@ -310,10 +305,7 @@ class QuantizedNetwork:
 
 
 def quantized_network(experiment: Experiment, env: Env, batch: int) -> QuantizedNetwork:
-    """The network in int8, at first calibrated on random games, for searches that evaluate `batch` positions at once.
-
-    Raises `ConfigError` if OpenVINO is not installed.
-    """
+    """The network in int8, first calibrated on random games, for searches that evaluate `batch` positions at once."""
     positions = random_positions(env, jax.random.key(experiment.seed), CALIBRATION_POSITIONS)
     actors = experiment.actors
     return QuantizedNetwork(env.spec, actors.cache_mib, max(1, round(actors.cpus)), batch, positions)

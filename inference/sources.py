@@ -38,9 +38,7 @@ class BackgroundSource:
     """A `ParamSource` that passes another source's parameters through `prepare`, in a thread.
 
     `poll` returns a version once it is prepared. If a preparation takes t seconds, the next one, of the newest version,
-    begins at least t / `share` seconds after it began.
-
-    `prepare` is called for one version at a time.
+    begins at least t / `share` seconds after it began. `prepare` is called for one version at a time.
     """
 
     def __init__(self, source: ParamSource, prepare: Callable[[Params], Params], share: float = SHARE) -> None:

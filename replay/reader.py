@@ -59,9 +59,7 @@ def make_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment, hos
     its part of the batch size (`Experiment.batch_parts`). Each of the learner's `hosts` reads an equal part of every
     batch from shards of its own, which are those of `addresses` (none without self-play).
 
-    Raises:
-      WrongServer: another server answers at an address.
-      ConfigError: the recorded games cannot be used.
+    Raises `WrongServer` if another server answers at an address, `ConfigError` if recorded games cannot be used.
     """
     tables, steps, shards = tables_of(experiment, spec), experiment.learner.steps_per_dispatch, len(addresses())
     fresh, reanalysed, recorded = experiment.batch_parts

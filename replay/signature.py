@@ -43,11 +43,7 @@ class SampleSignature:
         self.item_bytes = samples_per_item * self.row_bytes
 
     def check(self, samples: Stored) -> int:
-        """Refuses samples (`[T, ...]` on every field) that do not match this signature; returns T.
-
-        Raises:
-          SignatureError: the message names the field, what was found and what was expected.
-        """
+        """Raises `SignatureError` for samples (`[T, ...]` on every field) that do not match; returns T."""
         # Reverb compares only dtypes and shapes; it accepts NaN and wrong names.
         length = self._check_shapes(samples)
         if length % self.samples_per_item:

@@ -266,10 +266,7 @@ class Connection:
         return self._ask("Checkpoint", request, pb.CheckpointResponse, "a checkpoint", timeout_s).checkpoint_path
 
     def insert(self, requests: Iterator[bytes]) -> Any:
-        """Opens a stream of serialized `InsertStreamRequest`s; returns an iterator over `InsertStreamResponse`.
-
-        Read the answers inside `errors`.
-        """
+        """Opens a stream of serialized requests; returns an iterator over `InsertStreamResponse`, see `sample`."""
         call = self._inserting.stream_stream(
             f"{_SERVICE}InsertStream", response_deserializer=pb.InsertStreamResponse.FromString
         )

@@ -67,14 +67,7 @@ class _Unserved(Exception):
 
 
 class ServerClient:
-    """A connection for one thread at a time; moves to another server if one does not answer.
-
-    Args:
-      servers: returns the addresses of the running servers by name.
-      config: timeouts.
-      preferred: index of the preferred server among the sorted names; others are used only while it fails.
-      cache_mib: the size of the cache of evaluations.
-    """
+    """A connection for one thread at a time; moves to another server if one does not answer."""
 
     def __init__(
         self,
@@ -84,6 +77,9 @@ class ServerClient:
         preferred: int = 0,
         cache_mib: float = 0.0,
     ) -> None:
+        """`servers` returns the addresses of the running servers by name; `preferred` is an index among the sorted
+        names: the other servers are used only while this one fails.
+        """
         self.version = -1
         """Learner step of the newest answer's parameters; -1 before the first ones."""
         # The same after a reconnection, so that the server replaces the old session.

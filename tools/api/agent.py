@@ -96,11 +96,7 @@ class Agent:
         return self._env.spec.name
 
     def new_game(self, moves: str = "") -> PlayableGame:
-        """A game after the given moves, such as "E5 C3".
-
-        Raises:
-          NotationError: a move is unknown or illegal.
-        """
+        """A game after the given moves, such as "E5 C3"; an unknown or illegal one raises `NotationError`."""
         game = self._new_game.copy()
         game.restart(game.read(moves))
         return game
@@ -239,11 +235,7 @@ class Evaluation:
 
     @property
     def heat_map(self) -> Floats:
-        """`[H, W]` float32, the policy by square: the probability that a stone or piece moves there.
-
-        Raises:
-          ConfigError: the position has no board.
-        """
+        """`[H, W]` float32, the policy by square: the probability that a stone or piece moves there; see `board`."""
         drawing = board(self.game)
         heat = np.zeros(drawing.size, np.float32)
         policy = {action: float(self.policy[action]) for action in self.game.legal}
@@ -310,10 +302,7 @@ class FinishedGame:
         return float(self.game.turn) if self.resigned else 0.5 + 0.5 * float(np.sign(self.game.points))
 
     def record(self, date: str | None = None) -> str:
-        """The game as SGF (Go, Othello and Hex) or PGN (others).
-
-        Args:
-          date: the date in the record, such as 2026-01-31.
+        """The game as SGF (Go, Othello and Hex) or PGN (others), with a date such as 2026-01-31.
 
         Raises:
           ConfigError: the game did not start from the initial state, or has one player.
@@ -321,11 +310,7 @@ class FinishedGame:
         return record_text(self.game.env, self._played, date)
 
     def save(self, path: str | Path, date: str | None = None) -> None:
-        """Writes `record` to a file and creates its folder.
-
-        Raises:
-          ConfigError: see `record`; or the file cannot be written.
-        """
+        """Writes `record` to a file and creates its folder; `ConfigError` also if it cannot be written."""
         write_records(Path(path), self.game.env, [self._played], date)
 
     @property
@@ -345,10 +330,8 @@ def board(game: PlayableGame) -> Drawing:
 
     Returns:
       `owner` (`[H, W]`: 0 for stones or pieces of the player who began, 1 for the other player's, -1 for none), `text`
-      (in each square), `rows` and `columns` (labels, from the top and from the left).
-
-    Raises:
-      ConfigError: the game has no board.
+      (in each square), `rows` and `columns` (labels, from the top and from the left); raises `ConfigError` without a
+      board.
     """
     drawing = drawing_of(game)
     if drawing is None:

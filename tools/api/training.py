@@ -97,19 +97,11 @@ class TrainingRun:
 
     @property
     def status(self) -> RunStatus:
-        """The newest status: phase, step, games, rates, losses, ratings.
-
-        Raises:
-          WorkdirError: the run has ended before it wrote any.
-        """
+        """The newest status: phase, step, games, rates, losses, ratings; `WorkdirError` if a run ended before any."""
         return read_status(self._workdir).status
 
     def metrics(self) -> Iterator[MetricsLine]:
-        """The metrics of all processes, from the run's first line on, as they come; ends with the run.
-
-        Raises:
-          TrainingFailed: the run has failed.
-        """
+        """The metrics of all processes, from the run's first line on, as they come; ends with the run as `wait`."""
         newest: dict[str, float] = {}
         while self.running and not self._workdir.metrics_file.exists():
             time.sleep(_POLL_S)
@@ -150,22 +142,14 @@ class TrainingRun:
         return self
 
     def agent(self, simulations: int | None = None) -> Agent:
-        """The agent of the newest snapshot, as `podzero.load` returns it.
-
-        Raises:
-          SnapshotError: there is no snapshot yet.
-        """
+        """The agent of the newest snapshot, as `podzero.load` returns it; `SnapshotError` if there is none yet."""
         # Imports JAX, which takes seconds.
         from podzero.tools.api.agent import load
 
         return load(self.workdir, simulations=simulations)
 
     def await_accepted(self) -> None:
-        """Waits until the run's process has checked the experiment and works in its directory.
-
-        Raises:
-          TrainingFailed: it refuses the run.
-        """
+        """Waits until the run's process has checked the experiment and works in its directory; see `train`."""
         try:
             while self.running:
                 holder = self._workdir.holder()
