@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -199,7 +200,10 @@ def find_start(config: str, overrides: Iterable[str], workdir: Path | None) -> S
     layers = read_layers(config, overrides)
     experiment = parse(layers.tree, config, layers.inherited)
     if workdir is None:
-        workdir, reason = place(experiment, _as_it_stands(config), _held(RUNS / experiment.name))
+        standing = None
+        with suppress(ConfigError):  # it may be valid with its overrides alone
+            standing = load(config)
+        workdir, reason = place(experiment, standing, _held(RUNS / experiment.name))
     else:
         reason = f"{'Resuming the' if Workdir(workdir).is_run else 'New'} run in {workdir}"
     Workdir(workdir).check(experiment)
@@ -287,14 +291,6 @@ def _resumption(folder: Path, step: int | None, overrides: tuple[str, ...], work
             )
         reason += f" from its checkpoint of step {step}; everything later is set aside"
     return Start(experiment, folder, step, reason + _changed(held, experiment), layers)
-
-
-def _as_it_stands(config: str) -> Experiment | None:
-    """The experiment without overrides; None if it is invalid without them."""
-    try:
-        return load(config)
-    except ConfigError:
-        return None
 
 
 def _held(home: Path) -> dict[str, Experiment | None]:

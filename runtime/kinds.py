@@ -34,8 +34,6 @@ SILENT_DRAINS = 4
 Each waits half a minute. A server that swaps, or whose disk is slow, still holds its samples; a new one would only have
 those of the last checkpoint.
 """
-
-
 BESIDE_END_S = 10.0
 """Longest wait for the last program of what runs beside the learner, or its last write to replay, to end."""
 
@@ -65,20 +63,17 @@ class ReplayProcess(Process):
                 log.warning("the contents of a replay shard are damaged", exc_info=damage)
         self.server = server or ReplayServer(experiment, spec, self.index, host=own_address())
         if self.contents and found != self.contents[0]:
-            self._report_loss(self.contents[0], found)
+            wanted = self.contents[0]
+            missing = max(0, wanted.samples - self.server.limits().size)
+            log.warning(
+                "%s continues %s: %s of the samples of %s are missing",
+                self.name,
+                f"with the older contents of {found.folder}" if found else "empty",
+                f"{missing:,} of {wanted.samples:,}" if wanted.samples else "an unknown number",
+                wanted.folder,
+            )
+            self.reports.report(self.name, {"count/damaged_shards": 1.0, "count/missing_samples": float(missing)})
         keep_announced(self.context.directory, self.name, self.attempt, self.server.address())
-
-    def _report_loss(self, wanted: SavedShard, found: SavedShard | None) -> None:
-        """Logs and counts the samples that are missing because the contents `wanted` were damaged."""
-        missing = max(0, wanted.samples - self.server.limits().size)
-        log.warning(
-            "%s continues %s: %s of the samples of %s are missing",
-            self.name,
-            f"with the older contents of {found.folder}" if found else "empty",
-            f"{missing:,} of {wanted.samples:,}" if wanted.samples else "an unknown number",
-            wanted.folder,
-        )
-        self.reports.report(self.name, {"count/damaged_shards": 1.0, "count/missing_samples": float(missing)})
 
     def refresh(self) -> None:
         """Reports the metrics of the tables; raises `ReplayTimeout` after `SILENT_DRAINS` without an answer."""
@@ -123,6 +118,11 @@ class ActorProcess(Process):
             # Each group of games that waits for inference servers writes by itself.
             groups = experiment.server.groups
             servers = build.FoundServers(self.context.run, network.addresses(self), first=self.index * groups)
+        opponents: Sequence[Opponent] = ()
+        if self.opponents is not None:
+            from podzero.evaluation.resolve import make_opponents
+
+            opponents = make_opponents(experiment, self.opponents.folder(self), seed)
         # Actors of servers ask these which parameters they evaluate with.
         source = network.source(self) if isinstance(network, Parameters) else LocalParams()
         return build.make_actor(
@@ -130,15 +130,10 @@ class ActorProcess(Process):
             self.name,
             seed,
             [actor_clients(experiment, shards, source, self.reports.report) for _ in range(groups)],
-            opponents=self._opponents(self.opponents, seed) if self.opponents else (),
+            opponents=opponents,
             servers=servers,
             devices=own_devices(self.name, "actors", experiment.actors.resources),
         )
-
-    def _opponents(self, snapshots: Snapshots, seed: int) -> Sequence[Opponent]:
-        from podzero.evaluation.resolve import make_opponents
-
-        return make_opponents(self.context.experiment, snapshots.folder(self), seed)
 
 
 def actor_clients(

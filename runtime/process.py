@@ -80,8 +80,6 @@ class Process:
     Heavy imports belong inside the methods: a process then loads only what it needs, and the driver none of it.
 
     Attributes:
-      name: its name in messages and metrics.
-      context: what it shares with the other processes.
       index: its number among those of its kind, from 0.
       attempt: differs from its predecessors', so that it does not draw their random numbers again.
       reports: metrics and log lines for the driver; `Host` sets it before `build`.

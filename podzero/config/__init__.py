@@ -6,7 +6,6 @@ One `ConfigError` reports all faults: each field, its value and the most similar
 """
 
 from podzero.config.acting import ActorsConfig as ActorsConfig
-from podzero.config.acting import Int8Config as Int8Config
 from podzero.config.acting import OwnAlgorithmConfig as OwnAlgorithmConfig
 from podzero.config.acting import ReanalyseConfig as ReanalyseConfig
 from podzero.config.acting import ReplayConfig as ReplayConfig
@@ -26,7 +25,6 @@ from podzero.config.environments import JaxLibrary as JaxLibrary
 from podzero.config.environments import JaxLibraryConfig as JaxLibraryConfig
 from podzero.config.environments import OwnGameConfig as OwnGameConfig
 from podzero.config.environments import SimulatorConfig as SimulatorConfig
-from podzero.config.environments import WrapperConfig as WrapperConfig
 from podzero.config.environments import import_paths as import_paths
 from podzero.config.environments import in_matches as in_matches
 from podzero.config.environments import observes_komi as observes_komi
@@ -40,7 +38,6 @@ from podzero.config.layers import read_tree as read_tree
 from podzero.config.layers import read_yaml as read_yaml
 from podzero.config.loading import load as load
 from podzero.config.loading import parse as parse
-from podzero.config.networks import BoardNetworkConfig as BoardNetworkConfig
 from podzero.config.networks import MLPConfig as MLPConfig
 from podzero.config.networks import ModelNetworkConfig as ModelNetworkConfig
 from podzero.config.networks import MuZeroMLPConfig as MuZeroMLPConfig
@@ -50,7 +47,6 @@ from podzero.config.networks import OwnModelConfig as OwnModelConfig
 from podzero.config.networks import OwnNetworkConfig as OwnNetworkConfig
 from podzero.config.networks import ResNetConfig as ResNetConfig
 from podzero.config.networks import TransformerConfig as TransformerConfig
-from podzero.config.running import CheckpointConfig as CheckpointConfig
 from podzero.config.running import ClusterConfig as ClusterConfig
 from podzero.config.running import EvaluationConfig as EvaluationConfig
 from podzero.config.running import MetricsConfig as MetricsConfig

@@ -135,9 +135,7 @@ class OwnCode(NamedTuple):
     def make(self, offered: Mapping[str, Any], **more: Any) -> Any:
         """What the function or class returns when it is called; any other object is returned as it is.
 
-        Args:
-          offered: arguments by name, of which it is given those that it has parameters for.
-          **more: arguments that it is always given.
+        It is given `more`, and of the arguments `offered` those that it has parameters for.
         """
         if not callable(self.target):
             return self.target

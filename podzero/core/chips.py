@@ -44,15 +44,8 @@ class Chip(NamedTuple):
     @property
     def device(self) -> Chip:
         """The part of the chip that is one JAX device."""
-        n = self.devices
-        return self._replace(
-            flops=self.flops / n,
-            int8_ops=self.int8_ops / n,
-            hbm_bytes=self.hbm_bytes / n,
-            hbm_bandwidth=self.hbm_bandwidth / n,
-            link_bandwidth=self.link_bandwidth / n,
-            devices=1,
-        )
+        shared = ("flops", "int8_ops", "hbm_bytes", "hbm_bandwidth", "link_bandwidth")
+        return self._replace(devices=1, **{name: getattr(self, name) / self.devices for name in shared})
 
 
 CHIPS: dict[str, Chip] = {

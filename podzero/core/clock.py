@@ -53,12 +53,8 @@ class Progress:
     """The progress of a run, in [0, 1]: 0 at its beginning, 1 when the first limit of `stop` is reached.
 
     A run that starts or resumes at progress p has the progress `p + (1 - p) * s`, where s is the largest
-    `share_of_rest` of any limit since. Resuming with other limits therefore makes it neither fall nor jump.
-
-    Args:
-      start: the progress at which the run starts or resumes.
-      step: the learner step at which it starts or resumes.
-      stop_steps: `stop.steps`.
+    `share_of_rest` of any limit since. Resuming with other limits therefore makes it neither fall nor jump. `start` is
+    p, and `step` the learner step there.
     """
 
     def __init__(self, start: float, step: int, stop_steps: int | None) -> None:

@@ -93,11 +93,8 @@ class RunNodes:
     """The nodes that a run may use: all of a local cluster, or those of a joined one that pass the preflight check.
 
     A node with other versions is refused for as long as Ray runs on it. A check that fails in any other way, such as a
-    timeout, is repeated after a pause.
-
-    Args:
-      program: what the processes of each kind reserve, in the order in which they start.
-      home: the id of the driver's node.
+    timeout, is repeated after a pause. The program has what the processes of each kind reserve, in the order in which
+    they start; `home` is the id of the driver's node.
     """
 
     def __init__(self, cluster: Any, config: ClusterConfig, program: Sequence[Reservation], home: str) -> None:

@@ -320,21 +320,18 @@ class AddressBook:
 
     def _follow(self) -> None:
         while True:
-            self._update()
+            try:
+                present = self._ask()
+            except ClusterError as failure:
+                if self._failure is None:
+                    log.warning("%s; the addresses known so far stay in use", failure)
+                self._failure = failure
+            else:
+                with self._updated:
+                    self._present, self._failure = present, None
+                    self._last |= present
+                    self._updated.notify_all()
             time.sleep(ASK_EVERY_S)
-
-    def _update(self) -> None:
-        try:
-            present = self._ask()
-        except ClusterError as failure:
-            if self._failure is None:
-                log.warning("%s; the addresses known so far stay in use", failure)
-            self._failure = failure
-            return
-        with self._updated:
-            self._present, self._failure = present, None
-            self._last |= present
-            self._updated.notify_all()
 
 
 class ParamStore:

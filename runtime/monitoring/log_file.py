@@ -84,7 +84,14 @@ def _stderr_to(handler: logging.Handler) -> Iterator[None]:
     reading, writing = os.pipe()
     os.dup2(writing, 2)
     os.close(writing)
-    reader = threading.Thread(target=_read_lines, args=(reading, handler), name="stderr", daemon=True)
+
+    def read() -> None:
+        with open(reading, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                # To the file alone: by way of the logger the line would also reach the view.
+                handler.handle(_record(logging.INFO, f"{_STDERR}: {line.rstrip()}"))
+
+    reader = threading.Thread(target=read, name="stderr", daemon=True)
     reader.start()
     try:
         yield
@@ -94,13 +101,6 @@ def _stderr_to(handler: logging.Handler) -> Iterator[None]:
         os.close(stderr)
         # Bounded, since a child process that inherited stderr may keep the pipe open.
         reader.join(_JOIN_TIMEOUT_S)
-
-
-def _read_lines(pipe: int, handler: logging.Handler) -> None:
-    with open(pipe, encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            # To the file alone: by way of the logger the line would also reach the view.
-            handler.handle(_record(logging.INFO, f"{_STDERR}: {line.rstrip()}"))
 
 
 def _record(level: int, text: str, error: Exception | None = None) -> logging.LogRecord:
