@@ -11,14 +11,7 @@ from typing import cast
 import numpy as np
 
 from podzero.actors import Opponent
-from podzero.config import (
-    Experiment,
-    GymnasiumConfig,
-    ModelNetworkConfig,
-    NetworkConfig,
-    SearchConfig,
-    observes_komi,
-)
+from podzero.config import Experiment, GymnasiumConfig, ModelNetworkConfig, NetworkConfig, SearchConfig, observes_komi
 from podzero.core.errors import ConfigError
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState, ModelNetwork, Network, Versioned
@@ -26,14 +19,7 @@ from podzero.envs import make_env, spec_of
 from podzero.envs.boards.go import Go
 from podzero.evaluation.engines import engine_contestant
 from podzero.evaluation.episodes import Policy, search_actors
-from podzero.evaluation.players import (
-    Contestant,
-    MovesPlayer,
-    NetworkPlayers,
-    RandomPlayer,
-    SearchPlayer,
-    mcts_player,
-)
+from podzero.evaluation.players import Contestant, MovesPlayer, NetworkPlayers, RandomPlayer, SearchPlayer, mcts_player
 from podzero.evaluation.solvers import SolverPlayer, make_solver
 from podzero.files.players import EnginePlayer, TrainedPlayer, full_name, parse_player
 from podzero.inference import has_int8_instructions, quantized_network

@@ -57,11 +57,6 @@ SOLVED = ("connect_four", "tic_tac_toe", *_ELSEWHERE)
 """Games that have a solver."""
 
 
-def known_game(name: str) -> str:
-    """The name of the JAX version of another library's solved game; for other games `name` itself."""
-    return _ELSEWHERE[name][0] if name in _ELSEWHERE else name
-
-
 @cache
 def make_solver(game: str) -> Solver:
     """The solver of a game; cached. `ConfigError` if there is none, or its package is not installed."""
@@ -196,7 +191,8 @@ def judged_positions(env: Env, count: int, seed: int, part: Part = "test") -> Ju
 
 def read_labels(game: str, part: Part) -> JudgedPositions | None:
     """The labelled positions of a game that come with podzero, or None."""
-    file = LABELS / f"{known_game(game)}-{part}.npz"
+    known = _ELSEWHERE[game][0] if game in _ELSEWHERE else game
+    file = LABELS / f"{known}-{part}.npz"
     if not file.is_file():
         return None
     with np.load(file) as arrays:

@@ -34,14 +34,7 @@ from podzero.evaluation.players import Contestant
 from podzero.evaluation.ratings import ANCHOR, Ladder, Rating, fixed_ratings
 from podzero.evaluation.records import write_records
 from podzero.evaluation.resolve import resolve
-from podzero.evaluation.statistics import (
-    Floats,
-    PairResults,
-    connected,
-    covariance,
-    difference_variances,
-    firth,
-)
+from podzero.evaluation.statistics import Floats, PairResults, connected, covariance, difference_variances, firth
 from podzero.files.players import game_to_play
 from podzero.files.workdir import Workdir, read_json, sync, write_atomically
 

@@ -386,10 +386,10 @@ def _check_opponents(experiment: Experiment, joins: bool) -> None:
                 engine_program(name, EnginePlayer(kind, int(level)), game)
         if joins or not (many or "solver" in opponents):
             return
-        from podzero.evaluation.solvers import SOLVED, known_game, make_solver, read_labels
+        from podzero.evaluation.solvers import SOLVED, make_solver, read_labels
 
         # Without it as an opponent, the solver is needed only for positions beyond those with stored labels.
-        labels = read_labels(known_game(game), "validation")
+        labels = read_labels(game, "validation")
         if "solver" not in opponents:
             setting = f"positions = {evaluation.positions}"
             many = labels is not None and evaluation.positions > len(labels.moves)

@@ -202,8 +202,7 @@ class InferenceServer:
 
     def __post_init__(self) -> None:
         identity, config = self.identity, self.config
-        position_bytes = identity.row_bytes + 4 * identity.outputs
-        most_positions = QUEUE_BYTES // position_bytes
+        most_positions = QUEUE_BYTES // (identity.row_bytes + 4 * identity.outputs)
         self._sessions = Sessions(self.name, identity, self.request_positions, most_positions)
         self._batcher = Batcher(config.batch_sizes, DEADLINE_S)
         self._metrics = ServerMetrics()

@@ -44,10 +44,7 @@ class MetricsLine(NamedTuple):
 
 
 def train(
-    experiment: str | Path | Experiment,
-    *overrides: str,
-    workdir: str | Path | None = None,
-    address: str | None = None,
+    experiment: str | Path | Experiment, *overrides: str, workdir: str | Path | None = None, address: str | None = None
 ) -> TrainingRun:
     """Starts or resumes a run, as `podzero train` does; returns when it has been accepted, before it trains.
 
