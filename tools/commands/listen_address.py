@@ -86,8 +86,7 @@ def new_guard(where: ListenAddress, command: str, max_body: int) -> RequestGuard
 def free_address(host: str | None, port: int | None) -> ListenAddress:
     """An address that a server can listen on; by default this machine's loopback address and any free port.
 
-    Raises:
-      AddressNotUsable: this machine does not have the address, or the port is in use.
+    Raises `AddressNotUsable` if this machine does not have the address, or the port is in use.
     """
     name = host or LOOPBACK
     try:

@@ -61,10 +61,8 @@ class TrustedCode:
         self._approved: set[str] = set()
 
     def approve(self, import_path: str) -> None:
-        """Returns if the code at `file.py:Name` or `module:Name`, or either without a name, may be imported.
-
-        Raises:
-          ConfigError: the user does not trust it, there is nobody to ask, or the file cannot be read.
+        """Raises `ConfigError` unless the code at `file.py:Name` or `module:Name`, or either without a name, may be
+        imported: the user does not trust it, there is nobody to ask, or the file cannot be read.
         """
         if import_path in self._approved:
             return

@@ -15,7 +15,6 @@ from podzero.tools.compile.compiled import (
     CompiledProgram,
     compile_program,
     feeding_needs,
-    moves_per_core_s,
     play_rates,
     scaling_of,
     summary,
@@ -130,9 +129,7 @@ def compile_for_slice(
     if {"device", "evaluation"} <= estimated.keys():
         rates = play_rates(estimated["device"], estimated["evaluation"])
         if {"learner", "server"} <= estimated.keys():
-            needs = feeding_needs(
-                experiment, estimated["learner"], estimated["server"], rates, moves_per_core_s(experiment)
-            )
+            needs = feeding_needs(experiment, estimated["learner"], estimated["server"], rates)
             rates = rates | {"feeding": needs}
     return CompiledSlice(experiment.name, found, programs, rates)
 

@@ -185,16 +185,10 @@ def moves_per_core_s(experiment: Experiment) -> float:
 
 
 def feeding_needs(
-    experiment: Experiment,
-    learner: CompiledProgram,
-    server: CompiledProgram,
-    playing: dict[str, Any],
-    per_core_s: float,
+    experiment: Experiment, learner: CompiledProgram, server: CompiledProgram, playing: dict[str, Any]
 ) -> dict[str, float]:
-    """How many chips, or chips and CPU cores, play what the learner learns from.
-
-    `playing` is from `play_rates`, `per_core_s` from `moves_per_core_s`.
-    """
+    """How many chips, or chips and CPU cores like these, play what the learner learns from; `playing`: `play_rates`."""
+    per_core_s = moves_per_core_s(experiment)
     seconds = learner.estimated_seconds() + learner.seconds()["links"]
     moves = moves_asked(experiment, experiment.batch_parts.fresh * learner.program.trip_count / seconds)
     evaluations = moves * (1 + experiment.search.simulations)

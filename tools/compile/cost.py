@@ -115,7 +115,7 @@ class Cost:
         self.without_estimate += other.without_estimate
         for space, moved in other.traffic.items():
             self.traffic[space] += round(moved * times)
-        self.collectives += [Collective(c.opcode, c.group, c.bytes, round(c.times * times)) for c in other.collectives]
+        self.collectives += [replace(c, times=round(c.times * times)) for c in other.collectives]
         self.host_transfers += round(other.host_transfers * times)
         self.unknown_loops += other.unknown_loops
 
@@ -254,7 +254,7 @@ def _read(fused: Computation, parameter: Instruction, arrays: tuple[HloArray, ..
     readers = [user for user in users if user.opcode not in _ALIASES]
     sliced = [user for user in readers if user.opcode in _SLICES and user.operands[0] in names]
     if readers and len(sliced) == len(readers):
-        parts = [HloArray(a.dtype, a.dims, a.order, a.tile, arrays[0].space) for user in readers for a in user.arrays]
+        parts = [replace(array, space=arrays[0].space) for user in readers for array in user.arrays]
         if sum(part.bytes for part in parts) < sum(array.bytes for array in arrays):
             return parts
     return list(arrays)

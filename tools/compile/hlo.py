@@ -1,7 +1,4 @@
-"""Parses the optimized HLO text of an XLA program (`compiled.as_text()`), and finds the trip counts of its loops.
-
-Only what `podzero.tools.compile.cost` needs is kept.
-"""
+"""Parses what `cost` needs of the optimized HLO text of an XLA program (`compiled.as_text()`); trip counts of loops."""
 
 from __future__ import annotations
 

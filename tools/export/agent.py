@@ -212,11 +212,7 @@ def _load_onnx(file: Path) -> Call:
     except Exception as error:
         raise ExportError(f"ONNX Runtime {runtime.__version__} cannot load what was written: {error}") from error
     names = [output.name for output in session.get_outputs()]
-
-    def call(inputs: Arrays) -> Arrays:
-        return dict(zip(names, session.run(names, inputs), strict=True))
-
-    return call
+    return lambda inputs: dict(zip(names, session.run(names, inputs), strict=True))
 
 
 def _stablehlo_bytes(function: Function, metadata: Mapping[str, Any]) -> bytes:
@@ -231,13 +227,8 @@ def _stablehlo_bytes(function: Function, metadata: Mapping[str, Any]) -> bytes:
 
 
 def _load_stablehlo(file: Path) -> Call:
-    exported = export.deserialize(bytearray(file.read_bytes()))
-    function = jax.jit(exported.call)
-
-    def call(inputs: Arrays) -> Arrays:
-        return {name: np.asarray(array) for name, array in function(*inputs.values()).items()}
-
-    return call
+    function = jax.jit(export.deserialize(bytearray(file.read_bytes())).call)
+    return lambda inputs: {name: np.asarray(array) for name, array in function(*inputs.values()).items()}
 
 
 FORMATS = {".onnx": Format(_onnx_bytes, _load_onnx), ".stablehlo": Format(_stablehlo_bytes, _load_stablehlo)}

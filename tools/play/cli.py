@@ -1,7 +1,4 @@
-"""The commands `play` and `engine`: games against people and programs.
-
-They check the names of players first, since importing JAX takes seconds.
-"""
+"""The commands `play` and `engine`, which check the names of players before they import JAX, which takes seconds."""
 
 from __future__ import annotations
 

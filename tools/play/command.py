@@ -1,7 +1,4 @@
-"""The command `play`: a person plays against a player, in the terminal or on a page, or watches an agent.
-
-The terminal is here: a coloured board, and moves typed by their names.
-"""
+"""The command `play`: a person plays against a player, in the terminal (here) or on a page, or watches an agent."""
 
 from __future__ import annotations
 

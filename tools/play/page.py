@@ -71,7 +71,7 @@ class GamePage:
                 self._inputs()
             with ui.column().classes("w-full max-w-md gap-2"):
                 ui.label(f"value for {self._game.sides[0]}").classes("font-medium")
-                self._values = ui.echart(value_chart([])).classes("w-full h-40")
+                self._values = ui.echart(value_chart(self._game, {})).classes("w-full h-40")
                 self._moves = ui.column().classes("w-full gap-0")
                 self._compared = ui.column().classes("w-full gap-0")
                 with ui.expansion("Search tree").classes("w-full"):
@@ -268,7 +268,7 @@ class GamePage:
         with self._moves:
             list_moves(game, self._opponent, found)
         self._draw_tree(found)
-        self._values.options.update(value_chart(value_points(game, self._searched)))
+        self._values.options.update(value_chart(game, self._searched))
         self._values.update()
 
     def _draw_board(self, policy: Mapping[int, float]) -> None:
@@ -375,17 +375,13 @@ def tree_of(game: PlayableGame, nodes: SearchedNodes) -> list[dict[str, Any]]:
     return below(0, game, "")
 
 
-def value_points(game: PlayableGame, searched: Mapping[int, Searched]) -> list[tuple[int, float]]:
-    """`(ply, value)` of each searched position, for the player who began."""
-    return [
-        (ply, -found.value if game.turn_at(ply) else found.value)
+def value_chart(game: PlayableGame, searched: Mapping[int, Searched]) -> dict[str, Any]:
+    """ECharts options for the values of the positions searched, by ply, for the player who began."""
+    points = [
+        [ply, -found.value if game.turn_at(ply) else found.value]
         for ply, found in sorted(searched.items())
         if found.value is not None
     ]
-
-
-def value_chart(points: list[tuple[int, float]]) -> dict[str, Any]:
-    """ECharts options for the value over the plies of the game."""
     # A grey that can be read on light pages and on dark ones.
     grey = "#797979"
     axis = {
@@ -398,7 +394,7 @@ def value_chart(points: list[tuple[int, float]]) -> dict[str, Any]:
         "grid": {"left": 36, "right": 10, "top": 10, "bottom": 24},
         "xAxis": axis | {"minInterval": 1},
         "yAxis": axis | {"min": -1, "max": 1},
-        "series": [{"type": "line", "data": [list(point) for point in points], "symbolSize": 7}],
+        "series": [{"type": "line", "data": points, "symbolSize": 7}],
     }
 
 

@@ -30,8 +30,7 @@ class ReportCurve:
     @property
     def known(self) -> FloatArray:
         """The values that are not NaN."""
-        result: FloatArray = self.values[np.isfinite(self.values)]
-        return result
+        return self.values[np.isfinite(self.values)]
 
     @property
     def cells(self) -> list[str]:
@@ -189,13 +188,11 @@ def _without_pauses(moments: FloatArray) -> FloatArray:
     """Seconds from the first of `moments` (`[N]`, ascending) to each of them, without pauses."""
     gaps = np.diff(moments, prepend=moments[:1])
     longest = np.maximum(SHORTEST_PAUSE_S, SPARSENESS * (moments - moments[:1]))
-    result: FloatArray = np.cumsum(np.where(gaps > longest, 0.0, gaps))
-    return result
+    return np.cumsum(np.where(gaps > longest, 0.0, gaps))
 
 
 def _interpolate(at: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
-    result: FloatArray = np.interp(at, x, y) if len(x) else np.zeros(len(at))
-    return result
+    return np.interp(at, x, y) if len(x) else np.zeros(len(at))
 
 
 # Bins of training time bound the number of points of a curve. A bin's mean is drawn as a line, its minimum and maximum
@@ -217,8 +214,7 @@ class Bins:
     @property
     def middles(self) -> FloatArray:
         """`[B]`, the middle of each bin in hours of training."""
-        result: FloatArray = (self._edges[1:] + self._edges[:-1]) / 2
-        return result
+        return (self._edges[1:] + self._edges[:-1]) / 2
 
     def envelope(self, hours: FloatArray, values: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Mean, minimum and maximum of each bin, `[B]` each, of `values` `[N]`, measured at `hours` `[N]` of training.

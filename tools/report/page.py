@@ -81,7 +81,6 @@ def _sample_games(record: Record) -> ReportSection:
     return sample_games(record.experiment, record.games)
 
 
-_FOLDER = Path(__file__).parent
 _SCRIPTS = ("uPlot.iife.min.js", "page.js")
 _STYLES = ("uPlot.min.css", "page.css")
 
@@ -89,13 +88,14 @@ _STYLES = ("uPlot.min.css", "page.css")
 @cache
 def content_policy() -> str:
     """The content security policy: a browser runs only the page's two scripts and connects only to its server."""
-    hashes = " ".join(f"'sha256-{_digest(_asset(name))}'" for name in _SCRIPTS)
-    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
+    digests = [base64.b64encode(hashlib.sha256(_asset(name).encode()).digest()).decode() for name in _SCRIPTS]
+    scripts = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
 
 
 @cache
 def _asset(name: str) -> str:
-    return (_FOLDER / name).read_text(encoding="utf-8")
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 @cache
@@ -105,10 +105,6 @@ def _template() -> jinja2.Template:
     )
     environment.filters |= {"id": id, "slug": lambda title: title.lower().replace(" ", "-")}
     return environment.from_string(_asset("page.html"))
-
-
-def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 # The sections on the whole run.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from podzero.config import FOR_SLICES, Experiment, builtin_configs, load
 from podzero.core.errors import ConfigError
@@ -82,9 +83,9 @@ class RunReader:
     def read(self) -> Record:
         """Reads the files; raises `WorkdirError` if the directory holds no run, or its files cannot be read."""
         experiment, status = self._workdir.experiment(), None
-        with suppress(WorkdirError):
-            status = read_status(self._workdir)
         try:
+            with suppress(WorkdirError):
+                status = read_status(self._workdir)
             return Record(
                 experiment,
                 _base(experiment.name),
@@ -122,11 +123,9 @@ def _newest_games(workdir: Workdir) -> list[StoredGame]:
 
 
 def _base(name: str) -> Experiment | None:
-    try:
-        found = next((known for known in (name, FOR_SLICES + name) if known in builtin_configs()), None)
-        return None if found is None else load(found)
-    except ConfigError:
-        return None
+    with suppress(ConfigError):
+        return next((load(known) for known in (name, FOR_SLICES + name) if known in builtin_configs()), None)
+    return None
 
 
 def read_events(workdir: Workdir) -> list[Event]:
@@ -184,7 +183,7 @@ def _cells(node: object) -> list[str] | None:
 
 # The lines of `metrics.jsonl` as columns per worker.
 
-FloatArray = np.ndarray[Any, np.dtype[np.float64]]
+FloatArray = NDArray[np.float64]
 LATEST_TIME = 1e11
 """Latest plausible time, in seconds since the epoch (the year 5138); later times mark damaged lines."""
 

@@ -1,7 +1,4 @@
-"""The section of a report with games of the evaluator's newest round, as boards to step through.
-
-It replays games, so it imports JAX, which the rest of the report does without.
-"""
+"""A report's games of the evaluator's newest round, as boards; unlike the rest of the report, this imports JAX."""
 
 from __future__ import annotations
 

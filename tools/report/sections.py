@@ -52,7 +52,9 @@ class Evaluations:
         match ladder:
             case {"ratings": {**ratings}}:
                 for step, found in self._rounds.items():
-                    found.update(_rating(ratings.get(f"@{step}")))
+                    match ratings.get(f"@{step}"):
+                        case {"elo": int() | float() as elo}:
+                            found["elo"] = float(elo)
         self.steps = sorted(self._rounds)
         self._axes = metrics.timeline.at_steps(np.array(self.steps, float))
 
@@ -85,14 +87,6 @@ class Evaluations:
         """A list of one figure with the curves that are not None; empty if there are none."""
         found = [curve for curve in curves if curve is not None]
         return [Figure(title, unit, caption, self._axes, found, dots=len(self.steps) <= MOST_DOTS)] if found else []
-
-
-def _rating(held: object) -> dict[str, float]:
-    """A player's rating in the ladder as a metric; empty if it is damaged."""
-    match held:
-        case {"elo": int() | float() as elo}:
-            return {"elo": float(elo)}
-    return {}
 
 
 _BAND = re.compile(r"keeps_value(_(\d+)_(\d+))")
@@ -374,8 +368,7 @@ def throughput(metrics: MetricCurves, experiment: Experiment) -> ReportSection:
         ),
         *(
             figure
-            for kind in metrics.history.kinds
-            if kind in ("actor", "learner", "reanalyser")
+            for kind in ("actor", "learner", "reanalyser")
             for figure in metrics.figure(
                 f"Where the time goes: {kind}",
                 "share",

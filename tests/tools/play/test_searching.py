@@ -95,8 +95,11 @@ def test_a_player_that_does_not_search_gives_a_move_alone(env):
     assert found.nodes is None
 
 
-def test_the_chart_has_a_point_for_each_searched_position(page):
-    assert page.value_chart([(0, 0.1), (2, -0.3)])["series"][0]["data"] == [[0, 0.1], [2, -0.3]]
+def test_the_chart_has_a_point_for_each_searched_position_for_the_player_who_began(env, page):
+    game = PlayableGame(env)
+    game.restart([0, 3, 1])
+    searched = {2: Searched(1, value=-0.3), 0: Searched(0), 1: Searched(3, value=0.1)}
+    assert page.value_chart(game, searched)["series"][0]["data"] == [[1, -0.1], [2, -0.3]]
 
 
 # Clocks, and the limits of `go`.

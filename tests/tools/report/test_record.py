@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_files import BEGAN, evaluation, line
 
-from podzero.files.workdir import Workdir
+from podzero.files.workdir import Workdir, WorkdirError
 from podzero.runtime.monitoring.metrics import move_lost_lines
 from podzero.tools.report import record as module
 from podzero.tools.report.figures import MAX_BINS, SHORTEST_PAUSE_S, Bins, Timeline
-from podzero.tools.report.record import History, MetricsTail, events, read_events
+from podzero.tools.report.record import History, MetricsTail, RunReader, events, read_events
 
 # Lines of metrics as columns: workers apart, gaps as NaN, damaged lines counted and left out.
 
@@ -306,3 +306,14 @@ def test_only_the_end_of_a_large_log_is_read(make_run, monkeypatch):
     early = "2026-01-01 10:00:00,001 WARNING early\n"
     workdir = make_run(log=early + "x" * 200 + "\n2026-01-01 11:00:00,001 WARNING late\n")
     assert [event.text for event in read_events(workdir)] == ["late"]
+
+
+def test_a_run_whose_files_cannot_be_read_is_named(make_run, monkeypatch):
+    workdir = make_run()
+
+    def refuse(self):
+        raise PermissionError(13, "Permission denied", "run.lock")
+
+    monkeypatch.setattr(Workdir, "holder", refuse)
+    with pytest.raises(WorkdirError, match=r"cannot read run\.lock: Permission denied"):
+        RunReader(workdir).read()
