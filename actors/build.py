@@ -198,8 +198,7 @@ def _with_games(experiment: Experiment, games: int) -> Experiment:
 def make_reanalysis(experiment: Experiment, seed: int) -> tuple[Reanalyse, Callable[[Params], Params]]:
     """The search of stored states, and the function that turns published parameters into its own.
 
-    Raises:
-      ConfigError: the environment has action masks, which stored windows do not keep.
+    Environments with action masks are refused, since stored windows do not hold these.
     """
     if isinstance(experiment.network, ModelNetworkConfig):
         spec = spec_of(experiment.env)
@@ -218,11 +217,7 @@ def make_reanalysis(experiment: Experiment, seed: int) -> tuple[Reanalyse, Calla
 
 
 def check_own_search(experiment: Experiment, spec: EnvSpec) -> None:
-    """Checks a search algorithm of the user's own, and that stored states can be searched again if they are to be.
-
-    Raises:
-      ConfigError: the algorithm violates its contract, or the environment has action masks, which replay does not keep.
-    """
+    """Checks a search algorithm of the user's own, and that stored states can be searched again if they are to be."""
     if experiment.reanalyse.share and spec.masked:
         make_reanalysis(experiment, seed=0)
     algorithm = experiment.search.algorithm

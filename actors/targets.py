@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -72,8 +73,8 @@ def targets_of(plies: Plies, config: ActorsConfig, discount: float, values: int 
             now = reward + discount * xp.where(done, np.float32(0.0), later)
             return (now if td_lambda == 1.0 else (1.0 - td_lambda) * value + td_lambda * now), now
 
-        scan = _scan if xp is np else jax.lax.scan
-        return scan(step, xp.zeros_like(rewards[0]), (rewards, value, plies.done), reverse=True)[1]
+        scan = _backwards if xp is np else partial(jax.lax.scan, reverse=True)
+        return scan(step, xp.zeros_like(rewards[0]), (rewards, value, plies.done))[1]
 
     def own(each: Any) -> Any:
         """`[H, B]`, of the player to move."""
@@ -123,9 +124,8 @@ def outcome_classes(outcome: Array, truncated: Array, xp: Any = np) -> Any:
     return xp.where(truncated, -1, xp.sign(outcome).astype(np.int32) + 1)
 
 
-def _scan(step: Callable[[Any, Any], Any], carry: Any, xs: Sequence[Any], reverse: bool) -> tuple[Any, Any]:
-    """`jax.lax.scan` in NumPy, backwards, for steps with one result."""
-    assert reverse
+def _backwards(step: Callable[[Any, Any], Any], carry: Any, xs: Sequence[Any]) -> tuple[Any, Any]:
+    """`jax.lax.scan` in NumPy, from the last row to the first."""
     rows = []
     for x in zip(*(x[::-1] for x in xs), strict=True):
         carry, row = step(carry, x)

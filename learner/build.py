@@ -135,11 +135,7 @@ _STEPS = 3
 
 
 def check_own_learner(experiment: Experiment, spec: EnvSpec) -> None:
-    """Checks what the user gives the learner: an optimizer, an objective, and the parameters of other agents.
-
-    Raises:
-      ConfigError: one of them violates its contract, or cannot be made or read.
-    """
+    """Checks what the user gives the learner: an optimizer, an objective, and the parameters of other agents."""
     optimizer, loss = experiment.learner.optimizer, experiment.learner.objective
     network = trainable_network(experiment.network, spec)
     if isinstance(optimizer, OwnOptimizerConfig):

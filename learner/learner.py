@@ -116,10 +116,6 @@ class Learner:
         """Trains in whole dispatches until `stop` is called or `stop.steps` are reached, earlier runs included.
 
         Publishes the acting parameters before the first step, every `publish_every` steps, and at the end.
-
-        Raises:
-          HostLost: another host is gone or does not respond.
-          Exception: the exception that `fail` was given.
         """
         try:
             with self._prefetcher, jax.transfer_guard_host_to_device("disallow"):

@@ -83,12 +83,7 @@ def check_own_network(config: NetworkConfig, spec: EnvSpec) -> None:
 
 
 def make_model_network(config: ModelNetworkConfig, spec: EnvSpec) -> ModelNetwork:
-    """The network that learns a model of an environment.
-
-    Raises:
-      ConfigError: it does not support such observations, or a user's own network cannot be imported or does not take
-        its arguments.
-    """
+    """The network that learns a model of an environment; refuses observations and code of a user as `make_network`."""
     # Each process would spend 0.3 s on Haiku.
     from podzero.networks.muzero import muzero_mlp, muzero_resnet
 

@@ -1,4 +1,7 @@
-"""The contracts that networks of one's own fulfil, checked on a few observations."""
+"""The contracts that networks of one's own fulfil, checked on a few observations.
+
+A network that violates its contract is refused by a `ConfigError` with a line for each fault.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,6 @@ def check_network(network: Network, spec: EnvSpec, name: str, params: Params | N
 
     The functions of the network should be jitted: each is called a few times with the same shapes. Messages call it
     `name`. The parameters that are evaluated are by default those of `init`.
-
-    Raises:
-      ConfigError: the network violates the contract; the message has a line for each fault.
     """
     shapes = {"policy logits": (ROWS, spec.num_actions), "values": (ROWS, *spec.value_shape)}
 
@@ -36,11 +36,7 @@ def check_network(network: Network, spec: EnvSpec, name: str, params: Params | N
 
 
 def check_model(network: ModelNetwork, spec: EnvSpec, name: str) -> None:
-    """Checks a network that learns a model: parameters, shapes, ranges, determinism, and independent rows.
-
-    Raises:
-      ConfigError: the network violates the contract; the message has a line for each fault.
-    """
+    """Checks a network that learns a model: parameters, shapes, ranges, determinism, and independent rows."""
     action = np.zeros((ROWS, *spec.action_shape), np.float32 if spec.action_shape else np.int32)
 
     params = _checked_params(jax.jit(network.init), name)

@@ -19,7 +19,6 @@ import flax.linen as nn
 import haiku as hk
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from podzero.config import ModelNetworkConfig, MuZeroMLPConfig, MuZeroResNetConfig
@@ -414,7 +413,10 @@ class ImageRepresentation(hk.Module):
         h is `ceil(H / downsample)`, w likewise.
         """
         config = self.config
-        x = _pixels(observation, compute_dtype(config.compute_dtype))
+        pixels = jnp.asarray(observation)
+        x = pixels.astype(compute_dtype(config.compute_dtype))
+        if pixels.dtype == jnp.uint8:
+            x = x / 255
         if config.channels_first:
             x = jnp.moveaxis(x, 1, -1)
         halvings = config.downsample.bit_length() - 1
@@ -483,12 +485,6 @@ def muzero_resnet(config: MuZeroResNetConfig, spec: EnvSpec) -> ModelNetwork:
         return ImageRepresentation(config), ImagePrediction(config, spec), ImageDynamics(config, spec)
 
     return model_network(build, config, spec)
-
-
-def _pixels(observation: Array, dtype: np.dtype[np.generic]) -> jax.Array:
-    """Converts observations to `dtype`; uint8 is scaled to [0, 1]."""
-    x = jnp.asarray(observation)
-    return x.astype(dtype) / 255 if x.dtype == jnp.uint8 else x.astype(dtype)
 
 
 def _head(x: jax.Array, planes: int, hidden: int, name: str) -> jax.Array:

@@ -153,10 +153,9 @@ def _leaves(tree: Params) -> dict[str, Any]:
 
 
 def check_matches(params: Params, network: Network | ModelNetwork, origin: str) -> None:
-    """Checks that names, shapes and dtypes of all leaves are those of `network`; messages call them `origin`.
+    """Raises `SnapshotError` unless names, shapes and dtypes of all leaves are those of `network`.
 
-    Raises:
-      SnapshotError: they belong to another network; the message names the first leaf that differs.
+    The message calls the parameters `origin`, and names the first leaf that differs.
     """
     # Shapes depend on observations and actions, so this refuses the parameters of most other games too.
     expected, found = _leaves(jax.eval_shape(network.init, jax.random.key(0))), _leaves(params)

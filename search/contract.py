@@ -1,4 +1,7 @@
-"""The contract that a search of one's own fulfils, checked on a few roots before a run starts."""
+"""The contract that a search of one's own fulfils, checked on a few roots before a run starts.
+
+A search that violates it is refused by a `ConfigError` with a line for each fault.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,6 @@ def check_search(
 
     `roots` are B states or observations, none of which is over, with the legal actions `[B, P]` bool; `bounds` the
     smallest and largest value of a position, None if unknown. Messages call the search `name`.
-
-    Raises:
-      ConfigError: the search violates the contract; the message has a line for each fault.
     """
     rows = len(legal)
     run, faults = jax.jit(search), []

@@ -120,11 +120,9 @@ def puct_transform(config: SearchConfig, bounds: tuple[float, float] | None) -> 
         visited = edges.visits > 0
         lowest, highest = _range_of_node(edges, axis) if bounds is None else bounds
         width = jnp.maximum(highest - lowest, _EPSILON)
-        if config.first_play_urgency == "loss":
-            unvisited = jnp.zeros_like(edges.qvalues)
-        else:
-            # Illegal actions have no exploration term, so with the parent's value they could outscore legal ones.
-            unvisited = jnp.where(edges.prior > 0, (edges.value - lowest) / width, 0.0)
+        # Illegal actions have no exploration term, so with the parent's value they could outscore legal ones.
+        parent = jnp.where(edges.prior > 0, (edges.value - lowest) / width, 0.0)
+        unvisited = jnp.zeros_like(edges.qvalues) if config.first_play_urgency == "loss" else parent
         return jnp.where(visited, (edges.qvalues - lowest) / width, unvisited)
 
     return transform
