@@ -160,13 +160,10 @@ def firth(points: Floats, fixed: Floats) -> tuple[Floats, Floats]:
 
 
 def maximum_likelihood(points: Floats, fixed: Floats, start: Floats | None = None) -> Floats:
-    """Ratings `[..., N]` by Newton's method.
+    """Ratings `[..., N]` by Newton's method, from `start` on.
 
-    Args:
-      points: `[..., N, N]` points of each player against each other; every player must have won and lost something
-        against an anchor, at least indirectly.
-      fixed: `[N]` ratings of the anchors, NaN for the others.
-      start: `[..., N]` ratings to start from.
+    `points` are those of each player against each other, `[..., N, N]`; every player must have won and lost something
+    against an anchor, at least indirectly. `fixed` are the ratings `[N]` of the anchors, NaN for the others.
     """
     players = len(fixed)
     free = np.flatnonzero(np.isnan(fixed))

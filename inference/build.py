@@ -96,13 +96,7 @@ def evaluation_of(encoding: Encoding, apply: _Apply) -> Callable[[Params, Array]
 
 
 class NetworkDevice:
-    """The network on several devices, which share each batch.
-
-    Args:
-      sizes: batch sizes, multiples of the number of devices.
-      initial: the row `[S]` uint8 of the initial position.
-      record: called with the rows of every batch, from several threads.
-    """
+    """The network on several devices, which share each batch."""
 
     def __init__(
         self,
@@ -113,6 +107,7 @@ class NetworkDevice:
         initial: Rows,
         record: Callable[[Rows], None] | None = None,
     ) -> None:
+        """`initial` is the row `[S]` uint8 of the initial position; several threads `record` the rows of batches."""
         for size in sizes:
             if size % len(devices):
                 raise ConfigError(
@@ -137,10 +132,7 @@ class NetworkDevice:
         return -1 if self._current is None else self._current.version
 
     def load(self, newest: Versioned) -> None:
-        """Moves parameters for `apply` to the devices, for later batches.
-
-        Compiles all programs for the first parameters of each structure.
-        """
+        """Moves parameters for `apply` to the devices, for later batches."""
         params = jax.device_put(newest.params, self._everywhere)
         loaded = newest._replace(params=jax.block_until_ready(params))  # type: ignore[no-untyped-call]
         # Versions in int8, and those that are refused int8, have other structures and so other programs.

@@ -151,10 +151,7 @@ class RecordsWriter[Content]:
 
 
 def open_records(experiment: Experiment, spec: EnvSpec) -> RecordedPositions | RecordedEpisodes:
-    """The positions of `data.records`, or the episodes if the experiment learns a model.
-
-    Raises `ConfigError` if there are none, they are damaged, or they are of another game or environment.
-    """
+    """The positions of `data.records`, or the episodes if the experiment learns a model; `ConfigError` if none fit."""
     return (RecordedEpisodes if experiment.learns_model else RecordedPositions)(experiment, spec)
 
 

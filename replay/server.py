@@ -53,14 +53,10 @@ class ReplayServer:
     def __init__(
         self, experiment: Experiment, spec: EnvSpec, shard: int, restore_from: Path | None = None, host: str = LOOPBACK
     ) -> None:
-        """Starts the server.
+        """Starts the server of shard K, on port `replay.port + K`, or on a free one if `replay.port` is 0.
 
-        Args:
-          experiment: the experiment; shard K listens on `replay.port + K`, or on a free port if `replay.port` is 0.
-          spec: the environment's specification.
-          shard: index of this shard.
-          restore_from: a folder that `checkpoint` wrote, `replay/shard-K` below the folder of a complete checkpoint.
-          host: name or IP by which others reach this machine; at loopback, only processes of this machine do.
+        `restore_from` is a folder that `checkpoint` wrote, `replay/shard-K` below the folder of a complete checkpoint;
+        `host` the name or IP by which others reach this machine: at loopback, only processes of this machine do.
 
         Raises:
           PortTaken: another process listens on the configured port.

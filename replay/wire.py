@@ -59,10 +59,7 @@ class Inserter:
         """The messages of chunks of one row, two rows, and so on."""
 
     def request(self, rows: NDArray[np.uint8], priorities: NDArray[np.float64], first_key: int) -> bytes:
-        """The serialized request that inserts rows, `[n, item_bytes]`, with `priorities`, `[n]`.
-
-        `first_key` is the first item's key; the others follow, modulo 2^64.
-        """
+        """The serialized request that inserts rows (`[n, item_bytes]`) with `priorities` (`[n]`), from a key on."""
         # Protocol Buffers read concatenated messages, here of one chunk or one item each, as one.
         rows, parts = np.ascontiguousarray(rows), []
         item, piece = self._item.items[0], self._item.items[0].flat_trajectory.columns[0].chunk_slices[0]

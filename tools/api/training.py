@@ -114,12 +114,7 @@ class TrainingRun:
         self.wait()
 
     def stop(self, limit_s: float = STOP_LIMIT_S) -> Self:
-        """Ends the run with a last checkpoint, and waits for its end; does nothing if it has ended.
-
-        Raises:
-          NotStopped: it has not ended within `limit_s` seconds, but still goes on ending.
-          TrainingFailed: the run has failed, or its last checkpoint could not be written.
-        """
+        """Ends the run with a last checkpoint, and waits for its end as `wait`; does nothing if it has ended."""
         if self.running:
             stop_run(self._workdir, limit_s, lambda text: None)
         return self.wait(limit_s)

@@ -52,8 +52,7 @@ def sweep(
         ),
     ] = None,
     parallel: Annotated[
-        int | None,
-        typer.Option(min=1, help="Runs at the same time.", show_default="as many as have CPUs"),
+        int | None, typer.Option(min=1, help="Runs at the same time.", show_default="as many as have CPUs")
     ] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Minutes of training of each run: stop.minutes.", show_default="as in CONFIG")
@@ -68,8 +67,7 @@ def sweep(
         ),
     ] = None,
     samples: Annotated[
-        int | None,
-        typer.Option(min=1, help="Random search: run only so many of the combinations, with all seeds."),
+        int | None, typer.Option(min=1, help="Random search: run only so many of the combinations, with all seeds.")
     ] = None,
     asha: Annotated[
         bool,
