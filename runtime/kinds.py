@@ -211,10 +211,7 @@ class InferenceProcess(Process):
 
 
 def inference_server(process: Process, experiment: Experiment, name: str, source: ParamSource) -> NetworkServer:
-    """The inference server on all devices of this process; it announces itself in the run's directory.
-
-    The timeouts of the experiment may differ from the run's, for a server beside the learner.
-    """
+    """The inference server on all devices of this process; it announces itself in the run's directory."""
     from podzero.inference.build import make_server
 
     server, context = experiment.server, process.context

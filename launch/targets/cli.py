@@ -139,10 +139,7 @@ def summary(plan: Plan, experiment: Experiment) -> list[str]:
 
 
 def confirm(experiment: Experiment, yes: bool) -> bool:
-    """Whether to launch; asks if the run has no limit, or if its learner would wait for more than `MOST_WAITING`.
-
-    `yes` is whether the user has confirmed with `--yes`.
-    """
+    """Whether to launch; without `yes`, asks if the run has no limit, or its learner would wait for `MOST_WAITING`."""
     doubts = " ".join(_doubts(experiment))
     if yes or not doubts:
         return True

@@ -110,7 +110,7 @@ def ray_cluster(name: str, site: Site, pool: Pool, hosts: TpuHosts, disk_gib: in
     }
     tpu_nodes = {
         "cloud.google.com/gke-tpu-accelerator": hosts.generation.gke,
-        "cloud.google.com/gke-tpu-topology": hosts.topology,
+        "cloud.google.com/gke-tpu-topology": "x".join(map(str, hosts.slice.shape)),
     }
     return {
         "apiVersion": "ray.io/v1",

@@ -86,11 +86,6 @@ class TpuHosts(NamedTuple):
         hosts = "1 host" if self.number == 1 else f"{self.number} hosts"
         return f"{self.accelerator_type}: {hosts} with {self.chips} chips, {self.cpus} CPUs, {self.memory_gib} GiB each"
 
-    @property
-    def topology(self) -> str:
-        """The slice's shape in chips, for example `4x4`."""
-        return "x".join(map(str, self.slice.shape))
-
 
 class Pool(NamedTuple):
     """CPU machines of one size, for actors and replay."""

@@ -26,6 +26,14 @@ Komi = Annotated[float, Field(ge=-LARGEST_KOMI, le=LARGEST_KOMI, multiple_of=0.5
 class JaxGameConfig(Section):
     """A game written in JAX, which is played on any device."""
 
+    name: str
+    """The game."""
+
+    @property
+    def title(self) -> str:
+        """The name of the game, in messages and as `EnvSpec.name`."""
+        return self.name
+
 
 class _Undiscounted(JaxGameConfig):
     @property
@@ -53,11 +61,6 @@ class GameConfig(_Undiscounted):
             raise ValueError(f"komi is given as [least, largest], not {list(self.komi)}")
         return self
 
-    @property
-    def title(self) -> str:
-        """The name of the game, in messages and as `EnvSpec.name`."""
-        return self.name
-
 
 ChanceGame = Literal["2048", "backgammon"]
 
@@ -77,11 +80,6 @@ class ChanceGameConfig(JaxGameConfig):
     def scale(self) -> float:
         """`reward_scale`, or its default."""
         return self.reward_scale or {"2048": 1 / 50_000, "backgammon": 1 / 3}[self.name]
-
-    @property
-    def title(self) -> str:
-        """The name of the game, in messages and as `EnvSpec.name`."""
-        return self.name
 
 
 class OwnGameConfig(_Undiscounted, OwnFile):

@@ -81,8 +81,7 @@ _KINDS = {
 
 def chip_of_kind(device_kind: str) -> Chip | None:
     """The chip with this `jax.Device.device_kind`, or None if it is not a known TPU."""
-    name = _KINDS.get(device_kind)
-    return None if name is None else CHIPS[name]
+    return CHIPS.get(_KINDS.get(device_kind, ""))
 
 
 _GPUS = {

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from podzero.core.errors import ClusterError, ConfigError
-from podzero.runtime.cluster.remote import Call, NodeCalls, RemoteActor
+from podzero.runtime.cluster.remote import NodeCalls, RemoteActor
 
 if TYPE_CHECKING:
     from podzero.runtime.cluster.placement import Node
@@ -168,10 +168,10 @@ def code_files(package: Path) -> Iterator[Path]:
 def installations(spawn: Callable[..., RemoteActor], spec: EnvironmentSpec) -> NodeCalls:
     """The installations of an environment on nodes, by processes that `spawn` starts as `Cluster.spawn` does."""
 
-    def begin(node: Node) -> tuple[RemoteActor, Call]:
+    def start(node: Node) -> RemoteActor:
         log.info("installing the environment of the lock file on %s", node)
         name, where = f"environment installer on {node}", {"node": node, "use_node_python": True}
-        installer = spawn(EnvironmentInstaller, name, cpus=0, environment={}, **where)
-        return installer, installer.begin("install", spec)
+        return spawn(EnvironmentInstaller, name, cpus=0, environment={}, **where)
 
-    return NodeCalls(begin, INSTALL_TIMEOUT_S + ANSWER_TIMEOUT_S, "the installation of the environment")
+    limit_s = INSTALL_TIMEOUT_S + ANSWER_TIMEOUT_S
+    return NodeCalls(start, ("install", spec), limit_s, "the installation of the environment")

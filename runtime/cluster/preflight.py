@@ -38,7 +38,7 @@ from podzero.runtime.cluster.placement import (
     without_learner,
     without_room,
 )
-from podzero.runtime.cluster.remote import START_TIMEOUT_S, Call, NodeCalls, RemoteActor
+from podzero.runtime.cluster.remote import START_TIMEOUT_S, NodeCalls, RemoteActor
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class RunNodes:
         self._config = config
         self._program = program
         self._home = home
-        self._checks = NodeCalls(self._begin_check, CHECK_TIMEOUT_S, "its check")
+        self._checks = NodeCalls(self._start_check, ("versions",), CHECK_TIMEOUT_S, "its check")
         self._differences: dict[str, str] = {}
         """How the versions of each node differ, by node id; empty for a node that can be used."""
         self._learner: Sequence[Node] = ()
@@ -199,10 +199,6 @@ class RunNodes:
             PreflightCheck, f"preflight check on {node}", cpus=0, environment=CPU_ONLY, node=node
         )
         return check
-
-    def _begin_check(self, node: Node) -> tuple[RemoteActor, Call]:
-        check = self._start_check(node)
-        return check, check.begin("versions")
 
 
 @cache

@@ -153,16 +153,19 @@ class Call:
 class NodeCalls:
     """A call that each node must answer before it is used; where it fails, it is repeated after a pause.
 
-    `begin` starts a process on a node, and the call of its method, which is answered within `limit_s`; messages call it
-    `what`.
+    `start` starts a process on a node, whose method `call` (its name and arguments) must answer within `limit_s`;
+    messages call it `what`.
     """
 
-    def __init__(self, begin: Callable[[Node], tuple[RemoteActor, Call]], limit_s: float, what: str) -> None:
+    def __init__(
+        self, start: Callable[[Node], RemoteActor], call: tuple[str, *tuple[Any, ...]], limit_s: float, what: str
+    ) -> None:
         self.answers: dict[str, Any] = {}
         """The answers, by node id."""
         self.errors: dict[str, str] = {}
         """Why the last call failed, by the ids of the nodes that have not answered any."""
-        self._begin = begin
+        self._start = start
+        self._call = call
         self._limit_s = limit_s
         self._what = what
         self._pending: dict[str, tuple[Node, RemoteActor, Call, float]] = {}
@@ -178,7 +181,8 @@ class NodeCalls:
         for node in nodes:
             begun = node.id in self.answers or node.id in self._pending
             if not begun and time.monotonic() >= self._retry_at.get(node.id, 0.0):
-                self._pending[node.id] = (node, *self._begin(node), time.monotonic() + self._limit_s)
+                process = self._start(node)
+                self._pending[node.id] = node, process, process.begin(*self._call), time.monotonic() + self._limit_s
         ended = []
         for node, process, call, deadline in list(self._pending.values()):
             left_s = deadline - time.monotonic()

@@ -1,4 +1,4 @@
-"""The table of a run's processes, what follows from it, and its figure."""
+"""The table of a run's processes, and what follows from it."""
 
 from __future__ import annotations
 
