@@ -69,8 +69,10 @@ class TrustedCode:
         place = place_of(import_path)
         if place.endswith(".py"):
             self._approve_file(place)
-        elif not _is_known(import_path):
-            self._approve_name(import_path)
+        elif not _is_known(import_path) and import_path not in (held := self._held())["names"]:
+            self._ask_for(import_path, f"{import_path}, with any arguments")
+            held["names"].append(import_path)
+            self._remember(held)
         self._approved.add(import_path)
 
     def _approve_file(self, place: str) -> None:
@@ -90,13 +92,6 @@ class TrustedCode:
                 held["folders"].append(str(file.parent))
         if not known:
             held["digests"].append(digest)
-            self._remember(held)
-
-    def _approve_name(self, import_path: str) -> None:
-        held = self._held()
-        if import_path not in held["names"]:
-            self._ask_for(import_path, f"{import_path}, with any arguments")
-            held["names"].append(import_path)
             self._remember(held)
 
     def _ask_for(self, code: str, trusted: str) -> None:

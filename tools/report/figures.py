@@ -145,7 +145,9 @@ class Timeline:
         tables = [workers[name] for name in workers.keys() - {"evaluator", "driver"}] or list(workers.values())
         moments = np.unique(np.concatenate([np.empty(0), *(table.times for table in tables)]))
         self._times = moments
-        self._hours = _without_pauses(moments) / 3600.0
+        gaps = np.diff(moments, prepend=moments[:1])
+        pause = np.maximum(SHORTEST_PAUSE_S, SPARSENESS * (moments - moments[:1]))
+        self._hours = np.cumsum(np.where(gaps > pause, 0.0, gaps)) / 3600.0
         steps = np.zeros(len(moments))
         for table in tables:
             np.maximum.at(steps, np.searchsorted(moments, table.times), table.steps)
@@ -182,13 +184,6 @@ class Timeline:
         """The coordinates of the moments at which the learner reached `steps`, `[N]`."""
         first = np.searchsorted(self._steps, steps).clip(0, max(len(self._steps) - 1, 0))
         return Axes(self._hours[first], steps, self._games[first])
-
-
-def _without_pauses(moments: FloatArray) -> FloatArray:
-    """Seconds from the first of `moments` (`[N]`, ascending) to each of them, without pauses."""
-    gaps = np.diff(moments, prepend=moments[:1])
-    longest = np.maximum(SHORTEST_PAUSE_S, SPARSENESS * (moments - moments[:1]))
-    return np.cumsum(np.where(gaps > longest, 0.0, gaps))
 
 
 def _interpolate(at: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:

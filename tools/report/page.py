@@ -14,7 +14,6 @@ from typing import Any
 import jinja2
 
 from podzero.config import Experiment, flatten
-from podzero.config.section import Section
 from podzero.runtime.monitoring.status import RunStatus, duration
 from podzero.tools.commands.printing import ReportTable
 from podzero.tools.report.comparison import ABSENT, compare, overlaid, setting_text
@@ -171,7 +170,9 @@ def settings(record: Record) -> ReportSection:
     experiment, base, inheritance, changes = record.experiment, record.base, record.inheritance, record.changes
     own, tables = flatten(experiment.model_dump(mode="json")), []
     if base is None:
-        other, differing = _defaults(), [*flatten(experiment.model_dump(mode="json", exclude_defaults=True))]
+        # Of all settings but those of `env` and `network`, whose defaults depend on their kinds.
+        other = flatten(Experiment.model_construct().model_dump(mode="json", exclude={"network"}))
+        differing = [*flatten(experiment.model_dump(mode="json", exclude_defaults=True))]
         caption, name = "Settings that differ from the defaults: no built-in experiment has this name.", "default"
     else:
         other = flatten(base.model_dump(mode="json"))
@@ -196,18 +197,6 @@ def settings(record: Record) -> ReportSection:
         tables.append(ReportTable(caption, ("step", "time", "setting", "before", "after"), texts))
     facts = {} if differing else {"differences": f"none from the built-in experiment {experiment.name}"}
     return ReportSection("Settings", facts=facts, tables=tables, text=experiment.to_yaml())
-
-
-def _defaults() -> dict[str, Any]:
-    """The defaults of all settings but those of `env` and `network`, which depend on their kinds."""
-    fields = Experiment.model_fields.items()
-    defaults = {name: field.default for name, field in fields if not field.is_required() and name != "network"}
-    return flatten(
-        {
-            name: default.model_dump(mode="json") if isinstance(default, Section) else default
-            for name, default in defaults.items()
-        }
-    )
 
 
 def _text(flat: Mapping[str, Any], key: str) -> str:
