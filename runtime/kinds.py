@@ -241,8 +241,7 @@ class EvaluatorProcess(Process):
 
     def ladder(self) -> dict[str, Any]:
         """The rating ladder as plain values."""
-        ladder: dict[str, Any] = self._evaluator.ladder()
-        return ladder
+        return dict(self._evaluator.ladder())
 
 
 @dataclass(eq=False, kw_only=True)

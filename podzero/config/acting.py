@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import pydantic
 from pydantic import Discriminator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Tag
@@ -18,13 +18,9 @@ class OwnAlgorithmConfig(OwnPart):
     """
 
 
-def _kind_of_algorithm(algorithm: Any) -> str:
-    return "own" if isinstance(algorithm, (dict, OwnAlgorithmConfig)) else "builtin"
-
-
 Algorithm = Annotated[
     Annotated[Literal["gumbel", "puct"], Tag("builtin")] | Annotated[OwnAlgorithmConfig, Tag("own")],
-    Discriminator(_kind_of_algorithm),
+    Discriminator(lambda algorithm: "own" if isinstance(algorithm, (dict, OwnAlgorithmConfig)) else "builtin"),
 ]
 
 

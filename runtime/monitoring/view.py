@@ -118,9 +118,12 @@ def clock(seconds: float) -> str:
 
 
 def _framed(title: str, times: str, body: RenderableType, log_lines: Sequence[tuple[int, str]]) -> Panel:
-    parts = [body, Rule(style="dim"), _log_text(log_lines)] if log_lines else [body]
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for number, (level, line) in enumerate(log_lines):
+        style = "red" if level >= logging.ERROR else "yellow" if level >= logging.WARNING else "dim"
+        text.append("\n" if number else "").append(line.splitlines()[0] if line else "", style=style)
     return Panel(
-        Group(*parts),
+        Group(body, Rule(style="dim"), text) if log_lines else body,
         title=title,
         title_align="left",
         subtitle=times,
@@ -297,14 +300,6 @@ class _Items:
         """The least width is that of the longest item, the greatest that of all items in one line."""
         lengths = [item.cell_len for item in self._items] or [0]
         return Measurement(max(lengths), sum(lengths) + 3 * (len(lengths) - 1)).with_maximum(options.max_width)
-
-
-def _log_text(lines: Sequence[tuple[int, str]]) -> Text:
-    text = Text(no_wrap=True, overflow="ellipsis")
-    for number, (level, line) in enumerate(lines):
-        style = "red" if level >= logging.ERROR else "yellow" if level >= logging.WARNING else "dim"
-        text.append("\n" if number else "").append(line.splitlines()[0] if line else "", style=style)
-    return text
 
 
 def since_command_s() -> float:
