@@ -175,7 +175,7 @@ def _faults_of_forms(optimizer: optax.GradientTransformation, params: Params) ->
             continue
         for (path, one), two in zip(named_leaves(expected).items(), jax.tree.leaves(found), strict=True):
             if (one.shape, one.dtype) != (two.shape, two.dtype):
-                yield f"{what}: {path} is {_form(two)}; expected {_form(one)}"
+                yield f"{what}: {path} is {two.dtype} {list(two.shape)}; expected {one.dtype} {list(one.shape)}"
 
 
 def _faults_of_updates(optimizer: optax.GradientTransformation, params: Params) -> Iterator[str]:
@@ -239,7 +239,3 @@ def example_batch(experiment: Experiment, spec: EnvSpec, rows: int = 8) -> Batch
 
 def _uniform(policy: Array) -> Array:
     return np.full(policy.shape, 1 / policy.shape[-1], np.float32)
-
-
-def _form(leaf: Any) -> str:
-    return f"{leaf.dtype} {list(leaf.shape)}"

@@ -34,7 +34,11 @@ def read_warm_start(who: str, params: Params) -> WarmStart:
     player = trained_player("init_from", who)
     snapshot = load_snapshot(player.workdir.snapshots, player.step)
     trained, own = named_leaves(snapshot.params), named_leaves(params)
-    taken = {name: trained[name] for name, leaf in own.items() if _form(trained.get(name)) == _form(leaf)}
+    taken = {
+        name: found
+        for name, found in trained.items()
+        if name in own and (found.shape, found.dtype) == (own[name].shape, own[name].dtype)
+    }
     if not taken:
         (name, leaf), found = next(iter(own.items())), ", ".join(list(trained)[:3])
         raise ConfigError(
@@ -50,10 +54,6 @@ def read_warm_start(who: str, params: Params) -> WarmStart:
     origin = full_name(who, player, snapshot.version)
     head = f"init_from {origin}: {weights:,} of {total:,} weights taken ({len(taken)} arrays)"
     return WarmStart(taken, "\n  ".join([head, *fresh]))
-
-
-def _form(leaf: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-    return None if leaf is None else (tuple(leaf.shape), np.dtype(leaf.dtype))
 
 
 def warm_started(params: Params, start: WarmStart) -> Params:

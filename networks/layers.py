@@ -125,7 +125,7 @@ def pooled(features: jax.Array) -> jax.Array:
 
 
 def side_factor(squares: int) -> float:
-    """The factor of the scaled mean on a board with this number of squares."""
+    """The factor of the scaled mean on a board with this number of squares; zero on one of 14 x 14."""
     return 0.1 * (math.sqrt(squares) - 14.0)
 
 

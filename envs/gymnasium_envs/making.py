@@ -169,9 +169,9 @@ def _made(config: GymnasiumConfig) -> Any:
 def interface_of(config: GymnasiumConfig, seed: int = 0) -> Interface:
     """Makes an environment, reads its spaces, checks what its first reset returns, and closes it."""
     with closing(_made(config)) as env:
-        of_one = "single_" if config.vectorization == "own" else ""
-        observations, actions = (getattr(env, f"{of_one}{kind}_space") for kind in ("observation", "action"))
-        return interface_to(env, config.title, observations, actions, seed)
+        if config.vectorization == "own":
+            return interface_to(env, config.title, env.single_observation_space, env.single_action_space, seed)
+        return interface_to(env, config.title, env.observation_space, env.action_space, seed)
 
 
 def interface_to(

@@ -57,11 +57,6 @@ class ShogiGame(NamedTuple):
         """The number of kinds of pieces."""
         return len(self.letters)
 
-    @property
-    def squares(self) -> int:
-        """The number of squares."""
-        return self.files * self.ranks
-
 
 # The steps of shogi's ten directions from the origin of a move to its target, in files from the right and ranks; the
 # last two are those of the knight.
@@ -176,7 +171,7 @@ class ShogiNames:
 
 def square_seen_first(game: ShogiGame, square: int, second: bool) -> int:
     """Converts a square between the view of one player and that of the first player, in both directions."""
-    return game.squares - 1 - square if second else square
+    return game.files * game.ranks - 1 - square if second else square
 
 
 def board_of(game: ShogiGame) -> ShogiBoard:
