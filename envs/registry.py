@@ -128,10 +128,7 @@ def make_env(env: str | EnvConfig) -> Env:
 def check_env(env: EnvConfig, games: int, max_plies: int) -> EnvSpec:
     """Checks the contract of a game, simulator or environment in random games or episodes of at most `max_plies`.
 
-    Returns its shapes and dtypes.
-
-    Raises:
-      ConfigError: it does not exist, cannot be made, or violates its contract; the message says how.
+    Returns its shapes and dtypes. A `ConfigError` says what is wrong.
     """
     if isinstance(env, GymnasiumConfig):
         return check_steps(env, games, max_plies)
@@ -216,11 +213,7 @@ class SimulatorReplay:
     """Replays games of one simulator from their seeds and moves, and renders the positions."""
 
     def __init__(self, config: SimulatorConfig) -> None:
-        """Makes the simulator.
-
-        Raises:
-          ConfigError: it cannot be made, or not within `environments.BUILD_TIMEOUT_S`, or it cannot be rendered.
-        """
+        """Makes the simulator; a `ConfigError` says why it cannot be made in time, or rendered."""
         self._config = config
         self._thread = DeadlineThread(config.title)
         try:

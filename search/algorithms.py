@@ -137,11 +137,7 @@ def make_search(config: SearchConfig, model: Model, keep_nodes: bool = False) ->
 
     With `keep_nodes` the result includes the trees' nodes; this always uses mctx's trees, whatever `config.tree` is. A
     search of one's own returns nodes or not, as it likes. A model with values for each player needs dense trees, and
-    always uses them.
-
-    Raises:
-      ConfigError: the model has chance, which neither `slots` nor a search of one's own supports, or values for each
-        player, which a search of one's own does not support; see also `own_search`.
+    always uses them. What a model does not support is refused by a `ConfigError`.
     """
     if keep_nodes:
         config = config.model_copy(update={"tree": "mctx", "slots": None})

@@ -77,8 +77,7 @@ class Observations:
     def recorded(self, observations: HostArray) -> HostArray:
         """Converts B recorded observations `[B, *shape]`, those of a Dict, Tuple or discrete space flattened.
 
-        Raises:
-          ValueError: `convert` or `valid` would refuse one of them in an episode of the environment.
+        Raises `ValueError` if `convert` or `valid` would refuse one of them in an episode of the environment.
         """
         if self.flattens:
             converted = np.stack([self._flattened(row) for row in observations])
