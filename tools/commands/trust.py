@@ -136,19 +136,15 @@ def ask_before_imports(environment: Mapping[str, str], trust_all: bool) -> None:
 def approve_code(experiment: Experiment) -> None:
     """Asks for the code that an experiment names, its teacher and its opponents included, before processes import it.
 
-    Raises:
-      ConfigError: the user does not trust it.
-      WorkdirError: the experiment of a teacher or opponent cannot be read.
+    Raises `ConfigError` if the user does not trust it, and `WorkdirError` if the experiment of a teacher or opponent
+    cannot be read.
     """
-    players = (experiment.teacher, *(opponent.who for opponent in experiment.actors.opponents))
-    agents = [agent for who in players if who is not None and (agent := _agent(who)) is not None]
-    for each in (experiment, *(agent.workdir.experiment() for agent in agents)):
+    experiments = [experiment]
+    for who in filter(None, (experiment.teacher, *(opponent.who for opponent in experiment.actors.opponents))):
+        player = None
+        with suppress(ConfigError):  # whether the agent exists is checked elsewhere
+            player = parse_player(who)
+        if isinstance(player, TrainedPlayer):
+            experiments.append(player.workdir.experiment())
+    for each in experiments:
         approve(*each.import_paths)
-
-
-def _agent(who: str) -> TrainedPlayer | None:
-    """The trained agent of this name; None if it is another player, or does not exist, which is checked elsewhere."""
-    with suppress(ConfigError):
-        player = parse_player(who)
-        return player if isinstance(player, TrainedPlayer) else None
-    return None

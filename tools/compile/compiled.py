@@ -222,11 +222,6 @@ class StepTime(NamedTuple):
     hops: float
     """The latencies: each collective passes once along all dimensions, a reduction twice."""
 
-    @property
-    def total(self) -> float:
-        """The whole step."""
-        return self.computing + self.links + self.hops
-
 
 def step_time(compiled: CompiledProgram) -> StepTime:
     """The parts of the time of one step of the compiled learner."""
@@ -261,7 +256,7 @@ def scaling_of(programs: Sequence[CompiledProgram], per_chip: int) -> dict[str, 
                 "slice": compiled.where.short_name,
                 "chips": compiled.where.chips,
                 "step": time._asdict(),
-                "efficiency": times[0].total / time.total,
+                "efficiency": sum(times[0]) / sum(time),
                 "collectives": [
                     row | {key: row[key] / compiled.program.trip_count for key in ("times", "bytes", "sent")}
                     for row in summary(compiled.cost)

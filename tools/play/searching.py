@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from typing import Any, NamedTuple
 
 import jax
@@ -107,7 +108,7 @@ class PositionSearch:
         self._make = make
         self._players: dict[int, Player] = {}
         self._lock = threading.Lock()
-        self._count = 0
+        self._keys = map(jax.random.key, count(1))
 
     def name(self, simulations: int) -> str:
         """The player's full name, such as RUN@STEP."""
@@ -118,8 +119,7 @@ class PositionSearch:
         player = self._player(simulations)
         with self._lock:
             # Another key for each call: repeated searches of a position explore differently.
-            self._count += 1
-            key = jax.random.key(self._count)
+            key = next(self._keys)
         return search_one(player, key, state)
 
     def _player(self, simulations: int) -> Player:
@@ -224,7 +224,7 @@ class TreeSteps:
 
     def __init__(self, tree: PlayerTree, room: int) -> None:
         self._tree, self._room = tree, room
-        self._key = jax.random.key(0)
+        self._keys = map(jax.random.key, count())
         # Of the last steps, their weights decreasing.
         self._simulations, self._seconds = 1.0, _STEP_S
         # Of the current search.
@@ -235,9 +235,9 @@ class TreeSteps:
         self._turn_to(root)
         self._grow(root, 1)
         self._turn_to(root)
-        if count := min(_TIMED, self._room - 1):
+        if timed := min(_TIMED, self._room - 1):
             self._simulations = self._seconds = 0.0
-            self._grow(root, count)
+            self._grow(root, timed)
 
     def search(self, root: Root, simulations: int, left: Callable[[], float] | None) -> Iterator[SearchedLines]:
         """The result after each step of one search, at least one; `simulations` include those of earlier searches.
@@ -247,8 +247,8 @@ class TreeSteps:
         most = max(min(simulations, self._room), 1)
         self._turn_to(root)
         yield self._grow(root, max(min(max(self._fitting(left), 1), most - self._reused), 0))
-        while self._tree.simulations < most and (count := self._fitting(left)):
-            yield self._grow(root, min(count, most - self._tree.simulations))
+        while self._tree.simulations < most and (fitting := self._fitting(left)):
+            yield self._grow(root, min(fitting, most - self._tree.simulations))
 
     def _fitting(self, left: Callable[[], float] | None) -> int:
         """How many simulations fit into a step."""
@@ -257,14 +257,12 @@ class TreeSteps:
 
     def _turn_to(self, root: Root) -> None:
         start = time.perf_counter()
-        self._key, key = jax.random.split(self._key)
-        self._tree.turn_to(key, batch_of_one(root.limited))
+        self._tree.turn_to(next(self._keys), batch_of_one(root.limited))
         self._reused, self._spent = self._tree.simulations, time.perf_counter() - start
 
     def _grow(self, root: Root, simulations: int) -> SearchedLines:
         start = time.perf_counter()
-        self._key, key = jax.random.split(self._key)
-        found = Searched.of(self._tree.grow(key, simulations))
+        found = Searched.of(self._tree.grow(next(self._keys), simulations))
         seconds = time.perf_counter() - start
         if simulations:
             self._simulations = _MEMORY * self._simulations + simulations
@@ -289,7 +287,7 @@ class SizedSteps:
         self._sizes = sorted({max(most // STEP**step, 1) for step in range(COUNT)} | {min(usual, most)})
         self._players = {size: make(size) for size in self._sizes}
         self._seconds: dict[int, float] = {}
-        self._key = jax.random.key(0)
+        self._keys = map(jax.random.key, count())
 
     def prepare(self, root: Root) -> None:
         """Compiles and times the searches of `root`."""
@@ -310,8 +308,7 @@ class SizedSteps:
 
     def _run(self, root: Root, size: int) -> SearchedLines:
         start = time.perf_counter()
-        self._key, key = jax.random.split(self._key)
-        found = search_one(self._players[size], key, root.limited)
+        found = search_one(self._players[size], next(self._keys), root.limited)
         return SearchedLines(found, root.lines, size, 0, time.perf_counter() - start)
 
 
