@@ -106,11 +106,11 @@ class Learner:
         state = self._training.init()
         if init_from is None:
             return state
-        start = read_warm_start(init_from, state.params)
+        taken, summary = read_warm_start(init_from, state.params)
         if jax.process_index() == 0:
-            log.info(start.summary)
+            log.info(summary)
         # The optimizer and the step stay as they are.
-        return replace(state, params=warm_started(state.params, start), ema=warm_started(state.ema, start))
+        return replace(state, params=warm_started(state.params, taken), ema=warm_started(state.ema, taken))
 
     def run(self) -> None:
         """Trains in whole dispatches until `stop` is called or `stop.steps` are reached, earlier runs included.

@@ -52,8 +52,8 @@ def make_objective(
         augment = make_augment(symmetries if config.augment else (), spec.num_actions)
         objective = alphazero_objective(network, config, augment)
         if (teacher := read_teacher(experiment, spec)) is not None:
-            predicted = partial(soft_targets, teacher.network, config)
-            objective = objective._replace(teacher=teacher.params, soft_targets=predicted)
+            predictor, params = teacher
+            objective = objective._replace(teacher=params, soft_targets=partial(soft_targets, predictor, config))
     return objective if config.objective is None else own_objective(config.objective, objective, network)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,17 +20,11 @@ from podzero.networks import make_inference, make_network
 from podzero.networks.snapshots import check_matches, load_snapshot
 
 
-class WarmStart(NamedTuple):
-    """The parameters of a trained agent that fit a network."""
+def read_warm_start(who: str, params: Params) -> tuple[dict[str, np.ndarray[Any, Any]], str]:
+    """Reads the parameters of a trained agent (`DIR`, `DIR@STEP` or `zoo:NAME`) that fit a network, by name.
 
-    taken: Mapping[str, np.ndarray[Any, Any]]
-    """The parameters that fit, by name."""
-    summary: str
-    """What was taken, and a line for each parameter of the network that the agent lacks or has in another shape."""
-
-
-def read_warm_start(who: str, params: Params) -> WarmStart:
-    """Reads the parameters of a trained agent (`DIR`, `DIR@STEP` or `zoo:NAME`) that fit a network."""
+    Also returns a summary, with a line for each parameter of the network that the agent lacks or has in another shape.
+    """
     player = trained_player("init_from", who)
     snapshot = load_snapshot(player.workdir.snapshots, player.step)
     trained, own = named_leaves(snapshot.params), named_leaves(params)
@@ -53,30 +47,23 @@ def read_warm_start(who: str, params: Params) -> WarmStart:
     weights, total = (sum(math.prod(leaf.shape) for leaf in leaves.values()) for leaves in (taken, own))
     origin = full_name(who, player, snapshot.version)
     head = f"init_from {origin}: {weights:,} of {total:,} weights taken ({len(taken)} arrays)"
-    return WarmStart(taken, "\n  ".join([head, *fresh]))
+    return taken, "\n  ".join([head, *fresh])
 
 
-def warm_started(params: Params, start: WarmStart) -> Params:
+def warm_started(params: Params, taken: Mapping[str, np.ndarray[Any, Any]]) -> Params:
     """Initial parameters (device arrays) with those taken from the agent in their places."""
 
     def first(path: Any, leaf: jax.Array) -> jax.Array:
-        taken = start.taken.get(name_of(path))
-        return leaf if taken is None else put_parameter(taken, leaf.sharding)
+        found = taken.get(name_of(path))
+        return leaf if found is None else put_parameter(found, leaf.sharding)
 
     return jax.tree_util.tree_map_with_path(first, params)
 
 
-class Teacher(NamedTuple):
-    """A trained agent of the experiment's game."""
-
-    network: Network
-    """Its network, in the form that players evaluate."""
-    params: Params
-    """The parameters of that form, host arrays."""
-
-
-def read_teacher(experiment: Experiment, spec: EnvSpec) -> Teacher | None:
-    """The agent that `experiment.teacher` names; None without one."""
+def read_teacher(experiment: Experiment, spec: EnvSpec) -> tuple[Network, Params] | None:
+    """The network of the agent that `experiment.teacher` names, in the form that players evaluate, and the parameters
+    of that form, host arrays; None without a teacher.
+    """
     who = experiment.teacher
     if who is None:
         return None
@@ -92,7 +79,7 @@ def read_teacher(experiment: Experiment, spec: EnvSpec) -> Teacher | None:
     origin = f"teacher = '{full_name(who, player, snapshot.version)}'"
     check_matches(snapshot.params, make_network(own.network, spec), origin)
     fold, network = make_inference(own.network, spec)
-    return Teacher(network, jax.device_get(jax.jit(fold)(snapshot.params)))
+    return network, jax.device_get(jax.jit(fold)(snapshot.params))
 
 
 Predict = Callable[[Params | None, Array, Sample], SoftTargets]

@@ -26,18 +26,17 @@ def like(network, **changes):
 
 
 def test_everything_that_fits_is_taken(network, trained, tmp_path):
-    found = read_warm_start(str(tmp_path), like(network))
-    assert set(found.taken) == {"hidden.kernel", "hidden.bias", "heads.kernel", "heads.bias"}
-    np.testing.assert_array_equal(found.taken["heads.kernel"], trained["heads"]["kernel"])
-    assert f"{tmp_path}@7: 938 of 938" in found.summary
-    assert "fresh" not in found.summary
+    taken, summary = read_warm_start(str(tmp_path), like(network))
+    assert set(taken) == {"hidden.kernel", "hidden.bias", "heads.kernel", "heads.bias"}
+    np.testing.assert_array_equal(taken["heads.kernel"], trained["heads"]["kernel"])
+    assert f"{tmp_path}@7: 938 of 938" in summary
+    assert "fresh" not in summary
 
 
 def test_parameters_of_another_shape_or_name_stay_fresh(network, trained, tmp_path):
     wider = {"kernel": jnp.zeros((32, 20)), "bias": jnp.zeros(20)}
-    found = read_warm_start(f"{tmp_path}@7", like(network, heads=wider, more={"scale": jnp.ones(3)}))
-    assert set(found.taken) == {"hidden.kernel", "hidden.bias"}
-    summary = found.summary
+    taken, summary = read_warm_start(f"{tmp_path}@7", like(network, heads=wider, more={"scale": jnp.ones(3)}))
+    assert set(taken) == {"hidden.kernel", "hidden.bias"}
     assert "heads.kernel [32, 20], there [32, 10]" in summary
     assert "more.scale [3], there missing" in summary
 
