@@ -54,8 +54,7 @@ Who = Annotated[
     ),
 ]
 Trained = Annotated[
-    str,
-    typer.Argument(metavar="WHO", help="A trained agent: a working directory as DIR or DIR@STEP, or zoo:NAME."),
+    str, typer.Argument(metavar="WHO", help="A trained agent: a working directory as DIR or DIR@STEP, or zoo:NAME.")
 ]
 Simulations = Annotated[
     int | None, typer.Option(min=1, help="Simulations per move of trained players.", show_default="as in training")

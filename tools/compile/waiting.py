@@ -8,7 +8,6 @@ no new figures. `benchmarks/compile_table.py` writes it.
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +32,8 @@ def known_rates(experiment: Experiment) -> KnownRates | None:
     if not experiment.actors.beside_learner:
         return None
     settings = settings_of(experiment)
-    found = next((one for one in _file().values() if one["settings"] == settings), None)
+    stored = json.loads(FILE.read_text(encoding="utf-8")).values()
+    found = next((one for one in stored if one["settings"] == settings), None)
     return None if found is None else KnownRates(found["samples_per_s"], found["chip_moves_per_s"])
 
 
@@ -53,12 +53,6 @@ def settings_of(experiment: Experiment) -> dict[str, Any]:
         section = getattr(experiment, name)
         sections[name] = {"name": section.name} | section.model_dump(mode="json", exclude_defaults=True)
     return sections | {"slice": experiment.cluster.slice}
-
-
-@cache
-def _file() -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
-    return content
 
 
 TRAINING_SHARE = 0.2

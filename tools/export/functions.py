@@ -58,7 +58,8 @@ def functions_of(config: NetworkConfig, spec: EnvSpec, params: Params) -> list[F
         logits, value = network.apply(params, observation.astype(spec.observation_dtype))
         return {"policy_logits": logits, "value": value}
 
-    return [Function("network", call, jax.jit(fold)(params), {"observation": _observation(spec)})]
+    inputs = {"observation": _like(spec.observation_shape, jnp.float32)}
+    return [Function("network", call, jax.jit(fold)(params), inputs)]
 
 
 def _model_functions(config: ModelNetworkConfig, spec: EnvSpec, params: Params) -> list[Function]:
@@ -76,7 +77,7 @@ def _model_functions(config: ModelNetworkConfig, spec: EnvSpec, params: Params) 
         next_latent, reward = network.dynamics(params, latent, action)
         return {"next_latent": next_latent, "reward": network.decode(reward)}
 
-    observation = _observation(spec)
+    observation = _like(spec.observation_shape, jnp.float32)
     batch = _like((1, *observation.shape), observation.dtype)
     _, *shape = jax.eval_shape(represent, params, batch)["latent"].shape
     latent = _like(tuple(shape), jnp.float32)
@@ -86,10 +87,6 @@ def _model_functions(config: ModelNetworkConfig, spec: EnvSpec, params: Params) 
         Function("prediction", predict, params, {"latent": latent}),
         Function("dynamics", dynamics, params, {"latent": latent, "action": action}),
     ]
-
-
-def _observation(spec: EnvSpec) -> jax.ShapeDtypeStruct:
-    return _like(spec.observation_shape, jnp.float32)
 
 
 def _like(shape: tuple[Any, ...], dtype: Any) -> jax.ShapeDtypeStruct:

@@ -347,11 +347,7 @@ class TimedSearch:
             self._steps = steps
 
     def results(
-        self,
-        root: Root,
-        simulations: int,
-        seconds: float | None = None,
-        given_up: Callable[[], bool] = lambda: False,
+        self, root: Root, simulations: int, seconds: float | None = None, given_up: Callable[[], bool] = lambda: False
     ) -> Iterator[SearchedLines]:
         """Searches a position with at most `simulations` or `most`; each result is better than the one before.
 

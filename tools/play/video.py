@@ -25,15 +25,7 @@ from podzero.config import GymnasiumConfig, SimulatorConfig
 from podzero.core.errors import ConfigError
 from podzero.core.importing import import_extra
 from podzero.core.types import Array, EnvState
-from podzero.envs import (
-    SimulatorReplay,
-    VectorEnv,
-    VectorStep,
-    make_env,
-    observed_picture,
-    rendering,
-    simulator_errors,
-)
+from podzero.envs import SimulatorReplay, VectorEnv, VectorStep, make_env, observed_picture, rendering, simulator_errors
 from podzero.evaluation.arena import Arena
 from podzero.evaluation.episodes import BASELINES, Policy, baseline, play_episodes, reward_scale
 from podzero.evaluation.players import MovesPlayer, Player, SearchPlayer

@@ -20,11 +20,7 @@ _NEXT = rb"\(\s*;\s*(?:[A-Za-z]+\s*(?:\[[^\]\\]*\]\s*)+)*?(?:FF|GM|SZ)\s*\["
 """Where the next game begins, however the one before it has been cut off: at a node with a property of roots."""
 _NEXT_GAME = re.compile(_NEXT)
 _CHARSET = re.compile(rb"(?<![A-Za-z])CA\s*\[\s*([\w.:-]+)\s*\]")
-_SUPERSETS = dict.fromkeys(("gb2312", "gbk"), "gb18030") | {
-    "shift_jis": "cp932",
-    "big5": "big5hkscs",
-    "cp950": "big5hkscs",
-}
+_SUPERSETS = {"gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "big5": "big5hkscs", "cp950": "big5hkscs"}
 _LEADS = {"cp932": rb"[\x81-\x9f\xe0-\xfc]"} | dict.fromkeys(("big5hkscs", "gb18030", "johab"), rb"[\x81-\xfe]")
 """The first bytes of two where the second may be that of a bracket or backslash."""
 _ASCII = bytes(range(128)) + b"\x1b$BAA"

@@ -164,21 +164,18 @@ def _last_lines(file: Path) -> list[str]:
 
 def node_cells(hardware: Mapping[str, Any]) -> list[list[str]]:
     """Host, CPUs, GiB of memory and accelerators of each node of `Workdir.hardware_file`; damaged ones are left out."""
-    nodes = hardware.get("nodes")
-    return [cells for node in nodes if (cells := _cells(node))] if isinstance(nodes, list) else []
-
-
-def _cells(node: object) -> list[str] | None:
-    match node:
-        case {
-            "host": str(host),
-            "cpus": int() | float() as cpus,
-            "memory_gib": int() | float() as memory,
-            "accelerators": {**named},
-        }:
-            accelerators = ", ".join(f"{n} {kind}" for kind, n in named.items()) or "none"
-            return [host, f"{cpus:g}", f"{memory:,.1f}", accelerators]
-    return None
+    nodes, rows = hardware.get("nodes"), []
+    for node in nodes if isinstance(nodes, list) else ():
+        match node:
+            case {
+                "host": str(host),
+                "cpus": int() | float() as cpus,
+                "memory_gib": int() | float() as memory,
+                "accelerators": {**named},
+            }:
+                accelerators = ", ".join(f"{n} {kind}" for kind, n in named.items()) or "none"
+                rows.append([host, f"{cpus:g}", f"{memory:,.1f}", accelerators])
+    return rows
 
 
 # The lines of `metrics.jsonl` as columns per worker.

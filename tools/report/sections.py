@@ -184,31 +184,25 @@ def _returns(rounds: Evaluations) -> list[Figure]:
 
 
 def _matches(ladder: Mapping[str, Any]) -> list[ReportTable]:
-    results = ladder.get("results")
-    rows = [row for match in results if (row := _match_row(match))] if isinstance(results, list) else []
-    if not rows:
-        return []
+    """The newest matches, without those that are damaged."""
+    results, rows = ladder.get("results"), []
+    for result in results if isinstance(results, list) else ():
+        match result:
+            case {
+                "first": str(first),
+                "second": str(second),
+                "wins": int(wins),
+                "draws": int(draws),
+                "losses": int(losses),
+            }:
+                score = (wins + draws / 2) / max(wins + draws + losses, 1)
+                steps = [int(name[1:]) for name in (first, second) if name[:1] == "@" and name[1:].isdecimal()]
+                cells = [first, second, f"{wins:,}", f"{draws:,}", f"{losses:,}", f"{score:.1%}"]
+                rows.append((max(steps, default=-1), cells))
     rows.sort(key=lambda row: row[0], reverse=True)
-    texts = [cells for _, cells in rows[:_NEWEST_MATCHES]]
     caption = "Matches behind the ratings, the newest snapshot first; @N is the snapshot of step N."
-    return [ReportTable(caption, ("player", "opponent", "wins", "draws", "losses", "score"), texts)]
-
-
-def _match_row(match: object) -> tuple[int, list[str]] | None:
-    """The step of a match's newest snapshot and the cells of its row; None if the match is damaged."""
-    match match:
-        case {
-            "first": str(first),
-            "second": str(second),
-            "wins": int(wins),
-            "draws": int(draws),
-            "losses": int(losses),
-        }:
-            games = max(wins + draws + losses, 1)
-            steps = [int(name[1:]) for name in (first, second) if name[:1] == "@" and name[1:].isdigit()]
-            score = f"{(wins + draws / 2) / games:.1%}"
-            return max(steps, default=-1), [first, second, f"{wins:,}", f"{draws:,}", f"{losses:,}", score]
-    return None
+    header = ("player", "opponent", "wins", "draws", "losses", "score")
+    return [ReportTable(caption, header, [cells for _, cells in rows[:_NEWEST_MATCHES]])] if rows else []
 
 
 _LOSSES = (
