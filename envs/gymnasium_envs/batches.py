@@ -21,7 +21,7 @@ from podzero.core.errors import ConfigError, described
 from podzero.core.importing import restore_path, without_current_folder
 from podzero.envs.faults import Abandoned
 from podzero.envs.gymnasium_envs.interface import Interface
-from podzero.envs.gymnasium_envs.making import Factory, make_own, picture, rendered
+from podzero.envs.gymnasium_envs.making import make_one, make_own, picture, rendered
 from podzero.envs.gymnasium_envs.spaces import Actions, HostArray
 
 FAULTS = "podzero_faults"
@@ -160,7 +160,8 @@ def build(config: GymnasiumConfig, count: int, interface: Interface) -> Gymnasiu
     """
     if config.vectorization == "own":
         return CheckedVector(make_own(config, count), interface)
-    guarded: Callable[[], GuardedEnv] = partial(GuardedEnv, Factory(config), interface, config.max_failures + 1)
+    make = partial(make_one, config)
+    guarded: Callable[[], GuardedEnv] = partial(GuardedEnv, make, interface, config.max_failures + 1)
     mode = AutoresetMode.NEXT_STEP
     if config.vectorization == "sync":
         return SyncVectorEnv([guarded] * count, copy=False, autoreset_mode=mode)

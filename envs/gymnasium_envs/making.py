@@ -9,7 +9,6 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -40,24 +39,17 @@ _MOST_PIXELS = 4_000_000
 _COLOURS = 3
 
 
-@dataclass(frozen=True)
-class Factory:
-    """Makes one environment with its wrappers; can be pickled and called in another process."""
-
-    config: GymnasiumConfig
-
-    def __call__(self) -> gymnasium.Env[Any, Any]:
-        """A new environment."""
-        config = self.config
-        find_registered(config)
-        with explained(f"env: '{config.id}'", config.kwargs):
-            # `GuardedEnv` checks every step itself; gymnasium's checker would only add warnings and a call per step.
-            env = gymnasium.make(config.id, **{"disable_env_checker": True, **config.kwargs})
-        for wrapper in config.wrappers:
-            kind = _wrapper_class(wrapper.name)
-            with explained(f"env.wrappers: '{wrapper.name}'", wrapper.kwargs):
-                env = kind(env, **wrapper.kwargs)
-        return env
+def make_one(config: GymnasiumConfig) -> gymnasium.Env[Any, Any]:
+    """One environment with its wrappers."""
+    find_registered(config)
+    with explained(f"env: '{config.id}'", config.kwargs):
+        # `GuardedEnv` checks every step itself; gymnasium's checker would only add warnings and a call per step.
+        env = gymnasium.make(config.id, **{"disable_env_checker": True, **config.kwargs})
+    for wrapper in config.wrappers:
+        kind = _wrapper_class(wrapper.name)
+        with explained(f"env.wrappers: '{wrapper.name}'", wrapper.kwargs):
+            env = kind(env, **wrapper.kwargs)
+    return env
 
 
 def make_own(config: GymnasiumConfig, count: int) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
@@ -163,7 +155,7 @@ def _wrapper_class(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:
 
 def _made(config: GymnasiumConfig) -> Any:
     """One environment, or the registered vector of one."""
-    return make_own(config, 1) if config.vectorization == "own" else Factory(config)()
+    return make_own(config, 1) if config.vectorization == "own" else make_one(config)
 
 
 def interface_of(config: GymnasiumConfig, seed: int = 0) -> Interface:
