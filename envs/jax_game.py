@@ -62,8 +62,9 @@ class _Described[Game: JaxGame]:
     """What the `Env`s of both kinds of games say of them."""
 
     init: Callable[[Array], EnvState]
-    _game: Game
-    _name: str
+
+    def __init__(self, game: Game, name: str) -> None:
+        self._game, self._name = game, name
 
     @cached_property
     def spec(self) -> EnvSpec:
@@ -93,8 +94,7 @@ class OwnGame(_Described[JaxGame]):
     """The `Env` of a `JaxGame`."""
 
     def __init__(self, game: JaxGame, name: str) -> None:
-        self._game = game
-        self._name = name
+        super().__init__(game, name)
         # The functions themselves, so that nothing stands between them and what traces them.
         self.init, self.step, self.view = game.init, game.step, game.view
 
@@ -113,10 +113,6 @@ class GameOfChance(_Described[ChanceGame]):
     The same key and moves therefore always give the same game. A search must not foresee what is drawn: it redraws the
     key of its root, and steps by `afterstate` and `resolve`.
     """
-
-    def __init__(self, game: ChanceGame, name: str) -> None:
-        self._game = game
-        self._name = name
 
     @property
     def outcomes(self) -> int:
