@@ -138,20 +138,16 @@ def check_own_learner(experiment: Experiment, spec: EnvSpec) -> None:
     """Checks what the user gives the learner: an optimizer, an objective, and the parameters of other agents."""
     optimizer, loss = experiment.learner.optimizer, experiment.learner.objective
     network = trainable_network(experiment.network, spec)
+    initial = jax.jit(lambda: network.init(jax.random.key(0)))
     if isinstance(optimizer, OwnOptimizerConfig):
-        check_optimizer(own_optimizer(optimizer), _initial(network), f"learner.optimizer.name = '{optimizer.name}'")
+        check_optimizer(own_optimizer(optimizer), initial(), f"learner.optimizer.name = '{optimizer.name}'")
     if loss is not None:
         objective, batch = make_objective(experiment, network, spec, ()), example_batch(experiment, spec)
-        check_objective(objective, _initial(network), batch, f"learner.objective.name = '{loss.name}'")
+        check_objective(objective, initial(), batch, f"learner.objective.name = '{loss.name}'")
     if experiment.init_from is not None:
         read_warm_start(experiment.init_from, jax.eval_shape(network.init, jax.random.key(0)))
     if experiment.teacher is not None:
         read_teacher(experiment, spec)
-
-
-def _initial(network: Network | ModelNetwork) -> Params:
-    params: Params = jax.jit(network.init)(jax.random.key(0))
-    return params
 
 
 def check_optimizer(optimizer: optax.GradientTransformation, params: Params, name: str) -> None:
