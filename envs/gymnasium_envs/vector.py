@@ -49,11 +49,8 @@ class VectorStep(NamedTuple):
     """`[B, A]` bool, the legal actions: all, unless the environment has masks; all at the end of an episode."""
 
 
-class _Seen(NamedTuple):
-    """What B environments show; the fields are as in `VectorStep`."""
-
-    observation: HostArray
-    legal: HostArray
+_Seen = tuple[HostArray, HostArray]
+"""What B environments show: `observation` and `legal` as in `VectorStep`."""
 
 
 class VectorEnv:
@@ -134,7 +131,7 @@ class VectorEnv:
             step = partial(self._running().step, decoded)
             observation, reward, terminated, truncated, info = self._in_time(step)
             reward = np.array(reward, np.float32)
-            seen, failed = self._checked(observation, reward, info)
+            (shown, legal), failed = self._checked(observation, reward, info)
         except EnvironmentFailed:
             raise
         except Exception as error:
@@ -146,7 +143,7 @@ class VectorEnv:
         if self._faults.in_a_row and self._ended.any():
             self._faults.completed()
         started, failed = started | failed, failed & ~started
-        return VectorStep(seen.observation, reward, terminated, truncated, started, failed, seen.legal)
+        return VectorStep(shown, reward, terminated, truncated, started, failed, legal)
 
     def peek(self, actions: Any) -> HostArray:
         """The rewards `[B, C]` float32 that each of C actions would get next, found by stepping copies.
@@ -245,7 +242,7 @@ class VectorEnv:
             self._reported(info)
             legal[invalid] = self._legal(info)[invalid]
             invalid = ~self._interface.observations.valid(observation)
-        return _Seen(observation, legal), failed
+        return (observation, legal), failed
 
     def _legal(self, info: Mapping[str, Any]) -> HostArray:
         """The legal actions `[B, A]` bool that the environments report."""
@@ -279,7 +276,8 @@ class VectorEnv:
         self._ended = np.zeros(self.count, bool)
         reward, started = np.zeros(self.count, np.float32), np.ones(self.count, bool)
         ended = np.zeros((2, self.count), bool)
-        return VectorStep(seen.observation, reward, ended[0], ended[1], started, failed, seen.legal)
+        observation, legal = seen
+        return VectorStep(observation, reward, ended[0], ended[1], started, failed, legal)
 
     def _first(self) -> _Seen:
         """Starts an episode in each environment, with new seeds; returns their first observations."""
