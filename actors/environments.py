@@ -197,9 +197,12 @@ class EnvironmentActor(ActorLoop):
         """Acts until `stop` is called."""
         with closing(self.make_environments()) as environments:
             try:
-                step, age, steps = environments.reset(), np.zeros(self.experiment.actors.games, np.int64), 0
+                age, steps = np.zeros(self.experiment.actors.games, np.int64), 0
+                step: VectorStep | None = None
                 transition: _Transition | None = None
                 for version, params in self.newest_params():
+                    # Not before there are parameters: an episode may go on in real time.
+                    step = step or environments.reset()
                     with self.clock("search"):
                         steps += 1
                         result = self._search(params, self._key, steps, step.observation, step.legal, age)

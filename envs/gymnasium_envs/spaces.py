@@ -201,11 +201,30 @@ class Actions:
         if space.dtype.kind != "f" or not (high - low <= WIDEST_ACTION).all():
             raise ConfigError(
                 f"{where}: its action space {space} must contain floats between bounds at most {WIDEST_ACTION:,.0f} "
-                "apart. Name a wrapper in env.wrappers that gives it others, such as a class of your own derived from "
-                "gymnasium.wrappers.TransformAction"
+                f"apart. Write a wrapper like this one, with bounds that suit the environment, and name it in "
+                f"env.wrappers as bounded.py:Bounded\n\n{_bounding(space)}"
             )
         self._low, self._high = space.low.ravel().astype(np.float64), space.high.ravel().astype(np.float64)
         return tuple(self._low.tolist()), tuple(self._high.tolist())
+
+
+def _bounding(space: spaces.Box) -> str:
+    """Python code of a wrapper that gives an environment with this action space bounded floats."""
+    low, high = (limit.astype(np.float64) for limit in (space.low, space.high))
+    middle, wide = np.clip(0.0, low, high), ~(high - low <= WIDEST_ACTION)
+    limits = np.where(wide, np.maximum(low, middle - 1), low), np.where(wide, np.minimum(high, middle + 1), high)
+    shown = (limit.flat[0] if (limit == limit.flat[0]).all() else limit.tolist() for limit in limits)
+    bounds = ", ".join(f"np.float32({one})" for one in shown)
+    cast = "action" if space.dtype.kind == "f" else "np.rint(action)"
+    return f"""\
+import gymnasium
+import numpy as np
+
+class Bounded(gymnasium.wrappers.TransformAction):
+    def __init__(self, env):
+        space = gymnasium.spaces.Box({bounds}, {space.shape})
+        super().__init__(env, lambda action: {cast}.astype("{space.dtype}"), space)
+"""
 
 
 def mismatch(space: spaces.Space[Any], value: Any, *, bounds: bool) -> str | None:

@@ -25,11 +25,11 @@ class Counting:
     spec = SPEC
 
     def __init__(self, steps):
-        self.actions, self.failures, self.closed = [], 0, False
+        self.actions, self.failures, self.closed, self.began = [], 0, False, False
         self._steps, self.stop = steps, None
 
     def reset(self):
-        self._at = np.zeros(ENVIRONMENTS, int)
+        self.began, self._at = True, np.zeros(ENVIRONMENTS, int)
         return self._step(0, started=True)
 
     def step(self, actions):
@@ -59,10 +59,11 @@ class Counting:
 class Source:
     """Version 0 at once, version 1 from the fifth poll."""
 
-    def __init__(self):
-        self.polls = 0
+    def __init__(self, environments):
+        self.polls, self.began_early, self._environments = 0, None, environments
 
     def wait(self, timeout_s):
+        self.began_early = self._environments.began
         return Versioned(0, 0.0)
 
     def poll(self):
@@ -109,6 +110,7 @@ def run_actor(states=None, report_every_s=60.0, steps=None, **sections):
         "test",
     )
     environments, reports, writer = Counting(steps), [], Writer(12)
+    source = Source(environments)
     actor = EnvironmentActor(
         experiment=experiment,
         name="actor-0",
@@ -116,10 +118,11 @@ def run_actor(states=None, report_every_s=60.0, steps=None, **sections):
         spec=SPEC,
         make_environments=lambda: environments,
         search=search,
-        clients=ActorClients(Source(), writer, lambda name, metrics: reports.append(metrics), states, report_every_s),
+        clients=ActorClients(source, writer, lambda name, metrics: reports.append(metrics), states, report_every_s),
     )
     writer.stop = environments.stop = actor.stop
     actor.run()
+    assert source.began_early is False  # an episode may go on in real time while nobody can act
     return writer, reports, environments
 
 

@@ -1,5 +1,6 @@
 """Conversion of gymnasium's spaces: observations to arrays, actions from integers and [-1, 1]."""
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
@@ -158,6 +159,21 @@ WIDE = [
 
 
 @pytest.mark.parametrize("space", WIDE, ids=str)
-def test_actions_without_bounds_are_refused(space):
-    with pytest.raises(ConfigError, match=r"toy: its action space .* floats between bounds .*env\.wrappers"):
+def test_the_wrapper_that_a_message_shows_bounds_the_actions(space):
+    class Wide(gymnasium.Env):
+        action_space, observation_space = space, Box(-1, 1, (1,))
+
+        def step(self, action):
+            assert space.contains(action)
+            return action
+
+    with pytest.raises(ConfigError) as refused:
         Actions(space, "toy")
+    code = str(refused.value).partition("\n\n")[2]
+    names = {}
+    exec(code, names)
+    wrapped = names["Bounded"](Wide())
+    actions = Actions(wrapped.action_space, "toy")
+    chosen = np.array([[-1.0], [0.3], [1.0]]).repeat(len(actions.bounds[0]), axis=1)
+    taken = [wrapped.step(one) for one in actions.decode(chosen)]
+    assert not np.array_equal(taken[0], taken[-1])
