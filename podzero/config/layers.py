@@ -85,10 +85,6 @@ def read_layers(config: str, overrides: Iterable[str] = ()) -> Layers:
     Args:
       config: the name of a built-in experiment, or the path of a YAML file.
       overrides: `section.field=value` items; values are YAML.
-
-    Raises:
-      ConfigError: a file is missing, is not YAML or holds no sections, files extend each other in a circle, or an
-        override has another form.
     """
     path = _find(config, Path())
     chain = dict(_chain(path))

@@ -43,7 +43,6 @@ class Reservation:
     """What the processes of one kind reserve.
 
     Attributes:
-      name: the kind.
       count: how many there are if all have room.
       needed: how many must have room before the run starts; 0 if training can do without them.
       plural: what several of them are called.

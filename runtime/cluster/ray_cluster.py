@@ -228,10 +228,6 @@ def connect(
       install_extras: copies this checkout to the nodes of a joined cluster and installs the environment of its lock
         file there, with these optional dependencies; by default the nodes must have the environment already.
       packages: requirements to install there too.
-
-    Raises:
-      ConfigError: nothing answers at `address`, or podzero does not run from a checkout that could be copied.
-      ClusterError: the cluster cannot be joined, or the environment cannot be installed.
     """
     joined, environment = address is not None, None
     with ExitStack() as stack:
