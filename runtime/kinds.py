@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from podzero.config import Experiment
 from podzero.core.protocols import ParamSource, Report, with_metrics
 from podzero.runtime.checkpoints import SavedShard
-from podzero.runtime.cluster.remote import keep_announced, own_address, tell
+from podzero.runtime.cluster.remote import own_address
+from podzero.runtime.cluster.services import keep_announced, tell
 from podzero.runtime.process import Parameters, Process, Replay, Runnable, Servers, Snapshots, own_devices
 from podzero.runtime.stopping import watch_for_notices
 

@@ -21,7 +21,8 @@ from podzero.core.errors import PodzeroError
 from podzero.core.machine import prepare_jax
 from podzero.core.protocols import ParamSource
 from podzero.files.workdir import Workdir
-from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, AddressBook, ask
+from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S
+from podzero.runtime.cluster.services import AddressBook, ask
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, ReportBuffer
 
 if TYPE_CHECKING:

@@ -18,13 +18,8 @@ from podzero.runtime.checkpoints import Checkpoint
 from podzero.runtime.cluster.placement import Node, actor_places, with_fewest
 from podzero.runtime.cluster.preflight import RUN_VARIABLE, RunNodes
 from podzero.runtime.cluster.ray_cluster import Bundle, Cluster, PlacementGroup
-from podzero.runtime.cluster.remote import (
-    STOP_TIMEOUT_S,
-    Directory,
-    RemoteActor,
-    start_lasting,
-    start_param_store,
-)
+from podzero.runtime.cluster.remote import STOP_TIMEOUT_S, RemoteActor, start_lasting
+from podzero.runtime.cluster.services import Directory, start_param_store
 from podzero.runtime.failures import SHARD, Failures
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport
 from podzero.runtime.process import RunContext, hosted

@@ -1,18 +1,11 @@
-"""Remote actors: every call is bounded in time, and every error of Ray becomes one of podzero's errors.
-
-Two small actors last as long as the driver, on its node. Servers announce their addresses to the directory, and other
-processes ask it. The parameter store holds a reference to the newest parameters (`podzero.runtime.params`); its process
-needs no JAX.
-"""
+"""Remote actors: every call is bounded in time, and every error of Ray becomes one of podzero's errors."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from podzero.core.errors import TRY_AGAIN, ClusterError, PodzeroError, described
@@ -31,16 +24,6 @@ BUILD_TIMEOUT_S = 1800.0
 STOP_TIMEOUT_S = 30.0
 VERDICT_TIMEOUT_S = 60.0
 """Longest time until Ray knows whether an actor has died: it takes 15 s to declare a silent node dead."""
-STALE_S = 10.0
-"""A server that has not announced itself for this long counts as away."""
-ANNOUNCE_EVERY_S = 2.0
-"""Time between two announcements by `keep_announced`."""
-ASK_EVERY_S = 2.0
-"""Time between two updates of an `AddressBook`."""
-ANSWER_TIMEOUT_S = 20.0
-"""Longest wait for the directory's answer: Ray may be restarting it."""
-MAX_READERS = 100_000
-"""Most requests to the parameter store that wait at the same time."""
 FIRST_RETRY_S = 15.0
 """Pause after the first call of a node that failed; each further failure doubles it."""
 LONGEST_RETRY_S = 300.0
@@ -236,146 +219,3 @@ def own_address() -> str:
     from ray.util import get_node_ip_address
 
     return str(get_node_ip_address())
-
-
-class Directory:
-    """Addresses by name, for `start_lasting`. After a restart, announcements refill it."""
-
-    def __init__(self) -> None:
-        self._entries: dict[str, tuple[int, str, float]] = {}
-
-    def announce(self, name: str, address: str, attempt: int) -> None:
-        """Sets the address of a server such as `replay-0`; must be repeated every few seconds.
-
-        An announcement of an earlier attempt is ignored: a process that was replaced may not have ended yet.
-        """
-        if attempt >= self._entries.get(name, (attempt,))[0]:
-            self._entries[name] = attempt, address, time.monotonic()
-
-    def addresses(self) -> dict[str, str]:
-        """The addresses of the servers that have announced themselves lately, by name."""
-        now = time.monotonic()
-        return {name: address for name, (_, address, heard) in self._entries.items() if now - heard < STALE_S}
-
-
-def tell(directory: Any, name: str, attempt: int, address: str) -> None:
-    """Announces a server to the directory once (`Directory.announce`); returns at once."""
-    directory.announce.remote(name, address, attempt)
-
-
-def keep_announced(directory: Any, name: str, attempt: int, address: str) -> None:
-    """Announces a server at once, and every few seconds in a thread for as long as this process lives."""
-    tell(directory, name, attempt, address)
-
-    def repeat() -> None:
-        while True:
-            time.sleep(ANNOUNCE_EVERY_S)
-            tell(directory, name, attempt, address)
-
-    threading.Thread(target=repeat, name=f"announce-{name}", daemon=True).start()
-
-
-def ask(directory: Any) -> dict[str, str]:
-    """Asks the directory for the addresses of the servers that are up, by name."""
-    import ray
-    from ray.exceptions import GetTimeoutError, RayError
-
-    try:
-        found: dict[str, str] = ray.get(directory.addresses.remote(), timeout=ANSWER_TIMEOUT_S)
-    except GetTimeoutError:
-        raise ClusterError(f"waited {ANSWER_TIMEOUT_S:g} s for the directory of addresses") from None
-    except RayError as error:
-        raise ClusterError(f"the directory of addresses is gone: {error}") from None
-    return found
-
-
-class AddressBook:
-    """A process's copy of what `ask()` answers, updated by a thread every few seconds; reading it never waits."""
-
-    def __init__(self, ask: Callable[[], Mapping[str, str]]) -> None:
-        self._ask = ask
-        self._present: Mapping[str, str] = {}
-        self._last: dict[str, str] = {}
-        """The last known address of every server."""
-        self._failure: ClusterError | None = None
-        self._updated = threading.Condition()
-        threading.Thread(target=self._follow, name="addresses", daemon=True).start()
-
-    def present(self, kind: str) -> dict[str, str]:
-        """The addresses of the servers of one kind, such as `inference`, that announced themselves lately, by name."""
-        if self._failure is not None:
-            raise ClusterError(str(self._failure))
-        return {name: address for name, address in self._present.items() if name.startswith(f"{kind}-")}
-
-    def await_servers(self, names: Sequence[str], timeout_s: float) -> Callable[[], list[str]]:
-        """Waits until all these servers have announced themselves; returns a function that gives their addresses.
-
-        They are in the order of `names`. A server that is missing from the directory keeps its last address: it may be
-        away, or the directory was restarted and does not know it yet.
-        """
-        with self._updated:
-            if not self._updated.wait_for(lambda: self._last.keys() >= set(names), timeout_s):
-                missing = ", ".join(name for name in names if name not in self._last)
-                raise ClusterError(
-                    f"waited {timeout_s:.0f} s for {missing} to listen; "
-                    f"{self._failure or 'they may still restore their contents, or be without a node'}"
-                )
-        return lambda: [self._last[name] for name in names]
-
-    def _follow(self) -> None:
-        while True:
-            try:
-                present = self._ask()
-            except ClusterError as failure:
-                if self._failure is None:
-                    log.warning("%s; the addresses known so far stay in use", failure)
-                self._failure = failure
-            else:
-                with self._updated:
-                    self._present, self._failure = present, None
-                    self._last |= present
-                    self._updated.notify_all()
-            time.sleep(ASK_EVERY_S)
-
-
-class ParamStore:
-    """Holds the newest (version, reference). A Ray asyncio actor; `start_param_store` starts it."""
-
-    def __init__(self) -> None:
-        self._publisher = ""
-        self._version = -1
-        self._refs: list[Any] = []
-        self._serial = 0
-        self._changed = asyncio.Condition()
-
-    async def hold(self, publisher: str, version: int, refs: list[Any]) -> None:
-        """Makes a publication, a list of one reference, the newest; returns once a newer one has replaced it.
-
-        A publisher's versions must increase; other calls are ignored. The first publication of a new publisher is
-        always accepted.
-        """
-        # After a restart Ray repeats the pending calls, in any order.
-        if publisher == self._publisher and version <= self._version:
-            return
-        self._publisher, self._version, self._refs = publisher, version, refs
-        self._serial += 1
-        mine = self._serial
-        async with self._changed:
-            self._changed.notify_all()
-            # Pending until then, so that Ray repeats it if this actor is restarted without its contents.
-            await self._changed.wait_for(lambda: self._serial != mine)
-
-    async def newer_than(self, version: int, timeout_s: float) -> tuple[int, list[Any]] | None:
-        """Waits for a version above `version`; returns the newest (version, [reference]), or None after `timeout_s`."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                async with self._changed:
-                    await self._changed.wait_for(lambda: self._version > version)
-        except TimeoutError:
-            return None
-        return self._version, self._refs
-
-
-def start_param_store(node: str) -> Any:
-    """Starts the store on the node with this id, the driver's; returns its Ray handle."""
-    return start_lasting(ParamStore, node, max_concurrency=MAX_READERS)

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from podzero.core.errors import ClusterError
-from podzero.runtime.cluster.remote import ParamStore, current_node_id, start_param_store
+from podzero.runtime.cluster.remote import current_node_id
+from podzero.runtime.cluster.services import ParamStore, start_param_store
 from podzero.runtime.params import (
     MAX_PENDING,
     LocalParams,

@@ -17,9 +17,10 @@ from podzero.core.errors import ConfigError, nearest
 from podzero.files.players import run_workdir
 from podzero.files.workdir import Workdir, WorkdirError
 from podzero.launch.train import find_start
+from podzero.runtime.driver_process import STOP_LIMIT_S, DriverProcess
 from podzero.runtime.monitoring.log_file import read_log
 from podzero.runtime.monitoring.status import RunStatus, read_status
-from podzero.runtime.stopping import STOP_LIMIT_S, DriverProcess, stop_run
+from podzero.runtime.stopping import stop_run
 from podzero.tools.report.record import MetricsTail, Values, parse_line
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from podzero.envs import spec_of
 from podzero.inference import FoldedSource
 from podzero.networks import make_network
 from podzero.runtime.cluster.ray_cluster import Cluster, connect
-from podzero.runtime.cluster.remote import STOP_TIMEOUT_S, current_node_id, start_param_store
+from podzero.runtime.cluster.remote import STOP_TIMEOUT_S, current_node_id
+from podzero.runtime.cluster.services import start_param_store
 from podzero.runtime.params import RayParamSink, RayParamSource
 from podzero.tools.bench.measuring import BenchError
 

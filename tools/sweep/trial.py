@@ -18,7 +18,8 @@ from ray import tune
 from podzero.config import StopConfig
 from podzero.files.workdir import Workdir
 from podzero.runtime.cluster.remote import RemoteActor
-from podzero.runtime.stopping import STOP_LIMIT_S, DriverProcess, NotStopped, stop_run
+from podzero.runtime.driver_process import STOP_LIMIT_S, DriverProcess
+from podzero.runtime.stopping import NotStopped, stop_run
 from podzero.tools.sweep.folder import METRICS, progress
 
 POLL_S = 2.0

@@ -9,7 +9,8 @@ import pytest
 
 from podzero.core.errors import ClusterError
 from podzero.runtime.cluster.ray_cluster import connect, resource_options
-from podzero.runtime.cluster.remote import current_node_id, start_param_store
+from podzero.runtime.cluster.remote import current_node_id
+from podzero.runtime.cluster.services import start_param_store
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from podzero.core.errors import ClusterError
-from podzero.runtime.cluster import remote as module
-from podzero.runtime.cluster.remote import STALE_S, AddressBook, Directory
+from podzero.runtime.cluster import services as module
+from podzero.runtime.cluster.services import STALE_S, AddressBook, Directory
 
 
 def test_the_directory_forgets_servers_that_fall_silent(clock):

@@ -10,8 +10,9 @@ import podzero
 from podzero.config import load
 from podzero.core.errors import ConfigError
 from podzero.files.workdir import Workdir, WorkdirError
-from podzero.runtime import stopping
-from podzero.runtime.stopping import NotStopped, TrainingFailed
+from podzero.runtime import driver_process
+from podzero.runtime.driver_process import TrainingFailed
+from podzero.runtime.stopping import NotStopped
 
 FAKES = Path(__file__).parents[2] / "fakes"
 
@@ -19,7 +20,7 @@ FAKES = Path(__file__).parents[2] / "fakes"
 @pytest.fixture
 def start(tmp_path, monkeypatch):
     """Starts a run whose process behaves in a way; see tests/fakes/fake_train.py."""
-    monkeypatch.setattr(stopping, "PROGRAM", (sys.executable, str(FAKES / "fake_train.py")))
+    monkeypatch.setattr(driver_process, "PROGRAM", (sys.executable, str(FAKES / "fake_train.py")))
     monkeypatch.chdir(tmp_path)
 
     def begin(behaviour, experiment="tic_tac_toe", *overrides, **options):
