@@ -3,13 +3,14 @@
     uv run --group dev python benchmarks/layout.py [--sizes]
 
 With `--sizes` only what is read from files, without playing and training.
-Product files leave out benches, studies and tests. A room is a folder of the package, or a loose file beside them; an
-arrow leads from a room to one that it imports. Files that import each other, also for types alone, are a circle. The
-floors are the longest chain of folders of which each imports the next; folders that import each other count as one.
-Settings count where they are declared. The files of a position are those whose functions run while an actor, a replay
-server and a learner take connect four through 30 training steps in this process. The files that start an actor are the
-shortest chain of imports from the supervisor to the module that makes a `SelfPlayActor`. The functions that start one
-run from `make_actor` to its constructor: those of `actors/`, and those of other rooms that these call.
+Product files leave out benches, studies and tests, product lines generated code too. A room is a folder of the package,
+or a loose file beside them; an arrow leads from a room to one that it imports. Files that import each other, also for
+types alone, are a circle. The floors are the longest chain of folders of which each imports the next; folders that
+import each other count as one. Settings count where they are declared. The files of a position are those whose
+functions run while an actor, a replay server and a learner take connect four through 30 training steps in this process.
+The files that start an actor are the shortest chain of imports from the supervisor to the module that makes a
+`SelfPlayActor`. The functions that start one run from `make_actor` to its constructor: those of `actors/`, and those of
+other rooms that these call.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ GENERATED = ("docs/settings.md", "docs/results.md", "docs/licences.md", "docs/co
 """Pages that are reference or lists, which are not counted as prose."""
 STUDIES = ("benchmarks/", "tools/bench/", "tests/", "docs/")
 LIMITS = {
-    "product lines": 52_500,
-    "product files": 283,
+    "product lines": 48_500,
+    "product files": 248,
     "rooms": 15,
     "arrows between rooms": 77,
     "circles of files": 0,
-    "imports of podzero inside functions": 80,
-    "settings": 208,
+    "imports of podzero inside functions": 78,
+    "settings": 196,
     "settings in no experiment, page or test": 0,
 }
 """The largest values that tests allow. What adds more is paid for elsewhere, or raises a limit for a stated reason."""
@@ -69,7 +70,7 @@ def sizes() -> dict[str, int]:
     return {
         "folders at the top": len({path.split("/")[0] for path in tracked() if "/" in path and path[0] != "."}),
         "product files": len(product),
-        "product lines": sum(source(path).count("\n") for path in product),
+        "product lines": sum(source(path).count("\n") for path in product if not path.endswith("_pb2.py")),
         "rooms": len(rooms),
         "arrows between rooms": sum(map(len, rooms.values())),
         "circles of files": len(circles(file_imports(product))),

@@ -81,10 +81,7 @@ COMMANDS = {
         "tools.report.cli",
         "Write the report of a run as an HTML file: ratings, losses, throughput, settings, faults, cost.",
     ),
-    "export": (
-        "tools.export.cli",
-        "Write the network of a trained agent to a file for ONNX Runtime or jax.export.",
-    ),
+    "export": ("tools.export.cli", "Write the network of a trained agent to a file for ONNX Runtime or jax.export."),
     "launch": ("launch.targets.cli", "Start a cluster on Google Cloud and train an experiment on it."),
     "doctor": ("launch.doctor", "Check whether this machine can train: libraries, devices, memory, disk, ports."),
 }

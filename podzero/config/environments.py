@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
 from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag
@@ -26,8 +26,8 @@ Komi = Annotated[float, Field(ge=-LARGEST_KOMI, le=LARGEST_KOMI, multiple_of=0.5
 class JaxGameConfig(Section):
     """A game written in JAX, which is played on any device."""
 
-    name: str
-    """The game."""
+    if TYPE_CHECKING:
+        name: str
 
     @property
     def title(self) -> str:

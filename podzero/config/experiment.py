@@ -22,13 +22,7 @@ from podzero.config.acting import (
 )
 from podzero.config.environments import EnvConfig, import_paths
 from podzero.config.networks import ModelNetworkConfig, NetworkConfig, ResNetConfig, learns_model
-from podzero.config.running import (
-    CheckpointConfig,
-    ClusterConfig,
-    EvaluationConfig,
-    MetricsConfig,
-    StopConfig,
-)
+from podzero.config.running import CheckpointConfig, ClusterConfig, EvaluationConfig, MetricsConfig, StopConfig
 from podzero.config.section import OwnFile, OwnPart, Section
 from podzero.config.training import LearnerConfig, MuZeroConfig
 

@@ -148,11 +148,7 @@ def shown(settings: Mapping[str, str]) -> str:
     return ", ".join(itertools.starmap("{}={}".format, settings.items()))
 
 
-METRICS = {
-    "keeps_value": "share of moves that keep the value",
-    "mean_return": "mean return",
-    "rating": "Elo rating",
-}
+METRICS = {"keeps_value": "share of moves that keep the value", "mean_return": "mean return", "rating": "Elo rating"}
 """The measures of strength in a status, in words; of those that runs have, the first compares them best."""
 State = Literal["finished", "stopped early", "unfinished"]
 """`finished`: a limit of the section `stop` is reached. `stopped early`: others were better, with `--asha`."""
