@@ -21,15 +21,15 @@ from podzero.envs.notation import notation_for as notation_for
 from podzero.envs.packing import pack_states as pack_states
 from podzero.envs.packing import unpack_states as unpack_states
 from podzero.envs.registry import GAMES as GAMES
-from podzero.envs.registry import SimulatorReplay as SimulatorReplay
 from podzero.envs.registry import check_env as check_env
 from podzero.envs.registry import check_values as check_values
 from podzero.envs.registry import gymnasium_interface as gymnasium_interface
 from podzero.envs.registry import make_env as make_env
 from podzero.envs.registry import own_env as own_env
 from podzero.envs.registry import rendering as rendering
-from podzero.envs.registry import renders as renders
 from podzero.envs.registry import spec_of as spec_of
+from podzero.envs.replaying import SimulatorReplay as SimulatorReplay
+from podzero.envs.replaying import renders as renders
 from podzero.envs.simulator import NamedSimulator as NamedSimulator
 from podzero.envs.simulator import RenderedSimulator as RenderedSimulator
 from podzero.envs.simulator import Simulator as Simulator
