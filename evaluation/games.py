@@ -30,7 +30,8 @@ class PlayedGame(NamedTuple):
     position: str = ""
     """Digest of the position after the opening."""
     end: End = "over"
-    """By the rules; the loser resigned or forfeited; or the limit on plies, usually as a draw by the rewards so far."""
+    """`over` by the rules; `given up` by the loser, who resigned or forfeited; `cut off` at the limit on plies and
+    scored by the rewards so far, usually as a draw."""
 
 
 def game_title(game: PlayedGame) -> str:

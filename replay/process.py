@@ -142,7 +142,7 @@ _KNOWN = ("0.14.", "0.15.")
 """Versions of Reverb whose wire protocol and checkpoints podzero knows."""
 
 
-class LineProcess:
+class JsonProcess:
     """A child process that answers each line of its standard input by a line, and ends when this input is closed."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
@@ -195,7 +195,7 @@ class LineProcess:
             self._child.stdout.close()
 
 
-class ServerProcess(LineProcess):
+class ServerProcess(JsonProcess):
     """A server that runs until `stop`, or until this process ends for whatever reason."""
 
     def __init__(self, python: Path, wanted: Mapping[str, Any], timeout_s: float) -> None:

@@ -122,7 +122,7 @@ class ShardedWriter:
     def metrics(self) -> dict[str, float]:
         """How many samples were left out since the last call."""
         refused, self._refused = self._refused, 0
-        return {self._refused_metric: float(refused)}
+        return {self._refused_metric: float(refused)} if self._refused_metric else {}
 
     def _free_connection(self, stopping: threading.Event | None) -> _Connection | None:
         """The next connection in turn that takes more items; None if there is none while `stopping` is set."""

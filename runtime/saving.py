@@ -27,8 +27,8 @@ from podzero.runtime.workers import ANSWER_TIMEOUT_S, LearnerGroup
 
 log = logging.getLogger(__name__)
 
-STORED = 2
-"""Checkpoints to store; older ones are deleted."""
+MOST_CHECKPOINTS = 2
+"""Checkpoints that are stored; older ones are deleted."""
 NEWEST_SNAPSHOTS = 20
 """The newest snapshots that are stored, in addition to those that ratings need."""
 FIRST_SNAPSHOT_S = 30.0
@@ -136,7 +136,8 @@ class Saver:
         """Writes a checkpoint, and a snapshot of the newest acting parameters."""
         began = time.monotonic()
         ladder = _newest_ladder(state)
-        step = write_checkpoint(self._workdir, state.learner.checkpoint, state.shards, state.counters, ladder, STORED)
+        learner, shards, counters = state.learner.checkpoint, state.shards, state.counters
+        step = write_checkpoint(self._workdir, learner, shards, counters, ladder, MOST_CHECKPOINTS)
         self.newest, self._newest_began, self._failed = step, began, 0
         log.info("checkpoint of step %d written", step)
         try:

@@ -23,7 +23,7 @@ from podzero.config.samples import sample_like
 from podzero.core.types import EnvSpec, Sample, Window
 from podzero.envs import spec_of
 from podzero.replay import ReplayServer, SampleSignature, ShardedWriter, make_reader, server_python
-from podzero.replay.process import LineProcess, ServerProcess, free_port
+from podzero.replay.process import JsonProcess, ServerProcess, free_port
 from podzero.replay.server import LOOPBACK
 from podzero.tools.bench.measuring import (
     START_S,
@@ -240,7 +240,7 @@ def bare_server(layouts: Iterable[TableLayout], capacity: int) -> Iterator[str]:
             server.stop()
 
 
-class BareClient(LineProcess):
+class BareClient(JsonProcess):
     """Reverb's own client in another process, with the commands of `reverb_client.py`."""
 
     def __init__(self, address: str) -> None:
