@@ -20,10 +20,10 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from podzero.config import Experiment, ReplayConfig
+from podzero.config import Experiment
 from podzero.core.types import Batch, EnvSpec, Keys
 from podzero.core.waiting import Wait
-from podzero.replay.errors import ReplayTimeout, ReplayUnavailable, RequestRefused, WrongServer
+from podzero.replay.errors import ReplayUnavailable, RequestRefused, WrongServer
 from podzero.replay.records import open_records, recorded_batches
 from podzero.replay.shard import REANALYSED, SAMPLES, STATES, Address, Addresses, Limits, Shard, Table, tables_of
 from podzero.replay.wire import Items, SampleStream
@@ -64,7 +64,7 @@ def make_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment, hos
     tables, steps, shards = tables_of(experiment, spec), experiment.learner.steps_per_dispatch, len(addresses())
     fresh, reanalysed, recorded = experiment.batch_parts
     read = [
-        ShardedReader(addresses, tables[table], experiment.replay, (steps, samples // hosts), first)
+        ShardedReader(addresses, tables[table], (steps, samples // hosts), first)
         for table, samples, first in ((SAMPLES, fresh, 0), (REANALYSED, reanalysed, shards))
         if samples
     ]
@@ -76,7 +76,7 @@ def make_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment, hos
 def make_state_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment) -> StateReader:
     """Connects a reanalyser's reader, which reads `reanalyse.games` states at a time; see `make_reader`."""
     table, games = tables_of(experiment, spec)[STATES], experiment.reanalyse.games
-    return StateReader(addresses, table, experiment.replay, (games,))
+    return StateReader(addresses, table, (games,))
 
 
 class BatchReader(Iterator[Batch]):
@@ -90,16 +90,12 @@ class BatchReader(Iterator[Batch]):
         self._tables = tables
         self._parts: list[Iterator[Batch]] = [*tables, recorded] if recorded else [*tables]
         self._closed = False
-        self._read: list[Batch] = []
-        """The parts of the next batch that have been read: a timeout may interrupt the rest."""
 
     def __next__(self) -> Batch:
         """The next batch, with weights and keys if the tables are prioritized."""
-        while len(self._read) < len(self._parts):
-            if self._closed:
-                raise StopIteration
-            self._read.append(next(self._parts[len(self._read)]))
-        parts, self._read = self._read, []
+        if self._closed:
+            raise StopIteration
+        parts = [next(part) for part in self._parts]
         # Parts `[S, B_i, ...]` make a batch `[S, B, ...]`.
         return parts[0] if len(parts) == 1 else Batch(*jax.tree.map(lambda *fields: np.concatenate(fields, 1), *parts))
 
@@ -122,13 +118,10 @@ class ShardedReader(Iterator[Any]):
     per shard have been sampled and not yet returned.
     """
 
-    def __init__(
-        self, addresses: Addresses, table: Table, config: ReplayConfig, leading: tuple[int, ...], first: int = 0
-    ) -> None:
+    def __init__(self, addresses: Addresses, table: Table, leading: tuple[int, ...], first: int = 0) -> None:
         """Keys name the shards of this table by numbers from `first` on."""
         self._addresses = addresses
         self._table = table
-        self._replay = config
         self._leading = leading
         self._first = first
         self._count = math.prod(leading)
@@ -140,14 +133,12 @@ class ShardedReader(Iterator[Any]):
 
     def __next__(self) -> Batch:
         """The next batch, with weights and keys if the table is prioritized."""
-        wait = Wait(limit_s=self._replay.timeout_s)
+        wait = Wait()
         while not self._closed.is_set():
             self._follow_restarts()
             missing = self._missing()
             if not missing:
                 return self._assemble()
-            if wait.over:
-                raise ReplayTimeout(f"no batch within {wait.seconds:.0f} s (replay.timeout_s): {_explain(missing)}")
             if wait.message_due():
                 log.warning("the %s has waited %s for a batch: %s", self._table.users.reader, wait, _explain(missing))
         raise StopIteration

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from podzero.config import Experiment
 from podzero.core.types import EnvSpec
 from podzero.core.waiting import Wait
-from podzero.replay.errors import ReplayTimeout, RequestRefused, SignatureError, WrongServer
+from podzero.replay.errors import RequestRefused, SignatureError, WrongServer
 from podzero.replay.shard import SAMPLES, Address, Addresses, Limits, Shard, tables_of
 from podzero.replay.signature import Stored
 from podzero.replay.wire import InsertStream
@@ -67,7 +67,6 @@ class ShardedWriter:
         """
         self._addresses = addresses
         self._near = near
-        self._config = experiment.replay
         self._table = tables_of(experiment, spec)[table]
         self._signature = self._table.signature
         self._refused_metric = refused_metric
@@ -107,7 +106,7 @@ class ShardedWriter:
 
     def flush(self) -> None:
         """Waits until everything written has been confirmed."""
-        wait = Wait(limit_s=self._config.timeout_s)
+        wait = Wait()
         while waiting := [
             connection for connection in self._connections if connection.pending and not connection.settled()
         ]:
@@ -126,7 +125,7 @@ class ShardedWriter:
 
     def _free_connection(self, stopping: threading.Event | None) -> _Connection | None:
         """The next connection in turn that takes more items; None if there is none while `stopping` is set."""
-        wait = Wait(limit_s=self._config.timeout_s)
+        wait = Wait()
         while True:
             self._follow_restarts()
             # The sort is stable: shards on this node come first, and within both groups turns are kept.
@@ -260,9 +259,6 @@ class _Connection:
 
 def _check(wait: Wait, connections: Sequence[_Connection]) -> None:
     """Called in each round of a wait for `connections`: logs a long wait, and keeps the rounds from spinning."""
-    if wait.over:
-        reasons = _explain(connections)
-        raise ReplayTimeout(f"samples waited {wait.seconds:.0f} s (replay.timeout_s) to be inserted: {reasons}")
     if wait.message_due():
         log.warning("samples have waited %s to be inserted: %s", wait, _explain(connections))
     works = next((connection for connection in connections if connection.works), None)

@@ -256,9 +256,6 @@ class ReplayConfig(Section):
     priority_exponent: NonNegativeFloat = 0.6
     """Prioritized: exponent of the priorities; 0 samples uniformly, 1 in proportion to the value errors. Importance
     weights correct the bias fully; the learner divides them by the largest of the batch."""
-    timeout_s: PositiveFloat | None = None
-    """Time limit in seconds of an insert or a read, after which the waiting process fails. By default there is no
-    limit."""
     port: NonNegativeInt = 0
     """Port of the first shard; the others use the ports after it. 0 chooses free ports."""
     cpus: NonNegativeFloat = 0.25

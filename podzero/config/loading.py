@@ -59,6 +59,7 @@ FIXED: dict[str, Any] = {
     "metrics.tensorboard": True,
     "reanalyse.cpus": 1.0,
     "replay.memory_gib": None,
+    "replay.timeout_s": None,
     "replay.warn_after_s": 30.0,
     "restarts.first_pause_s": 5.0,
     "restarts.learner_failures": 5,
@@ -81,6 +82,7 @@ NOW: dict[str, Any] = {
     "learner.mesh.data": "the number of devices over learner.mesh.model",
     "reanalyse.cpus": "actors.cpus",
     "replay.memory_gib": "not reserved",
+    "replay.timeout_s": "no limit",
     "server.cache_mib": "actors.cache_mib",
     "server.hang_s": "three times server.timeout_s",
 }

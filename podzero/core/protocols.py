@@ -86,7 +86,6 @@ class ReplayWriter(Protocol):
         Raises:
           SignatureError: a field's name, shape or dtype differs from the table's, a field contains NaN or infinity, or
             T is not a multiple of `replay.samples_per_item`.
-          ReplayTimeout: the rate limiter blocked, or no server responded, for `replay.timeout_s`.
         """
         ...
 
@@ -108,7 +107,6 @@ class ReplayReader(Protocol):
         """The next batch (`[steps_per_dispatch, batch_size, ...]` on every field).
 
         Raises:
-          ReplayTimeout: none arrived within `replay.timeout_s`; the message says who waits for whom.
           StopIteration: `close` was called before or during the call.
         """
         ...

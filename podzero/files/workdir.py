@@ -26,7 +26,7 @@ NEUTRAL: dict[str, Any] = {
     "search": {"tree"},
     "network": {"remat"},
     "learner": {"mesh", "microbatches", "calibrate", "cpu_convolutions"},
-    "replay": {"cpus", "timeout_s"},
+    "replay": {"cpus"},
 }
 """The settings that do not change what is learned, in the form of pydantic's `exclude`."""
 

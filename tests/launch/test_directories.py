@@ -13,7 +13,7 @@ from podzero.files.workdir import NEUTRAL, Workdir, WorkdirError, differences, s
 from podzero.launch.train import check_startable, continuation, find_start, place
 
 STANDING = load("cartpole")
-NEUTRAL_OVERRIDES = ["stop.minutes=99", "actors.count=3", "replay.timeout_s=7", "evaluation.games=2"]
+NEUTRAL_OVERRIDES = ["stop.minutes=99", "actors.count=3", "replay.cpus=7", "evaluation.games=2"]
 OVERRIDES = [
     "seed=0", "seed=1", "seed=12", "learner.augment=false", "learner.optimizer.learning_rate=1e-4",
     "learner.batch_size=256", "network.latent=32", "network.layers=2", "env.id=Acrobot-v1", "name=mine",

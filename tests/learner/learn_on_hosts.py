@@ -29,7 +29,7 @@ def experiment_of(hosts):
     tree = {
         "name": "hosts",
         "env": {"name": "tic_tac_toe"},
-        "replay": {"shards": hosts, "min_size": 1024, "timeout_s": 60},
+        "replay": {"shards": hosts, "min_size": 1024},
         "cluster": {"hosts": hosts, "join_minutes": 2},
         "learner": {"batch_size": BATCH, "steps_per_dispatch": STEPS, "publish_every": 2 * STEPS, "augment": False},
     }

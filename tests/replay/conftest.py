@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -86,6 +89,25 @@ def connect(spec):
         client.close()
 
 
+@pytest.fixture
+def waits(caplog):
+    """Runs a call that waits in a thread: the message about the wait, after which `end` lets it end."""
+
+    def message(call: Callable[[], object], end: Callable[[], object]) -> str:
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "podzero"):
+            waiter = threading.Thread(target=call, daemon=True)
+            waiter.start()
+            while not (said := [text for text in caplog.messages if "waited" in text]):
+                time.sleep(0.02)
+        end()
+        waiter.join(20.0)
+        assert not waiter.is_alive()
+        return said[0]
+
+    return message
+
+
 @pytest.fixture(scope="session")
 def pristine(tmp_path_factory) -> Path:
     """A checkpoint of a shard with 12 samples, of which some have been read."""
@@ -119,7 +141,7 @@ def numbered_samples(count: int, start: int = 0) -> Sample:
 
 
 def small_experiment(**replay: Any) -> Experiment:
-    """Batches of 2 times 4 samples; waits end after 20 seconds. `reanalyse` is a section of its own."""
+    """Batches of 2 times 4 samples. `reanalyse` is a section of its own."""
     reanalyse = replay.pop("reanalyse", {})
     settings: dict[str, Any] = {
         "samples_per_item": 1,
@@ -127,7 +149,6 @@ def small_experiment(**replay: Any) -> Experiment:
         "min_size": 8,
         "samples_per_insert": 2.0,
         "tolerance": 16,
-        "timeout_s": 20.0,
     }
     tree = {
         "name": "test",

@@ -21,9 +21,8 @@ HIGH = 100
 @pytest.fixture
 def prioritized(make_experiment):
     return make_experiment(
-        sampler="prioritized", priority_exponent=1.0, min_size=400, samples_per_insert=32.0, tolerance=12800,
-        timeout_s=30,
-    )  # fmt: skip
+        sampler="prioritized", priority_exponent=1.0, min_size=400, samples_per_insert=32.0, tolerance=12800
+    )
 
 
 def learned_from(reader, batches, below=HIGH):
@@ -79,7 +78,7 @@ def test_a_uniform_table_has_no_weights_and_no_keys(serve, connect, make_experim
 
 
 def test_keys_hold_the_index_of_the_shard(serve, connect, make_experiment, make_samples):
-    experiment = make_experiment(sampler="prioritized", shards=2, min_size=16, tolerance=32, timeout_s=20)
+    experiment = make_experiment(sampler="prioritized", shards=2, min_size=16, tolerance=32)
     servers = [serve(experiment, shard) for shard in range(2)]
     for index, server in enumerate(servers):
         connect(ShardedWriter, experiment, server).write(make_samples(20, start=100 * index))

@@ -1,6 +1,7 @@
 """Readers against real Reverb servers."""
 
 import logging
+import re
 import threading
 import time
 from collections import Counter
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from podzero.core.types import Batch, Sample
-from podzero.replay import ReplayTimeout, ShardedWriter, make_reader
+from podzero.replay import ShardedWriter, make_reader
 
 
 def rows(batch: Batch) -> Sample:
@@ -50,54 +51,58 @@ def test_an_item_is_read_as_it_was_written_and_the_limiter_counts_its_samples(
 
 
 def test_a_reader_of_a_shard_that_is_gone_says_that_the_driver_restarts_it(
-    serve, connect, make_experiment, make_samples
+    serve, connect, make_experiment, make_samples, waits
 ):
-    experiment = make_experiment(timeout_s=0.5)
+    experiment, stopping = make_experiment(), threading.Event()
     server = serve(experiment)
     reader, writer = connect(make_reader, experiment, server), connect(ShardedWriter, experiment, server)
     server.stop()
     message = r"replay at 127\.0\.0\.1:\d+ does not answer; if it is gone, the driver is restarting it"
-    with pytest.raises(ReplayTimeout, match=message):
-        next(reader)
-    with pytest.raises(ReplayTimeout, match=message):
-        writer.write(make_samples(100))
+    assert re.search(message, waits(lambda: next(reader, None), end=reader.close))
+    assert re.search(message, waits(lambda: writer.write(make_samples(100), None, stopping), end=stopping.set))
 
 
 def test_a_reader_of_an_unfilled_table_waits_and_the_message_says_why(
-    serve, connect, make_experiment, make_samples, caplog
+    serve, connect, make_experiment, make_samples, waits
 ):
-    experiment = make_experiment(timeout_s=1.0)
+    experiment = make_experiment()
     server = serve(experiment)
     connect(ShardedWriter, experiment, server).write(make_samples(5))
     reader = connect(make_reader, experiment, server)
-    with caplog.at_level(logging.WARNING, "podzero"), pytest.raises(ReplayTimeout, match="5 of the 8 samples"):
-        next(reader)
-    assert "the learner has waited" in caplog.text
+    message = waits(lambda: next(reader, None), end=reader.close)
+    assert "the learner has waited" in message
+    assert "5 of the 8 samples" in message
 
 
-def test_nothing_sampled_is_lost_while_the_reader_starves(serve, connect, make_experiment, make_samples, monkeypatch):
+def test_nothing_sampled_is_lost_while_the_reader_starves(
+    serve, connect, make_experiment, make_samples, monkeypatch, waits
+):
     monkeypatch.setattr("podzero.replay.wire._BLOCKED_MS", 20)  # the stream is opened anew all the time
-    experiment = make_experiment(samples_per_insert=1.0, tolerance=6, timeout_s=0.2)
+    experiment = make_experiment(samples_per_insert=1.0, tolerance=6)
     server = serve(experiment)
     writer, reader = connect(ShardedWriter, experiment, server), connect(make_reader, experiment, server)
-    writer.write(make_samples(8))
-    delivered = timeouts = 0
-    for number in range(8, 48):
-        writer.write(make_samples(1, number))
-        writer.flush()
-        try:
-            delivered += rows(next(reader)).version.size
-        except ReplayTimeout:
-            timeouts += 1
-    assert timeouts > 10
-    assert delivered % 8 == 0
-    with pytest.raises(ReplayTimeout, match="used up"):
-        next(reader)
-    assert server.limits().sampled - delivered < 8  # all but an incomplete batch, which is still held
+    delivered = []
+
+    def read():
+        for batch in reader:
+            delivered.append(rows(batch).version.size)
+
+    def write_and_let_it_starve_again():
+        for number in range(48):
+            writer.write(make_samples(1, number))
+            writer.flush()
+            time.sleep(0.05)
+        sampled.append(at_rest([server]))
+        reader.close()
+
+    sampled = []
+    waits(read, end=write_and_let_it_starve_again)
+    assert len(delivered) > 3
+    assert 0 <= sampled[0] - sum(delivered) < 8  # all but an incomplete batch, which is still held
 
 
 def test_closing_ends_a_waiting_read(serve, connect, make_experiment):
-    experiment = make_experiment(timeout_s=60)
+    experiment = make_experiment()
     reader = connect(make_reader, experiment, serve(experiment))
     threading.Timer(0.3, reader.close).start()
     with pytest.raises(StopIteration):
@@ -105,7 +110,7 @@ def test_closing_ends_a_waiting_read(serve, connect, make_experiment):
 
 
 def test_samples_per_insert_is_kept_within_the_tolerance(serve, connect, make_experiment, make_samples):
-    experiment = make_experiment(timeout_s=20)
+    experiment = make_experiment()
     server = serve(experiment)
     writer, reader = connect(ShardedWriter, experiment, server), connect(make_reader, experiment, server)
     total = 600
@@ -183,7 +188,7 @@ def test_shards_give_equal_parts_of_several_odd_batches(serve, connect, make_exp
 
 
 def test_a_shard_restarted_elsewhere_is_written_and_read_there(serve, connect, make_experiment, make_samples, caplog):
-    experiment = make_experiment(shards=2, timeout_s=30.0, min_size=80, samples_per_insert=8, tolerance=640)
+    experiment = make_experiment(shards=2, min_size=80, samples_per_insert=8, tolerance=640)
     lost, other = serve(experiment, 0), serve(experiment, 1)
     addresses = [lost.address(), other.address()]
     writer = connect(ShardedWriter, experiment, addresses=addresses)
@@ -206,8 +211,8 @@ def test_a_shard_restarted_elsewhere_is_written_and_read_there(serve, connect, m
     assert f"was restarted at {back.address().partition('#')[0]}" in caplog.text
 
 
-def test_without_a_limit_a_read_waits_until_actors_write(serve, connect, make_experiment, make_samples, caplog):
-    experiment = make_experiment(timeout_s=None)
+def test_a_read_waits_until_actors_write(serve, connect, make_experiment, make_samples, caplog):
+    experiment = make_experiment()
     server = serve(experiment)
     writer, reader = connect(ShardedWriter, experiment, server), connect(make_reader, experiment, server)
     writer.write(make_samples(5))
@@ -231,7 +236,7 @@ def test_without_a_limit_a_read_waits_until_actors_write(serve, connect, make_ex
 def test_a_shard_that_is_away_when_a_reader_is_made_is_read_once_it_is_back(
     serve, connect, make_experiment, make_samples, tmp_path, caplog
 ):
-    experiment = make_experiment(timeout_s=None)
+    experiment = make_experiment()
     server = serve(experiment)
     writer = connect(ShardedWriter, experiment, server)
     writer.write(make_samples(16))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import threading
 import time
 
@@ -15,7 +16,6 @@ from podzero.replay import (
     SAMPLES,
     STATES,
     ReplayMismatch,
-    ReplayTimeout,
     ShardedWriter,
     make_reader,
     make_state_reader,
@@ -48,7 +48,7 @@ def fill(connect):
 
 
 def reanalysing(make_experiment, share=0.5, games=4, **replay):
-    return make_experiment(**{"timeout_s": 20.0, **replay, "reanalyse": {"share": share, "games": games}})
+    return make_experiment(**replay, reanalyse={"share": share, "games": games})
 
 
 def numbered_states(count, start=0):
@@ -92,19 +92,21 @@ def test_every_batch_holds_its_share_of_reanalysed_samples(
 
 
 def test_the_learner_waits_for_the_missing_table_and_keeps_samples_of_the_other(
-    serve_all, connect, fill, make_experiment, make_samples
+    serve_all, connect, fill, make_experiment, make_samples, waits
 ):
-    experiment = reanalysing(make_experiment, timeout_s=2.0)
+    experiment = reanalysing(make_experiment)
     server = serve_all(experiment)
     fill(SAMPLES, experiment, [server], make_samples(8))
-    reader = connect(make_reader, experiment, server)
-    for _ in range(2):
-        with pytest.raises(ReplayTimeout, match=r"reanalysed samples .*the reanalysers"):
-            next(reader)
-    sampled = server.limits(SAMPLES).sampled
-    fill(REANALYSED, experiment, [server], make_samples(8, start=REANALYSED_FROM))
-    assert (next(reader).samples.version < REANALYSED_FROM).sum() == 4
-    assert server.limits(SAMPLES).sampled <= sampled + 4  # at most what is prefetched after a read
+    reader, read, sampled = connect(make_reader, experiment, server), [], []
+
+    def reanalyse():
+        sampled.append(server.limits(SAMPLES).sampled)
+        fill(REANALYSED, experiment, [server], make_samples(8, start=REANALYSED_FROM))
+
+    message = waits(lambda: read.append(next(reader)), end=reanalyse)
+    assert re.search("reanalysed samples .*the reanalysers", message)
+    assert (read[0].samples.version < REANALYSED_FROM).sum() == 4
+    assert server.limits(SAMPLES).sampled <= sampled[0] + 4  # at most what is prefetched after a read
 
 
 def test_each_table_keeps_its_own_ratio(serve_all, fill, connect, make_experiment, make_samples):

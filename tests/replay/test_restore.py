@@ -41,7 +41,7 @@ def rewrite(saved, change):
 
 
 def test_a_restored_shard_continues_with_its_samples_and_counts(serve, make_experiment, make_samples, spec, saved):
-    experiment = make_experiment(timeout_s=20)
+    experiment = make_experiment()
     server = serve(experiment, restore_from=saved)
     limits = server.limits()
     assert (limits.size, limits.inserted) == (12, 12)

@@ -56,7 +56,7 @@ def test_importing_replay_imports_neither_reverb_nor_tensorflow():
 
 
 def test_the_oldest_samples_are_removed_at_capacity(serve, connect, make_experiment, make_samples):
-    experiment = make_experiment(capacity=20, min_size=20, tolerance=40, timeout_s=20)  # 40 samples pass unread
+    experiment = make_experiment(capacity=20, min_size=20, tolerance=40)  # 40 samples pass unread
     server = serve(experiment)
     writer = connect(ShardedWriter, experiment, server)
     writer.write(make_samples(40))

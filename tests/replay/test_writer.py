@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
-from podzero.replay import ReplayTimeout, ShardedWriter, SignatureError, make_reader, shard
+from podzero.replay import ShardedWriter, SignatureError, make_reader, shard
 from podzero.replay import writer as writer_module
 from podzero.replay.shard import Shard
 from podzero.replay.writer import _Connection
@@ -64,26 +64,23 @@ def test_a_lenient_writer_fails_where_everything_is_refused(lenient, make_sample
         writer.write(refused(make_samples(8)))
 
 
-def test_inserts_beyond_the_ratio_wait_and_the_message_says_why(serve, connect, make_experiment, make_samples, caplog):
-    experiment = make_experiment(timeout_s=1.0)  # error = 2 * inserted must stay within 32: 16 samples pass
+def test_inserts_beyond_the_ratio_wait_until_the_learner_reads_and_the_message_says_why(
+    serve, connect, make_experiment, make_samples, waits
+):
+    experiment = make_experiment()  # error = 2 * inserted must stay within 32: 16 samples pass
     server = serve(experiment)
     writer = connect(ShardedWriter, experiment, server)
     writer.write(make_samples(20))
-    with caplog.at_level(logging.WARNING, "podzero"), pytest.raises(ReplayTimeout, match="actors wait for the learner"):
-        writer.flush()
-    assert "16 samples were inserted, the learner has sampled only 0 of the 32" in caplog.text
-    limits = server.limits()
-    assert (limits.inserted, limits.insert_blocked, limits.sample_blocked) == (16, True, False)
-    assert server.info()["replay/insert_blocked"] == 1
 
+    def read():
+        limits = server.limits()
+        assert (limits.inserted, limits.insert_blocked, limits.sample_blocked) == (16, True, False)
+        assert server.info()["replay/insert_blocked"] == 1
+        next(connect(make_reader, experiment, server))
 
-def test_blocked_inserts_go_on_when_the_learner_reads(serve, connect, make_experiment, make_samples):
-    experiment = make_experiment(timeout_s=20)
-    server = serve(experiment)
-    writer = connect(ShardedWriter, experiment, server)
-    writer.write(make_samples(20))
-    next(connect(make_reader, experiment, server))
-    writer.flush()
+    message = waits(writer.flush, end=read)
+    assert "actors wait for the learner" in message
+    assert "16 samples were inserted, the learner has sampled only 0 of the 32" in message
     assert server.limits().inserted == 20
 
 
@@ -116,12 +113,11 @@ def test_a_writer_that_is_stopping_drops_what_would_have_to_wait(serve, connect,
 
 
 def test_a_full_shard_does_not_block_writes_to_the_others(serve, connect, make_experiment, make_samples):
-    experiment = make_experiment(shards=2, tolerance=16, timeout_s=20)  # per shard: 8 samples pass unread
+    experiment = make_experiment(shards=2, tolerance=16)  # per shard: 8 samples pass unread
     full, empty = servers = [serve(experiment, shard) for shard in range(2)]
-    filler = connect(ShardedWriter, make_experiment(timeout_s=0.3), full)
-    filler.write(make_samples(9))
-    with pytest.raises(ReplayTimeout):
-        filler.flush()
+    connect(ShardedWriter, make_experiment(), full).write(make_samples(9))
+    while not full.limits().insert_blocked:
+        time.sleep(0.01)
     writer = connect(ShardedWriter, experiment, *servers)
     for start in range(3):
         writer.write(make_samples(2, start))
@@ -134,7 +130,7 @@ def test_a_lost_shard_is_skipped_and_used_again_when_it_is_back(
 ):
     monkeypatch.setattr("podzero.replay.writer.PROBE_S", 0.01)
     monkeypatch.setattr("podzero.replay.writer._RESUME_S", 0.01)
-    experiment = make_experiment(shards=2, min_size=400, tolerance=400, samples_per_insert=1.0, timeout_s=30)
+    experiment = make_experiment(shards=2, min_size=400, tolerance=400, samples_per_insert=1.0)
     lost, other = (serve(experiment, shard) for shard in range(2))
     writer = connect(ShardedWriter, experiment, lost, other)
     for _ in range(2):
@@ -162,7 +158,7 @@ def test_a_writer_that_reaches_no_shard_waits_for_one(
 ):
     monkeypatch.setattr("podzero.replay.writer.PROBE_S", 0.01)
     monkeypatch.setattr("podzero.replay.writer._RESUME_S", 0.01)
-    experiment = make_experiment(timeout_s=None)
+    experiment = make_experiment()
     server = serve(experiment)
     folder, port = server.checkpoint(tmp_path / "shard-0"), int(server.address().split("#")[0].split(":")[1])
     server.stop()
@@ -177,35 +173,13 @@ def test_a_writer_that_reaches_no_shard_waits_for_one(
     assert back.limits().inserted == 4
 
 
-def test_without_a_limit_blocked_inserts_wait_until_the_learner_reads(
-    serve, connect, make_experiment, make_samples, caplog
-):
-    experiment = make_experiment(timeout_s=None)
-    server = serve(experiment)
-    writer = connect(ShardedWriter, experiment, server)
-    caplog.set_level(logging.WARNING, "podzero")
-    writer.write(make_samples(20))
-
-    def read_after_two_messages():
-        while len(caplog.messages) < 2:
-            time.sleep(0.05)
-        next(connect(make_reader, experiment, server))
-
-    reading = threading.Thread(target=read_after_two_messages, daemon=True)
-    reading.start()
-    writer.flush()
-    reading.join()
-    assert server.limits().inserted == 20
-    assert all("so actors wait for the learner" in message for message in caplog.messages)
-
-
 def test_a_blocked_writer_waits_without_spinning(serve, connect, make_experiment, make_samples, monkeypatch):
-    experiment = make_experiment(timeout_s=1.0)
+    experiment, stopping = make_experiment(), threading.Event()
     writer = connect(ShardedWriter, experiment, serve(experiment))
     asked, ready = [], _Connection.ready
     monkeypatch.setattr(_Connection, "ready", lambda connection: asked.append(0) or ready(connection))
-    with pytest.raises(ReplayTimeout):
-        writer.write(make_samples(1000))
+    threading.Timer(1.0, stopping.set).start()
+    writer.write(make_samples(1000), None, stopping)
     assert 10 < len(asked) < 200  # one second has 50 times 20 ms
 
 
@@ -263,7 +237,7 @@ def test_negative_or_infinite_priorities_are_refused(serve, connect, make_experi
 
 
 def test_a_shard_on_the_same_node_is_written_to_while_it_accepts(serve, make_experiment, make_samples, spec):
-    experiment = make_experiment(shards=2, timeout_s=20.0, min_size=16, tolerance=32)
+    experiment = make_experiment(shards=2, min_size=16, tolerance=32)
     far, near = serve(experiment, 0), serve(experiment, 1)
     addresses = [far.address().replace("127.0.0.1", "localhost"), near.address()]
     writer = ShardedWriter(lambda: addresses, spec, experiment, near="127.0.0.1")

@@ -283,7 +283,7 @@ def test_the_learners_last_report_says_at_what_step_it_failed(make_run):
         TrainingDiverged(1000, 7),
         ConfigError("training does not fit into the memory of a device"),
         CheckpointMismatch("another network"),
-        ReplayTimeout("no batch within 600 s (replay.timeout_s)"),
+        ReplayTimeout("replay did not answer within 600 s"),
     ],
 )
 def test_a_learner_that_would_fail_again_ends_the_run_at_once(make_run, failure, tmp_path):

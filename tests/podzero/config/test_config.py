@@ -34,11 +34,6 @@ def test_every_builtin_experiment_loads_and_begins_with_its_card(name):
 
 
 @pytest.mark.parametrize("name", builtin_configs())
-def test_no_builtin_experiment_gives_up_waiting_for_samples_room_or_servers(name):
-    assert (load(name).replay.timeout_s, load(name).server.give_up_s) == (None, None)
-
-
-@pytest.mark.parametrize("name", builtin_configs())
 def test_the_learning_rate_of_every_builtin_experiment_falls_to_the_end_of_its_run_or_over_steps_if_it_has_none(name):
     found = load(name)
     assert schedule_note(found) is None

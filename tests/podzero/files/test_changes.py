@@ -33,9 +33,7 @@ def test_what_a_checkpoint_depends_on_may_not_change(override):
     assert changed(override, exclude=CHANGEABLE) == [override.partition("=")[0]]
 
 
-@pytest.mark.parametrize(
-    "override", ["replay.timeout_s=5", "learner.microbatches=2", "stop.minutes=1", "replay.cpus=3"]
-)
+@pytest.mark.parametrize("override", ["learner.microbatches=2", "stop.minutes=1", "replay.cpus=3"])
 def test_neutral_settings_make_no_other_experiment(override):
     assert changed(override) == [override.partition("=")[0]]
     assert changed(override, exclude=NEUTRAL) == []

@@ -199,11 +199,11 @@ def test_what_is_changed_at_a_resumption_is_kept_with_its_step(tmp_path, experim
     workdir.open(experiment, step=100)
     assert workdir.changes() == []
     workdir.open(load("tic_tac_toe", ["learner.optimizer.learning_rate=1e-4"]), step=200)
-    workdir.open(load("tic_tac_toe", ["learner.optimizer.learning_rate=1e-4", "replay.timeout_s=9"]), step=300)
+    workdir.open(load("tic_tac_toe", ["learner.optimizer.learning_rate=1e-4", "replay.cpus=9"]), step=300)
     old = experiment.learner.optimizer.learning_rate
     assert [(record.step, *record.change) for record in workdir.changes()] == [
         (200, "learner.optimizer.learning_rate", old, 1e-4),
-        (300, "replay.timeout_s", experiment.replay.timeout_s, 9.0),
+        (300, "replay.cpus", experiment.replay.cpus, 9.0),
     ]
 
 
