@@ -115,8 +115,8 @@ class ServerClient:
     def evaluate(self, version: int, rows: Rows) -> Rows:
         """Evaluates positions `[B, S]` uint8 (at most as many as announced): `[B, outputs]` float32.
 
-        Evaluations cached for `version` are not requested again. Raises `ServerLost` if no server answered within
-        `server.give_up_s` or the client was closed, `ConfigError` if the servers evaluate another game or network.
+        Evaluations cached for `version` are not requested again. Raises `ServerLost` if the client was closed,
+        `ConfigError` if the servers evaluate another game or network.
         """
         try:
             evaluations = self._cache(version, rows, self._ask)
@@ -135,16 +135,15 @@ class ServerClient:
         return cached | {"count/refused_answers": float(refused)}
 
     def _ask(self, rows: Rows) -> Rows:
-        deadline = time.monotonic() + (self._config.give_up_s or math.inf)
         if self._failures and time.monotonic() - self._connected_at > _RETURN_S:
             # The preferred server failed a while ago: it is tried again.
             self._failures = 0
             self._disconnect()
         while True:
             if self._socket is None:
-                self._connect(deadline)
+                self._connect()
             try:
-                answer = self._exchange(rows, deadline)
+                answer = self._exchange(rows)
             except (_Unserved, MessageError) as error:
                 name, server, why = self._hello.name, self._server, self._lose(error)
                 log.warning("%s leaves %s: %s; its games continue with the next server", name, server, why)
@@ -153,13 +152,13 @@ class ServerClient:
                 self.version, self._answered_at = answer.version, time.monotonic()
                 return answer.evaluations
 
-    def _exchange(self, rows: Rows, deadline: float) -> Answer:
+    def _exchange(self, rows: Rows) -> Answer:
         """The server's answer to a request."""
         assert self._socket is not None
         number = next(self._numbers)
         frames = request_frames(number, rows)
         self._socket.send_multipart(frames, zmq.NOBLOCK, copy=copies(frames))
-        due = self._answer_due(deadline)
+        due = self._answer_due()
         while True:
             answer = read_answer(self._receive(ANSWER, *due), self._hello.identity.outputs)
             # Late answers to requests that were given up have other numbers.
@@ -168,8 +167,8 @@ class ServerClient:
                     raise MessageError(f"{len(answer.evaluations)} evaluations of {len(rows)} positions")
                 return answer
 
-    def _connect(self, deadline: float) -> None:
-        """Tries the servers in turn until one accepts; logs a long wait."""
+    def _connect(self, deadline: float = math.inf) -> None:
+        """Tries the servers in turn until one accepts; logs a long wait, and raises `ServerLost` at the deadline."""
         wait = Wait()
         while True:
             try:
@@ -224,7 +223,7 @@ class ServerClient:
             log.warning("%s leaves %s alone for %g s: %s", self._hello.name, self._server, _RETURN_S, why)
         return why
 
-    def _answer_due(self, deadline: float) -> tuple[float, str]:
+    def _answer_due(self, deadline: float = math.inf) -> tuple[float, str]:
         """When to stop waiting for a message, and the length of that wait in words."""
         now, timeout_s = time.monotonic(), self._config.timeout_s
         if now + timeout_s <= deadline:

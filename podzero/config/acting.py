@@ -217,8 +217,6 @@ class ServerConfig(Section):
     timeout_s: PositiveFloat = 20.0
     """Seconds without a response after which an actor switches to another server and continues its games there. A
     server is replaced if a batch takes three times as long on its devices, or if it is silent for that time."""
-    give_up_s: PositiveFloat | None = None
-    """Seconds without any server after which an actor fails. By default actors wait without a limit."""
 
     @property
     def hang_s(self) -> float:

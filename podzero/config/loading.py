@@ -71,6 +71,7 @@ FIXED: dict[str, Any] = {
     "restarts.window_minutes": 30.0,
     "server.cache_mib": 16.0,
     "server.deadline_ms": 1.0,
+    "server.give_up_s": None,
     "server.hang_s": 60.0,
     "server.queue_mib": 1024.0,
 }
@@ -84,6 +85,7 @@ NOW: dict[str, Any] = {
     "replay.memory_gib": "not reserved",
     "replay.timeout_s": "no limit",
     "server.cache_mib": "actors.cache_mib",
+    "server.give_up_s": "no limit",
     "server.hang_s": "three times server.timeout_s",
 }
 """What the settings of `FIXED` are, if not their former default."""

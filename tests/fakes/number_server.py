@@ -9,7 +9,7 @@ from podzero.config import ServerConfig
 from podzero.inference.serving import Hello, Identity, InferenceServer, ServerClient
 
 IDENTITY = Identity("run", "hex", "resnet 1234", row_bytes=4, outputs=3)
-CONFIG = ServerConfig(batch_sizes=(4, 16), timeout_s=0.5, give_up_s=10.0)
+CONFIG = ServerConfig(batch_sizes=(4, 16), timeout_s=0.5)
 
 
 class Device:

@@ -35,6 +35,27 @@ from podzero.inference.serving.messages import (
 KNOWN = expected(np.zeros((1, 4)))[0]
 
 
+@pytest.fixture
+def ask_in_vain(monkeypatch, caplog):
+    """Evaluates in a thread until the client says that it waits: the thread, and the list for what it returns."""
+    monkeypatch.setattr(client_module, "Wait", lambda: Wait(0.1))
+
+    def ask(client, rows):
+        answers = []
+
+        def evaluate():
+            with suppress(ServerLost):
+                answers.append(client.evaluate(0, rows))
+
+        asking = threading.Thread(target=evaluate, daemon=True)
+        asking.start()
+        while f"{client._hello.name} has waited" not in caplog.text:
+            time.sleep(0.05)
+        return asking, answers
+
+    return ask
+
+
 def test_positions_come_back_evaluated_and_in_order():
     with serving() as server:
         client = client_of(server)
@@ -180,18 +201,19 @@ def test_answers_that_cannot_be_used_are_refused_and_counted_and_the_games_go_on
     assert "leaves inference-0: what it answers cannot be used" in caplog.text
 
 
-def test_a_server_that_keeps_answering_rubbish_is_left_alone():
+def test_a_server_that_keeps_answering_rubbish_is_left_alone(ask_in_vain, caplog):
     sick = Running("inference-0", Sick(WRONG["not a number"], times=10**6))
     with serving(sick):
-        client = client_of(sick, config=CONFIG.model_copy(update={"give_up_s": 1.0}))
-        with pytest.raises(ServerLost, match="cannot be used"):
-            client.evaluate(0, rows_of(0, 4))
+        client = client_of(sick)
+        asking, answers = ask_in_vain(client, rows_of(1, 4))
+        assert "for an inference server: what the servers answer cannot be used" in caplog.text
         assert len(sick.device.sizes) == client_module.MOST_UNUSABLE
         well = Running("inference-1")
         with serving(well):
             found = {server.name: server.address for server in (sick, well)}
             client._servers = lambda: found
-            np.testing.assert_array_equal(client.evaluate(0, rows_of(1, 4)), expected(rows_of(1, 4)))
+            asking.join(30.0)
+            np.testing.assert_array_equal(answers[0], expected(rows_of(1, 4)))
         assert len(sick.device.sizes) == client_module.MOST_UNUSABLE
 
 
@@ -212,11 +234,15 @@ def test_a_server_that_cannot_evaluate_the_initial_position_gets_no_positions(kn
         assert sick.device.sizes == []
 
 
-def test_an_actor_that_meets_only_sick_servers_waits_and_says_why():
+def test_an_actor_that_meets_only_sick_servers_waits_until_it_is_closed_and_says_why(ask_in_vain, caplog):
     with serving(device=Sick(lambda evaluations: evaluations, 0, np.full(3, np.nan, np.float32))) as server:
-        client = client_of(server, config=CONFIG.model_copy(update={"give_up_s": 1.0}))
-        with pytest.raises(ServerLost, match="cannot be used"):
-            client.evaluate(0, rows_of(0, 8))
+        client = client_of(server)
+        asking, answers = ask_in_vain(client, rows_of(0, 8))
+        assert "cannot be used" in caplog.text
+        client.close()
+        asking.join(10.0)
+        assert not asking.is_alive()
+        assert not answers
 
 
 def answer_late(router):
@@ -290,15 +316,12 @@ def test_a_server_that_has_lost_its_parameters_is_left_for_one_that_has_some(mon
         assert not restarted.device.sizes
 
 
-def test_a_wait_that_is_cut_short_does_not_name_the_timeout(caplog):
-    with serving() as server:
-        server.device.gate.clear()
-        client = client_of(server, config=CONFIG.model_copy(update={"timeout_s": 60.0, "give_up_s": 0.3}))
-        with pytest.raises(ServerLost):
-            client.evaluate(0, rows_of(0, 2))
-    assert "it has not answered for 0." in caplog.text
-    assert "before giving up" in caplog.text
-    assert "server.timeout_s" not in caplog.text
+def test_a_wait_that_is_cut_short_does_not_name_the_timeout():
+    patient = CONFIG.model_copy(update={"timeout_s": 60.0})
+    client = ServerClient(Hello("actor-0", 4, IDENTITY), lambda: {"inference-0": "tcp://127.0.0.1:1"}, patient)
+    with pytest.raises(ServerLost, match=r"it has not answered for 0\.3 s.* before giving up") as lost:
+        client.await_version(0.3)
+    assert "server.timeout_s" not in str(lost.value)
 
 
 def test_a_directory_that_does_not_answer_is_waited_for():
@@ -340,31 +363,27 @@ def test_a_server_that_comes_back_serves_again():
         np.testing.assert_array_equal(client.evaluate(0, rows), expected(rows))
 
 
-def test_without_any_server_an_actor_gives_up_and_says_whom_it_waited_for():
-    config = CONFIG.model_copy(update={"timeout_s": 0.1, "give_up_s": 0.5})
+def test_without_any_server_the_wait_for_parameters_ends_in_time_and_says_for_whom_it_was():
+    config = CONFIG.model_copy(update={"timeout_s": 0.1})
     server = Running()
     client = client_of(server, config=config)
     client.evaluate(0, rows_of(0, 2))
     server.stop()
     with pytest.raises(ServerLost, match=r"actor-0 .*in time: inference-0 at tcp://"):
-        client.evaluate(0, rows_of(0, 2))
+        client.await_version(0.5)
     with pytest.raises(ServerLost, match="no server is running"):
         ServerClient(Hello("actor-0", 4, IDENTITY), dict, config).await_version(0.1)
 
 
-def test_by_default_an_actor_waits_for_a_server_however_long_and_says_so(monkeypatch, caplog):
-    monkeypatch.setattr("podzero.inference.serving.client.Wait", lambda: Wait(0.1))
-    config = CONFIG.model_copy(update={"timeout_s": 0.1, "give_up_s": None})
+def test_an_actor_waits_for_a_server_however_long_and_says_so(ask_in_vain):
+    config = CONFIG.model_copy(update={"timeout_s": 0.1})
     first, found = Running(config=config), {}
     found["inference-0"] = first.address
     client = ServerClient(Hello("actor-0", 16, IDENTITY), lambda: found, config)
     client.evaluate(0, rows_of(0, 2))
     first.stop()
-    rows, answers = rows_of(1, 2), []
-    asking = threading.Thread(target=lambda: answers.append(client.evaluate(0, rows)), daemon=True)
-    asking.start()
-    while "actor-0 has waited" not in caplog.text:
-        time.sleep(0.05)
+    rows = rows_of(1, 2)
+    asking, answers = ask_in_vain(client, rows)
     second = Running(config=config)
     found["inference-0"] = second.address
     with serving(second):
@@ -385,7 +404,8 @@ def test_a_closed_client_stops_waiting():
 def test_a_batch_that_hangs_ends_the_server_with_its_name():
     server = Running(config=CONFIG.model_copy(update={"timeout_s": 0.1}))
     server.device.gate.clear()
-    client = client_of(server, config=CONFIG.model_copy(update={"timeout_s": 0.2, "give_up_s": 0.5}))
+    client = client_of(server, config=CONFIG.model_copy(update={"timeout_s": 0.2}))
+    threading.Timer(0.5, client.close).start()
     with suppress(ServerLost):
         client.evaluate(0, rows_of(0, 2))
     server.thread.join(10.0)
@@ -400,10 +420,10 @@ def test_a_device_that_fails_ends_the_server():
             raise RuntimeError("the chip is on fire")
 
     server = Running(device=Broken())
+    client = client_of(server)
+    threading.Timer(0.4, client.close).start()
     with suppress(ServerLost):
-        client_of(server, config=CONFIG.model_copy(update={"timeout_s": 0.2, "give_up_s": 0.4})).evaluate(
-            0, rows_of(0, 2)
-        )
+        client.evaluate(0, rows_of(0, 2))
     server.thread.join(10.0)
     assert str(server.failure) == "the chip is on fire"
 
