@@ -95,7 +95,7 @@ def _optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
 
     AdamW, Lion and Muon decouple weight decay from the gradient (Loshchilov & Hutter 2019,
     https://arxiv.org/abs/1711.05101; Chen et al. 2023, https://arxiv.org/abs/2302.06675; Liu et al. 2025,
-    https://arxiv.org/abs/2502.16982); SGD adds it to the gradient, as AlphaZero did.
+    https://arxiv.org/abs/2502.16982); SGD has momentum and adds it to the gradient, as AlphaZero did.
     """
     decay = config.weight_decay
     match config.name:
@@ -104,7 +104,7 @@ def _optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
         case "lion":
             return optax.lion(1.0, weight_decay=decay, mask=decayed)
         case "sgd":
-            return optax.chain(optax.add_decayed_weights(decay, mask=decayed), optax.sgd(1.0, momentum=config.momentum))
+            return optax.chain(optax.add_decayed_weights(decay, mask=decayed), optax.sgd(1.0, momentum=0.9))
         case "muon":
             return optax.contrib.muon(
                 1.0, weight_decay=decay, muon_weight_dimension_numbers=matrices, consistent_rms=MUON_RMS

@@ -30,6 +30,10 @@ GONE: dict[str, tuple[Any, str]] = {
     "learner.auxiliary": (
         {"outcome": 0.15, "moves_left": 0.15, "reply": 0.15}, "removed: each auxiliary loss has weight 0.15",
     ),
+    "learner.optimizer.momentum": (
+        0.9, "removed: it is 0.9; for another use learner.optimizer={name: optax:sgd, momentum: 0.95}, with the same "
+        "learning rate and schedule, but without weight decay",
+    ),
     "learner.prefetch": (4, "removed: the learner reads one dispatch ahead"),
     "replay.importance_exponent": (1.0, "removed: importance weights correct the bias fully"),
     "search.fast_simulations": (8, "removed, with actors.full_search_share"),
@@ -145,8 +149,8 @@ _ABSENT = object()
 def _taken_out(tree: Any, path: list[str]) -> tuple[Any, Any]:
     """The tree without a setting, and its value; a section of which nothing is left may be gone itself."""
     key, *inner = path
-    # The schema explains what is wrong with anything else than a section.
-    if not isinstance(tree, dict) or key not in tree:
+    # The schema explains what is wrong with anything else than a section. Fields of the user's own parts are arguments.
+    if not isinstance(tree, dict) or key not in tree or (not inner and ":" in str(tree.get("name"))):
         return tree, _ABSENT
     rest, value = _taken_out(tree[key], inner) if inner else ({}, tree[key])
     if value is _ABSENT:

@@ -72,9 +72,9 @@ def test_overfits_one_batch(training, make_dispatch):
 
 
 def test_the_learning_rate_follows_the_progress_of_the_run(training, make_dispatch):
-    """SGD without momentum: updates are the rate times the gradient, so at the end of a fall to a tenth the parameters
+    """The first update of SGD is the rate times the gradient, so at the end of a fall to a tenth the parameters
     move a tenth as far as at its beginning."""
-    optimizer = {"name": "sgd", "momentum": 0.0, "weight_decay": 0.0, "learning_rate": 0.5}
+    optimizer = {"name": "sgd", "weight_decay": 0.0, "learning_rate": 0.5}
     falling, batch, moved, rates = {"schedule": "linear", "final_fraction": 0.1}, make_dispatch(1, 8), [], []
     for progress in (0.0, 1.0):
         state, train = training(**optimizer, **falling)
@@ -118,19 +118,20 @@ def test_importance_weights_are_divided_by_the_largest_of_their_batch(make_dispa
     """Values v and targets z of two samples: v takes an SGD step along `mean(2 w (z - v))`.
 
     With z = (1, 1/2) and v = 0 the weights (1/2, 2) count as (1/4, 1): the mean is (1/2 + 1) / 2 = 3/4. In the other
-    batch of the dispatch the weights (8, 8) count as (1, 1): the mean is (2 + 1) / 2 = 3/2, and 3/2 - 2 v from v.
+    batch of the dispatch the weights (8, 8) count as (1, 1): the mean is (2 + 1) / 2 = 3/2, and 3/2 - 2 v from v. The
+    second step has 0.9 of the first as momentum.
     """
     network = Network(
         lambda key: {"value": jnp.zeros(())},
         lambda params, x: (jnp.zeros((x.shape[0], 9)), jnp.broadcast_to(params["value"], x.shape[:1])),
     )
-    state, train = one_device(network, name="sgd", learning_rate=0.1, momentum=0.0, weight_decay=0.0)
+    state, train = one_device(network, name="sgd", learning_rate=0.1, weight_decay=0.0)
     batch = make_dispatch(2, 2)._replace(weight=np.array([[0.5, 2.0], [8.0, 8.0]], np.float32))
     batch.samples.value_target[:] = [1.0, 0.5]
     state, sums, _ = train(state, batch)
     first = 0.1 * 3 / 4
     np.testing.assert_allclose(with_relative_weights(batch).weight, [[1 / 4, 1], [1, 1]])
-    np.testing.assert_allclose(state.params["value"], first + 0.1 * (3 / 2 - 2 * first), rtol=1e-6)
+    np.testing.assert_allclose(state.params["value"], first + 0.9 * first + 0.1 * (3 / 2 - 2 * first), rtol=1e-6)
     # (1/4 * 1 + 1 * 1/4) / 2, then the mean of the squared errors (1 - v)^2 and (1/2 - v)^2.
     np.testing.assert_allclose(sums.metrics["value_loss"], 1 / 4 + ((1 - first) ** 2 + (0.5 - first) ** 2) / 2)
 

@@ -479,29 +479,37 @@ def test_settings_of_games_are_refused_for_networks_that_learn_a_model(setting):
         load("cartpole", [setting])
 
 
+def with_value(name, value):
+    """The small experiment with a setting of a dotted name."""
+    section, *inner = name.split(".")
+    for key in reversed(inner):
+        value = {key: value}
+    return SMALL | {section: SMALL.get(section, {}) | value}
+
+
+def test_an_argument_of_one_s_own_part_may_have_the_name_of_a_removed_setting():
+    found = experiment(learner={"optimizer": {"name": "optax:sgd", "momentum": 0.95}})
+    assert found.learner.optimizer.arguments == {"momentum": 0.95}
+
+
 @pytest.mark.parametrize("name", GONE)
 def test_a_removed_setting_is_dropped_at_its_default_and_refused_with_what_to_do_otherwise(name):
     default, advice = GONE[name]
-    section, _, field = name.partition(".")
-    assert experiment(**{section: {field: default}}) == experiment()
-    message = refusal(**{section: {field: "other"}}, seed=-1)
+    assert parse(with_value(name, default), "test") == experiment()
+    with pytest.raises(ConfigError) as caught:
+        parse(with_value(name, "other") | {"seed": -1}, "test")
+    message = str(caught.value)
     assert f"{name} = 'other': {advice}" in message
     assert "seed = -1" in message
 
 
 @pytest.mark.parametrize("name", FIXED)
 def test_a_setting_that_became_a_constant_is_refused_with_its_value_but_dropped_from_a_working_directory(name):
-    section, _, field = name.partition(".")
-
-    def with_value(value):
-        inner = {"data": value} if field == "mesh.data" else value
-        return SMALL | {section: SMALL.get(section, {}) | {field.partition(".")[0]: inner}}
-
-    given, value = with_value("other"), NOW.get(name, FIXED[name])
+    given, value = with_value(name, "other"), NOW.get(name, FIXED[name])
     with pytest.raises(ConfigError, match=re.escape(f"{name} = 'other': removed: it is {value}")):
         parse(given, "test")
     assert parse(given, "test", given=()) == experiment()
-    assert parse(with_value(FIXED[name]), "test") == experiment()
+    assert parse(with_value(name, FIXED[name]), "test") == experiment()
     with pytest.raises(ConfigError, match="removed"):
         parse(given, "test", given={name})
 
