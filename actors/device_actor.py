@@ -2,16 +2,19 @@
 
 The host only starts programs, and fetches the samples of finished games while the next program runs (Anakin, Hessel et
 al. 2021, https://arxiv.org/abs/2104.06272). B games of different ages share a history of H rows: a row is one move of
-all games, and a game occupies consecutive rows of one column.
+all games, and a game occupies consecutive rows of one column. The history is a ring: a program writes its T moves over
+the T oldest rows, in place, since copying it would take longer than some searches.
 
 Each chip plays its own games: device arrays of the loop have a leading chip axis.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -49,14 +52,19 @@ class RolloutState(NamedTuple):
     selfplay: SelfPlayState
     history: History
     """`[H, ...]`, the last H plies of all games."""
+    oldest: jax.Array
+    """`[]` int32, the row of the oldest ply, which the next program writes first; a multiple of T."""
 
 
 class Finished(NamedTuple):
-    """The samples of the games that ended during a program, in the order of its history."""
+    """The samples of the games that ended during a program, from the oldest ply to the newest."""
 
     until: jax.Array
-    """`[H * B]` int32, the number of samples at the positions up to and including this one, row by row."""
+    """`[H * B]` int32, the number of samples at the positions up to and including this one, ply by ply."""
     targets: Targets
+    """`[H, ...]`, from the oldest ply on."""
+    oldest: jax.Array
+    """`[]` int32, the row of the oldest ply."""
 
 
 class RolloutCore:
@@ -71,8 +79,9 @@ class RolloutCore:
             )
         self._experiment = experiment
         self._moves = experiment.actors.moves_per_dispatch
-        # A game that ends with the program's first move may have begun `max_plies` rows before.
-        self._rows = spec.max_plies + self._moves
+        # A game that ends with the program's first move may have begun `max_plies` rows before. Whole programs fill the
+        # ring, so that the rows of one are never divided between its end and its beginning.
+        self._rows = self._moves * (1 + math.ceil(spec.max_plies / self._moves))
 
     def init(self, key: Array) -> RolloutState:
         """Starts B games; their history is empty."""
@@ -86,7 +95,7 @@ class RolloutCore:
         plies = Plies(value=zeros, action=number, player=number, rewards=rewards, done=~no, truncated=no)
         empty = History(games, jnp.zeros((actions, size)), number, plies)
         history = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self._rows, *leaf.shape)), empty)
-        return RolloutState(state, history)
+        return RolloutState(state, history, jnp.zeros((), jnp.int32))
 
     def play(self, params: Params, version: Array, state: RolloutState) -> tuple[RolloutState, Finished, Played]:
         """Plays T moves in every game and computes the targets of the games that end."""
@@ -97,13 +106,14 @@ class RolloutCore:
 
         selfplay, (new, dropped, depth) = jax.lax.scan(step, state.selfplay, length=self._moves)
         assert new.plies.done.shape == (self._moves, self._experiment.actors.games)
-        history = jax.tree.map(lambda old, new: jnp.concatenate([old[self._moves :], new]), state.history, new)
+        history = jax.tree.map(partial(_overwritten, at=state.oldest), state.history, new)
         assert history.plies.done.shape == (self._rows, self._experiment.actors.games)
-        targets = targets_of(
-            history.plies, self._experiment.actors, self._experiment.env.discount, self._env.spec.values
-        )
+        oldest = (state.oldest + self._moves) % self._rows
+        # Targets follow the order of time. The plies without states and policies are small enough to be copied for it.
+        plies = jax.tree.map(lambda ring: jnp.roll(ring, -oldest, axis=0), history.plies)
+        targets = targets_of(plies, self._experiment.actors, self._experiment.env.discount, self._env.spec.values)
         # Only the games that end in the newest T rows: the program before has given out those that ended earlier.
-        end, _ = ends(history.plies)
+        end, _ = ends(plies)
         over = (end >= self._rows - self._moves) & (end < self._rows)
         until = jnp.cumsum(over.reshape(-1), dtype=jnp.int32)
         played = Played(
@@ -113,15 +123,17 @@ class RolloutCore:
             depth=None if depth is None else jnp.mean(depth),
             abs_root_value=jnp.mean(jnp.abs(new.plies.value[-1])),
         )
-        return RolloutState(selfplay, history), Finished(until, targets), played
+        return RolloutState(selfplay, history, oldest), Finished(until, targets, oldest), played
 
     def take(self, history: History, finished: Finished, index: Array) -> tuple[Sample, StoredState | None]:
         """Gathers the samples `index` `[C]` int32 of a program, each in [0, `Played.samples`)."""
         batch = history.plies.done.shape[1]
         # Sample i lies at the first position where the count exceeds i.
         position = jnp.searchsorted(finished.until, index, side="right")
-        row, game = position // batch, position % batch
-        past, targets = jax.tree.map(lambda leaf: leaf[row, ..., game], (history, finished.targets))
+        ply, game = position // batch, position % batch
+        row = (finished.oldest + ply) % self._rows
+        past = jax.tree.map(lambda leaf: leaf[row, ..., game], history)
+        targets = jax.tree.map(lambda leaf: leaf[ply, ..., game], finished.targets)
         # The history keeps states, from which observations are computed: states are smaller.
         view = jax.vmap(self._env.view)(past.state)
         sample = Sample(view.observation, view.legal, past.policy, targets.value, past.version)
@@ -143,6 +155,11 @@ def _row(before: SelfPlayState, move: Move, version: Array) -> History:
         version=jnp.broadcast_to(version, move.done.shape),
         plies=Plies(**fields | {"rewards": jnp.transpose(move.rewards)}),
     )
+
+
+def _overwritten(ring: jax.Array, rows: jax.Array, at: jax.Array) -> jax.Array:
+    """The ring `[H, ...]` with `rows` `[T, ...]` from row `at` on."""
+    return jax.lax.dynamic_update_slice_in_dim(ring, rows, at, axis=0)
 
 
 def _games_last(leaf: jax.Array) -> jax.Array:

@@ -93,11 +93,12 @@ def quantize(params: Params, largest: Mapping[str, Array]) -> Int8Params:
     layers = layers_of(params)
 
     def quantized(name: str) -> Int8Convolution:
-        kernel, bias = layers[name]
+        # In bfloat16 a quotient would be rounded twice.
+        kernel, bias = (jnp.asarray(leaf, jnp.float32) for leaf in layers[name])
         ranges = jnp.maximum(jnp.max(jnp.abs(kernel), axis=(0, 1, 2)), _LEAST)
         unit = jnp.maximum(largest[name], _LEAST) / LARGEST
         values = jnp.round(kernel / (ranges / LARGEST)).astype(jnp.int8)
-        return Int8Convolution(values, unit * ranges / LARGEST, jnp.asarray(bias), unit)
+        return Int8Convolution(values, unit * ranges / LARGEST, bias, unit)
 
     tower = [name for name in layers if name.endswith(("/conv_0", "/conv_1"))]
     return Int8Params(

@@ -251,7 +251,8 @@ class QuantizedNetwork:
         two newest tokens are valid.
         """
         board, dtype = self._spec.observation_shape, self._spec.observation_dtype
-        model = partial(network_model, layers_of(jax.device_get(params)), self._piece, board, dtype)
+        layers = layers_of(jax.tree.map(partial(np.asarray, dtype=np.float32), jax.device_get(params)))
+        model = partial(network_model, layers, self._piece, board, dtype)
         reference = self._compiler.compile(model())
         calibration, held_back = self._positions.split()
         _, extremes = self._in_pieces(reference, calibration.observation)

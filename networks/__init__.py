@@ -22,7 +22,7 @@ from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec, ModelNetwork, Network, Params
 from podzero.networks.contract import check_model as check_model
 from podzero.networks.contract import check_network as check_network
-from podzero.networks.layers import mlp
+from podzero.networks.layers import as_computed, mlp
 from podzero.networks.resnet import fold_resnet, folded_resnet, resnet
 from podzero.networks.transformer import transformer
 
@@ -57,11 +57,18 @@ def make_inference(config: NetworkConfig, spec: EnvSpec) -> tuple[Callable[[Para
     """Builds `fold`, which converts trained parameters into those for acting, and the network that takes them.
 
     `network.apply(fold(params), observation)` equals `make_network(...).apply(params, observation)` up to rounding.
-    `fold` is the identity for networks that have nothing to fold.
+    `fold` also gives each weight the dtype in which the network computes with it, so that evaluations convert none.
     """
-    if isinstance(config, ResNetConfig):
-        return fold_resnet, folded_resnet(config, spec)
-    return lambda params: params, make_network(config, spec)
+    folds = isinstance(config, ResNetConfig)
+    network = folded_resnet(config, spec) if isinstance(config, ResNetConfig) else make_network(config, spec)
+
+    def cast(params: Params) -> Params:
+        return as_computed(network.apply, spec, params)
+
+    def fold(params: Params) -> Params:
+        return cast(fold_resnet(params) if folds else params)
+
+    return fold, network._replace(init=lambda key: cast(network.init(key)))
 
 
 def trainable_network(config: NetworkConfig, spec: EnvSpec) -> Network | ModelNetwork:

@@ -11,7 +11,7 @@ The networks in Flax and those in Haiku share these functions. Their convolution
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import flax.linen as nn
@@ -96,6 +96,47 @@ def fold(params: Params) -> Params:
         rest: dict[str, Any] = {name: leaf for name, leaf in params.items() if name != "gain"}
         return rest | {"kernel": standardize(params["kernel"], params["gain"])}
     return {name: fold(child) for name, child in params.items()}
+
+
+def as_computed(apply: Callable[[Params, Array], Any], spec: EnvSpec, params: Params) -> Params:
+    """The parameters in the dtypes in which `apply` computes with them.
+
+    Those that it only converts to one smaller dtype are converted here, once, with the same results; the others, such
+    as the scale of a layer normalization in float32, stay as they are. Traces `apply`, which may be any function.
+    """
+    observation: Any = jax.ShapeDtypeStruct((1, *spec.observation_shape), spec.observation_dtype)  # type: ignore[no-untyped-call]
+    program: Any = jax.make_jaxpr(apply)(params, observation).jaxpr
+    leaves, structure = jax.tree.flatten(params)
+
+    def converted(leaf: Any, variable: Any) -> Any:
+        dtypes = set(_dtypes_of_uses(program, variable))
+        dtype = dtypes.pop() if len(dtypes) == 1 else None
+        return leaf if dtype is None or dtype.itemsize >= leaf.dtype.itemsize else jnp.asarray(leaf, dtype)
+
+    return jax.tree.unflatten(structure, map(converted, leaves, program.invars[: len(leaves)]))
+
+
+_CALLS = ("jit", "closed_call", "remat2", "custom_jvp_call", "custom_vjp_call")
+"""Operations whose operands are those of a program inside them, one for one."""
+
+
+def _dtypes_of_uses(program: Any, variable: Any) -> Iterator[Any]:
+    """For each use of a variable in a jaxpr the dtype that it is converted to, or None for any other use."""
+    for operation in program.eqns:
+        for place, operand in enumerate(operation.invars):
+            if operand is not variable:
+                continue
+            name, parameters = operation.primitive.name, operation.params
+            if name == "convert_element_type":
+                yield parameters["new_dtype"]
+            elif name in _CALLS:
+                inner = parameters.get("jaxpr") or parameters["call_jaxpr"]
+                inner = getattr(inner, "jaxpr", inner)
+                yield from _dtypes_of_uses(inner, inner.invars[place])
+            else:
+                yield None
+    if any(result is variable for result in program.outvars):
+        yield None
 
 
 def convolve(x: jax.Array, kernel: jax.Array, bias: jax.Array, stride: int = 1) -> jax.Array:

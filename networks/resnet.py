@@ -139,9 +139,9 @@ class Layer(NamedTuple):
     """A convolution or a dense layer of a folded network."""
 
     kernel: Any
-    """`[3, 3, in, out]` of a convolution, `[in, out]` of a dense layer; float32, a NumPy or JAX array."""
+    """`[3, 3, in, out]` of a convolution, `[in, out]` of a dense layer; a NumPy or JAX array."""
     bias: Any
-    """`[out]` float32."""
+    """`[out]`."""
 
 
 def layers_of(params: Params) -> dict[str, Layer]:

@@ -1,5 +1,6 @@
 """Self-play of many moves in one program gives the moves, samples and targets of one move at a time on the host."""
 
+import re
 from types import SimpleNamespace
 
 import jax
@@ -82,6 +83,21 @@ def test_a_program_of_many_moves_gives_the_samples_of_the_host(actors):
         np.testing.assert_allclose(sorted_rows(found), sorted_rows(host), atol=1e-5)
         total += len(expected)
     assert total > 20
+
+
+def test_the_history_is_written_in_place():
+    """A program neither copies the ring nor shifts it."""
+    env = make_env("tic_tac_toe")
+    experiment = experiment_with()
+    rollouts = RolloutCore(SelfPlayCore(env, drawn(env), experiment.actors), experiment)
+    state = jax.eval_shape(rollouts.init, jax.random.key(0))
+    play = jax.jit(rollouts.play, donate_argnums=2)
+    compiled = play.lower(None, jax.ShapeDtypeStruct((), jnp.int32), state).compile()
+    rows, actions, games = state.history.policy.shape
+    made = re.findall(rf"= f32\[{rows},{actions},{games}\]\S* ([a-z-]+)\(", compiled.as_text())
+    assert set(made) == {"parameter", "dynamic-update-slice", "fusion"}
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.history))
+    assert compiled.memory_analysis().alias_size_in_bytes >= size
 
 
 def test_a_game_without_a_longest_game_is_refused():

@@ -51,7 +51,8 @@ class Compiled(NamedTuple):
 def compiled(name):
     config = CONFIGS[name]
     network, (fold, inference) = make_network(config, SPEC), make_inference(config, SPEC)
-    half = make_network(config.model_copy(update={"compute_dtype": "bfloat16"}), SPEC)
+    half_config = config.model_copy(update={"compute_dtype": "bfloat16"})
+    half, (fold_half, half_inference) = make_network(half_config, SPEC), make_inference(half_config, SPEC)
 
     def loss(params, observation):
         logits, value, *auxiliary = (network.apply_all or network.apply)(params, observation)
@@ -66,6 +67,7 @@ def compiled(name):
             "with auxiliary": network.apply_all and network.apply_all(params, observation),
             "folded": inference.apply(fold(params), observation),
             "half": half.apply(params, observation),
+            "half, folded": half_inference.apply(fold_half(params), observation),
             "grouped": jax.vmap(network.apply, in_axes=(None, 0))(params, grouped),
             "gradient": jax.grad(loss)(params, observation),
         }
@@ -174,6 +176,23 @@ def test_bfloat16_is_close_and_outputs_are_float32(name, laws):
     half = make_network(CONFIGS[name].model_copy(update={"compute_dtype": "bfloat16"}), SPEC)
     made = jax.eval_shape(half.init, jax.random.key(0))
     assert {leaf.dtype for leaf in jax.tree.leaves(made)} == {jnp.dtype("float32")}
+
+
+def test_acting_weights_have_the_dtype_that_the_network_computes_with(name, laws):
+    """Those of convolutions and hidden layers: the last layers and layer normalization compute in float32."""
+    found = laws.outputs(laws.trained)
+    for one, two in zip(found["half, folded"], found["half"], strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-2)
+    fold, inference = make_inference(CONFIGS[name].model_copy(update={"compute_dtype": "bfloat16"}), SPEC)
+    folded = jax.eval_shape(fold, laws.made)
+    dtypes = {jax.tree_util.keystr(path): leaf.dtype for path, leaf in jax.tree_util.tree_leaves_with_path(folded)}
+    last = {name for name in dtypes if any(part in name for part in ("logits", "'value'", "norm", "policy_"))}
+    assert {dtypes[name] for name in set(dtypes) - last} == {jnp.dtype("bfloat16")}
+    assert jnp.dtype("float32") in {dtypes[name] for name in last}
+    program = jax.make_jaxpr(inference.apply)(folded, boards(SPEC))
+    weights = {f"f32{list(leaf.shape)}" for leaf in jax.tree.leaves(folded)}
+    casts = [str(eqn.invars[0].aval) for eqn in program.eqns if eqn.primitive.name == "convert_element_type"]
+    assert not [cast for cast in casts if cast in weights]
 
 
 def test_vmap_over_batches_equals_one_batch(laws):

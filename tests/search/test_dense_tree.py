@@ -56,6 +56,22 @@ def test_a_dense_tree_finds_what_mctx_finds_in_a_game():
     assert_equal(expected, found._replace(dropped=None))
 
 
+def test_only_tpus_get_the_layout_of_the_parameters_in_each_simulation():
+    """Programs of other platforms, lowered without them, would copy the parameters there."""
+    env = nim()
+
+    def evaluate(params, key, states):
+        logits, value = rough(env, 2)(None, key, states)
+        return logits, value * params["factor"][0]
+
+    search = make_search(SearchConfig(tree="dense", simulations=8), rules_model(env, evaluate))
+    exploration = explorations(np.zeros(2), np.zeros(2))
+    traced = jax.jit(search).trace({"factor": np.ones(2)}, jax.random.key(0), heaps(5, 4), exploration)
+    for platform, held in (("tpu", True), ("cpu", False), ("cuda", False)):
+        program = traced.lower(lowering_platforms=(platform,)).as_text()
+        assert ("optimization_barrier" in program, "LayoutConstraint" in program) == (held, held)
+
+
 ACTIONS = 5
 
 
