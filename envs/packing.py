@@ -1,8 +1,9 @@
-"""Packs game states into rows of bytes and unpacks them without loss."""
+"""Packs game states into rows of bytes and unpacks them without loss; arrays as bytes, in NumPy and in JAX."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,24 +15,59 @@ from podzero.core.types import Array, EnvState
 
 def packed_bytes(like: EnvState) -> int:
     """Bytes of one packed state; `like` is a state or its shapes, such as `jax.eval_shape(env.init, key)`."""
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in map(_form, jax.tree.leaves(like)))
+    return sum(form_bytes(form.shape, form.dtype) for form in map(_form, jax.tree.leaves(like)))
 
 
 def pack_states(states: EnvState) -> jax.Array:
     """Packs B states (a leading axis on every leaf) into `[B, S]` uint8, without loss; traceable.
 
-    A row is the concatenation of the leaves in tree order, each in the byte order of the machine.
+    A row is the concatenation of the leaves in tree order: bools as bits, others in the byte order of the machine.
     """
-    return jnp.concatenate([_bytes(_plain(leaf)) for leaf in jax.tree.leaves(states)], axis=1)
+    return jnp.concatenate([to_bytes(_plain(leaf), jnp) for leaf in jax.tree.leaves(states)], axis=1)
 
 
 def unpack_states(rows: Array, like: EnvState) -> EnvState:
     """Unpacks B states from `rows` `[B, S]` uint8; `like` is a state of the same game, or its shapes. Traceable."""
     assert rows.shape[1:] == (packed_bytes(like),), (rows.shape, packed_bytes(like))
     leaves, structure = jax.tree.flatten(like)
-    ends = np.cumsum([packed_bytes(leaf) for leaf in leaves])[:-1]
-    parts = jnp.split(jnp.asarray(rows), ends.tolist(), axis=1)
-    return jax.tree.unflatten(structure, [_restored(part, leaf) for part, leaf in zip(parts, leaves, strict=True)])
+    forms = [*map(_form, leaves)]
+    restored = from_bytes(jnp.asarray(rows), [(form.shape, form.dtype) for form in forms], jnp)
+    return jax.tree.unflatten(structure, [_as_key(data, leaf) for data, leaf in zip(restored, leaves, strict=True)])
+
+
+def form_bytes(shape: Sequence[int], dtype: Any) -> int:
+    """Bytes of a packed array."""
+    size = math.prod(shape)
+    return math.ceil(size / 8) if dtype == np.bool_ else size * np.dtype(dtype).itemsize
+
+
+def to_bytes(array: Any, xp: Any) -> Any:
+    """`[N, ...]` of any dtype as `[N, bytes]` uint8; `xp` is `numpy` or `jax.numpy`."""
+    count, *shape = array.shape
+    size = form_bytes(shape, array.dtype)
+    if array.dtype == np.bool_:
+        return xp.packbits(array.reshape(count, math.prod(shape)), axis=1)
+    if xp is np:
+        return np.ascontiguousarray(array).view(np.uint8).reshape(count, size)
+    return jax.lax.bitcast_convert_type(array, jnp.uint8).reshape(count, size)
+
+
+def from_bytes(rows: Any, forms: Sequence[tuple[Sequence[int], Any]], xp: Any) -> list[Any]:
+    """The inverse of `to_bytes` for several arrays side by side: `[N, bytes]` to `[N, *shape]` for each shape and dtype
+    of `forms`.
+    """
+    ends = np.cumsum([form_bytes(*form) for form in forms])[:-1].tolist()
+    return [_restored(part, *form, xp) for part, form in zip(xp.split(rows, ends, axis=1), forms, strict=True)]
+
+
+def _restored(part: Any, shape: Sequence[int], dtype: Any, xp: Any) -> Any:
+    count, size = part.shape[0], math.prod(shape)
+    if dtype == np.bool_:
+        return xp.unpackbits(part, axis=1, count=size).reshape(count, *shape) != 0
+    if xp is np:
+        return np.ascontiguousarray(part).view(dtype).reshape(count, *shape)
+    width = np.dtype(dtype).itemsize
+    return jax.lax.bitcast_convert_type(part.reshape(count, *shape, *((width,) if width > 1 else ())), dtype)
 
 
 def _is_key(leaf: Any) -> bool:
@@ -49,23 +85,8 @@ def _form(like: Any) -> jax.ShapeDtypeStruct:
     return form
 
 
-def _bytes(leaf: jax.Array) -> jax.Array:
-    """`[B, ...]` of any dtype as `[B, n]` uint8."""
-    # A bool is one byte already, and XLA has no bitcast for it.
-    if leaf.dtype != np.bool_:
-        leaf = jax.lax.bitcast_convert_type(leaf, jnp.uint8)
-    return leaf.astype(jnp.uint8).reshape(leaf.shape[0], math.prod(leaf.shape[1:]))
-
-
-def _restored(rows: jax.Array, like: Any) -> jax.Array:
-    """The inverse of `_bytes`: `[B, n]` uint8 to `[B, *like.shape]` in the dtype of `like`."""
-    plain = _form(like)
-    lead, size = rows.shape[0], plain.dtype.itemsize
-    if plain.dtype == np.bool_:
-        data = rows.reshape(lead, *plain.shape) != 0
-    else:
-        width = (size,) if size > 1 else ()
-        data = jax.lax.bitcast_convert_type(rows.reshape(lead, *plain.shape, *width), plain.dtype)
+def _as_key(data: jax.Array, like: Any) -> jax.Array:
+    """The leaf whose `_plain` is `data`."""
     return jax.random.wrap_key_data(data, impl=_key_impl(like)) if _is_key(like) else data
 
 

@@ -353,8 +353,8 @@ def check_startable(experiment: Experiment, workdir: Workdir, step: int | None =
             import_openvino()
     # What is built in needs no check.
     built_in = isinstance(experiment.env, GameConfig | ChanceGameConfig) and not experiment.own_parts
-    read = (experiment.init_from, experiment.teacher, experiment.data.records, experiment.actors.opponents)
-    if not built_in or any(read):
+    more = (experiment.init_from, experiment.teacher, experiment.data.records, experiment.actors.opponents)
+    if not built_in or any(more) or experiment.search.targets:
         _check_made(experiment)
 
 
@@ -423,7 +423,7 @@ def check_parts(experiment: Experiment) -> None:
     restore_path()
     os.environ["JAX_PLATFORMS"] = "cpu"
     from podzero.actors.build import check_own_search
-    from podzero.envs import check_steps, check_values, spec_of
+    from podzero.envs import check_steps, check_values, sample_packing, spec_of
     from podzero.evaluation.resolve import make_opponents
     from podzero.learner.build import check_own_learner
     from podzero.networks import check_own_network
@@ -433,6 +433,7 @@ def check_parts(experiment: Experiment) -> None:
     # A run goes on after a rare failure of an environment: half of the steps may fail.
     spec = check_steps(env, 1, _STEPS, _STEPS // 2) if isinstance(env, GymnasiumConfig) else spec_of(env)
     check_values(experiment, spec)
+    sample_packing(experiment, spec)
     check_own_network(experiment.network, spec)
     check_own_search(experiment, spec)
     check_own_learner(experiment, spec)

@@ -60,6 +60,9 @@ class SearchConfig(Section):
     slots: PositiveInt | None = None
     """With `tree=dense`: the largest number of actions that a node stores; if more are legal, it stores those with the
     largest prior. By default all actions, of which chess has 4,672."""
+    targets: PositiveInt | None = None
+    """How many actions of a policy become its training target: those with the largest probability, which makes samples
+    of games with many actions smaller. By default all."""
     candidates: PositiveInt = 16
     """Continuous actions: how many are sampled from the policy at each node; the search chooses among them."""
     pb_c_init: PositiveFloat = 1.25

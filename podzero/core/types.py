@@ -128,6 +128,9 @@ class Sample(NamedTuple):
     """`[]` int32, plies until the end, including the next one; -1 if unknown or if a limit ended the game."""
     reply: Array | None = None
     """`[]` int32, the opponent's action after the next ply; -1 if unknown or if there was none."""
+    state: Array | None = None
+    """`[S]` uint8, the packed state, where replay holds it in place of `observation` and `legal`; None elsewhere and in
+    the train step."""
 
 
 class Window(NamedTuple):

@@ -86,6 +86,6 @@ def test_leaves_of_all_dtypes_are_packed_in_tree_order():
     }
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), states)
     rows = pack_states(states)
-    assert rows.shape == (2, packed_bytes(like)) == (2, 2 + 4 + 2 + 1 + 0 + 8)
-    np.testing.assert_array_equal(rows[0, :9], [1, 0, 255, 255, 255, 255, 0xC0, 0x3F, 7])
+    assert rows.shape == (2, packed_bytes(like)) == (2, 1 + 4 + 2 + 1 + 0 + 8)
+    np.testing.assert_array_equal(rows[0, :8], [0b10000000, 255, 255, 255, 255, 0xC0, 0x3F, 7])
     assert_same(unpack_states(rows, like), states)

@@ -1,0 +1,247 @@
+"""Packs training samples into rows of bytes, one row a sample, on hosts (NumPy) and on devices (JAX).
+
+A row is written once by the actor and read once by the train step. Bools are bits, policies float16, integers as small
+as their range allows. Where the packed state of a game is much smaller than its observation and legal actions, the row
+holds the state, and the train step computes both from it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from podzero.config import Experiment, JaxGameConfig
+from podzero.config.samples import sample_like, stored_state_like
+from podzero.core.errors import ConfigError
+from podzero.core.protocols import Env
+from podzero.core.types import EnvSpec, Sample, StoredState, Window
+from podzero.envs.packing import form_bytes, from_bytes, to_bytes, unpack_states
+
+Stored = Sample | Window | StoredState
+"""The kinds of samples that replay holds."""
+
+_SCALE = 2.0**14
+"""Factor of packed probabilities, which keeps them away from float16's subnormal numbers: devices may flush these."""
+_LEAST = 2.0**-28
+"""Smaller probabilities are packed as zero."""
+_SUM_TOLERANCE = 4e-3
+"""Largest difference from one of the sum of a packed policy: what replay accepts before packing, and the rounding."""
+_BOUND_TOLERANCE = 1e-5
+"""Largest distance by which rounding may move a value target out of [-1, 1]."""
+_MOST = 2**31 - 1
+# `Any`, because the fields of samples are annotated as arrays.
+_struct: Any = jax.ShapeDtypeStruct
+
+
+class _Part(NamedTuple):
+    """A part of a row."""
+
+    name: str
+    """The field of the samples, or `actions`."""
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    """The dtype in the row."""
+    restored: np.dtype[Any]
+    """The dtype in the samples."""
+    bounds: tuple[float, float]
+    """The lowest and highest valid number."""
+
+    @property
+    def text(self) -> str:
+        kind = "bits" if self.dtype == np.bool_ else self.dtype.name
+        return f"{self.name}:{kind}[{','.join(map(str, self.shape))}]"
+
+
+class SamplePacking:
+    """How samples of one kind become rows of bytes, and rows samples."""
+
+    def __init__(
+        self,
+        like: Any,
+        spec: EnvSpec,
+        targets: int | None = None,
+        holds_states: bool = False,
+        env: Env | None = None,
+    ) -> None:
+        """Takes the shapes of a `Stored` sample (`podzero.config.samples`), and its environment's specification.
+
+        With `targets`, rows hold only so many actions of a policy, those with the largest probability. With
+        `holds_states` they hold packed states in place of observations and legal actions; `unpack` then needs `env`.
+        """
+        self.like = like
+        """The shapes of the samples that `pack` takes."""
+        self.holds_states = holds_states
+        self._env, self._actions = env, spec.num_actions
+        self._policy = "policy_target" if isinstance(like, Sample) else "policy"
+        leaves = {name: leaf for name, leaf in like._asdict().items() if leaf is not None}
+        if holds_states:
+            self._states: Any = None if env is None else jax.eval_shape(env.init, jax.random.key(0))
+            state = _struct((spec.state_bytes,), np.dtype(np.uint8))
+            self.like = like._replace(state=state)
+            leaves = {"state": state} | {n: leaf for n, leaf in leaves.items() if n not in ("observation", "legal")}
+        number = leaves.get(self._policy)
+        most = 0 if number is None else number.shape[-1]
+        if targets is not None and number is not None and targets > spec.num_actions:
+            what = f"has {spec.num_actions} actions" if spec.num_actions else "has continuous actions"
+            raise ConfigError(
+                f"search.targets {targets}: {spec.name} {what}; set "
+                f"{f'at most {spec.num_actions}, or ' if spec.num_actions else ''}none (null) for all"
+            )
+        self.targets = targets if targets is not None and targets < most else None
+        """The number of actions of a policy in a row; None for all."""
+        bounds = _bounds(like, spec)
+        self._parts = [part for name, leaf in leaves.items() for part in self._parts_of(name, leaf, bounds)]
+        self._forms = [(part.shape, part.dtype) for part in self._parts]
+        self.row_bytes = sum(form_bytes(*form) for form in self._forms)
+        """Bytes of a row."""
+        self.layout = " ".join(part.text for part in self._parts)
+        """What a row holds, as text; rows of equal layouts are interchangeable."""
+
+    def _parts_of(self, name: str, leaf: Any, bounds: dict[str, tuple[float, float]]) -> list[_Part]:
+        dtype, shape, bound = np.dtype(leaf.dtype), tuple(leaf.shape), bounds.get(name, (-math.inf, math.inf))
+        if name == self._policy:
+            policy = np.dtype(np.float16)
+            kept = shape if self.targets is None else (*shape[:-1], self.targets)
+            values = _Part(name, kept, policy, dtype, (0.0, _SCALE * (1 + _SUM_TOLERANCE)))
+            if self.targets is None:
+                return [values]
+            last = self._actions - 1
+            return [values, _Part("actions", kept, _integer(last), np.dtype(np.int32), (0, last))]
+        stored = _integer(bound[1]) if dtype == np.int32 and math.isfinite(bound[1]) else dtype
+        return [_Part(name, shape, stored, dtype, bound)]
+
+    def pack(self, samples: Any, xp: Any = np, actions: Any = None) -> Any:
+        """Packs samples `[N, ...]` into rows `[N, row_bytes]` uint8 by `xp`, `numpy` or `jax.numpy`.
+
+        Fields that rows do not hold may be None. With `actions`, `[..., K]` integers, the policies are those of K =
+        `targets` actions already, as `largest` returns them.
+        """
+        fields = samples._asdict()
+        policy = fields.get(self._policy)
+        if policy is not None:
+            policy = xp.asarray(policy).astype(np.float32)
+            policy = xp.where(policy < _LEAST, np.float32(0), policy)
+            if self.targets is not None:
+                policy, actions = (policy, actions) if actions is not None else largest(policy, self.targets, xp)
+                assert policy.shape == actions.shape
+                assert policy.shape[-1] == self.targets
+            fields |= {self._policy: policy * np.float32(_SCALE), "actions": actions}
+        arrays = [xp.asarray(fields[part.name]).astype(part.dtype) for part in self._parts]
+        assert all(array.shape[1:] == part.shape for array, part in zip(arrays, self._parts, strict=True))
+        return xp.concatenate([to_bytes(array, xp) for array in arrays], axis=1)
+
+    def unpack(self, rows: Any, xp: Any = np) -> Any:
+        """Unpacks rows `[N, row_bytes]` uint8 by `xp` into samples `[N, ...]`: those that were packed, with policies
+        rounded to float16 and again normalized.
+        """
+        fields = self._read(rows, xp)
+        policy, actions = fields.get(self._policy), fields.pop("actions", None)
+        if policy is not None:
+            total = xp.sum(policy, axis=-1, keepdims=True)
+            # Policies of positions after the end of an episode are zero.
+            policy = policy / xp.where(total > 0, total, np.float32(1))
+            fields[self._policy] = policy if actions is None else _dense(policy, actions, self._actions, xp)
+        if self.holds_states:
+            assert self._env is not None, "rows of states are unpacked by their game"
+            view = jax.vmap(self._env.view)(unpack_states(fields.pop("state"), self._states))
+            fields |= {"observation": xp.asarray(view.observation), "legal": xp.asarray(view.legal)}
+        return type(self.like)(**fields)
+
+    def decodes(self, rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Which of the rows `[N, row_bytes]` hold a valid sample, `[N]`: numbers finite and within their bounds,
+        policies with a sum of one over legal actions.
+        """
+        fields, valid = self._read(rows, np), np.ones(len(rows), np.bool_)
+        for part in self._parts:
+            if part.dtype.kind in "fi":
+                flat = fields[part.name].reshape(len(rows), math.prod(part.shape))
+                low, high = part.bounds
+                valid &= (np.isfinite(flat) & (flat >= low) & (flat <= high)).all(axis=1)
+        policy = fields.get(self._policy)
+        if policy is None:
+            return valid
+        actions, legal = fields.get("actions"), fields.get("legal")
+        with np.errstate(invalid="ignore"):  # of infinities
+            total = policy.sum(axis=-1) / _SCALE
+        # The K largest of A probabilities have at least K / A of the sum.
+        least = 1.0 if actions is None else policy.shape[-1] / self._actions
+        right = (total > least - _SUM_TOLERANCE) & (total < 1 + _SUM_TOLERANCE)
+        if "length" in fields:  # a window: no action follows positions from there on
+            right |= np.arange(policy.shape[1]) >= fields["length"][:, None]
+        valid &= right.all(axis=tuple(range(1, right.ndim)))
+        if legal is not None:
+            if actions is not None:
+                legal = np.take_along_axis(legal, np.clip(actions, 0, self._actions - 1), axis=1)
+            valid &= legal.any(axis=1) & ~((policy > _SUM_TOLERANCE * _SCALE) & ~legal).any(axis=1)
+        return valid
+
+    def _read(self, rows: Any, xp: Any) -> dict[str, Any]:
+        """The parts of rows in the dtypes of the samples, policies times `_SCALE`."""
+        arrays = from_bytes(rows, self._forms, xp)
+        return {part.name: array.astype(part.restored) for part, array in zip(self._parts, arrays, strict=True)}
+
+
+def sample_packing(experiment: Experiment, spec: EnvSpec, env: Env | None = None) -> SamplePacking:
+    """How replay holds the samples of an experiment; to unpack rows of states, it needs `env`."""
+    states = holds_states(experiment, spec)
+    return SamplePacking(sample_like(experiment, spec), spec, experiment.search.targets, states, env)
+
+
+def state_packing(experiment: Experiment, spec: EnvSpec) -> SamplePacking:
+    """How replay holds the samples that are stored for reanalysis."""
+    return SamplePacking(stored_state_like(experiment, spec), spec)
+
+
+def holds_states(experiment: Experiment, spec: EnvSpec) -> bool:
+    """Whether rows hold the packed states of a game in JAX: where they are at most half as large as observations and
+    legal actions, since the train step computes these; not beside recorded games, which come without states.
+    """
+    if not isinstance(experiment.env, JaxGameConfig) or experiment.data.records is not None:
+        return False
+    observed = form_bytes(spec.observation_shape, np.dtype(spec.observation_dtype)) + math.ceil(spec.num_actions / 8)
+    return 0 < 2 * spec.state_bytes <= observed
+
+
+def largest(policy: Any, count: int, xp: Any) -> tuple[Any, Any]:
+    """The `count` largest probabilities of policies `[..., A]` and their actions, both `[..., count]`, in falling
+    order; of equal ones those of the lowest actions.
+    """
+    if xp is np:
+        actions = np.argsort(-policy, axis=-1, kind="stable")[..., :count]
+        return np.take_along_axis(policy, actions, axis=-1), actions
+    return jax.lax.top_k(policy, count)
+
+
+def _bounds(like: Stored, spec: EnvSpec) -> dict[str, tuple[float, float]]:
+    """The lowest and highest valid number in fields."""
+    last = spec.num_actions - 1
+    bounds: dict[str, tuple[float, float]] = {"version": (-1, _MOST)}
+    if isinstance(like, Sample):
+        limit = 1 + _BOUND_TOLERANCE
+        bounds |= {"value_target": (-limit, limit), "outcome": (-1, 2), "reply": (-1, last)}
+        bounds["moves_left"] = (-1, spec.max_plies or _MOST)
+    if isinstance(like, Window):
+        bounds["length"] = (1, like.reward.shape[0])
+        if spec.action_bounds is None:
+            bounds["action"] = (0, last)
+    return bounds
+
+
+def _integer(highest: float) -> np.dtype[Any]:
+    """The smallest signed dtype that holds -1 and `highest`."""
+    return next(np.dtype(kind) for kind in (np.int8, np.int16, np.int32) if highest <= np.iinfo(kind).max)
+
+
+def _dense(values: Any, actions: Any, size: int, xp: Any) -> Any:
+    """Values `[..., K]` of K actions each as `[..., size]`, zero elsewhere."""
+    shape = (*values.shape[:-1], size)
+    if xp is np:
+        dense = np.zeros(shape, values.dtype)
+        np.put_along_axis(dense, actions, values, axis=-1)
+        return dense
+    return jnp.put_along_axis(jnp.zeros(shape, values.dtype), actions, values, axis=-1, inplace=False)
