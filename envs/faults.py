@@ -56,6 +56,8 @@ def simulator_errors() -> Iterator[None]:
 
 log = logging.getLogger(__name__)
 
+MAX_FAILURES = 100
+"""Failures in a row, without a completed game or episode in between, that an actor survives."""
 _LOG_EVERY_S = 1.0
 
 
@@ -71,7 +73,7 @@ class Faults:
 
     def __init__(self, name: str, most_in_a_row: int) -> None:
         self._name = name
-        self._most = most_in_a_row
+        self.most_in_a_row = most_in_a_row
         self._logged_at = -_LOG_EVERY_S
         self.total = 0
         """Lost episodes, including those whose reset failed."""
@@ -85,10 +87,10 @@ class Faults:
         """
         self.in_a_row += rounds
         self.total += episodes
-        if self.in_a_row > self._most:
+        if self.in_a_row > self.most_in_a_row:
             failed = EnvironmentFailed(
                 f"{self._name} failed {self.in_a_row} times without completing an episode in between; "
-                f"env.max_failures allows {self._most}. The last failure: {what}"
+                f"{self.most_in_a_row} are allowed. The last failure: {what}"
             )
             failed.last = what
             raise failed
@@ -103,7 +105,7 @@ class Faults:
 
 def faults_of(env: EnvConfig) -> Faults:
     """The failure counter of one process that plays `env`. Games in JAX are allowed no failure."""
-    return Faults(env.title, 0 if isinstance(env, JaxGameConfig) else env.max_failures)
+    return Faults(env.title, 0 if isinstance(env, JaxGameConfig) else MAX_FAILURES)
 
 
 class Abandoned(BaseException):

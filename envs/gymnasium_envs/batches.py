@@ -153,7 +153,7 @@ class CheckedVector(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, Any]):
         return self._interface.after_step(self.env, self.env.step(actions))
 
 
-def build(config: GymnasiumConfig, count: int, interface: Interface) -> GymnasiumVector:
+def build(config: GymnasiumConfig, count: int, interface: Interface, max_faults: int) -> GymnasiumVector:
     """Builds a vector of `count` environments in the autoreset mode `NEXT_STEP`.
 
     Each environment is wrapped in a `GuardedEnv`, except with `vectorization: own`, which has no single environments.
@@ -161,7 +161,7 @@ def build(config: GymnasiumConfig, count: int, interface: Interface) -> Gymnasiu
     if config.vectorization == "own":
         return CheckedVector(make_own(config, count), interface)
     make = partial(make_one, config)
-    guarded: Callable[[], GuardedEnv] = partial(GuardedEnv, make, interface, config.max_failures + 1)
+    guarded: Callable[[], GuardedEnv] = partial(GuardedEnv, make, interface, max_faults)
     mode = AutoresetMode.NEXT_STEP
     if config.vectorization == "sync":
         return SyncVectorEnv([guarded] * count, copy=False, autoreset_mode=mode)

@@ -16,7 +16,7 @@ import numpy as np
 from podzero.config import GymnasiumConfig, environments
 from podzero.core.errors import ConfigError, described
 from podzero.core.types import EnvSpec
-from podzero.envs.faults import DeadlineThread, EnvironmentFailed, faults_of
+from podzero.envs.faults import MAX_FAILURES, DeadlineThread, EnvironmentFailed, Faults
 from podzero.envs.gymnasium_envs import batches
 from podzero.envs.gymnasium_envs.batches import ERROR, FAULTS, REBUILD
 from podzero.envs.gymnasium_envs.interface import MASK, Interface
@@ -65,10 +65,11 @@ class VectorEnv:
     for all environments at once; `Observations.valid` says which values are accepted.
     """
 
-    def __init__(self, config: GymnasiumConfig, count: int, seed: int) -> None:
+    def __init__(self, config: GymnasiumConfig, count: int, seed: int, max_failures: int = MAX_FAILURES) -> None:
         """Makes B = `count` environments, after checking the first observation of one.
 
-        `seed` (not negative) determines all episodes, if the environments are deterministic given their seeds.
+        `seed` (not negative) determines all episodes, if the environments are deterministic given their seeds. After
+        more than `max_failures` in a row without a completed episode, `EnvironmentFailed` is raised.
 
         Raises:
           ConfigError: the environment cannot be made, its spaces are not supported, or its first observation is not in
@@ -79,7 +80,7 @@ class VectorEnv:
         self._config, self._seed, self._resets = config, seed, 0
         self._ended = np.ones(count, bool)
         self._closed = False
-        self._faults = faults_of(config)
+        self._faults = Faults(config.title, max_failures)
         self._thread = DeadlineThread(config.title)
         self._batch: batches.GymnasiumVector | None = None
         try:
@@ -188,7 +189,7 @@ class VectorEnv:
 
     def _build(self) -> None:
         """Makes the environments."""
-        make = partial(batches.build, self._config, self.count, self._interface)
+        make = partial(batches.build, self._config, self.count, self._interface, self._faults.most_in_a_row + 1)
         with batches.no_orphans():
             self._batch = self._thread.call(make, environments.BUILD_TIMEOUT_S)
 
@@ -299,7 +300,7 @@ def check_steps(config: GymnasiumConfig, episodes: int, most_steps: int, max_fai
       ConfigError: it cannot be made, or it raised an exception, hung, or returned what gymnasium does not expect; the
         message says what, and in which step.
     """
-    vector = VectorEnv(config.model_copy(update={"max_failures": max_failures}), 1, seed=0)
+    vector = VectorEnv(config, 1, seed=0, max_failures=max_failures)
     choose = np.random.default_rng(0)
     taken: list[Any] = []
     with contextlib.closing(vector):

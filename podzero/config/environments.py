@@ -138,8 +138,6 @@ class _HostConfig(OwnFile):
     step_timeout_s: PositiveFloat = 60.0
     """Time limit in seconds of a step or reset of all games or environments of a process, including the replacement of
     failed ones. When it is exceeded, all of them are lost and begin anew."""
-    max_failures: PositiveInt = 100
-    """Failures in a row, without a completed game or episode in between, that an actor survives."""
 
 
 class GymnasiumConfig(_HostConfig):

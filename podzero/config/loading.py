@@ -55,6 +55,7 @@ FIXED: dict[str, Any] = {
     "cluster.host_timeout_s": 60.0,
     "env.build_timeout_s": 120.0,
     "env.kept_positions": 32768,
+    "env.max_failures": 100,
     "int8.cache_mib": 16.0,
     "int8.max_policy_kl": 0.02,
     "int8.max_value_error": 0.05,

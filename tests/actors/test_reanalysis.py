@@ -21,7 +21,7 @@ from podzero.actors.environments import WindowCutter, window_priorities
 from podzero.config import ActorsConfig, SearchConfig, SimulatorConfig, parse
 from podzero.config.samples import sample_like
 from podzero.core.types import EnvSpec, ModelNetwork, Sample, SearchResult, StoredState, Versioned, Window
-from podzero.envs import EnvironmentFailed, make_env, pack_states, unpack_states
+from podzero.envs import EnvironmentFailed, faults, make_env, pack_states, unpack_states
 from podzero.replay import priorities_of
 from podzero.search import ModelSearchResult, make_search, rules_model
 
@@ -135,8 +135,9 @@ def test_reports_count_samples_and_measure_their_age(reanalyse):
     assert {"time/wait_states", "time/search", "time/write", "time/params"} <= metrics.keys()
 
 
-def test_batches_whose_game_fails_are_skipped(reanalyse, experiment):
-    game = SimulatorConfig(name="simulator", id="game:Game", max_failures=2)
+def test_batches_whose_game_fails_are_skipped(reanalyse, experiment, monkeypatch):
+    monkeypatch.setattr(faults, "MAX_FAILURES", 2)
+    game = SimulatorConfig(name="simulator", id="game:Game")
     hosted = experiment.model_copy(update={"env": game})
     states = [states_of(1), states_of(BROKEN), states_of(BROKEN), states_of(2), states_of(BROKEN)]
     searches, writer, _ = reanalyse(iter(states), experiment=hosted)

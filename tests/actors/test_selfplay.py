@@ -8,7 +8,7 @@ import pytest
 from podzero.actors import ActorClients, SelfPlayActor, SelfPlayCore
 from podzero.actors.clients import Played, SelfPlayMetrics
 from podzero.config import load, parse
-from podzero.envs import EnvironmentFailed, HostEnv
+from podzero.envs import EnvironmentFailed, HostEnv, faults
 
 from .test_core import first_legal
 from .test_reanalysis import Source, Writer
@@ -59,12 +59,12 @@ def fail():
     raise OSError("the game broke")
 
 
-def play(every, fault, writes, max_failures=3, timeout_s=60.0):
+def play(every, fault, writes, timeout_s=60.0):
     """Runs an actor for `writes` writes; returns its samples and its metrics."""
     experiment = parse(
         {
             "name": "test",
-            "env": {"name": "simulator", "id": "test:Fragile", "max_failures": max_failures},
+            "env": {"name": "simulator", "id": "test:Fragile"},
             "actors": {"games": GAMES},
             "replay": {"samples_per_item": 1},
         },
@@ -103,8 +103,9 @@ def test_a_game_that_hangs_is_abandoned():
     assert sum(reported["count/failed_episodes"] for reported in metrics) >= GAMES
 
 
-def test_games_that_always_fail_end_the_actor():
-    with pytest.raises(EnvironmentFailed, match=r"failed 4 times.*max_failures.* 3.*OSError"):
+def test_games_that_always_fail_end_the_actor(monkeypatch):
+    monkeypatch.setattr(faults, "MAX_FAILURES", 3)
+    with pytest.raises(EnvironmentFailed, match=r"failed 4 times.* 3 .*OSError"):
         play(every=3, fault=fail, writes=10**6)
 
 

@@ -79,8 +79,8 @@ def make_vector(toys):
     """Makes vector environments, which are closed after the test."""
     made = []
 
-    def make(count=3, seed=0, **config):
-        made.append(VectorEnv(GymnasiumConfig(name="gymnasium", **config), count, seed))
+    def make(count=3, seed=0, max_failures=100, **config):
+        made.append(VectorEnv(GymnasiumConfig(name="gymnasium", **config), count, seed, max_failures))
         return made[-1]
 
     yield make
