@@ -74,9 +74,11 @@ def make_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment, hos
 
 
 def make_state_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment) -> StateReader:
-    """Connects a reanalyser's reader, which reads `reanalyse.games` states at a time; see `make_reader`."""
-    table, games = tables_of(experiment, spec)[STATES], experiment.reanalyse.games
-    return StateReader(addresses, table, (games,))
+    """Connects a reanalyser's reader, which reads `actors.games` states at a time, rounded up to whole items; see
+    `make_reader`.
+    """
+    table, items = tables_of(experiment, spec)[STATES], experiment.replay.samples_per_item
+    return StateReader(addresses, table, (math.ceil(experiment.actors.games / items) * items,))
 
 
 class BatchReader(Iterator[Batch]):
@@ -213,7 +215,7 @@ class ShardedReader(Iterator[Any]):
 
 
 class StateReader(ShardedReader):
-    """An endless iterator over states `[reanalyse.games, ...]` from whichever shards have some, so that an empty or
+    """An endless iterator over states `[games, ...]` from whichever shards have some, so that an empty or
     lost shard delays nothing.
     """
 

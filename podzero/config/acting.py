@@ -95,7 +95,8 @@ class ActorsConfig(Section):
     min_count: PositiveInt | None = None
     """Actors that must fit into the cluster before a run starts; the others start as nodes join. By default all."""
     games: PositiveInt = 128
-    """Games or environments that an actor steps in parallel: the batch size of its network evaluations."""
+    """Games or environments that an actor steps in parallel: the batch size of its network evaluations. A reanalyser
+    searches as many positions, or windows of K + 1 positions, rounded up to `replay.samples_per_item`."""
     cpus: PositiveFloat = 1.0
     """CPUs that Ray reserves for each actor and reanalyser, and the number of its compute threads."""
     inference: Literal["local", "int8", "server", "device"] = "local"
@@ -281,8 +282,6 @@ class ReanalyseConfig(Section):
     samples separately. Played states are stored a second time, in the form that a search needs."""
     count: PositiveInt = 1
     """Reanalyse processes."""
-    games: PositiveInt = 128
-    """Positions (MuZero: windows of K + 1 positions) that a process searches in parallel."""
     capacity: PositiveInt = 20_000
     """Reanalysed samples held over all shards; the oldest are removed first."""
 

@@ -194,14 +194,9 @@ def check_hosts(experiment: Experiment) -> None:
 
 def check_reanalyse(experiment: Experiment) -> None:
     """Learning can start with reanalysed samples."""
-    reanalyse, items = experiment.reanalyse, experiment.replay.samples_per_item
+    reanalyse = experiment.reanalyse
     if not reanalyse.share:
         return
-    if reanalyse.games % items:
-        raise ValueError(
-            f"reanalyse.games {reanalyse.games} must be a multiple of replay.samples_per_item ({items}); "
-            f"set reanalyse.games={(reanalyse.games // items + 1) * items}"
-        )
     least = experiment.reanalysed_min_size
     if reanalyse.capacity < least:
         raise ValueError(

@@ -80,7 +80,7 @@ def experiment():
         "env": {"name": "tic_tac_toe"},
         "actors": {"games": 4},
         "replay": {"samples_per_item": 2},
-        "reanalyse": {"share": 0.5, "games": 4},
+        "reanalyse": {"share": 0.5},
     }
     return parse(tree, "test")
 

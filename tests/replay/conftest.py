@@ -141,7 +141,7 @@ def numbered_samples(count: int, start: int = 0) -> Sample:
 
 
 def small_experiment(**replay: Any) -> Experiment:
-    """Batches of 2 times 4 samples. `reanalyse` is a section of its own."""
+    """Batches of 2 times 4 samples, 4 states at a time. `reanalyse` is a section of its own."""
     reanalyse = replay.pop("reanalyse", {})
     settings: dict[str, Any] = {
         "samples_per_item": 1,
@@ -153,6 +153,7 @@ def small_experiment(**replay: Any) -> Experiment:
     tree = {
         "name": "test",
         "env": {"name": "tic_tac_toe"},
+        "actors": {"games": 4},
         "learner": {"batch_size": 4, "steps_per_dispatch": 2},
         "replay": settings | replay,
         "reanalyse": reanalyse,

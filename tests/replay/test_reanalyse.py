@@ -47,8 +47,8 @@ def fill(connect):
     return write
 
 
-def reanalysing(make_experiment, share=0.5, games=4, **replay):
-    return make_experiment(**replay, reanalyse={"share": share, "games": games})
+def reanalysing(make_experiment, share=0.5, **replay):
+    return make_experiment(**replay, reanalyse={"share": share})
 
 
 def numbered_states(count, start=0):
@@ -172,6 +172,13 @@ def test_an_empty_shard_does_not_delay_a_reanalyser(serve_all, connect, fill, ma
     assert 0.3 < np.mean(seen < 100) < 0.6
 
 
+def test_a_reanalyser_reads_as_many_states_as_an_actor_plays_in_whole_items(serve_all, connect, fill, make_experiment):
+    experiment = reanalysing(make_experiment, samples_per_item=8, min_size=16, tolerance=32)  # with 4 games
+    server = serve_all(experiment)
+    fill(STATES, experiment, [server], numbered_states(16))
+    assert next(connect(make_state_reader, experiment, server)).version.shape == (8,)
+
+
 @pytest.mark.parametrize("others", [0, 1])
 def test_a_shard_restarted_elsewhere_is_read_there(serve_all, connect, fill, make_experiment, others):
     """Also where another shard has samples enough, so that nothing is waited for."""
@@ -230,4 +237,4 @@ def test_a_checkpoint_of_other_tables_is_refused(serve_all, make_experiment, tmp
     folder = server.checkpoint(tmp_path / "shard-0")
     server.stop()
     with pytest.raises(ReplayMismatch, match=words):
-        serve_all(make_experiment(reanalyse={"games": 4} | change), restore_from=folder)
+        serve_all(make_experiment(reanalyse=change), restore_from=folder)

@@ -47,7 +47,7 @@ def test_sizes_are_whole_items(make_experiment):
 
 @pytest.mark.parametrize(("sampler", "exponent"), [("uniform", None), ("prioritized", 0.5)])
 def test_only_tables_that_the_learner_reads_are_prioritized(make_experiment, sampler, exponent):
-    experiment = make_experiment(sampler=sampler, priority_exponent=0.5, reanalyse={"share": 0.5, "games": 4})
+    experiment = make_experiment(sampler=sampler, priority_exponent=0.5, reanalyse={"share": 0.5})
     found = {name: table.settings.priority_exponent for name, table in tables_of(experiment, SPEC).items()}
     assert found == {SAMPLES: exponent, STATES: None, REANALYSED: exponent}
 
@@ -55,9 +55,7 @@ def test_only_tables_that_the_learner_reads_are_prioritized(make_experiment, sam
 def test_reanalysed_samples_have_their_part_of_the_tolerance_and_states_never_block_writes(make_experiment):
     """One sample of each batch of 4 is reanalysed: a quarter of the tolerance of 40 is 10, of which each shard has 5.
     10 samples are 5 inserts, 3 a shard, so the center of the range is 6."""
-    experiment = make_experiment(
-        shards=2, min_size=50, tolerance=40, reanalyse={"share": 0.25, "games": 4, "capacity": 300}
-    )
+    experiment = make_experiment(shards=2, min_size=50, tolerance=40, reanalyse={"share": 0.25, "capacity": 300})
     tables = tables_of(experiment, SPEC)
     assert tables[REANALYSED].settings == TableSettings(
         capacity=150,
@@ -75,7 +73,7 @@ def test_reanalysed_samples_have_their_part_of_the_tolerance_and_states_never_bl
 
 
 def test_samples_and_reanalysed_samples_have_one_layout(make_experiment):
-    tables = tables_of(make_experiment(reanalyse={"share": 0.5, "games": 4}), SPEC)
+    tables = tables_of(make_experiment(reanalyse={"share": 0.5}), SPEC)
     assert tables[REANALYSED].signature.layout == tables[SAMPLES].signature.layout
     assert tables[STATES].signature.layout == (
         "line state:uint8[5] outcome:float32[] lambda_return:float32[] truncated:bool[] version:int32[] "

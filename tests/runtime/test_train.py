@@ -192,7 +192,7 @@ def test_half_of_the_samples_are_reanalysed_with_newer_parameters(tmp_path, tiny
         return bool(found)
 
     workdir, watcher = Workdir(tmp_path / "run"), watch(kill_a_reanalyser)
-    again = ("reanalyse.share=0.5", "reanalyse.games=16", "actors.root_value_weight=0.5", "stop.minutes=15")
+    again = ("reanalyse.share=0.5", "actors.root_value_weight=0.5", "stop.minutes=15")
     train(tiny(*again, "stop.steps=2000"), workdir.root, None, watcher)
     assert watcher.statuses[-1].restarts == 1
     assert any(line.startswith("reanalyser-0 failed") for line in watcher.lines)

@@ -309,11 +309,6 @@ def test_an_accepted_tolerance_admits_a_batch_and_an_insert_on_every_shard(batch
     [
         ({"learner": {"batch_size": 1}}, "batch_size 1 is too small with reanalyse.share", "learner.batch_size=2"),
         (
-            {"reanalyse": {"games": 12}},
-            "reanalyse.games 12 must be a multiple of replay.samples_per_item (8)",
-            "reanalyse.games=16",
-        ),
-        (
             {"reanalyse": {"capacity": 100}},
             "capacity 100 is too small: learning starts from 256 reanalysed samples",
             "reanalyse.capacity=256",
