@@ -1,10 +1,7 @@
-"""The learner's metrics: means and rates since the last report, and what they are held against: the FLOPs of a sample,
-and the speed of one chip alone.
-"""
+"""The learner's metrics: means and rates since the last report, and the FLOPs of a sample."""
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections import defaultdict
@@ -16,18 +13,15 @@ import numpy as np
 from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 from jax.sharding import Mesh
 
-from podzero.config import Experiment, LearnerConfig, MeshConfig, ModelNetworkConfig
+from podzero.config import Experiment, ModelNetworkConfig
 from podzero.config.samples import sample_like, with_axes
 from podzero.core.chips import peak_flops
 from podzero.core.errors import PodzeroError
 from podzero.core.types import Batch, EnvSpec, ModelNetwork, Network, Params, Sample, Symmetry, Window
-from podzero.learner.build import make_training
 from podzero.learner.devices import DeviceTime
 from podzero.learner.objectives import Objective, make_objective
 from podzero.learner.step import StepSums
 from podzero.networks import make_network
-
-log = logging.getLogger(__name__)
 
 MAX_SKIPPED_IN_A_ROW = 1000
 """Training ends with an error after this many consecutive steps that were not finite."""
@@ -87,7 +81,7 @@ class LearnerMetrics:
 
 
 class ChipMetrics(NamedTuple):
-    """Computes metrics of utilization and scaling."""
+    """Computes metrics of utilization."""
 
     chips: int
     """Number of devices, over all hosts."""
@@ -95,12 +89,9 @@ class ChipMetrics(NamedTuple):
     """Number of processes that own them."""
     peak_flops: float | None
     """bfloat16 operations per second of all devices together; None where the peak is unknown."""
-    batch_size: int
     steps_per_dispatch: int
     flops_per_sample: float
     """See `training_flops`."""
-    one_chip_samples_per_s: float | None
-    """Training speed of one chip alone; None if not measured."""
 
     def compute(self, samples_per_s: float, device_time: DeviceTime) -> dict[str, float]:
         """The metrics whose inputs are known; rates are over wall-clock time, which includes waiting for replay."""
@@ -120,17 +111,7 @@ class ChipMetrics(NamedTuple):
             metrics["learner/share_of_peak"] = flops_per_s / self.peak_flops
         if device_time.dispatch_s is not None:
             metrics["learner/device_s_per_step"] = device_time.dispatch_s / self.steps_per_dispatch
-        if self.one_chip_samples_per_s is not None:
-            metrics["learner/one_chip_samples_per_s"] = self.one_chip_samples_per_s
-            if device_time.dispatch_s:
-                # Over busy time: this measures what communication in the mesh costs, not waiting for replay.
-                busy_samples_per_s = self.batch_size * self.steps_per_dispatch / device_time.dispatch_s
-                metrics["learner/scaling_efficiency"] = busy_samples_per_s / (self.chips * self.one_chip_samples_per_s)
         return metrics
-
-
-DISPATCHES = 5
-"""Number of timed dispatches, after one that compiles."""
 
 
 def training_flops(objective: Objective, like: Sample | Window, batch_size: int) -> float:
@@ -201,7 +182,7 @@ def _shape(variable: Any) -> tuple[int, ...]:
 def chip_metrics(
     experiment: Experiment, network: Network | ModelNetwork, spec: EnvSpec, symmetries: Sequence[Symmetry], mesh: Mesh
 ) -> ChipMetrics:
-    """The chip metrics of a learner on `mesh`; times one chip alone if `learner.calibrate` is set."""
+    """The chip metrics of a learner on `mesh`."""
     counted = network
     if experiment.learner.cpu_convolutions == "openvino":
         # OpenVINO's callbacks hide their FLOPs, so the same network in JAX is counted.
@@ -210,50 +191,10 @@ def chip_metrics(
     config, devices = experiment.learner, mesh.devices.ravel()
     chips, peak = len(devices), peak_flops(devices[0].device_kind)
     objective = make_objective(experiment, counted, spec, symmetries)
-    # Host 0 reports for all hosts.
-    calibrate = config.calibrate and chips > 1 and jax.process_index() == 0
     return ChipMetrics(
         chips,
         len({device.process_index for device in devices}),
         None if peak is None else peak * chips,
-        config.batch_size,
         config.steps_per_dispatch,
         training_flops(objective, sample_like(experiment, spec), config.batch_size),
-        one_chip_samples_per_s(experiment, network, spec, symmetries, chips) if calibrate else None,
     )
-
-
-def one_chip_samples_per_s(
-    experiment: Experiment, network: Network | ModelNetwork, spec: EnvSpec, symmetries: Sequence[Symmetry], chips: int
-) -> float | None:
-    """Training speed of one local device alone, in samples/s, on one chip's share of the batch.
-
-    Call this before the learner allocates its own train state. Returns None, with a warning in the log, if one device
-    has no room for a whole train state.
-    """
-    config = one_chip_config(experiment.learner, chips)
-    training = make_training(
-        experiment.model_copy(update={"learner": config}), network, spec, symmetries, jax.local_devices()[:1]
-    )
-    shapes = with_axes(sample_like(experiment, spec), config.steps_per_dispatch, config.batch_size)
-    try:
-        batch = training.put(Batch(jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), shapes)))
-        # The first dispatch compiles and is not timed.
-        state = jax.block_until_ready(training.step(training.init(), batch).state)  # type: ignore[no-untyped-call]
-        start = time.perf_counter()
-        for _ in range(DISPATCHES):
-            state = training.step(state, batch).state
-        jax.block_until_ready(state)  # type: ignore[no-untyped-call]
-        seconds = time.perf_counter() - start
-    except jax.errors.JaxRuntimeError as error:
-        log.warning("scaling efficiency is not reported: one chip alone cannot train this network: %s", error)
-        return None
-    rate = config.batch_size * config.steps_per_dispatch * DISPATCHES / seconds
-    log.info("one chip alone trains on %.0f samples/s in batches of %d", rate, config.batch_size)
-    return rate
-
-
-def one_chip_config(config: LearnerConfig, chips: int) -> LearnerConfig:
-    """The config of one chip alone: its share of the batch, in whole microbatches, on an unsharded mesh."""
-    share = config.batch_size // chips // config.microbatches * config.microbatches
-    return config.model_copy(update={"batch_size": max(share, config.microbatches), "mesh": MeshConfig()})

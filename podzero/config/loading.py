@@ -60,6 +60,7 @@ FIXED: dict[str, Any] = {
     "int8.max_policy_kl": 0.02,
     "int8.max_value_error": 0.05,
     "int8.positions": 512,
+    "learner.calibrate": False,
     "learner.mesh.data": -1,
     "metrics.tensorboard": True,
     "reanalyse.cpus": 1.0,
@@ -86,6 +87,7 @@ changed what a run learns, so that working directories may hold any other value;
 NOW: dict[str, Any] = {
     "env.build_timeout_s": BUILD_TIMEOUT_S,
     "int8.cache_mib": "actors.cache_mib",
+    "learner.calibrate": "false; compare learner/device_s_per_step with that of one chip with its share of the batch",
     "learner.mesh.data": "the number of devices over learner.mesh.model",
     "reanalyse.cpus": "actors.cpus",
     "reanalyse.games": "actors.games, rounded up to replay.samples_per_item",

@@ -114,9 +114,6 @@ class LearnerConfig(Section):
     """Decay per step of the moving average of the parameters that actors use; 0 for the parameters themselves."""
     augment: bool = True
     """Applies a random symmetry of the game to each sample."""
-    calibrate: bool = False
-    """Times one chip alone before training, to report scaling efficiency. This compiles the step once more, and the
-    chip must hold a whole train state."""
     cpu_convolutions: Literal["xla", "openvino"] = "xla"
     """What computes the tower of `resnet` if the learner runs on a single CPU device: `xla` in float32, or `openvino`
     in bfloat16, for CPUs with AMX or AVX-512 BF16 instructions."""

@@ -25,7 +25,7 @@ NEUTRAL: dict[str, Any] = {
     "actors": {"count", "min_count", "cpus", "inference", "resources", "cache_mib", "moves_per_dispatch"},
     "search": {"tree"},
     "network": {"remat"},
-    "learner": {"mesh", "microbatches", "calibrate", "cpu_convolutions"},
+    "learner": {"mesh", "microbatches", "cpu_convolutions"},
     "replay": {"cpus"},
 }
 """The settings that do not change what is learned, in the form of pydantic's `exclude`."""

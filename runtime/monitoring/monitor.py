@@ -25,10 +25,7 @@ RESUMED_COUNTERS = ("games", "moves", "samples", "restarts", "failed_episodes", 
 """Counters that a resumed run continues from its checkpoint, as it does `elapsed_s` and `nodes_s`."""
 _RATES = ("moves", "games", "steps", "evaluations", "reanalysed", "served")
 """Counts whose rates the status shows as `..._per_s`."""
-_OF_LEARNER = (
-    "policy_age", "loss", "policy_loss", "value_loss", "teacher_policy_loss", "teacher_value_loss",
-    "scaling_efficiency",
-)  # fmt: skip
+_OF_LEARNER = ("policy_age", "loss", "policy_loss", "value_loss", "teacher_policy_loss", "teacher_value_loss")
 _OF_EVALUATOR = ("mean_return", "std_return", "keeps_value")
 """Fields of the status with the name of the newest metric of the learner, and of the evaluator."""
 
@@ -84,10 +81,9 @@ class Monitor:
     def add(self, worker: str, metrics: Mapping[str, float], now: float) -> None:
         """Adds a report: `count/...` is summed, all other values replace the worker's earlier ones."""
         self._reported_at[worker] = now
-        # While a run stops, a worker's last report covers too short a time for averages over it to mean anything.
+        # While a run stops, a worker's last report covers too short a time for its shares to mean anything.
         if self._forced is not None:
-            averages = ("time/", "learner/scaling_efficiency")
-            metrics = {name: value for name, value in metrics.items() if not name.startswith(averages)}
+            metrics = {name: value for name, value in metrics.items() if not name.startswith("time/")}
         gauges = {}
         for name, value in metrics.items():
             stage, _, quantity = name.partition("/")

@@ -128,8 +128,6 @@ class RunStatus:
     """Model FLOPs utilization (MFU): useful operations of training per wall second, over the chips' peak."""
     device_busy: float | None = None
     """Share of wall time in which the devices worked on training."""
-    scaling_efficiency: float | None = None
-    """Samples/s of a chip while it works, relative to one chip that trains alone (`learner.calibrate`)."""
     hbm_bytes: float | None = None
     """Memory in use on the fullest chip."""
     hbm_peak_bytes: float | None = None

@@ -233,7 +233,6 @@ def _chips(status: RunStatus) -> RenderableType:
         f"{status.chips or 1:,} on {hosts:,} {'host' if hosts == 1 else 'hosts'}",
         _known("{:.1%} of peak", status.share_of_peak),
         _known("busy {:.0%}", status.device_busy),
-        _known("scaling {:.2f}", status.scaling_efficiency),
         _per_chip(status.samples_per_s_per_chip, status.samples_per_s_per_host, "samples/s", hosts),
         _per_chip(status.moves_per_s_per_chip, status.moves_per_s_per_host, "moves/s", hosts),
         _memory(status),

@@ -1,6 +1,11 @@
 """Metrics of utilization computed by hand, and the device clock with fake devices."""
 
+import json
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -15,10 +20,8 @@ POD = ChipMetrics(
     chips=16,
     hosts=4,
     peak_flops=16e12,
-    batch_size=1000,
     steps_per_dispatch=8,
     flops_per_sample=2e6,
-    one_chip_samples_per_s=125_000.0,
 )
 
 
@@ -39,28 +42,40 @@ def test_the_metrics_of_a_pod_by_hand():
         "learner/device_busy": 0.5,
         "count/device_s": 1.0,
         "learner/device_s_per_step": 0.005 / 8,
-        "learner/one_chip_samples_per_s": 125_000,
-        "learner/scaling_efficiency": (8000 / 0.005) / (16 * 125_000),  # of the busy half of the time
     }
 
 
 def test_unknown_metrics_are_omitted():
     idle = DeviceTime(0.0, 0.0, None)
-    unknown = POD._replace(chips=1, hosts=1, peak_flops=None, one_chip_samples_per_s=None)
+    unknown = POD._replace(chips=1, hosts=1, peak_flops=None)
     assert unknown.compute(0.0, idle).keys() == {
         "learner/chips", "learner/hosts", "learner/samples_per_s_per_chip", "learner/samples_per_s_per_host",
         "learner/flops_per_sample", "learner/flops_per_s", "learner/device_busy", "count/device_s",
     }  # fmt: skip
-    assert "learner/scaling_efficiency" not in POD.compute(0.0, idle)
 
 
 def test_devices_are_counted_and_their_peaks_added(network, spec, make_experiment):
     devices = np.array([device(host=index // 4) for index in range(16)])
     found = [
-        chip_metrics(make_experiment(calibrate=False), network, spec, [], SimpleNamespace(devices=of))
+        chip_metrics(make_experiment(), network, spec, [], SimpleNamespace(devices=of))
         for of in (devices, np.array(jax.devices()[:1]))
     ]
     assert [one[:3] for one in found] == [(16, 4, 16 * 197e12), (1, 1, None)]
+
+
+@pytest.mark.slow
+def test_a_learner_on_several_devices_reports_them(tmp_path):
+    """The learner runs in another process, because JAX fixes the number of devices at its first use."""
+    script = Path(__file__).with_name("learn_on_devices.py")
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    out = tmp_path / "metrics.json"
+    subprocess.run([sys.executable, str(script), str(out)], check=True, env=environment, timeout=280)
+    metrics = json.loads(out.read_text())
+    assert (metrics["learner/chips"], metrics["learner/hosts"]) == (4, 1)
+    assert metrics["learner/device_s_per_step"] > 0
+    assert 0 < metrics["learner/device_busy"] <= 1
+    assert "learner/share_of_peak" not in metrics
+    assert "learner/hbm_bytes" not in metrics
 
 
 def test_memory_metrics_are_maxima_over_the_devices_that_have_statistics():

@@ -374,12 +374,10 @@ def throughput(metrics: MetricCurves, experiment: Experiment) -> ReportSection:
         *metrics.figure(
             "Use of the learner's devices",
             "share",
-            "Share of time in which the devices are busy, share of peak flops that training reaches, and scaling "
-            "efficiency.",
+            "Share of time in which the devices are busy, and share of peak flops that training reaches.",
             [
                 metrics.gauge("learner", "learner/device_busy", "busy"),
                 metrics.gauge("learner", "learner/share_of_peak", "share of peak"),
-                metrics.gauge("learner", "learner/scaling_efficiency", "scaling efficiency"),
             ],
         ),
         *metrics.figure(

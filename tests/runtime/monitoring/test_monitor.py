@@ -282,14 +282,6 @@ def test_share_of_peak_and_busy_devices_cover_the_last_minute(pod):
     assert status.device_busy == pytest.approx(0.4)  # four of the ten seconds since the first report
 
 
-def test_scaling_efficiency_stays_the_same_while_the_run_stops(pod):
-    pod.add("learner", {"learner/scaling_efficiency": 0.9, "learner/loss": 2.0}, 1801.0)
-    pod.enter("stopping", 1801.0)
-    pod.add("learner", {"learner/scaling_efficiency": 0.5, "learner/loss": 1.0}, 1802.0)
-    status = pod.status(1802.0)
-    assert (status.scaling_efficiency, status.loss) == (0.9, 1.0)
-
-
 def test_the_rate_covers_the_window_only():
     window = RateWindow()
     for second in range(0, 301, 10):

@@ -22,7 +22,7 @@ FULL = RunStatus(
 POD = dataclasses.replace(
     FULL, step_s=1 / 15.4, chips=16, hosts=4, samples_per_s_per_chip=12_345.0, samples_per_s_per_host=49_380.0,
     moves_per_s_per_chip=95.02, moves_per_s_per_host=380.1, share_of_peak=0.3123, device_busy=0.97,
-    scaling_efficiency=0.968, hbm_bytes=5.25 * 2**30, hbm_peak_bytes=6 * 2**30, hbm_limit_bytes=15.75 * 2**30,
+    hbm_bytes=5.25 * 2**30, hbm_peak_bytes=6 * 2**30, hbm_limit_bytes=15.75 * 2**30,
     cost=12.341, cost_per_million_samples=11.217,
 )  # fmt: skip
 SINGLE_PLAYER = dataclasses.replace(
@@ -133,7 +133,7 @@ def test_a_run_without_reports_can_be_drawn():
 def test_a_pod_shows_utilization_and_cost(width, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
     text = drawn(POD, width)
-    assert_shows(text, "16 on 4 hosts", "31.2%", "97%", "0.97", "12,345 samples/s", "49,380", "95.0 moves/s", "380")
+    assert_shows(text, "16 on 4 hosts", "31.2%", "97%", "12,345 samples/s", "49,380", "95.0 moves/s", "380")
     assert_shows(text, "5.2 of 15.8 GiB", "6.0", "12.34", "11.22", "64.9 ms")
     assert {len(line) for line in text.splitlines()} == {width}
 

@@ -1,11 +1,4 @@
-"""The speed of one chip alone, and FLOPs compared with counts by hand and by XLA."""
-
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-from types import SimpleNamespace
+"""FLOPs compared with counts by hand and by XLA."""
 
 import jax
 import jax.numpy as jnp
@@ -15,27 +8,11 @@ from podzero.config import LearnerConfig, MeshConfig, load, parse
 from podzero.config.samples import position_like, with_axes
 from podzero.core.types import Batch, EnvSpec, Network
 from podzero.envs import make_env
-from podzero.learner.metrics import chip_metrics, flops_of, one_chip_config, one_chip_samples_per_s, training_flops
+from podzero.learner.metrics import chip_metrics, flops_of, training_flops
 from podzero.learner.objectives import alphazero_objective, make_augment
 from podzero.learner.openvino_tower import host_resnet
 from podzero.learner.sharding import make_mesh
 from podzero.networks import make_network
-
-
-@pytest.mark.parametrize(
-    ("batch", "chips", "microbatches", "share"), [(512, 16, 1, 32), (512, 16, 8, 32), (96, 8, 8, 8), (32, 8, 8, 8)]
-)
-def test_one_chip_alone_gets_its_share_in_whole_microbatches_without_sharding(batch, chips, microbatches, share):
-    config = LearnerConfig(batch_size=batch, microbatches=microbatches, mesh=MeshConfig(model=2, fsdp=True))
-    found = one_chip_config(config, chips)
-    assert (found.batch_size, found.microbatches, found.mesh) == (share, microbatches, MeshConfig())
-
-
-def test_a_single_chip_is_not_calibrated(network, spec, make_experiment):
-    experiment = make_experiment(calibrate=True)
-    metrics = chip_metrics(experiment, network, spec, [], make_mesh(MeshConfig(), jax.devices()[:1]))
-    assert metrics.chips == 1
-    assert metrics.one_chip_samples_per_s is None
 
 
 def test_operations_are_counted_where_openvino_computes_them(spec):
@@ -50,36 +27,6 @@ def test_operations_are_counted_where_openvino_computes_them(spec):
         mesh = make_mesh(MeshConfig(), jax.devices()[:1])
         flops.append(chip_metrics(experiment, make(experiment.network, spec), spec, [], mesh).flops_per_sample)
     assert flops[0] == flops[1] > 2 * 9 * 9 * 8 * 8
-
-
-@pytest.mark.parametrize("what", ["put", "init"])
-def test_without_memory_for_the_network_on_one_chip_a_warning_replaces_the_metric(
-    what, network, spec, make_experiment, monkeypatch, caplog
-):
-    def full(*_):
-        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 20 of 16 GiB")
-
-    training = SimpleNamespace(**{"put": lambda batch: batch, "step": None, what: full})
-    monkeypatch.setattr("podzero.learner.metrics.make_training", lambda *_: training)
-    assert one_chip_samples_per_s(make_experiment(), network, spec, [], chips=4) is None
-    assert "RESOURCE_EXHAUSTED: 20 of 16 GiB" in caplog.text
-
-
-@pytest.mark.slow
-def test_several_devices_are_compared_with_one(tmp_path):
-    """The learner runs in another process, because JAX fixes the number of devices at its first use."""
-    script = Path(__file__).with_name("learn_on_devices.py")
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    out = tmp_path / "metrics.json"
-    subprocess.run([sys.executable, str(script), str(out)], check=True, env=environment, timeout=280)
-    metrics = json.loads(out.read_text())
-    assert (metrics["learner/chips"], metrics["learner/hosts"]) == (4, 1)
-    assert metrics["learner/one_chip_samples_per_s"] > 0
-    assert metrics["learner/scaling_efficiency"] > 0
-    assert metrics["learner/device_s_per_step"] > 0
-    assert 0 < metrics["learner/device_busy"] <= 1
-    assert "learner/share_of_peak" not in metrics
-    assert "learner/hbm_bytes" not in metrics
 
 
 def count(function, *shapes):
