@@ -12,7 +12,7 @@ import numpy as np
 
 from podzero.actors.clients import ActorClients
 from podzero.actors.core import SelfPlayCore
-from podzero.actors.device_actor import DeviceActor, RolloutCore
+from podzero.actors.device_actor import ChipRollouts, DeviceActor, RolloutCore
 from podzero.actors.environments import EnvironmentActor
 from podzero.actors.reanalysis import Reanalyse, position_reanalysis, window_reanalysis
 from podzero.actors.selfplay import ActorGroups, Opponent, SelfPlayActor
@@ -181,7 +181,8 @@ def _device_actor(
     clients = clients._replace(source=FoldedSource(clients.source, placed.fold))
     if (int8 := placed.int8) is not None:
         clients = clients._replace(record=int8.record, report=with_metrics(clients.report, int8.metrics))
-    return DeviceActor(experiment=experiment, name=name, clients=clients, seed=seed, core=core, devices=devices)
+    chips = ChipRollouts(core, devices, piece=experiment.actors.moves_per_dispatch * games // len(devices))
+    return DeviceActor(experiment=experiment, name=name, clients=clients, seed=seed, chips=chips)
 
 
 def device_parts(experiment: Experiment) -> tuple[RolloutCore, PlacedNetwork]:

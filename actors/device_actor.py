@@ -255,17 +255,12 @@ class DeviceActor(ActorLoop):
 
     seed: int
     """It differs between actors and between restarts."""
-    core: RolloutCore
-    """Self-play on one chip."""
-    devices: Sequence[jax.Device]
-    """The chips."""
+    chips: ChipRollouts
+    """Self-play on the chips."""
 
     def __post_init__(self) -> None:
-        actors = self.experiment.actors
         self._random = np.random.default_rng(self.seed)
-        piece = actors.moves_per_dispatch * actors.games // len(self.devices)
-        self._chips = ChipRollouts(self.core, self.devices, piece)
-        self.clients = self.clients._replace(source=FoldedSource(self.clients.source, self._chips.put))
+        self.clients = self.clients._replace(source=FoldedSource(self.clients.source, self.chips.put))
         self._pool: Positions | None = None
         # Samples stay behind, so that an item mixes games of several programs. With at most `replay.min_size` of them,
         # the pool delays the start of training no longer than replay does.
@@ -274,7 +269,7 @@ class DeviceActor(ActorLoop):
     def run(self) -> None:
         """Plays until `stop` is called."""
         metrics, moves = SelfPlayMetrics(self.experiment), self.experiment.actors.moves_per_dispatch
-        state = self._chips.init(jax.random.fold_in(jax.random.key(self.seed), 0))
+        state = self.chips.init(jax.random.fold_in(jax.random.key(self.seed), 0))
         # A thread writes the samples of a program while the chips execute the next one. Dispatch alone would not do: on
         # GPUs it returns only when the program has ended, since the host decides there whether a loop goes on.
         with ThreadPoolExecutor(1, "write-samples") as thread:
@@ -283,9 +278,9 @@ class DeviceActor(ActorLoop):
                 if self.report_due:
                     self.report(metrics.flush())
                 with self.clock("search"):
-                    state, finished, played = self._chips.play(params, version, state)
+                    state, finished, played = self.chips.play(params, version, state)
                     host = jax.device_get(played)
-                    pieces = self._chips.take(state, finished, host.samples)
+                    pieces = self.chips.take(state, finished, host.samples)
                 metrics.add(host, version, moves)
                 with self.clock("write"):
                     writing.result()

@@ -17,7 +17,7 @@ from podzero.config import Experiment
 from podzero.core.clock import REPORT_EVERY_S, Progress, StageClock
 from podzero.core.protocols import ParamSink, ReplayReader, Report
 from podzero.core.types import Batch, EnvSpec, Keys, ModelNetwork, Network, Symmetry, Versioned
-from podzero.learner.build import make_training
+from podzero.learner.build import Training, make_training
 from podzero.learner.checkpoints import LearnerCheckpoints
 from podzero.learner.devices import DeviceClock, memory_metrics
 from podzero.learner.hosts import Command, HostSync
@@ -58,20 +58,21 @@ class Learner:
         restore_from: Path | None = None,
         host_sync: HostSync | None = None,
         local_sink: ParamSink | None = None,
+        training: Training | None = None,
     ) -> None:
         """Creates the train state, or restores it from the complete checkpoint in the folder `restore_from`.
 
         `symmetries` (without the identity) are used if `learner.augment` is set. `reader` reads this host's part of the
         batches, `[steps_per_dispatch, batch_size / hosts, ...]`. The acting parameters go to `sink` on host 0 (None on
         other hosts), and as device arrays to `local_sink` on every host. `host_sync` is the result of `join`; the other
-        arguments must be equal on all hosts.
+        arguments must be equal on all hosts. `training` is what `make_training` gives, which is called by default.
 
         Raises:
           ConfigError, SnapshotError: as `make_training`; or `init_from` cannot be read, or does not fit the network.
           CheckpointMismatch, CheckpointDamaged: `restore_from` cannot be used.
         """
         self._config, self._stop_steps = experiment.learner, experiment.stop.steps
-        self._training = make_training(experiment, network, spec, symmetries)
+        self._training = training or make_training(experiment, network, spec, symmetries)
         self._chip_metrics = chip_metrics(experiment, network, spec, symmetries, self._training.mesh)
         self._device_clock = DeviceClock(self._training.step)
         self._checkpoints = LearnerCheckpoints(self._training.mesh)

@@ -34,9 +34,8 @@ def actor_for(experiment, devices, clients):
     env, search = make_env("tic_tac_toe"), drawn(make_env("tic_tac_toe"))
     core = SelfPlayCore(env, search, each)
     rollouts = RolloutCore(core, experiment.model_copy(update={"actors": each}))
-    return core, DeviceActor(
-        experiment=experiment, name="actor-0", seed=5, core=rollouts, devices=devices, clients=clients
-    )
+    chips = ChipRollouts(rollouts, devices, piece=MOVES * each.games)
+    return core, DeviceActor(experiment=experiment, name="actor-0", seed=5, chips=chips, clients=clients)
 
 
 def test_it_writes_the_samples_of_an_actor_on_the_cpu_with_the_same_seed():
@@ -89,7 +88,7 @@ def test_samples_are_written_while_the_next_program_runs(monkeypatch):
     writer, programs, writes = Writer([], "samples", writes=3), [], threading.Semaphore(0)
     _, actor = actor_for(experiment_with(), jax.local_devices()[:1], ActorClients(Source(), writer, lambda *_: None))
     writer.enough = actor.stop
-    play, write = actor._chips.play, actor._write
+    play, write = actor.chips.play, actor._write
 
     def played(*arguments):
         programs.append(None)
@@ -101,7 +100,7 @@ def test_samples_are_written_while_the_next_program_runs(monkeypatch):
             writes.release()
         write(pieces, held)
 
-    monkeypatch.setattr(actor._chips, "play", played)
+    monkeypatch.setattr(actor.chips, "play", played)
     monkeypatch.setattr(actor, "_write", written)
     actor.run()
     assert len(programs) > 2
