@@ -8,6 +8,7 @@ of which limit.
 STAGES = {
     "selfplay": "selfplay", "acting": "selfplay", "int8": "selfplay", "tree": "selfplay", "learner": "learner",
     "mesh": "learner", "publish": "publish", "replay": "replay", "actors": "actors", "server": "server",
+    "loop": "loop",
 }  # fmt: skip
 """The module of each stage."""
 REMOVED = {

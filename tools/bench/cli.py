@@ -31,6 +31,15 @@ def bench(
             help="How long to measure, without start-up and compilation; at least one round, and whole rounds only.",
         ),
     ] = 20.0,
+    stand_in: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CHIP",
+            help="Of the loop: sleep as long as this chip takes, to measure the host without it: h200, or a TPU slice "
+            "such as v5e-1, by the TPU compiler.",
+            show_default="the devices of this machine",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure the throughput of a stage, and in the same run the limit that it could reach.
@@ -41,6 +50,8 @@ def bench(
         raise ConfigError(f"the stage {stage} is removed: {REMOVED[stage]}")
     if stage not in STAGES:
         raise ConfigError(f"unknown stage '{stage}'{nearest(stage, STAGES)}; expected one of {', '.join(STAGES)}")
+    if stand_in is not None and stage != "loop":
+        raise ConfigError(f"--stand-in is of the stage loop; {stage} measures this machine")
     for override in overrides or ():
         # In other commands the experiment stands here.
         if "=" not in override and (override in builtin_configs() or override.endswith((".yaml", ".yml"))):
@@ -53,7 +64,8 @@ def bench(
     keep_compiled_programs()
     with nullcontext() if as_json else _shown_log():
         measure = getattr(import_module(f"podzero.tools.bench.{STAGES[stage]}"), f"bench_{stage}")
-        print_result(measure(experiment, seconds), as_json)
+        chip = {} if stand_in is None else {"stand_in": stand_in}
+        print_result(measure(experiment, seconds, **chip), as_json)
 
 
 @contextmanager
@@ -64,9 +76,12 @@ def _shown_log() -> Iterator[None]:
     handler.setFormatter(_SinceStart("[%(since)6.1f s] %(message)s"))
     log.addHandler(handler)
     log.setLevel(logging.INFO)
+    # A library that a stage imports may give the root a handler, which would print each line once more.
+    log.propagate = False
     try:
         yield
     finally:
+        log.propagate = True
         log.removeHandler(handler)
 
 

@@ -27,7 +27,7 @@ from podzero.tools.bench.measuring import (
     child_process,
     compare,
     fill,
-    random_samples,
+    random_batch,
     with_replay,
     without_sample_limit,
 )
@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 _DISPATCHES = 7
 """Dispatches of a round: more than the two that were read ahead while the other side ran."""
+_FEWEST = 2
+"""Dispatches after which training on a resident batch looks at the time."""
 
 
 def bench_learner(experiment: Experiment, seconds: float) -> dict[str, Any]:
@@ -87,6 +89,22 @@ def _rounds(experiment: Experiment, training: Training, first: Batch) -> Callabl
         nonlocal state
         state, elapsed = _train(training, state, batch, _DISPATCHES)
         return _DISPATCHES * config.steps_per_dispatch / elapsed
+
+    return steps_per_s
+
+
+def resident_side(training: Training, batch: Batch) -> Side:
+    """Training on a host batch `[K, B, ...]` that is on the devices, in steps/s; compiled already."""
+    resident = training.put(batch)
+    state, _ = _train(training, training.init(), lambda: resident, 1)
+
+    def steps_per_s(seconds: float) -> float:
+        nonlocal state
+        dispatches, elapsed = 0, 0.0
+        while elapsed < seconds:
+            state, took = _train(training, state, lambda: resident, _FEWEST)
+            dispatches, elapsed = dispatches + _FEWEST, elapsed + took
+        return dispatches * len(batch.samples.version) / elapsed
 
     return steps_per_s
 
@@ -162,21 +180,8 @@ def _trainer(experiment: Experiment, devices: int) -> AbstractContextManager[Chi
 
 
 def _serve(experiment: Experiment, parent: Connection) -> None:
-    """In the child: compiles, sends the number of its devices, then measures rounds of the requested lengths."""
+    """In the child: compiles, sends the number of its devices, then measures samples/s for the requested times."""
     spec, training = _training(experiment)
-    leading = (experiment.learner.steps_per_dispatch, experiment.learner.batch_size)
-    flat = random_samples(experiment, spec, leading[0] * leading[1])
-    batch = training.put(Batch(jax.tree.map(lambda field: field.reshape(leading + field.shape[1:]), flat)))
-    state, _ = _train(training, training.init(), lambda: batch, 1)
-
-    def round_of(seconds: float) -> float:
-        """Samples/s of one round."""
-        nonlocal state
-        dispatches, elapsed = 0, 0.0
-        while elapsed < seconds:
-            state, took = _train(training, state, lambda: batch, 2)
-            dispatches, elapsed = dispatches + 2, elapsed + took
-        return dispatches * leading[0] * leading[1] / elapsed
-
+    steps_per_s = resident_side(training, random_batch(experiment, spec))
     parent.send(len(jax.devices()))
-    answer(parent, round_of)
+    answer(parent, lambda seconds: steps_per_s(seconds) * experiment.learner.batch_size)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import multiprocessing
 import os
+import subprocess
+import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from multiprocessing.connection import Connection
+from pathlib import Path
 from statistics import median
 from typing import Any
 from unittest import mock
@@ -19,8 +25,8 @@ import numpy as np
 
 from podzero.config import Experiment, ReanalyseConfig
 from podzero.config.samples import sample_like
-from podzero.core.errors import PodzeroError
-from podzero.core.types import Array, EnvSpec, Sample, Window
+from podzero.core.errors import ConfigError, PodzeroError
+from podzero.core.types import Array, Batch, EnvSpec, Sample, Window
 from podzero.replay import ShardedWriter
 
 log = logging.getLogger(__name__)
@@ -179,6 +185,45 @@ def child_process(
             process.join(STOP_S)
 
 
+# Chips that are not there.
+
+
+class DeviceQueue:
+    """The programs of a stand-in for a device, which executes one after the other. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._free_at = 0.0
+        self._lock = threading.Lock()
+
+    def add(self, seconds: float) -> float:
+        """Adds a program that takes `seconds`; returns when it ends, as `time.perf_counter` tells time."""
+        with self._lock:
+            self._free_at = max(self._free_at, time.perf_counter()) + seconds
+            return self._free_at
+
+
+def compiled(experiment: Experiment, topology: str, program: str) -> dict[str, Any]:
+    """What `podzero compile` says of a program of the experiment on a TPU slice; it has an estimate of the time."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "experiment.yaml"
+        config.write_text(experiment.to_yaml(), encoding="utf-8")
+        # In a process of its own, since the compiler must start before JAX computes anything.
+        start = (sys.executable, "-P", "-c", "from podzero.launch.cli import main; main()", "compile", str(config))
+        command = (*start, "--topology", topology, "--program", program, "--json")
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=_COMPILE_S, check=False)
+    try:
+        report = json.loads(done.stdout.splitlines()[-1])
+        found: dict[str, Any] = next(each for each in report["programs"] if each["name"] == program)
+        float(found["estimated_seconds"])
+    except (TypeError, ValueError, KeyError, IndexError, StopIteration):  # TypeError: the compiler has no estimate
+        raise ConfigError(f"`podzero compile` failed: {done.stderr.strip() or done.stdout.strip()}") from None
+    return found
+
+
+_COMPILE_S = 1800.0
+"""The longest time of a compilation for a TPU."""
+
+
 # Inputs.
 
 
@@ -203,6 +248,13 @@ def random_samples(experiment: Experiment, spec: EnvSpec, count: int) -> Sample 
         return samples._replace(observation=observation, policy=policies(*samples.policy.shape), length=length)
     policy = policies(*samples.policy_target.shape)
     return samples._replace(observation=observation, legal=np.ones_like(samples.legal), policy_target=policy)
+
+
+def random_batch(experiment: Experiment, spec: EnvSpec) -> Batch:
+    """The host batch `[K, B, ...]` of one dispatch, of random samples."""
+    leading = (experiment.learner.steps_per_dispatch, experiment.learner.batch_size)
+    flat = random_samples(experiment, spec, leading[0] * leading[1])
+    return Batch(jax.tree.map(lambda field: field.reshape(leading + field.shape[1:]), flat))
 
 
 def fill(experiment: Experiment, spec: EnvSpec, address: str) -> Sample | Window:

@@ -6,16 +6,11 @@ This leaves out copies between host and chip.
 
 from __future__ import annotations
 
-import json
 import logging
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -24,7 +19,6 @@ import numpy as np
 import zmq
 
 from podzero.config import Experiment, ServerConfig
-from podzero.core.errors import ConfigError
 from podzero.envs import make_env
 from podzero.inference import random_states
 from podzero.inference.serving import Hello, Identity, InferenceServer, ServerClient, identity_of
@@ -40,7 +34,15 @@ from podzero.inference.serving.messages import (
     request_frames,
     welcome_frames,
 )
-from podzero.tools.bench.measuring import START_S, BenchError, ChildProcess, answer, child_process
+from podzero.tools.bench.measuring import (
+    START_S,
+    BenchError,
+    ChildProcess,
+    DeviceQueue,
+    answer,
+    child_process,
+    compiled,
+)
 
 log = logging.getLogger(__name__)
 
@@ -118,18 +120,9 @@ def device_seconds(experiment: Experiment) -> dict[int, float]:
 
 
 def _estimated_s(experiment: Experiment, size: int) -> float:
-    tree = experiment.model_copy(update={"server": experiment.server.model_copy(update={"batch_sizes": (size,)})})
-    with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "experiment.yaml"
-        config.write_text(tree.to_yaml(), encoding="utf-8")
-        program = (sys.executable, "-P", "-c", "from podzero.launch.cli import main; main()", "compile", str(config))
-        command = (*program, "--topology", "v5e-1", "--program", "server", "--json")
-        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=600, check=False)
-    try:
-        report = json.loads(done.stdout.splitlines()[-1])
-        return float(report["programs"][0]["estimated_seconds"])
-    except (TypeError, ValueError, KeyError, IndexError):  # TypeError: the compiler has no estimate
-        raise ConfigError(f"`podzero compile` failed: {done.stderr.strip() or done.stdout.strip()}") from None
+    server = experiment.server.model_copy(update={"batch_sizes": (size,)})
+    program = compiled(experiment.model_copy(update={"server": server}), "v5e-1", "server")
+    return float(program["estimated_seconds"])
 
 
 class StandIn:
@@ -141,14 +134,11 @@ class StandIn:
         self._times = times
         self.known = np.zeros(outputs, np.float32)
         self._answers = {size: np.zeros((size, outputs), np.float32) for size in times}
-        self._free_at = 0.0
-        self._lock = threading.Lock()
+        self._queue = DeviceQueue()
 
     def evaluate(self, rows: np.ndarray[Any, Any]) -> tuple[int, np.ndarray[Any, Any]]:
         """See `BatchDevice`; returns once this batch and those before it are computed."""
-        with self._lock:
-            self._free_at = max(self._free_at, time.perf_counter()) + self._times[len(rows)]
-            ready = self._free_at
+        ready = self._queue.add(self._times[len(rows)])
         time.sleep(max(0.0, ready - time.perf_counter()))
         return 0, self._answers[len(rows)]
 

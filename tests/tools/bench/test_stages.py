@@ -39,6 +39,14 @@ def learner_is_consistent(found):
     assert found["fed_samples_per_s"] == pytest.approx(16 * found["fed_steps_per_s"])
 
 
+def loop_is_consistent(found):
+    """Each group of shares adds up to one."""
+    for shares in ("device_time", "actor_time", "learner_time", "limiter_time"):
+        assert sum(found[shares].values()) == pytest.approx(1.0)
+    assert found["moves_per_s"] > 0
+    assert found["steps_per_s"] > 0
+
+
 def mesh_is_consistent(found):
     assert found["devices"] == DEVICES == 8
 
@@ -96,6 +104,7 @@ SMALL = {
     ),
     "int8": Small(lambda tiny: tiny("search.algorithm=gumbel")),
     "learner": Small(check=learner_is_consistent),
+    "loop": Small(seconds=4.0, check=loop_is_consistent),
     "mesh": Small(lambda tiny: tiny("learner.augment=false"), check=mesh_is_consistent),
     "publish": Small(seconds=3.0, check=publish_is_consistent),
     "replay": Small(lambda tiny: tiny("replay.tolerance=512"), check=replay_is_consistent),
@@ -106,7 +115,7 @@ SMALL = {
 }  # fmt: skip
 """Stages that are not measured as `Small()` says."""
 
-SLOW = ("acting", "actors", "int8", "mesh", "publish", "replay", "selfplay", "server", "tree")
+SLOW = ("acting", "actors", "int8", "loop", "mesh", "publish", "replay", "selfplay", "server", "tree")
 """They take 10 to 50 s on two cores: they start processes that import JAX or Ray, use the TPU compiler, or compile
 several searches."""
 

@@ -1,0 +1,437 @@
+"""The stage of the whole loop: play and training share one device, through real replay, beside both of them alone.
+
+Learner, actor, writer and reader run in this process as in a learner's process that plays, each replay server in a
+process of its own.
+
+With a stand-in, nothing is computed: the programs of play and training sleep as long as the chip takes, one after the
+other, and hand over random samples. What remains is the host's part of the loop, without copies between host and chip.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from functools import cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from podzero.actors import ActorClients, DeviceActor
+from podzero.actors.build import make_actor
+from podzero.actors.clients import Played
+from podzero.actors.device_actor import ChipRollouts
+from podzero.config import ClusterConfig, Experiment, StopConfig, parse
+from podzero.core.chips import find_slice
+from podzero.core.errors import ConfigError
+from podzero.core.types import Batch, EnvSpec, Params, Sample, Window
+from podzero.learner import Learner, Training, make_training
+from podzero.learner.build import learner_parts
+from podzero.learner.sharding import batch_sharding, replicated
+from podzero.learner.step import StepOutput, StepSums, TrainState
+from podzero.replay import ReplayServer, ShardedWriter, make_reader
+from podzero.runtime.params import LocalParams
+from podzero.tools.bench.learner import resident_side
+from podzero.tools.bench.measuring import (
+    START_S,
+    BenchError,
+    DeviceQueue,
+    Side,
+    calls_per_s,
+    compiled,
+    random_batch,
+    random_samples,
+    with_replay,
+)
+
+log = logging.getLogger(__name__)
+
+_ACTOR, _LEARNER = "actor-0", "learner"
+_ALONE_S = 8.0
+"""The longest turn of play or training alone: one of each before the loop, and one after it."""
+_POLL_S = 0.2
+"""How often to look at the limiters of replay."""
+_FIRST_S = 600.0
+"""The longest wait until the loop has written samples and trained on a batch."""
+_DISTINCT = 4_096
+"""Random samples that fill replay, and that a stand-in's games consist of, are repeated after so many."""
+
+
+def bench_loop(experiment: Experiment, seconds: float, stand_in: str | None = None) -> dict[str, Any]:
+    """Measures the loop, and before and after it play alone and training alone on a batch that stays on the device.
+
+    With `stand_in`, programs sleep as long as this chip takes (`chip_times`); of a slice, one host is measured.
+
+    Returns:
+      `ratio`, the time that the moves and steps of the loop take in turns, each at its speed alone, over the time that
+      they took together; moves/s and steps/s of the loop and of both `alone`; `in_turn_moves_per_s` (see `in_turn`);
+      shares of time that add up to one: of the device by its programs, of actor and learner by what they did or waited
+      for (their metrics `time/...`), and of the limiters by what they block; and the cores that were used.
+    """
+    experiment = _of_learner_that_plays(experiment)
+    times = None if stand_in is None else chip_times(experiment, stand_in)
+    if times is not None:
+        experiment = _of_one_host(experiment, times.hosts)
+    network, spec, symmetries = learner_parts(experiment)
+    training, local, reports = make_training(experiment, network, spec, symmetries), LocalParams(), list[Reported]()
+    learner: Learner
+    with ExitStack() as stack:
+        shards = range(experiment.replay.shards)
+        servers = [stack.enter_context(ReplayServer(experiment, spec, shard)) for shard in shards]
+        addresses = [server.address() for server in servers]
+        writer = stack.enter_context(closing(ShardedWriter(lambda: addresses, spec, experiment)))
+        samples = _fill(experiment, spec, writer)
+        clients = ActorClients(
+            local,
+            writer,
+            lambda name, metrics: reports.append(Reported(time.perf_counter(), name, metrics, learner.step)),
+        )
+        if times is None:
+            actor = make_actor(experiment, _ACTOR, experiment.seed, [clients], devices=jax.local_devices())
+            assert isinstance(actor, DeviceActor)
+        else:
+            queue = DeviceQueue()
+            training = _stand_in_training(training, queue, times)
+            chips = _StandInRollouts(queue, times, experiment, samples)
+            actor = DeviceActor(experiment=experiment, name=_ACTOR, clients=clients, seed=experiment.seed, chips=chips)
+        local.publish(0, training.init().ema)
+        log.info("compiling play and the train step")
+        sides = {
+            "play_moves_per_s": _play_side(actor, experiment),
+            "train_steps_per_s": resident_side(training, random_batch(experiment, spec)),
+        }
+        alone = {name: [side(min(_ALONE_S, seconds / 4))] for name, side in sides.items()}
+        reader = make_reader(lambda: addresses, spec, experiment)
+        learner = Learner(
+            experiment, network, spec, symmetries, reader=reader, sink=None, report=clients.report, local_sink=local,
+            training=training,
+        )  # fmt: skip
+        with closing(learner), ThreadPoolExecutor(2, "bench-loop") as pool:
+            running = [pool.submit(learner.run), pool.submit(actor.run)]
+            try:
+                observed = _observe(reports, running, servers, seconds)
+            finally:
+                learner.stop()
+                actor.stop()
+        for ended in running:
+            ended.result()
+        for name, side in sides.items():
+            alone[name].append(side(min(_ALONE_S, seconds / 4)))
+    return summary(experiment, observed, alone) | {
+        "device": jax.devices()[0].platform if stand_in is None else f"stand-in {stand_in}"
+    }
+
+
+def _of_learner_that_plays(experiment: Experiment) -> Experiment:
+    """The experiment whose learner plays, without limits of the run."""
+    if not experiment.has_self_play:
+        raise ConfigError("data.share is 1, so nobody plays: the loop is that of experiments with self-play")
+    # Only what the experiment sets: the defaults of search are others where the learner's devices play.
+    settings = experiment.model_dump(exclude_unset=True)
+    settings["actors"] = settings.get("actors", {}) | {"inference": "device", "resources": {}}
+    settings |= {"cluster": ClusterConfig(), "stop": StopConfig()}
+    return with_replay(parse(settings, experiment.name), port=0)
+
+
+def _fill(experiment: Experiment, spec: EnvSpec, writer: ShardedWriter) -> Sample | Window:
+    """Writes `replay.min_size` random samples, or a little more; returns those that are repeated."""
+    left, per_item = experiment.replay.min_size, experiment.replay.samples_per_item
+    samples = random_samples(experiment, spec, _DISTINCT)
+    while left > 0:
+        count = min(_DISTINCT, -(-left // per_item) * per_item)
+        writer.write(jax.tree.map(lambda field, count=count: field[:count], samples))
+        left -= count
+    writer.flush()
+    return samples
+
+
+def _play_side(actor: DeviceActor, experiment: Experiment) -> Side:
+    """The programs of play alone, in moves/s; compiled already."""
+    version, params = actor.clients.source.wait(START_S)
+    state = actor.chips.init(jax.random.key(experiment.seed))
+
+    def play() -> None:
+        nonlocal state
+        state, _, played = actor.chips.play(params, version, state)
+        jax.device_get(played)
+
+    play()
+    moves = experiment.actors.games * experiment.actors.moves_per_dispatch
+    return lambda seconds: moves * calls_per_s(play, seconds)
+
+
+# What is observed, and what it means.
+
+
+class Reported(NamedTuple):
+    """A report of the actor or the learner."""
+
+    at: float
+    worker: str
+    metrics: Mapping[str, float]
+    step: int
+    """The learner's step at that time."""
+
+
+class Observed(NamedTuple):
+    """What was seen of the loop between two reports of the actor."""
+
+    reports: Sequence[Reported]
+    """All of both, beginning with the actor's report at which counting begins."""
+    limiter: Counter[str]
+    """How often the limiters were seen in each state."""
+    cores: Mapping[str, float]
+    """Used by this process and by the replay servers."""
+
+
+def _observe(
+    reports: Sequence[Reported], running: Sequence[Future[None]], servers: Sequence[ReplayServer], seconds: float
+) -> Observed:
+    """Observes the loop for `seconds`, until the actor's next report, once it has written samples and trained."""
+    log.info("starting the loop; it has %g s to write samples and to train", _FIRST_S)
+    began, first, limiter = time.perf_counter(), None, Counter[str]()
+    while True:
+        time.sleep(_POLL_S)
+        for ended in running:
+            if ended.done():
+                ended.result()
+                raise BenchError("the loop has ended by itself, although it has no limit")
+        now, seen = time.perf_counter(), list(reports)
+        if first is None:
+            works = (i for i, one in enumerate(seen) if one.metrics.get("count/samples") and one.step)
+            if (first := next(works, None)) is not None:
+                log.info("measuring the loop for %g s, and until the actor reports", seconds)
+                cpu, since = _cpu_s(servers), now
+            elif now - began > _FIRST_S:
+                raise BenchError(f"no samples were written and trained on within {_FIRST_S:g} s: {_state(servers)}")
+            continue
+        limiter[_state(servers)] += 1
+        if [one for one in seen if one.worker == _ACTOR][-1].at - seen[first].at >= seconds:
+            cores = {name: (used - cpu[name]) / (now - since) for name, used in _cpu_s(servers).items()}
+            return Observed(seen[first:], limiter, cores)
+
+
+def _state(servers: Sequence[ReplayServer]) -> str:
+    """What the limiter of any shard blocks."""
+    limits = [server.limits() for server in servers]
+    if any(each.insert_blocked for each in limits):
+        return "blocks_inserts"
+    return "blocks_samples" if any(each.sample_blocked for each in limits) else "open"
+
+
+def _cpu_s(servers: Sequence[ReplayServer]) -> dict[str, float]:
+    return {"host": time.process_time(), "replay": sum(server.cpu_seconds for server in servers)}
+
+
+def in_turn(play: float, train: float, samples_per_insert: float, batch_size: int) -> float:
+    """Moves/s of play at P moves/s in turn with training at L steps/s: `1 / (1 / P + samples_per_insert / (batch L))`.
+
+    Each move becomes a sample.
+    """
+    return 1 / (1 / play + samples_per_insert / (batch_size * train))
+
+
+def summary(experiment: Experiment, observed: Observed, alone: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """What `bench_loop` returns, apart from the device. `alone` are the rates before and after the loop."""
+    actors, batch, ratio = experiment.actors, experiment.learner.batch_size, experiment.replay.samples_per_insert
+    mine = [one for one in observed.reports if one.worker == _ACTOR]
+    elapsed, steps = mine[-1].at - mine[0].at, mine[-1].step - mine[0].step
+    moves = sum(one.metrics["count/moves"] for one in mine[1:])
+    # Harmonic means: the turns before and after the loop are equally long in work, not in time.
+    play, train = (len(rates) / sum(1 / rate for rate in rates) for rates in alone.values())
+    busy = {"play": moves / play / elapsed, "train": steps / train / elapsed}
+    expected = in_turn(play, train, ratio, batch)
+    return {
+        "ratio": sum(busy.values()),
+        "ratio_of": "time of the loop's moves and steps in turns, at their speed alone, over their time together",
+        "moves_per_s": moves / elapsed,
+        "in_turn_moves_per_s": expected,
+        "steps_per_s": steps / elapsed,
+        "samples_per_move": steps * batch / moves if moves else None,
+        "play_moves_per_s": play,
+        "train_steps_per_s": train,
+        "alone": {name: list(rates) for name, rates in alone.items()},
+        "device_time": whole(busy, "idle"),
+        "actor_time": stage_shares(mine),
+        "learner_time": stage_shares([one for one in observed.reports if one.worker == _LEARNER]),
+        "limiter_time": {state: seen / observed.limiter.total() for state, seen in observed.limiter.items()},
+        "cores": dict(observed.cores),
+        "games": actors.games,
+        "moves_per_dispatch": actors.moves_per_dispatch,
+        "batch_size": batch,
+        "steps_per_dispatch": experiment.learner.steps_per_dispatch,
+        "samples_per_insert": ratio,
+    }
+
+
+def stage_shares(reports: Sequence[Reported]) -> dict[str, float]:
+    """The shares of the time from a worker's first report to its last in each stage of its loop, and in `other`."""
+    seconds: dict[str, float] = defaultdict(float)
+    for before, one in pairwise(reports):
+        for name, share in one.metrics.items():
+            if name.startswith("time/"):
+                seconds[name.removeprefix("time/")] += share * (one.at - before.at)
+    return whole({name: spent / (reports[-1].at - reports[0].at) for name, spent in seconds.items()}, "other")
+
+
+def whole(shares: Mapping[str, float], rest: str) -> dict[str, float]:
+    """The shares with their `rest`, which add up to one; scaled down if they overlap and so exceed it."""
+    total = sum(shares.values())
+    return {name: share / max(1.0, total) for name, share in shares.items()} | {rest: max(0.0, 1.0 - total)}
+
+
+# Stand-ins.
+
+
+class ChipTimes(NamedTuple):
+    """Seconds of an experiment's programs on the chips of one host."""
+
+    move_s: float
+    """A move in all games of the host."""
+    step_s: float
+    """A learner step."""
+    dispatch_s: float = 0.0
+    """What a dispatch takes in addition to its steps."""
+    hosts: int = 1
+    """Hosts that train together."""
+
+
+class _Measured(NamedTuple):
+    """Rates that were measured on a chip."""
+
+    moves_per_s: float
+    steps_per_s: Mapping[int, float]
+    """By `learner.steps_per_dispatch`, for two numbers of them."""
+
+
+_C4 = "connect_four network=(name=resnet, channels=32, blocks=3) search.simulations=32 actors.games=4096"
+MEASURED = {
+    # One H200 with jax 0.11.2 in bfloat16, 2026-11-27, 16 moves a program; medians of three.
+    "h200": {
+        f"{_C4} learner.batch_size=512": _Measured(233_347, {4: 1167.1, 32: 1879.3}),
+        f"{_C4} learner.batch_size=4096": _Measured(233_347, {4: 873.1, 32: 892.5}),
+    },
+}
+"""What was measured by chip and experiment, which the texts describe as `_described` does."""
+
+
+def chip_times(experiment: Experiment, name: str) -> ChipTimes:
+    """The times of an experiment on a chip of `MEASURED`, or on a TPU slice, by the TPU compiler.
+
+    Raises `ConfigError` for other names, and for experiments that were not measured or that the compiler refuses.
+    """
+    if (measured := MEASURED.get(name)) is not None:
+        found = measured.get(_described(experiment))
+        if found is None:
+            raise ConfigError(
+                f"--stand-in {name}: {_described(experiment)} was not measured; measured were "
+                f"{'; '.join(measured)}. TPU slices, such as v5e-1, stand in for all experiments, by the TPU compiler"
+            )
+        return measured_times(found, experiment.actors.games)
+    try:
+        where = find_slice(name)
+    except ConfigError as unknown:
+        raise ConfigError(f"--stand-in: {', '.join(MEASURED)}, or a TPU slice: {unknown}") from None
+    log.info("compiling play and the train step for %s; this takes minutes for large networks", where.short_name)
+    step, play = (compiled(experiment, where.topology, program) for program in ("learner", "device"))
+    return ChipTimes(
+        move_s=play["estimated_seconds"] / play["trip_count"],
+        step_s=step["estimated_seconds"] / step["trip_count"],
+        hosts=where.hosts,
+    )
+
+
+def measured_times(found: _Measured, games: int) -> ChipTimes:
+    """The times of measured rates. A dispatch of K steps takes `dispatch_s + K step_s`."""
+    (few, few_s), (many, many_s) = ((steps, steps / rate) for steps, rate in found.steps_per_s.items())
+    step_s = (many_s - few_s) / (many - few)
+    return ChipTimes(games / found.moves_per_s, step_s, few_s - few * step_s)
+
+
+def _described(experiment: Experiment) -> str:
+    """What the times of an experiment's programs depend on, as its settings."""
+    network = {"name": experiment.network.name} | experiment.network.model_dump(exclude_defaults=True)
+    described = ", ".join(f"{name}={value}" for name, value in network.items())
+    return (
+        f"{experiment.env.title} network=({described}) search.simulations={experiment.search.simulations} "
+        f"actors.games={experiment.actors.games} learner.batch_size={experiment.learner.batch_size}"
+    )
+
+
+def _of_one_host(experiment: Experiment, hosts: int) -> Experiment:
+    """What one of `hosts` hosts that train together reads and holds."""
+    learner, replay = experiment.learner, experiment.replay
+    parts = {name: max(1, getattr(replay, name) // hosts) for name in ("shards", "capacity", "min_size")}
+    if replay.tolerance is not None:
+        parts["tolerance"] = replay.tolerance / hosts
+    batch = learner.model_copy(update={"batch_size": learner.batch_size // hosts})
+    return with_replay(experiment, **parts).model_copy(update={"learner": batch})
+
+
+class _Pending:
+    """A result of a stand-in's program, for which JAX waits as for one of a device."""
+
+    def __init__(self, ready_at: float, value: np.ndarray[Any, Any]) -> None:
+        self._ready_at = ready_at
+        self._value = value
+
+    def block_until_ready(self) -> _Pending:
+        time.sleep(max(0.0, self._ready_at - time.perf_counter()))
+        return self
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        self.block_until_ready()
+        return self._value
+
+
+def _stand_in_training(training: Training, queue: DeviceQueue, times: ChipTimes) -> Training:
+    """Training whose steps sleep, on a state without parameters."""
+    mesh = training.mesh
+
+    def init() -> TrainState:
+        step, progress = jax.device_put((np.int32(0), np.float32(0)), replicated(mesh))
+        return TrainState(step, progress, params={}, ema={}, opt_state=(), key=jax.random.key(0))
+
+    @cache
+    def errors(*shape: int) -> jax.Array:
+        zeros: jax.Array = jax.device_put(np.zeros(shape, np.float32), batch_sharding(mesh))
+        return zeros
+
+    def step(state: TrainState, batches: Batch) -> StepOutput:
+        steps, size = jax.tree.leaves(batches)[0].shape[:2]
+        done: Any = _Pending(queue.add(times.dispatch_s + steps * times.step_s), np.asarray(steps, np.float32))
+        none: Any = 0.0
+        return StepOutput(state, StepSums(done, none, none, none, none, {}), [errors(steps, size)])
+
+    return training._replace(init=init, step=step)
+
+
+class _StandInRollouts(ChipRollouts):
+    """Play whose programs sleep, and finish as many samples as they play moves."""
+
+    def __init__(self, queue: DeviceQueue, times: ChipTimes, experiment: Experiment, samples: Sample | Window) -> None:
+        """`samples` `[N, ...]` are handed over again and again."""
+        self._queue = queue
+        self._program_s = times.move_s * experiment.actors.moves_per_dispatch
+        self._count = experiment.actors.games * experiment.actors.moves_per_dispatch
+        self._samples = jax.tree.map(lambda field: field[None], samples)
+
+    def init(self, key: jax.Array) -> Any:
+        return None
+
+    def put(self, params: Params) -> Params:
+        return params
+
+    def play(self, params: Params, version: int, state: Any) -> Any:
+        count: Any = _Pending(self._queue.add(self._program_s), np.array([self._count], np.int32))
+        none = np.zeros(1, np.int32)
+        return state, None, Played(samples=count, games=none, dropped=None, depth=None, abs_root_value=none)
+
+    def take(self, state: Any, finished: Any, counts: Any) -> list[Any]:
+        left = (counts - start for start in range(0, int(counts[0]), _DISTINCT))
+        return [((self._samples, None), np.minimum(lengths, _DISTINCT)) for lengths in left]
