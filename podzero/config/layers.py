@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -70,6 +71,7 @@ class Layers(NamedTuple):
         return "\n".join([f"# {self.lineage}", *_commented(settings, self.origins)]) + "\n"
 
 
+@cache
 def builtin_configs() -> dict[str, Path]:
     """Names and files of the built-in experiments; those for TPU slices come last."""
     folder = Path(__file__).parents[1] / "configs"

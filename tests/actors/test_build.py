@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from random_parameters import random_parameters
 
 from podzero.actors import ActorClients, build
 from podzero.actors.build import FoundServers, actor_parts, make_actor, make_reanalysis, selfplay_core
@@ -26,7 +27,7 @@ class Source:
 
     def __init__(self, experiment):
         network = make_network(experiment.network, make_env(experiment.env).spec)
-        self.params, self.version = jax.jit(network.init)(jax.random.key(0)), 0
+        self.params, self.version = random_parameters(network), 0
 
     def wait(self, timeout_s):
         return Versioned(0, self.params)
@@ -63,7 +64,7 @@ def experiment(monkeypatch):
 
 
 def initial_params(experiment):
-    return jax.jit(make_network(experiment.network, make_env(experiment.env).spec).init)(jax.random.key(3))
+    return random_parameters(make_network(experiment.network, make_env(experiment.env).spec), 3)
 
 
 def play(experiment, until_version):

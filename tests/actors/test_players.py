@@ -4,6 +4,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from random_parameters import random_parameters
 
 from podzero.actors.assembly import GameAssembler
 from podzero.actors.core import SelfPlayCore
@@ -46,7 +47,7 @@ def test_a_program_of_many_moves_gives_the_samples_of_the_host():
     network = make_network(experiment.network, env.spec)
     model = rules_model(env, network_evaluation(env, network.apply))
     core = SelfPlayCore(env, make_search(SearchConfig(simulations=4), model), experiment.actors)
-    rollouts, params = RolloutCore(core, experiment), jax.jit(network.init)(jax.random.key(1))
+    rollouts, params = RolloutCore(core, experiment), random_parameters(network, 1)
     state, moved = jax.jit(rollouts.init)(jax.random.key(0)), jax.jit(core.init)(jax.random.key(0))
     play, take, move = jax.jit(rollouts.play), jax.jit(rollouts.take), jax.jit(core.move)
     assembler, expected = GameAssembler(experiment.actors, values=env.spec.values), []

@@ -18,7 +18,7 @@ from cloud_tools import OPTIONS
 from command_lines import ROOT, CommandLine
 from typer import _click as click
 
-from podzero.config import builtin_configs, load
+from podzero.config import Experiment, builtin_configs, load
 from podzero.core.errors import PodzeroError
 from podzero.files.players import game_to_play, parse_player
 from podzero.files.workdir import Workdir, step_folder
@@ -200,6 +200,12 @@ def experiment_of(run: str) -> list[str]:
     return RUNS[run].split() if run in RUNS else sorted(named, key=len)[-1:]
 
 
+@cache
+def built_in(name: str, *settings: str) -> Experiment:
+    """A built-in experiment; hundreds of command lines name the same ones."""
+    return load(name, settings)
+
+
 def make_runs(words: list[str]) -> None:
     """Makes the working directories that the words name, each with its experiment."""
     for word in words:
@@ -207,7 +213,8 @@ def make_runs(words: list[str]) -> None:
         experiment = experiment_of(found[2]) if found else []
         if found and experiment:
             workdir = Workdir(Path(found[1]))
-            workdir.open(load(experiment[0], experiment[1:]))
+            name, *settings = experiment
+            workdir.open(built_in(name, *settings) if name in builtin_configs() else load(name, settings))
             if found[3]:
                 step_folder(workdir.snapshots, int(found[3])).mkdir(parents=True, exist_ok=True)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from command_checks import PLACEHOLDERS, REFUSED, concrete, experiment_of, parse, simple_commands, usages
+from command_checks import PLACEHOLDERS, REFUSED, built_in, concrete, experiment_of, parse, simple_commands, usages
 from command_lines import CommandLine
 from typer import _click as click
 
@@ -120,7 +120,7 @@ def is_judged(arguments: list[str]) -> bool:
     """Whether a solver judges positions in an evaluation: there is one of the game, and no opponent."""
     game = arguments[arguments.index("--game") + 1] if "--game" in arguments else re.split("[/:@]", arguments[0])[1]
     experiment = [name for name in experiment_of(game) if name in builtin_configs()]
-    title = load(experiment[0]).env.title if experiment else game
+    title = built_in(experiment[0]).env.title if experiment else game
     return "--opponent" not in arguments and title.endswith(SOLVED)
 
 
@@ -135,7 +135,7 @@ def train(verb: str, arguments: list[str]) -> Command:
     config, overrides = str(given["config"]), list(given["overrides"] or [])  # type: ignore[call-overload]
     if config.startswith("runs/"):
         return Command((verb, *arguments), not_run="resumes a run; tests/runtime and tests/launch do so")
-    endless = config in builtin_configs() and load(config, overrides).stop.minutes is None
+    endless = config in builtin_configs() and built_in(config, *overrides).stop.minutes is None
     if endless or "--check" in arguments or "--address" in arguments:
         without = [word for word in arguments if word != "--check"]
         return Command((verb, *without, "--check"), quick=True)
@@ -231,7 +231,7 @@ def small_experiment(name: str) -> Experiment:
 
 def write_runs(arguments: tuple[str, ...]) -> None:
     """Makes the working directories that the arguments name, with agents that are small and not trained."""
-    import jax  # here, because tests are collected before it is needed
+    from random_parameters import random_parameters  # here, because tests are collected before JAX is needed
 
     from podzero.envs import spec_of
     from podzero.networks import make_model_network, make_network
@@ -256,6 +256,6 @@ def write_runs(arguments: tuple[str, ...]) -> None:
             if isinstance(experiment.network, ModelNetworkConfig)
             else make_network(experiment.network, spec)
         )
-        params = jax.jit(network.init)(jax.random.key(0))
+        params = random_parameters(network)
         for step in {int(found[3] or 9), 9999}:
             save_snapshot(workdir.snapshots, step, params, experiment)

@@ -1,5 +1,6 @@
 import jax
 import pytest
+from random_parameters import random_parameters
 
 from podzero.config import parse
 from podzero.envs import make_env
@@ -26,8 +27,8 @@ def experiment():
 @pytest.fixture(scope="session")
 def snapshots(experiment):
     """Writes the snapshot of a step, of an untrained network that depends on the step: `(workdir, step)`."""
-    init = jax.jit(make_network(experiment.network, make_env("tic_tac_toe").spec).init)
-    return lambda workdir, step: save_snapshot(workdir.snapshots, step, init(jax.random.key(step)), experiment)
+    network = make_network(experiment.network, make_env("tic_tac_toe").spec)
+    return lambda workdir, step: save_snapshot(workdir.snapshots, step, random_parameters(network, step), experiment)
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from random_parameters import random_parameters
 
 from podzero.config import GymnasiumConfig, JaxLibraryConfig, load
 from podzero.core.errors import ConfigError
@@ -208,7 +209,7 @@ def cartpole(tmp_path_factory):
     workdir = Workdir(tmp_path_factory.mktemp("cartpole"))
     workdir.open(experiment)
     network = make_model_network(experiment.network, spec_of(experiment.env))
-    params = jax.device_get(jax.jit(network.init)(jax.random.key(0)))
+    params = random_parameters(network)
     save_snapshot(workdir.snapshots, 7, params, experiment)
     return SimpleNamespace(workdir=workdir, experiment=experiment, params=params)
 

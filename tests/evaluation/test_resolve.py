@@ -3,6 +3,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from random_parameters import random_parameters
 
 from podzero.config import load
 from podzero.core.errors import ConfigError
@@ -81,7 +82,7 @@ def test_networks_with_and_without_komi_play_the_same_game(tmp_path):
         workdir = Workdir(tmp_path / komi)
         workdir.open(experiment)
         network = make_network(experiment.network, make_env(experiment.env).spec)
-        save_snapshot(workdir.snapshots, 1, jax.jit(network.init)(jax.random.key(0)), experiment)
+        save_snapshot(workdir.snapshots, 1, random_parameters(network), experiment)
         player = resolve(str(workdir.root), env, 2)
         assert int(player.search(jax.random.key(0), states).visits.sum()) == 4
 
@@ -94,6 +95,6 @@ def test_a_game_without_solver():
 def test_parameters_of_another_network(env, workdir, experiment, tmp_path):
     copy = Workdir(shutil.copytree(workdir.root, tmp_path / "run"))
     other = make_network(experiment.network.model_copy(update={"channels": 16}), env.spec)
-    save_snapshot(copy.snapshots, 30, jax.jit(other.init)(jax.random.key(0)), experiment)
+    save_snapshot(copy.snapshots, 30, random_parameters(other), experiment)
     with pytest.raises(SnapshotError, match="another network"):
         resolve(str(copy.root), env)

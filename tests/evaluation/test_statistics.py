@@ -1,7 +1,6 @@
 import math
 from collections import Counter
 
-import choix
 import numpy as np
 import pytest
 
@@ -51,6 +50,8 @@ def test_the_added_results_are_as_many_as_the_ratings():
 
 
 def test_the_likelihood_is_maximized_as_by_choix():
+    import choix  # here, because it imports scipy.stats, which takes each process of the tests half a second
+
     points = matrix(4, (0, 1, 9, 3), (1, 2, 5, 5), (2, 3, 1, 7), (0, 2, 4, 2), (0, 3, 6, 5))
     expected = choix.ilsr_pairwise_dense(points)
     found = maximum_likelihood(points, np.array([0, NAN, NAN, NAN]))

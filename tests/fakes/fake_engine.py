@@ -31,6 +31,7 @@ def misbehave(played):
         case "chatters":
             while True:
                 say("thinking")
+                time.sleep(0.001)
         case "nonsense":
             return "banana"
         case "illegal":

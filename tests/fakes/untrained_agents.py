@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+from random_parameters import random_parameters
 
 from podzero.config import parse
 from podzero.envs import make_env
@@ -23,7 +24,7 @@ def write_untrained(folder, game, step=1):
     )
     workdir = Workdir(folder)
     workdir.open(experiment)
-    params = jax.jit(make_network(experiment.network, make_env(game).spec).init)(jax.random.key(step))
+    params = random_parameters(make_network(experiment.network, make_env(game).spec), step)
     rng = np.random.default_rng(step)  # networks begin with uniform policies, which would all be the same
     params = jax.tree.map(lambda leaf: leaf + rng.uniform(0, 0.2, leaf.shape).astype(leaf.dtype), params)
     save_snapshot(workdir.snapshots, step, params, experiment)

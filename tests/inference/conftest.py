@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from random_parameters import random_parameters
 
 from podzero.config import ResNetConfig
 from podzero.envs import make_env
@@ -44,14 +45,14 @@ def config():
 @pytest.fixture(scope="session")
 def untrained(config, env):
     """Folded parameters as they are initialized."""
-    return make_inference(config, env.spec)[0](jax.jit(make_network(config, env.spec).init)(jax.random.key(1)))
+    return make_inference(config, env.spec)[0](random_parameters(make_network(config, env.spec), 1))
 
 
 @pytest.fixture(scope="session")
 def trained(config, env, positions):
     """Folded parameters after some steps: full columns are preferred, own stones are worth more than others."""
     network, (fold, _) = make_network(config, env.spec), make_inference(config, env.spec)
-    return fold(_train(network.apply, jax.jit(network.init)(jax.random.key(1)), positions))
+    return fold(_train(network.apply, random_parameters(network, 1), positions))
 
 
 @pytest.fixture(scope="session", params=["untrained", "trained"])

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from random_parameters import random_parameters
 
 from podzero.config import ResNetConfig
 from podzero.core.types import EnvSpec
@@ -24,7 +25,7 @@ def side_by_side(evaluation):
 @pytest.fixture(scope="session")
 def published(config, env):
     """Parameters as the learner publishes them."""
-    return jax.jit(make_network(config, env.spec).init)(jax.random.key(1))
+    return random_parameters(make_network(config, env.spec), 1)
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_the_float_evaluation_is_that_of_the_network(actions, dtype, global_pool
     spec, draw = EnvSpec("go_9x9", (9, 9, 17), "bool", actions), np.random.default_rng(0)
     config = ResNetConfig(channels=16, blocks=2, global_pooling=global_pooling, compute_dtype=dtype)
     fold, network = make_inference(config, spec)
-    start = jax.jit(make_network(config, spec).init)(jax.random.key(0))
+    start = random_parameters(make_network(config, spec))
     params = jax.tree.map(
         lambda leaf: leaf + 0.1 * draw.standard_normal(leaf.shape).astype(np.float32), jax.jit(fold)(start)
     )
@@ -97,7 +98,7 @@ def test_products_are_those_of_rounded_kernels_and_inputs():
     spec, draw = EnvSpec("test", (3, 3, 2), "bool", 9), np.random.default_rng(1)
     config = ResNetConfig(channels=4, blocks=1, compute_dtype="float32")
     fold, network = make_inference(config, spec)
-    params = jax.device_get(jax.jit(fold)(jax.jit(make_network(config, spec).init)(jax.random.key(0))))
+    params = jax.device_get(jax.jit(fold)(random_parameters(make_network(config, spec))))
     kernel = params["block_0"]["conv_0"]["kernel"]
     scale = np.abs(kernel).max(axis=(0, 1, 2)) / 127
     largest = {"block_0/conv_0": jnp.float32(2.0), "block_0/conv_1": jnp.float32(1.0)}

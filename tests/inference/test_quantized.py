@@ -9,6 +9,7 @@ import threading
 import jax
 import numpy as np
 import pytest
+from random_parameters import random_parameters
 
 from podzero.config import ResNetConfig, SearchConfig
 from podzero.core.errors import ConfigError
@@ -63,7 +64,7 @@ def test_global_pooling_agrees_with_float32(actions, limits):
     spec = EnvSpec("go_9x9", (9, 9, 17), "bool", actions)
     config, draw = ResNetConfig(channels=16, blocks=2, global_pooling=True), np.random.default_rng(0)
     fold, network = make_inference(config, spec)
-    start = jax.jit(make_network(config, spec).init)(jax.random.key(0))
+    start = random_parameters(make_network(config, spec))
     params = jax.tree.map(
         lambda leaf: leaf + 0.1 * draw.standard_normal(leaf.shape).astype(np.float32), jax.jit(fold)(start)
     )
@@ -137,7 +138,7 @@ def two_versions(env):
     """Folded parameters of two networks, of which the second has other preferences."""
     config = ResNetConfig(channels=8, blocks=1)
     fold, _ = make_inference(config, env.spec)
-    first = jax.jit(fold)(jax.jit(make_network(config, env.spec).init)(jax.random.key(0)))
+    first = jax.jit(fold)(random_parameters(make_network(config, env.spec)))
     second = jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(jax.random.key(leaf.size), leaf.shape), first)
     return first, second
 
@@ -186,7 +187,7 @@ def test_a_board_of_real_numbers_is_quantized_as_well(played, positions):
     spec = make_env("connect_four").spec._replace(observation_dtype="float32")
     config = ResNetConfig(channels=8, blocks=1)
     fold, inference = make_inference(config, spec)
-    params = jax.jit(fold)(jax.jit(make_network(config, spec).init)(jax.random.key(0)))
+    params = jax.jit(fold)(random_parameters(make_network(config, spec)))
     boards = positions.astype(np.float32) - 0.5
     network = QuantizedNetwork(spec, 16.0, 1, 16, CalibrationPositions(boards, played.legal))
     found = evaluate_all(network, network.load(params), boards)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from random_parameters import random_parameters
 
 from podzero.config import ResNetConfig
 from podzero.core.types import EnvSpec
@@ -55,10 +56,11 @@ def test_the_network_and_its_gradients_are_those_of_the_float32_network_up_to_ro
     network, plain = host_resnet(CONFIG, SPEC), make_network(CONFIG, SPEC)
     rng = np.random.default_rng(0)
     params = jax.tree.map(
-        lambda leaf: leaf + 0.1 * rng.normal(size=leaf.shape).astype(np.float32), jax.jit(plain.init)(jax.random.key(0))
+        lambda leaf: leaf + 0.1 * rng.normal(size=leaf.shape).astype(np.float32), random_parameters(plain)
     )
     observation = jax.random.bernoulli(jax.random.key(1), 0.3, (BATCH, *SPEC.observation_shape))
-    assert jax.tree.structure(jax.jit(network.init)(jax.random.key(0))) == jax.tree.structure(params)
+    made = jax.eval_shape(network.init, jax.random.key(0))
+    assert jax.tree.structure(made) == jax.tree.structure(params)
 
     def loss(apply, params):
         logits, value = apply(params, observation)
@@ -76,7 +78,7 @@ def test_the_network_and_its_gradients_are_those_of_the_float32_network_up_to_ro
 def test_auxiliary_heads_are_those_of_the_float32_network_up_to_rounding():
     config = CONFIG.model_copy(update={"auxiliary": True})
     network, plain = host_resnet(config, SPEC), make_network(config, SPEC)
-    params = jax.jit(plain.init)(jax.random.key(0))
+    params = random_parameters(plain)
     observation = jax.random.bernoulli(jax.random.key(1), 0.3, (BATCH, *SPEC.observation_shape))
     found, expected = (jax.jit(one.apply_all)(params, observation) for one in (network, plain))
     for output, reference in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
@@ -85,7 +87,7 @@ def test_auxiliary_heads_are_those_of_the_float32_network_up_to_rounding():
 
 def test_where_jax_has_an_accelerator_xla_computes_the_whole_network(monkeypatch):
     network, plain = host_resnet(CONFIG, SPEC), make_network(CONFIG, SPEC)
-    params, observation = jax.jit(plain.init)(jax.random.key(0)), jnp.ones((2, *SPEC.observation_shape), bool)
+    params, observation = random_parameters(plain), jnp.ones((2, *SPEC.observation_shape), bool)
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     for found, expected in zip(*(jax.jit(one.apply)(params, observation) for one in (network, plain)), strict=True):
         np.testing.assert_array_equal(found, expected)

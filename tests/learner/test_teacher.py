@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from random_parameters import random_parameters
 
 from podzero.config import LearnerConfig, load
 from podzero.config.samples import position_like
@@ -22,7 +23,7 @@ def trained(folder, experiment, step=7):
     """A working directory with a snapshot of an untrained network; its parameters."""
     workdir, spec = Workdir(folder), make_env(experiment.env).spec
     workdir.open(experiment)
-    params = jax.jit(make_network(experiment.network, spec).init)(jax.random.key(3))
+    params = random_parameters(make_network(experiment.network, spec), 3)
     save_snapshot(workdir.snapshots, step, params, experiment)
     return params
 
@@ -130,7 +131,7 @@ def test_a_run_without_snapshots_cannot_teach(make_experiment, spec, tmp_path):
 def test_parameters_of_another_network_are_refused(make_experiment, network, spec, tmp_path):
     own = load("tic_tac_toe", [MLP])
     Workdir(tmp_path).open(own)
-    save_snapshot(Workdir(tmp_path).snapshots, 7, jax.jit(network.init)(jax.random.key(0)), own)
+    save_snapshot(Workdir(tmp_path).snapshots, 7, random_parameters(network), own)
     with pytest.raises(SnapshotError, match="another network"):
         read_teacher(make_experiment().model_copy(update={"teacher": str(tmp_path)}), spec)
 

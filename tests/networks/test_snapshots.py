@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from fsyncs import check_before_renames
+from random_parameters import random_parameters
 
 from podzero.config import Experiment, GameConfig, ResNetConfig, TransformerConfig, parse
 from podzero.core.types import EnvSpec
@@ -169,7 +170,7 @@ TINY = ResNetConfig(channels=4, blocks=1, value_hidden=4)
 
 def test_parameters_of_the_same_network_match_after_a_round_trip(tmp_path):
     network = make_network(TINY, BOARD)
-    save_snapshot(tmp_path, 1, jax.jit(network.init)(jax.random.key(0)), EXPERIMENT)
+    save_snapshot(tmp_path, 1, random_parameters(network), EXPERIMENT)
     check_matches(load_snapshot(tmp_path).params, network, "snapshot")
 
 

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from random_parameters import random_parameters
 
 from podzero.config import ResNetConfig
 from podzero.core.errors import ConfigError
@@ -23,7 +24,7 @@ INITIAL = np.zeros(3, np.uint8)
 def parts():
     env, config = make_env("tic_tac_toe"), ResNetConfig(channels=4, blocks=1)
     fold, network = make_inference(config, env.spec)
-    params = [jax.jit(fold)(jax.jit(make_network(config, env.spec).init)(jax.random.key(seed))) for seed in range(2)]
+    params = [jax.jit(fold)(random_parameters(make_network(config, env.spec), seed)) for seed in range(2)]
     return env, encoding_of(env), network, params
 
 
