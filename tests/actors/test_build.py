@@ -64,7 +64,7 @@ def experiment(monkeypatch):
 
 
 def initial_params(experiment):
-    return random_parameters(make_network(experiment.network, make_env(experiment.env).spec), 3)
+    return jax.jit(make_network(experiment.network, make_env(experiment.env).spec).init)(jax.random.key(3))
 
 
 def play(experiment, until_version):

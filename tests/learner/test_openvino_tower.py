@@ -56,7 +56,7 @@ def test_the_network_and_its_gradients_are_those_of_the_float32_network_up_to_ro
     network, plain = host_resnet(CONFIG, SPEC), make_network(CONFIG, SPEC)
     rng = np.random.default_rng(0)
     params = jax.tree.map(
-        lambda leaf: leaf + 0.1 * rng.normal(size=leaf.shape).astype(np.float32), random_parameters(plain)
+        lambda leaf: leaf + 0.1 * rng.normal(size=leaf.shape).astype(np.float32), jax.jit(plain.init)(jax.random.key(0))
     )
     observation = jax.random.bernoulli(jax.random.key(1), 0.3, (BATCH, *SPEC.observation_shape))
     made = jax.eval_shape(network.init, jax.random.key(0))
