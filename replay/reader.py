@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from itertools import accumulate
 from typing import Any
 
 import jax
@@ -24,6 +23,7 @@ from podzero.config import Experiment
 from podzero.core.types import Batch, EnvSpec, Keys
 from podzero.core.waiting import Wait
 from podzero.replay.errors import ReplayUnavailable, RequestRefused, WrongServer
+from podzero.replay.intake import PRIORITY_FIELDS, Intake
 from podzero.replay.records import open_records, recorded_batches
 from podzero.replay.shard import REANALYSED, SAMPLES, STATES, Address, Addresses, Limits, Shard, Table, tables_of
 from podzero.replay.wire import Items, SampleStream
@@ -40,31 +40,40 @@ _STOP_S = 5.0
 """Longest wait for the thread of a stream that was stopped."""
 CLOSE_S = 3.0
 """Longest wait for queued updates of priorities at the end."""
+_AHEAD_PART = 20
+"""Reading ahead adds at most one such part of it to the age that samples reach in replay."""
 LEAST_PRIORITY = 1e-3
 """Added to every error, so that samples with no error are still sampled sometimes."""
 _QUEUE_SIZE = 8
 """Number of updates that may wait for a slow shard."""
 _ANSWER_S = 10.0
 """Longest time of one update."""
-PRIORITY_FIELDS = np.dtype([("key", np.uint64), ("weight", np.float32)])
-"""Appended to each row of a prioritized table: the item's key and its importance weight."""
 
 
 def make_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment, hosts: int = 1) -> BatchReader:
     """Connects the learner's reader to replay shards; shards that do not answer are awaited when a batch is read.
 
-    The rate limiter counts samples when Reverb hands them out, so prefetching is bounded: of each table, fewer than
-    `steps_per_dispatch * batch_size` samples, and two items per shard, are handed out and not yet returned by
-    `__next__`, over all hosts. Fresh and reanalysed samples come from two tables, recorded ones from files, each with
-    its part of the batch size (`Experiment.batch_parts`). Each of the learner's `hosts` reads an equal part of every
-    batch from shards of its own, which are those of `addresses` (none without self-play).
+    The rate limiter counts samples when Reverb hands them out, so reading ahead is bounded: of each table, fewer than
+    `steps_per_dispatch * batch_size` samples, two items per shard, and what the learner takes in 50 ms are handed out
+    and not yet returned by `__next__`, over all hosts. The last part is at most a twentieth of the samples that are
+    drawn while the table's content is replaced once (`capacity * samples_per_insert`), so that they age hardly more
+    than in replay; prioritized tables have none, since samples would be drawn by old priorities. Fresh and reanalysed
+    samples come from two tables, recorded ones from files, each with its part of the batch size
+    (`Experiment.batch_parts`). Each of the learner's `hosts` reads an equal part of every batch from shards of its own,
+    which are those of `addresses` (none without self-play).
 
     Raises `WrongServer` if another server answers at an address, `ConfigError` if recorded games cannot be used.
     """
     tables, steps, shards = tables_of(experiment, spec), experiment.learner.steps_per_dispatch, len(addresses())
     fresh, reanalysed, recorded = experiment.batch_parts
+
+    def reader(table: Table, samples: int, first: int) -> ShardedReader:
+        settings = table.settings
+        drawn = settings.capacity * settings.samples_per_insert * shards if settings.priority_exponent is None else 0.0
+        return ShardedReader(addresses, table, (steps, samples // hosts), first, int(drawn / _AHEAD_PART))
+
     read = [
-        ShardedReader(addresses, tables[table], (steps, samples // hosts), first)
+        reader(tables[table], samples, first)
         for table, samples, first in ((SAMPLES, fresh, 0), (REANALYSED, reanalysed, shards))
         if samples
     ]
@@ -116,33 +125,35 @@ class BatchReader(Iterator[Batch]):
 class ShardedReader(Iterator[Any]):
     """An endless iterator over batches `[*leading, ...]` of one table, to which each shard contributes equally.
 
-    Sample p of the stream comes from shard p modulo the number of shards. Fewer samples than one batch and two items
-    per shard have been sampled and not yet returned.
+    Sampled and not yet returned are fewer samples than one batch, two items per shard and `most_ahead` more.
     """
 
-    def __init__(self, addresses: Addresses, table: Table, leading: tuple[int, ...], first: int = 0) -> None:
-        """Keys name the shards of this table by numbers from `first` on."""
+    _equal = True
+    """Whether item i of the batches comes from shard i modulo the number of shards, or from any."""
+
+    def __init__(
+        self, addresses: Addresses, table: Table, leading: tuple[int, ...], first: int = 0, most_ahead: int = 0
+    ) -> None:
+        """Keys name the shards of this table by numbers from `first` on; `most_ahead` as in `Intake`."""
         self._addresses = addresses
         self._table = table
         self._leading = leading
         self._first = first
-        self._count = math.prod(leading)
-        self._offset = 0
         self._closed = threading.Event()
         found = addresses()
-        self._wanted = self._largest_share(len(found))
-        self._streams = [self._open(Address.parse(address)) for address in found]
+        self._intake = Intake(table.signature, math.prod(leading), len(found), self._equal, most_ahead)
+        self._streams = [self._open(index, Address.parse(address)) for index, address in enumerate(found)]
 
     def __next__(self) -> Batch:
         """The next batch, with weights and keys if the table is prioritized."""
         wait = Wait()
         while not self._closed.is_set():
             self._follow_restarts()
-            missing = self._missing()
-            if not missing:
-                return self._assemble()
+            late = self._late()
+            if not late:
+                return self._take()
             if wait.message_due():
-                log.warning("the %s has waited %s for a batch: %s", self._table.users.reader, wait, _explain(missing))
+                log.warning("the %s has waited %s for a batch: %s", self._table.users.reader, wait, _explain(late))
         raise StopIteration
 
     def update_priorities(self, keys: Keys, errors: NDArray[Any]) -> None:
@@ -164,16 +175,12 @@ class ShardedReader(Iterator[Any]):
         for stream in self._streams:
             stream.join(until)
 
-    def _open(self, address: Address) -> ShardStream:
+    def _open(self, index: int, address: Address) -> ShardStream:
         """Begins to read a shard; if it does not answer, its stream waits for it."""
         shard = Shard(address, self._table)
         # A wrong server is an error here and not in the stream's thread.
         shard.limits()
-        return ShardStream(shard, self._wanted)
-
-    def _largest_share(self, shards: int) -> int:
-        """The largest number of samples of a batch that come from one of `shards` shards."""
-        return math.ceil(self._count / shards)
+        return ShardStream(shard, index, self._intake)
 
     def _follow_restarts(self) -> None:
         """Replaces the streams of shards that were restarted at other addresses."""
@@ -182,36 +189,34 @@ class ShardedReader(Iterator[Any]):
             if found != str(old):
                 address = Address.parse(found)
                 log.info("replay at %s continues at %s", old.endpoint, address.endpoint)
-                self._streams[index] = self._open(address)
-                self._streams[index].inherit(stream)
+                stream.stop()
+                self._streams[index] = self._open(index, address)
 
-    def _missing(self) -> list[ShardStream]:
-        """The streams whose share of the next batch has not arrived; waits up to `_POLL_S` for each."""
-        shares = zip(self._streams, self._shares(), strict=True)
-        return [stream for stream, share in shares if not stream.gather(len(share), _POLL_S)]
+    def _late(self) -> list[ShardStream]:
+        """The streams that have not given their part of the next batch within `_POLL_S`; raises what ended one."""
+        intake = self._intake
+        with intake.changed:
+            intake.changed.wait_for(lambda: not intake.late() or intake.failure or self._closed.is_set(), _POLL_S)
+            if intake.failure is not None:
+                raise intake.failure
+            late = [self._streams[index] for index in intake.late()]
+            for stream in late:
+                stream.reopen_if_silent()
+        return late
 
-    def _shares(self) -> list[range]:
-        """The positions in the next batch that each stream fills."""
-        # The turns of the shards continue across batches, so that none contributes more over time.
-        shards = len(self._streams)
-        return [range((index - self._offset) % shards, self._count, shards) for index in range(shards)]
-
-    def _assemble(self) -> Batch:
-        signature = self._table.signature
-        rows = np.empty((self._count, self._streams[0].row_bytes), np.uint8)
-        shard = np.empty(self._count, np.int32)
-        for index, (stream, share) in enumerate(zip(self._streams, self._shares(), strict=True)):
-            if share:
-                where = slice(share.start, share.stop, share.step)
-                rows[where] = stream.take(len(share))
-                shard[where] = self._first + index
-        self._offset = (self._offset + self._count) % len(self._streams)
-        samples = signature.unpack(rows[:, : signature.row_bytes], self._leading)
+    def _take(self) -> Batch:
+        with self._intake.changed:
+            rows, fields = self._intake.take()
+            number = self._intake.taken - 1
+            for stream in self._streams:
+                stream.ask()
+        samples = self._table.signature.unpack(rows, self._leading)
         if self._table.settings.priority_exponent is None:
             return Batch(samples)
-        fields = np.ascontiguousarray(rows[:, signature.row_bytes :]).view(PRIORITY_FIELDS).reshape(self._leading)
-        keys = Keys(shard.reshape(self._leading), np.ascontiguousarray(fields["key"]))
-        return Batch(samples, np.ascontiguousarray(fields["weight"]), keys)
+        # An item of a prioritized table is one sample, and as in `Intake` its number tells the shard.
+        shard = self._first + (number * len(rows) + np.arange(len(rows))) % len(self._streams)
+        key, weight = (np.ascontiguousarray(fields[name]).reshape(self._leading) for name in ("key", "weight"))
+        return Batch(samples, weight, Keys(shard.astype(np.int32).reshape(self._leading), key))
 
 
 class StateReader(ShardedReader):
@@ -219,32 +224,11 @@ class StateReader(ShardedReader):
     lost shard delays nothing.
     """
 
+    _equal = False
+
     def __next__(self) -> Any:
         """The next states, a `StoredState` or `Window`."""
         return super().__next__().samples
-
-    def _largest_share(self, shards: int) -> int:
-        return self._count
-
-    def _missing(self) -> list[ShardStream]:
-        """All streams while they have too few samples together, else none."""
-        # First ask all streams for equal shares, then any of them for the whole batch.
-        for wanted in (math.ceil(self._count / len(self._streams)), self._count):
-            for stream in self._streams:
-                stream.gather(wanted, _POLL_S / len(self._streams))
-            if sum(stream.at_hand for stream in self._streams) >= self._count:
-                return []
-        return self._streams
-
-    def _shares(self) -> list[range]:
-        """Consecutive positions for each stream, as equal in number as the samples at hand allow."""
-        counts, left = {}, self._count
-        by_supply = sorted(self._streams, key=lambda stream: stream.at_hand)
-        for remaining, stream in zip(range(len(by_supply), 0, -1), by_supply, strict=True):
-            counts[stream] = min(stream.at_hand, math.ceil(left / remaining))
-            left -= counts[stream]
-        ends = list(accumulate(counts[stream] for stream in self._streams))
-        return [range(end - counts[stream], end) for end, stream in zip(ends, self._streams, strict=True)]
 
 
 def _explain(streams: Sequence[ShardStream]) -> str:
@@ -252,74 +236,48 @@ def _explain(streams: Sequence[ShardStream]) -> str:
 
 
 class ShardStream:
-    """Rows sampled from one shard; those not yet taken are fewer than `wanted` plus the rows of two items.
+    """Reads from one shard what the intake expects of it, in a thread."""
 
-    Rows of a prioritized table end with `PRIORITY_FIELDS`.
-    """
-
-    def __init__(self, shard: Shard, wanted: int) -> None:
-        """Starts the thread; `wanted` is the largest number of rows that one `take` asks for."""
-        table = shard.table
+    def __init__(self, shard: Shard, index: int, intake: Intake) -> None:
+        """Starts the thread; the intake knows the shard by `index`."""
         self.shard = shard
-        prioritized = table.settings.priority_exponent is not None
+        prioritized = shard.table.settings.priority_exponent is not None
         self.priorities = PriorityUpdater(shard) if prioritized else None
-        self._signature = table.signature
-        self.row_bytes = table.signature.row_bytes + (PRIORITY_FIELDS.itemsize if prioritized else 0)
-        # More room made no reader faster, also with one step per dispatch and shards 4 ms away; it only ages samples.
-        self._room = wanted + 2 * table.signature.samples_per_item - 1
-        """Largest number of rows at hand or under way."""
-        self._blocks = [np.empty((0, self.row_bytes), np.uint8)]
+        self._index, self._intake = index, intake
         self._under_way = 0
-        """Items that the open stream was asked for and has not delivered."""
+        """Items that the open stream was asked for and has not delivered; `changed` of the intake guards it, and the
+        fields below."""
         self._stream: SampleStream | None = None
         self._heard = time.monotonic()
         """When the last items arrived, or the wait for them began."""
-        self._changed = threading.Condition()
-        """Guards the fields from `_blocks` on."""
         self._stopped = False
-        self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"replay-{shard.address.endpoint}", daemon=True)
         self._thread.start()
 
-    @property
-    def at_hand(self) -> int:
-        """The number of rows that can be taken without waiting."""
-        return sum(map(len, self._blocks))
+    def ask(self) -> None:
+        """Asks for the items that are due; `changed` must be held."""
+        items = self._intake.due(self._index) - self._under_way
+        if self._stream is not None and items > 0:
+            if self._under_way == 0:
+                # Nothing was asked for, so the silence begins now.
+                self._heard = time.monotonic()
+            self._stream.ask(items)
+            self._under_way += items
 
-    def gather(self, rows: int, timeout_s: float) -> bool:
-        """Whether at least `rows` rows are at hand; waits for them up to `timeout_s`. Raises what ended the thread."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.at_hand >= rows or self._failure or self._stopped, timeout_s)
-            if self._failure is not None:
-                raise self._failure
-            enough = self.at_hand >= rows
-            if not enough and self._stream is not None and time.monotonic() - self._heard > _SILENCE_S:
-                # The shard's node may have vanished. The thread then opens a new stream.
-                self._stream.close()
-            return enough
-
-    def take(self, rows: int) -> NDArray[np.uint8]:
-        """Removes and returns the oldest `rows` rows, `[rows, row_bytes]`; they must be at hand."""
-        with self._changed:
-            at_hand = np.concatenate(self._blocks)
-            self._blocks = [at_hand[rows:]]
-            self._ask()
-            return at_hand[:rows]
-
-    def inherit(self, other: ShardStream) -> None:
-        """Stops another stream and takes over its rows at hand."""
-        other.stop()
-        self._append(other.take(other.at_hand), 0)
+    def reopen_if_silent(self) -> None:
+        """Lets the thread open a new stream if the shard's node may have vanished; `changed` must be held."""
+        if self._stream is not None and time.monotonic() - self._heard > _SILENCE_S:
+            self._stream.close()
 
     def stop(self) -> None:
         """Asks the threads to end, that of priorities after the queued updates."""
         if self.priorities is not None:
             self.priorities.stop()
-        with self._changed:
+        with self._intake.changed:
             self._stopped = True
             if self._stream is not None:
                 self._stream.close()
-            self._changed.notify_all()
+            self._intake.changed.notify_all()
 
     def join(self, until: float) -> None:
         """Waits for the threads to end, then closes the connection: up to `_STOP_S` for that of the stream, and up to
@@ -338,67 +296,61 @@ class ShardStream:
                 except ReplayUnavailable as error:
                     self._await_shard(error)
         except BaseException as failure:
-            with self._changed:
-                self._failure = failure
-                self._changed.notify_all()
+            with self._intake.changed:
+                if not self._stopped:
+                    self._intake.failure = failure
+                self._intake.changed.notify_all()
 
     def _read(self) -> None:
         """Reads until the limiter has blocked for some time or the stream is stopped."""
-        table = self.shard.table
-        with closing(SampleStream(self.shard.connection, table.name, self._signature.item_bytes)) as stream:
-            with self._changed:
+        with closing(SampleStream(self.shard.connection, self.shard.table.name)) as stream:
+            with self._intake.changed:
                 if self._stopped:
                     return
                 self._stream, self._under_way, self._heard = stream, 0, time.monotonic()
-                self._ask()
+                self.ask()
             try:
                 for items in stream:
-                    self._append(self._unpack(items), len(items.key))
+                    self._store(items)
             finally:
-                with self._changed:
+                with self._intake.changed:
                     self._stream = None
 
-    def _ask(self) -> None:
-        """Asks for as many items as there is room for; `_changed` must be held."""
-        items = (self._room - self.at_hand) // self._signature.samples_per_item - self._under_way
-        if self._stream is not None and items > 0:
-            if self._under_way == 0:
-                # Nothing was asked for, so the silence begins now.
-                self._heard = time.monotonic()
-            self._stream.ask(items)
-            self._under_way += items
-
-    def _append(self, rows: NDArray[np.uint8], items: int) -> None:
-        """Adds rows, which come from `items` items that were under way."""
-        with self._changed:
-            self._blocks.append(rows)
-            self._under_way -= items
+    def _store(self, items: Items) -> None:
+        """Decompresses items into their places; those of a stream that was stopped are dropped."""
+        with self._intake.changed:
+            if self._stopped:
+                return
+            self._under_way -= len(items)
             self._heard = time.monotonic()
-            self._changed.notify_all()
+            numbers = self._intake.claim(self._index, len(items))
+            places = self._intake.places(numbers)
+        try:
+            items.read(places)
+        except WrongServer as failure:
+            # Also that of a stopped stream: the places that it has claimed stay empty.
+            self._intake.failure = failure
+            raise
+        fields = None
+        if self.priorities is not None:
+            fields = np.empty(len(items), PRIORITY_FIELDS)
+            fields["key"], fields["weight"] = items.key, importance(items.probability, items.table_size)
+        with self._intake.changed:
+            self._intake.complete(numbers, fields)
 
     def _await_shard(self, reason: ReplayUnavailable) -> None:
         """Waits until the shard answers again or the stream is stopped."""
         if not self._stopped:
             log.warning("%s; reading continues when it is back", reason)
         while not self._stopped:
-            with self._changed:
-                self._changed.wait_for(lambda: self._stopped, _RETRY_S)
+            with self._intake.changed:
+                self._intake.changed.wait_for(lambda: self._stopped, _RETRY_S)
             try:
                 if self.shard.limits() is not None:
                     return
             except WrongServer as error:
                 # The shard may have restarted, and its new identity is not known here yet.
                 log.warning("%s", error)
-
-    def _unpack(self, items: Items) -> NDArray[np.uint8]:
-        """The rows of a block of items, `[n * samples_per_item, row_bytes]`."""
-        rows = items.rows.reshape(-1, self._signature.row_bytes)
-        if self.priorities is None:
-            return rows
-        fields = np.empty(len(rows), PRIORITY_FIELDS)
-        fields["key"] = items.key
-        fields["weight"] = importance(items.probability, items.table_size)
-        return np.concatenate([rows, fields.view(np.uint8).reshape(len(rows), -1)], axis=1)
 
 
 def priorities_of(errors: NDArray[Any]) -> NDArray[np.float64]:

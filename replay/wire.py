@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import cramjam
 import grpc
@@ -32,17 +32,36 @@ KEYS = 2**64
 """Keys are integers in [0, `KEYS`)."""
 
 
-class Items(NamedTuple):
-    """Sampled items."""
+class Items:
+    """Sampled items, in order; their bytes are decompressed only where they are needed, by `read`."""
 
-    rows: NDArray[np.uint8]
-    """`[n, item_bytes]`."""
-    key: NDArray[np.uint64]
-    """`[n]`, the items' keys in the table."""
-    probability: NDArray[np.float64]
-    """`[n]`, the probability with which the table sampled the item."""
-    table_size: NDArray[np.int64]
-    """`[n]`, number of items in the table at that time."""
+    def __init__(self, entries: list[list[Any]]) -> None:
+        """Takes the entries of each item: the first holds its description, all together its chunks."""
+        self._entries = entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def read(self, places: Sequence[NDArray[np.uint8]]) -> None:
+        """Decompresses each item into its place, `[item_bytes]`."""
+        for place, entries in zip(places, self._entries, strict=True):
+            chunks = entries[0].data if len(entries) == 1 else [chunk for entry in entries for chunk in entry.data]
+            _read(place, entries[0].info.item, chunks)
+
+    @property
+    def key(self) -> NDArray[np.uint64]:
+        """`[n]`, the items' keys in the table."""
+        return np.array([entries[0].info.item.key for entries in self._entries], np.uint64)
+
+    @property
+    def probability(self) -> NDArray[np.float64]:
+        """`[n]`, the probability with which the table sampled the item."""
+        return np.array([entries[0].info.probability for entries in self._entries], np.float64)
+
+    @property
+    def table_size(self) -> NDArray[np.int64]:
+        """`[n]`, number of items in the table at that time."""
+        return np.array([entries[0].info.table_size for entries in self._entries], np.int64)
 
 
 class Inserter:
@@ -99,8 +118,7 @@ class _Chunk:
 class Unpacker:
     """Extracts the items from the answers of one stream; an item may be spread over several answers."""
 
-    def __init__(self, item_bytes: int) -> None:
-        self._item_bytes = item_bytes
+    def __init__(self) -> None:
         self._begun: list[Any] = []
         """The entries so far of an incomplete item."""
 
@@ -112,62 +130,56 @@ class Unpacker:
             if entry.end_of_sequence:
                 items.append(self._begun)
                 self._begun = []
-        rows = np.empty((len(items), self._item_bytes), np.uint8)
-        infos = [parts[0].info for parts in items]
-        for row, info, parts in zip(rows, infos, items, strict=True):
-            self._read(row, info.item, [chunk for part in parts for chunk in part.data])
-        return Items(
-            rows,
-            np.array([info.item.key for info in infos], np.uint64),
-            np.array([info.probability for info in infos], np.float64),
-            np.array([info.table_size for info in infos], np.int64),
-        )
+        return Items(items)
 
-    def _read(self, row: NDArray[np.uint8], item: Any, chunks: list[Any]) -> None:
-        """Fills `row` with an item's bytes."""
-        columns = item.flat_trajectory.columns
-        if len(columns) != 1:
-            _refuse(f"an item of {len(columns)} columns; expected 1")
-        slices = columns[0].chunk_slices
-        if len(slices) == 1 and self._is_one_step(slices[0], chunks):
-            # The usual case, decompressed in place without a copy.
-            _decompress(chunks[0].data.tensors[0].tensor_content, row)
-            return
-        steps = [self._steps(piece, chunks) for piece in slices]
-        content = np.concatenate(steps).ravel() if steps else row[:0]
-        if len(content) != len(row):
-            _refuse(f"an item of {len(content)} bytes; expected {len(row)}")
-        row[:] = content
 
-    def _is_one_step(self, piece: Any, chunks: list[Any]) -> bool:
-        """Whether the item is the only step of its only chunk."""
-        if len(chunks) != 1:
-            return False
-        chunk = chunks[0]
-        return bool(
-            piece.offset == 0
-            and piece.length == 1
-            and piece.index == 0
-            and piece.chunk_key == chunk.chunk_key
-            and chunk.data_uncompressed_size == self._item_bytes
-            and not chunk.delta_encoded
-            and len(chunk.data.tensors) == 1
-        )
+def _read(place: NDArray[np.uint8], item: Any, chunks: Sequence[Any]) -> None:
+    """Fills `place` with an item's bytes."""
+    columns = item.flat_trajectory.columns
+    if len(columns) != 1:
+        _refuse(f"an item of {len(columns)} columns; expected 1")
+    slices = columns[0].chunk_slices
+    if len(slices) == 1 and _is_one_step(slices[0], chunks, len(place)):
+        # The usual case, decompressed in place without a copy.
+        _decompress(chunks[0].data.tensors[0].tensor_content, place)
+        return
+    steps = [_steps(piece, chunks) for piece in slices]
+    content = np.concatenate(steps).ravel() if steps else place[:0]
+    if len(content) != len(place):
+        _refuse(f"an item of {len(content)} bytes; expected {len(place)}")
+    place[:] = content
 
-    def _steps(self, piece: Any, chunks: list[Any]) -> NDArray[np.uint8]:
-        """The steps of a chunk that belong to an item, `[length, bytes]`."""
-        chunk = next((chunk for chunk in chunks if chunk.chunk_key == piece.chunk_key), None)
-        if chunk is None:
-            _refuse(f"an item without its chunk {piece.chunk_key}")
-        if not 0 <= piece.index < len(chunk.data.tensors):
-            _refuse(f"a chunk of {len(chunk.data.tensors)} tensors; an item names number {piece.index}")
-        tensor = chunk.data.tensors[piece.index]
-        steps = _tensor(tensor)
-        if chunk.delta_encoded:
-            steps = np.cumsum(steps, axis=0, dtype=np.uint8)
-        if piece.offset < 0 or piece.length < 1 or piece.offset + piece.length > len(steps):
-            _refuse(f"a chunk of {len(steps)} steps; an item names {piece.length} from {piece.offset} on")
-        return steps[piece.offset : piece.offset + piece.length]
+
+def _is_one_step(piece: Any, chunks: Sequence[Any], item_bytes: int) -> bool:
+    """Whether the item is the only step of its only chunk."""
+    if len(chunks) != 1:
+        return False
+    chunk = chunks[0]
+    return bool(
+        piece.offset == 0
+        and piece.length == 1
+        and piece.index == 0
+        and piece.chunk_key == chunk.chunk_key
+        and chunk.data_uncompressed_size == item_bytes
+        and not chunk.delta_encoded
+        and len(chunk.data.tensors) == 1
+    )
+
+
+def _steps(piece: Any, chunks: Sequence[Any]) -> NDArray[np.uint8]:
+    """The steps of a chunk that belong to an item, `[length, bytes]`."""
+    chunk = next((chunk for chunk in chunks if chunk.chunk_key == piece.chunk_key), None)
+    if chunk is None:
+        _refuse(f"an item without its chunk {piece.chunk_key}")
+    if not 0 <= piece.index < len(chunk.data.tensors):
+        _refuse(f"a chunk of {len(chunk.data.tensors)} tensors; an item names number {piece.index}")
+    tensor = chunk.data.tensors[piece.index]
+    steps = _tensor(tensor)
+    if chunk.delta_encoded:
+        steps = np.cumsum(steps, axis=0, dtype=np.uint8)
+    if piece.offset < 0 or piece.length < 1 or piece.offset + piece.length > len(steps):
+        _refuse(f"a chunk of {len(steps)} steps; an item names {piece.length} from {piece.offset} on")
+    return steps[piece.offset : piece.offset + piece.length]
 
 
 def _tensor(tensor: pb.Tensor) -> NDArray[np.uint8]:
@@ -440,11 +452,11 @@ class SampleStream:
     It ends after `close`, or if the table's limiter has blocked for `_BLOCKED_MS`.
     """
 
-    def __init__(self, connection: Connection, table: str, item_bytes: int) -> None:
+    def __init__(self, connection: Connection, table: str) -> None:
         """Opens the stream; nothing is sampled before `ask`."""
         self._connection = connection
         self._table = table
-        self._unpacker = Unpacker(item_bytes)
+        self._unpacker = Unpacker()
         self._requests: queue.SimpleQueue[pb.SampleStreamRequest | None] = queue.SimpleQueue()
         self._call = connection.sample(iter(self._requests.get, None))
         self._closed = False

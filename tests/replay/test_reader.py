@@ -129,7 +129,8 @@ def test_samples_per_insert_is_kept_within_the_tolerance(serve, connect, make_ex
     limits = server.limits()
     assert limits.inserted == total
     assert 0 <= 2 * limits.inserted - limits.sampled <= 32
-    assert 0 <= limits.sampled - read < 8 + 2  # one read and two items, see `make_reader`
+    # One read and two items, and a twentieth of the 2,000 drawn while the table is replaced; see `make_reader`.
+    assert 0 <= limits.sampled - read < 8 + 2 + 100
 
 
 @pytest.mark.parametrize(("shards", "samples_per_item"), [(1, 1), (1, 4), (2, 1), (2, 4)])
@@ -147,6 +148,19 @@ def test_less_than_a_read_and_two_items_of_each_shard_are_sampled_ahead(
     for reads in range(1, 4):
         next(reader)
         assert 0 <= at_rest(servers) - 8 * reads < 8 + 2 * samples_per_item * shards
+
+
+def test_a_fast_reader_is_read_ahead_for_at_most_a_twentieth_of_what_replaces_the_table(
+    serve, connect, make_experiment, make_samples
+):
+    """100 samples are drawn 10 times until they are replaced."""
+    experiment = make_experiment(capacity=100, min_size=100, samples_per_insert=10, tolerance=1000)
+    server = serve(experiment)
+    connect(ShardedWriter, experiment, server).write(make_samples(100))
+    reader = connect(make_reader, experiment, server)
+    for _ in range(20):
+        next(reader)
+    assert 8 < at_rest([server]) - 8 * 20 <= 8 + 50
 
 
 def at_rest(servers):

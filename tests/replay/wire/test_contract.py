@@ -80,11 +80,13 @@ def insert(connection, table, content, priorities=None, chunk_steps=1):
 
 def sample(connection, table, count):
     """`count` sampled rows as bytes, and their keys."""
-    stream = SampleStream(connection, table, SIZE)
+    stream = SampleStream(connection, table)
     stream.ask(count)
     found, keys = [], []
     for items in stream:
-        found += [row.tobytes() for row in items.rows]
+        places = np.empty((len(items), SIZE), np.uint8)
+        items.read(list(places))
+        found += [row.tobytes() for row in places]
         keys += items.key.tolist()
         if len(found) == count:
             break
@@ -149,11 +151,11 @@ def test_inserts_beyond_the_ratio_are_confirmed_when_samples_make_room(connectio
 
 def test_a_blocked_stream_gives_what_is_allowed_and_the_rest_when_more_is_inserted(connection):
     insert(connection, "limited", rows(5))
-    stream = SampleStream(connection, "limited", SIZE)
+    stream = SampleStream(connection, "limited")
     stream.ask(14)  # 10 are allowed
     counts, inserted = 0, False
     for items in stream:
-        counts += len(items.rows)
+        counts += len(items)
         if counts == 10 and not inserted:
             insert(connection, "limited", rows(2, start=1))
             inserted = True

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from podzero.replay import reverb_pb2 as pb
 from podzero.replay.errors import WrongServer
-from podzero.replay.wire import Inserter, Items, Unpacker
+from podzero.replay.wire import Inserter, Unpacker
 
 ROWS = (np.arange(5 * 7).reshape(5, 7) * 37 % 256).astype(np.uint8)
 
@@ -32,11 +32,19 @@ def inserted(rows=ROWS, first_key=100, chunk_steps=1):
     return pb.InsertStreamRequest.FromString(request)
 
 
+def unpacked(answer, item_bytes=7, unpacker=None):
+    """The items that an answer completes, and their rows."""
+    items = (unpacker or Unpacker()).unpack(answer)
+    rows = np.empty((len(items), item_bytes), np.uint8)
+    items.read(list(rows))
+    return items, rows
+
+
 @pytest.mark.parametrize("chunk_steps", [1, 2, 4, 5, 9])
 def test_rows_come_back_as_they_were_inserted(chunk_steps):
     order = [4, 0, 2, 2]
-    items = Unpacker(7).unpack(answer(inserted(chunk_steps=chunk_steps), order))
-    np.testing.assert_array_equal(items.rows, ROWS[order])
+    items, rows = unpacked(answer(inserted(chunk_steps=chunk_steps), order))
+    np.testing.assert_array_equal(rows, ROWS[order])
     np.testing.assert_array_equal(items.key, 100 + np.array(order))
     assert (items.key.dtype, items.probability.tolist(), items.table_size.tolist()) == (np.uint64, [0.5] * 4, [9] * 4)
 
@@ -44,8 +52,8 @@ def test_rows_come_back_as_they_were_inserted(chunk_steps):
 @given(rows=st.binary(min_size=12, max_size=12), first_key=st.integers(0, 2**64 - 1), steps=st.integers(1, 5))
 def test_any_bytes_come_back_also_where_keys_pass_the_largest_number(rows, first_key, steps):
     table = np.frombuffer(rows, np.uint8).reshape(4, 3)
-    items = Unpacker(3).unpack(answer(inserted(table, first_key, steps), range(4)))
-    np.testing.assert_array_equal(items.rows, table)
+    items, found = unpacked(answer(inserted(table, first_key, steps), range(4)), 3)
+    np.testing.assert_array_equal(found, table)
     assert items.key.tolist() == [(first_key + index) % 2**64 for index in range(4)]
 
 
@@ -73,11 +81,12 @@ def test_an_item_whose_chunks_come_in_two_answers_is_given_with_the_second():
     trajectory = pb.FlatTrajectory(columns=[pb.FlatTrajectory.Column(chunk_slices=pieces)])
     info = pb.SampleInfo(item=pb.PrioritizedItem(key=3, flat_trajectory=trajectory))
     entry = pb.SampleStreamResponse.SampleEntry
-    unpacker = Unpacker(14)
+    unpacker = Unpacker()
     begun = pb.SampleStreamResponse(entries=[entry(info=info, data=first.chunks)])
-    assert len(unpacker.unpack(begun).rows) == 0
-    items = unpacker.unpack(pb.SampleStreamResponse(entries=[entry(data=second.chunks, end_of_sequence=True)]))
-    np.testing.assert_array_equal(items.rows, [np.concatenate([ROWS[0], ROWS[1]])])
+    assert len(unpacker.unpack(begun)) == 0
+    end = pb.SampleStreamResponse(entries=[entry(data=second.chunks, end_of_sequence=True)])
+    _, rows = unpacked(end, 14, unpacker)
+    np.testing.assert_array_equal(rows, [np.concatenate([ROWS[0], ROWS[1]])])
 
 
 def test_steps_that_reverb_stored_as_differences_are_summed():
@@ -85,7 +94,7 @@ def test_steps_that_reverb_stored_as_differences_are_summed():
     differences[1:] -= ROWS[:-1]
     request = inserted(differences, chunk_steps=5)
     request.chunks[0].delta_encoded = True
-    np.testing.assert_array_equal(Unpacker(7).unpack(answer(request, range(5))).rows, ROWS)
+    np.testing.assert_array_equal(unpacked(answer(request, range(5)))[1], ROWS)
 
 
 def damaged(change):
@@ -136,7 +145,7 @@ def bomb():
 )
 def test_an_answer_that_holds_something_else_is_refused(change, found):
     with pytest.raises(WrongServer, match=found):
-        Unpacker(7).unpack(damaged(change))
+        unpacked(damaged(change))
 
 
 @given(content=st.binary(max_size=60), steps=st.integers(-2, 4), size=st.integers(-2, 9), delta=st.booleans())
@@ -148,7 +157,7 @@ def test_no_content_of_a_tensor_raises_anything_else(content, steps, size, delta
         entry.data[0].delta_encoded = delta
 
     with contextlib.suppress(WrongServer):
-        assert Unpacker(7).unpack(damaged(change)).rows.shape == (1, 7)
+        unpacked(damaged(change))
 
 
 @given(text=st.binary(max_size=200))
@@ -160,4 +169,4 @@ def test_any_message_that_protobuf_can_read_is_unpacked_or_refused(text):
     except DecodeError:
         return
     with contextlib.suppress(WrongServer):
-        assert isinstance(Unpacker(7).unpack(message), Items)
+        unpacked(message)
