@@ -6,6 +6,7 @@ from threading import Event
 import jax
 import numpy as np
 import pytest
+from random_parameters import random_parameters
 
 from podzero.config import load
 from podzero.core.types import SearchResult
@@ -87,8 +88,5 @@ def cartpole(tmp_path_factory):
     workdir = Workdir(tmp_path_factory.mktemp("cartpole"))
     workdir.open(experiment)
     network = make_model_network(experiment.network, spec_of(experiment.env))
-    params = jax.device_get(jax.jit(network.init)(jax.random.key(0)))
-    draw = np.random.default_rng(0)  # fresh values are all zero
-    params = jax.tree.map(lambda leaf: leaf + draw.uniform(0, 0.5, np.shape(leaf)).astype(leaf.dtype), params)
-    save_snapshot(workdir.snapshots, 7, params, experiment)
+    save_snapshot(workdir.snapshots, 7, random_parameters(network), experiment)
     return str(workdir.root)
