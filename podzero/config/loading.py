@@ -92,9 +92,9 @@ NOW: dict[str, Any] = {
     "reanalyse.cpus": "actors.cpus",
     "reanalyse.games": "actors.games, rounded up to replay.samples_per_item",
     "replay.memory_gib": "not reserved",
-    "replay.timeout_s": "no limit",
+    "replay.timeout_s": "unlimited",
     "server.cache_mib": "actors.cache_mib",
-    "server.give_up_s": "no limit",
+    "server.give_up_s": "unlimited",
     "server.hang_s": "three times server.timeout_s",
 }
 """What the settings of `FIXED` are, if not their former default."""
