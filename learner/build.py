@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,6 +24,7 @@ from podzero.core.errors import ConfigError, nearest
 from podzero.core.types import Array, Batch, EnvSpec, ModelNetwork, Network, Params, Sample, Symmetry
 from podzero.envs import check_values, make_env, spec_of
 from podzero.inference import has_bfloat16_instructions
+from podzero.learner.hosts import HostSync
 from podzero.learner.losses import LossOutput
 from podzero.learner.objectives import Objective, make_objective
 from podzero.learner.openvino_tower import host_resnet
@@ -128,6 +130,58 @@ def make_training(
             TrainStepSpec(objective, metric_names, optimizer, rate, config.ema, config.microbatches), mesh, shardings
         ),
     )
+
+
+_DISPATCHES = 5
+"""Timed dispatches, after one that compiles."""
+
+
+def timed(
+    experiment: Experiment,
+    network: Network | ModelNetwork,
+    spec: EnvSpec,
+    symmetries: Sequence[Symmetry],
+    host_sync: HostSync | None = None,
+) -> Experiment:
+    """The experiment with the number that `learner.steps_per_dispatch: auto` stands for on these devices.
+
+    Call it before reader and learner are built, on all hosts at once: they take the number that host 0 finds.
+    """
+    config = experiment.learner
+    if config.steps_per_dispatch != "auto" or jax.default_backend() == "cpu":
+        return experiment
+    training = make_training(experiment, network, spec, symmetries)
+    step_s = step_seconds(training, dispatch_of(experiment, example_batch(experiment, spec)))
+    steps = config.dispatch_steps(step_s)
+    if host_sync is not None:
+        steps = int(host_sync.told("steps per dispatch", str(steps)))
+    log.info("learner.steps_per_dispatch = auto: %d, since a step takes %.2f ms on these devices", steps, 1e3 * step_s)
+    return with_steps(experiment, steps)
+
+
+def with_steps(experiment: Experiment, steps: int) -> Experiment:
+    """The experiment with so many steps per dispatch."""
+    learner = experiment.learner.model_copy(update={"steps_per_dispatch": steps})
+    return experiment.model_copy(update={"learner": learner})
+
+
+def dispatch_of(experiment: Experiment, batch: Batch) -> Batch:
+    """A dispatch of this host's batches `[K, B / hosts, ...]`, which repeat the samples of `batch`, `[N, ...]`."""
+    config = experiment.learner
+    leading = (config.dispatch_steps(), config.batch_size // experiment.cluster.learner_hosts)
+    repeated: Batch = jax.tree.map(lambda leaf: np.resize(leaf, (*leading, *leaf.shape[1:])), batch)
+    return repeated
+
+
+def step_seconds(training: Training, dispatch: Batch) -> float:
+    """The time of a step, of dispatches one after the other."""
+    batch, state = training.put(dispatch), training.init()
+    state = jax.block_until_ready(training.step(state, batch).state)  # type: ignore[no-untyped-call]
+    start = time.perf_counter()
+    for _ in range(_DISPATCHES):
+        state = training.step(state, batch).state
+    jax.block_until_ready(state)  # type: ignore[no-untyped-call]
+    return (time.perf_counter() - start) / (_DISPATCHES * len(dispatch.samples.version))
 
 
 _STEPS = 3

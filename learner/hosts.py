@@ -115,14 +115,7 @@ class HostSync:
 
     def compare(self, experiment: Experiment) -> None:
         """Checks that this host has the experiment of host 0."""
-        if self._rank == 0:
-            self._ask(lambda: self._client.key_value_set("podzero/experiment", experiment.model_dump_json()))
-            return
-        text = self._get("podzero/experiment", self._timeout_s)
-        if text is None:
-            raise HostLost(
-                f"learner host {self._rank} has waited {self._timeout_s:g} s for host 0 to publish its experiment"
-            )
+        text = self.told("experiment", experiment.model_dump_json())
         listed = differences(Experiment.model_validate(json.loads(text)), experiment)
         if listed:
             lines = "\n".join(f"  {line}" for line in listed)
@@ -130,6 +123,19 @@ class HostSync:
                 f"learner host {self._rank} was given another experiment than host 0:\n{lines}\n"
                 "start all hosts with the same config and the same version of podzero"
             )
+
+    def told(self, name: str, text: str) -> str:
+        """Host 0's `text` on every host; call it once for each `name`."""
+        key = f"podzero/{name}"
+        if self._rank == 0:
+            self._ask(lambda: self._client.key_value_set(key, text))
+            return text
+        found = self._get(key, self._timeout_s)
+        if found is None:
+            raise HostLost(
+                f"learner host {self._rank} has waited {self._timeout_s:g} s for host 0 to publish its {name}"
+            )
+        return found
 
     def next(self, proposal: Command | None, wait_s: float) -> Command | None:
         """The next command for all hosts, or None if there is none within `wait_s`.

@@ -72,6 +72,7 @@ class Learner:
           CheckpointMismatch, CheckpointDamaged: `restore_from` cannot be used.
         """
         self._config, self._stop_steps = experiment.learner, experiment.stop.steps
+        self._steps = self._config.dispatch_steps()
         self._training = training or make_training(experiment, network, spec, symmetries)
         self._chip_metrics = chip_metrics(experiment, network, spec, symmetries, self._training.mesh)
         self._device_clock = DeviceClock(self._training.step)
@@ -140,7 +141,7 @@ class Learner:
                             in_flight = self._dispatch(batch, progress, in_flight)
                             batch = None
                             # A multiple of `publish_every` lies among the steps of this dispatch.
-                            if self.step % self._config.publish_every < self._config.steps_per_dispatch:
+                            if self.step % self._config.publish_every < self._steps:
                                 self._publish()
                         case Command("save", folder):
                             self._save(Path(folder))
@@ -221,7 +222,7 @@ class Learner:
             self.state, sums, errors = self._device_clock(with_progress(self.state, progress), batch)
             # The device has the next dispatch queued while the loop waits for this one.
             self._complete(in_flight)
-        self.step += self._config.steps_per_dispatch
+        self.step += self._steps
         return _InFlight(sums, errors, host_batch.keys)
 
     def _complete(self, dispatch: _InFlight | None) -> None:

@@ -195,6 +195,6 @@ def chip_metrics(
         chips,
         len({device.process_index for device in devices}),
         None if peak is None else peak * chips,
-        config.steps_per_dispatch,
+        config.dispatch_steps(),
         training_flops(objective, sample_like(experiment, spec), config.batch_size),
     )

@@ -64,7 +64,7 @@ def make_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment, hos
 
     Raises `WrongServer` if another server answers at an address, `ConfigError` if recorded games cannot be used.
     """
-    tables, steps, shards = tables_of(experiment, spec), experiment.learner.steps_per_dispatch, len(addresses())
+    tables, steps, shards = tables_of(experiment, spec), experiment.learner.dispatch_steps(), len(addresses())
     fresh, reanalysed, recorded = experiment.batch_parts
 
     def reader(table: Table, samples: int, first: int) -> ShardedReader:

@@ -263,14 +263,16 @@ class LearnerProcess(Process):
             check_chips(experiment.cluster.tpu)
 
         from podzero.files.players import with_own_teacher
-        from podzero.learner.build import learner_parts
+        from podzero.learner.build import learner_parts, timed
         from podzero.replay import make_reader
         from podzero.runtime.params import LocalParams, RayParamSink
 
+        experiment = with_own_teacher(experiment, context.workdir)
         network, spec, symmetries = learner_parts(experiment)
+        experiment = timed(experiment, network, spec, symmetries, host_sync)
         local = LocalParams() if experiment.uses_learner_devices else None
         self.learner = Learner(
-            with_own_teacher(experiment, context.workdir),
+            experiment,
             network,
             spec,
             symmetries,

@@ -88,6 +88,12 @@ class MeshConfig(Section):
     gathers them when needed."""
 
 
+_DISPATCH_S = 0.015
+"""A dispatch that takes accelerators so long hides what the host does for the next one."""
+_CPU_STEPS = 4
+"""Steps of a dispatch on CPUs, which execute them one by one."""
+
+
 class LearnerConfig(Section):
     """Training of the network."""
 
@@ -95,8 +101,10 @@ class LearnerConfig(Section):
     """Samples per step over the whole mesh."""
     microbatches: PositiveInt = 1
     """Parts into which a batch is split to save memory (gradient accumulation)."""
-    steps_per_dispatch: PositiveInt = 8
-    """Learner steps per dispatch: one program (`lax.scan`) on accelerators, one call per step on CPUs."""
+    steps_per_dispatch: PositiveInt | Literal["auto"] = "auto"
+    """Learner steps per dispatch: one program (`lax.scan`) on accelerators, one call per step on CPUs. `auto` takes a
+    divisor of `publish_every`: the smallest whose dispatch takes accelerators 15 ms, timed whenever a learner starts;
+    on CPUs the largest up to 4."""
     publish_every: PositiveInt = 32
     """Learner steps between two publications of parameters to the actors; a multiple of `steps_per_dispatch`."""
     value_weight: NonNegativeFloat = 1.0
@@ -122,13 +130,31 @@ class LearnerConfig(Section):
     mesh: MeshConfig = MeshConfig()
     """The device mesh."""
 
+    @pydantic.field_validator("steps_per_dispatch", mode="before")
+    @classmethod
+    def _number_or_auto(cls, steps: object) -> object:
+        if steps != "auto" and (not isinstance(steps, int) or steps < 1):
+            raise ValueError(f"must be an integer above 0 or auto, not {steps!r}")
+        return steps
+
     @pydantic.model_validator(mode="after")
     def _publish_after_whole_dispatches(self) -> LearnerConfig:
-        if self.publish_every % self.steps_per_dispatch:
+        if self.steps_per_dispatch != "auto" and self.publish_every % self.steps_per_dispatch:
             raise ValueError(
                 f"publish_every {self.publish_every} must be a multiple of steps_per_dispatch {self.steps_per_dispatch}"
             )
         return self
+
+    def dispatch_steps(self, step_s: float | None = None) -> int:
+        """The number that `steps_per_dispatch` stands for: `auto` for that of an accelerator whose steps take `step_s`
+        seconds, or without a time for that of a CPU.
+        """
+        if self.steps_per_dispatch != "auto":
+            return self.steps_per_dispatch
+        divisors = [steps for steps in range(1, self.publish_every + 1) if self.publish_every % steps == 0]
+        if step_s is None:
+            return max(steps for steps in divisors if steps <= _CPU_STEPS)
+        return next((steps for steps in divisors if steps * step_s >= _DISPATCH_S), self.publish_every)
 
 
 class MuZeroConfig(Section):

@@ -114,7 +114,7 @@ def start(network, spec, make_dispatch, make_reader, make_sink):
 
     def make(experiment, reader=None, **more):
         config = experiment.learner
-        reader = reader or make_reader([make_dispatch(config.steps_per_dispatch, config.batch_size)])
+        reader = reader or make_reader([make_dispatch(config.dispatch_steps(), config.batch_size)])
         sink, reports = make_sink(), []
         learner = Learner(
             experiment, network, spec, [], reader=reader, sink=sink, report=lambda *item: reports.append(item), **more

@@ -8,7 +8,7 @@ import pytest
 from podzero.config import ClusterConfig, load
 from podzero.core.types import Batch
 from podzero.learner import build, make_training
-from podzero.learner.build import learner_parts
+from podzero.learner.build import learner_parts, timed
 from podzero.tools.bench.measuring import random_samples
 
 SMALL = (
@@ -41,13 +41,6 @@ def test_auxiliary_heads_are_trained():
     assert with_heads == {"policy_loss", "value_loss", "outcome_loss", "moves_left_loss", "reply_loss"}
 
 
-def test_a_nested_network_trains_its_outcome():
-    experiment = load("tic_tac_toe", ["network={name: nested, channels: 8, blocks: 1}", *SMALL])
-    assert {name for name in losses(experiment) if name.endswith("_loss")} == {
-        "policy_loss", "value_loss", "outcome_loss"
-    }  # fmt: skip
-
-
 def test_a_learner_by_openvino_learns_what_one_by_xla_learns(bfloat16):
     found = losses(bfloat16)
     xla = bfloat16.model_copy(update={"learner": bfloat16.learner.model_copy(update={"cpu_convolutions": "xla"})})
@@ -68,3 +61,26 @@ def test_a_learner_on_a_slice_never_computes_on_its_host(bfloat16, monkeypatch):
     monkeypatch.setattr(build, "host_resnet", None)
     slice_of_8 = bfloat16.model_copy(update={"cluster": ClusterConfig(slice="v5e-8")})
     learner_parts(slice_of_8)
+
+
+class Host:
+    """A host of a learner whose host 0 has found 8 steps."""
+
+    def told(self, name, text):
+        return "8"
+
+
+def test_on_accelerators_auto_is_what_is_timed_and_what_host_0_found(monkeypatch):
+    experiment = load("tic_tac_toe", [*SMALL[:3], "learner.publish_every=16"])
+    parts = learner_parts(experiment)
+    assert timed(experiment, *parts) == experiment
+    assert experiment.learner.dispatch_steps() == 4
+    monkeypatch.setattr(build.jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(build, "_DISPATCHES", 1)
+    found = timed(experiment, *parts).learner.steps_per_dispatch
+    assert 16 % found == 0
+    monkeypatch.setattr(build, "step_seconds", lambda training, dispatch: 0.001)
+    assert timed(experiment, *parts).learner.dispatch_steps() == 16
+    assert timed(experiment, *parts, Host()).learner.dispatch_steps() == 8
+    given = load("tic_tac_toe", SMALL)
+    assert timed(given, *parts) == given

@@ -155,6 +155,13 @@ def test_after_the_timeout_host_0_names_the_hosts_without_batches():
         leader.next(STEP, 0.05)
 
 
+def test_all_hosts_take_what_host_0_tells():
+    leader, follower = hosts_of(2)
+    assert (leader.told("steps", "32"), follower.told("steps", "16")) == ("32", "32")
+    with pytest.raises(HostLost, match=r"^learner host 1 .*host 0 .*batch size"):
+        follower.told("batch size", "512")
+
+
 def test_after_the_timeout_hosts_name_host_0():
     _, follower = hosts_of(2, timeout_s=0.02)
     assert follower.next(STEP, 0.0) is None

@@ -96,6 +96,17 @@ def test_a_resumed_run_equals_an_uninterrupted_run(start, make_experiment, make_
     jax.tree.map(np.testing.assert_array_equal, second.state.params, uninterrupted.state.params)
 
 
+def test_a_resumed_run_may_have_other_steps_per_dispatch(start, make_experiment, tmp_path):
+    """On CPUs `auto` stands for 4."""
+    first, *_ = start(make_experiment(steps=6))
+    first.run()
+    first.request_checkpoint(tmp_path / "6").result(60)
+    experiment = make_experiment(steps=22, steps_per_dispatch="auto", publish_every=8)
+    second, _, sink, _ = start(experiment, restore_from=tmp_path / "6")
+    second.run()
+    assert sink.versions == [6, 10, 18, 22]  # the dispatches with a multiple of 8, and the ends
+
+
 def test_the_progress_of_the_run_is_saved_and_the_rest_of_a_longer_run_is_spread_over_its_rest(
     start, make_experiment, tmp_path
 ):

@@ -16,7 +16,7 @@ import jax
 from podzero.config import Experiment
 from podzero.core.types import Batch, EnvSpec
 from podzero.learner import Prefetcher, Training, make_training
-from podzero.learner.build import learner_parts
+from podzero.learner.build import learner_parts, timed
 from podzero.replay import ReplayServer, make_reader
 from podzero.tools.bench.measuring import (
     START_S,
@@ -49,6 +49,7 @@ def bench_learner(experiment: Experiment, seconds: float) -> dict[str, Any]:
     Returns:
       what `compare` returns for `fed`, `device` and perhaps `xla`, and samples/s of `fed`.
     """
+    experiment = timed(experiment, *learner_parts(experiment))
     config = experiment.learner
     spec, training = _training(experiment)
     with _reverb(experiment, spec) as reader, Prefetcher(reader) as prefetcher:
@@ -68,7 +69,7 @@ def bench_learner(experiment: Experiment, seconds: float) -> dict[str, Any]:
     return found | {
         "fed_samples_per_s": found["fed_steps_per_s"] * config.batch_size,
         "batch_size": config.batch_size,
-        "steps_per_dispatch": config.steps_per_dispatch,
+        "steps_per_dispatch": config.dispatch_steps(),
         "devices": len(jax.devices()),
         "platform": jax.devices()[0].platform,
     }
@@ -88,7 +89,7 @@ def _rounds(experiment: Experiment, training: Training, first: Batch) -> Callabl
     def steps_per_s(batch: Callable[[], Batch]) -> float:
         nonlocal state
         state, elapsed = _train(training, state, batch, _DISPATCHES)
-        return _DISPATCHES * config.steps_per_dispatch / elapsed
+        return _DISPATCHES * config.dispatch_steps() / elapsed
 
     return steps_per_s
 
@@ -169,7 +170,7 @@ def bench_mesh(experiment: Experiment, seconds: float) -> dict[str, Any]:
     return found | {
         "devices": DEVICES,
         "batch_size": experiment.learner.batch_size,
-        "steps_per_dispatch": experiment.learner.steps_per_dispatch,
+        "steps_per_dispatch": experiment.learner.dispatch_steps(),
     }
 
 

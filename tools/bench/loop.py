@@ -31,7 +31,7 @@ from podzero.core.chips import find_slice
 from podzero.core.errors import ConfigError
 from podzero.core.types import Batch, EnvSpec, Params, Sample, Window
 from podzero.learner import Learner, Training, make_training
-from podzero.learner.build import learner_parts
+from podzero.learner.build import learner_parts, timed, with_steps
 from podzero.learner.sharding import batch_sharding, replicated
 from podzero.learner.step import StepOutput, StepSums, TrainState
 from podzero.replay import ReplayServer, ShardedWriter, make_reader
@@ -76,8 +76,10 @@ def bench_loop(experiment: Experiment, seconds: float, stand_in: str | None = No
     experiment = _of_learner_that_plays(experiment)
     times = None if stand_in is None else chip_times(experiment, stand_in)
     if times is not None:
-        experiment = _of_one_host(experiment, times.hosts)
+        steps = experiment.learner.dispatch_steps(times.step_s)
+        experiment = with_steps(_of_one_host(experiment, times.hosts), steps)
     network, spec, symmetries = learner_parts(experiment)
+    experiment = timed(experiment, network, spec, symmetries)
     training, local, reports = make_training(experiment, network, spec, symmetries), LocalParams(), list[Reported]()
     learner: Learner
     with ExitStack() as stack:
@@ -264,7 +266,7 @@ def summary(experiment: Experiment, observed: Observed, alone: Mapping[str, Sequ
         "games": actors.games,
         "moves_per_dispatch": actors.moves_per_dispatch,
         "batch_size": batch,
-        "steps_per_dispatch": experiment.learner.steps_per_dispatch,
+        "steps_per_dispatch": experiment.learner.dispatch_steps(),
         "samples_per_insert": ratio,
     }
 

@@ -252,7 +252,7 @@ def random_samples(experiment: Experiment, spec: EnvSpec, count: int) -> Sample 
 
 def random_batch(experiment: Experiment, spec: EnvSpec) -> Batch:
     """The host batch `[K, B, ...]` of one dispatch, of random samples."""
-    leading = (experiment.learner.steps_per_dispatch, experiment.learner.batch_size)
+    leading = (experiment.learner.dispatch_steps(), experiment.learner.batch_size)
     flat = random_samples(experiment, spec, leading[0] * leading[1])
     return Batch(jax.tree.map(lambda field: field.reshape(leading + field.shape[1:]), flat))
 

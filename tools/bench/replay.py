@@ -77,7 +77,7 @@ def bench_replay(experiment: Experiment, seconds: float) -> dict[str, Any]:
         "sample_bytes": sum(field.nbytes for field in jax.tree.leaves(random_samples(experiment, spec, 1))),
         "samples_per_item": experiment.replay.samples_per_item,
         "batch_size": experiment.learner.batch_size,
-        "steps_per_dispatch": experiment.learner.steps_per_dispatch,
+        "steps_per_dispatch": experiment.learner.dispatch_steps(),
     }
 
 
@@ -147,7 +147,7 @@ def _reading(batches: Iterator[Any], experiment: Experiment) -> Side:
 
     def read() -> int:
         next(batches)
-        return config.batch_size * config.steps_per_dispatch
+        return config.batch_size * config.dispatch_steps()
 
     def drain() -> None:
         for _ in range(4):
@@ -168,7 +168,7 @@ def _bare_writing(bare: BareClient, layout: TableLayout, samples: Sample | Windo
 
 
 def _bare_reading(bare: BareClient, layout: TableLayout, experiment: Experiment) -> Side:
-    dispatch = experiment.learner.batch_size * experiment.learner.steps_per_dispatch
+    dispatch = experiment.learner.batch_size * experiment.learner.dispatch_steps()
     batch = dispatch // layout.samples_per_item
 
     def rate(seconds: float) -> float:

@@ -132,7 +132,7 @@ def _learner(experiment: Experiment, devices: list[Any]) -> Program:
     config = experiment.learner
     network, spec, symmetries = learner_parts(experiment)
     training = make_training(experiment, network, spec, symmetries, devices)
-    steps, batch = config.steps_per_dispatch, config.batch_size
+    steps, batch = config.dispatch_steps(), config.batch_size
 
     def lower() -> Any:
         weights = _Struct((steps, batch), "float32") if experiment.replay.sampler == "prioritized" else None

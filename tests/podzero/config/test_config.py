@@ -8,7 +8,17 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podzero.config import FOR_SLICES, Experiment, StopConfig, builtin_configs, load, parse, read_yaml, schedule_note
+from podzero.config import (
+    FOR_SLICES,
+    Experiment,
+    LearnerConfig,
+    StopConfig,
+    builtin_configs,
+    load,
+    parse,
+    read_yaml,
+    schedule_note,
+)
 from podzero.config.loading import FIXED, GONE, NOW
 from podzero.core.errors import ConfigError, nearest
 
@@ -709,3 +719,22 @@ def test_a_password_in_an_address_is_refused_and_not_repeated(address):
         load("hex", [f"metrics.mlflow={address}"])
     assert "secret" not in str(refused.value)
     assert load("hex", ["metrics.mlflow=http://host:5000/a@b"]).metrics.mlflow == "http://host:5000/a@b"
+
+
+@given(publish_every=st.integers(1, 200), step_s=st.floats(1e-5, 1.0))
+def test_auto_is_the_smallest_divisor_of_publish_every_whose_dispatch_takes_15_ms(publish_every, step_s):
+    learner = LearnerConfig(publish_every=publish_every)
+    steps = learner.dispatch_steps(step_s)
+    assert publish_every % steps == 0
+    assert steps * step_s >= 0.015 or steps == publish_every
+    assert all(publish_every % fewer or fewer * step_s < 0.015 for fewer in range(1, steps))
+    assert LearnerConfig(publish_every=publish_every, steps_per_dispatch=1).dispatch_steps(step_s) == 1
+    assert publish_every % learner.dispatch_steps() == 0
+    assert learner.dispatch_steps() <= 4
+
+
+@pytest.mark.parametrize("steps", ["automatic", 0, 2.5])
+def test_steps_per_dispatch_are_a_number_or_auto(steps):
+    said = refusal(learner={"steps_per_dispatch": steps})
+    assert "learner.steps_per_dispatch" in said
+    assert "integer above 0 or auto" in said
