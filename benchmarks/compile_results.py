@@ -14,6 +14,7 @@ from typing import Any, Literal
 from podzero.config import (
     FOR_SLICES,
     MuZeroResNetConfig,
+    NestedConfig,
     OwnModelConfig,
     OwnNetworkConfig,
     ResNetConfig,
@@ -121,8 +122,8 @@ def general_jobs() -> list[Job]:
 def _size(config: str) -> int:
     """The approximate size of the network: layers times the square of their width."""
     match load(config).network:
-        case ResNetConfig(blocks=layers, channels=width) | MuZeroResNetConfig(blocks=layers, channels=width):
-            return layers * width**2
+        case ResNetConfig() | NestedConfig() | MuZeroResNetConfig() as net:
+            return net.blocks * net.channels**2
         case net:
             assert not isinstance(net, OwnNetworkConfig | OwnModelConfig), "no built-in experiment has one"
             return net.layers * net.width**2

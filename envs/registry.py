@@ -168,7 +168,7 @@ def check_values(experiment: Experiment, spec: EnvSpec) -> None:
         "actors.opponents": bool(actors.opponents),
         "actors.inference=int8": actors.inference == "int8",
         "int8.on_tpu": experiment.int8.on_tpu,
-        "network.auxiliary": experiment.has_auxiliary_heads,
+        "network.auxiliary or network.name=nested": experiment.has_auxiliary_heads,
         "reanalyse.share": experiment.reanalyse.share > 0,
         "data.records": experiment.data.records is not None,
     }

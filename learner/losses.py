@@ -50,13 +50,14 @@ def alphazero_loss(
     and w the importance `weight` `[B]`, relative to the largest (1 if None). Where each player has a value, the squared
     error is the mean over them. Losses of auxiliary heads are added, and with a teacher the same loss with its policy
     and value in place of pi and z, times `soft_targets.weight`. The paper's L2 penalty is the optimizer's weight decay.
+    Where v is the expectation of a predicted outcome, its cross-entropy with the outcome has the weight of the value.
 
     Returns:
       the loss with the metrics
         `policy_loss`: cross-entropy of the policy with the search policy, in nats.
         `policy_kl`: `KL(search policy || policy)`, zero for a perfect fit.
         `value_loss`: squared error of the value.
-        `outcome_loss`, `moves_left_loss`, `reply_loss`: losses of auxiliary heads, if the network has them.
+        `outcome_loss`, `moves_left_loss`, `reply_loss`: losses of those heads, if the network has them.
         `teacher_policy_loss`, `teacher_value_loss`: cross-entropy with the teacher's policy and squared error against
           its value, before their weights.
     """
@@ -78,7 +79,8 @@ def alphazero_loss(
     error = jnp.asarray(batch.value_target) - value
     policy_loss, value_loss = _mean(cross_entropy, weight), _mean(_of_samples(error**2), weight)
     total = policy_loss + config.value_weight * value_loss
-    total += AUXILIARY_WEIGHT * sum(auxiliary.values())
+    weights = {"outcome": config.value_weight} if network.values_are_outcomes else {}
+    total += sum(weights.get(name, AUXILIARY_WEIGHT) * loss for name, loss in auxiliary.items())
     metrics = {
         "loss": total,
         "policy_loss": policy_loss,
@@ -97,18 +99,18 @@ def alphazero_loss(
 
 
 def auxiliary_losses(prediction: Prediction, batch: Sample) -> dict[str, jax.Array]:
-    """The loss of each auxiliary head, `[B]`, zero where the target is unknown.
+    """The loss of each head of a prediction, `[B]`, zero where the target is unknown.
 
     Outcome and reply have a cross-entropy loss, moves left a Huber loss in units of `MOVES_UNIT` plies.
     """
     outcome, moves_left, reply = map(jnp.asarray, (batch.outcome, batch.moves_left, batch.reply))
-    return {
-        "outcome": jnp.where(outcome >= 0, _cross_entropy(prediction.outcome, outcome), 0.0),
-        "moves_left": jnp.where(
-            moves_left >= 0, optax.huber_loss((prediction.moves_left - moves_left) / MOVES_UNIT), 0.0
-        ),
-        "reply": jnp.where(reply >= 0, _cross_entropy(prediction.reply, reply), 0.0),
-    }
+    losses = {"outcome": jnp.where(outcome >= 0, _cross_entropy(prediction.outcome, outcome), 0.0)}
+    if prediction.moves_left is not None:
+        error = optax.huber_loss((prediction.moves_left - moves_left) / MOVES_UNIT)
+        losses["moves_left"] = jnp.where(moves_left >= 0, error, 0.0)
+    if prediction.reply is not None:
+        losses["reply"] = jnp.where(reply >= 0, _cross_entropy(prediction.reply, reply), 0.0)
+    return losses
 
 
 def _cross_entropy(logits: jax.Array, label: Array) -> jax.Array:

@@ -12,6 +12,7 @@ from podzero.config import (
     ModelNetworkConfig,
     MuZeroMLPConfig,
     MuZeroResNetConfig,
+    NestedConfig,
     NetworkConfig,
     OwnModelConfig,
     OwnNetworkConfig,
@@ -23,6 +24,7 @@ from podzero.core.types import EnvSpec, ModelNetwork, Network, Params
 from podzero.networks.contract import check_model as check_model
 from podzero.networks.contract import check_network as check_network
 from podzero.networks.layers import as_computed, mlp
+from podzero.networks.nested import folded_nested, nested
 from podzero.networks.resnet import fold_resnet, folded_resnet, resnet
 from podzero.networks.transformer import transformer
 
@@ -37,6 +39,8 @@ def make_network(config: NetworkConfig, spec: EnvSpec) -> Network:
     match config:
         case ResNetConfig():
             return resnet(config, spec)
+        case NestedConfig():
+            return nested(config, spec)
         case TransformerConfig():
             return transformer(config, spec)
         case MLPConfig():
@@ -49,7 +53,7 @@ def make_network(config: NetworkConfig, spec: EnvSpec) -> Network:
         case MuZeroMLPConfig() | MuZeroResNetConfig() | OwnModelConfig():
             raise ConfigError(
                 f"network.name = '{config.name}' learns the rules of '{spec.name}', but they are known; set "
-                "network.name to resnet, transformer or mlp"
+                "network.name to resnet, nested, transformer or mlp"
             )
 
 
@@ -59,13 +63,19 @@ def make_inference(config: NetworkConfig, spec: EnvSpec) -> tuple[Callable[[Para
     `network.apply(fold(params), observation)` equals `make_network(...).apply(params, observation)` up to rounding.
     `fold` also gives each weight the dtype in which the network computes with it, so that evaluations convert none.
     """
-    folds = isinstance(config, ResNetConfig)
-    network = folded_resnet(config, spec) if isinstance(config, ResNetConfig) else make_network(config, spec)
+    match config:
+        case ResNetConfig():
+            network = folded_resnet(config, spec)
+        case NestedConfig():
+            network = folded_nested(config, spec)
+        case _:
+            network = make_network(config, spec)
 
     def cast(params: Params) -> Params:
         return as_computed(network.apply, spec, params)
 
     def fold(params: Params) -> Params:
+        folds = isinstance(config, ResNetConfig | NestedConfig)
         return cast(fold_resnet(params) if folds else params)
 
     return fold, network._replace(init=lambda key: cast(network.init(key)))

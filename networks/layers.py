@@ -45,26 +45,28 @@ def compute_dtype(name: str) -> np.dtype[np.generic]:
     return jnp.dtype(name)
 
 
-def flax_network(module: nn.Module, spec: EnvSpec, auxiliary: bool = False) -> Network:
+def flax_network(module: nn.Module, spec: EnvSpec, auxiliary: bool = False, outcomes: bool = False) -> Network:
     """Turns a Flax module that maps observations to logits and values into pure functions.
 
-    With `auxiliary` the module takes an argument of that name, which switches its auxiliary heads on.
+    With `auxiliary` the module takes an argument of that name, which switches its auxiliary heads on. With `outcomes`
+    it returns a `Prediction` in any case, of whose outcome the value is the expectation.
     """
+    # The parameters must include those of the auxiliary heads, which `apply` leaves out.
+    options: dict[str, Any] = {"auxiliary": True} if auxiliary else {}
 
     def init(key: Array) -> Params:
         observation = jnp.zeros((1, *spec.observation_shape), spec.observation_dtype)
-        # The parameters must include those of the auxiliary heads, which `apply` leaves out.
-        options: dict[str, Any] = {"auxiliary": True} if auxiliary else {}
         return module.init(jnp.asarray(key), observation, **options)["params"]
 
     def apply(params: Params, observation: Array) -> tuple[jax.Array, jax.Array]:
-        return cast(tuple[jax.Array, jax.Array], module.apply({"params": params}, observation))
+        logits, value, *_ = cast(HeadOutputs, module.apply({"params": params}, observation))
+        return logits, value
 
     def apply_all(params: Params, observation: Array) -> tuple[jax.Array, jax.Array, Prediction]:
-        outputs = module.apply({"params": params}, observation, auxiliary=True)
+        outputs = module.apply({"params": params}, observation, **options)
         return cast(tuple[jax.Array, jax.Array, Prediction], outputs)
 
-    return Network(init, apply, apply_all if auxiliary else None)
+    return Network(init, apply, apply_all if auxiliary or outcomes else None, outcomes)
 
 
 RELU_GAIN = math.sqrt(2.0 / (1.0 - 1.0 / math.pi))
@@ -207,12 +209,14 @@ class Heads(nn.Module):
     """Requires `actions_are_squares`."""
     values: int = 1
     """See `EnvSpec.values`."""
+    outcomes: bool = False
+    """Whether the value is the expectation of a predicted outcome, win minus loss, instead of a tanh."""
 
     @nn.compact
     def __call__(self, features: jax.Array, auxiliary: bool = False) -> HeadOutputs:
         """Maps features `[B, S, C]` of S squares to float32 logits `[B, A]` and values in [-1, 1], see `values_of`.
 
-        With `auxiliary` it returns a `Prediction` as well.
+        With `auxiliary` or `outcomes` it returns a `Prediction` as well; without `auxiliary`, of the outcome alone.
         """
         assert features.ndim == 3, features.shape
         policy_planes = self._planes(features, POOLED_PLANES if self.pooled else POLICY_PLANES, "policy_planes")
@@ -223,12 +227,13 @@ class Heads(nn.Module):
         hidden = nn.relu(nn.Dense(self.value_hidden, dtype=board.dtype, kernel_init=HIDDEN, name="value_hidden")(board))
         # The last layers compute in float32, whatever the tower's dtype.
         hidden = hidden.astype(jnp.float32)
-        value = values_of(nn.Dense(self.values, kernel_init=LAST, name="value")(hidden))
+        last = nn.Dense(3 if self.outcomes else self.values, kernel_init=LAST, name="value")(hidden)
+        value = expected_outcome(last) if self.outcomes else values_of(last)
         assert logits.shape == (features.shape[0], self.num_actions), logits.shape
         if not auxiliary:
-            return logits, value
+            return (logits, value, Prediction(last)) if self.outcomes else (logits, value)
         prediction = Prediction(
-            outcome=nn.Dense(3, kernel_init=LAST, name="auxiliary_outcome")(hidden),
+            outcome=last if self.outcomes else nn.Dense(3, kernel_init=LAST, name="auxiliary_outcome")(hidden),
             moves_left=nn.softplus(nn.Dense(1, kernel_init=LAST, name="auxiliary_moves_left")(hidden)[:, 0]),
             reply=self._logits(policy_planes, "auxiliary_reply"),
         )
@@ -257,6 +262,12 @@ class Heads(nn.Module):
 def values_of(outputs: jax.Array) -> jax.Array:
     """The last layer's outputs `[B, V]` as values in [-1, 1]: `[B]` if V is 1, else `[B, V]`."""
     return jnp.tanh(outputs[:, 0] if outputs.shape[1] == 1 else outputs)
+
+
+def expected_outcome(logits: jax.Array) -> jax.Array:
+    """The values `[B]` of logits `[B, 3]` of loss, draw and win: the probability of a win minus that of a loss."""
+    probabilities = jax.nn.softmax(logits)
+    return probabilities[:, 2] - probabilities[:, 0]
 
 
 def without_auxiliary(params: Params) -> Params:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -38,7 +39,7 @@ def residual_start(blocks: int) -> float:
 
 
 class Conv(nn.Module):
-    """A 3x3 convolution with standardized weights.
+    """A convolution with standardized weights.
 
     If `folded`, the parameter `kernel` is standardized already, by `fold`, and there is no gain.
     """
@@ -47,11 +48,13 @@ class Conv(nn.Module):
     folded: bool
     start: float = 1.0
     """Initial gain."""
+    size: int = 3
+    """Height and width of the kernel."""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps `[B, H, W, in]` to `[B, H, W, features]`."""
-        shape = (3, 3, x.shape[-1], self.features)
+        shape = (self.size, self.size, x.shape[-1], self.features)
         kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
         if not self.folded:
@@ -61,7 +64,7 @@ class Conv(nn.Module):
 
 
 class Block(nn.Module):
-    """A pre-activation residual block: `x + conv(relu(conv(relu(x))))`.
+    """A pre-activation residual block: `x + conv(activate(conv(activate(x))))`.
 
     With `pooling`, the pooled inner activations add a bias to each channel.
     """
@@ -70,18 +73,19 @@ class Block(nn.Module):
     start: float
     """Initial gain of the branch."""
     pooling: bool = False
+    activate: Callable[[jax.Array], jax.Array] = nn.relu
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps `[B, H, W, C]` to the same shape."""
         channels = x.shape[-1]
-        y = Conv(channels, self.folded, name="conv_0")(nn.relu(x))
+        y = Conv(channels, self.folded, name="conv_0")(self.activate(x))
         if self.pooling:
-            board = pooled(nn.relu(y).reshape(x.shape[0], -1, channels))
+            board = pooled(self.activate(y).reshape(x.shape[0], -1, channels))
             # It starts at zero, so that an untrained block is one without pooling.
             bias = nn.Dense(channels, dtype=x.dtype, kernel_init=nn.initializers.zeros, name="pooling")(board)
             y = y + bias[:, None, None]
-        y = Conv(channels, self.folded, self.start, name="conv_1")(nn.relu(y))
+        y = Conv(channels, self.folded, self.start, name="conv_1")(self.activate(y))
         return x + y
 
 
@@ -126,7 +130,7 @@ def folded_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
 
 
 def fold_resnet(params: Params) -> Params:
-    """The parameters for acting: `fold`, without auxiliary heads."""
+    """The parameters for acting of a tower of `Conv`: `fold`, without auxiliary heads."""
     return without_auxiliary(fold(params))
 
 

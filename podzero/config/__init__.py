@@ -42,6 +42,7 @@ from podzero.config.networks import MLPConfig as MLPConfig
 from podzero.config.networks import ModelNetworkConfig as ModelNetworkConfig
 from podzero.config.networks import MuZeroMLPConfig as MuZeroMLPConfig
 from podzero.config.networks import MuZeroResNetConfig as MuZeroResNetConfig
+from podzero.config.networks import NestedConfig as NestedConfig
 from podzero.config.networks import NetworkConfig as NetworkConfig
 from podzero.config.networks import OwnModelConfig as OwnModelConfig
 from podzero.config.networks import OwnNetworkConfig as OwnNetworkConfig

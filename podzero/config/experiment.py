@@ -21,7 +21,7 @@ from podzero.config.acting import (
     ServerConfig,
 )
 from podzero.config.environments import EnvConfig, import_paths
-from podzero.config.networks import ModelNetworkConfig, NetworkConfig, ResNetConfig, learns_model
+from podzero.config.networks import ModelNetworkConfig, NestedConfig, NetworkConfig, ResNetConfig, learns_model
 from podzero.config.running import CheckpointConfig, ClusterConfig, EvaluationConfig, MetricsConfig, StopConfig
 from podzero.config.section import OwnFile, OwnPart, Section
 from podzero.config.training import LearnerConfig, MuZeroConfig
@@ -88,8 +88,9 @@ class Experiment(Section):
 
     @property
     def has_auxiliary_heads(self) -> bool:
-        """Whether the network has auxiliary heads, whose targets samples then hold."""
-        return isinstance(self.network, ResNetConfig) and self.network.auxiliary
+        """Whether the network predicts the rest of games (`Prediction`), of which samples then hold the targets."""
+        net = self.network
+        return isinstance(net, NestedConfig) or (isinstance(net, ResNetConfig) and net.auxiliary)
 
     @property
     def has_self_play(self) -> bool:
@@ -161,8 +162,8 @@ class Experiment(Section):
 
     def plays(self, game: str) -> bool:
         """Whether its network can play this game: its own or, with global pooling, the same with another board size."""
-        own = self.env.title
-        if isinstance(self.network, ResNetConfig) and self.network.global_pooling:
+        own, net = self.env.title, self.network
+        if isinstance(net, NestedConfig) or (isinstance(net, ResNetConfig) and net.global_pooling):
             return _SIZE.sub("", game) == _SIZE.sub("", own)
         return game == own
 

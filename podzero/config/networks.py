@@ -29,22 +29,39 @@ class _BlocksConfig(_NetworkConfig):
     """Rematerialization: the backward pass recomputes the activations inside each block instead of storing them."""
 
 
-class ResNetConfig(_BlocksConfig):
-    """A residual tower (He et al. 2016) with policy and value heads."""
+class _TowerConfig(_BlocksConfig):
+    """Fields of the residual towers of convolutions."""
 
-    name: Literal["resnet"] = "resnet"
-    """Selects this architecture."""
     channels: PositiveInt = 64
-    """Channels of each convolution."""
+    """Channels of each block's input and output."""
     blocks: PositiveInt = 5
     """Residual blocks."""
     auxiliary: bool = False
     """Trains auxiliary heads to improve the features (Wu 2020, KataGo): they predict the outcome, the moves left, and
     the opponent's reply. Each of their losses has weight 0.15, the policy loss 1."""
+
+
+class ResNetConfig(_TowerConfig):
+    """A residual tower (He et al. 2016) with policy and value heads."""
+
+    name: Literal["resnet"] = "resnet"
+    """Selects this architecture."""
     global_pooling: bool = False
     """Global pooling (Wu 2020, KataGo): every second block adds a bias computed from the means and maxima of its
     channels over the board. So do the heads if the actions are the squares and at most one more, as in Go; the
     parameters then fit boards of any size."""
+
+
+class NestedConfig(_TowerConfig):
+    """KataGo's tower of nested bottleneck blocks, for games of two players.
+
+    Each block has two residual pairs of convolutions with half the channels. Every third block has global pooling, and
+    so have the heads where `global_pooling` would give it to them. The value is the expectation of a predicted loss,
+    draw or win. KataGo's b10c256nbt has 10 blocks of 256 channels.
+    """
+
+    name: Literal["nested"]
+    """Selects this architecture."""
 
 
 class TransformerConfig(_BlocksConfig):
@@ -147,7 +164,7 @@ class OwnModelConfig(OwnPart, _MuZeroConfig):
     """Distinguishes it from a network for games with known rules."""
 
 
-BoardNetworkConfig = ResNetConfig | TransformerConfig | MLPConfig | OwnNetworkConfig
+BoardNetworkConfig = ResNetConfig | NestedConfig | TransformerConfig | MLPConfig | OwnNetworkConfig
 """Networks for AlphaZero, which knows the rules."""
 ModelNetworkConfig = MuZeroMLPConfig | MuZeroResNetConfig | OwnModelConfig
 """Networks for MuZero, which learns a model."""
@@ -160,7 +177,7 @@ def learns_model(section: Any) -> bool:
 
 
 _BY_NAME = kind_by_name(
-    ResNetConfig, TransformerConfig, MLPConfig, MuZeroMLPConfig, MuZeroResNetConfig, own=OwnNetworkConfig
+    ResNetConfig, NestedConfig, TransformerConfig, MLPConfig, MuZeroMLPConfig, MuZeroResNetConfig, own=OwnNetworkConfig
 )
 
 
@@ -171,6 +188,7 @@ def _kind(section: Any) -> str:
 
 NetworkConfig = Annotated[
     Annotated[ResNetConfig, Tag("ResNetConfig")]
+    | Annotated[NestedConfig, Tag("NestedConfig")]
     | Annotated[TransformerConfig, Tag("TransformerConfig")]
     | Annotated[MLPConfig, Tag("MLPConfig")]
     | Annotated[MuZeroMLPConfig, Tag("MuZeroMLPConfig")]

@@ -243,13 +243,13 @@ class ModelNetwork(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """The auxiliary heads' predictions about the rest of B games, float32."""
+    """What a network predicts about the rest of B games, float32; None where it has no such head."""
 
     outcome: jax.Array
     """`[B, 3]` logits: lost, drew, won."""
-    moves_left: jax.Array
+    moves_left: jax.Array | None = None
     """`[B]` plies, at least zero."""
-    reply: jax.Array
+    reply: jax.Array | None = None
     """`[B, A]` logits."""
 
 
@@ -262,7 +262,9 @@ class Network(NamedTuple):
     """Takes `(params, observation [B, *observation_shape])`, returns float32 policy logits `[B, A]`
     (illegal actions not yet masked) and values `[B]` in [-1, 1] for the player to move, or `[B, EnvSpec.values]`."""
     apply_all: Callable[[Params, Array], tuple[jax.Array, jax.Array, Prediction]] | None = None
-    """Like `apply`, and returns the auxiliary heads' predictions too; None if the network has no such heads."""
+    """Like `apply`, and returns the predictions of further heads too; None if the network has none."""
+    values_are_outcomes: bool = False
+    """Whether the values are the expectations of the predicted outcomes, whose loss then counts as one of values."""
 
 
 class Exploration(NamedTuple):

@@ -41,6 +41,13 @@ def test_auxiliary_heads_are_trained():
     assert with_heads == {"policy_loss", "value_loss", "outcome_loss", "moves_left_loss", "reply_loss"}
 
 
+def test_a_nested_network_trains_its_outcome():
+    experiment = load("tic_tac_toe", ["network={name: nested, channels: 8, blocks: 1}", *SMALL])
+    assert {name for name in losses(experiment) if name.endswith("_loss")} == {
+        "policy_loss", "value_loss", "outcome_loss"
+    }  # fmt: skip
+
+
 def test_a_learner_by_openvino_learns_what_one_by_xla_learns(bfloat16):
     found = losses(bfloat16)
     xla = bfloat16.model_copy(update={"learner": bfloat16.learner.model_copy(update={"cpu_convolutions": "xla"})})

@@ -138,6 +138,20 @@ def test_unknown_targets_have_no_loss_and_no_gradient():
     assert all(np.all(np.asarray(leaf) == 0) for leaf in jax.tree.leaves(gradient))
 
 
+def test_the_outcome_that_a_value_is_the_expectation_of_has_the_weight_of_the_value_unless_a_limit_ended_the_game():
+    constant = constant_network([[0.0, 0.0]] * 2, [0.25, 0.25])
+    outcome = Prediction(PREDICTION.outcome)
+    network = constant._replace(
+        apply_all=lambda params, seen: (*constant.apply(params, seen), outcome), values_are_outcomes=True
+    )
+    batch = future([2, -1], [20, -1], [0, -1])._replace(legal=np.ones((2, 2), bool), policy_target=np.full((2, 2), 0.5))
+    loss = jax.jit(partial(alphazero_loss, network, LearnerConfig(value_weight=3.0)))(network.init(None), batch)
+    assert {name for name in loss.metrics if name.endswith("_loss")} == {"policy_loss", "value_loss", "outcome_loss"}
+    # -ln(1/2) of the game that was won, halved by the mean over both; the squared error against 0 is 1/16.
+    np.testing.assert_allclose(loss.metrics["outcome_loss"], np.log(2) / 2, rtol=1e-6)
+    np.testing.assert_allclose(loss.total, np.log(2) + 3 * (1 / 16 + np.log(2) / 2), rtol=1e-6)
+
+
 def test_auxiliary_losses_are_added_with_their_weight():
     constant = constant_network([[0.0, 0.0]] * 2, [0.0, 0.0])
     network = constant._replace(apply_all=lambda params, seen: (*constant.apply(params, seen), PREDICTION))

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from podzero.config import LearnerConfig, MeshConfig, ResNetConfig, TransformerConfig
+from podzero.config import LearnerConfig, MeshConfig, NestedConfig, ResNetConfig, TransformerConfig
 from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec
 from podzero.learner.checkpoints import LearnerCheckpoints
@@ -77,6 +77,7 @@ def free_port():
         pytest.param("transformer", list(LAYOUTS), marks=pytest.mark.slow),
         pytest.param("resnet", list(LAYOUTS), marks=pytest.mark.slow),
         pytest.param("muon", ["one", "fsdp 4 x model 2"], marks=pytest.mark.slow),
+        pytest.param("nested", ["one", "fsdp 4 x model 2"], marks=pytest.mark.slow),
         pytest.param("taught", ["one", "fsdp 4 x model 2", "microbatches"], marks=pytest.mark.slow),
     ],
 )
@@ -185,6 +186,7 @@ def test_every_tensor_parallel_rule_matches_a_parameter():
     spec = EnvSpec("tic_tac_toe", (3, 3, 2), "bool", 9)
     networks = [
         ResNetConfig(channels=4, blocks=1),
+        NestedConfig(name="nested", channels=4, blocks=1),
         TransformerConfig(name="transformer", width=8, heads=2, layers=1),
     ]
     shapes = [jax.eval_shape(make_network(config, spec).init, jax.random.key(0)) for config in networks]
@@ -192,3 +194,4 @@ def test_every_tensor_parallel_rule_matches_a_parameter():
     for rule in TENSOR_PARALLEL:
         assert any(re.search(rule.match, name) for tree in names for name in tree), rule.match
     assert any(re.search("conv_1", name) for name in names[0])
+    assert sum(any(re.search(rule.match, name) for rule in TENSOR_PARALLEL) for name in names[1]) == 2 * 4

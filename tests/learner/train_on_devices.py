@@ -19,6 +19,7 @@ from podzero.networks import make_network
 
 NETWORKS = {
     "resnet": {"name": "resnet", "channels": 64, "blocks": 1, "remat": True},
+    "nested": {"name": "nested", "channels": 64, "blocks": 3, "remat": True},
     "transformer": {"name": "transformer", "width": 64, "layers": 2, "heads": 4, "remat": True},
 }
 NETWORKS |= dict.fromkeys(("muon", "taught"), NETWORKS["resnet"])
@@ -27,7 +28,7 @@ OPTIMIZERS = {
     "transformer": {"name": "adamw", "learning_rate": 1e-3},
     "muon": {"name": "muon", "learning_rate": 1e-3},
 }
-OPTIMIZERS["taught"] = OPTIMIZERS["resnet"]
+OPTIMIZERS |= dict.fromkeys(("nested", "taught"), OPTIMIZERS["resnet"])
 TEACHERS = {"taught": "zoo:tic_tac_toe"}
 
 
@@ -57,8 +58,8 @@ def training_of(experiment):
     return make_training(experiment, make_network(experiment.network, env.spec), env.spec, env.symmetries)
 
 
-def batches(part):
-    """The given part of the batches of ten dispatches."""
+def batches(part, rest_of_games):
+    """The given part of the batches of ten dispatches, if asked with targets about the rest of their games."""
     rng = np.random.default_rng(0)
     for _ in range(10):
         batch = Sample(
@@ -68,6 +69,8 @@ def batches(part):
             value_target=rng.uniform(-1, 1, (5, 32)).astype(np.float32),
             version=np.zeros((5, 32), np.int32),
         )
+        if rest_of_games:
+            batch = batch._replace(**{name: rng.integers(-1, 3, (5, 32), np.int32) for name in batch._fields[-3:]})
         weight = rng.uniform(0.1, 3.0, (5, 32)).astype(np.float32)
         yield Batch(jax.tree.map(lambda field: field[:, part], batch), weight[:, part])
 
@@ -77,7 +80,7 @@ def main(network, learner, out, rank, hosts, coordinator):
     join(HostInfo(rank, hosts, coordinator), experiment)
     training = training_of(experiment)
     state, share = training.init(), 32 // hosts
-    for batch in batches(slice(rank * share, (rank + 1) * share)):
+    for batch in batches(slice(rank * share, (rank + 1) * share), experiment.has_auxiliary_heads):
         put = training.put(batch)
         state, sums, errors = training.step(state, put)
         # Each host gets the errors of its own samples, in the order of the samples.

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero.config import MLPConfig, NetworkConfig, OwnNetworkConfig, ResNetConfig, TransformerConfig
+from podzero.config import MLPConfig, NestedConfig, NetworkConfig, OwnNetworkConfig, ResNetConfig, TransformerConfig
 from podzero.core.types import EnvSpec, Network
 from podzero.networks import check_network, make_inference, make_network
 from podzero.networks.contract import ROWS as BATCH
@@ -22,6 +22,7 @@ CONFIGS: dict[str, NetworkConfig] = {
     "resnet with auxiliary heads and global pooling": ResNetConfig(
         channels=8, blocks=2, value_hidden=8, auxiliary=True, global_pooling=True
     ),
+    "nested with auxiliary heads": NestedConfig(name="nested", channels=16, blocks=3, value_hidden=8, auxiliary=True),
     "transformer": TransformerConfig(name="transformer", width=16, layers=1, heads=2, mlp_ratio=2, value_hidden=8),
     "mlp": MLPConfig(name="mlp", width=32, layers=2),
     "own Flax Linen module": OwnNetworkConfig(name=f"{OWN}:Linen", width=16),

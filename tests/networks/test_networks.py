@@ -10,17 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podzero.config import OwnNetworkConfig, ResNetConfig, TransformerConfig
+from podzero.config import NestedConfig, OwnNetworkConfig, ResNetConfig, TransformerConfig
 from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec
 from podzero.networks import check_network, make_inference, make_network
-from podzero.networks.layers import RELU_GAIN, fold, pooled, standardize
+from podzero.networks.layers import RELU_GAIN, expected_outcome, fold, pooled, standardize
+from podzero.networks.nested import mish
 from podzero.networks.resnet import residual_start
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 BOARD = EnvSpec("connect_four", (6, 7, 2), "bool", 7)
 TINY = {"channels": 16, "blocks": 2, "value_hidden": 16}
 RESNET = ResNetConfig(name="resnet", **TINY)
+NESTED = NestedConfig(name="nested", **TINY | {"blocks": 3})
 HAIKU = OwnNetworkConfig(name=f"{CONFIGS / 'own_haiku_net.py'}:HaikuResNet", channels=16, blocks=2)
 TRANSFORMER = TransformerConfig(name="transformer", width=16, layers=1, heads=2, mlp_ratio=2, value_hidden=16)
 
@@ -66,26 +68,73 @@ def test_other_actions_than_squares_have_dense_heads():
     assert "pooling" not in params["block_0"]
 
 
+def test_every_third_nested_block_pools_in_its_first_pair():
+    params = jax.eval_shape(make_network(NESTED, BOARD).init, jax.random.key(0))
+    paths = [
+        jax.tree_util.keystr(path, simple=True, separator="/")
+        for path, _ in jax.tree_util.tree_leaves_with_path(params)
+    ]
+    assert {path for path in paths if "pooling" in path} == {
+        f"block_2/pair_0/pooling/{leaf}" for leaf in ("bias", "kernel")
+    }
+    shapes = {name: params["block_0"][name]["kernel"].shape for name in ("down", "up")}
+    assert shapes == {"down": (1, 1, 16, 8), "up": (1, 1, 8, 16)}
+    assert params["block_0"]["pair_1"]["conv_1"]["kernel"].shape == (3, 3, 8, 8)
+
+
+def test_nested_parameters_fit_boards_of_any_size_where_actions_are_squares():
+    small, large = (make_network(NESTED, EnvSpec("go", (side, side, 17), "bool", side**2 + 1)) for side in (9, 13))
+    params = jax.eval_shape(small.init, jax.random.key(0))
+    logits, _ = jax.eval_shape(large.apply, params, np.ones((2, 13, 13, 17), bool))
+    assert logits.shape == (2, 170)
+
+
+def test_mish_is_x_times_tanh_of_softplus_with_a_finite_gradient():
+    x = np.array([-1e4, -100.0, -20.0, -5.0, -1.0, 0.0, 0.5, 5.0, 19.9, 20.0, 20.1, 100.0, 1e4], np.float32)
+    by_definition = lambda x: x * jnp.tanh(jax.nn.softplus(x))  # noqa: E731
+    for dtype, tolerance in (("float32", 1e-6), ("bfloat16", 2e-2)):
+        values = jnp.asarray(x, dtype)
+        exact = np.float64(values) * np.tanh(np.logaddexp(0.0, np.float64(values)))
+        np.testing.assert_allclose(np.float64(mish(values)), exact, rtol=tolerance, atol=1e-30)
+    slopes, expected = (jax.vmap(jax.grad(each))(jnp.asarray(x)) for each in (mish, by_definition))
+    np.testing.assert_allclose(slopes, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_value_of_an_outcome_is_the_probability_of_a_win_minus_that_of_a_loss():
+    logits = np.log(np.float32([[0.2, 0.3, 0.5], [1.0, 1.0, 1.0], [0.6, 0.4, 0.0001]]))
+    expected = [0.3, 0.0, (0.0001 - 0.6) / 1.0001]
+    np.testing.assert_allclose(expected_outcome(jnp.asarray(logits)), expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("several", [{"players": 3, "values": 3}, {"players": 1}])
+@pytest.mark.parametrize("make", [make_network, make_inference])
+def test_outcomes_are_those_of_games_for_two(make, several):
+    with pytest.raises(ConfigError, match="zero-sum game for two"):
+        make(NESTED, BOARD._replace(**several))
+
+
 def test_a_constant_kernel_has_finite_gradients():
     assert np.isfinite(jax.grad(lambda k: standardize(k, jnp.ones(2)).sum())(jnp.ones((3, 3, 4, 2)))).all()
 
 
-def test_folding_removes_every_gain_and_nothing_else():
-    params = jax.eval_shape(make_network(RESNET, BOARD).init, jax.random.key(0))
+@pytest.mark.parametrize(("config", "convolutions"), [(RESNET, 2), (NESTED, 6)], ids=["resnet", "nested"])
+def test_folding_removes_every_gain_and_nothing_else(config, convolutions):
+    params = jax.eval_shape(make_network(config, BOARD).init, jax.random.key(0))
     names, folded = (
         {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)}
         for tree in (params, jax.eval_shape(fold, params))
     )
     assert names - folded == {name for name in names if "gain" in name}
-    assert len(names - folded) == 1 + 2 * RESNET.blocks
+    assert len(names - folded) == 1 + convolutions * config.blocks
     assert folded < names
 
 
-def test_inference_runs_without_standardizing():
+@pytest.mark.parametrize("config", [RESNET, NESTED], ids=lambda config: config.name)
+def test_inference_runs_without_standardizing(config):
     """The folded program does not contain the normalization."""
-    _, inference = make_inference(RESNET, BOARD)
+    _, inference = make_inference(config, BOARD)
     assert "rsqrt" not in program(inference)
-    assert "rsqrt" in program(make_network(RESNET, BOARD))
+    assert "rsqrt" in program(make_network(config, BOARD))
 
 
 def program(network):
@@ -98,7 +147,9 @@ def test_the_example_in_haiku_fulfils_the_contract_of_networks():
     check_network(network._replace(init=jax.jit(network.init), apply=jax.jit(network.apply)), BOARD, "it")
 
 
-@pytest.mark.parametrize("config", [RESNET, HAIKU, TRANSFORMER], ids=["resnet", "own_haiku_net.py", "transformer"])
+@pytest.mark.parametrize(
+    "config", [RESNET, NESTED, HAIKU, TRANSFORMER], ids=["resnet", "nested", "own_haiku_net.py", "transformer"]
+)
 def test_networks_overfit_a_small_batch(config):
     network = make_network(config, BOARD)
     key = jax.random.key(0)
@@ -129,7 +180,7 @@ def test_networks_overfit_a_small_batch(config):
     assert value_loss[-1] < 0.05
 
 
-@pytest.mark.parametrize("config", [RESNET, TRANSFORMER], ids=lambda config: config.name)
+@pytest.mark.parametrize("config", [RESNET, NESTED, TRANSFORMER], ids=lambda config: config.name)
 @pytest.mark.parametrize("make", [make_network, make_inference])
 def test_observations_that_are_not_boards_are_refused(config, make):
     cart_pole = EnvSpec("cart_pole", (4,), "float32", 2)
@@ -142,7 +193,7 @@ def test_building_a_network_initializes_no_backend(monkeypatch):
         raise AssertionError("the backend was asked for")
 
     monkeypatch.setattr(jax, "default_backend", taken)
-    for config in (RESNET, HAIKU, TRANSFORMER):
+    for config in (RESNET, NESTED, HAIKU, TRANSFORMER):
         make_inference(config, BOARD)
         make_network(config, BOARD)
 
