@@ -13,6 +13,9 @@ from podzero.core.protocols import BatchedSearch, Env
 from podzero.core.types import Array, EnvState, Exploration, Move, Params, SearchResult
 from podzero.envs import pack_states
 
+NEW_GAMES, OPENINGS = "new_games", "openings"
+"""The named scopes of the conditional that starts new games and of the loop over the plies of their openings."""
+
 
 class StartPool(NamedTuple):
     """B new games, which replace finished ones."""
@@ -137,7 +140,8 @@ class SelfPlayCore:
         # each move would take as many batch steps every time.
         count = jnp.sum(needed, dtype=jnp.int32)
         short = pool.used + count > self._config.games
-        pool = jax.lax.cond(short, self._new_pool, lambda key: pool, key)
+        with jax.named_scope(NEW_GAMES):
+            pool = jax.lax.cond(short, self._new_pool, lambda key: pool, key)
         # The i-th needed slot gets the i-th unused game. The other slots get arbitrary games, which the caller ignores.
         index = pool.used + jnp.cumsum(needed, dtype=jnp.int32) - 1
         games, plies = jax.tree.map(lambda leaf: leaf[index], (pool.games, pool.plies))
@@ -174,7 +178,9 @@ class SelfPlayCore:
             plays = (plies == i) & (i < length) & ~jax.vmap(self.env.view)(after).done
             return jax.vmap(optax.tree.where)(plays, after, games), plies + plays
 
-        opened: tuple[EnvState, jax.Array] = jax.lax.fori_loop(0, jnp.max(length), ply, (games, jnp.zeros_like(length)))
+        start, longest = (games, jnp.zeros_like(length)), jnp.max(length)
+        with jax.named_scope(OPENINGS):
+            opened: tuple[EnvState, jax.Array] = jax.lax.fori_loop(0, longest, ply, start)
         return opened
 
 

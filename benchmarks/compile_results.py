@@ -224,11 +224,14 @@ def estimate_of(job: Job, report: Mapping[str, Any]) -> float | None:
         return float(sum(report["slices"][-1]["step"].values()))
     if job.program == "device":
         return 1 / report["moves_per_s"] if "moves_per_s" in report else None
-    if not report or not report["programs"][0]["fits"]:
-        return None
-    program = report["programs"][0]
-    seconds = program["estimated_seconds"]
+    program = program_of(job, report)
+    seconds = program.get("estimated_seconds")
     return None if seconds is None else float(seconds / program["trip_count"])
+
+
+def program_of(job: Job, report: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The program of a report that a job is about; empty if the report has none."""
+    return next((program for program in report.get("programs", ()) if program["name"] == job.program), {})
 
 
 def _result(*, before: Mapping[str, Any] | None, **fields: Any) -> JobResult:

@@ -18,6 +18,7 @@ import time
 from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,6 +32,7 @@ from podzero.benchmarks.compile_results import (
     compiler,
     estimate_of,
     jobs_of_slice,
+    program_of,
 )
 from podzero.benchmarks.markdown import Row, table
 from podzero.config import FOR_SLICES, builtin_configs, load
@@ -192,9 +194,10 @@ def page(jobs: Sequence[Job], results: StoredResults) -> str:
         "",
         *(f"- {sentence}" for sentence in summary),
         "- The descent of a tree search is a loop whose length depends on data. It counts once, so that figures of "
-        "`selfplay` are lower bounds; `device` counts it at a mean depth (`--depth`).",
+        "`selfplay` are lower bounds; `device` counts it at a mean depth (`--depth`). Games are taken to last half "
+        "of the longest.",
         "",
-        "[compile.csv](../benchmarks/results/compile.csv) has a row for each program, "
+        "[compile.csv](../benchmarks/results/compile.csv) has a row for each program (`-`: no estimate), "
         "[compile.json](../benchmarks/results/compile.json) the whole reports. `benchmarks/compile_table.py` compiles "
         "what is missing and writes this page.",
         "",
@@ -229,15 +232,18 @@ def _memory(made: Known) -> list[str]:
 
 def _peak(made: Known) -> list[str]:
     shares = [
-        (_share_of_peak(result.report["programs"][0]), job.config)
+        (share, job.config)
         for job, result in made
-        if job.program == "learner" and job.slice == _COMPARED and _has_estimate(result)
+        if job.program == "learner"
+        and job.slice == _COMPARED
+        and (share := _share_of_peak(_program(job, result))) is not None
     ]
     return [f"A training step on {_COMPARED} reaches {_range(shares, '.1%')} of the chips' peak."] if shares else []
 
 
-def _share_of_peak(program: dict[str, Any]) -> float:
-    return float(program["seconds"]["compute"] / program["estimated_seconds"])
+def _share_of_peak(program: Mapping[str, Any]) -> float | None:
+    seconds = program.get("estimated_seconds")
+    return float(program["seconds"]["compute"] / seconds) if seconds else None
 
 
 def _scaling(made: Known) -> list[str]:
@@ -293,7 +299,7 @@ def _play_row(job: Job, result: JobResult, plays: Known) -> Row:
         if "int8.on_tpu=true" in one.arguments and set(job.arguments) < set(one.arguments)
     ]
     return (
-        f"`{job.config}`", f"{report['programs'][-1]['batch']:,}", f"{report['moves_per_s']:,.0f}",
+        f"`{job.config}`", f"{_program(job, result)['batch']:,}", f"{report['moves_per_s']:,.0f}",
         f"{report['ratio']:.0%}", "".join(f"{moves / report['moves_per_s'] - 1:+.0%}" for moves in in_int8),
     )  # fmt: skip
 
@@ -331,22 +337,27 @@ COLUMNS: dict[str, Callable[[Job, JobResult], object]] = {
     "slice": lambda job, result: job.slice,
     "program": lambda job, result: job.program,
     "outcome": lambda job, result: result.outcome,
-    "samples_or_games": lambda job, result: result.report.get("per_chip") or _last(result).get("batch", ""),
-    "memory_mib": lambda job, result: _number(_last(result).get("bytes_per_chip"), 2**20),
-    "memory_of_chip_mib": lambda job, result: _number(_last(result).get("hbm_per_chip"), 2**20),
-    "gflop": lambda job, result: _number(_each(result, "flops_per_chip"), 1e9),
-    "hbm_traffic_mib": lambda job, result: _number(_each(result, "traffic"), 2**20),
-    "estimate_ms": lambda job, result: _number(estimate_of(job, result.report), 1e-3),
-    "share_of_peak": lambda job, result: _share_of_peak(_last(result)) if _has_estimate(result) else "",
-    "moves_per_s": lambda job, result: _number(result.report.get("moves_per_s"), 1),
-    "share_of_network": lambda job, result: _number(result.report.get("ratio"), 1),
+    "samples_or_games": lambda job, result: result.report.get("per_chip") or _program(job, result).get("batch", ""),
+    "memory_mib": lambda job, result: _number(_program(job, result).get("bytes_per_chip"), 2**20),
+    "memory_of_chip_mib": lambda job, result: _number(_program(job, result).get("hbm_per_chip"), 2**20),
+    "gflop": lambda job, result: _number(_each(job, result, "flops_per_chip"), 1e9),
+    "hbm_traffic_mib": lambda job, result: _number(_each(job, result, "traffic"), 2**20),
+    "estimate_ms": lambda job, result: _estimated(job, result, estimate_of(job, result.report), 1e-3),
+    "share_of_peak": lambda job, result: _estimated(job, result, _share_of_peak(_program(job, result)), 1),
+    "without_estimate": lambda job, result: _without_estimate(_program(job, result).get("without_estimate")),
+    "host_in_bytes": lambda job, result: _number(_each(job, result, "from_hosts"), result.report.get("hosts", 1)),
+    "host_out_bytes": lambda job, result: _number(_each(job, result, "to_hosts"), 1),
+    "moves_per_s": lambda job, result: _of_play(job, result, "moves_per_s"),
+    "share_of_network": lambda job, result: _of_play(job, result, "ratio"),
     "scaling_efficiency": lambda job, result: _number(_efficiency(result), 1),
     "compiler": lambda job, result: result.compiler,
     "estimate_before_ms": lambda job, result: _number(result.before.seconds if result.before else None, 1e-3),
-    "message": lambda job, result: result.message or _missing(result),
+    "message": lambda job, result: result.message,
 }
-"""The columns of the rows. Figures of `learner` are per chip and step, the `estimate_ms` of `device` is per move, and
-all other figures are per execution."""
+"""The columns of the rows; `-` is a figure that the compiler does not give. Figures of `learner` are per chip and step,
+but `host_in_bytes` per host and step; the `estimate_ms` of `device` is per move, with `take`, and `host_out_bytes` of
+`take` are per move. All other figures are per execution."""
+UNKNOWN = "-"
 
 
 def rows(jobs: Sequence[Job], results: StoredResults) -> str:
@@ -356,37 +367,53 @@ def rows(jobs: Sequence[Job], results: StoredResults) -> str:
     writer.writerow(COLUMNS)
     for job in jobs:
         if (result := results.get(job)) is not None:
-            cells = (make(job, result) for make in COLUMNS.values())
-            writer.writerow(_written(cell) for cell in cells)
+            for about in _programs_of(job, result):
+                cells = (make(about, result) for make in COLUMNS.values())
+                writer.writerow(_written(cell) for cell in cells)
     return text.getvalue()
+
+
+def _programs_of(job: Job, result: JobResult) -> list[Job]:
+    """The job, and after self-play on a chip one like it about the program that takes its samples."""
+    taken = replace(job, program="take")
+    return [job, taken] if job.program == "device" and _program(taken, result) else [job]
 
 
 def _written(cell: object) -> object:
     return cell if not isinstance(cell, float) else f"{cell:.0f}" if cell >= 10_000 else f"{cell:.5g}"
 
 
-def _last(result: JobResult) -> dict[str, Any]:
-    """The program that the job is about; the report of `device` begins with the bare network."""
-    found: dict[str, Any] = result.report.get("programs", [{}])[-1]
-    return found
+def _program(job: Job, result: JobResult) -> Mapping[str, Any]:
+    """The program that the job is about, which is not always the only one; empty if it was not compiled."""
+    return program_of(job, result.report)
 
 
-def _has_estimate(result: JobResult) -> bool:
-    return _last(result).get("estimated_seconds") is not None
+def _estimated(job: Job, result: JobResult, value: float | None, unit: float) -> float | str:
+    """A figure that follows from the compiler's estimate."""
+    return UNKNOWN if value is None and _program(job, result) else _number(value, unit)
 
 
-def _missing(result: JobResult) -> str:
-    count = _last(result).get("without_estimate", 0)
-    return f"the compiler has no estimate for {count} instructions" if count else ""
+def _without_estimate(runs: int | Mapping[str, int] | None) -> str:
+    """How often instructions run that have no estimate, by kind.
+
+    Reports of earlier versions have only a number of instructions, of those with the largest number of cycles.
+    """
+    if isinstance(runs, Mapping):
+        return "; ".join(f"{kind} {times}" for kind, times in runs.items())
+    return str(runs or "")
 
 
-def _each(result: JobResult, name: str) -> float | None:
-    """A figure of the last program, divided by the steps that one execution makes; None if none was compiled."""
-    program = _last(result)
-    if not program:
+def _of_play(job: Job, result: JobResult, name: str) -> float | str:
+    return _number(result.report.get(name), 1) if job.program == "device" else ""
+
+
+def _each(job: Job, result: JobResult, name: str) -> float | None:
+    """A figure of the program, divided by the steps of one execution, or by the moves of `take`; None if unknown."""
+    program = _program(job, result)
+    if (value := program.get(name)) is None:
         return None
-    value = program[name]
-    return float(value["hbm"] if isinstance(value, dict) else value) / float(program["trip_count"])
+    each = program["batch"] if (job.program, name) == ("take", "to_hosts") else program["trip_count"]
+    return float(value["hbm"] if isinstance(value, dict) else value) / float(each)
 
 
 def _efficiency(result: JobResult) -> float | None:

@@ -18,6 +18,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from podzero.config import Experiment, ResNetConfig
+from podzero.core.chips import chip_of_kind, slow_in_int8
 from podzero.core.errors import ConfigError
 from podzero.core.protocols import Env, ParamSource, Report, with_metrics
 from podzero.core.types import Array, Params, Versioned
@@ -52,9 +53,16 @@ class PlacedNetwork(NamedTuple):
 
 
 def placed_network(experiment: Experiment) -> PlacedNetwork:
-    """The network of inference servers and of actors that play on accelerators."""
+    """The network of inference servers and of actors that play on accelerators.
+
+    Raises:
+      ConfigError: `int8.on_tpu` is set, and this process has TPUs on which it is slower.
+    """
     env = make_env(experiment.env)
     if experiment.int8.on_tpu:
+        kind = jax.devices()[0].device_kind
+        if (chip := chip_of_kind(kind)) is not None and chip.slow_int8:
+            raise ConfigError(slow_in_int8(kind))
         # A CPU is not refused: `podzero compile` builds the programs of TPUs there.
         if jax.default_backend() != "gpu":
             return _int8_network(experiment, env)

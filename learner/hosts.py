@@ -64,7 +64,8 @@ def join(membership: HostInfo, experiment: Experiment) -> HostSync | None:
 
     Raises:
       HostLost: not all hosts joined within `cluster.join_minutes`, or host 0 cannot listen at its address.
-      ConfigError: this host has another experiment than host 0; the message lists the differences.
+      ConfigError: this host has another experiment than host 0, and the message lists the differences; or another
+        rank than JAX gives it.
     """
     if membership.hosts == 1:
         return None
@@ -90,6 +91,14 @@ def join(membership: HostInfo, experiment: Experiment) -> HostSync | None:
 
     sync = HostSync(membership, distributed.global_state.client, BUSY_S + HOST_TIMEOUT_S)
     sync.compare(experiment)
+    # On TPUs JAX takes its number of a process from the slice, not from the rank above. Batches, checkpoints and the
+    # order of devices go by it, shards of replay and the log of commands by the rank.
+    if (index := jax.process_index()) != membership.rank:
+        raise ConfigError(
+            f"learner host {membership.rank} is process {index} to JAX (jax.process_index()): learner hosts must be "
+            "numbered like the workers of their slice; check TPU_WORKER_ID and the node label ray.io/tpu-worker-id of "
+            "this machine, and restart Ray there"
+        )
     return sync
 
 

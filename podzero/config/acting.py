@@ -198,7 +198,7 @@ class Int8Config(Section):
 
     on_tpu: bool = False
     """With `actors.inference=server` or `device`: computes the tower of `resnet` in int8 on TPUs.
-    Only wide towers gain by it (docs/compile.md)."""
+    Only wide towers gain by it, and not on all chips (docs/compile.md)."""
 
 
 class ServerConfig(Section):

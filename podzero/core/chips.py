@@ -1,7 +1,7 @@
 """Published peak performance of TPU chips and GPUs, and the TPU slices of Google Cloud by their names.
 
 The numbers of TPUs are Google's (https://docs.cloud.google.com/tpu/docs/v4, .../v5e, .../v5p, .../v6e, .../tpu7x, read
-in November 2026).
+in November 2026); those of TPU8i and TPU8t are JAX's (jax/_src/tpu_info.py of 0.12.0.1).
 """
 
 from __future__ import annotations
@@ -20,21 +20,25 @@ class Chip(NamedTuple):
     flops: float
     """bfloat16 floating point operations per second."""
     int8_ops: float
-    """Operations in int8 per second."""
+    """Operations in int8 per second; nan if unknown."""
     hbm_bytes: float
     hbm_bandwidth: float
     """Bytes/s."""
-    link_bandwidth: float
-    """Bytes/s over all inter-chip links of the chip, both directions together."""
-    cores: int
+    link_bandwidth: float = math.nan
+    """Bytes/s over all inter-chip links of the chip, both directions together; nan if unknown."""
+    cores: int = 1
     """Cores that a chip counts in a slice's short name: v4, v5p and TPU7x count their two TensorCores."""
-    chips_per_host: int
-    dimensions: int
-    """Dimensions of the torus."""
-    clock: float
-    """Cycles per second: the published peak divided by the operations per cycle, two per cell of each matrix unit."""
+    chips_per_host: int = 4
+    dimensions: int = 0
+    """Dimensions of the torus; 0 if libtpu cannot compile for the chip, whose slices are then unknown."""
+    clock: float = math.nan
+    """Cycles per second: the published peak divided by the operations per cycle, two per cell of each matrix unit; nan
+    if unknown."""
     devices: int = 1
     """JAX devices per chip: on TPU7x each of the two TensorCores is a device with half of the chip's memory."""
+    slow_int8: bool = False
+    """Whether 3x3 convolutions are slower in int8 than in bfloat16, as docs/compile.md says, or int8 is none of the
+    formats that JAX lists for the chip's products."""
 
     @property
     def device_word(self) -> str:
@@ -62,8 +66,10 @@ CHIPS: dict[str, Chip] = {
         # has a rate for FP8 (4614e12) and none for int8.
         Chip(
             "tpu7x", 2307e12, 2307e12, 192 * 2**30, 7380e9, 1200e9, cores=2, chips_per_host=4, dimensions=3,
-            clock=2.2e9, devices=2,
+            clock=2.2e9, devices=2, slow_int8=True,
         ),
+        Chip("tpu8i", 1101e12, math.nan, 309e9, 8600e9, cores=2, devices=2, slow_int8=True),
+        Chip("tpu8t", 996.1e12, 996.1e12, 231e9, 6400e9, slow_int8=True),
     )
 }  # fmt: skip
 """The known generations by name."""
@@ -74,7 +80,7 @@ _CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8"
 _KINDS = {
     # Without a letter, `TPU v5` is v5p; v5e is called lite.
     "TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p",
-    "TPU v6 lite": "v6e", "TPU v6e": "v6e", "TPU7x": "tpu7x",
+    "TPU v6 lite": "v6e", "TPU v6e": "v6e", "TPU7x": "tpu7x", "TPU8i": "tpu8i", "TPU8t": "tpu8t",
 }  # fmt: skip
 """Chip names by `jax.Device.device_kind`, which differs between versions of libtpu."""
 
@@ -155,7 +161,7 @@ def slices() -> tuple[Slice, ...]:
     return tuple(
         Slice(chip, tuple(map(int, shape.split("x"))))
         for chip in CHIPS.values()
-        for shape in (_FLAT if chip.dimensions == 2 else _CUBES)
+        for shape in {2: _FLAT, 3: _CUBES}.get(chip.dimensions, ())
     )
 
 
@@ -166,9 +172,22 @@ def find_slice(name: str) -> Slice:
     for known in slices():
         if wanted in (known.short_name, known.topology):
             return known
+    chip = CHIPS.get(re.split("[-:]", wanted)[0])
+    if chip is not None and not chip.dimensions:
+        compiled = ", ".join(dict.fromkeys(known.chip.name for known in slices()))
+        raise ConfigError(
+            f"slice '{name}': libtpu cannot compile for {chip.name}, so its slices are unknown; it can for {compiled}"
+        )
     names = [known.short_name for known in slices()]
     listed = "; ".join(
         ", ".join(f"{known.short_name} ({known.topology})" for known in slices() if known.chip is chip)
         for chip in CHIPS.values()
+        if chip.dimensions
     )
     raise ConfigError(f"unknown slice '{name}'{nearest(wanted, names)}; known: {listed}")
+
+
+def slow_in_int8(name: str) -> str:
+    """The message that refuses `int8.on_tpu` on the chip with this name."""
+    faster = ", ".join(chip.name for chip in CHIPS.values() if not chip.slow_int8)
+    return f"int8.on_tpu is slower than bfloat16 on {name} (docs/compile.md); set int8.on_tpu=false, or use {faster}"

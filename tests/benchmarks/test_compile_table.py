@@ -176,13 +176,35 @@ def test_the_row_of_a_learner_is_of_a_chip_and_a_step(path):
 def test_the_row_of_a_program_without_an_estimate_says_so(path):
     unknown = PROGRAM | {"estimated_seconds": None, "without_estimate": 3}
     found = row(path, LEARNER, result("compiled", 9.0, "x", {"programs": [unknown]}))
-    assert not {"estimate_ms", "share_of_peak"} & found.keys()
-    assert found["message"] == "the compiler has no estimate for 3 instructions"
+    assert (found["estimate_ms"], found["share_of_peak"], found["without_estimate"]) == ("-", "-", "3")
+
+
+def test_a_row_lists_what_runs_without_an_estimate(path):
+    partly = PROGRAM | {"without_estimate": {"TopK": 104, "copy": 2}}
+    found = row(path, LEARNER, result("compiled", 9.0, "x", {"programs": [partly]}))
+    assert (found["estimate_ms"], found["without_estimate"]) == ("0.25", "TopK 104; copy 2")
+
+
+def test_the_row_of_a_learner_has_the_bytes_that_each_host_sends_for_a_step(path):
+    report = {"programs": [PROGRAM | {"from_hosts": 4 * 4 * 1000, "to_hosts": 0}], "hosts": 4}
+    assert row(path, LEARNER, result("compiled", 9.0, "x", report))["host_in_bytes"] == "1000"
+
+
+def test_self_play_on_a_chip_has_a_row_for_the_samples_that_leave_it(path):
+    alone = PROGRAM | {"name": "evaluation", "batch": 128, "trip_count": 1}
+    taken = PROGRAM | {"name": "take", "batch": 2048, "trip_count": 1, "to_hosts": 2048 * 50, "from_hosts": 0}
+    report = {"programs": [alone, alone | {"name": "device"}, taken], "ratio": 0.5, "moves_per_s": 2000.0, "hosts": 1}
+    path.parent.mkdir()
+    path.write_text(json.dumps({"results": {DEVICE.key: asdict(result("compiled", 9.0, "x", report))}}))
+    play, take = csv.DictReader(rows([DEVICE], StoredResults(path)).splitlines())
+    assert (play["program"], play["moves_per_s"], play["estimate_ms"]) == ("device", "2000", "0.5")
+    assert (take["program"], take["moves_per_s"], take["estimate_ms"]) == ("take", "", "1")
+    assert (take["samples_or_games"], take["host_out_bytes"]) == ("2048", "50")
 
 
 def test_the_row_of_self_play_on_a_chip_has_its_rate_and_its_share_of_the_network(path):
-    alone = PROGRAM | {"batch": 128, "trip_count": 1}
-    report = {"programs": [alone, alone | {"trip_count": 2}], "ratio": 0.5, "moves_per_s": 2000.0}
+    alone = PROGRAM | {"name": "evaluation", "batch": 128, "trip_count": 1}
+    report = {"programs": [alone, alone | {"name": "device", "trip_count": 2}], "ratio": 0.5, "moves_per_s": 2000.0}
     found = row(path, DEVICE, result("compiled", 9.0, "x", report))
     assert found["settings"] == "actors.games=4096"
     assert (found["moves_per_s"], found["share_of_network"], found["estimate_ms"]) == ("2000", "0.5", "0.5")
@@ -229,7 +251,9 @@ def test_the_page_names_the_extremes_of_memory_peak_and_scaling(path):
 def test_self_play_on_a_chip_is_shown_beside_int8(path):
     in_int8 = Job("connect_four", "v5e-1", "device", (*DEVICE.arguments, *compile_results.IN_INT8))
     made = {
-        job: result("compiled", 9.0, "x", {"programs": [PROGRAM], "ratio": 0.5, "moves_per_s": rate})
+        job: result(
+            "compiled", 9.0, "x", {"programs": [PROGRAM | {"name": "device"}], "ratio": 0.5, "moves_per_s": rate}
+        )
         for job, rate in ((DEVICE, 2000.0), (in_int8, 3000.0))
     }
     assert "| `connect_four` | 8,192 | 2,000 | 50% | +50% |" in summary(path, made)
@@ -250,7 +274,7 @@ def test_the_page_says_how_many_programs_are_of_which_compiler(path):
         (SCALING, SCALED, 1.1e-3),
         (Job("hex", "v5e-1", "device", ()), {"programs": [PROGRAM], "moves_per_s": 500.0}, 2e-3),
         (Job("hex", "v5e-1", "device", ()), {"programs": [PROGRAM]}, None),
-        (LEARNER, {"programs": [PROGRAM | {"fits": False}]}, None),
+        (LEARNER, {"programs": [{"name": "learner", "fits": False}]}, None),
         (LEARNER, {"programs": [PROGRAM | {"estimated_seconds": None}]}, None),
         (LEARNER, {}, None),
     ],

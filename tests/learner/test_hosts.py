@@ -240,6 +240,21 @@ def test_a_command_that_could_not_be_written_in_time_is_not_executed():
         leader.next(STOP, 0.0)
 
 
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_a_host_whose_rank_is_not_its_number_in_the_slice_is_refused(make_experiment, monkeypatch, index):
+    service, experiment = Service(), make_experiment()
+    hosts_of(3, service)[0].compare(experiment)
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *arguments, **settings: None)
+    monkeypatch.setattr("jax._src.distributed.global_state.client", service)
+    monkeypatch.setattr(jax, "process_index", lambda: index)
+    membership = HostInfo(1, 3, "10.0.0.1:1")
+    if index == 1:
+        assert join(membership, experiment) is not None
+    else:
+        with pytest.raises(ConfigError, match=rf"learner host 1 is process {index} .*TPU_WORKER_ID"):
+            join(membership, experiment)
+
+
 def test_hosts_with_equal_experiments_pass_the_comparison(make_experiment):
     leader, follower = hosts_of(2)
     leader.compare(make_experiment())

@@ -17,7 +17,7 @@ from podzero.tools.commands.trust import approve_code
 _SLICE = "v5e-16"
 """The slice of experiments that set none."""
 
-ProgramName = Literal["learner", "evaluation", "selfplay", "device", "server"]
+ProgramName = Literal["learner", "evaluation", "selfplay", "device", "take", "server"]
 
 
 def _refuse_table(given: bool) -> None:

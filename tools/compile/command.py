@@ -16,11 +16,12 @@ from podzero.tools.compile.compiled import (
     compile_program,
     feeding_needs,
     play_rates,
+    runs_without_estimate,
     scaling_of,
     summary,
     with_batch_per_chip,
 )
-from podzero.tools.compile.programs import NAMES, devices_of, of_one_device, programs_of
+from podzero.tools.compile.programs import GAME_LENGTH, NAMES, devices_of, of_one_device, programs_of
 
 
 class CompiledSlice(NamedTuple):
@@ -63,7 +64,9 @@ class CompiledSlice(NamedTuple):
                 f"\nself-play on a {word}: {playing['moves_per_s']:,.0f} moves/s, {playing['evaluations_per_s']:,.0f} "
                 f"evaluations/s: {playing['ratio']:.2f} of the bare network's {playing['bare_evaluations_per_s']:,.0f}"
                 f"; {playing['bytes_per_simulation']:,.0f} bytes of HBM a simulation; trees {playing['depth']:.1f} "
-                "deep",
+                f"deep; games of {playing['plies']:g} plies, {GAME_LENGTH:g} of the longest\n"
+                f"samples to each host: {amount(playing['bytes_per_move'])} a move, "
+                f"{amount(playing['host_bytes_per_s'])}/s while its {word}s do nothing but play",
                 highlight=False,
             )
         if feeding := self.rates.get("feeding"):
@@ -117,17 +120,17 @@ def compile_for_slice(
 ) -> CompiledSlice:
     """Compiles one program, or all if `program` is None, for a slice.
 
-    With `device`, `evaluation` is compiled as well, to compare the two. `depth` is the mean depth of the searches in
-    `device`; by default `programs.DEPTH`.
+    With `device`, `evaluation` is compiled as well, to compare the two, and `take`, which follows it. `depth` is the
+    mean depth of the searches in `device`; by default `programs.DEPTH`.
     """
     found = find_slice(where)
-    names = NAMES if program is None else ("evaluation", "device") if program == "device" else (program,)
+    names = NAMES if program is None else ("evaluation", "device", "take") if program == "device" else (program,)
     experiment = of_one_device(experiment, found)
     programs = [compile_program(program, found) for program in programs_of(experiment, devices_of(found), names, depth)]
     estimated = {compiled.program.name: compiled for compiled in programs if compiled.has_estimate}
     rates: dict[str, Any] = {}
-    if {"device", "evaluation"} <= estimated.keys():
-        rates = play_rates(estimated["device"], estimated["evaluation"])
+    if {"device", "take", "evaluation"} <= estimated.keys():
+        rates = play_rates(estimated["device"], estimated["take"], estimated["evaluation"])
         if {"learner", "server"} <= estimated.keys():
             needs = feeding_needs(experiment, estimated["learner"], estimated["server"], rates)
             rates = rates | {"feeding": needs}
@@ -165,23 +168,36 @@ def _table(compiled: CompiledProgram) -> Table:
     times = ", ".join(f"{name} {value * 1e3:,.3f} ms" for name, value in seconds.items())
     table.add_row("lower bound", f"{times}: bound by {bound}, at most {compiled.share_of_peak():.1%} of peak flops")
     if not compiled.has_estimate:
-        table.add_row("estimate", f"none: the compiler has no estimate for {cost.without_estimate} instructions")
+        table.add_row("estimate", "unknown")
     elif estimate := compiled.estimated_seconds():
         peak = f"{seconds['compute'] / estimate:.1%} of peak flops"
         table.add_row("estimate", f"{estimate * 1e3:,.3f} ms by the compiler, without communication: {peak}")
+    if runs := runs_without_estimate(cost):
+        listed = ", ".join(f"{kind} {times:,}" for kind, times in runs.items())
+        table.add_row("", f"{sum(runs.values()):,} instructions without an estimate: {listed}")
     for row in summary(cost):
         table.add_row(
             "collective",
             f"{row['kind']} among {row['group']}: {row['times']:,} times, {amount(row['bytes'])}, "
             f"each {compiled.where.chip.device_word} sends {amount(row['sent'])}",
         )
-    table.add_row("host", f"{cost.host_transfers} transfers")
+    table.add_row("host", _transfers(compiled))
     if cost.unknown_loops:
         table.add_row(
             "note",
             f"{cost.unknown_loops} loops with an unknown trip count are counted once: cost and times are lower bounds",
         )
     return table
+
+
+def _transfers(compiled: CompiledProgram) -> str:
+    """What crosses between chips and hosts before, during and after an execution."""
+    # The batch of the learner is that of all hosts; other programs run on one device.
+    hosts = compiled.where.hosts if compiled.program.name == "learner" else 1
+    steps = hosts * compiled.program.trip_count
+    sent = [f"{amount(compiled.from_hosts / steps)} in for each step"] if compiled.from_hosts else []
+    fetched = [f"{amount(compiled.to_hosts / steps)} out"] if compiled.to_hosts else []
+    return ", ".join([f"{compiled.cost.host_transfers if compiled.cost else 0} transfers", *sent, *fetched])
 
 
 def amount(size: float) -> str:

@@ -20,7 +20,7 @@ from podzero.core.types import Array, EnvState, Params
 from podzero.envs import make_env
 from podzero.tools.compile.cost import Cost, count
 from podzero.tools.compile.hlo import parse
-from podzero.tools.compile.programs import Program
+from podzero.tools.compile.programs import Program, bytes_of
 from podzero.tools.compile.waiting import moves_asked
 
 SPACES = {0: "hbm", 1: "vmem", 2: "sflag", 3: "cmem", 5: "host", 6: "smem"}
@@ -37,6 +37,10 @@ class CompiledProgram(NamedTuple):
     """Memory of arguments, results, temporaries and code."""
     cost: Cost | None
     """None if the program does not fit."""
+    from_hosts: int = 0
+    """The bytes that all hosts together send with an execution, without parameters."""
+    to_hosts: int = 0
+    """The bytes of results that they fetch."""
 
     @property
     def fits(self) -> bool:
@@ -57,8 +61,8 @@ class CompiledProgram(NamedTuple):
 
     @property
     def has_estimate(self) -> bool:
-        """Whether the program fits, and the compiler estimates the time of each of its instructions."""
-        return self.cost is not None and not self.cost.without_estimate
+        """Whether the program fits, and the compiler's estimate of its time is a number."""
+        return self.cost is not None and not math.isnan(self.cost.cycles)
 
     def estimated_seconds(self) -> float:
         """The compiler's estimate of the compute time, without communication; only of what `has_estimate`."""
@@ -74,11 +78,13 @@ class CompiledProgram(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """The output of `--json`; sizes in bytes, times in seconds."""
-        shown = ("name", "what", "batch", "trip_count", "parameter_bytes")
+        shown = ("name", "what", "batch", "trip_count", "parameter_bytes", "plies")
         found = {name: getattr(self.program, name) for name in shown} | {
             "fits": self.fits,
             "bytes_per_chip": self.bytes_needed,
             "hbm_per_chip": self.where.chip.device.hbm_bytes,
+            "from_hosts": self.from_hosts,
+            "to_hosts": self.to_hosts,
         }
         if self.cost is None:
             return found | {"advice": self.program.advice}
@@ -91,7 +97,7 @@ class CompiledProgram(NamedTuple):
             "share_of_peak": self.share_of_peak(),
             "estimated_cycles": self.cost.cycles if self.has_estimate else None,
             "estimated_seconds": self.estimated_seconds() if self.has_estimate else None,
-            "without_estimate": self.cost.without_estimate,
+            "without_estimate": runs_without_estimate(self.cost),
             "collectives": summary(self.cost),
             "host_transfers": self.cost.host_transfers,
             "unknown_loops": self.cost.unknown_loops,
@@ -100,13 +106,16 @@ class CompiledProgram(NamedTuple):
 
 def compile_program(program: Program, where: Slice) -> CompiledProgram:
     """Compiles a program for a slice; raises the compiler's errors other than that it does not fit."""
+    lowered = program.lower()
+    sent = 0 if program.from_host is None else bytes_of(lowered.args_info[0][program.from_host])
+    fetched = bytes_of(lowered.out_info) if program.to_host else 0
     try:
-        compiled = program.lower().compile()
+        compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         needed = bytes_that_do_not_fit(str(error))
         if needed is None:
             raise
-        return CompiledProgram(program, where, needed, None)
+        return CompiledProgram(program, where, needed, None, sent, fetched)
     memory = compiled.memory_analysis()
     needed = (  # results that reuse the memory of arguments (donated buffers) count once
         memory.argument_size_in_bytes
@@ -115,7 +124,14 @@ def compile_program(program: Program, where: Slice) -> CompiledProgram:
         + memory.temp_size_in_bytes
         + memory.generated_code_size_in_bytes
     )
-    return CompiledProgram(program, where, float(needed), count(parse(compiled.as_text()), program.mean_trips))
+    cost = count(parse(compiled.as_text()), program.mean_trips)
+    return CompiledProgram(program, where, float(needed), cost, sent, fetched)
+
+
+def runs_without_estimate(cost: Cost) -> dict[str, int]:
+    """How often a program runs instructions that the compiler has no estimate for, by kind, the most frequent first."""
+    kinds = sorted(cost.without_estimate.items(), key=lambda found: -found[1])
+    return {kind: math.ceil(runs) for kind, runs in kinds}
 
 
 def summary(cost: Cost | None) -> list[dict[str, Any]]:
@@ -136,11 +152,17 @@ def bytes_that_do_not_fit(message: str) -> float | None:
     return float(found.group(1)) * _UNITS[found.group(2)] if found else None
 
 
-def play_rates(play: CompiledProgram, evaluation: CompiledProgram) -> dict[str, Any]:
-    """The rates of the program `device`, which fits, and their share of what the bare network reaches."""
+TAKES = 1.5
+"""How often `take` runs after each `device`. A program ends as many samples as it plays moves, in the mean, which is
+the size of `take`; about every second program ends more."""
+
+
+def play_rates(play: CompiledProgram, take: CompiledProgram, evaluation: CompiledProgram) -> dict[str, Any]:
+    """The rates of the program `device`, which fits, with `take`, and their share of what the bare network reaches."""
     assert play.cost is not None
-    program, seconds = play.program, play.estimated_seconds()
+    program, where, seconds = play.program, play.where, play.estimated_seconds() + TAKES * take.estimated_seconds()
     moves = program.batch * program.trip_count
+    sample_bytes = take.to_hosts / take.program.batch
     evaluations = moves * (program.simulations + 1)  # one for each simulation, one for the root
     bare = evaluation.program.batch / evaluation.estimated_seconds()
     return {
@@ -150,6 +172,9 @@ def play_rates(play: CompiledProgram, evaluation: CompiledProgram) -> dict[str, 
         "bare_evaluations_per_s": bare,
         "bytes_per_simulation": play.cost.traffic[0] / (moves * program.simulations),
         "depth": program.depth,
+        "plies": program.plies,
+        "bytes_per_move": sample_bytes,
+        "host_bytes_per_s": sample_bytes * moves / seconds * where.chips_of_host * where.chip.devices,
     }
 
 

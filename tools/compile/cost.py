@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -65,6 +65,8 @@ COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute
 _HOST = frozenset({"infeed", "outfeed"})
 _NO_ESTIMATE = 2**63 - 1
 """The cycles that the compiler writes where it has no estimate, as libtpu 0.0.51 does for some fusions of TPU7x."""
+_NAMING = ("convolution", "dot", "sort", "scatter", "gather")
+"""The opcodes after which a fusion is named that has one of them, the first first."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,11 @@ class Cost:
     integer_flops: float = 0.0
     """The part of `flops` that is on integers."""
     cycles: float = 0.0
-    """The sum of the compiler's estimates. It annotates compute instructions, not communication."""
-    without_estimate: int = 0
-    """The number of compute instructions for which the compiler has no estimate; `cycles` lacks them."""
+    """The sum of the compiler's estimates, which are of computing, not of communication; nan if its estimate of an
+    instruction is 2^63 - 1, which is none."""
+    without_estimate: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """How often the program runs instructions that have no estimate, by opcode, target of a custom call, or what a
+    fusion is about. Collectives and what computes single numbers are left out. `cycles` lacks them."""
     traffic: Counter[int] = field(default_factory=Counter)
     """Bytes read and written, by memory space."""
     collectives: list[Collective] = field(default_factory=list)
@@ -112,7 +116,8 @@ class Cost:
         self.flops += other.flops * times
         self.integer_flops += other.integer_flops * times
         self.cycles += other.cycles * times
-        self.without_estimate += other.without_estimate
+        for kind, runs in other.without_estimate.items():
+            self.without_estimate[kind] += runs * times
         for space, moved in other.traffic.items():
             self.traffic[space] += round(moved * times)
         self.collectives += [replace(c, times=round(c.times * times)) for c in other.collectives]
@@ -123,7 +128,8 @@ class Cost:
 def count(module: HloModule, trips: Mapping[str, float] | None = None) -> Cost:
     """The cost of one execution of a program.
 
-    `trips` has the mean trip counts of loops that depend on data, by the `jax.named_scope` around each loop.
+    `trips` has, by the `jax.named_scope` around each, the mean trip counts of loops that depend on data, and how often
+    a conditional takes its larger branch, in the mean.
     """
     return _Counter(module, trips or {}).computation(module.entry)
 
@@ -145,7 +151,7 @@ class _Counter:
 
     def _instruction(self, computation: Computation, instruction: Instruction, cost: Cost) -> None:
         opcode = instruction.opcode
-        if opcode in _FREE or opcode.endswith("-done"):
+        if opcode in _FREE or opcode.endswith("-done") or '"AllocateBuffer"' in instruction.attributes:
             return
         if opcode == "while":
             self._loop(computation, instruction, cost)
@@ -153,9 +159,13 @@ class _Counter:
             names = [*instruction.called("branch_computations")] or [
                 *instruction.called("true_computation"), *instruction.called("false_computation")
             ]  # fmt: skip
-            # Only one branch runs; the one with the most traffic is counted.
+            # Only one branch runs: that with the most traffic, where it is not known how often.
             branches = [self.computation(self._module.computations[name]) for name in names]
-            cost.add(max(branches, key=lambda branch: sum(branch.traffic.values())))
+            branches.sort(key=lambda branch: sum(branch.traffic.values()))
+            share = self._mean(instruction)
+            cost.add(branches[-1], 1 if share is None else share)
+            if share is not None:
+                cost.add(branches[0], 1 - share)
         elif opcode in ("call", "async-start"):
             for name in instruction.called("to_apply") or instruction.called("calls"):
                 cost.add(self.computation(self._module.computations[name]))
@@ -165,23 +175,40 @@ class _Counter:
     def _loop(self, computation: Computation, instruction: Instruction, cost: Cost) -> None:
         trips: float | None = trip_count(self._module, computation, instruction)
         if trips is None:
-            scopes = (instruction.attribute(r'op_name="([^"]*)"') or "").split("/")
-            trips = next((mean for scope, mean in self._trips.items() if scopes[-2:-1] == [scope]), None)
+            trips = self._mean(instruction)
         if trips is None:
             trips, cost.unknown_loops = 1, cost.unknown_loops + 1
         for name in instruction.called("body") + instruction.called("condition"):
             cost.add(self.computation(self._module.computations[name]), trips)
 
+    def _mean(self, instruction: Instruction) -> float | None:
+        """How often an instruction runs what it calls, from the named scope that it is directly in; None if unknown."""
+        scopes = (instruction.attribute(r'op_name="([^"]*)"') or "").split("/")
+        return next((mean for scope, mean in self._trips.items() if scopes[-2:-1] == [scope]), None)
+
     def _scheduled(self, computation: Computation, instruction: Instruction, cost: Cost) -> None:
         """Adds the cost of an instruction that reads operands and writes results."""
-        for array in self._moved(computation, instruction):
+        moved = self._moved(computation, instruction)
+        for array in moved:
             cost.traffic[array.space] += array.bytes
-        cycles = int(instruction.attribute(r'"estimated_cycles":"(\d+)"') or 0)
-        if cycles < _NO_ESTIMATE:
-            cost.cycles += cycles
-        else:
-            cost.without_estimate += 1
+        cycles = instruction.attribute(r'"estimated_cycles":"(\d+)"')
+        if cycles is not None and int(cycles) < _NO_ESTIMATE:
+            cost.cycles += int(cycles)
+        elif cycles is not None or (not _collective(computation, instruction) and any(a.elements > 1 for a in moved)):
+            cost.cycles = cost.cycles if cycles is None else math.nan
+            cost.without_estimate[self._kind(instruction)] += 1
         self._computed(computation, instruction, cost)
+
+    def _kind(self, instruction: Instruction) -> str:
+        """The name of what an instruction computes: its opcode, a custom call's target, or what a fusion is about."""
+        if instruction.opcode == "custom-call":
+            return instruction.attribute(r'custom_call_target="([^"]*)"') or instruction.opcode
+        if instruction.opcode != "fusion":
+            return instruction.opcode.removesuffix("-start")
+        (name,) = instruction.called("calls")
+        fused = self._module.computations[name]
+        inside = {part.opcode for part in fused.instructions.values()}
+        return next((opcode for opcode in _NAMING if opcode in inside), fused.root.opcode)
 
     def _computed(self, computation: Computation, instruction: Instruction, cost: Cost) -> None:
         """Adds the flops, host transfers and collectives of an instruction and of all that is fused into it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Collection
 from functools import partial
@@ -13,6 +14,8 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from podzero.actors.build import actor_parts, device_parts
+from podzero.actors.core import NEW_GAMES, OPENINGS
+from podzero.actors.device_actor import RolloutCore
 from podzero.config import Experiment, JaxGameConfig, ModelNetworkConfig
 from podzero.config.samples import sample_like, with_axes
 from podzero.core.chips import Slice, chip_of_kind
@@ -29,13 +32,16 @@ from podzero.search import DESCENT
 
 _Struct: Any = jax.ShapeDtypeStruct
 
-NAMES = ("learner", "evaluation", "selfplay", "device", "server")
-"""All programs. The learner depends on the slice, the others only on the chip. Only games in JAX have the last three:
-`selfplay` is one move as on CPU hosts, `device` the program of actors on accelerators, `server` that of inference
-servers."""
+NAMES = ("learner", "evaluation", "selfplay", "device", "take", "server")
+"""All programs. The learner depends on the slice, the others only on the chip. Only games in JAX have the last four:
+`selfplay` is one move as on CPU hosts, `device` the program of actors on accelerators, `take` gathers the samples of
+the games that it has finished, `server` is that of inference servers."""
 DEPTH = {"gumbel": 8, "puct": 30}
 """The mean depth of new nodes assumed for the searches of `device`, by `search.algorithm`. For Gumbel search it is
 rounded up from trained networks (4 to 6 in connect four and Go), for PUCT that of an untrained network in chess."""
+GAME_LENGTH = 0.5
+"""The assumed mean length of games, as a share of the longest possible one. B new games are started when B games have
+ended since the last time, which is once in as many moves as a game lasts."""
 
 
 def names_of(experiment: Experiment) -> tuple[str, ...]:
@@ -63,11 +69,24 @@ class Program(NamedTuple):
     """The simulations of each search (selfplay, device)."""
     depth: float | None = None
     """The mean depth of the new nodes of its searches (device); see `SearchResult.depth`."""
+    plies: float | None = None
+    """The mean length of its games (selfplay, device); None if the longest is unknown: some begin in each move."""
+    openings: int = 0
+    """The plies of the openings of new games."""
+    from_host: int | None = None
+    """The number of the argument that hosts send with each execution."""
+    to_host: bool = False
+    """Whether the host fetches its results."""
 
     @property
     def mean_trips(self) -> dict[str, float]:
-        """The mean trip counts of loops whose trip counts depend on data, by named scope."""
-        return {} if self.depth is None else {DESCENT: self.depth - 1}
+        """How often parts run whose number of runs depends on data, in the mean, by named scope."""
+        known = {
+            DESCENT: None if self.depth is None else self.depth - 1,
+            NEW_GAMES: None if self.plies is None else 1 / self.plies,
+            OPENINGS: self.openings or None,
+        }
+        return {scope: mean for scope, mean in known.items() if mean is not None}
 
 
 def check_compiler() -> None:
@@ -118,6 +137,7 @@ def programs_of(
         "evaluation": _evaluation,
         "selfplay": _selfplay,
         "device": partial(_device, depth=depth),
+        "take": _take,
         "server": _server,
     }
     wanted = [name for name in names_of(experiment) if name in names]
@@ -149,8 +169,14 @@ def _learner(experiment: Experiment, devices: list[Any]) -> Program:
         lower,
         batch,
         trip_count=steps,
-        parameter_bytes=sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(training.like.params)),
+        parameter_bytes=bytes_of(training.like.params),
+        from_host=1,
     )
+
+
+def bytes_of(tree: Any) -> int:
+    """The bytes of all arrays, without padding."""
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def _evaluation(experiment: Experiment, devices: list[Any]) -> Program:
@@ -160,7 +186,7 @@ def _evaluation(experiment: Experiment, devices: list[Any]) -> Program:
         init, predict = _acting_network(experiment, spec)
         params = jax.eval_shape(init, jax.random.key(0))
         observation = _Struct((games, *spec.observation_shape), spec.observation_dtype)
-        return jax.jit(predict).lower(*_on_one((params, observation), devices[0]))
+        return jax.jit(predict).lower(*on_one((params, observation), devices[0]))
 
     return Program(
         "evaluation",
@@ -187,11 +213,11 @@ def _server(experiment: Experiment, devices: list[Any]) -> Program:
     def lower() -> Any:
         init, predict = _acting_network(experiment, env.spec)
         params = jax.eval_shape(init, jax.random.key(0))
-        arguments = _on_one((params, _Struct((size, encoding.row_bytes), "uint8")), devices[0])
+        arguments = on_one((params, _Struct((size, encoding.row_bytes), "uint8")), devices[0])
         return jax.jit(evaluation_of(encoding, predict)).lower(*arguments)
 
     what = f"the network on {size:,} positions of {encoding.row_bytes} bytes, one {_device_word(devices)}"
-    return Program("server", what, f"server.batch_sizes below {size}", lower, size)
+    return Program("server", what, f"server.batch_sizes below {size}", lower, size, from_host=1, to_host=True)
 
 
 def _selfplay(experiment: Experiment, devices: list[Any]) -> Program:
@@ -202,7 +228,7 @@ def _selfplay(experiment: Experiment, devices: list[Any]) -> Program:
         network = make_network(experiment.network, spec_of(experiment.env))
         params = jax.eval_shape(lambda: fold(network.init(jax.random.key(0))))
         state = jax.eval_shape(core.init, jax.random.key(0))
-        return jax.jit(core.move, donate_argnums=1).lower(*_on_one((params, state), devices[0]))
+        return jax.jit(core.move, donate_argnums=1).lower(*on_one((params, state), devices[0]))
 
     return Program(
         "selfplay",
@@ -211,20 +237,53 @@ def _selfplay(experiment: Experiment, devices: list[Any]) -> Program:
         lower,
         games,
         simulations=simulations,
+        **_starts(experiment),
     )
 
 
-def _device(experiment: Experiment, devices: list[Any], depth: float | None) -> Program:
+def _starts(experiment: Experiment) -> dict[str, Any]:
+    """The fields of a `Program` that say how it starts games."""
+    longest, actors = spec_of(experiment.env).max_plies, experiment.actors
+    return {
+        "plies": None if longest is None else max(1.0, GAME_LENGTH * longest),
+        "openings": actors.opening_plies if actors.opening_fraction else 0,
+    }
+
+
+def _playing(experiment: Experiment) -> tuple[Experiment, Callable[[], tuple[RolloutCore, tuple[Any, ...]]]]:
+    """The experiment as accelerators play it, and what makes the core with the shapes of the arguments of `play`."""
     actors = experiment.actors.model_copy(update={"inference": "device"})
     search = experiment.search.model_copy(update={"tree": "dense"})
     experiment = experiment.model_copy(update={"actors": actors, "search": search})
 
-    def lower() -> Any:
+    def parts() -> tuple[RolloutCore, tuple[Any, ...]]:
         core, placed = device_parts(experiment)
         params = jax.eval_shape(placed.init, jax.random.key(0))
-        state = jax.eval_shape(core.init, jax.random.key(0))
-        arguments = _on_one((params, _Struct((), "int32"), state), devices[0])
-        return jax.jit(core.play, donate_argnums=2).lower(*arguments)
+        return core, (params, _Struct((), "int32"), jax.eval_shape(core.init, jax.random.key(0)))
+
+    return experiment, parts
+
+
+def _take(experiment: Experiment, devices: list[Any]) -> Program:
+    experiment, parts = _playing(experiment)
+    size = experiment.actors.moves_per_dispatch * experiment.actors.games
+
+    def lower() -> Any:
+        core, arguments = parts()
+        state, finished, _ = jax.eval_shape(core.play, *arguments)
+        return jax.jit(core.take).lower(*on_one((state.history, finished, _Struct((size,), "int32")), devices[0]))
+
+    what = f"{size:,} samples of finished games for the host, one {_device_word(devices)}"
+    return Program("take", what, f"actors.games below {experiment.actors.games}", lower, size, to_host=True)
+
+
+def _device(experiment: Experiment, devices: list[Any], depth: float | None) -> Program:
+    experiment, parts = _playing(experiment)
+    actors, search = experiment.actors, experiment.search
+
+    def lower() -> Any:
+        core, arguments = parts()
+        return jax.jit(core.play, donate_argnums=2).lower(*on_one(arguments, devices[0]))
 
     return Program(
         "device",
@@ -237,6 +296,7 @@ def _device(experiment: Experiment, devices: list[Any], depth: float | None) -> 
         simulations=search.simulations,
         # A search of one's own counts as Gumbel search.
         depth=depth or DEPTH.get(str(search.algorithm), DEPTH["gumbel"]),
+        **_starts(experiment),
     )
 
 
@@ -258,7 +318,7 @@ def _device_word(devices: list[Any]) -> str:
     return "device" if chip is None else chip.device_word
 
 
-def _on_one(tree: Any, device: Any) -> Any:
+def on_one(tree: Any, device: Any) -> Any:
     """The shapes of `tree` with a sharding that places them on one device."""
     here: Any = NamedSharding(Mesh([device], ("device",)), PartitionSpec())  # type: ignore[no-untyped-call]
     return jax.tree.map(lambda leaf: _Struct(leaf.shape, leaf.dtype, sharding=here), tree)

@@ -455,6 +455,11 @@ def test_a_learner_has_the_hosts_of_its_slice():
     ("overrides", "message"),
     [
         (["cluster.slice=v5e-17"], "cluster.slice: unknown slice 'v5e-17'.*v5e-16"),
+        (["cluster.slice=tpu8i-16"], "cluster.slice: slice 'tpu8i-16': libtpu cannot compile for tpu8i"),
+        (
+            ["cluster.slice=tpu7x-8", "actors.inference=device", "int8.on_tpu=true"],
+            r"int8\.on_tpu is slower .*tpu7x-8 .*int8\.on_tpu=false",
+        ),
         (["cluster.slice=v5e-16", "cluster.hosts=3"], "v5e-16 has 4 hosts, not 3"),
         (["cluster.hosts=4", "replay.shards=6"], "replay.shards 6 is not a multiple of the 4 learner hosts.*shards=8"),
         (["cluster.hosts=3", "replay.shards=3"], "learner.batch_size 512 is not a multiple of the 3.*batch_size=513"),

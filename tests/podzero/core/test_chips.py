@@ -51,9 +51,23 @@ def test_an_unknown_slice_lists_the_known_ones(name):
         find_slice(name)
 
 
+@pytest.mark.parametrize("name", ["tpu8i-16", "TPU8t:2x2x2"])
+def test_a_chip_that_libtpu_does_not_compile_for_is_refused_by_its_name(name):
+    with pytest.raises(ConfigError, match=rf"'{name}'.* for tpu8[it].*v4, v5e, v5p, v6e, tpu7x$"):
+        find_slice(name)
+
+
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [("TPU v4", "v4"), ("TPU v5 lite", "v5e"), ("TPU v5", "v5p"), ("TPU v6 lite", "v6e"), ("TPU7x", "tpu7x")],
+    [
+        ("TPU v4", "v4"),
+        ("TPU v5 lite", "v5e"),
+        ("TPU v5", "v5p"),
+        ("TPU v6 lite", "v6e"),
+        ("TPU7x", "tpu7x"),
+        ("TPU8i", "tpu8i"),
+        ("TPU8t", "tpu8t"),
+    ],
 )
 def test_a_chip_is_found_by_its_device_kind(kind, name):
     chip = chip_of_kind(kind)
@@ -77,6 +91,8 @@ def test_a_chip_of_two_devices_gives_each_of_them_half():
     [
         ("TPU v5e", 197e12),
         ("TPU7x", 2307e12 / 2),
+        ("TPU8i", 1101e12 / 2),
+        ("TPU8t", 996.1e12),
         ("NVIDIA H100 80GB HBM3", 989e12),
         ("cpu", None),
         ("NVIDIA T4", None),

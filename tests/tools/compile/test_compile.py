@@ -10,7 +10,7 @@ import pytest
 from podzero.core.chips import find_slice
 from podzero.core.errors import ConfigError
 from podzero.tools.compile import programs
-from podzero.tools.compile.compiled import bytes_that_do_not_fit
+from podzero.tools.compile.compiled import TAKES, bytes_that_do_not_fit
 from podzero.tools.compile.programs import DEPTH
 
 pytestmark = pytest.mark.timeout(600)
@@ -46,7 +46,8 @@ def playing(report):
 def test_self_play_on_a_chip_is_compared_with_the_bare_network(report, playing):
     """Evaluations are those of 3 moves of 128 games, each of the root and of the simulations."""
     device, evaluation = report["device"], report["evaluation"]
-    evaluations = 3 * 128 * EVALUATIONS / device["estimated_seconds"]
+    seconds = device["estimated_seconds"] + TAKES * report["take"]["estimated_seconds"]
+    evaluations = 3 * 128 * EVALUATIONS / seconds
     assert playing["evaluations_per_s"] == pytest.approx(evaluations)
     assert playing["moves_per_s"] == pytest.approx(evaluations / EVALUATIONS)
     assert playing["ratio"] == pytest.approx(evaluations / (128 / evaluation["estimated_seconds"]))
@@ -54,6 +55,22 @@ def test_self_play_on_a_chip_is_compared_with_the_bare_network(report, playing):
     assert playing["depth"] == DEPTH["gumbel"]
     assert playing["bytes_per_simulation"] == pytest.approx(device["traffic"]["hbm"] / (3 * 128 * SIMULATIONS))
     assert device["collectives"] == []
+
+
+def test_the_samples_that_leave_a_chip_are_counted_in_bytes_for_its_host(report, playing):
+    take = report["take"]
+    assert take["batch"] == 3 * 128
+    assert playing["bytes_per_move"] == take["to_hosts"] / take["batch"] > 0
+    assert playing["host_bytes_per_s"] == pytest.approx(4 * playing["moves_per_s"] * playing["bytes_per_move"])
+    learner = report["learner"]
+    assert learner["from_hosts"] > learner["trip_count"] * learner["batch"]
+    assert learner["to_hosts"] == report["evaluation"]["to_hosts"] == report["device"]["from_hosts"] == 0
+
+
+def test_what_the_compiler_does_not_estimate_is_named(report):
+    """Gathers are never estimated, and a network copies weights to faster memory while it computes."""
+    assert report["device"]["without_estimate"]["gather"] > 0
+    assert set(report["evaluation"]["without_estimate"]) == {"copy"}
 
 
 def test_what_the_learner_asks_for_follows_from_the_rates_of_the_programs(report, playing):
@@ -69,13 +86,13 @@ def test_what_the_learner_asks_for_follows_from_the_rates_of_the_programs(report
 
 
 def test_all_programs_of_a_slice_are_judged(report, playing):
-    assert list(report) == ["learner", "evaluation", "selfplay", "device", "server"]
+    assert list(report) == ["learner", "evaluation", "selfplay", "device", "take", "server"]
     for program in report.values():
         assert program["fits"]
         assert 0 < program["bytes_per_chip"] < program["hbm_per_chip"] == 16 * 2**30
-        assert program["flops_per_chip"] > 0
+        assert (program["flops_per_chip"] > 0) == (program["share_of_peak"] > 0) == (program["name"] != "take")
         assert program["traffic"]["hbm"] > 0
-        assert 0 < program["share_of_peak"] <= 1
+        assert program["share_of_peak"] <= 1
         assert program["host_transfers"] == 0
 
 
@@ -97,6 +114,12 @@ def test_what_one_chip_runs_alone_does_not_communicate(report):
 def test_the_compiler_estimates_more_than_the_peaks_allow(report):
     for program in report.values():
         assert program["estimated_seconds"] > program["seconds"]["compute"]
+
+
+def test_new_games_are_counted_as_often_as_games_end(report):
+    """The longest game of tic-tac-toe has nine plies."""
+    assert report["device"]["plies"] == report["selfplay"]["plies"] == 4.5
+    assert report["device"]["unknown_loops"] == 0
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Costs of programs whose flops, bytes and communication are computed by hand."""
 
+import math
+
 import pytest
 
 from podzero.tools.compile.cost import Collective, count
@@ -280,7 +282,58 @@ def test_the_largest_number_of_cycles_is_no_estimate():
          '%b = f32[256] negate(%a), backend_config={"window_config":{"estimated_cycles":"9223372036854775807"}}',
          'ROOT %c = f32[256] copy(%b), backend_config={"window_config":{"estimated_cycles":"1000"}}'],
     )))  # fmt: skip
-    assert (cost.cycles, cost.without_estimate) == (1000, 1)
+    assert math.isnan(cost.cycles)
+    assert cost.without_estimate == {"negate": 1}
+
+
+def test_what_runs_without_an_estimate_is_counted_by_kind():
+    """Also in loops; buffers and single numbers cost nothing."""
+    cost = count(parse(program(
+        ["%zero = s32[] constant(0)", "%v = f32[256] parameter(0)",
+         "%p = (s32[], f32[256]) tuple(%zero, %v)",
+         "%w = (s32[], f32[256]) while(%p), condition=%cond, body=%body, "
+         'backend_config={"known_trip_count":{"n":"5"}}',
+         '%n = f32[256] custom-call(), custom_call_target="AllocateBuffer"',
+         "%r = f32[256] get-tuple-element(%w), index=1",
+         'ROOT %c = f32[256] copy(%r), backend_config={"window_config":{"estimated_cycles":"1000"}}'],
+        computation("cond",
+                    "%q = (s32[], f32[256]) parameter(0)",
+                    "%i = s32[] get-tuple-element(%q), index=0",
+                    "%k = s32[] constant(5)",
+                    "ROOT %l = pred[] compare(%i, %k), direction=LT"),
+        computation("body",
+                    "%b = (s32[], f32[256]) parameter(0)",
+                    "%i = s32[] get-tuple-element(%b), index=0",
+                    "%v = f32[256] get-tuple-element(%b), index=1",
+                    "%f = f32[256] fusion(%v), kind=kLoop, calls=%fused",
+                    "%s = (f32[256]{0:S(1)}, f32[256]{0}, u32[]{:S(2)}) copy-start(%f)",
+                    "%d = f32[256]{0:S(1)} copy-done(%s)",
+                    '%k = f32[256] custom-call(%d), custom_call_target="TopK"',
+                    "ROOT %t = (s32[], f32[256]) tuple(%i, %k)"),
+        computation("fused",
+                    "%x = f32[256] parameter(0)",
+                    "%g = f32[256] gather(%x, %x)",
+                    "ROOT %n = f32[256] negate(%g)"),
+    )))  # fmt: skip
+    assert cost.cycles == 1000
+    assert cost.without_estimate == {"gather": 5, "copy": 5, "TopK": 5}
+
+
+@pytest.mark.parametrize(("scope", "large", "small"), [("new_games", 0.25, 0.75), ("other", 1, 0)])
+def test_a_conditional_takes_its_larger_branch_as_often_as_is_known_or_else_always(scope, large, small):
+    def branch(name, cycles, size):
+        return computation(
+            name, f"%x = f32[{size}] parameter(0)",
+            f'ROOT %n = f32[{size}] negate(%x), backend_config={{"window_config":{{"estimated_cycles":"{cycles}"}}}}',
+        )  # fmt: skip
+
+    cost = count(parse(program(
+        ["%v = f32[256] parameter(0)", "%s = f32[8] parameter(1)", "%b = pred[] parameter(2)",
+         "ROOT %c = f32[256] conditional(%b, %v, %s), branch_computations={%much, %little}, "
+         f'metadata={{op_name="jit(move)/{scope}/cond"}}'],
+        branch("much", 1000, 256), branch("little", 100, 8),
+    )), {"new_games": 0.25})  # fmt: skip
+    assert cost.cycles == 1000 * large + 100 * small
 
 
 def test_transfers_to_the_host_are_counted():
