@@ -31,12 +31,20 @@ class GameAssembler:
     """Collects the moves of B running games until the games end."""
 
     def __init__(
-        self, config: ActorsConfig, discount: float = 1.0, auxiliary_targets: bool = False, values: int = 1
+        self,
+        config: ActorsConfig,
+        discount: float = 1.0,
+        auxiliary_targets: bool = False,
+        values: int = 1,
+        with_states: bool = False,
     ) -> None:
-        """With `auxiliary_targets`, samples include the targets of auxiliary heads; `values` is `EnvSpec.values`."""
+        """With `auxiliary_targets`, samples include the targets of auxiliary heads, `with_states` the moves' packed
+        states; `values` is `EnvSpec.values`.
+        """
         self._config = config
         self._values = values
         self._auxiliary_targets = auxiliary_targets
+        self._with_states = with_states
         self._discount = discount
         self._moves: deque[tuple[Move, int]] = deque()
         self._first = 0
@@ -72,6 +80,7 @@ class GameAssembler:
             policy_target=column("policy"),
             value_target=targets.value,
             version=np.array([version for _, version in stored], np.int32),
+            state=column("state") if self._with_states else None,
         )
         if self._auxiliary_targets:
             outcome = outcome_classes(targets.outcome, targets.truncated)

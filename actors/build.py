@@ -20,7 +20,7 @@ from podzero.config import ActorsConfig, Experiment, GymnasiumConfig, ModelNetwo
 from podzero.core.errors import ConfigError
 from podzero.core.protocols import Env, with_metrics
 from podzero.core.types import EnvSpec, ModelNetwork, Params
-from podzero.envs import VectorEnv, make_env, spec_of
+from podzero.envs import VectorEnv, holds_states, make_env, spec_of
 from podzero.inference import BackgroundSource, FoldedSource, QuantizedNetwork, has_int8_instructions, quantized_network
 from podzero.inference.build import PlacedNetwork, placed_network
 from podzero.inference.serving import Hello, ServedParams, ServerClient, encoding_of, identity_of, served_evaluation
@@ -133,7 +133,8 @@ def actor_parts(experiment: Experiment, inference: str | None = None) -> ActorPa
 def selfplay_core(experiment: Experiment, env: Env, evaluate: Evaluate) -> SelfPlayCore:
     """The self-play step, whose searches follow the rules of `env` and evaluate states with `evaluate`."""
     search = make_search(experiment.search, rules_model(env, evaluate, experiment.env.discount))
-    return SelfPlayCore(env, search, experiment.actors, keep_states=experiment.reanalyse.share > 0)
+    keep_states = experiment.reanalyse.share > 0 or holds_states(experiment, env.spec)
+    return SelfPlayCore(env, search, experiment.actors, keep_states)
 
 
 def model_search(experiment: Experiment, spec: EnvSpec) -> ModelSearch:
@@ -214,7 +215,10 @@ def make_reanalysis(experiment: Experiment, seed: int) -> tuple[Reanalyse, Calla
     fold, inference = make_inference(experiment.network, env.spec)
     model = rules_model(env, network_evaluation(env, inference.apply), experiment.env.discount)
     search = make_search(experiment.search, model)
-    return position_reanalysis(env, search, experiment.actors, seed, experiment.has_auxiliary_heads), jax.jit(fold)
+    states = holds_states(experiment, env.spec)
+    return position_reanalysis(env, search, experiment.actors, seed, experiment.has_auxiliary_heads, states), jax.jit(
+        fold
+    )
 
 
 def check_own_search(experiment: Experiment, spec: EnvSpec) -> None:

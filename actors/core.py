@@ -73,7 +73,9 @@ class SelfPlayCore:
     """
 
     def __init__(self, env: Env, search: BatchedSearch, config: ActorsConfig, keep_states: bool = False) -> None:
-        """With `keep_states`, moves include the packed states before them, which reanalysis needs."""
+        """With `keep_states`, moves include the packed states before them, for reanalysis and for replay that holds
+        them (`holds_states`).
+        """
         self.env = env
         self._search = search
         self._config = config

@@ -30,7 +30,7 @@ from podzero.actors.targets import Plies, Targets, ends, outcome_classes, target
 from podzero.config import Experiment
 from podzero.core.errors import ConfigError
 from podzero.core.types import Array, EnvState, Move, Params, Sample, StoredState
-from podzero.envs import pack_states
+from podzero.envs import holds_states, pack_states
 from podzero.inference import FoldedSource
 
 
@@ -140,9 +140,11 @@ class RolloutCore:
         if self._experiment.has_auxiliary_heads:
             outcome = outcome_classes(targets.outcome, targets.truncated, jnp)
             sample = sample._replace(outcome=outcome, moves_left=targets.moves_left, reply=targets.reply)
+        packed = pack_states(past.state)
+        if holds_states(self._experiment, self._env.spec):
+            sample = sample._replace(state=packed)
         if not self._experiment.reanalyse.share:
             return sample, None
-        packed = pack_states(past.state)
         return sample, StoredState(packed, targets.outcome, targets.lambda_return, targets.truncated, past.version)
 
 

@@ -34,6 +34,8 @@ _SUM_TOLERANCE = 4e-3
 _BOUND_TOLERANCE = 1e-5
 """Largest distance by which rounding may move a value target out of [-1, 1]."""
 _MOST = 2**31 - 1
+_ACTIONS = "actions"
+"""The part of a row that tells the actions of a policy of K targets."""
 # `Any`, because the fields of samples are annotated as arrays.
 _struct: Any = jax.ShapeDtypeStruct
 
@@ -42,14 +44,12 @@ class _Part(NamedTuple):
     """A part of a row."""
 
     name: str
-    """The field of the samples, or `actions`."""
+    """The field of the samples, or `_ACTIONS`."""
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     """The dtype in the row."""
     restored: np.dtype[Any]
     """The dtype in the samples."""
-    bounds: tuple[float, float]
-    """The lowest and highest valid number."""
 
     @property
     def text(self) -> str:
@@ -94,29 +94,28 @@ class SamplePacking:
             )
         self.targets = targets if targets is not None and targets < most else None
         """The number of actions of a policy in a row; None for all."""
-        bounds = _bounds(like, spec)
-        self._parts = [part for name, leaf in leaves.items() for part in self._parts_of(name, leaf, bounds)]
+        self.bounds = _bounds(like, spec)
+        """The lowest and highest valid number of fields."""
+        self._parts = [part for name, leaf in leaves.items() for part in self._parts_of(name, leaf)]
         self._forms = [(part.shape, part.dtype) for part in self._parts]
         self.row_bytes = sum(form_bytes(*form) for form in self._forms)
         """Bytes of a row."""
         self.layout = " ".join(part.text for part in self._parts)
         """What a row holds, as text; rows of equal layouts are interchangeable."""
 
-    def _parts_of(self, name: str, leaf: Any, bounds: dict[str, tuple[float, float]]) -> list[_Part]:
-        dtype, shape, bound = np.dtype(leaf.dtype), tuple(leaf.shape), bounds.get(name, (-math.inf, math.inf))
+    def _parts_of(self, name: str, leaf: Any) -> list[_Part]:
+        dtype, shape = np.dtype(leaf.dtype), tuple(leaf.shape)
         if name == self._policy:
-            policy = np.dtype(np.float16)
             kept = shape if self.targets is None else (*shape[:-1], self.targets)
-            values = _Part(name, kept, policy, dtype, (0.0, _SCALE * (1 + _SUM_TOLERANCE)))
+            values = _Part(name, kept, np.dtype(np.float16), dtype)
             if self.targets is None:
                 return [values]
-            last = self._actions - 1
-            return [values, _Part("actions", kept, _integer(last), np.dtype(np.int32), (0, last))]
-        stored = _integer(bound[1]) if dtype == np.int32 and math.isfinite(bound[1]) else dtype
-        return [_Part(name, shape, stored, dtype, bound)]
+            return [values, _Part(_ACTIONS, kept, _integer(self._actions - 1), np.dtype(np.int32))]
+        counts = dtype == np.int32 and name in self.bounds
+        return [_Part(name, shape, _integer(self.bounds[name][1]) if counts else dtype, dtype)]
 
     def pack(self, samples: Any, xp: Any = np, actions: Any = None) -> Any:
-        """Packs samples `[N, ...]` into rows `[N, row_bytes]` uint8 by `xp`, `numpy` or `jax.numpy`.
+        """Packs samples `[..., *shape]` into rows `[..., row_bytes]` uint8 by `xp`, `numpy` or `jax.numpy`.
 
         Fields that rows do not hold may be None. With `actions`, `[..., K]` integers, the policies are those of K =
         `targets` actions already, as `largest` returns them.
@@ -130,17 +129,20 @@ class SamplePacking:
                 policy, actions = (policy, actions) if actions is not None else largest(policy, self.targets, xp)
                 assert policy.shape == actions.shape
                 assert policy.shape[-1] == self.targets
-            fields |= {self._policy: policy * np.float32(_SCALE), "actions": actions}
+            fields |= {self._policy: policy * np.float32(_SCALE), _ACTIONS: actions}
+        leading = samples.version.shape
         arrays = [xp.asarray(fields[part.name]).astype(part.dtype) for part in self._parts]
-        assert all(array.shape[1:] == part.shape for array, part in zip(arrays, self._parts, strict=True))
-        return xp.concatenate([to_bytes(array, xp) for array in arrays], axis=1)
+        assert all(array.shape == (*leading, *part.shape) for array, part in zip(arrays, self._parts, strict=True))
+        flat = [array.reshape(math.prod(leading), *array.shape[len(leading) :]) for array in arrays]
+        return xp.concatenate([to_bytes(array, xp) for array in flat], axis=1).reshape(*leading, self.row_bytes)
 
     def unpack(self, rows: Any, xp: Any = np) -> Any:
-        """Unpacks rows `[N, row_bytes]` uint8 by `xp` into samples `[N, ...]`: those that were packed, with policies
-        rounded to float16 and again normalized.
+        """Unpacks rows `[..., row_bytes]` uint8 by `xp` into samples `[..., *shape]`: those that were packed, with
+        policies rounded to float16 and again normalized.
         """
-        fields = self._read(rows, xp)
-        policy, actions = fields.get(self._policy), fields.pop("actions", None)
+        leading = rows.shape[:-1]
+        fields = self._read(rows.reshape(math.prod(leading), self.row_bytes), xp)
+        policy, actions = fields.get(self._policy), fields.pop(_ACTIONS, None)
         if policy is not None:
             total = xp.sum(policy, axis=-1, keepdims=True)
             # Policies of positions after the end of an episode are zero.
@@ -150,22 +152,20 @@ class SamplePacking:
             assert self._env is not None, "rows of states are unpacked by their game"
             view = jax.vmap(self._env.view)(unpack_states(fields.pop("state"), self._states))
             fields |= {"observation": xp.asarray(view.observation), "legal": xp.asarray(view.legal)}
-        return type(self.like)(**fields)
+        return type(self.like)(**{name: field.reshape(*leading, *field.shape[1:]) for name, field in fields.items()})
 
     def decodes(self, rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
         """Which of the rows `[N, row_bytes]` hold a valid sample, `[N]`: numbers finite and within their bounds,
         policies with a sum of one over legal actions.
         """
         fields, valid = self._read(rows, np), np.ones(len(rows), np.bool_)
-        for part in self._parts:
-            if part.dtype.kind in "fi":
-                flat = fields[part.name].reshape(len(rows), math.prod(part.shape))
-                low, high = part.bounds
-                valid &= (np.isfinite(flat) & (flat >= low) & (flat <= high)).all(axis=1)
+        for name, values in fields.items():
+            if values.dtype.kind in "fi":
+                valid &= self.within(name, values).all(axis=tuple(range(1, values.ndim)))
         policy = fields.get(self._policy)
         if policy is None:
             return valid
-        actions, legal = fields.get("actions"), fields.get("legal")
+        actions, legal = fields.get(_ACTIONS), fields.get("legal")
         with np.errstate(invalid="ignore"):  # of infinities
             total = policy.sum(axis=-1) / _SCALE
         # The K largest of A probabilities have at least K / A of the sum.
@@ -179,6 +179,13 @@ class SamplePacking:
                 legal = np.take_along_axis(legal, np.clip(actions, 0, self._actions - 1), axis=1)
             valid &= legal.any(axis=1) & ~((policy > _SUM_TOLERANCE * _SCALE) & ~legal).any(axis=1)
         return valid
+
+    def within(self, name: str, values: Any) -> NDArray[np.bool_]:
+        """Which numbers of a field are finite and within its bounds."""
+        low, high = self.bounds.get(name, (-math.inf, math.inf))
+        slack = _BOUND_TOLERANCE if values.dtype.kind == "f" else 0
+        within: NDArray[np.bool_] = np.isfinite(values) & (values >= low - slack) & (values <= high + slack)
+        return within
 
     def _read(self, rows: Any, xp: Any) -> dict[str, Any]:
         """The parts of rows in the dtypes of the samples, policies times `_SCALE`."""
@@ -222,11 +229,10 @@ def _bounds(like: Stored, spec: EnvSpec) -> dict[str, tuple[float, float]]:
     last = spec.num_actions - 1
     bounds: dict[str, tuple[float, float]] = {"version": (-1, _MOST)}
     if isinstance(like, Sample):
-        limit = 1 + _BOUND_TOLERANCE
-        bounds |= {"value_target": (-limit, limit), "outcome": (-1, 2), "reply": (-1, last)}
-        bounds["moves_left"] = (-1, spec.max_plies or _MOST)
+        bounds |= {"policy_target": (0, math.inf), _ACTIONS: (0, last), "reply": (-1, last)}
+        bounds |= {"value_target": (-1, 1), "outcome": (-1, 2), "moves_left": (-1, spec.max_plies or _MOST)}
     if isinstance(like, Window):
-        bounds["length"] = (1, like.reward.shape[0])
+        bounds |= {"policy": (0, math.inf), _ACTIONS: (0, last), "length": (1, like.reward.shape[0])}
         if spec.action_bounds is None:
             bounds["action"] = (0, last)
     return bounds

@@ -21,8 +21,8 @@ from jax.sharding import Mesh
 from podzero.config import Experiment, ModelNetworkConfig, OwnOptimizerConfig, ResNetConfig
 from podzero.config.samples import sample_like, window_steps, with_axes
 from podzero.core.errors import ConfigError, nearest
-from podzero.core.types import Array, Batch, EnvSpec, ModelNetwork, Network, Params, Sample, Symmetry
-from podzero.envs import check_values, make_env, spec_of
+from podzero.core.types import Array, Batch, EnvSpec, ModelNetwork, Network, PackedBatch, Params, Sample, Symmetry
+from podzero.envs import SamplePacking, check_values, holds_states, make_env, pack_states, sample_packing, spec_of
 from podzero.inference import has_bfloat16_instructions
 from podzero.learner.hosts import HostSync
 from podzero.learner.losses import LossOutput
@@ -77,7 +77,9 @@ class Training(NamedTuple):
     """Shape, dtype and sharding of each leaf of a state."""
     mesh: Mesh
     """The devices."""
-    put: Callable[[Batch], Batch]
+    packing: SamplePacking
+    """How replay holds its samples."""
+    put: Callable[[PackedBatch], PackedBatch]
     """Starts the transfer of a dispatch's host batches `[K, B, ...]` to the devices."""
     step: TrainStep
     """Trains a state on these batches."""
@@ -102,6 +104,7 @@ def make_training(
     check_batch(config, mesh)
     optimizer, rate = make_optimizer(config.optimizer, config.frozen), make_rate(config.optimizer)
     objective = make_objective(experiment, network, spec, symmetries)
+    packing = sample_packing(experiment, spec, make_env(experiment.env) if holds_states(experiment, spec) else None)
     init = partial(init_state, objective.init, optimizer, jax.random.key(experiment.seed))
     # Shapes of the state and names of the metrics are traced, so that nothing is computed or allocated here.
     shapes = replace(jax.eval_shape(init), teacher=jax.eval_shape(lambda: objective.teacher))
@@ -125,9 +128,20 @@ def make_training(
         with_teacher=with_teacher,
         like=placed(shapes, shardings),
         mesh=mesh,
+        packing=packing,
         put=partial(put_batch, sharding=batches),
         step=make_train_step(
-            TrainStepSpec(objective, metric_names, optimizer, rate, config.ema, config.microbatches), mesh, shardings
+            TrainStepSpec(
+                objective,
+                partial(packing.unpack, xp=jnp),
+                metric_names,
+                optimizer,
+                rate,
+                config.ema,
+                config.microbatches,
+            ),
+            mesh,
+            shardings,
         ),
     )
 
@@ -151,7 +165,7 @@ def timed(
     if config.steps_per_dispatch != "auto" or jax.default_backend() == "cpu":
         return experiment
     training = make_training(experiment, network, spec, symmetries)
-    step_s = step_seconds(training, dispatch_of(experiment, example_batch(experiment, spec)))
+    step_s = step_seconds(training, example_dispatch(experiment, spec, training.packing))
     steps = config.dispatch_steps(step_s)
     if host_sync is not None:
         steps = int(host_sync.told("steps per dispatch", str(steps)))
@@ -165,15 +179,21 @@ def with_steps(experiment: Experiment, steps: int) -> Experiment:
     return experiment.model_copy(update={"learner": learner})
 
 
-def dispatch_of(experiment: Experiment, batch: Batch) -> Batch:
-    """A dispatch of this host's batches `[K, B / hosts, ...]`, which repeat the samples of `batch`, `[N, ...]`."""
+def example_dispatch(experiment: Experiment, spec: EnvSpec, packing: SamplePacking) -> PackedBatch:
+    """A dispatch of this host's batches `[K, B / hosts, ...]`, which repeat one sample: where replay holds states, that
+    of a new game.
+    """
     config = experiment.learner
+    samples: Any = example_batch(experiment, spec, rows=1).samples
+    if packing.holds_states:
+        game = jax.jit(make_env(experiment.env).init)(jax.random.key(0))
+        state = pack_states(jax.tree.map(lambda leaf: leaf[None], game))
+        samples = samples._replace(state=jax.device_get(state))
     leading = (config.dispatch_steps(), config.batch_size // experiment.cluster.learner_hosts)
-    repeated: Batch = jax.tree.map(lambda leaf: np.resize(leaf, (*leading, *leaf.shape[1:])), batch)
-    return repeated
+    return PackedBatch(np.resize(packing.pack(samples), (*leading, packing.row_bytes)))
 
 
-def step_seconds(training: Training, dispatch: Batch) -> float:
+def step_seconds(training: Training, dispatch: PackedBatch) -> float:
     """The time of a step, of dispatches one after the other."""
     batch, state = training.put(dispatch), training.init()
     state = jax.block_until_ready(training.step(state, batch).state)  # type: ignore[no-untyped-call]
@@ -181,7 +201,7 @@ def step_seconds(training: Training, dispatch: Batch) -> float:
     for _ in range(_DISPATCHES):
         state = training.step(state, batch).state
     jax.block_until_ready(state)  # type: ignore[no-untyped-call]
-    return (time.perf_counter() - start) / (_DISPATCHES * len(dispatch.samples.version))
+    return (time.perf_counter() - start) / (_DISPATCHES * len(dispatch.rows))
 
 
 _STEPS = 3

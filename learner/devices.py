@@ -15,7 +15,7 @@ import jax
 
 from podzero.core.chips import Slice
 from podzero.core.errors import ConfigError, PodzeroError
-from podzero.core.types import Batch
+from podzero.core.types import PackedBatch
 from podzero.learner.step import StepOutput, StepSums, TrainState, TrainStep
 
 _MEMORY = {
@@ -101,7 +101,7 @@ class DeviceClock:
         self._thread = threading.Thread(target=self._watch, name="learner-devices", daemon=True)
         self._thread.start()
 
-    def __call__(self, state: TrainState, batches: Batch) -> StepOutput:
+    def __call__(self, state: TrainState, batches: PackedBatch) -> StepOutput:
         """Dispatches the train step."""
         start = time.perf_counter()
         output = self._step(state, batches)

@@ -16,7 +16,7 @@ import numpy as np
 from podzero.config import Experiment
 from podzero.core.clock import REPORT_EVERY_S, Progress, StageClock
 from podzero.core.protocols import ParamSink, ReplayReader, Report
-from podzero.core.types import Batch, EnvSpec, Keys, ModelNetwork, Network, Symmetry, Versioned
+from podzero.core.types import EnvSpec, Keys, ModelNetwork, Network, PackedBatch, Symmetry, Versioned
 from podzero.learner.build import Training, make_training
 from podzero.learner.checkpoints import LearnerCheckpoints
 from podzero.learner.devices import DeviceClock, memory_metrics
@@ -122,7 +122,7 @@ class Learner:
         try:
             with self._prefetcher, jax.transfer_guard_host_to_device("disallow"):
                 self._publish()
-                batch: Batch | None = None
+                batch: PackedBatch | None = None
                 in_flight: _InFlight | None = None
                 while True:
                     self._fail_or_report()
@@ -213,7 +213,7 @@ class Learner:
         """The folders of saves that have not started; call it with the lock held."""
         return [folder for folder, future in self._saves.items() if _waiting(future)]
 
-    def _dispatch(self, host_batch: Batch, progress: float, in_flight: _InFlight | None) -> _InFlight:
+    def _dispatch(self, host_batch: PackedBatch, progress: float, in_flight: _InFlight | None) -> _InFlight:
         """Starts the next dispatch, then waits for the one before it."""
         with self._clock("host_to_device"):
             # The keys of replay items stay on the host.

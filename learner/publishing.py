@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from podzero.core.protocols import ParamSink, ReplayReader
-from podzero.core.types import Batch, Params, Versioned
+from podzero.core.types import PackedBatch, Params, Versioned
 from podzero.core.waiting import Wait
 from podzero.learner.sharding import replicated
 
@@ -120,7 +120,7 @@ class Prefetcher:
     def __init__(self, reader: ReplayReader) -> None:
         self._reader = reader
         self._iterator = iter(reader)
-        self._batches: queue.SimpleQueue[Batch | BaseException] = queue.SimpleQueue()
+        self._batches: queue.SimpleQueue[PackedBatch | BaseException] = queue.SimpleQueue()
         # One permit: the thread reads the next batch when the loop has taken the last one.
         self._free = threading.Semaphore(1)
         self._closed = False
@@ -137,7 +137,7 @@ class Prefetcher:
         self._reader.close()
         self._thread.join(timeout=5.0)
 
-    def poll(self, timeout_s: float) -> Batch | None:
+    def poll(self, timeout_s: float) -> PackedBatch | None:
         """The next batch, or None if none arrives within `timeout_s`; raises the reader's error."""
         try:
             item = self._batches.get(timeout=timeout_s)

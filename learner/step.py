@@ -14,7 +14,7 @@ import optax
 from jax.sharding import Mesh
 
 from podzero.config.samples import UNSEARCHED
-from podzero.core.types import Array, Batch, Params
+from podzero.core.types import Array, Batch, PackedBatch, Params, Sample, Window
 from podzero.learner.losses import LossOutput
 from podzero.learner.objectives import Objective
 from podzero.learner.optimizers import Rate
@@ -83,6 +83,8 @@ class TrainStepSpec(NamedTuple):
     """The components of a train step."""
 
     objective: Objective
+    unpack: Callable[[Array], Sample | Window]
+    """Unpacks rows `[B, row_bytes]`."""
     metric_names: Sequence[str]
     """Names of the objective's metrics."""
     optimizer: optax.GradientTransformation
@@ -109,7 +111,7 @@ class StepOutput(NamedTuple):
     """Absolute errors of the samples' values, float32, one array per executed program; `[K, B]` if concatenated."""
 
 
-TrainStep = Callable[[TrainState, Batch], StepOutput]
+TrainStep = Callable[[TrainState, PackedBatch], StepOutput]
 """Maps a state, which is donated, and batches `[K, B, ...]` to the state K steps later, with sums and errors."""
 
 _Carry = tuple[TrainState, StepSums]
@@ -123,11 +125,11 @@ def make_train_step(spec: TrainStepSpec, mesh: Mesh, shardings: TrainState) -> T
     step = partial(_step, spec, shardings.params, spec.microbatches if on_cpu else 1)
     compiled = partial(jax.jit, donate_argnums=0)
 
-    def scan(state: TrainState, batches: Batch) -> StepOutput:
+    def scan(state: TrainState, batches: PackedBatch) -> StepOutput:
         (state, sums), errors = jax.lax.scan(step, (state, spec.zero_sums()), with_relative_weights(batches))
         return StepOutput(state, sums, [errors])
 
-    def indexed(carry: _Carry, batches: Batch, index: Array) -> tuple[_Carry, jax.Array]:
+    def indexed(carry: _Carry, batches: PackedBatch, index: Array) -> tuple[_Carry, jax.Array]:
         carry, errors = step(carry, with_relative_weights(jax.tree.map(lambda leaf: leaf[index], batches)))
         return carry, errors[None]
 
@@ -150,9 +152,9 @@ def make_train_step(spec: TrainStepSpec, mesh: Mesh, shardings: TrainState) -> T
         out_shardings=(carry_shardings, batch_sharding(mesh)),
     )
 
-    def loop(state: TrainState, batches: Batch) -> StepOutput:
+    def loop(state: TrainState, batches: PackedBatch) -> StepOutput:
         carry, errors = (state, zeros()), []
-        for index in range(batches.samples.version.shape[0]):
+        for index in range(batches.rows.shape[0]):
             carry, step_errors = dispatch_one(carry, batches, jax.device_put(np.int32(index)))
             errors.append(step_errors)
         return StepOutput(*carry, errors)
@@ -160,7 +162,7 @@ def make_train_step(spec: TrainStepSpec, mesh: Mesh, shardings: TrainState) -> T
     return loop
 
 
-def with_relative_weights(batches: Batch) -> Batch:
+def with_relative_weights(batches: PackedBatch) -> PackedBatch:
     """Divides the importance weights of each batch by the largest, so that they only scale updates down (Schaul et al.
     2016, https://arxiv.org/abs/1511.05952, section 3.4).
     """
@@ -172,9 +174,12 @@ def with_relative_weights(batches: Batch) -> Batch:
     return batches._replace(weight=weight / jnp.max(weight, axis=-1, keepdims=True))
 
 
-def _step(spec: TrainStepSpec, shardings: Params, unroll: int, carry: _Carry, batch: Batch) -> tuple[_Carry, jax.Array]:
+def _step(
+    spec: TrainStepSpec, shardings: Params, unroll: int, carry: _Carry, packed: PackedBatch
+) -> tuple[_Carry, jax.Array]:
     """One optimizer step on a batch `[B, ...]`; gradients get the parameters' `shardings`."""
     state, sums = carry
+    batch = Batch(spec.unpack(packed.rows), packed.weight)
     key, augment_key = jax.random.split(state.key)
     gradients, loss = _gradients(spec, unroll, state, spec.objective.augment(augment_key, batch))
     assert loss.errors.shape == batch.samples.version.shape

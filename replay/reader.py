@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podzero.config import Experiment
-from podzero.core.types import Batch, EnvSpec, Keys
+from podzero.core.types import EnvSpec, Keys, PackedBatch
 from podzero.core.waiting import Wait
 from podzero.replay.errors import ReplayUnavailable, RequestRefused, WrongServer
 from podzero.replay.intake import PRIORITY_FIELDS, Intake
@@ -79,7 +79,8 @@ def make_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment, hos
     ]
     if not recorded:
         return BatchReader(read)
-    return BatchReader(read, recorded_batches(open_records(experiment, spec), (steps, recorded // hosts)))
+    packing = tables[SAMPLES].signature.packing
+    return BatchReader(read, recorded_batches(open_records(experiment, spec), packing, (steps, recorded // hosts)))
 
 
 def make_state_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment) -> StateReader:
@@ -90,25 +91,25 @@ def make_state_reader(addresses: Addresses, spec: EnvSpec, experiment: Experimen
     return StateReader(addresses, table, (math.ceil(experiment.actors.games / items) * items,))
 
 
-class BatchReader(Iterator[Batch]):
+class BatchReader(Iterator[PackedBatch]):
     """An endless iterator over host batches `[steps_per_dispatch, batch_size / hosts, ...]`; a `ReplayReader`.
 
     Each batch concatenates a fixed number of samples from each table and from recorded games.
     """
 
-    def __init__(self, tables: Sequence[ShardedReader], recorded: Iterator[Batch] | None = None) -> None:
+    def __init__(self, tables: Sequence[ShardedReader], recorded: Iterator[PackedBatch] | None = None) -> None:
         """Takes the readers of the tables, and batches of recorded games, which give the same kind of samples."""
         self._tables = tables
-        self._parts: list[Iterator[Batch]] = [*tables, recorded] if recorded else [*tables]
+        self._parts: list[Iterator[PackedBatch]] = [*tables, recorded] if recorded else [*tables]
         self._closed = False
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> PackedBatch:
         """The next batch, with weights and keys if the tables are prioritized."""
         if self._closed:
             raise StopIteration
         parts = [next(part) for part in self._parts]
         # Parts `[S, B_i, ...]` make a batch `[S, B, ...]`.
-        return parts[0] if len(parts) == 1 else Batch(*jax.tree.map(lambda *fields: np.concatenate(fields, 1), *parts))
+        return parts[0] if len(parts) == 1 else jax.tree.map(lambda *fields: np.concatenate(fields, 1), *parts)
 
     def update_priorities(self, keys: Keys, errors: NDArray[Any]) -> None:
         """Sets the priorities of samples of earlier batches by their absolute value errors; never waits."""
@@ -144,7 +145,7 @@ class ShardedReader(Iterator[Any]):
         self._intake = Intake(table.signature, math.prod(leading), len(found), self._equal, most_ahead)
         self._streams = [self._open(index, Address.parse(address)) for index, address in enumerate(found)]
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> PackedBatch:
         """The next batch, with weights and keys if the table is prioritized."""
         wait = Wait()
         while not self._closed.is_set():
@@ -204,19 +205,19 @@ class ShardedReader(Iterator[Any]):
                 stream.reopen_if_silent()
         return late
 
-    def _take(self) -> Batch:
+    def _take(self) -> PackedBatch:
         with self._intake.changed:
             rows, fields = self._intake.take()
             number = self._intake.taken - 1
             for stream in self._streams:
                 stream.ask()
-        samples = self._table.signature.unpack(rows, self._leading)
+        batch = PackedBatch(rows.reshape(*self._leading, rows.shape[1]))
         if self._table.settings.priority_exponent is None:
-            return Batch(samples)
+            return batch
         # An item of a prioritized table is one sample, and as in `Intake` its number tells the shard.
         shard = self._first + (number * len(rows) + np.arange(len(rows))) % len(self._streams)
         key, weight = (np.ascontiguousarray(fields[name]).reshape(self._leading) for name in ("key", "weight"))
-        return Batch(samples, weight, Keys(shard.astype(np.int32).reshape(self._leading), key))
+        return batch._replace(weight=weight, keys=Keys(shard.astype(np.int32).reshape(self._leading), key))
 
 
 class StateReader(ShardedReader):
@@ -228,7 +229,7 @@ class StateReader(ShardedReader):
 
     def __next__(self) -> Any:
         """The next states, a `StoredState` or `Window`."""
-        return super().__next__().samples
+        return self._table.signature.packing.unpack(super().__next__().rows)
 
 
 def _explain(streams: Sequence[ShardStream]) -> str:
@@ -326,7 +327,7 @@ class ShardStream:
             numbers = self._intake.claim(self._index, len(items))
             places = self._intake.places(numbers)
         try:
-            items.read(places)
+            items.read(places, self.shard.table.signature.converted)
         except WrongServer as failure:
             # Also that of a stopped stream: the places that it has claimed stay empty.
             self._intake.failure = failure

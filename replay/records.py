@@ -18,14 +18,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from podzero.config import Experiment
 from podzero.config.samples import UNSEARCHED, stored_observations, window_steps
 from podzero.core.errors import ConfigError
-from podzero.core.types import Batch, EnvSpec, Sample, Window
+from podzero.core.types import EnvSpec, PackedBatch, Sample, Window
+from podzero.envs import SamplePacking
 from podzero.files.workdir import read_json, sync_tree, write_atomically
 
 _POSITIONS = "positions.bin"
@@ -293,12 +293,15 @@ class RecordedEpisodes:
 
 
 def recorded_batches(
-    records: RecordedPositions | RecordedEpisodes, leading: tuple[int, ...], seed: int | None = None
-) -> Iterator[Batch]:
-    """Endless batches of recorded samples, `[*leading, ...]` on every field; without `seed`, draws differ from process
-    to process.
+    records: RecordedPositions | RecordedEpisodes,
+    packing: SamplePacking,
+    leading: tuple[int, ...],
+    seed: int | None = None,
+) -> Iterator[PackedBatch]:
+    """Endless batches of recorded samples, `[*leading, row_bytes]`; without `seed`, draws differ from process to
+    process.
     """
     random = np.random.default_rng(seed)
     while True:
-        samples = records.draw(random, math.prod(leading))
-        yield Batch(jax.tree.map(lambda field: field.reshape(*leading, *field.shape[1:]), samples))
+        rows = packing.pack(records.draw(random, math.prod(leading)))
+        yield PackedBatch(rows.reshape(*leading, packing.row_bytes))

@@ -219,7 +219,7 @@ def _port(first: int, shard: int) -> int:
 
 
 _DATA = "reverb"
-_ADVICE = "resume with the version of podzero that wrote it, or train in another working directory"
+_ADVICE = "resume with the version of podzero that wrote it, or train elsewhere (--workdir) with init_from=RUN"
 
 
 def seal(folder: Path, written: str, identity: str, tables: Mapping[str, Table]) -> Path:
@@ -263,7 +263,7 @@ def unseal(folder: Path, tables: Mapping[str, Table]) -> tuple[Path, str]:
         )
     for name, table in tables.items():
         layout, settings = found[name]
-        if layout != table.signature.layout:
+        if layout not in table.signature.readable:
             raise ReplayMismatch(
                 f"{where}, table {name}, holds '{layout}'; this experiment needs '{table.signature.layout}'; {_ADVICE}"
             )

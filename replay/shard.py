@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from podzero.config import Experiment, ReplayConfig
-from podzero.config.samples import sample_like, stored_state_like
 from podzero.core.types import EnvSpec
+from podzero.envs import sample_packing, state_packing
 from podzero.replay import reverb_pb2 as pb
 from podzero.replay.errors import ReplayTimeout, ReplayUnavailable, WrongServer
 from podzero.replay.signature import SampleSignature
@@ -155,11 +155,11 @@ class Table(NamedTuple):
 def tables_of(experiment: Experiment, spec: EnvSpec) -> dict[str, Table]:
     """The tables of each shard by name; `STATES` and `REANALYSED` only if the experiment reanalyses."""
     replay, reanalyse = experiment.replay, experiment.reanalyse
-    learned = SampleSignature(spec.name, sample_like(experiment, spec), replay.samples_per_item)
+    learned = SampleSignature(spec.name, sample_packing(experiment, spec), replay.samples_per_item)
     settings = _settings(replay, replay.capacity, replay.min_size, experiment.replay_tolerance)
     tables = [Table(SAMPLES, learned, settings, TableUsers("samples", "actors", "learner", "replay.min_size"))]
     if reanalyse.share:
-        stored = SampleSignature(spec.name, stored_state_like(experiment, spec), replay.samples_per_item)
+        stored = SampleSignature(spec.name, state_packing(experiment, spec), replay.samples_per_item)
         # Writes of states never block. Below `min_size`, reanalysers would search the first few states again and again.
         # Half of it rules out a deadlock: the table of samples blocks no actor before all shards together hold
         # `replay.min_size`; then at least one shard holds half of its part, and reanalysers read from any shard.
@@ -253,7 +253,7 @@ class Shard:
             )
         found, expected = tables[self.table.name], self.table.signature
         layout = ", ".join(found.signature.dict_value.fields)
-        if layout != expected.layout:
+        if layout not in expected.readable:
             raise WrongServer(f"replay at {self.address.endpoint} holds '{layout}'; expected '{expected.layout}'")
         return limits_of(found, expected.samples_per_item, self.table.users)
 

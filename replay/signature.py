@@ -1,8 +1,8 @@
-"""The signature of a table's samples: names, shapes and dtypes of their fields, checks, and packing into rows.
+"""The signature of a table's samples: names, shapes and dtypes of their fields, checks, and the items that they become.
 
-A sample is one row of bytes instead of one tensor per field: every tensor costs Reverb a chunk, a compression and a
-copy, and one row is written and read two to four times as fast as the five fields of connect four. The remaining cost
-is per item and exceeds that of a small sample's bytes, so `replay.samples_per_item` rows make one item.
+A sample is one row of bytes (`podzero.envs.SamplePacking`) instead of one tensor per field: every tensor costs Reverb a
+chunk, a compression and a copy. The remaining cost is per item and exceeds that of a small sample's bytes, so
+`replay.samples_per_item` rows make one item.
 """
 
 from __future__ import annotations
@@ -13,34 +13,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podzero.core.types import Sample, StoredState, Window
+from podzero.envs import SamplePacking, Stored
 from podzero.replay.errors import SignatureError
-
-Stored = Sample | Window | StoredState
-"""The kinds of samples that a table may hold."""
 
 _SUM_TOLERANCE = 1e-3
 """Largest difference from one of the sum of a float32 policy."""
-_BOUND_TOLERANCE = 1e-5
-"""Largest distance by which rounding may move a value target out of [-1, 1]."""
 
 
 class SampleSignature:
     """The fields of a table's samples, and the number of samples in an item."""
 
-    def __init__(self, name: str, like: Stored, samples_per_item: int) -> None:
-        """Takes the environment's name and a sample of shapes and dtypes, as built by `podzero.config.samples`."""
-        self._kind = type(like)
-        leaves = {field: leaf for field, leaf in like._asdict().items() if leaf is not None}
+    def __init__(self, name: str, packing: SamplePacking, samples_per_item: int) -> None:
+        """Takes the environment's name, and how samples become rows."""
+        self.packing = packing
+        self._kind = type(packing.like)
+        leaves = {field: leaf for field, leaf in packing.like._asdict().items() if leaf is not None}
         self.fields = {field: np.dtype((leaf.dtype, tuple(leaf.shape))) for field, leaf in leaves.items()}
         """The dtype of each field with its shape, in the order of `Sample`, `Window` or `StoredState`."""
         self.samples_per_item = samples_per_item
-        texts = [f"{field}:{one.base.name}[{','.join(map(str, one.shape))}]" for field, one in self.fields.items()]
-        self.layout = " ".join([name, *texts, f"samples_per_item:{samples_per_item}"])
+        self.layout = f"{name} {packing.layout} samples_per_item:{samples_per_item}"
         """The signature as one line of text; tables with equal layouts hold interchangeable items."""
-        # A structured dtype without padding: viewed as bytes, one record is one row.
-        self._record = np.dtype(list(self.fields.items()))
-        self.row_bytes = self._record.itemsize
+        self.row_bytes = packing.row_bytes
         self.item_bytes = samples_per_item * self.row_bytes
+        # The fields of a sample one after the other: what rows were before they were packed.
+        self._older = None if packing.holds_states or self._kind is StoredState else np.dtype([*self.fields.items()])
+        texts = [f"{field}:{one.base.name}[{','.join(map(str, one.shape))}]" for field, one in self.fields.items()]
+        older = " ".join([name, *texts, f"samples_per_item:{samples_per_item}"])
+        self.readable = (self.layout,) if self._older is None else (self.layout, older)
+        """The layouts of tables whose items can be read, with `converted` where they are older."""
+
+    def converted(self, item: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
+        """The item `[item_bytes]` of one that was written before rows were packed; None if it is none."""
+        if self._older is None or len(item) != self.samples_per_item * self._older.itemsize:
+            return None
+        records = np.ascontiguousarray(item).view(self._older)
+        rows: NDArray[np.uint8] = self.packing.pack(self._kind(**{field: records[field] for field in self.fields}))
+        return rows.reshape(-1)
 
     def check(self, samples: Stored) -> int:
         """Raises `SignatureError` for samples (`[T, ...]` on every field) that do not match; returns T."""
@@ -55,20 +63,16 @@ class SampleSignature:
 
     def pack(self, samples: Stored) -> NDArray[np.uint8]:
         """Packs checked samples (`[T, ...]`) into items, `[T / samples_per_item, item_bytes]` uint8, in order."""
-        records = np.empty(len(samples.version), self._record)
-        for field in self.fields:
-            records[field] = getattr(samples, field)
-        return records.view(np.uint8).reshape(-1, self.item_bytes)
+        rows: NDArray[np.uint8] = self.packing.pack(samples)
+        return rows.reshape(-1, self.item_bytes)
 
-    def unpack(self, rows: NDArray[np.uint8], leading: tuple[int, ...]) -> Any:
-        """Unpacks rows `[N, row_bytes]`; every field gets the leading axes `leading`, whose product is N."""
-        records = np.ascontiguousarray(rows).view(self._record)
-        return self._kind(
-            **{
-                field: np.ascontiguousarray(records[field]).reshape(leading + dtype.shape)
-                for field, dtype in self.fields.items()
-            }
-        )
+    def valid(self, rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Which of T rows hold a valid sample, `[T]`; raises `SignatureError` if they are no rows of this table."""
+        if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != self.row_bytes:
+            raise SignatureError(
+                f"rows: found {rows.dtype} of shape {list(rows.shape)}; expected uint8 of shape [T, {self.row_bytes}]"
+            )
+        return self.packing.decodes(rows)
 
     def _check_shapes(self, samples: Stored) -> int:
         names = tuple(name for name in getattr(samples, "_fields", ()) if getattr(samples, name) is not None)
@@ -92,9 +96,13 @@ class SampleSignature:
 
     def _check_numbers(self, samples: Stored) -> None:
         for field, dtype in self.fields.items():
+            value = np.asarray(getattr(samples, field))
             if dtype.base.kind == "f":
-                value = np.asarray(getattr(samples, field))
                 _require_none(field, ~np.isfinite(value), value, "finite numbers")
+            if field in self.packing.bounds:
+                low, high = self.packing.bounds[field]
+                expected = "no negative probability" if np.isinf(high) else f"values in [{low}, {high}]"
+                _require_none(field, ~self.packing.within(field, value), value, expected)
         if isinstance(samples, Window):
             _check_window(samples)
         if isinstance(samples, Sample):
@@ -104,21 +112,14 @@ class SampleSignature:
 def _check_position(samples: Sample) -> None:
     legal, policy = np.asarray(samples.legal), np.asarray(samples.policy_target)
     _require_none("legal", ~legal.any(axis=-1), legal.sum(axis=-1), "at least one legal action in each sample")
-    _require_none("policy_target", policy < 0, policy, "no negative probability")
     _require_none("policy_target", (policy > _SUM_TOLERANCE) & ~legal, policy, "zero on illegal actions")
     total = np.where(legal, policy, 0).sum(axis=-1)
     _require_none("policy_target", abs(total - 1) > _SUM_TOLERANCE, total, "a sum of 1 over the legal actions")
-    value = np.asarray(samples.value_target)
-    _require_none("value_target", abs(value) > 1 + _BOUND_TOLERANCE, value, "values in [-1, 1]")
 
 
 def _check_window(windows: Window) -> None:
-    length = np.asarray(windows.length)
-    steps = np.shape(windows.reward)[1]
-    _require_none("length", (length < 1) | (length > steps), length, f"steps between 1 and {steps}")
     policy = np.asarray(windows.policy)
-    exists = np.arange(policy.shape[1]) < length[:, None]
-    _require_none("policy", policy < 0, policy, "no negative probability")
+    exists = np.arange(policy.shape[1]) < np.asarray(windows.length)[:, None]
     total = policy.sum(axis=-1)
     _require_none(
         "policy", exists & (abs(total - 1) > _SUM_TOLERANCE), total, "a sum of 1 at each position before the end"

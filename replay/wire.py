@@ -30,6 +30,8 @@ _LARGEST_CHUNK = 2**28
 """Largest size of a chunk in bytes; an answer with a larger one counts as malformed."""
 KEYS = 2**64
 """Keys are integers in [0, `KEYS`)."""
+Converted = Callable[[NDArray[np.uint8]], NDArray[np.uint8] | None]
+"""Maps the bytes of an older item to those of one of today, and others to None."""
 
 
 class Items:
@@ -42,11 +44,11 @@ class Items:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def read(self, places: Sequence[NDArray[np.uint8]]) -> None:
-        """Decompresses each item into its place, `[item_bytes]`."""
+    def read(self, places: Sequence[NDArray[np.uint8]], converted: Converted = lambda content: None) -> None:
+        """Decompresses each item into its place, `[item_bytes]`; those of another size as they are `converted`."""
         for place, entries in zip(places, self._entries, strict=True):
             chunks = entries[0].data if len(entries) == 1 else [chunk for entry in entries for chunk in entry.data]
-            _read(place, entries[0].info.item, chunks)
+            _read(place, entries[0].info.item, chunks, converted)
 
     @property
     def key(self) -> NDArray[np.uint64]:
@@ -133,7 +135,7 @@ class Unpacker:
         return Items(items)
 
 
-def _read(place: NDArray[np.uint8], item: Any, chunks: Sequence[Any]) -> None:
+def _read(place: NDArray[np.uint8], item: Any, chunks: Sequence[Any], converted: Converted) -> None:
     """Fills `place` with an item's bytes."""
     columns = item.flat_trajectory.columns
     if len(columns) != 1:
@@ -145,9 +147,10 @@ def _read(place: NDArray[np.uint8], item: Any, chunks: Sequence[Any]) -> None:
         return
     steps = [_steps(piece, chunks) for piece in slices]
     content = np.concatenate(steps).ravel() if steps else place[:0]
-    if len(content) != len(place):
+    made = content if len(content) == len(place) else converted(content)
+    if made is None:
         _refuse(f"an item of {len(content)} bytes; expected {len(place)}")
-    place[:] = content
+    place[:] = made
 
 
 def _is_one_step(piece: Any, chunks: Sequence[Any], item_bytes: int) -> bool:

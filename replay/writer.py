@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from podzero.config import Experiment
 from podzero.core.types import EnvSpec
 from podzero.core.waiting import Wait
+from podzero.envs import Stored
 from podzero.replay.errors import RequestRefused, SignatureError, WrongServer
 from podzero.replay.shard import SAMPLES, Address, Addresses, Limits, Shard, tables_of
-from podzero.replay.signature import Stored
 from podzero.replay.wire import InsertStream
 
 log = logging.getLogger(__name__)
@@ -76,33 +76,57 @@ class ShardedWriter:
         random.shuffle(self._connections)
 
     def write(
-        self, samples: Stored, priorities: NDArray[Any] | None = None, stopping: threading.Event | None = None
+        self,
+        samples: Stored | NDArray[np.uint8],
+        priorities: NDArray[Any] | None = None,
+        stopping: threading.Event | None = None,
     ) -> None:
-        """Writes T samples; waits while every shard's limiter blocks inserts. `flush` waits for confirmations.
+        """Writes T samples, or packed rows of them; waits while every shard's limiter blocks inserts. `flush` waits for
+        confirmations.
 
         See `ReplayWriter`. Each `replay.samples_per_item` consecutive samples make one item, which is always read as a
         whole, so they should come from different games (`actors/assembly.py`).
         """
+        length = len(samples) if isinstance(samples, np.ndarray) else len(samples.version)
         try:
-            length = self._signature.check(samples)
             priorities = np.ones(length) if priorities is None else _checked(priorities, length)
+            if isinstance(samples, np.ndarray):
+                items, priorities = self._valid(samples, priorities)
+            else:
+                self._signature.check(samples)
+                items = self._signature.pack(samples)
         except SignatureError as refusal:
             self._refused_in_row += 1
             if not self._refused_metric or self._refused_in_row >= MOST_REFUSED:
                 raise
-            self._refused += len(samples.version)
-            log.warning("%d samples are left out (%s): %s", len(samples.version), self._refused_metric, refusal)
+            self._leave_out(length, refusal)
             return
         self._refused_in_row = 0
-        items = self._signature.pack(samples)
         priorities = priorities[:: self._signature.samples_per_item]
         for start in range(0, len(items), _PIECE):
             piece = slice(start, start + _PIECE)
             if (connection := self._free_connection(stopping)) is None:
-                left = length - start * self._signature.samples_per_item
+                left = (len(items) - start) * self._signature.samples_per_item
                 log.debug("dropped %d samples for which replay has no room", left)
                 return
             connection.send(items[piece], priorities[piece])
+
+    def _valid(self, rows: NDArray[np.uint8], priorities: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+        """The items of the rows that hold a valid sample, and the priorities of these; leaves out the others."""
+        signature, per_item = self._signature, self._signature.samples_per_item
+        kept = np.flatnonzero(signature.valid(rows))
+        refusal = SignatureError(f"{len(rows) - len(kept)} of {len(rows)} rows do not decode")
+        # What is left must fill whole items.
+        kept = kept[: len(kept) // per_item * per_item]
+        if len(kept) < len(rows):
+            if not self._refused_metric or not len(kept):
+                raise refusal
+            self._leave_out(len(rows) - len(kept), refusal)
+        return rows[kept].reshape(-1, signature.item_bytes), priorities[kept]
+
+    def _leave_out(self, samples: int, refusal: SignatureError) -> None:
+        self._refused += samples
+        log.warning("%d samples are left out (%s): %s", samples, self._refused_metric, refusal)
 
     def flush(self) -> None:
         """Waits until everything written has been confirmed."""

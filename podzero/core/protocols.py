@@ -10,11 +10,11 @@ import numpy as np
 
 from podzero.core.types import (
     Array,
-    Batch,
     EnvSpec,
     EnvState,
     Exploration,
     Keys,
+    PackedBatch,
     Params,
     Sample,
     SearchResult,
@@ -72,14 +72,15 @@ class ReplayWriter(Protocol):
 
     def write(
         self,
-        samples: Sample | Window | StoredState,
+        samples: Sample | Window | StoredState | np.ndarray[Any, Any],
         priorities: np.ndarray[Any, Any] | None = None,
         stopping: threading.Event | None = None,
     ) -> None:
         """Writes T samples (`[T, ...]` on every field); blocks while the rate limiter blocks inserts.
 
         Args:
-          samples: the samples to write.
+          samples: the samples to write, or rows `[T, row_bytes]` uint8 that `podzero.envs.SamplePacking` has packed.
+            Rows that do not decode are left out.
           priorities: `[T]`, non-negative, for a prioritized table; 1 by default.
           stopping: while it is set, samples that would have to wait are dropped.
 
@@ -101,9 +102,9 @@ class ReplayWriter(Protocol):
 class ReplayReader(Protocol):
     """Reads the learner's batches from replay: an endless iterator over host batches."""
 
-    def __iter__(self) -> Iterator[Batch]: ...
+    def __iter__(self) -> Iterator[PackedBatch]: ...
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> PackedBatch:
         """The next batch (`[steps_per_dispatch, batch_size, ...]` on every field).
 
         Raises:

@@ -201,16 +201,25 @@ class Keys(NamedTuple):
     """`[..., B]` uint64, the item's key in its table."""
 
 
-class Batch(NamedTuple):
-    """A training batch."""
+class PackedBatch(NamedTuple):
+    """A training batch as replay gives it; the train step unpacks it."""
 
-    samples: Sample | Window
-    """`[..., B, ...]` on every field."""
+    rows: Array
+    """`[..., B, row_bytes]` uint8, packed samples (`podzero.envs.SamplePacking`)."""
     weight: Array | None = None
     """`[..., B]` float32, importance weights that correct for prioritized sampling; None from a uniform table. The
     train step divides them by the largest of the batch."""
     keys: Keys | None = None
     """The items whose priorities the learner updates after the step; None from a uniform table."""
+
+
+class Batch(NamedTuple):
+    """A training batch in the train step."""
+
+    samples: Sample | Window
+    """`[B, ...]` on every field."""
+    weight: Array | None = None
+    """`[B]` float32, importance weights relative to the largest; None from a uniform table."""
     soft_targets: SoftTargets | None = None
     """The teacher's predictions, which the train step adds; None without a teacher."""
 

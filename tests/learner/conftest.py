@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 from podzero.config import parse
-from podzero.core.types import Batch, EnvSpec, Network, Sample
+from podzero.config.samples import position_like
+from podzero.core.types import EnvSpec, Network, PackedBatch, Sample
+from podzero.envs import SamplePacking
 from podzero.learner import Learner
 
 SPEC = EnvSpec("tic_tac_toe", (3, 3, 2), "bool", 9)
+PACKING = SamplePacking(position_like(SPEC), SPEC)
 
 
 def init(key):
@@ -68,10 +71,18 @@ def network():
 
 
 @pytest.fixture
-def make_dispatch():
-    """Makes host batches `[K, B, ...]` of random positions with random policies and values."""
+def packing():
+    """How the samples of `make_dispatch` are packed."""
+    return PACKING
 
-    def make(steps, batch, seed=0):
+
+@pytest.fixture
+def make_dispatch():
+    """Makes host batches `[K, B, ...]` of random positions with random policies and values; keyword arguments replace
+    parts of fields, given as pairs of an index and a value.
+    """
+
+    def make(steps, batch, seed=0, **changes):
         rng = np.random.default_rng(seed)
         samples = Sample(
             observation=rng.random((steps, batch, 3, 3, 2)) > 0.5,
@@ -80,7 +91,9 @@ def make_dispatch():
             value_target=rng.uniform(-1, 1, (steps, batch)).astype(np.float32),
             version=np.zeros((steps, batch), np.int32),
         )
-        return Batch(samples)
+        for field, (index, value) in changes.items():
+            getattr(samples, field)[index] = value
+        return PackedBatch(PACKING.pack(samples))
 
     return make
 

@@ -8,22 +8,27 @@ from pathlib import Path
 import numpy as np
 
 from podzero.config import parse
-from podzero.core.types import Batch, Sample
-from podzero.envs import make_env
+from podzero.config.samples import position_like
+from podzero.core.types import EnvSpec, PackedBatch, Sample
+from podzero.envs import SamplePacking, make_env
 from podzero.learner import Learner
 from podzero.networks import make_network
+
+SPEC = EnvSpec("tic_tac_toe", (3, 3, 2), "bool", 9)
 
 
 class Reader:
     def __iter__(self):
         return itertools.repeat(
-            Batch(
-                Sample(
-                    observation=np.ones((2, 16, 3, 3, 2), bool),
-                    legal=np.ones((2, 16, 9), bool),
-                    policy_target=np.full((2, 16, 9), 1 / 9, np.float32),
-                    value_target=np.zeros((2, 16), np.float32),
-                    version=np.zeros((2, 16), np.int32),
+            PackedBatch(
+                SamplePacking(position_like(SPEC), SPEC).pack(
+                    Sample(
+                        observation=np.ones((2, 16, 3, 3, 2), bool),
+                        legal=np.ones((2, 16, 9), bool),
+                        policy_target=np.full((2, 16, 9), 1 / 9, np.float32),
+                        value_target=np.zeros((2, 16), np.float32),
+                        version=np.zeros((2, 16), np.int32),
+                    )
                 )
             )
         )

@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 
 import numpy as np
-from conftest import SPEC, apply, init
+from conftest import PACKING, SPEC, apply, init
 
 from podzero import learner
 from podzero.config import parse
-from podzero.core.types import Batch, Network, Sample
+from podzero.core.types import Network, PackedBatch, Sample
 from podzero.learner import HostInfo, Learner, join
 
 BATCH, STEPS = 16, 2
@@ -55,15 +55,14 @@ class Reader:
             raise StopIteration
         time.sleep(self._delay_s)
         shape = (STEPS, self._share)
-        return Batch(
-            Sample(
-                observation=self._rng.random((*shape, 3, 3, 2)) > 0.5,
-                legal=np.ones((*shape, 9), bool),
-                policy_target=self._rng.dirichlet(np.ones(9), shape).astype(np.float32),
-                value_target=self._rng.uniform(-1, 1, shape).astype(np.float32),
-                version=np.zeros(shape, np.int32),
-            )
+        samples = Sample(
+            observation=self._rng.random((*shape, 3, 3, 2)) > 0.5,
+            legal=np.ones((*shape, 9), bool),
+            policy_target=self._rng.dirichlet(np.ones(9), shape).astype(np.float32),
+            value_target=self._rng.uniform(-1, 1, shape).astype(np.float32),
+            version=np.zeros(shape, np.int32),
         )
+        return PackedBatch(PACKING.pack(samples))
 
     def close(self):
         self._closed.set()

@@ -6,10 +6,9 @@ import jax
 import pytest
 
 from podzero.config import ClusterConfig, load
-from podzero.core.types import Batch
 from podzero.learner import build, make_training
 from podzero.learner.build import learner_parts, timed
-from podzero.tools.bench.measuring import random_samples
+from podzero.tools.bench.measuring import random_batch
 
 SMALL = (
     "network.channels=8", "network.blocks=1", "learner.batch_size=32", "learner.steps_per_dispatch=4",
@@ -28,8 +27,7 @@ def losses(experiment):
     """The sums of the metrics over a dispatch, run as the learner runs it."""
     network, spec, symmetries = learner_parts(experiment)
     training = make_training(experiment, network, spec, symmetries)
-    samples = random_samples(experiment, spec, 4 * 32)
-    batch = training.put(Batch(jax.tree.map(lambda leaf: leaf.reshape(4, 32, *leaf.shape[1:]), samples)))
+    batch = training.put(random_batch(experiment, spec))
     state = training.init()
     with jax.transfer_guard_host_to_device("disallow"):
         return {name: float(total) for name, total in training.step(state, batch).sums.metrics.items()}

@@ -279,16 +279,14 @@ def test_a_publication_that_hangs_delays_training_once(start, make_experiment, m
 
 
 def test_steps_that_are_not_finite_are_counted_in_the_report(start, make_experiment, make_reader, make_dispatch):
-    good, bad = make_dispatch(2, 16), make_dispatch(2, 16)
-    bad.samples.value_target[0, 0] = np.nan
+    good, bad = make_dispatch(2, 16), make_dispatch(2, 16, value_target=((0, 0), np.nan))
     learner, _, _, reports = start(make_experiment(steps=8), make_reader([good, bad]))
     learner.run()
     assert sum(report["count/skipped_steps"] for _, report in reports) == 2
 
 
 def test_training_that_stays_not_finite_ends_with_an_error(start, make_experiment, make_reader, make_dispatch):
-    bad = make_dispatch(100, 1)
-    bad.samples.value_target[:] = np.nan
+    bad = make_dispatch(100, 1, value_target=(slice(None), np.nan))
     experiment = make_experiment(batch_size=1, steps_per_dispatch=100, publish_every=100)
     learner, *_ = start(experiment, make_reader([bad]))
     with pytest.raises(TrainingDiverged, match="last 1,000 steps, after step 0,"):

@@ -8,6 +8,7 @@ import pytest
 
 from podzero.config import load, parse
 from podzero.core.errors import ConfigError
+from podzero.core.types import Batch
 from podzero.envs import spec_of
 from podzero.learner.build import check_objective, example_batch
 from podzero.learner.objectives import make_objective
@@ -27,9 +28,12 @@ def check(experiment, network, spec):
     check_objective(make_objective(experiment, network, spec, ()), params, example_batch(experiment, spec), "mine")
 
 
-def test_the_loss_is_made_of_the_objective_and_its_arguments(own, network, spec, make_dispatch, make_experiment):
+def test_the_loss_is_made_of_the_objective_and_its_arguments(
+    own, network, spec, make_dispatch, make_experiment, packing
+):
     check(own("soft"), network, spec)
-    params, batch = jax.jit(network.init)(jax.random.key(0)), jax.tree.map(lambda leaf: leaf[0], make_dispatch(1, 8))
+    params = jax.jit(network.init)(jax.random.key(0))
+    batch = Batch(jax.tree.map(lambda leaf: leaf[0], packing.unpack(make_dispatch(1, 8).rows)))
     plain, same, flat = (
         jax.jit(make_objective(experiment, network, spec, ()).loss)(params, batch)
         for experiment in (make_experiment(), own("soft", temperature=1.0), own("soft", temperature=3.0))

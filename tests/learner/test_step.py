@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from podzero.config import LearnerConfig, MeshConfig, OptimizerConfig
-from podzero.core.types import Network
+from podzero.core.types import Network, PackedBatch, Sample
 from podzero.learner.objectives import alphazero_objective, make_augment
 from podzero.learner.optimizers import make_optimizer, make_rate
 from podzero.learner.sharding import batch_sharding, make_mesh, put_batch, state_shardings
@@ -22,7 +22,7 @@ from podzero.learner.step import (
 METRICS = ("loss", "policy_kl", "policy_loss", "value_loss")
 
 
-def one_device(network, ema=0.9, microbatches=1, compiled=None, **optimizer):
+def one_device(packing, network, ema=0.9, microbatches=1, compiled=None, unpack=None, **optimizer):
     """A new state on one device, and a function that trains a state on the host batches of a dispatch."""
     config = OptimizerConfig(**optimizer)
     transform, rate = make_optimizer(config), make_rate(config)
@@ -33,7 +33,9 @@ def one_device(network, ema=0.9, microbatches=1, compiled=None, **optimizer):
     step = {} if compiled is None else compiled
     if name not in step:
         objective = alphazero_objective(network, LearnerConfig(), make_augment([], 9))
-        spec = TrainStepSpec(objective, METRICS, transform, rate, ema, microbatches)
+        spec = TrainStepSpec(
+            objective, unpack or partial(packing.unpack, xp=jnp), METRICS, transform, rate, ema, microbatches
+        )
         step[name] = make_train_step(spec, mesh, shardings)
     return jax.device_put(state, shardings), lambda state, host: step[name](
         state, put_batch(host, batch_sharding(mesh))
@@ -47,9 +49,9 @@ def compiled():
 
 
 @pytest.fixture
-def training(network, compiled):
+def training(packing, network, compiled):
     """`one_device` with a small network."""
-    return partial(one_device, network, compiled=compiled)
+    return partial(one_device, packing, network, compiled=compiled)
 
 
 def host(tree):
@@ -87,6 +89,23 @@ def test_the_learning_rate_follows_the_progress_of_the_run(training, make_dispat
     jax.tree.map(lambda a, b: np.testing.assert_allclose(0.1 * a, b, atol=1e-7), *moved)
 
 
+def test_a_step_on_packed_rows_equals_the_step_on_the_samples(training, network, packing):
+    """Up to the rounding of policies to float16: they are the only field that packing changes."""
+    rng = np.random.default_rng(0)
+    observation, legal = rng.random((8, 3, 3, 2)) > 0.5, np.ones((8, 9), bool)
+    policy = rng.dirichlet(np.full(9, 0.3), 8).astype(np.float32)
+    value = rng.uniform(-1, 1, 8).astype(np.float32)
+    samples = Sample(observation, legal, policy, value, np.zeros(8, np.int32))
+    batch = PackedBatch(packing.pack(jax.tree.map(lambda leaf: leaf[None], samples)))
+    found, train = training(name="sgd")
+    expected, train_dense = one_device(packing, network, unpack=lambda rows: samples, name="sgd")
+    found, sums, (errors,) = train(found, batch)
+    expected, dense_sums, (dense_errors,) = train_dense(expected, batch)
+    np.testing.assert_array_equal(errors, dense_errors)
+    for one, other in ((found.params, expected.params), (sums, dense_sums)):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-5), host(one), host(other))
+
+
 def test_one_dispatch_of_k_steps_equals_k_dispatches_of_one(training, make_dispatch):
     batch = make_dispatch(4, 8)
     together, train = training()
@@ -114,7 +133,7 @@ def test_microbatches_give_the_step_of_the_whole_batch(training, make_dispatch, 
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), host(one), host(other))
 
 
-def test_importance_weights_are_divided_by_the_largest_of_their_batch(make_dispatch):
+def test_importance_weights_are_divided_by_the_largest_of_their_batch(make_dispatch, packing):
     """Values v and targets z of two samples: v takes an SGD step along `mean(2 w (z - v))`.
 
     With z = (1, 1/2) and v = 0 the weights (1/2, 2) count as (1/4, 1): the mean is (1/2 + 1) / 2 = 3/4. In the other
@@ -125,9 +144,9 @@ def test_importance_weights_are_divided_by_the_largest_of_their_batch(make_dispa
         lambda key: {"value": jnp.zeros(())},
         lambda params, x: (jnp.zeros((x.shape[0], 9)), jnp.broadcast_to(params["value"], x.shape[:1])),
     )
-    state, train = one_device(network, name="sgd", learning_rate=0.1, weight_decay=0.0)
-    batch = make_dispatch(2, 2)._replace(weight=np.array([[0.5, 2.0], [8.0, 8.0]], np.float32))
-    batch.samples.value_target[:] = [1.0, 0.5]
+    state, train = one_device(packing, network, name="sgd", learning_rate=0.1, weight_decay=0.0)
+    batch = make_dispatch(2, 2, value_target=(slice(None), [1.0, 0.5]))
+    batch = batch._replace(weight=np.array([[0.5, 2.0], [8.0, 8.0]], np.float32))
     state, sums, _ = train(state, batch)
     first = 0.1 * 3 / 4
     np.testing.assert_allclose(with_relative_weights(batch).weight, [[1 / 4, 1], [1, 1]])
@@ -158,8 +177,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_counted(training, make_dispatc
     batch = make_dispatch(1, 8)
     state, *_ = train(state, batch)
     before = host((state.params, state.ema, state.opt_state))
-    getattr(batch.samples, field)[0, 3, ...] = poison
-    state, sums, _ = train(state, batch)
+    state, sums, _ = train(state, make_dispatch(1, 8, **{field: ((0, 3), poison)}))
     assert float(sums.skipped) == 1
     assert float(sums.steps) == float(sums.metrics["loss"]) == float(sums.gradient_norm) == 0.0
     assert int(state.step) == 2
@@ -168,8 +186,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_counted(training, make_dispatc
 
 def test_a_skipped_step_does_not_affect_the_others_of_its_dispatch(training, make_dispatch):
     state, train = training()
-    batch = make_dispatch(3, 8)
-    batch.samples.value_target[1, 0] = np.nan
+    batch = make_dispatch(3, 8, value_target=((1, 0), np.nan))
     state, sums, _ = train(state, batch)
     reference, train = training()
     for k in (0, 2):
@@ -212,9 +229,8 @@ def test_the_gradient_norm_is_measured_before_clipping(training, make_dispatch):
 
 def test_the_policy_age_is_the_mean_of_step_minus_version_over_searched_samples(training, make_dispatch):
     state, train = training()
-    batch = make_dispatch(3, 4)
-    batch.samples.version[:] = [[-1, -1, -1, -1], [0, 0, 1, 1], [-1, 0, 1, 2]]
-    _, sums, _ = train(state, batch)
+    version = [[-1, -1, -1, -1], [0, 0, 1, 1], [-1, 0, 1, 2]]
+    _, sums, _ = train(state, make_dispatch(3, 4, version=(slice(None), version)))
     # Nothing at step 0, (1 + 1 + 0 + 0) / 4 at step 1, and (2 + 1 + 0) / 3 at step 2.
     assert float(sums.policy_age) == pytest.approx(1.5)
 

@@ -43,9 +43,9 @@ def taught(teacher, make_experiment):
 
 
 def test_soft_targets_are_the_teacher_s_policy_over_the_legal_actions_and_its_value(
-    taught, teacher, network, spec, make_dispatch
+    taught, teacher, network, spec, make_dispatch, packing
 ):
-    samples = jax.tree.map(lambda leaf: leaf[0], make_dispatch(1, 4).samples)
+    samples = jax.tree.map(lambda leaf: leaf[0], packing.unpack(make_dispatch(1, 4).rows))
     samples.legal[:, 4:] = False
     objective = make_objective(taught(teacher_weight=0.5), network, spec, ())
     found = jax.jit(objective.soft_targets)(objective.teacher, np.int32(9), samples)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from podzero.config import parse
-from podzero.core.types import Batch, Sample
+from podzero.core.types import PackedBatch, Sample
 from podzero.learner import HostInfo, join, make_training
 from podzero.learner.checkpoints import LearnerCheckpoints
 from podzero.learner.sharding import local_part
@@ -58,7 +58,7 @@ def training_of(experiment):
     return make_training(experiment, make_network(experiment.network, env.spec), env.spec, env.symmetries)
 
 
-def batches(part, rest_of_games):
+def batches(part, packing, rest_of_games):
     """The given part of the batches of ten dispatches, if asked with targets about the rest of their games."""
     rng = np.random.default_rng(0)
     for _ in range(10):
@@ -70,9 +70,10 @@ def batches(part, rest_of_games):
             version=np.zeros((5, 32), np.int32),
         )
         if rest_of_games:
-            batch = batch._replace(**{name: rng.integers(-1, 3, (5, 32), np.int32) for name in batch._fields[-3:]})
+            rest = ("outcome", "moves_left", "reply")
+            batch = batch._replace(**{name: rng.integers(-1, 3, (5, 32), np.int32) for name in rest})
         weight = rng.uniform(0.1, 3.0, (5, 32)).astype(np.float32)
-        yield Batch(jax.tree.map(lambda field: field[:, part], batch), weight[:, part])
+        yield jax.tree.map(lambda field: field[:, part], PackedBatch(packing.pack(batch), weight))
 
 
 def main(network, learner, out, rank, hosts, coordinator):
@@ -80,11 +81,12 @@ def main(network, learner, out, rank, hosts, coordinator):
     join(HostInfo(rank, hosts, coordinator), experiment)
     training = training_of(experiment)
     state, share = training.init(), 32 // hosts
-    for batch in batches(slice(rank * share, (rank + 1) * share), experiment.has_auxiliary_heads):
+    part = slice(rank * share, (rank + 1) * share)
+    for batch in batches(part, training.packing, experiment.has_auxiliary_heads):
         put = training.put(batch)
         state, sums, errors = training.step(state, put)
         # Each host gets the errors of its own samples, in the order of the samples.
-        np.testing.assert_array_equal(local_part(put.samples.value_target), batch.samples.value_target)
+        np.testing.assert_array_equal(local_part(put.rows), batch.rows)
         assert np.concatenate([local_part(part) for part in errors]).shape == (5, share)
     assert int(state.step) == 50
     leaves = jax.tree.leaves(state)

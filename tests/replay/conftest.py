@@ -16,7 +16,8 @@ from warm_replay_server import warm
 
 from podzero.config import Experiment, parse
 from podzero.core import waiting
-from podzero.core.types import EnvSpec, Sample
+from podzero.core.types import EnvSpec, PackedBatch, Sample
+from podzero.envs import sample_packing
 from podzero.replay import ReplayServer, ShardedWriter, make_reader, server_python
 from podzero.replay.process import VARIABLE
 
@@ -48,6 +49,13 @@ def real_server(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def spec() -> EnvSpec:
     return SPEC
+
+
+@pytest.fixture
+def samples_of() -> Callable[[PackedBatch], Sample]:
+    """The samples of a batch."""
+    packing = sample_packing(small_experiment(), SPEC)
+    return lambda batch: packing.unpack(batch.rows)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import pytest
 from podzero.config import load
 from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec
+from podzero.envs import sample_packing
 from podzero.replay import Episode, EpisodeLayout, RecordsWriter, make_reader, open_records, recorded_batches
 
 SPEC = EnvSpec("gymnasium/CartPole-v1", (4,), "float32", 2, players=1)
@@ -47,7 +48,9 @@ def test_values_are_the_discounted_returns_until_the_end():
 def test_windows_follow_their_episode_and_end_with_it(experiment_on):
     # Two episodes: 6 steps that are truncated, then 2 that terminate.
     experiment = experiment_on(episode(6, False), episode(2, True, first=100))
-    samples = next(recorded_batches(open_records(experiment, SPEC), (4, 64), seed=1)).samples
+    packing = sample_packing(experiment, SPEC)
+    batch = next(recorded_batches(open_records(experiment, SPEC), packing, (4, 64), seed=1))
+    samples = packing.unpack(batch.rows)
     assert samples.observation.shape[:2] == (4, 64)
     windows = {int(w[0]): i for i, w in enumerate(samples.observation.reshape(256, -1, 4)[:, 0])}
     assert sorted(windows) == [0, 1, 2, 3, 4, 5, 100, 101]
@@ -69,7 +72,7 @@ def test_windows_follow_their_episode_and_end_with_it(experiment_on):
 def test_the_learner_s_batches_are_recorded_windows(experiment_on):
     experiment = experiment_on(episode(9, True))
     reader = make_reader(list, SPEC, experiment)
-    samples = next(reader).samples
+    samples = sample_packing(experiment, SPEC).unpack(next(reader).rows)
     assert samples.action.shape == (experiment.learner.steps_per_dispatch, 16, 2)
     reader.close()
     with pytest.raises(StopIteration):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from podzero.config.samples import position_like
 from podzero.core.types import EnvSpec
+from podzero.envs import SamplePacking
 from podzero.replay import SampleSignature, intake
 from podzero.replay.intake import Intake
 
@@ -17,7 +18,13 @@ SPEC = EnvSpec("line", (3,), "uint8", 2)
 
 
 def made(count, samples_per_item=1, shards=1, equal=True, most_ahead=0):
-    return Intake(SampleSignature("line", position_like(SPEC), samples_per_item), count, shards, equal, most_ahead)
+    return Intake(
+        SampleSignature("line", SamplePacking(position_like(SPEC), SPEC), samples_per_item),
+        count,
+        shards,
+        equal,
+        most_ahead,
+    )
 
 
 def deliver(table, shard, items):

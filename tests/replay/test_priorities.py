@@ -25,39 +25,40 @@ def prioritized(make_experiment):
     )
 
 
-def learned_from(reader, batches, below=HIGH):
+def learned_from(reader, samples_of, batches, below=HIGH):
     """Versions `[N]` and weights `[N]` of the next batches; only samples below a number get large errors."""
     versions, weights = [], []
     for _ in range(batches):
         batch = next(reader)
-        versions.append(batch.samples.version.ravel())
+        version = samples_of(batch).version
+        versions.append(version.ravel())
         weights.append(batch.weight.ravel())
-        reader.update_priorities(batch.keys, np.where(batch.samples.version < below, 9.0, 0.0))
+        reader.update_priorities(batch.keys, np.where(version < below, 9.0, 0.0))
     return np.concatenate(versions), np.concatenate(weights)
 
 
-def test_samples_with_large_errors_are_sampled_more_often(serve, connect, prioritized, make_samples):
+def test_samples_with_large_errors_are_sampled_more_often(serve, connect, prioritized, make_samples, samples_of):
     server = serve(prioritized)
     writer = connect(ShardedWriter, prioritized, server)
     writer.write(make_samples(400))
     writer.flush()
     reader = connect(make_reader, prioritized, server)
-    before = np.concatenate([next(reader).samples.version.ravel() for _ in range(20)])
+    before = np.concatenate([samples_of(next(reader)).version.ravel() for _ in range(20)])
     assert np.mean(before < HIGH) < 0.5  # of 400 with equal priorities every fourth is one of them
-    learned_from(reader, 100)
+    learned_from(reader, samples_of, 100)
     time.sleep(0.5)  # priorities are set asynchronously
-    after, _ = learned_from(reader, 300)
+    after, _ = learned_from(reader, samples_of, 300)
     assert np.mean(after[-800:] < HIGH) > 0.9
 
 
-def test_weights_undo_the_bias_of_priorities(serve, connect, prioritized, make_samples):
+def test_weights_undo_the_bias_of_priorities(serve, connect, prioritized, make_samples, samples_of):
     server = serve(prioritized)
     writer = connect(ShardedWriter, prioritized, server)
     writer.write(make_samples(400), np.where(np.arange(400) < HIGH, 9.0, 1.0))
     writer.flush()
     reader = connect(make_reader, prioritized, server)
     batches = [next(reader) for _ in range(250)]
-    high = np.concatenate([batch.samples.version.ravel() for batch in batches]) < HIGH
+    high = np.concatenate([samples_of(batch).version.ravel() for batch in batches]) < HIGH
     weight = np.concatenate([batch.weight.ravel() for batch in batches])
     five_sigma = 5 * math.sqrt(0.75 * 0.25 / len(high))
     assert abs(np.mean(high) - 0.75) < five_sigma  # 900 of 1,200
@@ -77,7 +78,7 @@ def test_a_uniform_table_has_no_weights_and_no_keys(serve, connect, make_experim
     assert batch.keys is None
 
 
-def test_keys_hold_the_index_of_the_shard(serve, connect, make_experiment, make_samples):
+def test_keys_hold_the_index_of_the_shard(serve, connect, make_experiment, make_samples, samples_of):
     experiment = make_experiment(sampler="prioritized", shards=2, min_size=16, tolerance=32)
     servers = [serve(experiment, shard) for shard in range(2)]
     for index, server in enumerate(servers):
@@ -85,7 +86,7 @@ def test_keys_hold_the_index_of_the_shard(serve, connect, make_experiment, make_
     reader = connect(make_reader, experiment, *servers)
     for _ in range(3):
         batch = next(reader)
-        np.testing.assert_array_equal(batch.keys.shard, batch.samples.version // 100)
+        np.testing.assert_array_equal(batch.keys.shard, samples_of(batch).version // 100)
 
 
 def test_errors_that_are_not_finite_are_skipped(serve, connect, prioritized, make_samples, caplog):
@@ -140,7 +141,7 @@ def test_updates_for_a_shard_that_never_answers_do_not_wait_and_the_newest_remai
 
 
 def test_a_shard_that_has_moved_takes_updates_although_its_old_server_never_answers(
-    serve, connect, prioritized, make_samples, monkeypatch
+    serve, connect, prioritized, make_samples, monkeypatch, samples_of
 ):
     gate, set_priorities = threading.Event(), Connection.set_priorities
     old, new = serve(prioritized), serve(prioritized)
@@ -155,11 +156,11 @@ def test_a_shard_that_has_moved_takes_updates_although_its_old_server_never_answ
     monkeypatch.setattr(Connection, "set_priorities", gated)
     addresses = [old.address()]
     reading = connect(make_reader, prioritized, addresses=addresses)
-    learned_from(reading, 10)
+    learned_from(reading, samples_of, 10)
     addresses[0] = new.address()
-    learned_from(reading, 100, below=1000 + HIGH)
+    learned_from(reading, samples_of, 100, below=1000 + HIGH)
     time.sleep(0.5)  # priorities are set asynchronously
-    after, _ = learned_from(reading, 300, below=1000 + HIGH)
+    after, _ = learned_from(reading, samples_of, 300, below=1000 + HIGH)
     gate.set()
     assert np.mean(after[-800:] < 1000 + HIGH) > 0.9
 

@@ -10,21 +10,21 @@ import jax
 import numpy as np
 import pytest
 
-from podzero.core.types import Batch, Sample
 from podzero.replay import ShardedWriter, make_reader
 
 
-def rows(batch: Batch) -> Sample:
+@pytest.fixture
+def rows(samples_of):
     """The samples of a batch `[S, B, ...]` as `[S * B, ...]`."""
-    return jax.tree.map(lambda field: field.reshape(-1, *field.shape[2:]), batch.samples)
+    return lambda batch: jax.tree.map(lambda field: field.reshape(-1, *field.shape[2:]), samples_of(batch))
 
 
-def test_what_is_read_is_what_was_written(serve, connect, make_experiment, make_samples, spec):
+def test_what_is_read_is_what_was_written(serve, connect, make_experiment, make_samples, spec, samples_of, rows):
     experiment = make_experiment()
     server = serve(experiment)
     connect(ShardedWriter, experiment, server).write(make_samples(10, start=30))
     batch = next(connect(make_reader, experiment, server))
-    assert batch.samples.observation.shape == (2, 4, *spec.observation_shape)
+    assert samples_of(batch).observation.shape == (2, 4, *spec.observation_shape)
     found = rows(batch)
     for row, number in enumerate(found.version.tolist()):
         assert 30 <= number < 40
@@ -34,7 +34,7 @@ def test_what_is_read_is_what_was_written(serve, connect, make_experiment, make_
 
 
 def test_an_item_is_read_as_it_was_written_and_the_limiter_counts_its_samples(
-    serve, connect, make_experiment, make_samples
+    serve, connect, make_experiment, make_samples, rows
 ):
     experiment = make_experiment(samples_per_item=4, samples_per_insert=2.0, tolerance=16)
     server = serve(experiment)
@@ -75,7 +75,7 @@ def test_a_reader_of_an_unfilled_table_waits_and_the_message_says_why(
 
 
 def test_nothing_sampled_is_lost_while_the_reader_starves(
-    serve, connect, make_experiment, make_samples, monkeypatch, waits
+    serve, connect, make_experiment, make_samples, monkeypatch, waits, rows
 ):
     monkeypatch.setattr("podzero.replay.wire._BLOCKED_MS", 20)  # the stream is opened anew all the time
     experiment = make_experiment(samples_per_insert=1.0, tolerance=6)
@@ -109,7 +109,7 @@ def test_closing_ends_a_waiting_read(serve, connect, make_experiment):
         next(reader)
 
 
-def test_samples_per_insert_is_kept_within_the_tolerance(serve, connect, make_experiment, make_samples):
+def test_samples_per_insert_is_kept_within_the_tolerance(serve, connect, make_experiment, make_samples, rows):
     experiment = make_experiment()
     server = serve(experiment)
     writer, reader = connect(ShardedWriter, experiment, server), connect(make_reader, experiment, server)
@@ -172,7 +172,7 @@ def at_rest(servers):
     return sampled
 
 
-def test_two_shards_are_written_and_read_in_equal_parts(serve, connect, make_experiment, make_samples):
+def test_two_shards_are_written_and_read_in_equal_parts(serve, connect, make_experiment, make_samples, rows):
     experiment = make_experiment(shards=2, min_size=400, tolerance=400, samples_per_insert=1.0)
     servers = [serve(experiment, shard) for shard in range(2)]
     writer = connect(ShardedWriter, experiment, *servers)
@@ -187,7 +187,7 @@ def test_two_shards_are_written_and_read_in_equal_parts(serve, connect, make_exp
     assert seen == {0: 40, 1: 40}
 
 
-def test_shards_give_equal_parts_of_several_odd_batches(serve, connect, make_experiment, make_samples):
+def test_shards_give_equal_parts_of_several_odd_batches(serve, connect, make_experiment, make_samples, rows):
     experiment = make_experiment(shards=3, min_size=600, tolerance=600, samples_per_insert=1.0)
     servers = [serve(experiment, shard) for shard in range(3)]
     for shard, server in enumerate(servers):
@@ -201,7 +201,9 @@ def test_shards_give_equal_parts_of_several_odd_batches(serve, connect, make_exp
     assert seen == {0: 8, 1: 8, 2: 8}
 
 
-def test_a_shard_restarted_elsewhere_is_written_and_read_there(serve, connect, make_experiment, make_samples, caplog):
+def test_a_shard_restarted_elsewhere_is_written_and_read_there(
+    serve, connect, make_experiment, make_samples, caplog, rows
+):
     experiment = make_experiment(shards=2, min_size=80, samples_per_insert=8, tolerance=640)
     lost, other = serve(experiment, 0), serve(experiment, 1)
     addresses = [lost.address(), other.address()]
@@ -225,7 +227,7 @@ def test_a_shard_restarted_elsewhere_is_written_and_read_there(serve, connect, m
     assert f"was restarted at {back.address().partition('#')[0]}" in caplog.text
 
 
-def test_a_read_waits_until_actors_write(serve, connect, make_experiment, make_samples, caplog):
+def test_a_read_waits_until_actors_write(serve, connect, make_experiment, make_samples, caplog, rows):
     experiment = make_experiment()
     server = serve(experiment)
     writer, reader = connect(ShardedWriter, experiment, server), connect(make_reader, experiment, server)
@@ -248,7 +250,7 @@ def test_a_read_waits_until_actors_write(serve, connect, make_experiment, make_s
 
 
 def test_a_shard_that_is_away_when_a_reader_is_made_is_read_once_it_is_back(
-    serve, connect, make_experiment, make_samples, tmp_path, caplog
+    serve, connect, make_experiment, make_samples, tmp_path, caplog, rows
 ):
     experiment = make_experiment()
     server = serve(experiment)

@@ -27,7 +27,7 @@ REANALYSED_FROM = 1000
 
 @pytest.fixture
 def spec():
-    return EnvSpec("line", (3,), "float32", 4, state_bytes=2)
+    return EnvSpec("line", (3,), "float32", 4, state_bytes=8)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def reanalysing(make_experiment, share=0.5, **replay):
 def numbered_states(count, start=0):
     number = np.arange(start, start + count)
     return StoredState(
-        state=np.stack([number % 256, number // 256], axis=1).astype(np.uint8),
+        state=number[:, None].astype(np.uint64).view(np.uint8),
         outcome=np.where(number % 2, 1.0, -1.0).astype(np.float32),
         lambda_return=(number / 1024).astype(np.float32),
         truncated=number % 3 == 0,
@@ -69,8 +69,8 @@ def test_states_are_read_as_they_were_written(serve_all, connect, fill, make_exp
     reader = connect(make_state_reader, experiment, server)
     for states in (next(reader) for _ in range(5)):
         assert isinstance(states, StoredState)
-        assert states.state.shape == (4, 2)
-        np.testing.assert_array_equal(states.state[:, 0] + 256 * states.state[:, 1].astype(int), states.version)
+        assert states.state.shape == (4, 8)
+        np.testing.assert_array_equal(states.state.view(np.uint64)[:, 0], states.version)
         np.testing.assert_array_equal(states.outcome, np.where(states.version % 2, 1.0, -1.0))
         np.testing.assert_array_equal(states.lambda_return, states.version / 1024)
     assert server.limits(SAMPLES).inserted == server.limits(REANALYSED).inserted == 0
@@ -78,7 +78,7 @@ def test_states_are_read_as_they_were_written(serve_all, connect, fill, make_exp
 
 @pytest.mark.parametrize(("share", "reanalysed"), [(0.01, 1), (0.3, 1), (0.5, 2), (0.99, 3)])
 def test_every_batch_holds_its_share_of_reanalysed_samples(
-    serve_all, connect, fill, make_experiment, make_samples, share, reanalysed
+    serve_all, connect, fill, make_experiment, make_samples, share, reanalysed, samples_of
 ):
     experiment = reanalysing(make_experiment, share, samples_per_insert=8.0, min_size=16, tolerance=128)
     server = serve_all(experiment)
@@ -86,13 +86,13 @@ def test_every_batch_holds_its_share_of_reanalysed_samples(
     fill(REANALYSED, experiment, [server], make_samples(experiment.reanalysed_min_size, start=REANALYSED_FROM))
     reader = connect(make_reader, experiment, server)
     for _ in range(3):
-        version = next(reader).samples.version
+        version = samples_of(next(reader)).version
         assert version.shape == (2, 4)
         np.testing.assert_array_equal((version >= REANALYSED_FROM).sum(axis=1), [reanalysed] * 2)
 
 
 def test_the_learner_waits_for_the_missing_table_and_keeps_samples_of_the_other(
-    serve_all, connect, fill, make_experiment, make_samples, waits
+    serve_all, connect, fill, make_experiment, make_samples, waits, samples_of
 ):
     experiment = reanalysing(make_experiment)
     server = serve_all(experiment)
@@ -105,7 +105,7 @@ def test_the_learner_waits_for_the_missing_table_and_keeps_samples_of_the_other(
 
     message = waits(lambda: read.append(next(reader)), end=reanalyse)
     assert re.search("reanalysed samples .*the reanalysers", message)
-    assert (read[0].samples.version < REANALYSED_FROM).sum() == 4
+    assert (samples_of(read[0]).version < REANALYSED_FROM).sum() == 4
     assert server.limits(SAMPLES).sampled <= sampled[0] + 4  # at most what is prefetched after a read
 
 
@@ -131,7 +131,9 @@ def test_each_table_keeps_its_own_ratio(serve_all, fill, connect, make_experimen
         assert limits.settings.min_diff <= 120 - limits.sampled <= limits.settings.max_diff
 
 
-def test_priorities_are_set_in_the_table_that_a_sample_is_from(serve_all, connect, fill, make_experiment, make_samples):
+def test_priorities_are_set_in_the_table_that_a_sample_is_from(
+    serve_all, connect, fill, make_experiment, make_samples, samples_of
+):
     experiment = reanalysing(
         make_experiment, sampler="prioritized", priority_exponent=1.0, shards=2, min_size=40, tolerance=2560,
         samples_per_insert=64.0,
@@ -146,10 +148,11 @@ def test_priorities_are_set_in_the_table_that_a_sample_is_from(serve_all, connec
         versions = []
         for _ in range(batches):
             batch = next(reader)
-            fresh, shard = batch.samples.version < REANALYSED_FROM, batch.samples.version % REANALYSED_FROM // 100
+            version = samples_of(batch).version
+            fresh, shard = version < REANALYSED_FROM, version % REANALYSED_FROM // 100
             np.testing.assert_array_equal(batch.keys.shard, np.where(fresh, shard, 2 + shard))
-            reader.update_priorities(batch.keys, np.where(batch.samples.version % 100 == 7, 500.0, 0.0))
-            versions.append(batch.samples.version.ravel())
+            reader.update_priorities(batch.keys, np.where(version % 100 == 7, 500.0, 0.0))
+            versions.append(version.ravel())
         return np.concatenate(versions)
 
     learn(60)
@@ -198,7 +201,9 @@ def test_a_shard_restarted_elsewhere_is_read_there(serve_all, connect, fill, mak
         assert time.monotonic() < deadline
 
 
-def test_a_checkpoint_restores_all_tables(serve_all, connect, fill, make_experiment, make_samples, tmp_path):
+def test_a_checkpoint_restores_all_tables(
+    serve_all, connect, fill, make_experiment, make_samples, tmp_path, samples_of
+):
     experiment = reanalysing(make_experiment)
     server = serve_all(experiment)
     fill(SAMPLES, experiment, [server], make_samples(8))
@@ -215,7 +220,7 @@ def test_a_checkpoint_restores_all_tables(serve_all, connect, fill, make_experim
     assert back.info()["states/size"] == 12
     assert back.info()["reanalysed/inserted"] == 6
     np.testing.assert_array_less(next(connect(make_state_reader, experiment, back)).version, 12)
-    version = next(connect(make_reader, experiment, back)).samples.version
+    version = samples_of(next(connect(make_reader, experiment, back))).version
     assert ((version >= REANALYSED_FROM).sum(axis=1) == 2).all()
 
 

@@ -40,7 +40,9 @@ def rewrite(saved, change):
     (saved / "shard.json").write_text(sealed(manifest))
 
 
-def test_a_restored_shard_continues_with_its_samples_and_counts(serve, make_experiment, make_samples, spec, saved):
+def test_a_restored_shard_continues_with_its_samples_and_counts(
+    serve, make_experiment, make_samples, spec, saved, samples_of
+):
     experiment = make_experiment()
     server = serve(experiment, restore_from=saved)
     limits = server.limits()
@@ -51,7 +53,7 @@ def test_a_restored_shard_continues_with_its_samples_and_counts(serve, make_expe
     for start in range(12, 112, 8):  # far beyond the tolerance: neither side may be blocked forever
         writer.write(make_samples(8, start))
         for _ in range(2):
-            assert next(reader).samples.version.max() < start + 8
+            assert samples_of(next(reader)).version.max() < start + 8
     writer.flush()
     reader.close()
     writer.close()
@@ -218,13 +220,13 @@ def test_a_file_that_cannot_be_read_is_no_damage(serve, make_experiment, saved, 
         serve(make_experiment(), restore_from=saved)
 
 
-def test_restored_samples_are_the_saved_ones(serve, make_experiment, make_samples, spec, saved):
+def test_restored_samples_are_the_saved_ones(serve, make_experiment, make_samples, spec, saved, samples_of):
     experiment = make_experiment()
     server = serve(experiment, restore_from=saved)
     writer = ShardedWriter(lambda: [server.address()], spec, experiment)
     writer.write(make_samples(8))  # so that the limiter lets a batch pass, whatever was sampled before
     with closing(make_reader(lambda: [server.address()], spec, experiment)) as reader:
-        batch = next(reader).samples
+        batch = samples_of(next(reader))
     writer.close()
     for observation, version in zip(batch.observation.reshape(-1, 3), batch.version.ravel(), strict=True):
         np.testing.assert_array_equal(observation, make_samples(1, int(version)).observation[0])

@@ -55,7 +55,7 @@ def test_importing_replay_imports_neither_reverb_nor_tensorflow():
     assert found.stdout.strip() == "set()"
 
 
-def test_the_oldest_samples_are_removed_at_capacity(serve, connect, make_experiment, make_samples):
+def test_the_oldest_samples_are_removed_at_capacity(serve, connect, make_experiment, make_samples, samples_of):
     experiment = make_experiment(capacity=20, min_size=20, tolerance=40)  # 40 samples pass unread
     server = serve(experiment)
     writer = connect(ShardedWriter, experiment, server)
@@ -63,11 +63,13 @@ def test_the_oldest_samples_are_removed_at_capacity(serve, connect, make_experim
     writer.flush()
     assert server.info()["replay/size"] == 20
     reader = connect(make_reader, experiment, server)
-    seen = np.concatenate([next(reader).samples.version.ravel() for _ in range(6)])
+    seen = np.concatenate([samples_of(next(reader)).version.ravel() for _ in range(6)])
     assert seen.min() >= 20
 
 
-def test_a_prioritized_table_samples_in_proportion_to_priority(serve, connect, make_experiment, make_samples):
+def test_a_prioritized_table_samples_in_proportion_to_priority(
+    serve, connect, make_experiment, make_samples, samples_of
+):
     experiment = make_experiment(
         sampler="prioritized", priority_exponent=1.0, min_size=400, samples_per_insert=8.0, tolerance=3200
     )
@@ -77,7 +79,7 @@ def test_a_prioritized_table_samples_in_proportion_to_priority(serve, connect, m
     writer.write(make_samples(400), priorities)
     writer.flush()
     reader = connect(make_reader, experiment, server)
-    seen = np.concatenate([next(reader).samples.version.ravel() for _ in range(250)])
+    seen = np.concatenate([samples_of(next(reader)).version.ravel() for _ in range(250)])
     share = np.mean(seen < 200)
     assert abs(share - 0.75) < 0.05  # five standard deviations of 2,000 draws
 

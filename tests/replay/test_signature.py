@@ -4,18 +4,16 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 from podzero.config.samples import position_like
-from podzero.core.types import EnvSpec, Sample
+from podzero.core.types import Sample
+from podzero.envs import SamplePacking
 from podzero.replay import SampleSignature, SignatureError
 
 
 @pytest.fixture
 def signature(spec) -> SampleSignature:
-    return SampleSignature(spec.name, position_like(spec), 1)
+    return SampleSignature(spec.name, SamplePacking(position_like(spec), spec), 1)
 
 
 def test_valid_samples_pass_and_are_counted(signature, make_samples):
@@ -24,20 +22,20 @@ def test_valid_samples_pass_and_are_counted(signature, make_samples):
 
 
 def test_a_row_has_the_bytes_of_all_fields(signature):
-    assert signature.row_bytes == 3 * 4 + 4 * 1 + 4 * 4 + 4 + 4
+    assert signature.row_bytes == 3 * 4 + 1 + 4 * 2 + 4 + 4
     assert signature.layout == (
-        "line observation:float32[3] legal:bool[4] policy_target:float32[4] value_target:float32[] version:int32[]"
+        "line observation:float32[3] legal:bits[4] policy_target:float16[4] value_target:float32[] version:int32[]"
         " samples_per_item:1"
     )
 
 
 def test_an_item_holds_consecutive_samples_and_is_never_incomplete(spec, make_samples):
-    signature = SampleSignature(spec.name, position_like(spec), 4)
+    signature = SampleSignature(spec.name, SamplePacking(position_like(spec), spec), 4)
     samples = make_samples(8)
     assert signature.check(samples) == 8
     items = signature.pack(samples)
     assert items.shape == (2, signature.item_bytes) == (2, 4 * signature.row_bytes)
-    np.testing.assert_array_equal(signature.unpack(items[1].reshape(4, -1), (4,)).version, [4, 5, 6, 7])
+    np.testing.assert_array_equal(signature.packing.unpack(items[1].reshape(4, -1)).version, [4, 5, 6, 7])
     with pytest.raises(SignatureError, match=r"6; .*multiple of 4 .*replay\.samples_per_item"):
         signature.check(make_samples(6))
 
@@ -55,6 +53,7 @@ def edited(sample: Sample, name: str, index: Any, value: Any) -> Sample:
         ("value_target", 1, np.inf, r"value_target\[1\]: found inf; expected finite"),
         ("value_target", 0, -1.5, r"value_target\[0\]: found -1.5; expected values in \[-1, 1\]"),
         ("policy_target", 2, [0.5, 0.25, 0, 0], r"policy_target\[2\]: found 0.75; expected a sum of 1"),
+        ("version", 1, -2, r"version\[1\]: found -2; expected values in \[-1, "),
         ("policy_target", 1, [0, 0.5, 0, 0.5], r"policy_target\[1, 3\]: found 0.5; expected zero on illegal"),
         ("policy_target", 2, [1.5, -0.5, 0, 0], r"policy_target\[2, 1\]: found -0.5; expected no negative"),
         ("legal", 0, [False] * 4, r"legal\[0\]: found 0; expected at least one legal"),
@@ -95,30 +94,21 @@ def test_other_structures_are_refused(signature):
         signature.check(Other(1))
 
 
-@given(
-    hnp.arrays(np.bool_, st.tuples(st.integers(0, 6), st.just(2), st.just(3))),
-    st.integers(0, 2**31 - 1),
-    st.booleans(),
-)
-def test_unpacking_undoes_packing(observation, version, auxiliary):
-    count = len(observation)
-    signature = SampleSignature("grid", position_like(EnvSpec("grid", (2, 3), "bool", 2), auxiliary), 1)
-    samples = Sample(
-        observation=observation,
-        legal=np.ones((count, 2), bool),
-        policy_target=np.full((count, 2), 0.5, np.float32),
-        value_target=np.linspace(-1, 1, count, dtype=np.float32),
-        version=np.full(count, version, np.int32),
+def test_rows_of_another_size_are_refused(signature):
+    with pytest.raises(SignatureError, match=r"rows: found uint8 of shape \[2, 3\]; expected uint8 .*\[T, 29\]"):
+        signature.valid(np.zeros((2, 3), np.uint8))
+
+
+def test_an_item_from_before_rows_were_packed_is_converted(spec, make_samples):
+    signature = SampleSignature(spec.name, SamplePacking(position_like(spec), spec), 2)
+    samples = make_samples(2)
+    older = np.empty(2, [*signature.fields.items()])
+    for field in signature.fields:
+        older[field] = getattr(samples, field)
+    np.testing.assert_array_equal(signature.converted(older.view(np.uint8)), signature.pack(samples)[0])
+    assert signature.converted(np.zeros(5, np.uint8)) is None
+    assert signature.readable == (
+        signature.layout,
+        "line observation:float32[3] legal:bool[4] policy_target:float32[4] value_target:float32[] version:int32[]"
+        " samples_per_item:2",
     )
-    if auxiliary:
-        samples = samples._replace(
-            **dict.fromkeys(("outcome", "moves_left", "reply"), np.arange(count, dtype=np.int32))
-        )
-    signature.check(samples)
-    back = signature.unpack(signature.pack(samples), (1, count))
-    for name, field in samples._asdict().items():
-        if field is None:
-            assert getattr(back, name) is None
-            continue
-        np.testing.assert_array_equal(getattr(back, name), field[None])
-        assert getattr(back, name).dtype == field.dtype

@@ -7,7 +7,7 @@ from podzero.core.types import EnvSpec
 from podzero.replay import REANALYSED, SAMPLES, STATES, tables_of
 from podzero.replay.shard import UNBOUNDED, Limits, TableSettings, TableUsers
 
-SPEC = EnvSpec("line", (3,), "float32", 4, state_bytes=5)
+SPEC = EnvSpec("line", (3,), "float32", 4, state_bytes=8)
 
 
 def windowed(**sections):
@@ -76,7 +76,7 @@ def test_samples_and_reanalysed_samples_have_one_layout(make_experiment):
     tables = tables_of(make_experiment(reanalyse={"share": 0.5}), SPEC)
     assert tables[REANALYSED].signature.layout == tables[SAMPLES].signature.layout
     assert tables[STATES].signature.layout == (
-        "line state:uint8[5] outcome:float32[] lambda_return:float32[] truncated:bool[] version:int32[] "
+        "line state:uint8[8] outcome:float32[] lambda_return:float32[] truncated:bits[] version:int32[] "
         "samples_per_item:1"
     )
 

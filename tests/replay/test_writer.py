@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
+from podzero.envs import sample_packing
 from podzero.replay import ShardedWriter, SignatureError, make_reader, shard
 from podzero.replay import writer as writer_module
 from podzero.replay.shard import Shard
@@ -62,6 +63,34 @@ def test_a_lenient_writer_fails_where_everything_is_refused(lenient, make_sample
         writer.write(refused(make_samples(8)))
     with pytest.raises(SignatureError, match="found nan"):
         writer.write(refused(make_samples(8)))
+
+
+def test_packed_rows_are_written_and_a_corrupted_one_never_reaches_the_table(
+    serve, connect, make_experiment, make_samples, samples_of, spec, caplog
+):
+    experiment = make_experiment(samples_per_item=2, tolerance=32, min_size=16)
+    server, packing = serve(experiment), sample_packing(experiment, spec)
+    writer = connect(functools.partial(ShardedWriter, refused_metric="count/refused"), experiment, server)
+    rows = packing.pack(make_samples(20))
+    rows[3] ^= 0xFF
+    writer.write(rows)
+    writer.flush()
+    assert server.limits().inserted == 18
+    assert writer.metrics() == {"count/refused": 2.0}, "the row, and one that fills no item"
+    assert "1 of 20 rows do not decode" in caplog.text
+    reader = connect(make_reader, experiment, server)
+    read = {int(number) for _ in range(4) for number in samples_of(next(reader)).version.ravel()}
+    assert read <= set(range(19)) - {3}
+
+
+def test_a_writer_whose_rows_are_all_corrupted_fails(lenient, make_samples, make_experiment, spec):
+    server, writer = lenient
+    rows = sample_packing(make_experiment(), spec).pack(make_samples(8)) ^ 0xFF
+    for _ in range(writer_module.MOST_REFUSED - 1):
+        writer.write(rows)
+    with pytest.raises(SignatureError, match="do not decode"):
+        writer.write(rows)
+    assert server.limits().inserted == 0
 
 
 def test_inserts_beyond_the_ratio_wait_until_the_learner_reads_and_the_message_says_why(

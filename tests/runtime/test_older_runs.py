@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from podzero.config import load
-from podzero.envs import spec_of
+from podzero.envs import sample_packing, spec_of
 from podzero.files.workdir import Workdir
 from podzero.learner import make_training
 from podzero.learner.build import learner_parts
@@ -63,7 +63,8 @@ def test_its_replay_is_restored_and_read(older, experiment):
         limits = server.limits()
         assert (limits.size, checkpoint.samples) == (176, [176])
         with closing(make_reader(lambda: [server.address()], spec, experiment)) as reader:
-            samples = next(reader).samples
+            rows = next(reader).rows
+    samples = sample_packing(experiment, spec).unpack(rows)
     assert samples.version.shape == (experiment.learner.steps_per_dispatch, experiment.learner.batch_size)
     assert np.abs(samples.value_target).max() <= 1.0
     np.testing.assert_allclose(samples.policy_target.sum(-1), 1.0, rtol=1e-5)

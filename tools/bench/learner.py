@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from podzero.config import Experiment
-from podzero.core.types import Batch, EnvSpec
+from podzero.core.types import EnvSpec, PackedBatch
 from podzero.learner import Prefetcher, Training, make_training
 from podzero.learner.build import learner_parts, timed
 from podzero.replay import ReplayServer, make_reader
@@ -80,13 +80,15 @@ def _training(experiment: Experiment) -> tuple[EnvSpec, Training]:
     return spec, make_training(experiment, network, spec, symmetries)
 
 
-def _rounds(experiment: Experiment, training: Training, first: Batch) -> Callable[[Callable[[], Batch]], float]:
+def _rounds(
+    experiment: Experiment, training: Training, first: PackedBatch
+) -> Callable[[Callable[[], PackedBatch]], float]:
     """Compiles the train step; returns a function that trains for one round on given batches and returns steps/s."""
     config = experiment.learner
     log.info("compiling the train step")
     state, _ = _train(training, training.init(), lambda: first, 1)
 
-    def steps_per_s(batch: Callable[[], Batch]) -> float:
+    def steps_per_s(batch: Callable[[], PackedBatch]) -> float:
         nonlocal state
         state, elapsed = _train(training, state, batch, _DISPATCHES)
         return _DISPATCHES * config.dispatch_steps() / elapsed
@@ -94,7 +96,7 @@ def _rounds(experiment: Experiment, training: Training, first: Batch) -> Callabl
     return steps_per_s
 
 
-def resident_side(training: Training, batch: Batch) -> Side:
+def resident_side(training: Training, batch: PackedBatch) -> Side:
     """Training on a host batch `[K, B, ...]` that is on the devices, in steps/s; compiled already."""
     resident = training.put(batch)
     state, _ = _train(training, training.init(), lambda: resident, 1)
@@ -105,12 +107,12 @@ def resident_side(training: Training, batch: Batch) -> Side:
         while elapsed < seconds:
             state, took = _train(training, state, lambda: resident, _FEWEST)
             dispatches, elapsed = dispatches + _FEWEST, elapsed + took
-        return dispatches * len(batch.samples.version) / elapsed
+        return dispatches * len(batch.rows) / elapsed
 
     return steps_per_s
 
 
-def _train(training: Training, state: Any, batch: Callable[[], Batch], dispatches: int) -> tuple[Any, float]:
+def _train(training: Training, state: Any, batch: Callable[[], PackedBatch], dispatches: int) -> tuple[Any, float]:
     """Runs the learner's loop for a number of dispatches; returns the state and the wall time in seconds."""
     start = time.perf_counter()
     in_flight = None
@@ -122,7 +124,7 @@ def _train(training: Training, state: Any, batch: Callable[[], Batch], dispatche
     return state, time.perf_counter() - start
 
 
-def _next(prefetcher: Prefetcher) -> Batch:
+def _next(prefetcher: Prefetcher) -> PackedBatch:
     batch = prefetcher.poll(START_S)
     if batch is None:
         raise BenchError(f"replay gave no batch within {START_S:g} s")

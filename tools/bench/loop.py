@@ -29,7 +29,7 @@ from podzero.actors.device_actor import ChipRollouts
 from podzero.config import ClusterConfig, Experiment, StopConfig, parse
 from podzero.core.chips import find_slice
 from podzero.core.errors import ConfigError
-from podzero.core.types import Batch, EnvSpec, Params, Sample, Window
+from podzero.core.types import EnvSpec, PackedBatch, Params, Sample, Window
 from podzero.learner import Learner, Training, make_training
 from podzero.learner.build import learner_parts, timed, with_steps
 from podzero.learner.sharding import batch_sharding, replicated
@@ -404,8 +404,8 @@ def _stand_in_training(training: Training, queue: DeviceQueue, times: ChipTimes)
         zeros: jax.Array = jax.device_put(np.zeros(shape, np.float32), batch_sharding(mesh))
         return zeros
 
-    def step(state: TrainState, batches: Batch) -> StepOutput:
-        steps, size = jax.tree.leaves(batches)[0].shape[:2]
+    def step(state: TrainState, batches: PackedBatch) -> StepOutput:
+        steps, size = batches.rows.shape[:2]
         done: Any = _Pending(queue.add(times.dispatch_s + steps * times.step_s), np.asarray(steps, np.float32))
         none: Any = 0.0
         return StepOutput(state, StepSums(done, none, none, none, none, {}), [errors(steps, size)])

@@ -26,7 +26,8 @@ import numpy as np
 from podzero.config import Experiment, ReanalyseConfig
 from podzero.config.samples import sample_like
 from podzero.core.errors import ConfigError, PodzeroError
-from podzero.core.types import Array, Batch, EnvSpec, Sample, Window
+from podzero.core.types import Array, EnvSpec, PackedBatch, Sample, Window
+from podzero.envs import holds_states, make_env, pack_states, sample_packing
 from podzero.replay import ShardedWriter
 
 log = logging.getLogger(__name__)
@@ -228,7 +229,10 @@ _COMPILE_S = 1800.0
 
 
 def random_samples(experiment: Experiment, spec: EnvSpec, count: int) -> Sample | Window:
-    """Samples `[count, ...]` with the experiment's shapes and dtypes: random observations and floats, else zeros."""
+    """Samples `[count, ...]` with the experiment's shapes and dtypes: random observations and floats, else zeros.
+
+    Where replay holds states, they are those of new games.
+    """
     random = np.random.default_rng(0)
 
     def filled(leaf: Array) -> Array:
@@ -246,15 +250,22 @@ def random_samples(experiment: Experiment, spec: EnvSpec, count: int) -> Sample 
     if isinstance(samples, Window):  # without the end of an episode
         length = np.full(count, samples.reward.shape[1], np.int32)
         return samples._replace(observation=observation, policy=policies(*samples.policy.shape), length=length)
-    policy = policies(*samples.policy_target.shape)
-    return samples._replace(observation=observation, legal=np.ones_like(samples.legal), policy_target=policy)
+    samples = samples._replace(observation=observation, legal=np.ones_like(samples.legal))
+    if holds_states(experiment, spec):
+        env = make_env(experiment.env)
+        states = jax.jit(jax.vmap(env.init))(jax.random.split(jax.random.key(0), count))
+        legal = np.asarray(jax.jit(jax.vmap(env.view))(states).legal)
+        samples = samples._replace(legal=legal, state=np.asarray(jax.jit(pack_states)(states)))
+    policy = policies(*samples.policy_target.shape) * samples.legal
+    return samples._replace(policy_target=policy / policy.sum(axis=1, keepdims=True))
 
 
-def random_batch(experiment: Experiment, spec: EnvSpec) -> Batch:
+def random_batch(experiment: Experiment, spec: EnvSpec) -> PackedBatch:
     """The host batch `[K, B, ...]` of one dispatch, of random samples."""
     leading = (experiment.learner.dispatch_steps(), experiment.learner.batch_size)
-    flat = random_samples(experiment, spec, leading[0] * leading[1])
-    return Batch(jax.tree.map(lambda field: field.reshape(leading + field.shape[1:]), flat))
+    packing = sample_packing(experiment, spec)
+    rows = packing.pack(random_samples(experiment, spec, leading[0] * leading[1]))
+    return PackedBatch(rows.reshape(*leading, packing.row_bytes))
 
 
 def fill(experiment: Experiment, spec: EnvSpec, address: str) -> Sample | Window:

@@ -15,7 +15,7 @@ import numpy as np
 from podzero.actors import ActorClients, SelfPlayActor
 from podzero.actors.build import actor_parts
 from podzero.config import Experiment
-from podzero.core.types import Params, Sample, StoredState, Versioned, Window
+from podzero.core.types import Params, Versioned
 from podzero.envs import spec_of
 from podzero.inference import FoldedSource
 from podzero.networks import make_network
@@ -158,7 +158,7 @@ class ActorProbe:
         self._polled = time.time()
         return newest
 
-    def write(self, samples: Sample | Window | StoredState, priorities: Any = None, stopping: Any = None) -> None:
+    def write(self, samples: Any, priorities: Any = None, stopping: Any = None) -> None:
         """The actor's `ReplayWriter`: drops the samples."""
 
     def flush(self) -> None:

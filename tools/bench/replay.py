@@ -16,12 +16,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
+import numpy as np
+from numpy.typing import NDArray
 
 from podzero.config import Experiment
 from podzero.config.samples import sample_like
 from podzero.core.types import EnvSpec, Sample, Window
-from podzero.envs import spec_of
+from podzero.envs import sample_packing, spec_of
 from podzero.replay import ReplayServer, SampleSignature, ShardedWriter, make_reader, server_python
 from podzero.replay.process import JsonProcess, ServerProcess, free_port
 from podzero.replay.server import LOOPBACK
@@ -74,7 +75,7 @@ def bench_replay(experiment: Experiment, seconds: float) -> dict[str, Any]:
         "ratio_of": f"samples/s, podzero.replay over {_LIMITS}, the lower of writing and reading",
         "write": written,
         "read": read,
-        "sample_bytes": sum(field.nbytes for field in jax.tree.leaves(random_samples(experiment, spec, 1))),
+        "sample_bytes": sample_packing(experiment, spec).row_bytes,
         "samples_per_item": experiment.replay.samples_per_item,
         "batch_size": experiment.learner.batch_size,
         "steps_per_dispatch": experiment.learner.dispatch_steps(),
@@ -203,26 +204,34 @@ class TableLayout(NamedTuple):
     """The first part of the table's name."""
     columns: list[Column]
     samples_per_item: int
-    signature: SampleSignature
-    """Packs samples into the bytes of items."""
+    pack: Callable[[Sample | Window], Iterable[NDArray[np.uint8]]]
+    """The bytes of items."""
 
     def rows(self, samples: Sample | Window) -> list[str]:
         """The items of samples `[T, ...]`, as `reverb_client.py` takes them."""
-        return [item.tobytes().hex() for item in self.signature.pack(samples)]
+        return [item.tobytes().hex() for item in self.pack(samples)]
 
 
 def one_sample_items(experiment: Experiment, spec: EnvSpec) -> TableLayout:
     """Each sample is an item with a column for each field that the experiment stores."""
-    signature = SampleSignature(spec.name, sample_like(experiment, spec), 1)
-    columns: list[Column] = [(field, list(dtype.shape), dtype.base.name) for field, dtype in signature.fields.items()]
-    return TableLayout("one-sample-items", columns, 1, signature)
+    like = {name: leaf for name, leaf in sample_like(experiment, spec)._asdict().items() if leaf is not None}
+    columns: list[Column] = [(field, list(leaf.shape), np.dtype(leaf.dtype).name) for field, leaf in like.items()]
+
+    def pack(samples: Sample | Window) -> NDArray[np.uint8]:
+        records = np.empty(len(samples.version), [(name, leaf.dtype, leaf.shape) for name, leaf in like.items()])
+        for name in like:
+            records[name] = getattr(samples, name)
+        return records.view(np.uint8).reshape(len(records), -1)
+
+    return TableLayout("one-sample-items", columns, 1, pack)
 
 
 def packed_items(experiment: Experiment, spec: EnvSpec) -> TableLayout:
     """The layout of `podzero.replay`: an item has one column, which packs `replay.samples_per_item` samples."""
     samples_per_item = experiment.replay.samples_per_item
-    signature = SampleSignature(spec.name, sample_like(experiment, spec), samples_per_item)
-    return TableLayout("packed-items", [("rows", [signature.item_bytes], "uint8")], samples_per_item, signature)
+    signature = SampleSignature(spec.name, sample_packing(experiment, spec), samples_per_item)
+    columns: list[Column] = [("rows", [signature.item_bytes], "uint8")]
+    return TableLayout("packed-items", columns, samples_per_item, signature.pack)
 
 
 @contextmanager

@@ -17,10 +17,9 @@ from podzero.actors.build import actor_parts, device_parts
 from podzero.actors.core import NEW_GAMES, OPENINGS
 from podzero.actors.device_actor import RolloutCore
 from podzero.config import Experiment, JaxGameConfig, ModelNetworkConfig
-from podzero.config.samples import sample_like, with_axes
 from podzero.core.chips import Slice, chip_of_kind
 from podzero.core.errors import ConfigError
-from podzero.core.types import Batch, EnvSpec, Params
+from podzero.core.types import EnvSpec, PackedBatch, Params
 from podzero.envs import make_env, spec_of
 from podzero.inference.build import evaluation_of, placed_network
 from podzero.inference.serving import encoding_of
@@ -156,7 +155,7 @@ def _learner(experiment: Experiment, devices: list[Any]) -> Program:
 
     def lower() -> Any:
         weights = _Struct((steps, batch), "float32") if experiment.replay.sampler == "prioritized" else None
-        batches = Batch(with_axes(sample_like(experiment, spec), steps, batch), weights)
+        batches = PackedBatch(_Struct((steps, batch, training.packing.row_bytes), "uint8"), weights)
         step: Any = training.step
         return step.lower(
             training.like, placed(batches, jax.tree.map(lambda _: batch_sharding(training.mesh), batches))
