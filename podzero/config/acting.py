@@ -251,7 +251,8 @@ class ReplayConfig(Section):
     are blocked. By default four learner batches or a tenth of `samples_per_insert * min_size`, whichever is larger."""
     samples_per_item: Literal[1, 2, 4, 8, 16, 32] = 8
     """Samples of different games stored and read as one Reverb item; Reverb's cost is per item, not per byte. Must be 1
-    for a prioritized table, whose priorities are per sample, and for MuZero, where it is the default."""
+    for a prioritized table, whose priorities are per sample, and for MuZero, where it is the default; 32 is for actors
+    of 256 games or more."""
     sampler: Literal["uniform", "prioritized"] = "uniform"
     """How samples are drawn. `prioritized` is prioritized experience replay (Schaul et al. 2016)."""
     # As Schaul et al. chose it for priorities in proportion to errors.

@@ -28,6 +28,8 @@ from podzero.config.training import LearnerConfig, MuZeroConfig
 
 _SIZE = re.compile(r"_\d+x\d+$")
 """The size of the board in the name of a game."""
+_MANY_GAMES = 256
+"""Games of an actor from which on items of 32 samples hold back few of them."""
 
 
 class BatchParts(NamedTuple):
@@ -176,16 +178,21 @@ class Experiment(Section):
 
     @pydantic.model_validator(mode="before")
     @classmethod
-    def _one_window_per_item(cls, tree: Any) -> Any:
-        """Sets the default of `replay.samples_per_item` for MuZero."""
-        # An episode yields any number of windows, which larger items may not divide. This runs before validation,
-        # because sections cannot be changed after it.
+    def _items_that_fit(cls, tree: Any) -> Any:
+        """Sets the default of `replay.samples_per_item` for MuZero, and for actors of many games."""
+        # An episode yields any number of windows, which larger items may not divide. The samples of an item are of
+        # different games: with few games per actor, samples would wait long for items of 32. This runs before
+        # validation, because sections cannot be changed after it.
         if not isinstance(tree, dict):
             return tree
-        network, replay = tree.get("network"), tree.get("replay", {})
-        if not isinstance(network, dict) or not isinstance(replay, dict):
+        network, actors, replay = (tree.get(name, {}) for name in ("network", "actors", "replay"))
+        if not isinstance(replay, dict):
             return tree
-        return tree | {"replay": {"samples_per_item": 1} | replay} if learns_model(network) else tree
+        if isinstance(network, dict) and learns_model(network):
+            return tree | {"replay": {"samples_per_item": 1} | replay}
+        if isinstance(actors, dict) and isinstance(games := actors.get("games"), int) and games >= _MANY_GAMES:
+            return tree | {"replay": {"samples_per_item": 32} | replay}
+        return tree
 
     @pydantic.model_validator(mode="before")
     @classmethod

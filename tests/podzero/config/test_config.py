@@ -743,3 +743,16 @@ def test_steps_per_dispatch_are_a_number_or_auto(steps):
     said = refusal(learner={"steps_per_dispatch": steps})
     assert "learner.steps_per_dispatch" in said
     assert "integer above 0 or auto" in said
+
+
+@pytest.mark.parametrize(
+    ("overrides", "samples"),
+    [
+        (("connect_four",), 8), (("connect_four", "actors.games=255"), 8), (("connect_four", "actors.games=4096"), 32),
+        (("connect_four", "actors.games=4096", "replay.samples_per_item=16"), 16),
+        (("cartpole", "actors.games=256"), 1),
+    ],
+)  # fmt: skip
+def test_actors_of_many_games_write_larger_items(overrides, samples):
+    name, *changes = overrides
+    assert load(name, changes).replay.samples_per_item == samples
