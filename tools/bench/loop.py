@@ -54,6 +54,8 @@ log = logging.getLogger(__name__)
 _ACTOR, _LEARNER = "actor-0", "learner"
 _ALONE_S = 8.0
 """The longest turn of play or training alone: one of each before the loop, and one after it."""
+_STATES = ("open", "blocks_inserts", "blocks_samples")
+"""What the limiter of replay may do."""
 _POLL_S = 0.2
 """How often to look at the limiters of replay."""
 _FIRST_S = 600.0
@@ -219,11 +221,11 @@ def _observe(
 
 
 def _state(servers: Sequence[ReplayServer]) -> str:
-    """What the limiter of any shard blocks."""
-    limits = [server.limits() for server in servers]
+    """Of `_STATES` that of the limiters: whether that of any shard blocks."""
+    limits, (opened, inserts, samples) = [server.limits() for server in servers], _STATES
     if any(each.insert_blocked for each in limits):
-        return "blocks_inserts"
-    return "blocks_samples" if any(each.sample_blocked for each in limits) else "open"
+        return inserts
+    return samples if any(each.sample_blocked for each in limits) else opened
 
 
 def _cpu_s(servers: Sequence[ReplayServer]) -> dict[str, float]:
@@ -261,7 +263,7 @@ def summary(experiment: Experiment, observed: Observed, alone: Mapping[str, Sequ
         "device_time": whole(busy, "idle"),
         "actor_time": stage_shares(mine),
         "learner_time": stage_shares([one for one in observed.reports if one.worker == _LEARNER]),
-        "limiter_time": {state: seen / observed.limiter.total() for state, seen in observed.limiter.items()},
+        "limiter_time": {state: observed.limiter[state] / observed.limiter.total() for state in _STATES},
         "cores": dict(observed.cores),
         "games": actors.games,
         "moves_per_dispatch": actors.moves_per_dispatch,

@@ -55,7 +55,7 @@ def test_the_ratio_of_a_loop_that_takes_turns_without_pauses_is_one(tiny):
     # 4 s and 6 s of the actor, 2 s of the learner.
     assert found["actor_time"] == pytest.approx({"search": 0.8, "write": 0.1, "other": 0.1})
     assert found["learner_time"] == pytest.approx({"step": 0.75, "publish": 0.25, "other": 0.0})
-    assert found["limiter_time"] == {"open": 0.75, "blocks_inserts": 0.25}
+    assert found["limiter_time"] == {"open": 0.75, "blocks_inserts": 0.25, "blocks_samples": 0.0}
 
 
 def test_shares_of_time_add_up_to_one_although_programs_overlap():
