@@ -104,11 +104,8 @@ def bench_loop(experiment: Experiment, seconds: float, stand_in: str | None = No
             chips = _StandInRollouts(queue, times, experiment, samples)
             actor = DeviceActor(experiment=experiment, name=_ACTOR, clients=clients, seed=experiment.seed, chips=chips)
         local.publish(0, training.init().ema)
-        log.info("compiling play and the train step")
-        sides = {
-            "play_moves_per_s": _play_side(actor, experiment),
-            "train_steps_per_s": resident_side(training, random_batch(experiment, spec)),
-        }
+        # What a stand-in does alone is known.
+        sides = _sides(actor, training, experiment, spec) if times is None else {}
         alone = {name: [side(min(_ALONE_S, seconds / 4))] for name, side in sides.items()}
         reader = make_reader(lambda: addresses, spec, experiment)
         learner = Learner(
@@ -126,7 +123,7 @@ def bench_loop(experiment: Experiment, seconds: float, stand_in: str | None = No
             ended.result()
         for name, side in sides.items():
             alone[name].append(side(min(_ALONE_S, seconds / 4)))
-    return summary(experiment, observed, alone) | {
+    return summary(experiment, observed, alone if times is None else times.rates(experiment)) | {
         "device": jax.devices()[0].platform if stand_in is None else f"stand-in {stand_in}"
     }
 
@@ -154,8 +151,9 @@ def _fill(experiment: Experiment, spec: EnvSpec, writer: ShardedWriter) -> Sampl
     return samples
 
 
-def _play_side(actor: DeviceActor, experiment: Experiment) -> Side:
-    """The programs of play alone, in moves/s; compiled already."""
+def _sides(actor: DeviceActor, training: Training, experiment: Experiment, spec: EnvSpec) -> dict[str, Side]:
+    """The programs of play alone, and those of training alone; compiled already."""
+    log.info("compiling play and the train step")
     version, params = actor.clients.source.wait(START_S)
     state = actor.chips.init(jax.random.key(experiment.seed))
 
@@ -166,7 +164,10 @@ def _play_side(actor: DeviceActor, experiment: Experiment) -> Side:
 
     play()
     moves = experiment.actors.games * experiment.actors.moves_per_dispatch
-    return lambda seconds: moves * calls_per_s(play, seconds)
+    return {
+        "play_moves_per_s": lambda seconds: moves * calls_per_s(play, seconds),
+        "train_steps_per_s": resident_side(training, random_batch(experiment, spec)),
+    }
 
 
 # What is observed, and what it means.
@@ -304,6 +305,16 @@ class ChipTimes(NamedTuple):
     hosts: int = 1
     """Hosts that train together."""
 
+    def dispatch(self, steps: int) -> float:
+        """Seconds of a dispatch of so many steps."""
+        return self.dispatch_s + steps * self.step_s
+
+    def rates(self, experiment: Experiment) -> dict[str, list[float]]:
+        """The rates of play and training alone."""
+        steps = experiment.learner.dispatch_steps()
+        moves, trained = experiment.actors.games / self.move_s, steps / self.dispatch(steps)
+        return {"play_moves_per_s": [moves], "train_steps_per_s": [trained]}
+
 
 class _Measured(NamedTuple):
     """Rates that were measured on a chip."""
@@ -408,7 +419,7 @@ def _stand_in_training(training: Training, queue: DeviceQueue, times: ChipTimes)
 
     def step(state: TrainState, batches: PackedBatch) -> StepOutput:
         steps, size = batches.rows.shape[:2]
-        done: Any = _Pending(queue.add(times.dispatch_s + steps * times.step_s), np.asarray(steps, np.float32))
+        done: Any = _Pending(queue.add(times.dispatch(steps)), np.asarray(steps, np.float32))
         none: Any = 0.0
         return StepOutput(state, StepSums(done, none, none, none, none, {}), [errors(steps, size)])
 

@@ -24,7 +24,7 @@ from podzero.tools.bench.loop import (
 )
 from podzero.tools.bench.measuring import DeviceQueue
 
-MEASURED_ON_H200 = ("actors.games=4096", "learner.steps_per_dispatch=32", "learner.publish_every=32")
+PUBLISHED = ("learner.publish_every=32",)
 
 
 def test_in_turns_the_times_of_a_move_and_of_its_training_add_up():
@@ -68,8 +68,9 @@ def test_times_of_a_dispatch_pass_through_those_that_were_measured():
     (found,) = (rates for text, rates in MEASURED["h200"].items() if "batch_size=512" in text)
     times = measured_times(found, 4096)
     for steps, rate in found.steps_per_s.items():
-        assert times.dispatch_s + steps * times.step_s == pytest.approx(steps / rate)
-    assert 4096 / times.move_s == pytest.approx(233_347)
+        experiment = load("connect_four", ["actors.games=4096", f"learner.steps_per_dispatch={steps}", *PUBLISHED])
+        alone = times.rates(experiment)
+        assert [*alone["play_moves_per_s"], *alone["train_steps_per_s"]] == pytest.approx([233_347, rate])
 
 
 def test_an_experiment_that_was_measured_on_a_chip_has_its_times():
@@ -83,7 +84,7 @@ def test_an_experiment_that_was_measured_on_a_chip_has_its_times():
     [
         (("loop", "--stand-in", "h300"), ("h200", "v5e-16")),
         (("loop", "--stand-in", "h200"), ("actors.games=128", "actors.games=4096")),
-        (("loop", "--stand-in", "h200", *MEASURED_ON_H200, "network.blocks=4"), ("blocks=4", "blocks=3")),
+        (("loop", "--stand-in", "h200", "actors.games=4096", "network.blocks=4"), ("blocks=4", "blocks=3")),
         (("learner", "--stand-in", "h200"), ("loop",)),
         (("loop", "--config", "cartpole"), ("actors.inference",)),
     ],
@@ -136,5 +137,6 @@ def test_a_loop_with_a_stand_in_is_measured_without_a_network(command, tiny, tmp
     assert found["device"] == "stand-in h200"
     assert found["play_moves_per_s"] == pytest.approx(16 * 16 / 0.02, rel=0.3)
     assert 0 < found["ratio"] < 1.1
+    assert found["cores"]["host"] > 0
     for shares in ("device_time", "actor_time", "learner_time", "limiter_time"):
         assert sum(found[shares].values()) == pytest.approx(1.0)
