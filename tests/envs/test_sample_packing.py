@@ -105,8 +105,10 @@ quick = settings(deadline=None, max_examples=20)
 
 
 @cache
-def position_packing(dtype: str, auxiliary: bool, values: int, targets: int | None) -> tuple[EnvSpec, SamplePacking]:
-    spec = EnvSpec("grid", (3, 2), dtype, 5, players=max(2, values), values=values, max_plies=300)
+def position_packing(
+    dtype: str, auxiliary: bool, values: int, targets: int | None, actions: int = 5
+) -> tuple[EnvSpec, SamplePacking]:
+    spec = EnvSpec("grid", (3, 2), dtype, actions, players=max(2, values), values=values, max_plies=300)
     return spec, SamplePacking(position_like(spec, auxiliary), spec, targets)
 
 
@@ -120,19 +122,19 @@ def test_positions_survive(kind, seed):
     assert_laws(packing, positions(spec, COUNT, seed, auxiliary=kind[1]))
 
 
-@pytest.mark.parametrize("targets", [1, 3, 5])
+@pytest.mark.parametrize(("targets", "actions"), [(1, 5), (3, 5), (5, 5), (20, 150)])
 @quick
 @given(seeds)
-def test_of_k_targets_the_largest_survive_and_sum_to_one(targets, seed):
-    spec, packing = position_packing("bool", True, 1, targets)
+def test_of_k_targets_the_largest_survive_and_sum_to_one(targets, actions, seed):
+    spec, packing = position_packing("bool", True, 1, targets, actions)
     samples = positions(spec, COUNT, seed, auxiliary=True)
-    actions = np.argsort(-samples.policy_target, axis=1, kind="stable")
+    order = np.argsort(-samples.policy_target, axis=1, kind="stable")
     kept = samples.policy_target.copy()
-    np.put_along_axis(kept, actions[:, targets:], 0, axis=1)
+    np.put_along_axis(kept, order[:, targets:], 0, axis=1)
     assert_laws(packing, samples, kept / kept.sum(axis=1, keepdims=True))
     if packing.targets is not None:
-        held = np.take_along_axis(samples.policy_target, actions[:, :targets], axis=1)
-        given = packing.pack(samples._replace(policy_target=held), actions=actions[:, :targets])
+        held = np.take_along_axis(samples.policy_target, order[:, :targets], axis=1)
+        given = packing.pack(samples._replace(policy_target=held), actions=order[:, :targets])
         found, expected = (packing.unpack(rows).policy_target for rows in (given, packing.pack(samples)))
         np.testing.assert_array_equal(found, expected)
 
