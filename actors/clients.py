@@ -16,7 +16,6 @@ from podzero.core.clock import REPORT_EVERY_S, StageClock
 from podzero.core.protocols import ParamSource, ReplayWriter, Report
 from podzero.core.types import Array, Sample, StoredState, Versioned, Window
 from podzero.core.waiting import first_params
-from podzero.inference import CalibrationPositions
 
 Positions = tuple[Sample, StoredState | None]
 """Training samples, and the same positions as stored for reanalysis."""
@@ -34,23 +33,24 @@ class ActorClients(NamedTuple):
     """Writes to the `states` table; None without reanalysis."""
     report_every_s: float = REPORT_EVERY_S
     """Shortest time between two reports."""
-    record: Callable[[CalibrationPositions], None] | None = None
-    """Receives the positions that are written, for calibrations of int8."""
+    record: Callable[[np.ndarray[Any, Any]], None] | None = None
+    """Receives the rows that are written, for calibrations of int8."""
 
     def write(
         self,
-        samples: Sample | Window,
-        states: StoredState | Window | None,
+        samples: Sample | Window | np.ndarray[Any, Any],
+        states: StoredState | Window | np.ndarray[Any, Any] | None,
         priorities: np.ndarray[Any, Any] | None = None,
         stopping: threading.Event | None = None,
     ) -> None:
-        """Writes T samples with their priorities (1 if None), and the same positions for reanalysis, if there is any.
+        """Writes T samples with their priorities (1 if None), and the same positions for reanalysis, if there is any;
+        of either kind fields `[T, ...]` or packed rows `[T, row_bytes]`.
 
         While `stopping` is set, samples for which replay has no room are dropped.
         """
         if self.record is not None:
-            assert isinstance(samples, Sample)
-            self.record(CalibrationPositions(np.asarray(samples.observation), np.asarray(samples.legal)))
+            assert isinstance(samples, np.ndarray)
+            self.record(samples)
         # States go first: their table never blocks, so reanalysers have input even while the samples block.
         if self.states is not None and states is not None:
             self.states.write(states)

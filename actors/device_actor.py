@@ -24,14 +24,18 @@ import numpy.typing as npt
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from podzero.actors.assembly import concatenated, rows_of
-from podzero.actors.clients import ActorLoop, Played, Positions, SelfPlayMetrics
+from podzero.actors.clients import ActorLoop, Played, SelfPlayMetrics
 from podzero.actors.core import SelfPlayCore, SelfPlayState
 from podzero.actors.targets import Plies, Targets, ends, outcome_classes, targets_of
 from podzero.config import Experiment
 from podzero.core.errors import ConfigError
 from podzero.core.types import Array, EnvState, Move, Params, Sample, StoredState
-from podzero.envs import holds_states, pack_states
+from podzero.envs import pack_states, sample_packing, state_packing
 from podzero.inference import FoldedSource
+
+Rows = tuple[Any, Any]
+"""Packed samples `[C, row_bytes]` uint8, and the same positions as stored for reanalysis, packed too, or None; see
+`podzero.envs.SamplePacking`."""
 
 
 class History(NamedTuple):
@@ -40,7 +44,9 @@ class History(NamedTuple):
     state: EnvState
     """`[..., B]` on every leaf, before the ply."""
     policy: jax.Array
-    """`[A, B]` float32, the search policy."""
+    """`[K, B]` float16, what samples hold of the search policy; see `SamplePacking.kept`."""
+    actions: jax.Array | None
+    """`[K, B]`, the actions of these probabilities; None if they are all."""
     version: jax.Array
     """`[B]` int32, the version of the parameters that searched."""
     plies: Plies
@@ -78,6 +84,8 @@ class RolloutCore:
                 "set actors.inference=local"
             )
         self._experiment = experiment
+        self._packing = sample_packing(experiment, spec)
+        self._state_packing = state_packing(experiment, spec)
         self._moves = experiment.actors.moves_per_dispatch
         # A game that ends with the program's first move may have begun `max_plies` rows before. Whole programs fill the
         # ring, so that the rows of one are never divided between its end and its beginning.
@@ -87,13 +95,14 @@ class RolloutCore:
         """Starts B games; their history is empty."""
         state = self._core.init(key)
         games = jax.tree.map(_games_last, state.games)
-        size, actions = self._experiment.actors.games, self._env.spec.num_actions
+        size = self._experiment.actors.games
         zeros, no = jnp.zeros(size, jnp.float32), jnp.zeros(size, bool)
         number = jnp.zeros(size, jnp.int32)
         rewards = jnp.zeros((max(2, self._env.spec.players), size))
         # Empty rows are `done`, so that they belong to no running game.
         plies = Plies(value=zeros, action=number, player=number, rewards=rewards, done=~no, truncated=no)
-        empty = History(games, jnp.zeros((actions, size)), number, plies)
+        policy, actions = self._policy(jnp.zeros((size, self._env.spec.num_actions)))
+        empty = History(games, policy, actions, number, plies)
         history = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self._rows, *leaf.shape)), empty)
         return RolloutState(state, history, jnp.zeros((), jnp.int32))
 
@@ -102,7 +111,7 @@ class RolloutCore:
 
         def step(selfplay: SelfPlayState, _: None) -> tuple[SelfPlayState, tuple[Any, ...]]:
             after, move = self._core.move(params, selfplay)
-            return after, (_row(selfplay, move, version), move.dropped, move.depth)
+            return after, (self._row(selfplay, move, version), move.dropped, move.depth)
 
         selfplay, (new, dropped, depth) = jax.lax.scan(step, state.selfplay, length=self._moves)
         assert new.plies.done.shape == (self._moves, self._experiment.actors.games)
@@ -125,8 +134,8 @@ class RolloutCore:
         )
         return RolloutState(selfplay, history, oldest), Finished(until, targets, oldest), played
 
-    def take(self, history: History, finished: Finished, index: Array) -> tuple[Sample, StoredState | None]:
-        """Gathers the samples `index` `[C]` int32 of a program, each in [0, `Played.samples`)."""
+    def take(self, history: History, finished: Finished, index: Array) -> Rows:
+        """Packs the samples `index` `[C]` int32 of a program, each in [0, `Played.samples`)."""
         batch = history.plies.done.shape[1]
         # Sample i lies at the first position where the count exceeds i.
         position = jnp.searchsorted(finished.until, index, side="right")
@@ -135,28 +144,34 @@ class RolloutCore:
         past = jax.tree.map(lambda leaf: leaf[row, ..., game], history)
         targets = jax.tree.map(lambda leaf: leaf[ply, ..., game], finished.targets)
         # The history keeps states, from which observations are computed: states are smaller.
-        view = jax.vmap(self._env.view)(past.state)
-        sample = Sample(view.observation, view.legal, past.policy, targets.value, past.version)
+        view, share = jax.vmap(self._env.view)(past.state), self._experiment.reanalyse.share
+        state: Any = pack_states(past.state) if share or self._packing.holds_states else None
+        sample = Sample(view.observation, view.legal, past.policy, targets.value, past.version, state=state)
         if self._experiment.has_auxiliary_heads:
             outcome = outcome_classes(targets.outcome, targets.truncated, jnp)
             sample = sample._replace(outcome=outcome, moves_left=targets.moves_left, reply=targets.reply)
-        packed = pack_states(past.state)
-        if holds_states(self._experiment, self._env.spec):
-            sample = sample._replace(state=packed)
-        if not self._experiment.reanalyse.share:
-            return sample, None
-        return sample, StoredState(packed, targets.outcome, targets.lambda_return, targets.truncated, past.version)
+        rows = self._packing.pack(sample, jnp, past.actions)
+        if not share:
+            return rows, None
+        kept = (targets.outcome, targets.lambda_return, targets.truncated)
+        return rows, self._state_packing.pack(StoredState(state, *kept, past.version), jnp)
 
+    def _row(self, before: SelfPlayState, move: Move, version: Array) -> History:
+        """One move as a row of the history."""
+        policy, actions = self._policy(move.policy)
+        fields: dict[str, Any] = {name: getattr(move, name) for name in Plies._fields}
+        return History(
+            state=jax.tree.map(_games_last, before.games),
+            policy=policy,
+            actions=actions,
+            version=jnp.broadcast_to(version, move.done.shape),
+            plies=Plies(**fields | {"rewards": jnp.transpose(move.rewards)}),
+        )
 
-def _row(before: SelfPlayState, move: Move, version: Array) -> History:
-    """One move as a row of the history."""
-    fields: dict[str, Any] = {name: getattr(move, name) for name in Plies._fields}
-    return History(
-        state=jax.tree.map(_games_last, before.games),
-        policy=jnp.transpose(move.policy),
-        version=jnp.broadcast_to(version, move.done.shape),
-        plies=Plies(**fields | {"rewards": jnp.transpose(move.rewards)}),
-    )
+    def _policy(self, policy: Array) -> tuple[jax.Array, jax.Array | None]:
+        """The parts of policies `[B, A]` that samples hold."""
+        kept: tuple[jax.Array, jax.Array | None] = jax.tree.map(jnp.transpose, self._packing.kept(policy, jnp))
+        return kept
 
 
 def _overwritten(ring: jax.Array, rows: jax.Array, at: jax.Array) -> jax.Array:
@@ -238,11 +253,11 @@ class ChipRollouts:
         return program
 
 
-def finish(pieces: list[Any]) -> Positions | None:
+def finish(pieces: list[Any]) -> Rows | None:
     """Waits for the samples of `ChipRollouts.take`; None if there are none."""
-    rows: list[Positions] = []
-    for positions, lengths in pieces:
-        host = jax.device_get(positions)
+    rows: list[Rows] = []
+    for taken, lengths in pieces:
+        host = jax.device_get(taken)
         rows += [
             jax.tree.map(lambda leaf, chip=chip, length=length: leaf[chip, :length], host)
             for chip, length in enumerate(lengths)
@@ -263,7 +278,7 @@ class DeviceActor(ActorLoop):
     def __post_init__(self) -> None:
         self._random = np.random.default_rng(self.seed)
         self.clients = self.clients._replace(source=FoldedSource(self.clients.source, self.chips.put))
-        self._pool: Positions | None = None
+        self._pool: Rows | None = None
         # Samples stay behind, so that an item mixes games of several programs. With at most `replay.min_size` of them,
         # the pool delays the start of training no longer than replay does.
         self._held = min(_POOL, self.experiment.replay.min_size)
@@ -299,7 +314,7 @@ class DeviceActor(ActorLoop):
         if not parts:
             return
         pool = concatenated(parts)
-        size = len(pool[0].version)
+        size = len(pool[0])
         excess = max(0, size - held)
         full = excess - excess % self.experiment.replay.samples_per_item
         if full:

@@ -36,6 +36,8 @@ _BOUND_TOLERANCE = 1e-5
 _MOST = 2**31 - 1
 _DIGIT = 64
 """The base of the two digits of an action."""
+_LAST = 2**16 - 1
+"""The largest number of an action that `largest` can tell."""
 _ACTIONS = "actions"
 """The part of a row that tells the actions of a policy of K targets."""
 # `Any`, because the fields of samples are annotated as arrays.
@@ -120,23 +122,32 @@ class SamplePacking:
         """Packs samples `[..., *shape]` into rows `[..., row_bytes]` uint8 by `xp`, `numpy` or `jax.numpy`.
 
         Fields that rows do not hold may be None. With `actions`, `[..., K]` integers, the policies are those of K =
-        `targets` actions already, as `largest` returns them.
+        `targets` actions already, as `largest` returns them. Policies in float16 are those of `kept`.
         """
         fields = samples._asdict()
         policy = fields.get(self._policy)
         if policy is not None:
-            policy = xp.asarray(policy).astype(np.float32)
-            policy = xp.where(policy < _LEAST, np.float32(0), policy)
-            if self.targets is not None:
-                policy, actions = (policy, actions) if actions is not None else largest(policy, self.targets, xp)
-                assert policy.shape == actions.shape
-                assert policy.shape[-1] == self.targets
-            fields |= {self._policy: policy * np.float32(_SCALE), _ACTIONS: actions}
+            if policy.dtype != np.float16:
+                policy, actions = self.kept(policy, xp, actions)
+            fields |= {self._policy: policy, _ACTIONS: actions}
         leading = samples.version.shape
         arrays = [xp.asarray(fields[part.name]).astype(part.dtype) for part in self._parts]
         assert all(array.shape == (*leading, *part.shape) for array, part in zip(arrays, self._parts, strict=True))
         flat = [array.reshape(math.prod(leading), *array.shape[len(leading) :]) for array in arrays]
         return xp.concatenate([to_bytes(array, xp) for array in flat], axis=1).reshape(*leading, self.row_bytes)
+
+    def kept(self, policy: Any, xp: Any = np, actions: Any = None) -> tuple[Any, Any]:
+        """What rows hold of policies `[..., A]`: the probabilities times `_SCALE`, float16, and their actions, both
+        `[..., K]`; or of all actions, and None.
+        """
+        policy = xp.asarray(policy).astype(np.float32)
+        values = (xp.where(policy < _LEAST, np.float32(0), policy) * np.float32(_SCALE)).astype(np.float16)
+        if self.targets is None:
+            return values, None
+        values, actions = (values, actions) if actions is not None else largest(values, self.targets, xp)
+        assert values.shape == actions.shape
+        assert values.shape[-1] == self.targets
+        return values, actions.astype(_integer(self._actions - 1))
 
     def unpack(self, rows: Any, xp: Any = np) -> Any:
         """Unpacks rows `[..., row_bytes]` uint8 by `xp` into samples `[..., *shape]`: those that were packed, with
@@ -216,14 +227,16 @@ def holds_states(experiment: Experiment, spec: EnvSpec) -> bool:
     return 0 < 2 * spec.state_bytes <= observed
 
 
-def largest(policy: Any, count: int, xp: Any) -> tuple[Any, Any]:
-    """The `count` largest probabilities of policies `[..., A]` and their actions, both `[..., count]`, in falling
-    order; of equal ones those of the lowest actions.
+def largest(values: Any, count: int, xp: Any) -> tuple[Any, Any]:
+    """The `count` largest of non-negative numbers `[..., A]` in float16 and their actions, both `[..., count]`, in
+    falling order; of equal ones those of the lowest actions.
     """
-    if xp is np:
-        actions = np.argsort(-policy, axis=-1, kind="stable")[..., :count]
-        return np.take_along_axis(policy, actions, axis=-1), actions
-    return jax.lax.top_k(policy, count)
+    actions = values.shape[-1]
+    assert actions <= _LAST + 1
+    # One integer holds a number, whose bits have its order, and its action: accelerators sort pairs more slowly.
+    keys = (values.view(np.int16).astype(np.int32) << 16) | (_LAST - xp.arange(actions, dtype=np.int32))
+    keys = xp.sort(keys, axis=-1, stable=False)[..., ::-1][..., :count]
+    return (keys >> 16).astype(np.int16).view(np.float16), _LAST - (keys & _LAST)
 
 
 def _bounds(like: Stored, spec: EnvSpec) -> dict[str, tuple[float, float]]:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +24,7 @@ from podzero.core.errors import ConfigError
 from podzero.core.protocols import Env, ParamSource, Report, with_metrics
 from podzero.core.types import Array, Params, Versioned
 from podzero.core.waiting import first_params
-from podzero.envs import make_env
+from podzero.envs import make_env, sample_packing
 from podzero.inference.agreement import CALIBRATION_POSITIONS, CalibrationPositions, RecentPositions, random_positions
 from podzero.inference.int8_network import Int8Network
 from podzero.inference.serving import Encoding, InferenceServer, encoding_of, identity_of
@@ -86,11 +87,25 @@ def _int8_network(experiment: Experiment, env: Env) -> PlacedNetwork:
     def positions() -> RecentPositions:
         first = random_positions(env, jax.random.key(experiment.seed), CALIBRATION_POSITIONS)
         if experiment.actors.inference == "device":
-            return RecentPositions(first, every=1)
+            return RecentPositions(first, every=1, decode=_position_reader(experiment, env))
         return RecentPositions(first, decode=decode)
 
     network = Int8Network(experiment.network, env.spec, positions)
     return PlacedNetwork(env, network.init, network.apply, network.fold, network)
+
+
+def _position_reader(experiment: Experiment, env: Env) -> Callable[[np.ndarray[Any, Any]], CalibrationPositions]:
+    """Reads the first positions of packed samples `[N, row_bytes]`, as many as a calibration needs."""
+    packing = sample_packing(experiment, env.spec, env)
+    unpacked = jax.jit(partial(packing.unpack, xp=jnp))
+
+    def positions(rows: np.ndarray[Any, Any]) -> CalibrationPositions:
+        count = min(len(rows), CALIBRATION_POSITIONS)
+        # Some rows are repeated, so that the program has one shape.
+        samples = jax.device_get(unpacked(np.resize(rows, (CALIBRATION_POSITIONS, packing.row_bytes))))
+        return CalibrationPositions(samples.observation[:count], samples.legal[:count])
+
+    return positions
 
 
 def evaluation_of(encoding: Encoding, apply: _Apply) -> Callable[[Params, Array], jax.Array]:

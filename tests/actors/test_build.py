@@ -13,10 +13,10 @@ from podzero.actors import ActorClients, build
 from podzero.actors.build import FoundServers, actor_parts, make_actor, make_reanalysis, selfplay_core
 from podzero.config import load, parse
 from podzero.core.errors import ConfigError
-from podzero.core.types import Sample, Versioned
-from podzero.envs import make_env
-from podzero.inference import Int8Network, openvino_network
-from podzero.inference.agreement import MAX_POLICY_KL
+from podzero.core.types import Versioned
+from podzero.envs import make_env, sample_packing
+from podzero.inference import openvino_network
+from podzero.inference.agreement import MAX_POLICY_KL, RecentPositions
 from podzero.inference.build import make_server
 from podzero.inference.serving import Hello, ServedParams, ServerClient, encoding_of, identity_of, served_evaluation
 from podzero.networks import make_network
@@ -144,7 +144,7 @@ class CountingWriter:
 
     def write(self, samples, priorities=None, stopping=None):
         self.written.append(samples)
-        if sum(len(own.version) for own in self.written) >= self.wanted:
+        if sum(len(jax.tree.leaves(own)[0]) for own in self.written) >= self.wanted:
             self.enough()
 
 
@@ -259,25 +259,28 @@ def test_a_server_in_int8_reports_the_agreement_and_chooses_mostly_the_same_move
 
 def test_what_an_actor_writes_is_recorded_for_calibrations():
     writer, recorded = CountingWriter(10**6, None), []
-    samples = Sample(*(np.full((2, 1), number) for number in range(5)))
-    ActorClients(None, writer, None, record=recorded.append).write(samples, None)
-    np.testing.assert_array_equal(recorded, [(samples.observation, samples.legal)])
-    assert writer.written == [samples]
+    rows = np.ones((2, 5), np.uint8)
+    ActorClients(None, writer, None, record=recorded.append).write(rows, None)
+    assert recorded == writer.written == [rows]
 
 
 @pytest.mark.slow
 def test_an_actor_on_devices_in_int8_reports_the_agreement_and_notes_what_it_writes(params, monkeypatch):
     monkeypatch.setattr("podzero.inference.build.CALIBRATION_POSITIONS", 64)
     experiment, reports, recorded = experiment_with("device", {"on_tpu": True}), [], []
-    monkeypatch.setattr(Int8Network, "record", lambda self, batch: recorded.append(batch))
+    monkeypatch.setattr(RecentPositions, "add", lambda self, rows: recorded.append((rows, self._decode(rows))))
     writer = CountingWriter(64, None)
     clients = ActorClients(Params(params), writer, lambda *made: reports.append(made))
     actor = make_actor(experiment, "actor-0", 0, [clients], devices=jax.devices()[:1])
     writer.enough = actor.stop
     actor.run()
-    written = np.concatenate([samples.observation for samples in writer.written])
-    assert len(written) >= 64
-    np.testing.assert_array_equal(np.concatenate([positions.observation for positions in recorded]), written)
+    packing = sample_packing(experiment, make_env(experiment.env).spec)
+    assert sum(map(len, writer.written)) >= 64
+    for (rows, positions), written in zip(recorded, writer.written, strict=True):
+        np.testing.assert_array_equal(rows, written)
+        samples = packing.unpack(rows[:64])
+        np.testing.assert_array_equal(positions.observation, samples.observation)
+        np.testing.assert_array_equal(positions.legal, samples.legal)
     metrics = reports[-1][1]
     assert metrics["int8/quantized"] == 1.0
     assert metrics["count/moves"] > 0

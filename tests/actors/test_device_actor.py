@@ -13,15 +13,15 @@ from podzero.actors import ActorClients, DeviceActor, RolloutCore, SelfPlayCore
 from podzero.actors.assembly import GameAssembler
 from podzero.actors.build import make_actor
 from podzero.actors.device_actor import ChipRollouts, chip_keys, finish
-from podzero.config import parse
+from podzero.config import SearchConfig, parse
 from podzero.core.errors import ConfigError
 from podzero.core.types import Versioned
-from podzero.envs import make_env
+from podzero.envs import make_env, sample_packing
 
 from .test_reanalysis import Source, Writer
 from .test_rollouts import drawn
 
-GAMES, MOVES = 16, 6
+GAMES, MOVES, CHIPS = 16, 6, 4
 
 
 def experiment_with(**actors):
@@ -45,14 +45,15 @@ def test_it_writes_the_samples_of_an_actor_on_the_cpu_with_the_same_seed():
     core, actor = actor_for(experiment, jax.local_devices()[:1], clients)
     writer.enough = actor.stop
     actor.run()
-    written = jax.tree.map(lambda *parts: np.concatenate(parts), *writer.written)
+    packing = sample_packing(experiment, make_env("tic_tac_toe").spec)
+    written = packing.unpack(np.concatenate(writer.written))
     moves = int(sum(report["count/moves"] for report in reports)) // GAMES
     assembler, move = GameAssembler(experiment.actors), jax.jit(core.move)
     state, games = jax.jit(core.init)(jax.random.fold_in(jax.random.key(5), 0)), []
     for _ in range(moves):
         state, made = move(None, state)
         games += assembler.add(jax.device_get(made), 0)
-    expected = jax.tree.map(lambda *parts: np.concatenate(parts), *[game.samples for game in games])
+    expected = packing.unpack(np.concatenate([packing.pack(game.samples) for game in games]))
     known = {row.tobytes() for row in np.round(expected.policy_target, 4)}
     assert all(row.tobytes() in known for row in np.round(written.policy_target, 4))
     per_item = experiment.replay.samples_per_item
@@ -122,42 +123,42 @@ def test_samples_of_an_item_come_from_several_programs():
     _, actor = actor_for(experiment, jax.local_devices()[:1], clients)
     writer.enough = actor.stop
     actor.run()
-    items = writer.written[0].version.reshape(-1, experiment.replay.samples_per_item)
+    written = sample_packing(experiment, make_env("tic_tac_toe").spec).unpack(writer.written[0])
+    items = written.version.reshape(-1, experiment.replay.samples_per_item)
     assert np.median(np.ptp(items, axis=1)) > 3
 
 
 @pytest.mark.slow
 def test_each_chip_plays_as_one_alone():
-    """Two chips play what two runs of one chip with the same keys play; in a process with two devices."""
+    """Four chips give the rows that four runs of one chip with the same keys give; in a process with four devices."""
     if jax.device_count() == 1:
         environment = os.environ | {
             "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2",
+            "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={CHIPS}",
         }
         command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "slow", "-k", "each_chip_plays", __file__]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
         assert done.returncode == 0, done.stdout[-2000:]
         return
-    experiment = experiment_with()
+    experiment = experiment_with().model_copy(update={"search": SearchConfig(targets=4)})
     env, search, key = make_env("tic_tac_toe"), drawn(make_env("tic_tac_toe")), jax.random.key(1)
     core = RolloutCore(SelfPlayCore(env, search, experiment.actors), experiment)
-    chips, play = ChipRollouts(core, jax.devices(), piece=32), jax.jit(core.play)
+    chips, play, take = ChipRollouts(core, jax.devices(), piece=32), jax.jit(core.play), jax.jit(core.take)
     state = chips.init(key)
-    alone = [jax.jit(core.init)(one) for one in chip_keys(key, 2)]
+    assert [shard.data.shape[0] for shard in state.history.policy.addressable_shards] == [1] * CHIPS
+    alone = [jax.jit(core.init)(one) for one in chip_keys(key, CHIPS)]
     for program in range(3):
         state, finished, played = chips.play({}, program, state)
         counts = jax.device_get(played.samples)
-        samples, _ = finish(chips.take(state, finished, counts)) or (None, None)
+        rows, _ = finish(chips.take(state, finished, counts))
         expected = []
-        for chip in range(2):
+        for chip in range(CHIPS):
             alone[chip], own, _ = play({}, np.int32(program), alone[chip])
-            expected.append(core.take(alone[chip].history, own, np.arange(counts[chip], dtype=np.int32))[0])
+            expected.append(take(alone[chip].history, own, np.arange(counts[chip], dtype=np.int32))[0])
         assert all(counts)
-        joined = jax.tree.map(lambda *parts: np.concatenate(parts), *expected)
-        rows = [np.lexsort(found.policy_target.T) for found in (samples, joined)]
-        for found, wanted in zip(samples, joined, strict=True):
-            if found is not None:
-                np.testing.assert_allclose(found[rows[0]], wanted[rows[1]], atol=1e-6)
+        packing, joined = sample_packing(experiment, env.spec), np.concatenate(expected)
+        assert packing.decodes(rows).all()
+        np.testing.assert_array_equal(rows[np.lexsort(rows.T)], joined[np.lexsort(joined.T)])
 
 
 def test_games_that_devices_cannot_share_evenly_are_refused():

@@ -11,7 +11,7 @@ from podzero.actors.core import SelfPlayCore
 from podzero.actors.device_actor import RolloutCore
 from podzero.actors.targets import Plies, targets_of
 from podzero.config import ActorsConfig, Experiment, MLPConfig, OwnGameConfig, SearchConfig
-from podzero.envs import make_env
+from podzero.envs import make_env, sample_packing
 from podzero.networks import make_network
 from podzero.search import make_search, network_evaluation, rules_model
 
@@ -57,8 +57,10 @@ def test_a_program_of_many_moves_gives_the_samples_of_the_host():
         expected += assembler.add(jax.device_get(made), 0)
     count = int(played.samples)
     assert count == sum(game.plies for game in expected) > 0
-    found = jax.device_get(take(state.history, finished, np.arange(count, dtype=np.int32)))[0]
+    rows, _ = take(state.history, finished, np.arange(count, dtype=np.int32))
+    packing = sample_packing(experiment, env.spec)
     host = jax.tree.map(lambda *parts: np.concatenate(parts), *[game.samples for game in expected])
+    found, host = packing.unpack(np.asarray(rows)), packing.unpack(packing.pack(host))
     assert found.value_target.shape == host.value_target.shape == (count, 3)
     np.testing.assert_allclose(sorted_rows(found), sorted_rows(host), atol=1e-5)
     # Somebody wins nearly all games of three beginners: whoever does, the others lose half as much.

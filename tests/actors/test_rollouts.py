@@ -11,10 +11,10 @@ import pytest
 from podzero.actors import RolloutCore, SelfPlayCore
 from podzero.actors.assembly import GameAssembler
 from podzero.actors.targets import Plies, ends, targets_of
-from podzero.config import ActorsConfig, Experiment
+from podzero.config import ActorsConfig, Experiment, SearchConfig
 from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec, SearchResult
-from podzero.envs import make_env
+from podzero.envs import make_env, sample_packing, state_packing
 
 MOVES = 5
 
@@ -44,6 +44,10 @@ def experiment_with(**actors):
     })  # fmt: skip
 
 
+def packings_of(experiment, spec):
+    return sample_packing(experiment, spec), state_packing(experiment, spec)
+
+
 def sorted_rows(trees):
     """Samples and states as rows of numbers, in one order."""
     leaves = [np.asarray(leaf, np.float64).reshape(len(leaf), -1) for leaf in jax.tree.leaves(trees)]
@@ -64,7 +68,7 @@ def test_a_program_of_many_moves_gives_the_samples_of_the_host(actors):
     rollouts = RolloutCore(core, experiment)
     state, moved = jax.jit(rollouts.init)(jax.random.key(0)), jax.jit(core.init)(jax.random.key(0))
     play, take, move = jax.jit(rollouts.play), jax.jit(rollouts.take), jax.jit(core.move)
-    assembler = GameAssembler(experiment.actors, auxiliary_targets=True)
+    assembler, packings = GameAssembler(experiment.actors, auxiliary_targets=True), packings_of(experiment, env.spec)
     total = 0
     for program in range(4):
         state, finished, played = play(None, np.int32(program), state)
@@ -78,24 +82,30 @@ def test_a_program_of_many_moves_gives_the_samples_of_the_host(actors):
         assert (count, int(played.games)) == (sum(game.plies for game in expected), len(expected))
         assert int(played.dropped) == dropped
         index = np.random.default_rng(0).permutation(count).astype(np.int32)
-        found = jax.device_get(take(state.history, finished, index))
+        rows = jax.device_get(take(state.history, finished, index))
         host = jax.tree.map(lambda *parts: np.concatenate(parts), *[(game.samples, game.states) for game in expected])
-        np.testing.assert_allclose(sorted_rows(found), sorted_rows(host), atol=1e-5)
+        found, wanted = (
+            [packing.unpack(packed) for packing, packed in zip(packings, both, strict=True)]
+            for both in (rows, [packing.pack(stored) for packing, stored in zip(packings, host, strict=True)])
+        )
+        np.testing.assert_allclose(sorted_rows(found), sorted_rows(wanted), atol=1e-5)
         total += len(expected)
     assert total > 20
 
 
 def test_the_history_is_written_in_place():
-    """A program neither copies the ring nor shifts it."""
+    """A program neither copies the ring nor shifts it, and keeps the policies of `search.targets` actions."""
     env = make_env("tic_tac_toe")
-    experiment = experiment_with()
+    experiment = experiment_with().model_copy(update={"search": SearchConfig(targets=4)})
     rollouts = RolloutCore(SelfPlayCore(env, drawn(env), experiment.actors), experiment)
     state = jax.eval_shape(rollouts.init, jax.random.key(0))
     play = jax.jit(rollouts.play, donate_argnums=2)
     compiled = play.lower(None, jax.ShapeDtypeStruct((), jnp.int32), state).compile()
-    rows, actions, games = state.history.policy.shape
-    made = re.findall(rf"= f32\[{rows},{actions},{games}\]\S* ([a-z-]+)\(", compiled.as_text())
-    assert set(made) == {"parameter", "dynamic-update-slice", "fusion"}
+    rows, targets, games = state.history.policy.shape
+    assert (targets, games) == (4, experiment.actors.games)
+    for kind in ("f16", "s8"):
+        made = re.findall(rf"= {kind}\[{rows},{targets},{games}\]\S* ([a-z-]+)\(", compiled.as_text())
+        assert set(made) == {"parameter", "dynamic-update-slice", "fusion"}
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.history))
     assert compiled.memory_analysis().alias_size_in_bytes >= size
 

@@ -29,7 +29,8 @@ from podzero.actors.device_actor import ChipRollouts
 from podzero.config import ClusterConfig, Experiment, StopConfig, parse
 from podzero.core.chips import find_slice
 from podzero.core.errors import ConfigError
-from podzero.core.types import EnvSpec, PackedBatch, Params, Sample, Window
+from podzero.core.types import EnvSpec, PackedBatch, Params
+from podzero.envs import sample_packing
 from podzero.learner import Learner, Training, make_training
 from podzero.learner.build import learner_parts, timed, with_steps
 from podzero.learner.sharding import batch_sharding, replicated
@@ -89,7 +90,7 @@ def bench_loop(experiment: Experiment, seconds: float, stand_in: str | None = No
         servers = [stack.enter_context(ReplayServer(experiment, spec, shard)) for shard in shards]
         addresses = [server.address() for server in servers]
         writer = stack.enter_context(closing(ShardedWriter(lambda: addresses, spec, experiment)))
-        samples = _fill(experiment, spec, writer)
+        rows = _fill(experiment, spec, writer)
         clients = ActorClients(
             local,
             writer,
@@ -101,7 +102,7 @@ def bench_loop(experiment: Experiment, seconds: float, stand_in: str | None = No
         else:
             queue = DeviceQueue()
             training = _stand_in_training(training, queue, times)
-            chips = _StandInRollouts(queue, times, experiment, samples)
+            chips = _StandInRollouts(queue, times, experiment, rows)
             actor = DeviceActor(experiment=experiment, name=_ACTOR, clients=clients, seed=experiment.seed, chips=chips)
         local.publish(0, training.init().ema)
         # What a stand-in does alone is known.
@@ -139,16 +140,16 @@ def _of_learner_that_plays(experiment: Experiment) -> Experiment:
     return with_replay(parse(settings, experiment.name), port=0)
 
 
-def _fill(experiment: Experiment, spec: EnvSpec, writer: ShardedWriter) -> Sample | Window:
-    """Writes `replay.min_size` random samples, or a little more; returns those that are repeated."""
+def _fill(experiment: Experiment, spec: EnvSpec, writer: ShardedWriter) -> np.ndarray[Any, Any]:
+    """Writes `replay.min_size` random samples, or a little more; returns the rows that are repeated."""
     left, per_item = experiment.replay.min_size, experiment.replay.samples_per_item
-    samples = random_samples(experiment, spec, _DISTINCT)
+    rows: np.ndarray[Any, Any] = sample_packing(experiment, spec).pack(random_samples(experiment, spec, _DISTINCT))
     while left > 0:
         count = min(_DISTINCT, -(-left // per_item) * per_item)
-        writer.write(jax.tree.map(lambda field, count=count: field[:count], samples))
+        writer.write(rows[:count])
         left -= count
     writer.flush()
-    return samples
+    return rows
 
 
 def _sides(actor: DeviceActor, training: Training, experiment: Experiment, spec: EnvSpec) -> dict[str, Side]:
@@ -429,12 +430,14 @@ def _stand_in_training(training: Training, queue: DeviceQueue, times: ChipTimes)
 class _StandInRollouts(ChipRollouts):
     """Play whose programs sleep, and finish as many samples as they play moves."""
 
-    def __init__(self, queue: DeviceQueue, times: ChipTimes, experiment: Experiment, samples: Sample | Window) -> None:
-        """`samples` `[N, ...]` are handed over again and again."""
+    def __init__(
+        self, queue: DeviceQueue, times: ChipTimes, experiment: Experiment, rows: np.ndarray[Any, Any]
+    ) -> None:
+        """The packed samples `rows` `[N, row_bytes]` are handed over again and again."""
         self._queue = queue
         self._program_s = times.move_s * experiment.actors.moves_per_dispatch
         self._count = experiment.actors.games * experiment.actors.moves_per_dispatch
-        self._samples = jax.tree.map(lambda field: field[None], samples)
+        self._rows = rows[None]
 
     def init(self, key: jax.Array) -> Any:
         return None
@@ -449,4 +452,4 @@ class _StandInRollouts(ChipRollouts):
 
     def take(self, state: Any, finished: Any, counts: Any) -> list[Any]:
         left = (counts - start for start in range(0, int(counts[0]), _DISTINCT))
-        return [((self._samples, None), np.minimum(lengths, _DISTINCT)) for lengths in left]
+        return [((self._rows, None), np.minimum(lengths, _DISTINCT)) for lengths in left]

@@ -113,8 +113,7 @@ def test_a_stand_in_plays_and_trains_one_program_after_the_other(tiny):
     """Three programs of 20 ms; JAX waits for their results as for those of a device."""
     queue, times = DeviceQueue(), ChipTimes(move_s=0.01, step_s=0.005)
     experiment = tiny("actors.inference=device", "actors.moves_per_dispatch=2", "actors.games=16")
-    samples = {"version": np.zeros(loop._DISTINCT)}
-    chips = loop._StandInRollouts(queue, times, experiment, samples)
+    chips = loop._StandInRollouts(queue, times, experiment, np.zeros((loop._DISTINCT, 3), np.uint8))
     began = loop.time.perf_counter()
     for _ in range(3):
         _, _, played = chips.play({}, 0, None)
