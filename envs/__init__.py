@@ -19,6 +19,7 @@ from podzero.envs.jax_game import JaxGame as JaxGame
 from podzero.envs.jax_game import check_game as check_game
 from podzero.envs.notation import notation_for as notation_for
 from podzero.envs.packing import pack_states as pack_states
+from podzero.envs.packing import packed_bytes as packed_bytes
 from podzero.envs.packing import unpack_states as unpack_states
 from podzero.envs.registry import GAMES as GAMES
 from podzero.envs.registry import check_env as check_env

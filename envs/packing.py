@@ -30,9 +30,9 @@ def unpack_states(rows: Array, like: EnvState) -> EnvState:
     """Unpacks B states from `rows` `[B, S]` uint8; `like` is a state of the same game, or its shapes. Traceable."""
     assert rows.shape[1:] == (packed_bytes(like),), (rows.shape, packed_bytes(like))
     leaves, structure = jax.tree.flatten(like)
-    forms = [*map(_form, leaves)]
-    restored = from_bytes(jnp.asarray(rows), [(form.shape, form.dtype) for form in forms], jnp)
-    return jax.tree.unflatten(structure, [_as_key(data, leaf) for data, leaf in zip(restored, leaves, strict=True)])
+    ends = np.cumsum([packed_bytes(leaf) for leaf in leaves])[:-1]
+    parts = jnp.split(jnp.asarray(rows), ends.tolist(), axis=1)
+    return jax.tree.unflatten(structure, [_restored(part, leaf) for part, leaf in zip(parts, leaves, strict=True)])
 
 
 def form_bytes(shape: Sequence[int], dtype: Any) -> int:
@@ -43,31 +43,17 @@ def form_bytes(shape: Sequence[int], dtype: Any) -> int:
 
 def to_bytes(array: Any, xp: Any) -> Any:
     """`[N, ...]` of any dtype as `[N, bytes]` uint8; `xp` is `numpy` or `jax.numpy`."""
-    count, *shape = array.shape
-    size = form_bytes(shape, array.dtype)
+    flat = array.reshape(len(array), math.prod(array.shape[1:]))
     if array.dtype == np.bool_:
-        return xp.packbits(array.reshape(count, math.prod(shape)), axis=1)
-    if xp is np:
-        return np.ascontiguousarray(array).view(np.uint8).reshape(count, size)
-    return jax.lax.bitcast_convert_type(array, jnp.uint8).reshape(count, size)
+        return xp.packbits(flat, axis=1)
+    return (np.ascontiguousarray(flat) if xp is np else flat).view(np.uint8)
 
 
-def from_bytes(rows: Any, forms: Sequence[tuple[Sequence[int], Any]], xp: Any) -> list[Any]:
-    """The inverse of `to_bytes` for several arrays side by side: `[N, bytes]` to `[N, *shape]` for each shape and dtype
-    of `forms`.
-    """
-    ends = np.cumsum([form_bytes(*form) for form in forms])[:-1].tolist()
-    return [_restored(part, *form, xp) for part, form in zip(xp.split(rows, ends, axis=1), forms, strict=True)]
-
-
-def _restored(part: Any, shape: Sequence[int], dtype: Any, xp: Any) -> Any:
-    count, size = part.shape[0], math.prod(shape)
-    if dtype == np.bool_:
-        return xp.unpackbits(part, axis=1, count=size).reshape(count, *shape) != 0
-    if xp is np:
-        return np.ascontiguousarray(part).view(dtype).reshape(count, *shape)
-    width = np.dtype(dtype).itemsize
-    return jax.lax.bitcast_convert_type(part.reshape(count, *shape, *((width,) if width > 1 else ())), dtype)
+def from_bytes(rows: Any, shape: Sequence[int], dtype: Any, xp: Any) -> Any:
+    """The inverse of `to_bytes`: `[N, bytes]` uint8 to `[N, *shape]`."""
+    bits = dtype == np.bool_
+    flat = xp.unpackbits(rows, axis=1, count=math.prod(shape)) != 0 if bits else rows.view(dtype)
+    return flat.reshape(len(rows), *shape)
 
 
 def _is_key(leaf: Any) -> bool:
@@ -85,8 +71,10 @@ def _form(like: Any) -> jax.ShapeDtypeStruct:
     return form
 
 
-def _as_key(data: jax.Array, like: Any) -> jax.Array:
-    """The leaf whose `_plain` is `data`."""
+def _restored(rows: jax.Array, like: Any) -> jax.Array:
+    """The leaf of B states from `[B, bytes]`."""
+    form = _form(like)
+    data: jax.Array = from_bytes(rows, form.shape, form.dtype, jnp)
     return jax.random.wrap_key_data(data, impl=_key_impl(like)) if _is_key(like) else data
 
 

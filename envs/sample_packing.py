@@ -8,6 +8,8 @@ holds the state, and the train step computes both from it.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import jax
@@ -101,9 +103,12 @@ class SamplePacking:
         self.bounds = _bounds(like, spec)
         """The lowest and highest valid number of fields."""
         self._parts = [part for name, leaf in leaves.items() for part in self._parts_of(name, leaf)]
-        self._forms = [(part.shape, part.dtype) for part in self._parts]
-        self.row_bytes = sum(form_bytes(*form) for form in self._forms)
+        ends = [*accumulate((form_bytes(part.shape, part.dtype) for part in self._parts), initial=0)]
+        self._places = [slice(*place) for place in pairwise(ends)]
+        self.row_bytes = ends[-1]
         """Bytes of a row."""
+        self._unchecked = {part.name for part in self._parts if part.dtype.kind in "bu"} - {"legal"}
+        """The parts of which all bytes are valid."""
         self.layout = " ".join(part.text for part in self._parts)
         """What a row holds, as text; rows of equal layouts are interchangeable."""
 
@@ -171,10 +176,9 @@ class SamplePacking:
         """Which of the rows `[N, row_bytes]` hold a valid sample, `[N]`: numbers finite and within their bounds,
         policies with a sum of one over legal actions.
         """
-        fields, valid = self._read(rows, np), np.ones(len(rows), np.bool_)
+        fields, valid = self._read(rows, np, without=self._unchecked), np.ones(len(rows), np.bool_)
         for name, values in fields.items():
-            if values.dtype.kind in "fi":
-                valid &= self.within(name, values).all(axis=tuple(range(1, values.ndim)))
+            valid &= self.within(name, values).all(axis=tuple(range(1, values.ndim)))
         policy = fields.get(self._policy)
         if policy is None:
             return valid
@@ -200,10 +204,13 @@ class SamplePacking:
         within: NDArray[np.bool_] = np.isfinite(values) & (values >= low - slack) & (values <= high + slack)
         return within
 
-    def _read(self, rows: Any, xp: Any) -> dict[str, Any]:
+    def _read(self, rows: Any, xp: Any, without: Collection[str] = ()) -> dict[str, Any]:
         """The parts of rows in the dtypes of the samples, policies times `_SCALE`."""
-        arrays = from_bytes(rows, self._forms, xp)
-        return {part.name: array.astype(part.restored) for part, array in zip(self._parts, arrays, strict=True)}
+        return {
+            part.name: from_bytes(rows[:, place], part.shape, part.dtype, xp).astype(part.restored)
+            for part, place in zip(self._parts, self._places, strict=True)
+            if part.name not in without
+        }
 
 
 def sample_packing(experiment: Experiment, spec: EnvSpec, env: Env | None = None) -> SamplePacking:

@@ -118,6 +118,9 @@ def make_training(
     one = Batch(with_axes(sample_like(experiment, spec), 1))
     metric_names = tuple(jax.eval_shape(objective.taught_loss, shapes.params, shapes.teacher, shapes.step, one).metrics)
     shardings, batches = state_shardings(mesh, shapes, config.mesh), batch_sharding(mesh)
+    spec_of_step = TrainStepSpec(
+        objective, partial(packing.unpack, xp=jnp), metric_names, optimizer, rate, config.ema, config.microbatches
+    )
     jitted_init = jax.jit(init, out_shardings=replace(shardings, teacher=None))
 
     def with_teacher(state: TrainState) -> TrainState:
@@ -130,19 +133,7 @@ def make_training(
         mesh=mesh,
         packing=packing,
         put=partial(put_batch, sharding=batches),
-        step=make_train_step(
-            TrainStepSpec(
-                objective,
-                partial(packing.unpack, xp=jnp),
-                metric_names,
-                optimizer,
-                rate,
-                config.ema,
-                config.microbatches,
-            ),
-            mesh,
-            shardings,
-        ),
+        step=make_train_step(spec_of_step, mesh, shardings),
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from podzero.config import Experiment
 from podzero.core.errors import PodzeroError
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState
-from podzero.envs import pack_states, unpack_states
+from podzero.envs import pack_states, packed_bytes, unpack_states
 
 HELLO, WELCOME, REQUEST, ANSWER, REFUSED = b"hello", b"welcome", b"request", b"answer", b"refused"
 """Kinds of messages, in the first frame."""
@@ -223,34 +222,26 @@ class Encoding(NamedTuple):
 def encoding_of(env: Env, with_legal: bool = False) -> Encoding:
     """The encoding of a game's positions; `with_legal` adds the legal actions, for comparisons of policies."""
     spec, view = env.spec, jax.vmap(env.view)
-    elements, dtype, actions = math.prod(spec.observation_shape), np.dtype(spec.observation_dtype), spec.num_actions
-    bits = dtype == np.bool_
-    own = math.ceil(elements / 8) if bits else elements * dtype.itemsize
-    if spec.state_bytes and spec.state_bytes < own:
-        like = jax.eval_shape(env.init, jax.random.key(0))
+    observed = np.zeros(spec.observation_shape, spec.observation_dtype)
+    like = [observed, np.zeros(spec.num_actions, np.bool_)] if with_legal else [observed]
+    if spec.state_bytes and spec.state_bytes < packed_bytes(observed):
+        state = jax.eval_shape(env.init, jax.random.key(0))
         return Encoding(
             "state",
             spec.state_bytes,
             pack_states,
-            lambda rows: jnp.asarray(view(unpack_states(rows, like)).observation),
-            lambda rows: jnp.asarray(view(unpack_states(rows, like)).legal),
+            lambda rows: jnp.asarray(view(unpack_states(rows, state)).observation),
+            lambda rows: jnp.asarray(view(unpack_states(rows, state)).legal),
         )
 
     def encode(states: EnvState) -> jax.Array:
         seen = view(states)
-        allowed = jnp.asarray(seen.legal)
-        flat = jnp.asarray(seen.observation).reshape(len(allowed), elements)
-        rows = jnp.packbits(flat, axis=1) if bits else pack_states(flat.astype(dtype))
-        return jnp.concatenate([rows, jnp.packbits(allowed, axis=1)], axis=1) if with_legal else rows
+        return pack_states([jnp.asarray(seen.observation, observed.dtype), seen.legal][: len(like)])
 
-    def decode(rows: Array) -> jax.Array:
-        rows = jnp.asarray(rows)[:, :own]
-        like = np.zeros(elements, dtype)
-        flat = jnp.unpackbits(rows, axis=1, count=elements) != 0 if bits else unpack_states(rows, like)
-        return flat.reshape(len(rows), *spec.observation_shape)
-
-    def legal(rows: Array) -> jax.Array:
-        return jnp.unpackbits(jnp.asarray(rows)[:, own:], axis=1, count=actions) != 0
-
-    row_bytes = own + (math.ceil(actions / 8) if with_legal else 0)
-    return Encoding("bits" if bits else "values", row_bytes, encode, decode, legal if with_legal else None)
+    return Encoding(
+        "bits" if observed.dtype == np.bool_ else "values",
+        packed_bytes(like),
+        encode,
+        lambda rows: unpack_states(rows, like)[0],
+        (lambda rows: unpack_states(rows, like)[1]) if with_legal else None,
+    )
