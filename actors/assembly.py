@@ -31,20 +31,12 @@ class GameAssembler:
     """Collects the moves of B running games until the games end."""
 
     def __init__(
-        self,
-        config: ActorsConfig,
-        discount: float = 1.0,
-        auxiliary_targets: bool = False,
-        values: int = 1,
-        with_states: bool = False,
+        self, config: ActorsConfig, discount: float = 1.0, auxiliary_targets: bool = False, values: int = 1
     ) -> None:
-        """With `auxiliary_targets`, samples include the targets of auxiliary heads, `with_states` the moves' packed
-        states; `values` is `EnvSpec.values`.
-        """
+        """With `auxiliary_targets`, samples include the targets of auxiliary heads; `values` is `EnvSpec.values`."""
         self._config = config
         self._values = values
         self._auxiliary_targets = auxiliary_targets
-        self._with_states = with_states
         self._discount = discount
         self._moves: deque[tuple[Move, int]] = deque()
         self._first = 0
@@ -80,15 +72,15 @@ class GameAssembler:
             policy_target=column("policy"),
             value_target=targets.value,
             version=np.array([version for _, version in stored], np.int32),
-            state=column("state") if self._with_states else None,
+            state=None if moves[0].state is None else column("state"),
         )
         if self._auxiliary_targets:
             outcome = outcome_classes(targets.outcome, targets.truncated)
             samples = samples._replace(outcome=outcome, moves_left=targets.moves_left, reply=targets.reply)
         states, last = None, moves[-1]
-        if last.state is not None:
+        if samples.state is not None:
             kept = (targets.outcome, targets.lambda_return, targets.truncated)
-            states = StoredState(column("state"), *kept, samples.version)
+            states = StoredState(samples.state, *kept, samples.version)
         if last.own is not None:
             # Only now, because targets depend on the opponent's moves as well.
             samples, states = rows_of((samples, states), column("own").astype(bool))

@@ -215,9 +215,7 @@ def make_reanalysis(experiment: Experiment, seed: int) -> tuple[Reanalyse, Calla
     fold, inference = make_inference(experiment.network, env.spec)
     model = rules_model(env, network_evaluation(env, inference.apply), experiment.env.discount)
     search = make_search(experiment.search, model)
-    states = holds_states(experiment, env.spec)
-    heads = experiment.has_auxiliary_heads
-    return position_reanalysis(env, search, experiment.actors, seed, heads, states), jax.jit(fold)
+    return position_reanalysis(env, search, experiment.actors, seed, experiment.has_auxiliary_heads), jax.jit(fold)
 
 
 def check_own_search(experiment: Experiment, spec: EnvSpec) -> None:

@@ -28,15 +28,10 @@ into the PRNG key, must differ between batches."""
 
 
 def position_reanalysis(
-    env: Env,
-    search: BatchedSearch,
-    config: ActorsConfig,
-    seed: int,
-    auxiliary_targets: bool = False,
-    with_states: bool = False,
+    env: Env, search: BatchedSearch, config: ActorsConfig, seed: int, auxiliary_targets: bool = False
 ) -> Reanalyse:
     """Reanalyses AlphaZero's positions (`StoredState`): policy and root value are renewed, outcome and lambda-return
-    stay those of the game as it was played. `with_states`: samples hold the states too (`holds_states`).
+    stay those of the game as it was played.
     """
     key, like = jax.random.key(seed), jax.eval_shape(env.init, jax.random.key(0))
 
@@ -56,7 +51,7 @@ def position_reanalysis(
             policy_target=result.policy,
             value_target=value_targets(np.asarray(states.lambda_return), result.value, config.root_value_weight),
             version=np.full(len(states.outcome), version, np.int32),
-            state=states.state if with_states else None,
+            state=states.state,
         )
         if auxiliary_targets:
             # Stored positions do not tell how long their games lasted or which action followed.

@@ -18,7 +18,7 @@ from podzero.actors.assembly import Game, GameAssembler, SampleShuffler, rows_of
 from podzero.actors.clients import ActorLoop, Played, Positions, SelfPlayMetrics
 from podzero.actors.core import Replies, SelfPlayCore, SelfPlayState, keys_of
 from podzero.core.types import Array, EnvState, Move, Params
-from podzero.envs import SimulatorError, faults_of, holds_states, simulator_errors
+from podzero.envs import SimulatorError, faults_of, simulator_errors
 from podzero.inference.serving import ServerClient
 
 log = logging.getLogger(__name__)
@@ -103,14 +103,8 @@ class SelfPlayActor(ActorLoop):
         self._metrics.add(played, version, plies=sum(game.plies for game in games))
 
     def _assembler(self) -> GameAssembler:
-        experiment, spec = self.experiment, self.core.env.spec
-        return GameAssembler(
-            experiment.actors,
-            experiment.env.discount,
-            experiment.has_auxiliary_heads,
-            spec.values,
-            holds_states(experiment, spec),
-        )
+        experiment, values = self.experiment, self.core.env.spec.values
+        return GameAssembler(experiment.actors, experiment.env.discount, experiment.has_auxiliary_heads, values)
 
     def _start_games(self, error: SimulatorError | None = None) -> SelfPlayState:
         """Starts new games, after an `error` in place of all running ones."""

@@ -75,8 +75,10 @@ class SampleSignature:
         return self.packing.decodes(rows)
 
     def _check_shapes(self, samples: Stored) -> int:
-        names = tuple(name for name in getattr(samples, "_fields", ()) if getattr(samples, name) is not None)
         expected = tuple(self.fields)
+        given = (name for name in getattr(samples, "_fields", ()) if getattr(samples, name) is not None)
+        # Actors that store states for reanalysis know them, whether rows hold them or not.
+        names = tuple(name for name in given if name in expected or name != "state")
         if names != expected:
             found = ", ".join(names) if names else type(samples).__name__
             raise SignatureError(

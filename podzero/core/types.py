@@ -129,8 +129,8 @@ class Sample(NamedTuple):
     reply: Array | None = None
     """`[]` int32, the opponent's action after the next ply; -1 if unknown or if there was none."""
     state: Array | None = None
-    """`[S]` uint8, the packed state, where replay holds it in place of `observation` and `legal`; None elsewhere and in
-    the train step."""
+    """`[S]` uint8, the packed state, which replay may hold in place of `observation` and `legal`; None where it is not
+    known, and in the train step."""
 
 
 class Window(NamedTuple):
