@@ -17,6 +17,7 @@ pytestmark = pytest.mark.timeout(600)
 
 SIMULATIONS = 8
 EVALUATIONS = SIMULATIONS + 1
+SMALL = ("network.channels=8", "network.blocks=1", "learner.steps_per_dispatch=8")
 
 
 def compiled(*arguments):
@@ -31,7 +32,7 @@ def compiled(*arguments):
 @pytest.fixture(scope="module")
 def report():
     """With a setting for CPUs, which a TPU ignores."""
-    small = ("network.channels=8", "network.blocks=1", f"search.simulations={SIMULATIONS}")
+    small = (*SMALL, f"search.simulations={SIMULATIONS}")
     settings = (*small, "learner.cpu_convolutions=openvino")
     found, code = compiled("tic_tac_toe", *settings, "actors.moves_per_dispatch=3", "--topology", "v5e:2x2")
     assert code == 0
@@ -126,8 +127,7 @@ def test_new_games_are_counted_as_often_as_games_end(report):
 def test_prioritized_replay_needs_one_more_number_from_each_step_in_one_reduction(report):
     """The largest importance weight of each of the 8 batches of a dispatch."""
     prioritized = ("replay.sampler=prioritized", "replay.samples_per_item=1")
-    network = ("network.channels=8", "network.blocks=1")
-    found, code = compiled("tic_tac_toe", *network, *prioritized, "--topology", "v5e:2x2", "--program", "learner")
+    found, code = compiled("tic_tac_toe", *SMALL, *prioritized, "--topology", "v5e:2x2", "--program", "learner")
     assert code == 0
     (uniform,), (weighted,) = report["learner"]["collectives"], found["programs"][0]["collectives"]
     assert (weighted["kind"], weighted["group"]) == ("all-reduce", 4)
