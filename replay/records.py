@@ -26,6 +26,7 @@ from podzero.config.samples import UNSEARCHED, stored_observations, window_steps
 from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec, PackedBatch, Sample, Window
 from podzero.envs import SamplePacking
+from podzero.envs.packing import form_bytes, from_bytes, to_bytes
 from podzero.files.workdir import read_json, sync_tree, write_atomically
 
 _POSITIONS = "positions.bin"
@@ -53,18 +54,16 @@ class PositionLayout:
         float16, instead of the moves played.
         """
         self._shape, self._dtype = spec.observation_shape, np.dtype(spec.observation_dtype)
-        self._in_bits, self._actions = self._dtype.kind == "b", spec.num_actions
-        size = math.prod(self._shape)
+        self._actions = spec.num_actions
         shape = ",".join(map(str, self._shape))
         self.text = f"{spec.name} observation:{self._dtype}[{shape}] actions:{self._actions} discount:{discount:g}"
         self._searched = searched
         if searched:
             self.text += " policy:searched"
-        observation = (np.uint8, (math.ceil(size / 8),)) if self._in_bits else (self._dtype, (size,))
         self.row = np.dtype(
             [
-                ("observation", *observation),
-                ("legal", np.uint8, (math.ceil(self._actions / 8),)),
+                ("observation", np.uint8, (form_bytes(self._shape, self._dtype),)),
+                ("legal", np.uint8, (form_bytes((self._actions,), np.bool_),)),
                 ("policy", np.float16, (self._actions,)) if searched else ("action", np.int32),
                 ("value_target", np.float32),
                 ("outcome", np.int32),
@@ -78,9 +77,8 @@ class PositionLayout:
         were searched.
         """
         rows = np.empty(len(samples.legal), self.row)
-        observation = np.asarray(samples.observation).reshape(len(rows), -1)
-        rows["observation"] = np.packbits(observation, axis=1) if self._in_bits else observation
-        rows["legal"] = np.packbits(samples.legal, axis=1)
+        rows["observation"] = to_bytes(np.asarray(samples.observation, self._dtype), np)
+        rows["legal"] = to_bytes(np.asarray(samples.legal), np)
         if self._searched:
             rows["policy"] = samples.policy_target
         else:
@@ -94,9 +92,6 @@ class PositionLayout:
 
         The policy target is that of the search, or chooses the move played.
         """
-        observation = rows["observation"]
-        if self._in_bits:
-            observation = np.unpackbits(observation, axis=1, count=math.prod(self._shape)).astype(np.bool_)
         if self._searched:
             policy = rows["policy"].astype(np.float32)
             policy /= policy.sum(axis=1, keepdims=True)  # float16 rounds the sum
@@ -104,8 +99,8 @@ class PositionLayout:
             policy = np.eye(self._actions, dtype=np.float32)[rows["action"]]
         targets = {name: rows[name].copy() for name in ("outcome", "moves_left", "reply")} if auxiliary else {}
         return Sample(
-            observation=observation.reshape(-1, *self._shape),
-            legal=np.unpackbits(rows["legal"], axis=1, count=self._actions).astype(np.bool_),
+            observation=from_bytes(rows["observation"], self._shape, self._dtype, np),
+            legal=from_bytes(rows["legal"], (self._actions,), np.bool_, np),
             policy_target=policy,
             value_target=rows["value_target"].copy(),
             version=np.full(len(rows), UNSEARCHED, np.int32),
