@@ -34,7 +34,6 @@ from podzero.envs.replaying import renders as renders
 from podzero.envs.sample_packing import SamplePacking as SamplePacking
 from podzero.envs.sample_packing import Stored as Stored
 from podzero.envs.sample_packing import holds_states as holds_states
-from podzero.envs.sample_packing import largest as largest
 from podzero.envs.sample_packing import sample_packing as sample_packing
 from podzero.envs.sample_packing import state_packing as state_packing
 from podzero.envs.simulator import NamedSimulator as NamedSimulator

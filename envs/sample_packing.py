@@ -39,7 +39,7 @@ _MOST = 2**31 - 1
 _DIGIT = 64
 """The base of the two digits of an action."""
 _LAST = 2**16 - 1
-"""The largest number of an action that `largest` can tell."""
+"""The largest number of an action that `_largest` can tell."""
 _ACTIONS = "actions"
 """The part of a row that tells the actions of a policy of K targets."""
 # `Any`, because the fields of samples are annotated as arrays.
@@ -56,11 +56,6 @@ class _Part(NamedTuple):
     """The dtype in the row."""
     restored: np.dtype[Any]
     """The dtype in the samples."""
-
-    @property
-    def text(self) -> str:
-        kind = "bits" if self.dtype == np.bool_ else self.dtype.name
-        return f"{self.name}:{kind}[{','.join(map(str, self.shape))}]"
 
 
 class SamplePacking:
@@ -90,9 +85,8 @@ class SamplePacking:
             state = _struct((spec.state_bytes,), np.dtype(np.uint8))
             self.like = like._replace(state=state)
             leaves = {"state": state} | {n: leaf for n, leaf in leaves.items() if n not in ("observation", "legal")}
-        number = leaves.get(self._policy)
-        most = 0 if number is None else number.shape[-1]
-        if targets is not None and number is not None and targets > spec.num_actions:
+        most = leaves[self._policy].shape[-1] if self._policy in leaves else 0
+        if targets is not None and most and targets > spec.num_actions:
             what = f"has {spec.num_actions} actions" if spec.num_actions else "has continuous actions"
             raise ConfigError(
                 f"search.targets {targets}: {spec.name} {what}; set "
@@ -109,7 +103,10 @@ class SamplePacking:
         """Bytes of a row."""
         self._unchecked = {part.name for part in self._parts if part.dtype.kind in "bu"} - {"legal"}
         """The parts of which all bytes are valid."""
-        self.layout = " ".join(part.text for part in self._parts)
+        self.layout = " ".join(
+            f"{part.name}:{'bits' if part.dtype == np.bool_ else part.dtype}[{','.join(map(str, part.shape))}]"
+            for part in self._parts
+        )
         """What a row holds, as text; rows of equal layouts are interchangeable."""
 
     def _parts_of(self, name: str, leaf: Any) -> list[_Part]:
@@ -126,22 +123,19 @@ class SamplePacking:
     def pack(self, samples: Any, xp: Any = np, actions: Any = None) -> Any:
         """Packs samples `[..., *shape]` into rows `[..., row_bytes]` uint8 by `xp`, `numpy` or `jax.numpy`.
 
-        Fields that rows do not hold may be None. With `actions`, `[..., K]` integers, the policies are those of K =
-        `targets` actions already, as `largest` returns them. Policies in float16 are those of `kept`.
+        Fields that rows do not hold may be None. Policies in float16 are those of `kept`, and `actions` its actions.
         """
-        fields = samples._asdict()
+        fields = samples._asdict() | {_ACTIONS: actions}
         policy = fields.get(self._policy)
-        if policy is not None:
-            if policy.dtype != np.float16:
-                policy, actions = self.kept(policy, xp, actions)
-            fields |= {self._policy: policy, _ACTIONS: actions}
+        if policy is not None and policy.dtype != np.float16:
+            fields[self._policy], fields[_ACTIONS] = self.kept(policy, xp)
         leading = samples.version.shape
         arrays = [xp.asarray(fields[part.name]).astype(part.dtype) for part in self._parts]
         assert all(array.shape == (*leading, *part.shape) for array, part in zip(arrays, self._parts, strict=True))
         flat = [array.reshape(math.prod(leading), *array.shape[len(leading) :]) for array in arrays]
         return xp.concatenate([to_bytes(array, xp) for array in flat], axis=1).reshape(*leading, self.row_bytes)
 
-    def kept(self, policy: Any, xp: Any = np, actions: Any = None) -> tuple[Any, Any]:
+    def kept(self, policy: Any, xp: Any = np) -> tuple[Any, Any]:
         """What rows hold of policies `[..., A]`: the probabilities times `_SCALE`, float16, and their actions, both
         `[..., K]`; or of all actions, and None.
         """
@@ -149,9 +143,7 @@ class SamplePacking:
         values = (xp.where(policy < _LEAST, np.float32(0), policy) * np.float32(_SCALE)).astype(np.float16)
         if self.targets is None:
             return values, None
-        values, actions = (values, actions) if actions is not None else largest(values, self.targets, xp)
-        assert values.shape == actions.shape
-        assert values.shape[-1] == self.targets
+        values, actions = _largest(values, self.targets, xp)
         return values, actions.astype(_integer(self._actions - 1))
 
     def unpack(self, rows: Any, xp: Any = np) -> Any:
@@ -234,7 +226,7 @@ def holds_states(experiment: Experiment, spec: EnvSpec) -> bool:
     return 0 < 2 * spec.state_bytes <= observed
 
 
-def largest(values: Any, count: int, xp: Any) -> tuple[Any, Any]:
+def _largest(values: Any, count: int, xp: Any) -> tuple[Any, Any]:
     """The `count` largest of non-negative numbers `[..., A]` in float16 and their actions, both `[..., count]`, in
     falling order; of equal ones those of the lowest actions.
     """
