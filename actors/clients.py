@@ -35,6 +35,8 @@ class ActorClients(NamedTuple):
     """Shortest time between two reports."""
     record: Callable[[np.ndarray[Any, Any]], None] | None = None
     """Receives the rows that are written, for calibrations of int8."""
+    executed: Callable[[float], None] | None = None
+    """Receives when a program of play was dispatched (`time.perf_counter`), as soon as it has ended."""
 
     def write(
         self,

@@ -11,6 +11,7 @@ Each chip plays its own games: device arrays of the loop have a leading chip axi
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -295,8 +296,11 @@ class DeviceActor(ActorLoop):
                 if self.report_due:
                     self.report(metrics.flush())
                 with self.clock("search"):
+                    began = time.perf_counter()
                     state, finished, played = self.chips.play(params, version, state)
                     host = jax.device_get(played)
+                    if self.clients.executed is not None:
+                        self.clients.executed(began)
                     pieces = self.chips.take(state, finished, host.samples)
                 metrics.add(host, version, moves)
                 with self.clock("write"):

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import NamedTuple
 
 import jax
 
 from podzero.core.chips import Slice
+from podzero.core.clock import whole
 from podzero.core.errors import ConfigError, PodzeroError
 from podzero.core.types import PackedBatch
 from podzero.learner.step import StepOutput, StepSums, TrainState, TrainStep
@@ -23,6 +25,7 @@ _MEMORY = {
     "peak_bytes_in_use": "learner/hbm_peak_bytes",
     "bytes_limit": "learner/hbm_limit_bytes",
 }
+_TRAIN = "train"
 
 
 class DoesNotFit(PodzeroError, RuntimeError):
@@ -72,30 +75,33 @@ def memory_metrics(devices: Sequence[jax.Device]) -> dict[str, float]:
 
 
 class DeviceTime(NamedTuple):
-    """Busy time of the devices since the last flush of a `DeviceClock`."""
+    """What the devices executed since the last flush of a `DeviceClock`."""
 
     busy_s: float
-    """Device seconds of the dispatches that ended."""
+    """Device seconds of the train step's dispatches that ended."""
     busy: float
     """The same as a share of wall-clock time, in [0, 1]."""
     dispatch_s: float | None
     """The same per dispatch; None if no dispatch ended."""
+    shares: Mapping[str, float]
+    """Shares of wall-clock time, which add up to one: `train`, the programs of others by name (`play`), and `idle`."""
 
 
 class DeviceClock:
     """A train step that measures how long the devices execute each dispatch; the first, which compiles, is not counted.
 
     Dispatch is asynchronous: the loop may wait for replay, publish or save meanwhile, so a thread waits for each
-    dispatch to end.
+    dispatch to end. Others who use the devices call `ended`, so that their time does not count as that of training.
     """
 
     def __init__(self, step: TrainStep) -> None:
         self._step = step
         self._lock = threading.Lock()
-        self._free_at: float | None = None
+        self._free_at = -math.inf
         self._executing_since: float | None = None
         self._flushed = time.perf_counter()
-        self._busy_s = 0.0
+        self._busy_s: dict[str, float] = {}
+        """By program, once its first dispatch has ended."""
         self._dispatches = 0
         self._in_flight: queue.SimpleQueue[tuple[float, StepSums] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._watch, name="learner-devices", daemon=True)
@@ -112,10 +118,28 @@ class DeviceClock:
         """The busy time since the last flush; resets the clock."""
         with self._lock:
             now = time.perf_counter()
-            busy = min(1.0, self._busy_s / max(now - self._flushed, 1e-9))
-            found = DeviceTime(self._busy_s, busy, self._busy_s / self._dispatches if self._dispatches else None)
-            self._flushed, self._busy_s, self._dispatches = now, 0.0, 0
+            elapsed, busy_s = max(now - self._flushed, 1e-9), {_TRAIN: 0.0} | self._busy_s
+            shares = whole({program: seconds / elapsed for program, seconds in busy_s.items()}, "idle")
+            trained_s, count = busy_s[_TRAIN], self._dispatches
+            busy, dispatch_s = min(1.0, trained_s / elapsed), trained_s / count if count else None
+            found = DeviceTime(trained_s, busy, dispatch_s, shares)
+            self._flushed, self._busy_s, self._dispatches = now, dict.fromkeys(self._busy_s, 0.0), 0
         return found
+
+    def ended(self, program: str, start: float) -> None:
+        """Counts a program that was dispatched at `start` (`time.perf_counter`) and has just ended; thread-safe.
+
+        Devices execute one program after the other: it began when it was dispatched or, if later, when the one before
+        had ended. Of two whose kernels take turns, as with loops that the host steers, the first to end gets the time.
+        """
+        with self._lock:
+            now = time.perf_counter()
+            if program in self._busy_s:
+                self._busy_s[program] += now - max(start, self._free_at)
+                self._dispatches += program == _TRAIN
+            else:
+                self._busy_s[program] = 0.0
+            self._free_at = now
 
     @property
     def dispatch_s(self) -> float:
@@ -131,9 +155,8 @@ class DeviceClock:
         while (dispatch := self._in_flight.get()) is not None:
             # The sums are the output that nobody donates, so they can be waited for.
             start, sums = dispatch
-            # Execution starts at the dispatch or, if later, when the devices have finished the dispatch before.
-            since = None if self._free_at is None else max(start, self._free_at)
-            self._executing_since = since
+            # As `ended` counts it.
+            self._executing_since = max(start, self._free_at) if _TRAIN in self._busy_s else None
             try:
                 jax.block_until_ready(sums)  # type: ignore[no-untyped-call]
             except Exception:
@@ -141,12 +164,7 @@ class DeviceClock:
                 return
             finally:
                 self._executing_since = None
-            with self._lock:
-                now = time.perf_counter()
-                if since is not None:
-                    self._busy_s += now - since
-                    self._dispatches += 1
-                self._free_at = now
+            self.ended(_TRAIN, start)
 
 
 DISPATCH_TIMEOUT_S = 1800.0

@@ -75,7 +75,8 @@ class Learner:
         self._steps = self._config.dispatch_steps()
         self._training = training or make_training(experiment, network, spec, symmetries)
         self._chip_metrics = chip_metrics(experiment, network, spec, symmetries, self._training.mesh)
-        self._device_clock = DeviceClock(self._training.step)
+        self.device_clock = DeviceClock(self._training.step)
+        """What the devices execute; an actor that uses them too tells it."""
         self._checkpoints = LearnerCheckpoints(self._training.mesh)
         self.state: TrainState = (
             self._started(experiment.init_from)
@@ -179,7 +180,7 @@ class Learner:
     @property
     def dispatch_s(self) -> float:
         """Seconds for which the devices have executed the current dispatch; 0 if there is none or it is the first."""
-        return self._device_clock.dispatch_s
+        return self.device_clock.dispatch_s
 
     def acting_params(self) -> Versioned | None:
         """The newest parameters that were published or about to be, as host arrays; None before the first."""
@@ -189,7 +190,7 @@ class Learner:
         """Ends the background threads; call it after `run` has returned."""
         self._publisher.close()
         self._checkpoints.close()
-        self._device_clock.close()
+        self.device_clock.close()
 
     def _fail_or_report(self) -> None:
         """Raises the failure that `fail` was given, and reports when it is time."""
@@ -219,7 +220,7 @@ class Learner:
             # The keys of replay items stay on the host.
             batch = self._training.put(host_batch._replace(keys=None))
         with self._clock("step"):
-            self.state, sums, errors = self._device_clock(with_progress(self.state, progress), batch)
+            self.state, sums, errors = self.device_clock(with_progress(self.state, progress), batch)
             # The device has the next dispatch queued while the loop waits for this one.
             self._complete(in_flight)
         self.step += self._steps
@@ -269,7 +270,7 @@ class Learner:
         metrics = self._clock.flush() | memory_metrics(jax.local_devices())
         if self._leads:
             metrics |= self._metrics.flush(self.step) | self._publisher.flush()
-            metrics |= self._chip_metrics.compute(metrics["learner/samples_per_s"], self._device_clock.flush())
+            metrics |= self._chip_metrics.compute(metrics["learner/samples_per_s"], self.device_clock.flush())
         self._report(self._name, metrics)
 
     def _end(self, failure: BaseException | None) -> None:

@@ -109,6 +109,8 @@ class ChipMetrics(NamedTuple):
         if self.peak_flops is not None:
             metrics["learner/peak_flops"] = self.peak_flops
             metrics["learner/share_of_peak"] = flops_per_s / self.peak_flops
+        if "play" in device_time.shares:
+            metrics |= {f"device/{program}": share for program, share in device_time.shares.items()}
         if device_time.dispatch_s is not None:
             metrics["learner/device_s_per_step"] = device_time.dispatch_s / self.steps_per_dispatch
         return metrics

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from podzero.config import Experiment
+from podzero.core.machine import nvidia_driver, start_cudnn
 from podzero.core.protocols import ParamSource, Report, with_metrics
 from podzero.runtime.checkpoints import SavedShard
 from podzero.runtime.cluster.remote import own_address
@@ -261,6 +262,7 @@ class LearnerProcess(Process):
         host_sync = join(HostInfo(rank, hosts, context.coordinator), experiment)  # before anything that uses JAX
         if experiment.cluster.tpu is not None:
             check_chips(experiment.cluster.tpu)
+        start_cudnn(nvidia_driver())
 
         from podzero.files.players import with_own_teacher
         from podzero.learner.build import learner_parts, timed
@@ -294,6 +296,7 @@ class LearnerProcess(Process):
         experiment, rank = self.context.experiment, self.index
         if experiment.actors.beside_learner:
             clients = actor_clients(experiment, self.replay.addresses(self), local, self.reports.report)
+            clients = clients._replace(executed=partial(self.learner.device_clock.ended, "play"))
             seed = seed_of(experiment.seed, rank, attempt=self.learner.step)  # other games after a resumption
             return make_actor(experiment, f"actor-{rank}", seed, [clients], devices=jax.local_devices())
         # This server waits for its devices without a limit, since they also train; `run` watches for hangs.

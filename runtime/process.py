@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from podzero.config import Experiment
-from podzero.core.errors import PodzeroError
-from podzero.core.machine import prepare_jax
+from podzero.core.machine import NoAccelerator, nvidia_driver, prepare_jax, start_cudnn, use_graphs
 from podzero.core.protocols import ParamSource
 from podzero.files.workdir import Workdir
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S
@@ -193,6 +192,7 @@ class Host:
         logger = logging.getLogger("podzero")
         logger.setLevel(logging.INFO)
         logger.addHandler(process.reports)
+        use_graphs(nvidia_driver())
         self._failure: Exception | None = None
         began = time.monotonic()
         try:
@@ -247,14 +247,11 @@ def _forwarded(method: str) -> Callable[..., Any]:
     return call
 
 
-class NoAccelerator(PodzeroError, RuntimeError):
-    """A process has reserved accelerators, but JAX does not find them."""
-
-
 def own_devices(name: str, section: str, resources: Mapping[str, float]) -> list[jax.Device]:
     """All devices of a process, for which a section of the experiment reserves `resources`."""
     import jax
 
+    start_cudnn(nvidia_driver())
     reserved = [resource for resource in resources if resource in ("GPU", "TPU")]
     if reserved and jax.default_backend() == "cpu":
         raise NoAccelerator(

@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 REPORT_EVERY_S = 2.0
 """Seconds between two reports of a loop."""
+REST = "other"
+"""The stage of a loop outside all that it names."""
 
 
 class StageClock:
-    """Adds up wall-clock seconds by stage; `flush` returns each stage's share of the time since the last flush."""
+    """Adds up wall-clock seconds by stage; `flush` returns each stage's share of the time since the last flush.
+
+    Each moment belongs to the innermost stage that has begun, else to `REST`, so that the shares add up to one.
+    """
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = defaultdict(float)
-        self._since = time.perf_counter()
+        self._stages = [REST]
+        self._since = self._counted = time.perf_counter()
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
         """Adds the time of the `with` body to `stage`."""
-        start = time.perf_counter()
+        self._count()
+        self._stages.append(stage)
         try:
             yield
         finally:
-            self._seconds[stage] += time.perf_counter() - start
+            self._count()
+            self._stages.pop()
 
     @property
     def elapsed_s(self) -> float:
@@ -34,11 +42,24 @@ class StageClock:
 
     def flush(self) -> dict[str, float]:
         """Each stage's share of wall-clock time since the last flush, as `time/STAGE` in [0, 1]; resets the clock."""
-        elapsed = max(self.elapsed_s, 1e-9)
+        self._count()
+        elapsed = max(self._counted - self._since, 1e-9)
         shares = {f"time/{stage}": seconds / elapsed for stage, seconds in self._seconds.items()}
         self._seconds.clear()
-        self._since = time.perf_counter()
+        self._since = self._counted
         return shares
+
+    def _count(self) -> None:
+        """Adds the time since the last call to the stage that it was spent in."""
+        now = time.perf_counter()
+        self._seconds[self._stages[-1]] += now - self._counted
+        self._counted = now
+
+
+def whole(shares: Mapping[str, float], rest: str) -> dict[str, float]:
+    """The shares with their `rest`, which add up to one; scaled down if they overlap and so exceed it."""
+    total = sum(shares.values())
+    return {name: share / max(1.0, total) for name, share in shares.items()} | {rest: max(0.0, 1.0 - total)}
 
 
 def share_of_rest(limit: float | None, before: float, done: float) -> float:

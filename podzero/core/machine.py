@@ -1,19 +1,30 @@
-"""A process on its machine: JAX's platforms, the cache of compiled programs, the folders of its user, Ctrl-C."""
+"""A process on its machine: JAX's platforms, GPUs, the cache of compiled programs, the folders of its user, Ctrl-C."""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import signal
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 
+from podzero.core.errors import PodzeroError
+
+log = logging.getLogger(__name__)
+
 _TPU = ("accel*", "vfio")
-_GPU = ("nvidia*", "kfd", "dxg")
-"""Device files of NVIDIA GPUs, AMD GPUs, and GPUs in the Windows Subsystem for Linux."""
+_NVIDIA = ("nvidia*", "dxg")
+_GPU = (*_NVIDIA, "kfd")
+"""Device files of NVIDIA GPUs, GPUs in the Windows Subsystem for Linux, and AMD GPUs."""
+_DRIVER = 580
+"""Oldest NVIDIA driver for CUDA 13, which JAX's plugin uses (https://docs.jax.dev/en/latest/installation.html)."""
+_GRAPHS = "--xla_gpu_enable_command_buffer"
+"""XLA's flag for what CUDA graphs record; by default neither convolutions nor loops."""
 _MEANINGS = (
     "JAX_ENABLE_X64", "JAX_EXPLICIT_X64_DTYPES", "JAX_NUMPY_DTYPE_PROMOTION", "JAX_NUMPY_RANK_PROMOTION",
     "JAX_DEFAULT_PRNG_IMPL", "JAX_ENABLE_CUSTOM_PRNG", "JAX_LEGACY_PRNG_KEY", "JAX_TRANSFER_GUARD",
@@ -45,6 +56,58 @@ def choose_platform(devices: Path = Path("/dev"), environment: MutableMapping[st
         # A notebook may have imported JAX before podzero: JAX has read its variables then, but not chosen a platform.
         if (jax := sys.modules.get("jax")) is not None and not jax.config.jax_platforms:
             jax.config.update("jax_platforms", environment["JAX_PLATFORMS"])
+
+
+class NoAccelerator(PodzeroError, RuntimeError):
+    """JAX does not find the accelerators that a process has reserved, or cannot use them."""
+
+
+def nvidia_driver(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> str | None:
+    """The version of the NVIDIA driver, such as `580.65.06`; empty if unknown, None if JAX may not use such a GPU."""
+    platforms = (environment.get("JAX_PLATFORMS") or "cuda").split(",")
+    if {"cuda", "gpu"}.isdisjoint(platforms) or not any(path for name in _NVIDIA for path in (root / "dev").glob(name)):
+        return None
+    version = root / "proc/driver/nvidia/version"
+    said = version.read_text(encoding="utf-8") if version.exists() else ""
+    found = re.search(r"^NVRM version:.*?\s(\d+(\.\d+)+)\s", said, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def use_graphs(driver: str | None, environment: MutableMapping[str, str] = os.environ) -> None:
+    """Makes XLA record convolutions and loops into CUDA graphs, before JAX's first program; `driver`: `nvidia_driver`.
+
+    Nothing changes without a driver, if it is too old, or if XLA_FLAGS say already what graphs record.
+    """
+    flags = environment.get("XLA_FLAGS", "")
+    if driver is None or _GRAPHS in flags:
+        return
+    if driver and int(driver.partition(".")[0]) < _DRIVER:
+        log.warning("the NVIDIA driver is %s, CUDA 13 needs %d: update it; until then, no CUDA graphs", driver, _DRIVER)
+    else:
+        environment["XLA_FLAGS"] = f"{flags} {_GRAPHS}=+CONVOLUTION,+WHILE".strip()
+
+
+def start_cudnn(driver: str | None) -> None:
+    """Runs a convolution on each NVIDIA GPU of this process, before any other program; or raises `NoAccelerator`.
+
+    XLA starts cuDNN at the first convolution, and fails ("No DNN support for stream") if a CUDA graph records that. A
+    program from the compilation cache may do so; one that is compiled has tried its convolutions before.
+    """
+    if driver is None:
+        return
+    import jax  # `use_graphs` is called before JAX is imported
+    import jax.numpy as jnp
+
+    try:
+        gpus = jax.local_devices() if jax.default_backend() == "gpu" else []  # without its plugin, JAX warns
+        for device, dtype in product(gpus, (jnp.float32, jnp.bfloat16)):
+            image, kernel = (jnp.ones(shape, dtype, device=device) for shape in ((8, 32, 8, 8), (32, 32, 3, 3)))
+            jax.lax.conv(image, kernel, (1, 1), "SAME").block_until_ready()
+    except RuntimeError as error:
+        raise NoAccelerator(
+            f"the GPU cannot be used, with the NVIDIA driver {driver or 'of unknown version'}: {error}. CUDA 13 needs "
+            f"driver {_DRIVER} or newer, and cuDNN memory that no other process holds; JAX_PLATFORMS=cpu does without"
+        ) from error
 
 
 def keep_compiled_programs(

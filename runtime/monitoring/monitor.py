@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from podzero.config import Experiment, GymnasiumConfig
-from podzero.core.clock import share_of_rest
+from podzero.core.clock import REST, share_of_rest
 from podzero.runtime.monitoring.reports import merge_metrics
 from podzero.runtime.monitoring.status import Phase, RunStatus
 
@@ -248,6 +248,8 @@ class Monitor:
             stages = _with_prefix(self._gauges[worker], "time/")
             if stages and now - reported_at <= SILENT_AFTER_S:
                 recent[kind_of(worker)].append(stages)
+        if device := _with_prefix(self._gauges["learner"], "device/"):
+            recent["device"].append(device)
         return {kind: _mean(workers) for kind, workers in sorted(recent.items())}
 
 
@@ -330,15 +332,15 @@ def bottleneck(
         return f"the {kind} wait for the learner ({blocked:.0%} of their time)"
     stage, share = _largest(learner, without=("step", "wait_replay"))
     if share >= WAIT_SHARE:
-        return f"the learner spends {share:.0%} of its time on {stage.replace('_', ' ')}"
+        return f"the learner spends {share:.0%} of its time on {stage}"
     return "none: actors and learner keep each other busy" if writer and learner else ""
 
 
 def _largest(stages: Mapping[str, float], without: Collection[str]) -> tuple[str, float]:
-    """The stage with the largest share and that share; `("", 0)` without stages."""
+    """The stage with the largest share, in words, and that share; `("", 0)` without stages."""
     candidates = [(share, stage) for stage, share in stages.items() if stage not in without]
     share, stage = max(candidates, default=(0.0, ""))
-    return stage, share
+    return "other work" if stage == REST else stage.replace("_", " "), share
 
 
 def _per(amount: float, divisor: float | None) -> float | None:

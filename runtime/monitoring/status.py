@@ -139,7 +139,8 @@ class RunStatus:
     cost_per_million_samples: float | None = None
     """`cost` per million samples written to replay."""
     shares: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
-    """Share of wall time by kind of worker and stage, for example `shares["actor"]["search"]`."""
+    """Shares of wall time, which add up to one: by kind of worker and stage, for example `shares["actor"]["search"]`,
+    and of devices that train and play, `shares["device"]["play"]`."""
     bottleneck: str = ""
     """The stage that limits the run, in words."""
 

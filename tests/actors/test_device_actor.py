@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 import threading
+import time
+from itertools import pairwise
 
 import jax
 import numpy as np
@@ -105,6 +107,21 @@ def test_samples_are_written_while_the_next_program_runs(monkeypatch):
     monkeypatch.setattr(actor, "_write", written)
     actor.run()
     assert len(programs) > 2
+
+
+def test_who_shares_the_devices_hears_of_each_program_when_it_has_ended():
+    """Not before its results are on the host, so that its time is known."""
+    writer, began, reports = Writer([], "samples", writes=1), [], []
+    clients = ActorClients(
+        Source(), writer, lambda _, metrics: reports.append(metrics),
+        executed=lambda start: began.append((start, time.perf_counter())),
+    )  # fmt: skip
+    _, actor = actor_for(experiment_with(), jax.local_devices()[:1], clients)
+    writer.enough = actor.stop
+    actor.run()
+    assert len(began) == sum(report["count/moves"] for report in reports) / (GAMES * MOVES)
+    assert all(start < end for start, end in began)
+    assert all(ended <= start for (_, ended), (start, _) in pairwise(began))
 
 
 class EveryProgram(Source):

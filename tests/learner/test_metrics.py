@@ -23,6 +23,7 @@ POD = ChipMetrics(
     steps_per_dispatch=8,
     flops_per_sample=2e6,
 )
+UNUSED = {"train": 0.0, "idle": 1.0}
 
 
 def device(kind="TPU v5 lite", host=0, **memory):
@@ -30,7 +31,9 @@ def device(kind="TPU v5 lite", host=0, **memory):
 
 
 def test_the_metrics_of_a_pod_by_hand():
-    assert POD.compute(800_000.0, DeviceTime(busy_s=1.0, busy=0.5, dispatch_s=0.005)) == {
+    assert POD.compute(
+        800_000.0, DeviceTime(busy_s=1.0, busy=0.5, dispatch_s=0.005, shares={"train": 0.5, "idle": 0.5})
+    ) == {
         "learner/chips": 16,
         "learner/hosts": 4,
         "learner/samples_per_s_per_chip": 50_000,
@@ -46,7 +49,7 @@ def test_the_metrics_of_a_pod_by_hand():
 
 
 def test_unknown_metrics_are_omitted():
-    idle = DeviceTime(0.0, 0.0, None)
+    idle = DeviceTime(0.0, 0.0, None, UNUSED)
     unknown = POD._replace(chips=1, hosts=1, peak_flops=None)
     assert unknown.compute(0.0, idle).keys() == {
         "learner/chips", "learner/hosts", "learner/samples_per_s_per_chip", "learner/samples_per_s_per_host",
@@ -116,15 +119,36 @@ def test_a_dispatch_is_timed_from_when_the_devices_can_execute_it(controlled):
     clock, present, end = controlled
     assert clock("state", "first") == ("state", "first", ())
     end("first", at=100.0)  # compiles, so it is not counted
-    assert clock.flush() == DeviceTime(0.0, 0.0, None)
+    assert clock.flush() == DeviceTime(0.0, 0.0, None, UNUSED)
     present[0] = 110.0
     clock("state", "second")
     clock("state", "third")
     end("second", at=120.0)  # dispatched at 110, when the devices were idle
     end("third", at=140.0)  # dispatched at 110, but the devices were busy until 120
-    assert clock.flush() == DeviceTime(busy_s=30.0, busy=30.0 / 40.0, dispatch_s=15.0)
+    assert clock.flush() == DeviceTime(30.0, 0.75, dispatch_s=15.0, shares={"train": 0.75, "idle": 0.25})
     present[0] = 150.0
-    assert clock.flush() == DeviceTime(0.0, 0.0, None)
+    assert clock.flush() == DeviceTime(0.0, 0.0, None, UNUSED)
+
+
+def test_devices_that_also_play_are_busy_with_one_or_the_other_or_idle(controlled):
+    clock, present, end = controlled
+    clock("state", "first")
+    end("first", at=100.0)
+    clock.ended("play", start=90.0)  # compiles as well
+    clock.flush()
+    present[0] = 110.0
+    clock("state", "second")
+    end("second", at=116.0)
+    present[0] = 120.0
+    clock.ended("play", start=110.0)  # behind the train step, until 116
+    clock("state", "third")
+    end("third", at=130.0)
+    found = clock.flush()
+    assert found.shares == pytest.approx({"train": 16 / 30, "play": 4 / 30, "idle": 10 / 30})
+    assert (found.busy_s, found.dispatch_s) == (16.0, 8.0)
+    reported = POD.compute(1.0, found)
+    assert {name: reported[f"device/{name}"] for name in found.shares} == found.shares
+    assert not any(name.startswith("device/") for name in POD.compute(1.0, found._replace(shares=UNUSED)))
 
 
 def test_a_failed_dispatch_ends_the_thread_and_not_the_loop(monkeypatch):
@@ -139,4 +163,4 @@ def test_a_failed_dispatch_ends_the_thread_and_not_the_loop(monkeypatch):
     clock(1, 2)
     assert failed.wait(60)
     assert clock(3, 4) == (3, 4, ())
-    assert clock.flush() == DeviceTime(0.0, 0.0, None)
+    assert clock.flush() == DeviceTime(0.0, 0.0, None, UNUSED)

@@ -7,8 +7,9 @@ import pytest
 from fake_cluster import PENDING, FakeRemoteActor, cpu_node
 
 from podzero.core.errors import ClusterError
+from podzero.core.machine import NoAccelerator
 from podzero.runtime.cluster.remote import START_TIMEOUT_S
-from podzero.runtime.process import NoAccelerator, own_devices
+from podzero.runtime.process import own_devices
 from podzero.runtime.workers import RunFailed
 
 DEVICE = {"inference": "device", "resources": {"TPU": 4}}

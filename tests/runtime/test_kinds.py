@@ -46,6 +46,14 @@ def test_variables_of_a_node_that_change_what_jax_computes_are_undone_before_a_p
     assert found == [None]
 
 
+@pytest.mark.parametrize(("driver", "graphs"), [("580.65.06", True), (None, False)])
+def test_programs_of_a_process_with_a_gpu_become_graphs_and_those_of_no_other(monkeypatch, driver, graphs):
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setattr("podzero.runtime.process.nvidia_driver", lambda: driver)
+    host(Process("actor-0", context()))
+    assert ("+CONVOLUTION,+WHILE" in os.environ["XLA_FLAGS"]) == graphs
+
+
 @pytest.fixture
 def checkpoint():
     """The future of the next checkpoint, and the learner's process that is asked for it."""

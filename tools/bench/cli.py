@@ -13,7 +13,7 @@ import typer
 
 from podzero.config import builtin_configs, load
 from podzero.core.errors import ConfigError, nearest
-from podzero.core.machine import keep_compiled_programs
+from podzero.core.machine import keep_compiled_programs, nvidia_driver, start_cudnn, use_graphs
 from podzero.tools.bench import REMOVED, STAGES
 from podzero.tools.commands.options import Json, Overrides
 from podzero.tools.commands.printing import print_result
@@ -62,6 +62,8 @@ def bench(
     experiment = load(config, overrides or ())
     approve_code(experiment)
     keep_compiled_programs()
+    use_graphs(nvidia_driver())
+    start_cudnn(nvidia_driver())
     with nullcontext() if as_json else _shown_log():
         measure = getattr(import_module(f"podzero.tools.bench.{STAGES[stage]}"), f"bench_{stage}")
         chip = {} if stand_in is None else {"stand_in": stand_in}

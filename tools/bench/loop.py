@@ -28,6 +28,7 @@ from podzero.actors.clients import Played
 from podzero.actors.device_actor import ChipRollouts
 from podzero.config import ClusterConfig, Experiment, StopConfig, parse
 from podzero.core.chips import find_slice
+from podzero.core.clock import whole
 from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec, PackedBatch, Params
 from podzero.envs import sample_packing
@@ -282,13 +283,7 @@ def stage_shares(reports: Sequence[Reported]) -> dict[str, float]:
         for name, share in one.metrics.items():
             if name.startswith("time/"):
                 seconds[name.removeprefix("time/")] += share * (one.at - before.at)
-    return whole({name: spent / (reports[-1].at - reports[0].at) for name, spent in seconds.items()}, "other")
-
-
-def whole(shares: Mapping[str, float], rest: str) -> dict[str, float]:
-    """The shares with their `rest`, which add up to one; scaled down if they overlap and so exceed it."""
-    total = sum(shares.values())
-    return {name: share / max(1.0, total) for name, share in shares.items()} | {rest: max(0.0, 1.0 - total)}
+    return {name: spent / (reports[-1].at - reports[0].at) for name, spent in seconds.items()}
 
 
 # Stand-ins.

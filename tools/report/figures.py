@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from podzero.core.clock import REST
 from podzero.tools.commands.printing import ReportTable
 from podzero.tools.report.record import FloatArray, History, Values
 
@@ -241,8 +242,6 @@ class Bins:
 
 SMALLEST_SHARE = 0.002
 """Stages with a smaller mean share of the time get no curve."""
-REST = "not measured"
-"""Label of the time that belongs to no stage; also in page.js."""
 
 
 class MetricCurves:
@@ -295,6 +294,7 @@ class MetricCurves:
             stage.removeprefix("time/"): self._bins.envelope(hours, column)[0]
             for stage, column in zip(stages, np.nan_to_num(shares[reported]).T, strict=True)
         }
+        means.pop(REST, None)  # earlier versions did not report it
         rest = np.maximum(1.0 - np.sum(list(means.values()), axis=0), 0.0)
         named = {stage: mean for stage, mean in means.items() if np.nanmean(mean) >= SMALLEST_SHARE}
         largest_first = sorted(named, key=lambda stage: float(np.nanmean(named[stage])), reverse=True)

@@ -6,7 +6,7 @@
   const COLORS = 8;
   const DASHES = [[], [8, 4], [2, 3]]; // of the first curves of each colour
   const FEW = 3; // a curve of fewer points has dots and bars: a line or band of one point is nothing
-  const REST = "not measured"; // the label of the time of no stage
+  const REST = "other"; // the label of the time of no stage
   const plots = new Map(); // element -> uPlot
   let data, axis = "hours", inMinutes; // of training: minutes where no figure reaches an hour
 

@@ -3,9 +3,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
-from podzero.core.machine import choose_platform, keep_compiled_programs, prepare_jax
+from podzero.core.machine import (
+    NoAccelerator,
+    choose_platform,
+    keep_compiled_programs,
+    nvidia_driver,
+    prepare_jax,
+    start_cudnn,
+    use_graphs,
+)
 
 PODZERO = Path(sys.executable).with_name("podzero")
 MEANINGS = {
@@ -89,6 +98,89 @@ def test_a_program_that_imported_jax_before_podzero_gets_the_platform_too(tmp_pa
     monkeypatch.setitem(sys.modules, "jax", Jax(before))
     choose_platform(tmp_path, {})
     assert sys.modules["jax"].jax_platforms == after
+
+
+OPEN = """\
+NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder@U22)  Sun Jul 27
+GCC version:  gcc version 12.3.0 (Ubuntu 12.3.0-1ubuntu1~22.04)
+"""
+PROPRIETARY = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
+
+
+@pytest.mark.parametrize(
+    ("device", "version", "platforms", "driver"),
+    [
+        ("nvidia0", OPEN, None, "580.65.06"),
+        ("nvidia0", PROPRIETARY, "cuda,cpu", "535.104.05"),
+        ("nvidia0", "another file", "gpu", ""),
+        ("dxg", None, "", ""),
+        ("nvidia0", OPEN, "cpu", None),
+        ("nvidia0", OPEN, "tpu,cpu", None),
+        ("kfd", None, None, None),
+        ("accel0", None, None, None),
+        (None, OPEN, None, None),
+    ],
+)
+def test_the_driver_is_that_of_nvidia_gpus_that_jax_may_use(tmp_path, device, version, platforms, driver):
+    file = tmp_path / "proc/driver/nvidia/version"
+    (tmp_path / "dev").mkdir()
+    if device is not None:
+        (tmp_path / "dev" / device).touch()
+    if version is not None:
+        file.parent.mkdir(parents=True)
+        file.write_text(version)
+    assert nvidia_driver(tmp_path, {} if platforms is None else {"JAX_PLATFORMS": platforms}) == driver
+
+
+GRAPHS = "--xla_gpu_enable_command_buffer=+CONVOLUTION,+WHILE"
+
+
+@pytest.mark.parametrize(
+    ("driver", "before", "after"),
+    [
+        ("580.65.06", None, GRAPHS),
+        ("", "--xla_dump_to=/d", f"--xla_dump_to=/d {GRAPHS}"),
+        ("595.1", "--xla_gpu_enable_command_buffer=", "--xla_gpu_enable_command_buffer="),
+        ("535.104.05", "--xla_dump_to=/d", "--xla_dump_to=/d"),
+        (None, None, None),
+    ],
+)
+def test_graphs_are_for_gpus_whose_driver_has_them_unless_the_user_says_which(driver, before, after, caplog):
+    environment = {} if before is None else {"XLA_FLAGS": before}
+    use_graphs(driver, environment)
+    use_graphs(driver, environment)  # a process that starts another
+    assert environment.get("XLA_FLAGS") == after
+    assert ("535.104.05" in caplog.text and "580" in caplog.text) == (driver == "535.104.05")
+
+
+def test_jaxlib_of_cpus_knows_the_flag_that_its_processes_may_inherit():
+    program = "import jax; jax.jit(lambda: 1.0)()"
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": GRAPHS}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=120)
+
+
+def test_a_convolution_runs_on_each_gpu_before_the_programs_of_the_cache(monkeypatch):
+    """On the CPU's devices, which JAX calls GPUs here."""
+    convolve, made = jax.lax.conv, []
+    monkeypatch.setattr("jax.lax.conv", lambda *arguments: made.append(convolve(*arguments)) or made[-1])
+    start_cudnn(None)
+    monkeypatch.setattr("jax.default_backend", lambda: "cpu")
+    start_cudnn("")
+    assert made == []
+    monkeypatch.setattr("jax.default_backend", lambda: "gpu")
+    start_cudnn("580.65.06")
+    assert {device for each in made for device in each.devices()} == set(jax.local_devices())
+
+
+@pytest.mark.parametrize("fault", ["jax.default_backend", "jax.lax.conv"])
+def test_a_gpu_that_cannot_be_used_is_told_with_its_driver_and_what_it_needs(monkeypatch, fault):
+    def fail(*_):
+        raise jax.errors.JaxRuntimeError("FAILED_PRECONDITION: DNN library initialization failed")
+
+    monkeypatch.setattr("jax.default_backend", lambda: "gpu")
+    monkeypatch.setattr(fault, fail)
+    with pytest.raises(NoAccelerator, match=r"535\.104.*DNN library.*580"):
+        start_cudnn("535.104")
 
 
 @pytest.mark.slow

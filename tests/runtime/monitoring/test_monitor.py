@@ -189,6 +189,17 @@ def test_shares_of_time_are_means_over_the_workers_that_reported_lately(monitor)
     assert monitor.status(1001.0 + SILENT_AFTER_S).shares == {"actor": {"search": 1.0}}
 
 
+def test_shares_of_each_kind_add_up_to_one_also_those_of_devices_that_train_and_play(monitor):
+    monitor.add("learner", {"time/step": 0.5, "time/other": 0.5}, 1000.0)
+    monitor.add("learner", {"device/train": 0.25, "device/play": 0.5, "device/idle": 0.25}, 1001.0)
+    monitor.add("actor-0", {"time/search": 1.0}, 1001.0)
+    monitor.add("actor-1", {"time/write": 0.25, "time/other": 0.75}, 1001.0)
+    shares = monitor.status(1002.0).shares
+    assert list(shares) == ["actor", "device", "learner"]
+    assert shares["device"] == {"train": 0.25, "play": 0.5, "idle": 0.25}
+    assert [sum(stages.values()) for stages in shares.values()] == pytest.approx([1.0] * 3)
+
+
 def test_shares_of_time_are_those_of_one_report(monitor):
     monitor.add("actor-0", {"time/wait_params": 1.0}, 1000.0)
     monitor.add("actor-0", {"time/search": 0.75, "time/write": 0.25}, 1002.0)
