@@ -155,7 +155,6 @@ class DeviceClock:
         while (dispatch := self._in_flight.get()) is not None:
             # The sums are the output that nobody donates, so they can be waited for.
             start, sums = dispatch
-            # As `ended` counts it.
             self._executing_since = max(start, self._free_at) if _TRAIN in self._busy_s else None
             try:
                 jax.block_until_ready(sums)  # type: ignore[no-untyped-call]
