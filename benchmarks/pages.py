@@ -36,6 +36,7 @@ LICENCES_PAGE = ROOT / "docs" / "licences.md"
 README = ROOT / "README.md"
 BENCHES = (
     "selfplay", "int8", "int8_64x5", "tree", "acting", "learner", "learner_64x5", "replay", "publish", "actors", "mesh",
+    "loop", "loop_go_9x9_hour", "loop_h200",
 )  # fmt: skip
 SERVERS = ("server_connect_four", "server_go_9x9")
 EXPERIMENTS = (
@@ -221,7 +222,7 @@ def serving(benches: Mapping[str, Json], transports: Json, placements: Mapping[s
         "",
         f"An idle server adds {max(bench['result']['added_latency_ms'] for bench in benches.values()):.1f} ms "
         f"({'; '.join(days)}). GB/s between two processes: {carried} ("
-        f"{machine(transports)}, {transports['date']}; the study itself is only in the history).",
+        f"{machine(transports)}, {transports['date']}).",
         "",
         *_placements(placements),
     ]

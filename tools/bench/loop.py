@@ -58,7 +58,7 @@ _ALONE_S = 8.0
 """The longest turn of play or training alone: one of each before the loop, and one after it."""
 _STATES = ("open", "blocks_inserts", "blocks_samples")
 """What the limiter of replay may do."""
-_POLL_S = 0.2
+_POLL_S = 0.5
 """How often to look at the limiters of replay."""
 _FIRST_S = 600.0
 """The longest wait until the loop has written samples and trained on a batch."""
@@ -255,7 +255,7 @@ def summary(experiment: Experiment, observed: Observed, alone: Mapping[str, Sequ
     expected = in_turn(play, train, ratio, batch)
     return {
         "ratio": sum(busy.values()),
-        "ratio_of": "time of the loop's moves and steps in turns, at their speed alone, over their time together",
+        "ratio_of": "work per time, the loop over play and training in turns",
         "moves_per_s": moves / elapsed,
         "in_turn_moves_per_s": expected,
         "steps_per_s": steps / elapsed,
