@@ -17,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import cache
 from itertools import pairwise
+from statistics import harmonic_mean
 from typing import Any, NamedTuple
 
 import jax
@@ -75,7 +76,8 @@ def bench_loop(experiment: Experiment, seconds: float, stand_in: str | None = No
       `ratio`, the time that the moves and steps of the loop take in turns, each at its speed alone, over the time that
       they took together; moves/s and steps/s of the loop and of both `alone`; `in_turn_moves_per_s` (see `in_turn`);
       shares of time that add up to one: of the device by its programs, of actor and learner by what they did or waited
-      for (their metrics `time/...`), and of the limiters by what they block; and the cores that were used.
+      for (their metrics `time/...`), and of the limiters by what they block; and the cores that were used, with which
+      rates rise and fall on a machine that has other work.
     """
     experiment = _of_learner_that_plays(experiment)
     times = None if stand_in is None else chip_times(experiment, stand_in)
@@ -108,7 +110,7 @@ def bench_loop(experiment: Experiment, seconds: float, stand_in: str | None = No
         local.publish(0, training.init().ema)
         # What a stand-in does alone is known.
         sides = _sides(actor, training, experiment, spec) if times is None else {}
-        alone = {name: [side(min(_ALONE_S, seconds / 4))] for name, side in sides.items()}
+        alone = [_measured(sides, min(_ALONE_S, seconds / 4))]
         reader = make_reader(lambda: addresses, spec, experiment)
         learner = Learner(
             experiment, network, spec, symmetries, reader=reader, sink=None, report=clients.report, local_sink=local,
@@ -123,9 +125,8 @@ def bench_loop(experiment: Experiment, seconds: float, stand_in: str | None = No
                 actor.stop()
         for ended in running:
             ended.result()
-        for name, side in sides.items():
-            alone[name].append(side(min(_ALONE_S, seconds / 4)))
-    return summary(experiment, observed, alone if times is None else times.rates(experiment)) | {
+        alone.append(_measured(sides, min(_ALONE_S, seconds / 4)))
+    return summary(experiment, observed, alone if times is None else [times.rates(experiment)]) | {
         "device": jax.devices()[0].platform if stand_in is None else f"stand-in {stand_in}"
     }
 
@@ -170,6 +171,16 @@ def _sides(actor: DeviceActor, training: Training, experiment: Experiment, spec:
         "play_moves_per_s": lambda seconds: moves * calls_per_s(play, seconds),
         "train_steps_per_s": resident_side(training, random_batch(experiment, spec)),
     }
+
+
+def _measured(sides: Mapping[str, Side], seconds: float) -> dict[str, float]:
+    """The rates of play and training alone, in turn, and the cores that this process used for each."""
+    found: dict[str, float] = {}
+    for name, side in sides.items():
+        cpu, began = time.process_time(), time.perf_counter()
+        found[name] = side(seconds)
+        found[f"{name.partition('_')[0]}_cores"] = (time.process_time() - cpu) / (time.perf_counter() - began)
+    return found
 
 
 # What is observed, and what it means.
@@ -243,14 +254,14 @@ def in_turn(play: float, train: float, samples_per_insert: float, batch_size: in
     return 1 / (1 / play + samples_per_insert / (batch_size * train))
 
 
-def summary(experiment: Experiment, observed: Observed, alone: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """What `bench_loop` returns, apart from the device. `alone` are the rates before and after the loop."""
+def summary(experiment: Experiment, observed: Observed, alone: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """What `bench_loop` returns, apart from the device; `alone` before and after the loop, as `_measured` returns."""
     actors, batch, ratio = experiment.actors, experiment.learner.batch_size, experiment.replay.samples_per_insert
     mine = [one for one in observed.reports if one.worker == _ACTOR]
     elapsed, steps = mine[-1].at - mine[0].at, mine[-1].step - mine[0].step
     moves = sum(one.metrics["count/moves"] for one in mine[1:])
     # Harmonic means: the turns before and after the loop are equally long in work, not in time.
-    play, train = (len(rates) / sum(1 / rate for rate in rates) for rates in alone.values())
+    play, train = (harmonic_mean([turn[name] for turn in alone]) for name in ("play_moves_per_s", "train_steps_per_s"))
     busy = {"play": moves / play / elapsed, "train": steps / train / elapsed}
     expected = in_turn(play, train, ratio, batch)
     return {
@@ -262,7 +273,7 @@ def summary(experiment: Experiment, observed: Observed, alone: Mapping[str, Sequ
         "samples_per_move": steps * batch / moves if moves else None,
         "play_moves_per_s": play,
         "train_steps_per_s": train,
-        "alone": {name: list(rates) for name, rates in alone.items()},
+        "alone": [dict(turn) for turn in alone],
         "device_time": whole(busy, "idle"),
         "actor_time": stage_shares(mine),
         "learner_time": stage_shares([one for one in observed.reports if one.worker == _LEARNER]),
@@ -305,11 +316,13 @@ class ChipTimes(NamedTuple):
         """Seconds of a dispatch of so many steps."""
         return self.dispatch_s + steps * self.step_s
 
-    def rates(self, experiment: Experiment) -> dict[str, list[float]]:
-        """The rates of play and training alone."""
+    def rates(self, experiment: Experiment) -> dict[str, float]:
+        """The rates of play and training alone; see `_measured`."""
         steps = experiment.learner.dispatch_steps()
-        moves, trained = experiment.actors.games / self.move_s, steps / self.dispatch(steps)
-        return {"play_moves_per_s": [moves], "train_steps_per_s": [trained]}
+        return {
+            "play_moves_per_s": experiment.actors.games / self.move_s,
+            "train_steps_per_s": steps / self.dispatch(steps),
+        }
 
 
 class _Measured(NamedTuple):

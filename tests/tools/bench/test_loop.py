@@ -45,9 +45,10 @@ def test_the_ratio_of_a_loop_that_takes_turns_without_pauses_is_one(tiny):
         Reported(110.0, "actor-0", {"count/moves": 30.0, "time/search": 1.0}, 15),
     ]
     observed = Observed(reports, Counter(open=3, blocks_inserts=1), {"host": 1.5})
-    found = summary(experiment, observed, {"play": [10.0, 10.0], "train": [1.0, 3.0]})
+    before, after = ({"play_moves_per_s": 10.0, "train_steps_per_s": steps} for steps in (1.0, 3.0))
+    found = summary(experiment, observed, [before, after])
     assert (found["play_moves_per_s"], found["train_steps_per_s"]) == (10.0, 1.5)
-    found = summary(experiment, observed, {"play": [20.0], "train": [2.0]})
+    found = summary(experiment, observed, [{"play_moves_per_s": 20.0, "train_steps_per_s": 2.0}])
     assert found["ratio"] == pytest.approx(1.0)
     assert found["moves_per_s"] == pytest.approx(found["in_turn_moves_per_s"]) == pytest.approx(8.0)
     assert found["samples_per_move"] == pytest.approx(2.4)
@@ -63,8 +64,7 @@ def test_times_of_a_dispatch_pass_through_those_that_were_measured():
     times = measured_times(found, 4096)
     for steps, rate in found.steps_per_s.items():
         experiment = load("connect_four", ["actors.games=4096", f"learner.steps_per_dispatch={steps}", *PUBLISHED])
-        alone = times.rates(experiment)
-        assert [*alone["play_moves_per_s"], *alone["train_steps_per_s"]] == pytest.approx([233_347, rate])
+        assert times.rates(experiment) == pytest.approx({"play_moves_per_s": 233_347, "train_steps_per_s": rate})
 
 
 def test_an_experiment_that_was_measured_on_a_chip_has_its_times():
