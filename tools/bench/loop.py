@@ -127,7 +127,8 @@ def bench_loop(experiment: Experiment, seconds: float, stand_in: str | None = No
             ended.result()
         alone.append(_measured(sides, min(_ALONE_S, seconds / 4)))
     return summary(experiment, observed, alone if times is None else [times.rates(experiment)]) | {
-        "device": jax.devices()[0].platform if stand_in is None else f"stand-in {stand_in}"
+        "device": jax.devices()[0].platform if stand_in is None else f"stand-in {stand_in}",
+        "sample_bytes": training.packing.row_bytes,
     }
 
 

@@ -28,6 +28,7 @@ from podzero.config.samples import sample_like
 from podzero.core.errors import ConfigError, PodzeroError
 from podzero.core.types import Array, EnvSpec, PackedBatch, Sample, Window
 from podzero.envs import holds_states, make_env, pack_states, sample_packing
+from podzero.inference import random_states
 from podzero.replay import ShardedWriter
 
 log = logging.getLogger(__name__)
@@ -227,11 +228,14 @@ _COMPILE_S = 1800.0
 
 # Inputs.
 
+_GAMES = 256
+"""Random games, of which random samples hold the states."""
+
 
 def random_samples(experiment: Experiment, spec: EnvSpec, count: int) -> Sample | Window:
     """Samples `[count, ...]` with the experiment's shapes and dtypes: random observations and floats, else zeros.
 
-    Where replay holds states, they are those of new games.
+    Where replay holds states, they are those of random games.
     """
     random = np.random.default_rng(0)
 
@@ -253,9 +257,11 @@ def random_samples(experiment: Experiment, spec: EnvSpec, count: int) -> Sample 
     samples = samples._replace(observation=observation, legal=np.ones_like(samples.legal))
     if holds_states(experiment, spec):
         env = make_env(experiment.env)
-        states = jax.jit(jax.vmap(env.init))(jax.random.split(jax.random.key(0), count))
-        legal = np.asarray(jax.jit(jax.vmap(env.view))(states).legal)
-        samples = samples._replace(legal=legal, state=np.asarray(jax.jit(pack_states)(states)))
+        # Of random games, since the states of new ones are alike, which compresses well.
+        states = jax.jit(lambda: random_states(env, jax.random.key(0), _GAMES))()
+        found = jax.device_get(jax.jit(lambda states: (jax.vmap(env.view)(states).legal, pack_states(states)))(states))
+        legal, state = (np.resize(field, (count, *field.shape[1:])) for field in found)
+        samples = samples._replace(legal=legal, state=state)
     policy = policies(*samples.policy_target.shape) * samples.legal
     return samples._replace(policy_target=policy / policy.sum(axis=1, keepdims=True))
 
