@@ -36,7 +36,7 @@ LICENCES_PAGE = ROOT / "docs" / "licences.md"
 README = ROOT / "README.md"
 BENCHES = (
     "selfplay", "int8", "int8_64x5", "tree", "acting", "learner", "learner_64x5", "replay", "publish", "actors", "mesh",
-    "loop", "loop_go_9x9_hour", "loop_h200",
+    "loop_h200",
 )  # fmt: skip
 SERVERS = ("server_connect_four", "server_go_9x9")
 EXPERIMENTS = (

@@ -116,15 +116,7 @@ def bench_loop(experiment: Experiment, seconds: float, stand_in: str | None = No
             experiment, network, spec, symmetries, reader=reader, sink=None, report=clients.report, local_sink=local,
             training=training,
         )  # fmt: skip
-        with closing(learner), ThreadPoolExecutor(2, "bench-loop") as pool:
-            running = [pool.submit(learner.run), pool.submit(actor.run)]
-            try:
-                observed = _observe(reports, running, servers, seconds)
-            finally:
-                learner.stop()
-                actor.stop()
-        for ended in running:
-            ended.result()
+        observed = _run(learner, actor, reports, servers, seconds)
         alone.append(_measured(sides, min(_ALONE_S, seconds / 4)))
     return summary(experiment, observed, alone if times is None else [times.rates(experiment)]) | {
         "device": jax.devices()[0].platform if stand_in is None else f"stand-in {stand_in}",
@@ -206,6 +198,22 @@ class Observed(NamedTuple):
     """How often the limiters were seen in each state."""
     cores: Mapping[str, float]
     """Used by this process and by the replay servers."""
+
+
+def _run(
+    learner: Learner, actor: DeviceActor, reports: Sequence[Reported], servers: Sequence[ReplayServer], seconds: float
+) -> Observed:
+    """Runs both, in a thread each, while they are observed; then ends them. Raises the error of either."""
+    with closing(learner), ThreadPoolExecutor(2, "bench-loop") as pool:
+        running = [pool.submit(learner.run), pool.submit(actor.run)]
+        try:
+            observed = _observe(reports, running, servers, seconds)
+        finally:
+            learner.stop()
+            actor.stop()
+    for ended in running:
+        ended.result()
+    return observed
 
 
 def _observe(
