@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from podzero.actors.clients import ActorClients
 from podzero.actors.core import SelfPlayCore
 from podzero.actors.device_actor import ChipRollouts, DeviceActor, RolloutCore
 from podzero.actors.environments import EnvironmentActor
+from podzero.actors.muzero_rollouts import MuZeroRollout
 from podzero.actors.reanalysis import Reanalyse, position_reanalysis, window_reanalysis
 from podzero.actors.selfplay import ActorGroups, Opponent, SelfPlayActor
 from podzero.config import ActorsConfig, Experiment, GymnasiumConfig, ModelNetworkConfig, OwnAlgorithmConfig
@@ -178,11 +180,19 @@ def _device_actor(
             f"actors.games {games} is not a multiple of the {len(devices)} devices that play; "
             f"set it to {(games // len(devices) + 1) * len(devices)}"
         )
-    core, placed = device_parts(_with_games(experiment, games // len(devices)))
+    own = _with_games(experiment, games // len(devices))
+    piece = own.actors.moves_per_dispatch * own.actors.games
+    if experiment.learns_model:
+        env = make_env(experiment.env)
+        acting = MuZeroRollout(env, model_search(own, env.spec), own)
+        # As many as there are windows.
+        chips = ChipRollouts(acting, devices, piece=math.ceil(piece / experiment.muzero.stride))
+        return DeviceActor(experiment=experiment, name=name, clients=clients, seed=seed, chips=chips)
+    core, placed = device_parts(own)
     clients = clients._replace(source=FoldedSource(clients.source, placed.fold))
     if (int8 := placed.int8) is not None:
         clients = clients._replace(record=int8.record, report=with_metrics(clients.report, int8.metrics))
-    chips = ChipRollouts(core, devices, piece=experiment.actors.moves_per_dispatch * games // len(devices))
+    chips = ChipRollouts(core, devices, piece=piece)
     return DeviceActor(experiment=experiment, name=name, clients=clients, seed=seed, chips=chips)
 
 

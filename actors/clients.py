@@ -1,4 +1,4 @@
-"""What actors have in common: connections to parameters, replay and metrics, the loop, and the metrics of self-play."""
+"""What actors have in common: connections to parameters, replay and metrics, the loop, and their metrics."""
 
 from __future__ import annotations
 
@@ -110,6 +110,69 @@ class Played(NamedTuple):
     """`[]` float32, mean of `SearchResult.depth`; None with trees of mctx."""
     abs_root_value: Array
     """`[]` float32, mean absolute root value of the last move."""
+
+
+class Running(NamedTuple):
+    """The running episodes of B environments."""
+
+    returns: Array
+    """`[B]` float, the sum of their rewards so far."""
+    age: Array
+    """`[B]` int, their steps so far."""
+
+
+class Acted(NamedTuple):
+    """What steps in all environments came to; of several chips, with an axis for them on every field."""
+
+    samples: Array | int
+    """`[]` int32, windows that were completed."""
+    moves: Array
+    """`[]` int32, steps without those that start an episode."""
+    games: Array
+    """`[]` int32, episodes that ended."""
+    returns: Array
+    """`[]` float, the sum of their returns."""
+    lengths: Array
+    """`[]` int32, the sum of their lengths."""
+
+
+def acted(
+    running: Running, reward: Array, started: Array, ended: Array, samples: int, xp: Any = np
+) -> tuple[Running, Acted]:
+    """One step of B environments, by `xp`, `numpy` or `jax.numpy`; arguments are those of `VectorStep`, `[B]`."""
+    # The step that starts an episode is a reset: its action was ignored and it has no reward.
+    now = Running(xp.where(started, 0, running.returns + reward), xp.where(started, 0, running.age + 1))
+    over = (xp.sum(xp.where(ended, field, 0)) for field in now)
+    return now, Acted(samples, xp.sum(~started), xp.sum(ended), *over)
+
+
+class EpisodeMetrics:
+    """Accumulates the metrics of acting in environments between two reports."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._evaluations = experiment.actors.games * (experiment.search.simulations + 1)
+        self._sums: Counter[str] = Counter()
+        self._failures = self._version = 0
+
+    def add(self, acted: Acted, version: int, steps: int = 1) -> None:
+        """Adds `steps` steps of all environments (host arrays), searched with the parameters `version`."""
+        self._sums.update({name: float(np.sum(field)) for name, field in acted._asdict().items()})
+        self._sums["evaluations"] += steps * self._evaluations
+        self._version = version
+
+    def flush(self, failures: int = 0) -> dict[str, float]:
+        """The metrics since the last call; `failures` is the number of episodes that have failed so far."""
+        sums = self._sums
+        metrics = {f"count/{name}": float(sums[name]) for name in ("moves", "evaluations", "samples", "games")} | {
+            "count/failed_episodes": float(failures - self._failures),
+            "acting/version": float(self._version),
+        }
+        if games := sums["games"]:
+            metrics["acting/mean_return"] = sums["returns"] / games
+            metrics["acting/steps_per_episode"] = sums["lengths"] / games
+        self._failures = failures
+        sums.clear()
+        return metrics
 
 
 class SelfPlayMetrics:

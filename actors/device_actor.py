@@ -25,7 +25,7 @@ import numpy.typing as npt
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from podzero.actors.assembly import concatenated, rows_of
-from podzero.actors.clients import ActorLoop, Played, SelfPlayMetrics
+from podzero.actors.clients import ActorLoop, EpisodeMetrics, Played, SelfPlayMetrics
 from podzero.actors.core import SelfPlayCore, SelfPlayState
 from podzero.actors.targets import Plies, Targets, ends, outcome_classes, targets_of
 from podzero.config import Experiment
@@ -34,9 +34,16 @@ from podzero.core.types import Array, EnvState, Move, Params, Sample, StoredStat
 from podzero.envs import pack_states, sample_packing, state_packing
 from podzero.inference import FoldedSource
 
-Rows = tuple[Any, Any]
-"""Packed samples `[C, row_bytes]` uint8, and the same positions as stored for reanalysis, packed too, or None; see
-`podzero.envs.SamplePacking`."""
+
+class Rows(NamedTuple):
+    """Packed samples (`podzero.envs.SamplePacking`), as `ActorClients.write` takes them."""
+
+    samples: Any
+    """`[C, row_bytes]` uint8."""
+    states: Any = None
+    """The same positions as stored for reanalysis, packed too; None without it."""
+    priorities: Any = None
+    """`[C]` float32, of windows; None for positions."""
 
 
 class History(NamedTuple):
@@ -95,7 +102,7 @@ class RolloutCore:
     def init(self, key: Array) -> RolloutState:
         """Starts B games; their history is empty."""
         state = self._core.init(key)
-        games = jax.tree.map(_games_last, state.games)
+        games = jax.tree.map(games_last, state.games)
         size = self._experiment.actors.games
         zeros, no = jnp.zeros(size, jnp.float32), jnp.zeros(size, bool)
         number = jnp.zeros(size, jnp.int32)
@@ -116,7 +123,7 @@ class RolloutCore:
 
         selfplay, (new, dropped, depth) = jax.lax.scan(step, state.selfplay, length=self._moves)
         assert new.plies.done.shape == (self._moves, self._experiment.actors.games)
-        history = jax.tree.map(partial(_overwritten, at=state.oldest), state.history, new)
+        history = jax.tree.map(partial(overwritten, at=state.oldest), state.history, new)
         assert history.plies.done.shape == (self._rows, self._experiment.actors.games)
         oldest = (state.oldest + self._moves) % self._rows
         # Targets follow the order of time. The plies without states and policies are small enough to be copied for it.
@@ -153,16 +160,16 @@ class RolloutCore:
             sample = sample._replace(outcome=outcome, moves_left=targets.moves_left, reply=targets.reply)
         rows = self._packing.pack(sample, jnp, past.actions)
         if not share:
-            return rows, None
+            return Rows(rows)
         kept = (targets.outcome, targets.lambda_return, targets.truncated)
-        return rows, self._state_packing.pack(StoredState(state, *kept, past.version), jnp)
+        return Rows(rows, self._state_packing.pack(StoredState(state, *kept, past.version), jnp))
 
     def _row(self, before: SelfPlayState, move: Move, version: Array) -> History:
         """One move as a row of the history."""
         policy, actions = self._policy(move.policy)
         fields: dict[str, Any] = {name: getattr(move, name) for name in Plies._fields}
         return History(
-            state=jax.tree.map(_games_last, before.games),
+            state=jax.tree.map(games_last, before.games),
             policy=policy,
             actions=actions,
             version=jnp.broadcast_to(version, move.done.shape),
@@ -175,12 +182,13 @@ class RolloutCore:
         return kept
 
 
-def _overwritten(ring: jax.Array, rows: jax.Array, at: jax.Array) -> jax.Array:
+def overwritten(ring: jax.Array, rows: jax.Array, at: jax.Array) -> jax.Array:
     """The ring `[H, ...]` with `rows` `[T, ...]` from row `at` on."""
     return jax.lax.dynamic_update_slice_in_dim(ring, rows, at, axis=0)
 
 
-def _games_last(leaf: jax.Array) -> jax.Array:
+def games_last(leaf: jax.Array) -> jax.Array:
+    """The first axis as the last."""
     # A TPU pads the minor dimension to 128 lanes: games fill it, the few columns of a board would not.
     return jnp.moveaxis(leaf, 0, -1)
 
@@ -200,32 +208,31 @@ def chip_keys(key: jax.Array, count: int) -> jax.Array:
 
 
 class ChipRollouts:
-    """Runs the programs of `RolloutCore` on several local chips at once."""
+    """Runs the programs of one chip on several local chips at once."""
 
-    def __init__(self, core: RolloutCore, devices: Sequence[jax.Device], piece: int) -> None:
-        """`piece` is the number of samples that one program takes from each chip."""
+    def __init__(self, core: Any, devices: Sequence[jax.Device], piece: int) -> None:
+        """`core` is a `RolloutCore`, or a `MuZeroRollout`; a program takes `piece` samples from each chip."""
         self._mesh = Mesh(np.array(devices), ("chips",))
         self._piece = piece
         self._init = jax.jit(self._on_each(core.init, _EACH))
         self._play = jax.jit(self._on_each(core.play, _ALL, _ALL, _EACH), donate_argnums=2)
         self._take = jax.jit(self._on_each(core.take, _EACH, _EACH, _EACH))
 
-    def init(self, key: jax.Array) -> RolloutState:
+    def init(self, key: jax.Array) -> Any:
         """Starts all games."""
         keys = chip_keys(key, self._mesh.size)
-        state: RolloutState = self._init(jax.device_put(keys, NamedSharding(self._mesh, _EACH)))
-        return state
+        return self._init(jax.device_put(keys, NamedSharding(self._mesh, _EACH)))
 
     def put(self, params: Params) -> Params:
         """Copies the parameters to all chips."""
         return jax.device_put(params, NamedSharding(self._mesh, _ALL))
 
-    def play(self, params: Params, version: int, state: RolloutState) -> tuple[RolloutState, Finished, Played]:
-        """Starts `RolloutCore.play`, to which `state` is donated."""
-        played: tuple[RolloutState, Finished, Played] = self._play(params, self.put(np.int32(version)), state)
+    def play(self, params: Params, version: int, state: Any) -> tuple[Any, Any, Any]:
+        """Starts `play`, to which `state` is donated."""
+        played: tuple[Any, Any, Any] = self._play(params, self.put(np.int32(version)), state)
         return played
 
-    def take(self, state: RolloutState, finished: Finished, counts: npt.NDArray[np.int32]) -> list[Any]:
+    def take(self, state: Any, finished: Any, counts: npt.NDArray[np.int32]) -> list[Any]:
         """Starts to take `counts` samples of each chip; `finish` waits for them. Call it before `state` is donated."""
         # Samples are taken in pieces of one padded size, so that the program compiles once; `finish` cuts the padding.
         pieces = []
@@ -282,11 +289,12 @@ class DeviceActor(ActorLoop):
         self._pool: Rows | None = None
         # Samples stay behind, so that an item mixes games of several programs. With at most `replay.min_size` of them,
         # the pool delays the start of training no longer than replay does.
-        self._held = min(_POOL, self.experiment.replay.min_size)
+        self._held = min(_POOL, self.experiment.replay.min_size) if self.experiment.replay.samples_per_item > 1 else 0
 
     def run(self) -> None:
         """Plays until `stop` is called."""
-        metrics, moves = SelfPlayMetrics(self.experiment), self.experiment.actors.moves_per_dispatch
+        metrics: Any = (EpisodeMetrics if self.experiment.learns_model else SelfPlayMetrics)(self.experiment)
+        moves = self.experiment.actors.moves_per_dispatch
         state = self.chips.init(jax.random.fold_in(jax.random.key(self.seed), 0))
         # A thread writes the samples of a program while the chips execute the next one. Dispatch alone would not do: on
         # GPUs it returns only when the program has ended, since the host decides there whether a loop goes on.
@@ -318,7 +326,7 @@ class DeviceActor(ActorLoop):
         if not parts:
             return
         pool = concatenated(parts)
-        size = len(pool[0])
+        size = len(pool.samples)
         excess = max(0, size - held)
         full = excess - excess % self.experiment.replay.samples_per_item
         if full:

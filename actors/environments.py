@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from podzero.actors.assembly import concatenated
-from podzero.actors.clients import ActorLoop
+from podzero.actors.clients import ActorLoop, EpisodeMetrics, Running, acted
 from podzero.actors.core import explore
 from podzero.config import Experiment
 from podzero.config.samples import nstep_returns, stored_observations, window_steps
 from podzero.core.types import Array, EnvSpec, Window
 from podzero.envs import VectorEnv, VectorStep
-from podzero.replay import priorities_of
+from podzero.replay import LEAST_PRIORITY
 from podzero.search import ModelSearch
 
 Integers = npt.NDArray[np.int64]
@@ -152,13 +151,13 @@ class WindowCutter:
         return actions
 
 
-def window_priorities(windows: Window, experiment: Experiment) -> npt.NDArray[np.float64]:
+def window_priorities(windows: Window, experiment: Experiment, xp: Any = np) -> Any:
     """The priorities `[N]` of windows: by the absolute difference between the search value at position 0 and the n-step
-    return from there.
+    return from there. `xp` is `numpy` or `jax.numpy`.
     """
-    reward, value, length = map(np.asarray, (windows.reward, windows.value, windows.length))
-    returns = nstep_returns(np, reward, value, length, experiment.env.discount, experiment.muzero.td_steps, 0)
-    return priorities_of(returns[:, 0].astype(np.float32) - value[:, 0])
+    reward, value, length = map(xp.asarray, (windows.reward, windows.value, windows.length))
+    returns = nstep_returns(xp, reward, value, length, experiment.env.discount, experiment.muzero.td_steps, 0)
+    return xp.abs(returns[:, 0].astype(np.float32) - value[:, 0]) + LEAST_PRIORITY
 
 
 _Transition = tuple[Position, VectorStep]
@@ -191,7 +190,9 @@ class EnvironmentActor(ActorLoop):
         self._cutter = WindowCutter(self.experiment, self.spec, self.experiment.actors.games, self.seed)
         self._cuts: list[Cut] = []
         """Windows that are not written yet."""
-        self._metrics = _Metrics(self.experiment)
+        self._metrics = EpisodeMetrics(self.experiment)
+        games = self.experiment.actors.games
+        self._running = Running(np.zeros(games), np.zeros(games, np.int64))
 
     def run(self) -> None:
         """Acts until `stop` is called."""
@@ -236,7 +237,9 @@ class EnvironmentActor(ActorLoop):
             position, step = transition
             cut = self._cutter.add_position(position)
             self._cutter.add_step(step)
-            self._metrics.add(position, step, cut)
+            samples, ended = 0 if cut is None else len(cut[0].length), step.terminated | step.truncated
+            self._running, sums = acted(self._running, step.reward, step.started, ended, samples)
+            self._metrics.add(sums, int(position.version[0]))
         if cut is not None:
             self._cuts.append(cut)
 
@@ -248,39 +251,3 @@ class EnvironmentActor(ActorLoop):
             windows, states = concatenated(self._cuts)
             self._cuts.clear()
             self.clients.write(windows, states, window_priorities(windows, self.experiment))
-
-
-class _Metrics:
-    """Accumulates the metrics of the loop between two reports."""
-
-    def __init__(self, experiment: Experiment) -> None:
-        self._evaluations = experiment.search.simulations + 1
-        self._return = np.zeros(experiment.actors.games)
-        self._length = np.zeros(experiment.actors.games, np.int64)
-        self._counts: Counter[str] = Counter()
-        self._ended: list[tuple[float, int]] = []
-        self._failures = 0
-        self._version = 0
-
-    def add(self, position: Position, step: VectorStep, cut: Cut | None) -> None:
-        # The step that starts an episode is a reset: its action was ignored and it has no reward.
-        self._return = np.where(step.started, 0.0, self._return + step.reward)
-        self._length = np.where(step.started, 0, self._length + 1)
-        ended = step.terminated | step.truncated
-        self._ended += zip(self._return[ended].tolist(), self._length[ended].tolist(), strict=True)
-        searched, samples = len(step.reward), 0 if cut is None else len(cut[0].length)
-        moves = searched - int(np.count_nonzero(step.started))
-        self._counts.update(moves=moves, evaluations=searched * self._evaluations, samples=samples)
-        self._version = int(position.version[0])
-
-    def flush(self, failures: int) -> dict[str, float]:
-        metrics = {f"count/{name}": float(self._counts[name]) for name in ("moves", "evaluations", "samples")} | {
-            "count/games": float(len(self._ended)),
-            "count/failed_episodes": float(failures - self._failures),
-            "acting/version": float(self._version),
-        }
-        if self._ended:
-            metrics["acting/mean_return"], metrics["acting/steps_per_episode"] = np.mean(self._ended, axis=0).tolist()
-        self._counts.clear()
-        self._ended, self._failures = [], failures
-        return metrics

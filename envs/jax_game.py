@@ -58,8 +58,27 @@ class ChanceGame(JaxGame, Protocol):
         ...
 
 
-class _Described[Game: JaxGame]:
-    """What the `Env`s of both kinds of games say of them."""
+class JaxSimulator(Protocol):
+    """A `JaxGame` for one player in which chance decides too: each step gets a key to draw from.
+
+    Only networks that learn a model play it, since a search of its states would foresee what is drawn.
+    """
+
+    def init(self, key: Array) -> EnvState:
+        """Starts an episode."""
+        ...
+
+    def step(self, state: EnvState, action: Array, key: Array) -> EnvState:
+        """Takes a legal `action` (`[]` int32). Once the episode is over, nothing changes and rewards are zero."""
+        ...
+
+    def view(self, state: EnvState) -> View:
+        """The visible part of `state`; its rewards may have any size."""
+        ...
+
+
+class _Described[Game: JaxGame | ChanceGame | JaxSimulator]:
+    """What the `Env`s of all kinds of games say of them."""
 
     init: Callable[[Array], EnvState]
 
@@ -159,17 +178,36 @@ class GameOfChance(_Described[ChanceGame]):
         return DrawnState(self._game.resolve(state.game, outcome), jax.random.key_data(key))
 
 
+class Simulation(_Described[JaxSimulator]):
+    """The `Env` of a `JaxSimulator`: `step` draws from a key that the state holds."""
+
+    def init(self, key: Array) -> DrawnState:
+        """Starts an episode."""
+        start, drawn = jax.random.split(jnp.asarray(key))
+        return DrawnState(self._game.init(start), jax.random.key_data(drawn))
+
+    def step(self, state: DrawnState, action: Array) -> DrawnState:
+        """Takes a legal `action`; a state that is over keeps its key."""
+        now, later = jax.random.split(jax.random.wrap_key_data(jnp.asarray(state.key)))
+        key = jnp.where(self.view(state).done, state.key, jax.random.key_data(later))
+        return DrawnState(self._game.step(state.game, action, now), key)
+
+    def view(self, state: DrawnState) -> View:
+        """The visible part of `state`."""
+        return self._game.view(state.game)
+
+
 class _Violation(Exception):
     pass
 
 
-def check_game(env: Env, games: int = 8, max_plies: int = 64, seed: int = 0) -> None:
+def check_game(env: Env, games: int = 8, max_plies: int = 64, seed: int = 0, learned: bool = False) -> None:
     """Plays random games, all together, and checks the contract of `Env` in every position of each.
 
     Shapes and dtypes must be those of the spec and never change, each position must have a legal action, rewards must
-    sum to zero (zero-sum games) and returns must lie in [-1, 1], a game that is over must stay as it is, symmetries
-    must be permutations, and in a game of chance the probabilities of outcomes must sum to one. Games with a value for
-    each player have no chance and are never truncated.
+    sum to zero (zero-sum games), returns must lie in [-1, 1] unless the model is `learned`, a game that is over must
+    stay as it is, symmetries must be permutations, and in a game of chance the probabilities of outcomes must sum to
+    one. Games with a value for each player have no chance and are never truncated.
 
     Raises:
       ConfigError: the contract is violated; the message says how, and after which moves.
@@ -184,6 +222,8 @@ def check_game(env: Env, games: int = 8, max_plies: int = 64, seed: int = 0) -> 
         _check_positions(env.spec, played)
         _check_ends(played)
         _check_rewards(env.spec, played)
+        if not learned:
+            _check_returns(played)
     except _Violation as violation:
         raise ConfigError(f"{name} violates the contract of podzero.envs.JaxGame: {violation}") from None
     except Exception as error:
@@ -320,8 +360,11 @@ def _check_rewards(spec: EnvSpec, played: _Played) -> None:
     elif spec.players == 1:
         _require(rewards[..., 1] == 0, played, "the second reward of a game for one player is not zero")
     _require((rewards[:1] == 0).all(axis=-1), played, "there is a reward before the first move")
+
+
+def _check_returns(played: _Played) -> None:
     # The return of each position is a difference of two sums.
-    sums = np.cumsum(rewards, axis=0)
+    sums = np.cumsum(played.views.rewards, axis=0)
     returns = np.abs(sums[-1:] - sums).max(axis=-1)
     beyond = f"the rewards until the end do not lie in [-1, 1], as values do, but reach {returns.max():g}: scale them"
     _require(returns <= 1 + 1e-5, played, beyond)  # rounding

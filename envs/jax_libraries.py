@@ -97,13 +97,13 @@ class _LibraryEnv(ABC):
 
     players = 1
 
-    def __init__(self, library: str, identifier: str, known: list[str], reward_scale: float) -> None:
+    def __init__(self, library: str, identifier: str, known: list[str], reward_scale: float, learned: bool) -> None:
         self._where = f"env.id = '{identifier}'"
         self._library = library
         self._scale = reward_scale
         if identifier not in known:
             raise ConfigError(f"{self._where} is not in {library}'s registry{nearest(identifier, known)}")
-        if identifier.startswith(HIDDEN):
+        if identifier.startswith(HIDDEN) and not learned:
             self._refuse("it hides information, which the search would see in its state")
 
     @abstractmethod
@@ -114,10 +114,10 @@ class _LibraryEnv(ABC):
     def _shown(self, state: LibraryState) -> tuple[jax.Array, jax.Array]:
         """The observation as the network reads it, and the legal actions."""
 
-    def step(self, state: LibraryState, action: Array) -> LibraryState:
+    def step(self, state: LibraryState, action: Array, key: Array | None = None) -> LibraryState:
         """Takes the action with this number; a state that is over stays the same, with a reward of zero."""
         over = state._replace(reward=jnp.zeros_like(state.reward))
-        after: LibraryState = optax.tree.where(state.done, over, self._after(state.state, action))
+        after: LibraryState = optax.tree.where(state.done, over, self._after(state.state, action, key))
         return after
 
     @abstractmethod
@@ -153,7 +153,8 @@ class _LibraryEnv(ABC):
             return jax.lax.scan(ply, self.init(start), jax.random.split(plies, _PLIES))[1].any()
 
         if bool(differs(jax.random.split(jax.random.key(0), _GAMES)).any()):
-            self._refuse("its steps depend on chance, which the search would foresee")
+            learned = "set env.model=learned, with a network that learns a model"
+            self._refuse(f"its steps depend on chance, which the search would foresee; {learned}")
 
     def _make(self, make: Callable[..., Any], identifier: str, kwargs: Mapping[str, Any]) -> Any:
         try:
@@ -163,25 +164,27 @@ class _LibraryEnv(ABC):
             raise ConfigError(f"{self._where}: {self._library}.make(**{dict(kwargs)}) raised {found}") from error
 
     def _refuse(self, reason: str) -> NoReturn:
-        raise ConfigError(f"{self._where} of {self._library} cannot be played by tree search: {reason}")
+        raise ConfigError(f"{self._where} of {self._library} cannot be played: {reason}")
 
 
 class JumanjiEnv(_LibraryEnv):
-    """A deterministic environment of jumanji.
+    """An environment of jumanji, deterministic unless its model is learned.
 
     Actions of several parts are numbered in row-major order. The fields of an observation are flattened and joined to
     one vector of float32: integers of at most `ONE_HOT` values one-hot, other bounded numbers scaled to [0, 1].
     """
 
-    def __init__(self, identifier: str, kwargs: Mapping[str, Any], reward_scale: float) -> None:
+    def __init__(self, identifier: str, kwargs: Mapping[str, Any], reward_scale: float, learned: bool = False) -> None:
         """Makes the environment by `jumanji.make`; rewards are multiplied by `reward_scale`."""
         self._jumanji = import_extra("jumanji", f"env.id = '{identifier}' of jumanji")
-        super().__init__("jumanji", identifier, sorted(self._jumanji.registered_environments()), reward_scale)
+        known = sorted(self._jumanji.registered_environments())
+        super().__init__("jumanji", identifier, known, reward_scale, learned)
         self._env = self._make(self._jumanji.make, identifier, kwargs)
         self.max_plies: int | None = getattr(self._env, "time_limit", None)
         self._parts = self._action_parts()
         self._ranges = self._observed_ranges()
-        self._refuse_chance()
+        if not learned:
+            self._refuse_chance()
 
     def init(self, key: Array) -> LibraryState:
         """Starts an episode."""
@@ -230,12 +233,12 @@ class JumanjiEnv(_LibraryEnv):
 
 
 class GymnaxEnv(_LibraryEnv):
-    """A deterministic environment of gymnax.
+    """An environment of gymnax, deterministic unless its model is learned.
 
     Observations keep their shape and become float32; a number of a `Discrete` space is observed one-hot.
     """
 
-    def __init__(self, identifier: str, kwargs: Mapping[str, Any], reward_scale: float) -> None:
+    def __init__(self, identifier: str, kwargs: Mapping[str, Any], reward_scale: float, learned: bool = False) -> None:
         """Makes the environment; rewards are multiplied by `reward_scale`.
 
         `kwargs` are fields of its parameters, such as `max_steps_in_episode`, and arguments of `gymnax.make`.
@@ -243,7 +246,7 @@ class GymnaxEnv(_LibraryEnv):
         where = f"env.id = '{identifier}' of gymnax"
         # It is in no extra, because its metadata excludes podzero's JAX.
         gymnax = import_optional("gymnax", where, "install it with `uv pip install --no-deps gymnax`")
-        super().__init__("gymnax", identifier, sorted(gymnax.registered_envs), reward_scale)
+        super().__init__("gymnax", identifier, sorted(gymnax.registered_envs), reward_scale, learned)
 
         def make(identifier: str, **kwargs: Any) -> tuple[Any, Any, int]:
             names = {field.name for field in dataclasses.fields(gymnax.make(identifier)[1])}
@@ -256,7 +259,8 @@ class GymnaxEnv(_LibraryEnv):
         if not hasattr(actions, "n"):
             self._refuse(f"its actions are {type(actions).__name__}; expected Discrete")
         self._actions = int(actions.n)
-        self._refuse_chance()
+        if not learned:
+            self._refuse_chance()
 
     def init(self, key: Array) -> LibraryState:
         """Starts an episode."""
@@ -298,10 +302,12 @@ def _leaves(observation: Any, spec: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _with_key(state: Any, key: Array) -> Any:
-    """The state with another key in the place of each of its old-style keys, which jumanji calls `key`."""
+    """The state with another key in the place of each of its keys, which jumanji calls `key`."""
 
     def other(path: Any, leaf: Array) -> Array:
-        return jax.random.key_data(key) if jax.tree_util.keystr(path[-1:]).strip(".[]'") == "key" else leaf
+        if jax.tree_util.keystr(path[-1:]).strip(".[]'") != "key":
+            return leaf
+        return key if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else jax.random.key_data(key)
 
     return jax.tree_util.tree_map_with_path(other, state)
 

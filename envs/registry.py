@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -17,6 +18,7 @@ from podzero.config import (
     SimulatorConfig,
     environments,
     import_paths,
+    is_learned,
 )
 from podzero.config.section import check_digest
 from podzero.core.errors import ConfigError, described, nearest
@@ -30,7 +32,7 @@ from podzero.envs.gymnasium_envs.interface import Interface
 from podzero.envs.gymnasium_envs.making import Rendering, interface_of, rendering_of, spec_to
 from podzero.envs.gymnasium_envs.vector import check_steps
 from podzero.envs.host import HostEnv
-from podzero.envs.jax_game import GameOfChance, JaxGame, OwnGame, check_game
+from podzero.envs.jax_game import GameOfChance, JaxGame, OwnGame, Simulation, check_game
 from podzero.envs.jax_libraries import GymnaxEnv, JumanjiEnv, PgxGame
 from podzero.envs.simulator import Simulator, check_simulator
 from podzero.envs.simulator_libraries import GymnasiumSimulator, OpenSpielGame
@@ -82,15 +84,26 @@ def _instance(config: OwnGameConfig | SimulatorConfig, field: str, protocol: typ
     return made
 
 
-def make_jax_env(config: OwnGameConfig | JaxLibraryConfig) -> OwnGame | GameOfChance:
+def make_jax_env(config: OwnGameConfig | JaxLibraryConfig) -> OwnGame | GameOfChance | Simulation:
     """Makes a game in JAX that is not podzero's own, and checks its contract in random games."""
+    learned = is_learned(config)
     if isinstance(config, OwnGameConfig):
         game = _instance(config, "env.name", JaxGame)
+        draws = len(inspect.signature(game.step).parameters) > 2
+        if draws and not learned:
+            raise ConfigError(
+                f"env.name = '{config.name}': its step takes a key to draw from, and a search of its states would "
+                "foresee that; set env.model=learned, with a network that learns a model"
+            )
     else:
         kind = JumanjiEnv if config.name == "jumanji" else GymnaxEnv
-        game = kind(config.id, config.kwargs, config.reward_scale)
-    env = GameOfChance(game, config.title) if hasattr(game, "chance") else OwnGame(game, config.title)
-    check_game(env)
+        game, draws = kind(config.id, config.kwargs, config.reward_scale, learned), learned
+    env: OwnGame | GameOfChance | Simulation = OwnGame(game, config.title)
+    if hasattr(game, "chance") or draws:
+        env = GameOfChance(game, config.title) if hasattr(game, "chance") else Simulation(game, config.title)
+    if learned and env.spec.players != 1:
+        raise ConfigError(f"env.model = learned is for one player, and {config.title} has {env.spec.players}")
+    check_game(env, learned=learned)
     return env
 
 
@@ -137,7 +150,7 @@ def check_env(env: EnvConfig, games: int, max_plies: int) -> EnvSpec:
             make_simulator(env), env.title, games, max_plies, discount=env.discount, reward_scale=env.reward_scale
         )
     else:
-        check_game(made, games, max_plies)
+        check_game(made, games, max_plies, learned=is_learned(env))
     return made.spec
 
 

@@ -10,15 +10,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podzero.config import NetworkConfig, SearchConfig
+from podzero.config import ModelNetworkConfig, NetworkConfig, SearchConfig
 from podzero.core.errors import ConfigError
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState, Exploration, Params, SearchResult
 from podzero.envs import GameOfChance
 from podzero.evaluation.growing import GrowingSearch, PlayerTree, make_growing_search
 from podzero.inference import QuantizedNetwork
-from podzero.networks import make_inference
-from podzero.search import Evaluate, LimitedState, limited, make_search, network_evaluation, rules_model
+from podzero.networks import make_inference, make_model_network
+from podzero.search import (
+    Evaluate,
+    LimitedState,
+    limited,
+    make_model_search,
+    make_search,
+    network_evaluation,
+    rules_model,
+)
 
 Decide = Callable[[Params, Array, EnvState], SearchResult]
 """A compiled search without exploration: `(params, key, roots)`; recompiles for each batch size. Roots are states, or
@@ -135,7 +143,7 @@ class NetworkPlayers:
     """Makes players that share one compiled search and differ in their parameters.
 
     They use the network's inference form, as actors do. With `int8`, that network evaluates for them, and only the two
-    newest players can play.
+    newest players can play. A network that has learned a model is searched by it.
     """
 
     def __init__(
@@ -147,9 +155,14 @@ class NetworkPlayers:
         keep_nodes: bool = False,
         int8: QuantizedNetwork | None = None,
     ) -> None:
+        self._int8 = int8
+        if isinstance(network, ModelNetworkConfig):
+            self._fold: Callable[[Params], Params] = lambda params: params
+            self._growing = self._network = None
+            self._decide = _decide_by_model(env, network, config, discount)
+            return
         fold, inference = make_inference(network, env.spec)
         self._fold = jax.jit(fold)
-        self._int8 = int8
         evaluate = network_evaluation(env, inference.apply) if int8 is None else int8.evaluation(env)
         self._decide = make_decide(env, config, evaluate, discount, keep_nodes)
         self._growing = make_growing_search(config, rules_model(env, evaluate, discount)) if keep_nodes else None
@@ -184,6 +197,20 @@ def make_decide(
         batch = jax.tree.leaves(roots)[0].shape[0]
         run = make_search(config, limited(model), keep_nodes) if isinstance(roots, LimitedState) else search
         return run(params, key, roots, Exploration.none(batch))
+
+    return cast(Decide, jax.jit(decide))
+
+
+def _decide_by_model(env: Env, network: ModelNetworkConfig, config: SearchConfig, discount: float) -> Decide:
+    """Compiles a search of a learned model, which sees no more of the roots than their observations."""
+    search = make_model_search(config, make_model_network(network, env.spec), env.spec, discount)
+
+    def decide(params: Params, key: Array, roots: EnvState) -> SearchResult:
+        view = jax.vmap(env.view)(roots.state if isinstance(roots, LimitedState) else roots)
+        legal = view.legal & ~roots.forbidden if isinstance(roots, LimitedState) else view.legal
+        found = search(params, key, view.observation, Exploration.none(legal.shape[0]), legal)
+        assert found.visits is not None
+        return SearchResult(found.action, found.policy, found.value, found.visits)
 
     return cast(Decide, jax.jit(decide))
 

@@ -23,7 +23,7 @@ from podzero.evaluation.players import Contestant, MovesPlayer, NetworkPlayers, 
 from podzero.evaluation.solvers import SolverPlayer, make_solver
 from podzero.files.players import EnginePlayer, TrainedPlayer, full_name, parse_player
 from podzero.inference import has_int8_instructions, quantized_network
-from podzero.networks import make_model_network, make_network
+from podzero.networks import make_model_network, trainable_network
 from podzero.networks.snapshots import SnapshotError, check_matches, load_snapshot, snapshot_steps
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ def _network_player(
     if isinstance(env, Go):
         # As the network observes it; the states are the same.
         env = env.observed(shows_komi=observes_komi(experiment.env))
-    snapshot = _snapshot(player, make_network(experiment.network, env.spec))
+    snapshot = _snapshot(player, trainable_network(experiment.network, env.spec))
     search = experiment.search
     if simulations is not None:
         search = search.model_copy(update={"simulations": simulations})

@@ -13,6 +13,7 @@ from podzero.replay.errors import ServerFailed as ServerFailed
 from podzero.replay.errors import SignatureError as SignatureError
 from podzero.replay.errors import WrongServer as WrongServer
 from podzero.replay.process import server_python as server_python
+from podzero.replay.reader import LEAST_PRIORITY as LEAST_PRIORITY
 from podzero.replay.reader import make_reader as make_reader
 from podzero.replay.reader import make_state_reader as make_state_reader
 from podzero.replay.reader import priorities_of as priorities_of

@@ -33,6 +33,8 @@ class ModelSearchResult(NamedTuple):
     """`[B]` float32, the root value after search."""
     candidates: Array
     """`[B, C, D]` float32, the root's sampled actions before squashing by tanh; `[B, 0]` for discrete actions."""
+    visits: Array | None = None
+    """`[B, P]` int32, visit counts of the root's actions."""
 
 
 class ModelSearch(Protocol):
@@ -100,7 +102,7 @@ def make_model_search(config: SearchConfig, network: ModelNetwork, spec: EnvSpec
         roots = LatentRoots(LatentNode(latent, candidates), logits, network.decode(value), allowed)
         result = search(params, search_key, roots, exploration)
         action = actions.action(result.action, candidates)
-        return ModelSearchResult(action, result.policy, result.value, candidates)
+        return ModelSearchResult(action, result.policy, result.value, candidates, result.visits)
 
     return run
 

@@ -27,6 +27,7 @@ from podzero.config.environments import OwnGameConfig as OwnGameConfig
 from podzero.config.environments import SimulatorConfig as SimulatorConfig
 from podzero.config.environments import import_paths as import_paths
 from podzero.config.environments import in_matches as in_matches
+from podzero.config.environments import is_learned as is_learned
 from podzero.config.environments import observes_komi as observes_komi
 from podzero.config.experiment import Experiment as Experiment
 from podzero.config.layers import FOR_SLICES as FOR_SLICES

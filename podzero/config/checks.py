@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from podzero.config.acting import ActorsConfig, DataConfig
-from podzero.config.environments import GymnasiumConfig, JaxGameConfig
+from podzero.config.environments import JaxGameConfig, JaxLibraryConfig, OwnGameConfig, is_learned
 from podzero.config.experiment import Experiment
 from podzero.config.networks import OwnNetworkConfig, ResNetConfig
 from podzero.config.training import MuZeroConfig
@@ -23,6 +23,7 @@ def check(experiment: Experiment) -> None:
     check_network(experiment)
     check_self_play(experiment)
     check_placement(experiment)
+    check_simulator(experiment)
     check_tower(experiment)
     check_replay(experiment)
     check_hosts(experiment)
@@ -34,13 +35,15 @@ def check(experiment: Experiment) -> None:
 def check_network(experiment: Experiment) -> None:
     """The network and its training suit the environment: a model is learned where the rules are not known."""
     env, network = experiment.env, experiment.network
-    if isinstance(env, GymnasiumConfig):
+    in_jax = isinstance(env, JaxLibraryConfig | OwnGameConfig)
+    if is_learned(env):
         if not experiment.learns_model:
             own = "network.learns_model=true if it does, "
+            known = "env.model=rules" if in_jax else "env.name to gymnasium_simulator if the environment can be copied"
             raise ValueError(
                 f"{env.title} needs a network that learns a model, and '{network.name}' does not; set "
                 f"{own if isinstance(network, OwnNetworkConfig) else ''}network.name to muzero_mlp or "
-                "muzero_resnet, or env.name to gymnasium_simulator if the environment can be copied"
+                f"muzero_resnet, or {known}"
             )
         if experiment.evaluation.opponents:
             raise ValueError(
@@ -49,7 +52,7 @@ def check_network(experiment: Experiment) -> None:
     elif experiment.learns_model:
         raise ValueError(
             f"'{network.name}' learns a model, but the rules of '{env.name}' are known; set network.name "
-            "to resnet, transformer or mlp"
+            f"to resnet, transformer or mlp{', or env.model=learned' if in_jax else ''}"
         )
     if not experiment.learns_model:
         if experiment.muzero != MuZeroConfig():
@@ -119,6 +122,20 @@ def check_placement(experiment: Experiment) -> None:
         raise ValueError(
             f"actors.games {games} cannot be divided into server.groups = {experiment.server.groups} equal groups"
         )
+
+
+def check_simulator(experiment: Experiment) -> None:
+    """A simulator in JAX whose model is learned is stepped on devices."""
+    env, inference = experiment.env, experiment.actors.inference
+    if not experiment.learns_model or not isinstance(env, JaxGameConfig):
+        return
+    if inference != "device":
+        raise ValueError(
+            f"actors.inference = {inference}: the devices that search step {env.title} too; set actors.inference=device"
+        )
+    if experiment.reanalyse.share or experiment.data.records is not None:
+        what = "reanalyse.share: stored" if experiment.reanalyse.share else "data.records: recorded"
+        raise ValueError(f"{what} episodes can be those of gymnasium, and not those of {env.title}; remove it")
 
 
 def check_tower(experiment: Experiment) -> None:

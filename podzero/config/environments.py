@@ -20,6 +20,8 @@ KOMI = 7.5
 """Points that compensate the second player of Go in matches."""
 LARGEST_KOMI = 31
 """The largest absolute value of a komi."""
+LEARNED_DISCOUNT = 0.997
+"""MuZero's discount in Atari (Schrittwieser et al. 2020), the default where a model is learned."""
 Komi = Annotated[float, Field(ge=-LARGEST_KOMI, le=LARGEST_KOMI, multiple_of=0.5)]
 
 
@@ -35,14 +37,7 @@ class JaxGameConfig(Section):
         return self.name
 
 
-class _Undiscounted(JaxGameConfig):
-    @property
-    def discount(self) -> float:
-        """Discount per move: 1, because the length of a game does not matter."""
-        return 1.0
-
-
-class GameConfig(_Undiscounted):
+class GameConfig(JaxGameConfig):
     """A two-player game written in JAX."""
 
     name: Game
@@ -50,6 +45,11 @@ class GameConfig(_Undiscounted):
     komi: tuple[Komi, Komi] | None = None
     """Only for Go: the least and the largest komi. Each game of self-play draws its own, a multiple of 0.5, and the
     network observes it. By default the komi is 7.5 and not observed."""
+
+    @property
+    def discount(self) -> float:
+        """Discount per move: 1, because the length of a game does not matter."""
+        return 1.0
 
     @pydantic.model_validator(mode="after")
     def _komi_is_for_go(self) -> GameConfig:
@@ -82,25 +82,48 @@ class ChanceGameConfig(JaxGameConfig):
         return self.reward_scale or {"2048": 1 / 50_000, "backgammon": 1 / 3}[self.name]
 
 
-class OwnGameConfig(_Undiscounted, OwnFile):
+class _SimulatorInJax(JaxGameConfig):
+    """Fields of what is written in JAX and not podzero's own."""
+
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of the class."""
+    model: Literal["rules", "learned"] = "rules"
+    """What the search follows: the `rules`, or with `learned` a model that the network learns (MuZero). Only then may
+    steps depend on chance, and rewards have any size; there is one player."""
+    discount: Fraction = 1.0
+    """Discount per move; with `model: learned` by default 0.997."""
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _learned_models_discount(cls, section: Any) -> Any:
+        match section:
+            case {"model": "learned"}:
+                return {"discount": LEARNED_DISCOUNT} | section
+        return section
+
+    def _called(self, name: str) -> str:
+        """`name` with its keyword arguments; trained agents of both kinds of models differ by it."""
+        return called(name, self.kwargs) + (", learned" if self.model == "learned" else "")
+
+
+class OwnGameConfig(_SimulatorInJax, OwnFile):
     """A game of your own, written in JAX."""
 
     name: str
-    """The `file.py:Class` or `module:Class` of a `podzero.envs.JaxGame`. Files are found next to the experiment."""
-    kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Keyword arguments of the class."""
+    """The `file.py:Class` or `module:Class` of a `podzero.envs.JaxGame`, or with `model: learned` also of a
+    `podzero.envs.JaxSimulator`. Files are found next to the experiment."""
 
     @property
     def title(self) -> str:
         """The name of the game, in messages and as `EnvSpec.name`."""
-        return called(f"jax/{self.name.rpartition(':')[2]}", self.kwargs)
+        return self._called(f"jax/{self.name.rpartition(':')[2]}")
 
 
 JaxLibrary = Literal["jumanji", "gymnax"]
 
 
-class JaxLibraryConfig(_Undiscounted):
-    """A deterministic environment for one player of a library written in JAX."""
+class JaxLibraryConfig(_SimulatorInJax):
+    """An environment for one player of a library written in JAX."""
 
     name: JaxLibrary
     """The library: jumanji (extra `envs`) or gymnax (`uv pip install --no-deps gymnax`)."""
@@ -109,12 +132,12 @@ class JaxLibraryConfig(_Undiscounted):
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of `make`; in gymnax also fields of the environment's parameters."""
     reward_scale: PositiveFloat = 1.0
-    """Factor applied to rewards. Choose it so that every sum of rewards lies in [-1, 1]."""
+    """Factor applied to rewards. Choose it so that every sum of rewards lies in [-1, 1]; a learned model needs none."""
 
     @property
     def title(self) -> str:
         """The name of the environment, in messages and as `EnvSpec.name`."""
-        return called(f"{self.name}/{self.id}", self.kwargs)
+        return self._called(f"{self.name}/{self.id}")
 
 
 class WrapperConfig(Section):
@@ -150,8 +173,7 @@ class GymnasiumConfig(_HostConfig):
     vectorization: Literal["sync", "async", "own"] = "sync"
     """How an actor steps its environments: `sync` one after another, `async` each in its own process, `own` with the
     vector environment registered for the id."""
-    # MuZero's discount in Atari (Schrittwieser et al. 2020).
-    discount: Fraction = 0.997
+    discount: Fraction = LEARNED_DISCOUNT
     """Discount per step."""
 
     @property
@@ -231,6 +253,11 @@ def import_paths(env: EnvConfig) -> list[str]:
     named = (name if ":" in name else f"gymnasium.wrappers:{name}" for name in wrappers)
     elsewhere = [env.id] if isinstance(env, GymnasiumConfig) and env.id.startswith(_FROM_ELSEWHERE) else []
     return [path for path in (*own, *named, *elsewhere) if path]
+
+
+def is_learned(env: EnvConfig) -> bool:
+    """Whether networks learn a model of the environment, whose rules no search follows."""
+    return isinstance(env, GymnasiumConfig) or getattr(env, "model", "rules") == "learned"
 
 
 def observes_komi(env: EnvConfig) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from podzero.config import Experiment, GymnasiumConfig
+from podzero.config import Experiment
 from podzero.core.clock import REST, share_of_rest
 from podzero.runtime.monitoring.reports import merge_metrics
 from podzero.runtime.monitoring.status import Phase, RunStatus
@@ -152,7 +152,7 @@ class Monitor:
             elapsed_s=self.elapsed_s(now),
             time_left_s=self._time_left_s(now),
             step=self._step,
-            episodic=isinstance(experiment.env, GymnasiumConfig),
+            episodic=experiment.learns_model,
             server_fill=self._mean_over("inference", "server/fill"),
             server_busy=server_busy,
             server_latency_ms=self._max_over("inference", "server/latency_ms_median"),

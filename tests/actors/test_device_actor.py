@@ -167,7 +167,7 @@ def test_each_chip_plays_as_one_alone():
     for program in range(3):
         state, finished, played = chips.play({}, program, state)
         counts = jax.device_get(played.samples)
-        rows, _ = finish(chips.take(state, finished, counts))
+        rows, *_ = finish(chips.take(state, finished, counts))
         expected = []
         for chip in range(CHIPS):
             alone[chip], own, _ = play({}, np.int32(program), alone[chip])

@@ -82,7 +82,7 @@ def test_a_program_of_many_moves_gives_the_samples_of_the_host(actors):
         assert (count, int(played.games)) == (sum(game.plies for game in expected), len(expected))
         assert int(played.dropped) == dropped
         index = np.random.default_rng(0).permutation(count).astype(np.int32)
-        rows = jax.device_get(take(state.history, finished, index))
+        rows = jax.device_get(take(state.history, finished, index)[:2])
         host = jax.tree.map(lambda *parts: np.concatenate(parts), *[(game.samples, game.states) for game in expected])
         found, wanted = (
             [packing.unpack(packed) for packing, packed in zip(packings, both, strict=True)]

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from random_walk import SECTION
 
 from podzero.config import OwnGameConfig, load, parse
 from podzero.core.errors import ConfigError
@@ -212,3 +213,33 @@ def test_a_file_that_changed_after_the_start_is_refused(tmp_path):
     changed = started.env.model_copy(update={"name": f"{tmp_path / 'other.py'}:Domineering"})
     with pytest.raises(ConfigError, match=rf"not the one .*{started.env.sha256}.*restore the file"):
         make_env(changed)
+
+
+def test_a_simulator_of_ones_own_draws_from_the_key_that_its_state_holds():
+    """The same key and actions give the same episode, another key another one; a state that is over stays as it is."""
+    env = make_env(OwnGameConfig(**SECTION))
+    assert env.spec.players == 1
+
+    @jax.jit
+    def episode(key):
+        _, views = jax.lax.scan(lambda state, _: (env.step(state, 1),) * 2, env.init(key), length=40)
+        return jax.vmap(env.view)(views)
+
+    first, same, other = (episode(jax.random.key(seed)) for seed in (3, 3, 4))
+    np.testing.assert_array_equal(first.rewards, same.rewards)
+    assert not np.array_equal(first.rewards, other.rewards)
+    assert first.done[-1]
+    over = np.asarray(first.done)
+    assert (first.rewards[1:][over[:-1]] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": "rules"}, r"takes a key.*foresee.*env\.model=learned"),
+        ({"kwargs": {"players": 2}}, "one player.* has 2"),
+    ],
+)
+def test_a_simulator_with_chance_is_refused_where_a_search_would_foresee_it_or_several_play(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        make_env(OwnGameConfig(**SECTION | changes))

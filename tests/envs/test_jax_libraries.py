@@ -155,3 +155,26 @@ def test_a_library_that_is_missing_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnax", None)
     with pytest.raises(ConfigError, match=r"CartPole-v1.*--no-deps gymnax"):
         made("gymnax", "CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("library", "identifier"), [("gymnax", "FourRooms-misc"), ("jumanji", "Snake-v1"), ("gymnax", "MemoryChain-bsuite")]
+)
+def test_chance_and_hidden_states_are_allowed_where_a_model_is_learned(library, identifier):
+    assert made(library, identifier, model="learned").spec.name == f"{library}/{identifier}, learned"
+    with pytest.raises(ConfigError):
+        made(library, identifier)
+
+
+def test_the_steps_of_a_learned_environment_differ_with_the_key_of_its_state():
+    """Two rooms with the same start and another key: the wind blows elsewhere."""
+    env = made("gymnax", "FourRooms-misc", model="learned")
+
+    @jax.jit
+    def places(key):
+        start = env.init(jax.random.key(0))._replace(key=jax.random.key_data(key))
+        return jax.lax.scan(lambda state, _: (env.step(state, 2),) * 2, start, length=30)[1].game.observation
+
+    one, same, other = (np.asarray(places(jax.random.key(seed))) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one, same)
+    assert not np.array_equal(one, other)

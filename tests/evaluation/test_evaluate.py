@@ -1,10 +1,16 @@
 import json
 
 import pytest
+from random_parameters import random_parameters
+from random_walk import SECTION
 
+from podzero.config import parse
 from podzero.core.errors import ConfigError
 from podzero.envs import make_env
 from podzero.evaluation.evaluate import evaluate, records_file
+from podzero.files.workdir import Workdir
+from podzero.networks import make_model_network
+from podzero.networks.snapshots import save_snapshot
 
 
 def test_a_match_as_plain_values():
@@ -92,3 +98,21 @@ def test_games_of_three_players_have_no_records(three_players, tmp_path):
     assert result["records"] is None
     with pytest.raises(ConfigError, match="records"):
         evaluate("random", "random", games=2, game=str(three_players), records=tmp_path / "games.pgn")
+
+
+def test_an_agent_that_has_learned_the_model_of_a_simulator_acts_by_its_observations(tmp_path):
+    learned = {
+        "name": "walk",
+        "env": SECTION,
+        "network": {"name": "muzero_mlp", "latent": 4, "width": 4, "layers": 1},
+        "search": {"simulations": 2, "max_considered_actions": 2},
+        "actors": {"inference": "device", "games": 4},
+    }
+    experiment, workdir = parse(learned, "test"), Workdir(tmp_path / "walk")
+    workdir.open(experiment)
+    network = make_model_network(experiment.network, make_env(experiment.env).spec)
+    save_snapshot(workdir.snapshots, 3, random_parameters(network), experiment)
+    result = evaluate(str(workdir.root), games=5)
+    assert (result["game"], result["episodes"]) == ("jax/RandomWalk, learned", 5)
+    assert result["player"].endswith("@3")
+    assert result["mean_return"] > 0

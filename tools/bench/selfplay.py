@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from podzero.actors import ActorClients, explore
 from podzero.actors.build import Actor, actor_parts, make_actor, model_search
 from podzero.actors.clients import ActorLoop
-from podzero.config import Experiment, GymnasiumConfig, parse
+from podzero.config import Experiment, parse
 from podzero.core.clock import REPORT_EVERY_S
 from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec, Params, Versioned
@@ -79,7 +79,7 @@ def bench_acting(experiment: Experiment, seconds: float) -> dict[str, Any]:
       stage of its loop (`environment`: steps; `assemble`: cutting windows; `write`: writing them, which partly
       overlaps with the search).
     """
-    if not isinstance(experiment.env, GymnasiumConfig):
+    if not experiment.learns_model:
         raise ConfigError(f"{experiment.env.title} is a game: measure its actor with podzero bench selfplay")
     network, spec, _ = learner_parts(experiment)
     params = network.init(jax.random.key(experiment.seed))

@@ -45,7 +45,7 @@ ended since the last time, which is once in as many moves as a game lasts."""
 
 def names_of(experiment: Experiment) -> tuple[str, ...]:
     """The names of an experiment's programs, a subset of `NAMES`."""
-    return NAMES if isinstance(experiment.env, JaxGameConfig) else NAMES[:2]
+    return NAMES if isinstance(experiment.env, JaxGameConfig) and not experiment.learns_model else NAMES[:2]
 
 
 class Program(NamedTuple):

@@ -756,3 +756,41 @@ def test_steps_per_dispatch_are_a_number_or_auto(steps):
 def test_actors_of_many_games_write_larger_items(overrides, samples):
     name, *changes = overrides
     assert load(name, changes).replay.samples_per_item == samples
+
+
+LEARNED = {
+    "env": {"name": "gymnax", "id": "CartPole-v1", "model": "learned"},
+    "network": {"name": "muzero_mlp"},
+    "actors": {"inference": "device"},
+}
+
+
+def test_a_learned_model_has_the_discount_of_muzero_unless_another_is_given():
+    assert experiment(**LEARNED).env.discount == 0.997
+    assert experiment(**LEARNED | {"env": LEARNED["env"] | {"discount": 0.9}}).env.discount == 0.9
+    assert experiment(env={"name": "gymnax", "id": "CartPole-v1"}).env.discount == 1.0
+
+
+def test_agents_of_a_learned_model_and_of_the_rules_do_not_play_each_others_games():
+    learned, rules = experiment(**LEARNED), experiment(env={"name": "gymnax", "id": "CartPole-v1"})
+    assert not learned.plays(rules.env.title)
+    assert not rules.plays(learned.env.title)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"network": {"name": "mlp"}}, ["needs a network that learns a model", "env.model=rules"]),
+        ({"env": {"name": "gymnax", "id": "CartPole-v1"}}, ["'muzero_mlp' learns a model", "env.model=learned"]),
+        ({"actors": {}}, ["actors.inference = local", "actors.inference=device"]),
+        ({"reanalyse": {"share": 0.25}}, ["reanalyse.share", "remove it"]),
+        ({"data": {"records": "somewhere", "share": 0.5}}, ["data.records", "remove it"]),
+        (
+            {"actors": {"inference": "device", "opponents": [{"who": "self", "share": 1.0}]}},
+            ["actors.opponents", "remove it"],
+        ),
+    ],
+)
+def test_what_cannot_go_with_a_learned_model_of_a_simulator_is_refused_by_name(changes, words):
+    found = refusal(**LEARNED | changes)
+    assert all(word in found for word in words), found
