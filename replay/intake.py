@@ -117,9 +117,9 @@ class Intake:
             self._blocks.popleft()
             self._first += 1
         self._times.append(time.monotonic())
-        if (lasted := self._times[-1] - self._times[0]) > 0:
-            rate = self._count * (len(self._times) - 1) / lasted
-            self._ahead = min(int(_AHEAD_S * rate), self._most_ahead)
+        # The first two are taken at once: one for the learner, and one that waits while its program is compiled.
+        if len(self._times) == _RECENT and (lasted := self._times[-1] - self._times[0]) > 0:
+            self._ahead = min(int(_AHEAD_S * self._count * (_RECENT - 1) / lasted), self._most_ahead)
         return block.items.reshape(-1, self._signature.row_bytes)[part], block.fields[part]
 
     def _item(self, row: int) -> int:

@@ -99,14 +99,23 @@ def test_what_is_read_ahead_lasts_as_long_whatever_a_dispatch_takes(monkeypatch,
         assert sampled - 8 * 11 == 8 + min(ahead, most)
 
 
+def test_two_batches_that_are_taken_at_once_are_no_pace(monkeypatch):
+    clock = iter([0.0, 1e-4, *range(60, 70)])
+    monkeypatch.setattr(intake.time, "monotonic", lambda: float(next(clock)))
+    table = made(8, most_ahead=1000)
+    for batch in range(12):
+        assert deliver(table, 0, table.due(0))[-1] + 1 == 8 * (batch + 1)
+        table.take()
+
+
 def test_a_learner_that_pauses_is_read_ahead_for_as_before_within_a_few_batches(monkeypatch):
-    times = [0.003 * batch + 10.0 * (batch > 5) for batch in range(20)]
+    times = [0.003 * batch + 10.0 * (batch > 9) for batch in range(24)]
     clock = iter(times)
     monkeypatch.setattr(intake.time, "monotonic", lambda: next(clock))
     table, ahead, sampled = made(8, most_ahead=1000), [], 0
-    for batch in range(20):
+    for batch in range(24):
         if (due := table.due(0)) > 0:
             sampled = deliver(table, 0, due)[-1] + 1
         ahead.append(sampled - 8 * (batch + 1))
         table.take()
-    assert ahead[5] == ahead[19] == 133
+    assert ahead[9] == ahead[23] == 133

@@ -30,6 +30,7 @@ from podzero.tools.bench.measuring import (
     START_S,
     BenchError,
     Side,
+    calls_per_s,
     compare,
     fill,
     random_samples,
@@ -44,6 +45,8 @@ _FILL_S = 0.05
 """The length of a turn that only fills a table."""
 _ROUND_S = 0.5
 """The longest turn of a side: short enough that the machine is equally fast for both sides."""
+_DRAIN_S = 0.1
+"""How long batches are read before a round counts them."""
 _ROUNDS = 2
 """Turns are shortened until this number of rounds fits."""
 _LIMITS = "bare Reverb client with the same packed items"
@@ -52,7 +55,7 @@ _LIMITS = "bare Reverb client with the same packed items"
 def bench_replay(experiment: Experiment, seconds: float) -> dict[str, Any]:
     """Measures the cost of `podzero.replay` compared with Reverb's own client.
 
-    A round of reading begins with batches that may have been prefetched, which are not counted.
+    A round of reading begins with batches that may have been read ahead, which are not counted.
 
     Returns:
       `ratio`, the lower of the ratios of writing and reading to the bare client with packed items; and for each of
@@ -104,7 +107,7 @@ def _read(
     sampling = without_sample_limit(experiment)
     with ReplayServer(sampling, spec, 0) as server:
         _fill(sampling, spec, server.address(), bare, layouts)
-        with closing(make_reader(lambda: [server.address()], spec, sampling)) as reader:
+        with closing(make_reader(lambda: [server.address()], spec, experiment)) as reader:
             rounds = {"podzero": _reading(reader, experiment)}
             for name, layout in layouts.items():
                 rounds[name] = _bare_reading(bare, layout, experiment)
@@ -151,8 +154,7 @@ def _reading(batches: Iterator[Any], experiment: Experiment) -> Side:
         return config.batch_size * config.dispatch_steps()
 
     def drain() -> None:
-        for _ in range(4):
-            next(batches)
+        calls_per_s(lambda: next(batches), _DRAIN_S)
 
     return _round(read, prepare=drain)
 
