@@ -35,6 +35,8 @@ from podzero.benchmarks.compile_results import (
     program_of,
 )
 from podzero.benchmarks.markdown import Row, table
+from podzero.benchmarks.number_formats import RESULTS as FORMATS
+from podzero.benchmarks.number_formats import formats_table
 from podzero.config import FOR_SLICES, builtin_configs, load
 from podzero.tools.compile.programs import check_compiler
 from podzero.tools.compile.waiting import KnownRates, of_slice, settings_of
@@ -87,7 +89,7 @@ def table_files(results: StoredResults) -> dict[Path, str]:
     """What is made of the results: the contents of `PAGE`, `ROWS` and `FOR_LAUNCH`."""
     jobs = all_jobs()
     return {
-        PAGE: page(jobs, results),
+        PAGE: page(jobs, results, json.loads(FORMATS.read_text(encoding="utf-8"))),
         ROWS: rows(jobs, results),
         FOR_LAUNCH: json.dumps(figures(results), indent=1) + "\n",
     }
@@ -162,8 +164,8 @@ ENDINGS: dict[Outcome, str] = {
 """The outcomes without a program, in words."""
 
 
-def page(jobs: Sequence[Job], results: StoredResults) -> str:
-    """The page that sums up the results."""
+def page(jobs: Sequence[Job], results: StoredResults, formats: Mapping[str, Any] | None = None) -> str:
+    """The page that sums up the results; `formats` are those of `benchmarks/number_formats.py`."""
     known = [(job, result) for job in jobs if (result := results.get(job)) is not None]
     made = [(job, result) for job, result in known if result.outcome == "compiled"]
     plays = [(job, result) for job, result in made if "moves_per_s" in result.report]
@@ -185,6 +187,12 @@ def page(jobs: Sequence[Job], results: StoredResults) -> str:
             _slice_rows(made),
         ),
     ]
+    if formats is not None:
+        words = (
+            "Cycles in those of bfloat16, by `benchmarks/number_formats.py`. `int8.on_tpu` is refused where "
+            "convolutions take 0.99 or more."
+        )
+        sections.append(("Number formats", words, *formats_table(formats)))
     return "\n".join([
         "# What the TPU compiler says",
         "",

@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from podzero.config import Experiment, ResNetConfig
-from podzero.core.chips import chip_of_kind, slow_in_int8
+from podzero.core.chips import chip_of_kind, useless_int8
 from podzero.core.errors import ConfigError
 from podzero.core.protocols import Env, ParamSource, Report, with_metrics
 from podzero.core.types import Array, Params, Versioned
@@ -57,13 +57,10 @@ def placed_network(experiment: Experiment) -> PlacedNetwork:
     """The network of inference servers and of actors that play on accelerators.
 
     Raises:
-      ConfigError: `int8.on_tpu` is set, and this process has TPUs on which it is slower.
+      ConfigError: `int8.on_tpu` is set, and the network gains nothing by it on the TPUs of this process.
     """
     env = make_env(experiment.env)
     if experiment.int8.on_tpu:
-        kind = jax.devices()[0].device_kind
-        if (chip := chip_of_kind(kind)) is not None and chip.slow_int8:
-            raise ConfigError(slow_in_int8(kind))
         # A CPU is not refused: `podzero compile` builds the programs of TPUs there.
         if jax.default_backend() != "gpu":
             return _int8_network(experiment, env)
@@ -75,6 +72,9 @@ def placed_network(experiment: Experiment) -> PlacedNetwork:
 def _int8_network(experiment: Experiment, env: Env) -> PlacedNetwork:
     """The network with its tower in int8, calibrated on the positions that a server evaluates or a device plays."""
     assert isinstance(experiment.network, ResNetConfig)
+    chip = chip_of_kind(jax.devices()[0].device_kind)
+    if (useless := useless_int8(chip, experiment.network.channels)) is not None:
+        raise ConfigError(useless)
     encoding = encoding_of(env, with_legal=True)
     assert encoding.legal is not None
     observed, legal = jax.jit(encoding.decode), jax.jit(encoding.legal)

@@ -12,7 +12,7 @@ from podzero.config.environments import JaxGameConfig, JaxLibraryConfig, OwnGame
 from podzero.config.experiment import Experiment
 from podzero.config.networks import OwnNetworkConfig, ResNetConfig
 from podzero.config.training import MuZeroConfig
-from podzero.core.chips import slow_in_int8
+from podzero.core.chips import useless_int8
 
 _SELF_PLAY_OF_GAMES = ("opponents", "opening_fraction", "opening_plies", "root_value_weight", "td_lambda")
 """Settings of section `actors` that MuZero's actors do not have."""
@@ -111,8 +111,10 @@ def check_placement(experiment: Experiment) -> None:
             f"int8.on_tpu is for evaluation on TPUs, and actors.inference = {inference} evaluates on CPUs; set "
             "actors.inference=server or device, or actors.inference=int8 for int8 on CPUs"
         )
-    if experiment.int8.on_tpu and experiment.uses_learner_devices and where is not None and where.chip.slow_int8:
-        raise ValueError(slow_in_int8(where.short_name))
+    if experiment.int8.on_tpu and experiment.uses_learner_devices and where is not None:
+        assert isinstance(network, ResNetConfig)
+        if (useless := useless_int8(where.chip, network.channels)) is not None:
+            raise ValueError(useless)
     if inference == "server" and experiment.learns_model:
         raise ValueError(
             f"actors.inference = server evaluates positions, and '{network.name}' learns a model; "

@@ -36,9 +36,9 @@ class Chip(NamedTuple):
     if unknown."""
     devices: int = 1
     """JAX devices per chip: on TPU7x each of the two TensorCores is a device with half of the chip's memory."""
-    slow_int8: bool = False
-    """Whether 3x3 convolutions are slower in int8 than in bfloat16, as docs/compile.md says, or int8 is none of the
-    formats that JAX lists for the chip's products."""
+    int8_channels: float = 0
+    """The channels from which 3x3 convolutions gain by int8 according to docs/compile.md; inf if none do, or if int8 is
+    none of the formats that JAX lists for the chip's products."""
 
     @property
     def device_word(self) -> str:
@@ -61,15 +61,18 @@ CHIPS: dict[str, Chip] = {
         Chip("v5e", 197e12, 394e12, 16 * 2**30, 819e9, 400e9, cores=1, chips_per_host=4, dimensions=2, clock=1.5e9),
         Chip("v5p", 459e12, 918e12, 95 * 2**30, 2765e9, 1200e9, cores=2, chips_per_host=4, dimensions=3, clock=1.75e9),
         # Google says two matrix units of 256 x 256, which would need 3.5 GHz; the compiler's own estimates imply four.
-        Chip("v6e", 918e12, 1836e12, 32 * 2**30, 1638e9, 800e9, cores=1, chips_per_host=4, dimensions=2, clock=1.75e9),
+        Chip(
+            "v6e", 918e12, 1836e12, 32 * 2**30, 1638e9, 800e9, cores=1, chips_per_host=4, dimensions=2, clock=1.75e9,
+            int8_channels=math.inf,
+        ),
         # Four units in each TensorCore by the compiler's estimates, in which int8 is as fast as bfloat16: Google's page
         # has a rate for FP8 (4614e12) and none for int8.
         Chip(
             "tpu7x", 2307e12, 2307e12, 192 * 2**30, 7380e9, 1200e9, cores=2, chips_per_host=4, dimensions=3,
-            clock=2.2e9, devices=2, slow_int8=True,
+            clock=2.2e9, devices=2, int8_channels=256,
         ),
-        Chip("tpu8i", 1101e12, math.nan, 309e9, 8600e9, cores=2, devices=2, slow_int8=True),
-        Chip("tpu8t", 996.1e12, 996.1e12, 231e9, 6400e9, slow_int8=True),
+        Chip("tpu8i", 1101e12, math.nan, 309e9, 8600e9, cores=2, devices=2, int8_channels=math.inf),
+        Chip("tpu8t", 996.1e12, 996.1e12, 231e9, 6400e9, int8_channels=math.inf),
     )
 }  # fmt: skip
 """The known generations by name."""
@@ -187,7 +190,12 @@ def find_slice(name: str) -> Slice:
     raise ConfigError(f"unknown slice '{name}'{nearest(wanted, names)}; known: {listed}")
 
 
-def slow_in_int8(name: str) -> str:
-    """The message that refuses `int8.on_tpu` on the chip with this name."""
-    faster = ", ".join(chip.name for chip in CHIPS.values() if not chip.slow_int8)
-    return f"int8.on_tpu is slower than bfloat16 on {name} (docs/compile.md); set int8.on_tpu=false, or use {faster}"
+def useless_int8(chip: Chip | None, channels: int) -> str | None:
+    """The message that refuses `int8.on_tpu` where a tower of so many channels gains nothing by it, or None."""
+    if chip is None or channels >= chip.int8_channels:
+        return None
+    wider = "" if math.isinf(chip.int8_channels) else f" or network.channels={chip.int8_channels} or more"
+    return (
+        f"int8.on_tpu gains nothing over bfloat16 on {chip.name} with network.channels {channels} (docs/compile.md); "
+        f"set int8.on_tpu=false{wider}"
+    )

@@ -16,7 +16,7 @@ def test_a_gpu_evaluates_without_int8_and_says_so(monkeypatch, caplog):
     assert "int8.on_tpu is for TPUs" in caplog.text
 
 
-def test_int8_is_refused_on_a_tpu_that_is_slower_in_it(monkeypatch):
+def test_int8_is_refused_on_a_tpu_that_gains_nothing_by_it(monkeypatch):
     monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(device_kind="TPU7x")])
-    with pytest.raises(ConfigError, match=r"TPU7x.*int8\.on_tpu=false"):
+    with pytest.raises(ConfigError, match=r"tpu7x.*int8\.on_tpu=false"):
         placed_network(load("tic_tac_toe", ["actors.inference=device", "int8.on_tpu=true"]))
