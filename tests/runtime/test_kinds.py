@@ -16,6 +16,8 @@ import pytest
 import zmq
 from number_server import Running, client_of, expected, rows_of
 
+from podzero.actors import ActorClients
+from podzero.config import load
 from podzero.files.workdir import Workdir
 from podzero.replay.errors import ReplayRestoreError, ReplayTimeout, WrongServer
 from podzero.runtime import kinds
@@ -52,6 +54,19 @@ def test_programs_of_a_process_with_a_gpu_become_graphs_and_those_of_no_other(mo
     monkeypatch.setattr("podzero.runtime.process.nvidia_driver", lambda: driver)
     host(Process("actor-0", context()))
     assert ("+CONVOLUTION,+WHILE" in os.environ["XLA_FLAGS"]) == graphs
+
+
+def test_an_actor_on_the_learners_devices_tells_it_of_each_program_that_has_ended(monkeypatch):
+    monkeypatch.setattr("podzero.runtime.kinds.actor_clients", lambda *_: ActorClients(None, None, None))
+    monkeypatch.setattr("podzero.actors.build.make_actor", lambda *arguments, **_: arguments[3])
+    ended, experiment = [], load("tic_tac_toe", ["actors.inference=device"])
+    replay = SimpleNamespace(addresses=lambda _: None)
+    process = LearnerProcess("learner", context(experiment), replay=replay)
+    process.reports = SimpleNamespace(report=None)
+    process.learner = SimpleNamespace(step=0, device_clock=SimpleNamespace(ended=lambda *told: ended.append(told)))
+    (clients,) = process._make_beside(None)
+    clients.executed(3.0)
+    assert ended == [("play", 3.0)]
 
 
 @pytest.fixture
