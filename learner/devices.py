@@ -15,7 +15,6 @@ from typing import NamedTuple
 import jax
 
 from podzero.core.chips import Slice
-from podzero.core.clock import whole
 from podzero.core.errors import ConfigError, PodzeroError
 from podzero.core.types import PackedBatch
 from podzero.learner.step import StepOutput, StepSums, TrainState, TrainStep
@@ -83,8 +82,8 @@ class DeviceTime(NamedTuple):
     """The same as a share of wall-clock time, in [0, 1]."""
     dispatch_s: float | None
     """The same per dispatch; None if no dispatch ended."""
-    shares: Mapping[str, float]
-    """Shares of wall-clock time, which add up to one: `train`, the programs of others by name (`play`), and `idle`."""
+    others_s: Mapping[str, float]
+    """Device seconds of the programs of others by name, such as `play`."""
 
 
 class DeviceClock:
@@ -118,13 +117,11 @@ class DeviceClock:
         """The busy time since the last flush; resets the clock."""
         with self._lock:
             now = time.perf_counter()
-            elapsed, busy_s = max(now - self._flushed, 1e-9), {_TRAIN: 0.0} | self._busy_s
-            shares = whole({program: seconds / elapsed for program, seconds in busy_s.items()}, "idle")
-            trained_s, count = busy_s[_TRAIN], self._dispatches
-            busy, dispatch_s = min(1.0, trained_s / elapsed), trained_s / count if count else None
-            found = DeviceTime(trained_s, busy, dispatch_s, shares)
+            others_s, count = dict(self._busy_s), self._dispatches
+            busy_s = others_s.pop(_TRAIN, 0.0)
+            busy, dispatch_s = min(1.0, busy_s / max(now - self._flushed, 1e-9)), busy_s / count if count else None
             self._flushed, self._busy_s, self._dispatches = now, dict.fromkeys(self._busy_s, 0.0), 0
-        return found
+        return DeviceTime(busy_s, busy, dispatch_s, others_s)
 
     def ended(self, program: str, start: float) -> None:
         """Counts a program that was dispatched at `start` (`time.perf_counter`) and has just ended; thread-safe.

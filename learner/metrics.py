@@ -109,8 +109,7 @@ class ChipMetrics(NamedTuple):
         if self.peak_flops is not None:
             metrics["learner/peak_flops"] = self.peak_flops
             metrics["learner/share_of_peak"] = flops_per_s / self.peak_flops
-        if "play" in device_time.shares:
-            metrics |= {f"device/{program}": share for program, share in device_time.shares.items()}
+        metrics |= {f"count/{program}_s": seconds for program, seconds in device_time.others_s.items()}
         if device_time.dispatch_s is not None:
             metrics["learner/device_s_per_step"] = device_time.dispatch_s / self.steps_per_dispatch
         return metrics

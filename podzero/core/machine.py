@@ -90,19 +90,19 @@ def use_graphs(driver: str | None, environment: MutableMapping[str, str] = os.en
 def start_cudnn(driver: str | None) -> None:
     """Runs a convolution on each NVIDIA GPU of this process, before any other program; or raises `NoAccelerator`.
 
-    XLA starts cuDNN at the first convolution, and fails ("No DNN support for stream") if a CUDA graph records that. A
-    program from the compilation cache may do so; one that is compiled has tried its convolutions before.
+    XLA starts cuDNN at the first convolution, and fails ("No DNN support for stream") if a CUDA graph records that, as
+    of a program from the compilation cache: one that is compiled tries convolutions. XLA makes no graph of one alone.
     """
     if driver is None:
         return
     import jax  # `use_graphs` is called before JAX is imported
-    import jax.numpy as jnp
 
     try:
         gpus = jax.local_devices() if jax.default_backend() == "gpu" else []  # without its plugin, JAX warns
-        for device, dtype in product(gpus, (jnp.float32, jnp.bfloat16)):
-            image, kernel = (jnp.ones(shape, dtype, device=device) for shape in ((8, 32, 8, 8), (32, 32, 3, 3)))
-            jax.lax.conv(image, kernel, (1, 1), "SAME").block_until_ready()
+        for device, dtype in product(gpus, ("float32", "bfloat16")):
+            image, kernel = (jax.numpy.ones(shape, dtype, device=device) for shape in ((8, 8, 8, 32), (3, 3, 32, 32)))
+            layout = ("NHWC", "HWIO", "NHWC")  # in others XLA would add transpositions
+            jax.lax.conv_general_dilated(image, kernel, (1, 1), "SAME", dimension_numbers=layout).block_until_ready()
     except RuntimeError as error:
         raise NoAccelerator(
             f"the GPU cannot be used, with the NVIDIA driver {driver or 'of unknown version'}: {error}. CUDA 13 needs "

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from podzero.config import Experiment
-from podzero.core.clock import REST, share_of_rest
+from podzero.core.clock import REST, share_of_rest, whole
 from podzero.runtime.monitoring.reports import merge_metrics
 from podzero.runtime.monitoring.status import Phase, RunStatus
 
@@ -248,8 +248,9 @@ class Monitor:
             stages = _with_prefix(self._gauges[worker], "time/")
             if stages and now - reported_at <= SILENT_AFTER_S:
                 recent[kind_of(worker)].append(stages)
-        if device := _with_prefix(self._gauges["learner"], "device/"):
-            recent["device"].append(device)
+        if "play_s" in self._rates:
+            busy = {name: self._rates[f"{key}_s"].per_s(now) for name, key in (("train", "device"), ("play", "play"))}
+            recent["device"].append(whole(busy, "idle"))
         return {kind: _mean(workers) for kind, workers in sorted(recent.items())}
 
 

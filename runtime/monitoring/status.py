@@ -140,7 +140,7 @@ class RunStatus:
     """`cost` per million samples written to replay."""
     shares: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     """Shares of wall time, which add up to one: by kind of worker and stage, for example `shares["actor"]["search"]`,
-    and of devices that train and play, `shares["device"]["play"]`."""
+    and over the last minute of devices that train and play, `shares["device"]["play"]`."""
     bottleneck: str = ""
     """The stage that limits the run, in words."""
 

@@ -62,6 +62,8 @@ def test_it_writes_the_samples_of_an_actor_on_the_cpu_with_the_same_seed():
     assert len(written.version) == len(expected.version) // per_item * per_item
     assert sum(report["count/samples"] for report in reports) == len(expected.version)
     assert sum(report["count/games"] for report in reports) == len(games)
+    for report in reports:
+        assert sum(share for name, share in report.items() if name.startswith("time/")) == pytest.approx(1.0)
 
 
 class FullReplay:

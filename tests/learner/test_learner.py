@@ -66,6 +66,8 @@ def test_reports_contain_all_metrics(start, make_experiment):
         "learner/learning_rate", "learner/steps_per_s", "learner/samples_per_s", "learner/policy_age",
         "count/skipped_steps", "time/wait_replay", "time/host_to_device", "time/step", "time/publish",
     }  # fmt: skip
+    for _, report in reports:
+        assert sum(share for name, share in report.items() if name.startswith("time/")) == pytest.approx(1.0)
 
 
 def test_the_policy_age_is_the_step_minus_the_version_of_the_samples(start, make_experiment):

@@ -23,7 +23,6 @@ POD = ChipMetrics(
     steps_per_dispatch=8,
     flops_per_sample=2e6,
 )
-UNUSED = {"train": 0.0, "idle": 1.0}
 
 
 def device(kind="TPU v5 lite", host=0, **memory):
@@ -31,9 +30,7 @@ def device(kind="TPU v5 lite", host=0, **memory):
 
 
 def test_the_metrics_of_a_pod_by_hand():
-    assert POD.compute(
-        800_000.0, DeviceTime(busy_s=1.0, busy=0.5, dispatch_s=0.005, shares={"train": 0.5, "idle": 0.5})
-    ) == {
+    assert POD.compute(800_000.0, DeviceTime(busy_s=1.0, busy=0.5, dispatch_s=0.005, others_s={})) == {
         "learner/chips": 16,
         "learner/hosts": 4,
         "learner/samples_per_s_per_chip": 50_000,
@@ -49,7 +46,7 @@ def test_the_metrics_of_a_pod_by_hand():
 
 
 def test_unknown_metrics_are_omitted():
-    idle = DeviceTime(0.0, 0.0, None, UNUSED)
+    idle = DeviceTime(0.0, 0.0, None, {})
     unknown = POD._replace(chips=1, hosts=1, peak_flops=None)
     assert unknown.compute(0.0, idle).keys() == {
         "learner/chips", "learner/hosts", "learner/samples_per_s_per_chip", "learner/samples_per_s_per_host",
@@ -119,18 +116,18 @@ def test_a_dispatch_is_timed_from_when_the_devices_can_execute_it(controlled):
     clock, present, end = controlled
     assert clock("state", "first") == ("state", "first", ())
     end("first", at=100.0)  # compiles, so it is not counted
-    assert clock.flush() == DeviceTime(0.0, 0.0, None, UNUSED)
+    assert clock.flush() == DeviceTime(0.0, 0.0, None, {})
     present[0] = 110.0
     clock("state", "second")
     clock("state", "third")
     end("second", at=120.0)  # dispatched at 110, when the devices were idle
     end("third", at=140.0)  # dispatched at 110, but the devices were busy until 120
-    assert clock.flush() == DeviceTime(30.0, 0.75, dispatch_s=15.0, shares={"train": 0.75, "idle": 0.25})
+    assert clock.flush() == DeviceTime(30.0, 0.75, dispatch_s=15.0, others_s={})
     present[0] = 150.0
-    assert clock.flush() == DeviceTime(0.0, 0.0, None, UNUSED)
+    assert clock.flush() == DeviceTime(0.0, 0.0, None, {})
 
 
-def test_devices_that_also_play_are_busy_with_one_or_the_other_or_idle(controlled):
+def test_devices_that_also_play_are_busy_with_one_or_the_other(controlled):
     clock, present, end = controlled
     clock("state", "first")
     end("first", at=100.0)
@@ -144,11 +141,9 @@ def test_devices_that_also_play_are_busy_with_one_or_the_other_or_idle(controlle
     clock("state", "third")
     end("third", at=130.0)
     found = clock.flush()
-    assert found.shares == pytest.approx({"train": 16 / 30, "play": 4 / 30, "idle": 10 / 30})
-    assert (found.busy_s, found.dispatch_s) == (16.0, 8.0)
+    assert (found.busy_s, found.dispatch_s, found.others_s) == (16.0, 8.0, {"play": 4.0})
     reported = POD.compute(1.0, found)
-    assert {name: reported[f"device/{name}"] for name in found.shares} == found.shares
-    assert not any(name.startswith("device/") for name in POD.compute(1.0, found._replace(shares=UNUSED)))
+    assert (reported["count/device_s"], reported["count/play_s"]) == (16.0, 4.0)
 
 
 def test_a_failed_dispatch_ends_the_thread_and_not_the_loop(monkeypatch):
@@ -163,4 +158,4 @@ def test_a_failed_dispatch_ends_the_thread_and_not_the_loop(monkeypatch):
     clock(1, 2)
     assert failed.wait(60)
     assert clock(3, 4) == (3, 4, ())
-    assert clock.flush() == DeviceTime(0.0, 0.0, None, UNUSED)
+    assert clock.flush() == DeviceTime(0.0, 0.0, None, {})

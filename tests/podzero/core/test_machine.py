@@ -161,8 +161,8 @@ def test_jaxlib_of_cpus_knows_the_flag_that_its_processes_may_inherit():
 
 def test_a_convolution_runs_on_each_gpu_before_the_programs_of_the_cache(monkeypatch):
     """On the CPU's devices, which JAX calls GPUs here."""
-    convolve, made = jax.lax.conv, []
-    monkeypatch.setattr("jax.lax.conv", lambda *arguments: made.append(convolve(*arguments)) or made[-1])
+    convolve, made = jax.lax.conv_general_dilated, []
+    monkeypatch.setattr("jax.lax.conv_general_dilated", lambda *a, **b: made.append(convolve(*a, **b)) or made[-1])
     start_cudnn(None)
     monkeypatch.setattr("jax.default_backend", lambda: "cpu")
     start_cudnn("")
@@ -172,9 +172,9 @@ def test_a_convolution_runs_on_each_gpu_before_the_programs_of_the_cache(monkeyp
     assert {device for each in made for device in each.devices()} == set(jax.local_devices())
 
 
-@pytest.mark.parametrize("fault", ["jax.default_backend", "jax.lax.conv"])
+@pytest.mark.parametrize("fault", ["jax.default_backend", "jax.lax.conv_general_dilated"])
 def test_a_gpu_that_cannot_be_used_is_told_with_its_driver_and_what_it_needs(monkeypatch, fault):
-    def fail(*_):
+    def fail(*_, **__):
         raise jax.errors.JaxRuntimeError("FAILED_PRECONDITION: DNN library initialization failed")
 
     monkeypatch.setattr("jax.default_backend", lambda: "gpu")

@@ -191,12 +191,14 @@ def test_shares_of_time_are_means_over_the_workers_that_reported_lately(monitor)
 
 def test_shares_of_each_kind_add_up_to_one_also_those_of_devices_that_train_and_play(monitor):
     monitor.add("learner", {"time/step": 0.5, "time/other": 0.5}, 1000.0)
-    monitor.add("learner", {"device/train": 0.25, "device/play": 0.5, "device/idle": 0.25}, 1001.0)
     monitor.add("actor-0", {"time/search": 1.0}, 1001.0)
     monitor.add("actor-1", {"time/write": 0.25, "time/other": 0.75}, 1001.0)
-    shares = monitor.status(1002.0).shares
+    assert list(monitor.status(1001.0).shares) == ["actor", "learner"]
+    for at, trained, played in ((1002.0, 9.0, 9.0), (1004.0, 1.0, 0.0), (1006.0, 0.0, 2.0)):
+        monitor.add("learner", {"count/device_s": trained, "count/play_s": played}, at)
+    shares = monitor.status(1006.0).shares
     assert list(shares) == ["actor", "device", "learner"]
-    assert shares["device"] == {"train": 0.25, "play": 0.5, "idle": 0.25}
+    assert shares["device"] == {"train": 0.25, "play": 0.5, "idle": 0.25}  # the first report only marks the start
     assert [sum(stages.values()) for stages in shares.values()] == pytest.approx([1.0] * 3)
 
 
