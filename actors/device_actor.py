@@ -2,8 +2,8 @@
 
 The host only starts programs, and fetches the samples of finished games while the next program runs (Anakin, Hessel et
 al. 2021, https://arxiv.org/abs/2104.06272). B games of different ages share a history of H rows: a row is one move of
-all games, and a game occupies consecutive rows of one column. The history is a ring: a program writes its T moves over
-the T oldest rows, in place, since copying it would take longer than some searches.
+all games, and a game occupies consecutive rows of one column. The history is a ring: a program writes its T moves in
+place over the T oldest rows.
 
 Each chip plays its own games: device arrays of the loop have a leading chip axis.
 """
