@@ -221,7 +221,8 @@ def _observe(
 ) -> Observed:
     """Observes the loop for `seconds`, until the actor's next report, once it has written samples and trained."""
     log.info("starting the loop; it has %g s to write samples and to train", _FIRST_S)
-    began, first, limiter = time.perf_counter(), None, Counter[str]()
+    began, filled = time.perf_counter(), _inserted(servers)
+    first, limiter = None, Counter[str]()
     while True:
         time.sleep(_POLL_S)
         for ended in running:
@@ -230,17 +231,22 @@ def _observe(
                 raise BenchError("the loop has ended by itself, although it has no limit")
         now, seen = time.perf_counter(), list(reports)
         if first is None:
-            works = (i for i, one in enumerate(seen) if one.metrics.get("count/samples") and one.step)
-            if (first := next(works, None)) is not None:
+            # At first the actor keeps samples back, so that items mix games.
+            if _inserted(servers) > filled and seen and seen[-1].step:
                 log.info("measuring the loop for %g s, and until the actor reports", seconds)
-                cpu, since = _cpu_s(servers), now
+                first, cpu, since = len(seen), _cpu_s(servers), now
             elif now - began > _FIRST_S:
                 raise BenchError(f"no samples were written and trained on within {_FIRST_S:g} s: {_state(servers)}")
             continue
         limiter[_state(servers)] += 1
-        if [one for one in seen if one.worker == _ACTOR][-1].at - seen[first].at >= seconds:
+        mine = [index for index, one in enumerate(seen) if index >= first and one.worker == _ACTOR]
+        if mine and seen[mine[-1]].at - seen[mine[0]].at >= seconds:
             cores = {name: (used - cpu[name]) / (now - since) for name, used in _cpu_s(servers).items()}
-            return Observed(seen[first:], limiter, cores)
+            return Observed(seen[mine[0] :], limiter, cores)
+
+
+def _inserted(servers: Sequence[ReplayServer]) -> int:
+    return sum(server.limits().inserted for server in servers)
 
 
 def _state(servers: Sequence[ReplayServer]) -> str:
