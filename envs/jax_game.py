@@ -126,7 +126,30 @@ class DrawnState(NamedTuple):
     """`[2]` uint32, the data of a PRNG key."""
 
 
-class GameOfChance(_Described[ChanceGame]):
+class _Drawing[Game: ChanceGame | JaxSimulator](_Described[Game]):
+    """The part of `Env`s that draw from a key which the state holds."""
+
+    def init(self, key: Array) -> DrawnState:
+        """Starts a game."""
+        start, drawn = jax.random.split(jnp.asarray(key))
+        return DrawnState(self._game.init(start), jax.random.key_data(drawn))
+
+    def view(self, state: DrawnState) -> View:
+        """The visible part of `state`."""
+        return self._game.view(state.game)
+
+
+class Simulation(_Drawing[JaxSimulator]):
+    """The `Env` of a `JaxSimulator`."""
+
+    def step(self, state: DrawnState, action: Array) -> DrawnState:
+        """Takes a legal `action`; a state that is over keeps its key."""
+        now, later = jax.random.split(jax.random.wrap_key_data(jnp.asarray(state.key)))
+        key = jnp.where(self.view(state).done, state.key, jax.random.key_data(later))
+        return DrawnState(self._game.step(state.game, action, now), key)
+
+
+class GameOfChance(_Drawing[ChanceGame]):
     """The `Env` of a `ChanceGame`: `step` also draws the outcome, from a key that the state holds.
 
     The same key and moves therefore always give the same game. A search must not foresee what is drawn: it redraws the
@@ -138,11 +161,6 @@ class GameOfChance(_Described[ChanceGame]):
         """C, the largest number of outcomes of one event."""
         return int(self._game.outcomes)
 
-    def init(self, key: Array) -> DrawnState:
-        """Starts a game."""
-        start, drawn = jax.random.split(jnp.asarray(key))
-        return DrawnState(self._game.init(start), jax.random.key_data(drawn))
-
     def step(self, state: DrawnState, action: Array) -> DrawnState:
         """Plays a legal `action`, and draws an outcome where chance decides next."""
         after = self.afterstate(state, action)
@@ -152,10 +170,6 @@ class GameOfChance(_Described[ChanceGame]):
         resolved = DrawnState(self._game.resolve(after.game, outcome.astype(jnp.int32)), jax.random.key_data(later))
         drawn: DrawnState = optax.tree.where(jnp.any(probabilities > 0), resolved, after)
         return drawn
-
-    def view(self, state: DrawnState) -> View:
-        """The visible part of `state`."""
-        return self._game.view(state.game)
 
     def redrawn(self, state: DrawnState, key: Array) -> DrawnState:
         """The state with other draws to come."""
@@ -176,25 +190,6 @@ class GameOfChance(_Described[ChanceGame]):
         """The state after an `outcome`; what is drawn later depends on the outcome."""
         key = jax.random.fold_in(jax.random.wrap_key_data(jnp.asarray(state.key)), outcome)
         return DrawnState(self._game.resolve(state.game, outcome), jax.random.key_data(key))
-
-
-class Simulation(_Described[JaxSimulator]):
-    """The `Env` of a `JaxSimulator`: `step` draws from a key that the state holds."""
-
-    def init(self, key: Array) -> DrawnState:
-        """Starts an episode."""
-        start, drawn = jax.random.split(jnp.asarray(key))
-        return DrawnState(self._game.init(start), jax.random.key_data(drawn))
-
-    def step(self, state: DrawnState, action: Array) -> DrawnState:
-        """Takes a legal `action`; a state that is over keeps its key."""
-        now, later = jax.random.split(jax.random.wrap_key_data(jnp.asarray(state.key)))
-        key = jnp.where(self.view(state).done, state.key, jax.random.key_data(later))
-        return DrawnState(self._game.step(state.game, action, now), key)
-
-    def view(self, state: DrawnState) -> View:
-        """The visible part of `state`."""
-        return self._game.view(state.game)
 
 
 class _Violation(Exception):
