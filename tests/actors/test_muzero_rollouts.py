@@ -170,7 +170,7 @@ class Writer:
 
 def test_an_actor_writes_rows_that_decode_with_the_priorities_of_their_windows():
     experiment, reports, writer = experiment_of(), [], Writer()
-    chips = ChipRollouts(MuZeroRollout(ENV, search, experiment), jax.local_devices()[:1], piece=8)
+    chips = ChipRollouts(MuZeroRollout(ENV, search, experiment), jax.local_devices(), piece=8)
     clients = ActorClients(Source(), writer, lambda name, metrics: reports.append(metrics))
     actor = DeviceActor(experiment=experiment, name="actor-0", clients=clients, seed=2, chips=chips)
     writer.stop = actor.stop
