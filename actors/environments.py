@@ -54,8 +54,8 @@ class WindowCutter:
 
     def __init__(self, experiment: Experiment, spec: EnvSpec, environments: int, seed: int = 0) -> None:
         """Starts without positions; `seed` determines the random actions after the end of an episode."""
-        config = experiment.muzero
-        self._unroll, self._steps, self._stride = config.unroll_steps, window_steps(experiment), config.stride
+        self._experiment, self._steps = experiment, window_steps(experiment)
+        self._stride = experiment.muzero.stride
         self._kept = stored_observations(experiment)
         self._stores_states = experiment.reanalyse.share > 0
         self._spec = spec
@@ -108,47 +108,56 @@ class WindowCutter:
 
     def _cut(self, starts: Integers, slots: Integers) -> Cut:
         assert self._positions is not None
-        stored = Position(*map(np.asarray, self._positions))
-        length = np.minimum(self._now - starts, self._steps)
-        terminated = self._terminated[slots]
-        observations = self._steps + 1 if self._stores_states else self._kept
+        fields = self._positions._asdict() | {"reward": self._rewards}
         # Indices into the ring buffers, which hold exactly the longest window.
         times = (starts[:, None] + np.arange(self._steps + 1)) % len(self._rewards)
-
-        def gather(field: Any, count: int, exists: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-            """The first `count` entries of each window, with zeros where they do not exist."""
-            values: npt.NDArray[Any] = field[times[:, :count], slots[:, None]]
-            values[~exists[:, :count]] = 0
-            return values
-
-        index = np.arange(self._steps + 1)
-        # The episode's steps 0 to L - 1 and positions 0 to L exist; a terminal position has no value.
-        steps, positions = index < length[:, None], index <= length[:, None]
-        has_value = steps | (positions & ~terminated[:, None])
-        windows = Window(
-            observation=gather(stored.observation, observations, positions),
-            action=self._actions(np.asarray(stored.action)[times[:, : self._unroll], slots[:, None]], steps),
-            reward=gather(self._rewards, self._steps, steps),
-            value=gather(stored.value, self._steps + 1, has_value),
-            policy=gather(stored.policy, self._unroll + 1, steps),
-            candidates=gather(stored.candidates, self._unroll + 1, steps),
-            length=length.astype(np.int32),
-            terminated=terminated,
-            version=np.asarray(stored.version)[times[:, 0], slots],
+        windows = windows_of(
+            self._experiment,
+            lambda name, count: np.asarray(fields[name])[times[:, :count], slots[:, None]],
+            length=np.minimum(self._now - starts, self._steps),
+            terminated=self._terminated[slots],
+            drawn=self._random_actions(len(starts)),
+            observations=self._steps + 1 if self._stores_states else self._kept,
         )
         samples = windows._replace(observation=windows.observation[:, : self._kept])
         return samples, windows if self._stores_states else None
 
-    def _actions(self, actions: npt.NDArray[Any], steps: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-        """Replaces the actions `[N, K, ...]` of steps that do not exist (`steps`, `[N, K + n + 1]`) by random ones."""
-        # Random actions teach the dynamics that no action leaves the absorbing state after the end.
-        missing = ~steps[:, : self._unroll]
-        count = int(np.count_nonzero(missing))
+    def _random_actions(self, count: int) -> npt.NDArray[Any]:
+        shape = (count, self._experiment.muzero.unroll_steps, *self._spec.action_shape)
         if self._spec.action_bounds is None:
-            actions[missing] = self._random.integers(0, self._spec.num_actions, count)
-        else:
-            actions[missing] = self._random.uniform(-1.0, 1.0, (count, *self._spec.action_shape))
-        return actions
+            return self._random.integers(0, self._spec.num_actions, shape)
+        return self._random.uniform(-1.0, 1.0, shape)
+
+
+def windows_of(
+    experiment: Experiment, gathered: Callable[[str, int], Any], length: Array, terminated: Array, drawn: Array,
+    observations: int, xp: Any = np,
+) -> Window:  # fmt: skip
+    """N windows of `length` `[N]` steps with so many `observations`, by `xp`, `numpy` or `jax.numpy`.
+
+    `gathered(name, count)` are the first entries `[N, count, ...]` of a field, also those after the end. `drawn` are
+    random actions `[N, K, ...]`: after the end they teach the dynamics that none leaves the absorbing state.
+    """
+    unroll, count = experiment.muzero.unroll_steps, np.arange(window_steps(experiment) + 1)
+    # The episode's steps 0 to L - 1 and positions 0 to L exist; a terminal position has no value.
+    steps, positions = count < length[:, None], count <= length[:, None]
+
+    def existing(name: str, exists: Any, otherwise: Any = 0) -> Any:
+        values = gathered(name, exists.shape[1])
+        there = exists.reshape(*exists.shape, *[1] * (values.ndim - 2))
+        return xp.where(there, values, xp.asarray(otherwise, values.dtype))
+
+    return Window(
+        observation=existing("observation", positions[:, :observations]),
+        action=existing("action", steps[:, :unroll], drawn),
+        reward=existing("reward", steps[:, :-1]),
+        value=existing("value", steps | (positions & ~terminated[:, None])),
+        policy=existing("policy", steps[:, : unroll + 1]),
+        candidates=existing("candidates", steps[:, : unroll + 1]),
+        length=length.astype(np.int32),
+        terminated=terminated,
+        version=gathered("version", 1)[:, 0],
+    )
 
 
 def window_priorities(windows: Window, experiment: Experiment, xp: Any = np) -> Any:

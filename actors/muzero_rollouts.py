@@ -17,7 +17,7 @@ import optax
 from podzero.actors.clients import Acted, Running, acted
 from podzero.actors.core import explore
 from podzero.actors.device_actor import Rows, games_last, overwritten
-from podzero.actors.environments import Position, window_priorities
+from podzero.actors.environments import Position, window_priorities, windows_of
 from podzero.config import Experiment
 from podzero.config.samples import stored_observations, window_like, window_steps
 from podzero.core.protocols import Env
@@ -125,31 +125,23 @@ class MuZeroRollout:
         start, slot = jnp.divmod(at, history.last.shape[1])
         length = completed.length[start, slot]
         rows = (completed.oldest + start[:, None] + jnp.arange(self._steps + 1)) % self._rows
-        terminated = jnp.take_along_axis(history.terminated[rows, slot[:, None]], length[:, None], axis=1)[:, 0]
+        fields = history.position._asdict() | {"reward": history.reward, "terminated": history.terminated}
 
-        def cut(field: Array, exists: Array) -> jax.Array:
-            """The first entries `[C, n, ...]` of each window, zero where they do not exist, `[C, n]`."""
-            values = field[rows[:, : exists.shape[1]], ..., slot[:, None]]
-            return jnp.where(exists.reshape(*exists.shape, *[1] * (values.ndim - 2)), values, jnp.zeros_like(values))
+        def gathered(name: str, count: int) -> jax.Array:
+            entries: jax.Array = fields[name][rows[:, :count], ..., slot[:, None]]
+            return entries
 
-        # As in `WindowCutter`: steps 0 to L - 1 and positions 0 to L exist; a terminal position has no value.
-        count, unroll = jnp.arange(self._steps + 1), self._experiment.muzero.unroll_steps
-        steps, positions = count < length[:, None], count <= length[:, None]
-        past, drawn = history.position, self._random_actions(completed.key, index)
-        return Window(
-            observation=cut(past.observation, positions[:, : stored_observations(self._experiment)]),
-            action=jnp.where(steps[:, :unroll], cut(past.action, steps[:, :unroll]), drawn),
-            reward=cut(history.reward, steps[:, : self._steps]),
-            value=cut(past.value, steps | (positions & ~terminated[:, None])),
-            policy=cut(past.policy, steps[:, : unroll + 1]),
-            candidates=cut(past.candidates, steps[:, : unroll + 1]),
-            length=length,
-            terminated=terminated,
-            version=past.version[rows[:, 0], slot],
+        return windows_of(
+            self._experiment,
+            gathered,
+            length,
+            jnp.take_along_axis(gathered("terminated", self._steps + 1), length[:, None], axis=1)[:, 0],
+            self._random_actions(completed.key, index),
+            stored_observations(self._experiment),
+            jnp,
         )
 
     def _random_actions(self, key: Array, index: Array) -> jax.Array:
-        """`[C, K]` int32, uniform: no action leaves the absorbing state after the end."""
         shape, actions = (self._experiment.muzero.unroll_steps,), self._env.spec.num_actions
         return jax.vmap(lambda i: jax.random.randint(jax.random.fold_in(key, i), shape, 0, actions))(index)
 
