@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from podzero.config.samples import UNSEARCHED
 from podzero.core.types import Array, Batch, PackedBatch, Params, Sample, Window
@@ -120,6 +120,11 @@ _Carry = tuple[TrainState, StepSums]
 def make_train_step(spec: TrainStepSpec, mesh: Mesh, shardings: TrainState) -> TrainStep:
     """Builds the dispatch of K steps over `mesh`, which compiles at its first call."""
     carry_shardings = (shardings, jax.tree.map(lambda _: replicated(mesh), jax.eval_shape(spec.zero_sums)))
+    # Samples are sharded as their rows: without saying so, XLA would shard parts of a sample too.
+    constrain: Any = jax.lax.with_sharding_constraint
+    samples: Any = NamedSharding(mesh, PartitionSpec("data"))  # type: ignore[no-untyped-call]
+    unpack = spec.unpack
+    spec = spec._replace(unpack=lambda rows: constrain(unpack(rows), samples))
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     # A CPU unrolls the microbatches, since it is slow inside loops; see below.
     step = partial(_step, spec, shardings.params, spec.microbatches if on_cpu else 1)

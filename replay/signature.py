@@ -72,7 +72,7 @@ class SampleSignature:
             raise SignatureError(
                 f"rows: found {rows.dtype} of shape {list(rows.shape)}; expected uint8 of shape [T, {self.row_bytes}]"
             )
-        return self.packing.decodes(rows)
+        return self.packing.decodes(np.ascontiguousarray(rows))
 
     def _check_shapes(self, samples: Stored) -> int:
         expected = tuple(self.fields)
