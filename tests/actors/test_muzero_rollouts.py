@@ -4,15 +4,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from random_walk import ACTIONS, RandomWalk
+from random_parameters import random_parameters
+from random_walk import ACTIONS, SECTION, RandomWalk
 
 from podzero.actors import ActorClients, DeviceActor
+from podzero.actors.build import make_actor
 from podzero.actors.device_actor import ChipRollouts
 from podzero.actors.environments import WindowCutter, window_priorities
 from podzero.actors.muzero_rollouts import MuZeroRollout
 from podzero.config import parse
 from podzero.core.types import Versioned
 from podzero.envs import Simulation, VectorStep, sample_packing
+from podzero.networks import make_model_network
 from podzero.search import ModelSearchResult
 
 EPISODES, MOVES = 3, 4
@@ -113,7 +116,7 @@ def test_windows_cut_on_the_chip_are_those_cut_on_the_host(muzero):
 
 def test_actions_after_the_end_are_uniformly_random():
     *_, (core, state, completed, sums) = programs(experiment_of(unroll=4), 8, jax.random.key(0))
-    windows = core.windows(state.history, completed, np.arange(int(sums.samples), dtype=np.int32))
+    windows = jax.jit(core.windows)(state.history, completed, np.arange(int(sums.samples), dtype=np.int32))
     missing = np.arange(4) >= np.asarray(windows.length)[:, None]
     assert len(set(np.asarray(windows.action)[missing].tolist())) > 2
 
@@ -138,7 +141,7 @@ def test_episodes_begin_anew_after_their_last_position_and_are_counted():
             games, returns, lengths = games + 1, returns + reward[begin:end, slot].sum(), lengths + end - begin
             begin = end + 1
     # The newest step may have ended an episode whose last position the next program would search.
-    ended = np.asarray(jax.vmap(ENV.view)(state.acting.games).done)
+    ended = np.asarray(jax.jit(jax.vmap(ENV.view))(state.acting.games).done)
     assert total[1] == games + ended.sum()
     assert total[0] == (~last).sum()
     if not ended.any():
@@ -148,8 +151,11 @@ def test_episodes_begin_anew_after_their_last_position_and_are_counted():
 class Source:
     """One version."""
 
+    def __init__(self, params=0.5):
+        self._params = params
+
     def wait(self, timeout_s):
-        return Versioned(7, 0.5)
+        return Versioned(7, self._params)
 
     def poll(self):
         return None
@@ -183,3 +189,25 @@ def test_an_actor_writes_rows_that_decode_with_the_priorities_of_their_windows()
     assert sum(report["count/samples"] for report in reports) == len(rows)
     assert reports[-1]["acting/version"] == 7
     assert reports[-1]["acting/steps_per_episode"] > 1
+
+
+def test_an_experiment_with_a_simulator_of_ones_own_acts_by_its_network():
+    """Search, episodes and windows in one program, built from the experiment alone."""
+    experiment = parse({
+        "name": "walk",
+        "env": SECTION,
+        "network": {"name": "muzero_mlp", "latent": 4, "width": 4, "layers": 1, "support": 3},
+        "search": {"simulations": 2, "max_considered_actions": 2},
+        "actors": {"inference": "device", "games": EPISODES, "moves_per_dispatch": MOVES},
+        "muzero": {"unroll_steps": 2, "td_steps": 3, "stride": 2},
+    }, "test")  # fmt: skip
+    network, writer = make_model_network(experiment.network, ENV.spec), Writer()
+    clients = ActorClients(Source(random_parameters(network)), writer, lambda name, metrics: None)
+    actor = make_actor(experiment, "actor-0", 1, [clients], devices=jax.local_devices()[:1])
+    writer.stop = actor.stop
+    actor.run()
+    packing = sample_packing(experiment, ENV.spec)
+    rows = np.concatenate(writer.rows)
+    assert packing.decodes(rows).all()
+    # Every second position of an episode begins a window, where the first observation is the number of steps.
+    assert (packing.unpack(rows).observation[:, 0, 0] % 2 == 0).all()
