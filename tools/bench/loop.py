@@ -26,7 +26,7 @@ import numpy as np
 from podzero.actors import ActorClients, DeviceActor
 from podzero.actors.build import make_actor
 from podzero.actors.clients import Played
-from podzero.actors.device_actor import ChipRollouts
+from podzero.actors.device_actor import ChipRollouts, Rows
 from podzero.config import ClusterConfig, Experiment, StopConfig, parse
 from podzero.core.chips import find_slice
 from podzero.core.clock import whole
@@ -475,4 +475,4 @@ class _StandInRollouts(ChipRollouts):
 
     def take(self, state: Any, finished: Any, counts: Any) -> list[Any]:
         left = (counts - start for start in range(0, int(counts[0]), _DISTINCT))
-        return [((self._rows, None), np.minimum(lengths, _DISTINCT)) for lengths in left]
+        return [(Rows(self._rows, None), np.minimum(lengths, _DISTINCT)) for lengths in left]
