@@ -354,7 +354,7 @@ def check_startable(experiment: Experiment, workdir: Workdir, step: int | None =
     # What is built in needs no check.
     built_in = isinstance(experiment.env, GameConfig | ChanceGameConfig) and not experiment.own_parts
     more = (experiment.init_from, experiment.teacher, experiment.data.records, experiment.actors.opponents)
-    if not built_in or any(more) or experiment.search.targets:
+    if not built_in or any(more) or experiment.search.targets or experiment.network.name == "nested":
         _check_made(experiment)
 
 

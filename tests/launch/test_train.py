@@ -56,6 +56,7 @@ def test_a_run_below_its_stop_limits_is_resumed(ended):
         ("cartpole", ["env.vectorization=sync", "env.wrappers=[{name: TimeLimt}]"], "did you mean 'TimeLimit'"),
         ("cartpole", ["network={name: muzero_resnet}"], "network.name = 'muzero_resnet'"),
         ("own_game", ["env.id=nothere.py:Game"], "nothere.py cannot be imported"),
+        ("connect_four", ["env={name: '2048'}", "network={name: nested}"], "zero-sum game for two"),
     ],
 )
 def test_an_environment_that_cannot_be_made_is_refused(tmp_path, config, overrides, message):
