@@ -48,6 +48,8 @@ FIGURES = Path("benchmarks/results/compile.json")
 """The compiler's reports."""
 FOR_LAUNCH = Path("tools/compile/slices.json")
 """The rates of the experiments for slices, which `podzero launch` looks up."""
+PUBLISHED = Path(__file__).with_name("results") / "published_cycle.json"
+"""A published run on a slice, and the experiment of equal shape."""
 
 COMMAND = (sys.executable, "-P", "-c", "from podzero.launch.cli import main; main()", "compile")
 _LAST_WORDS = re.compile(r"^(?:F\d{4} [^\]]*\]|podzero:|[\w.]+Error:) ?(.*)$", re.MULTILINE)
@@ -185,6 +187,13 @@ def page(jobs: Sequence[Job], results: StoredResults, formats: Mapping[str, Any]
             "the time that goes into training. The work of the hosts, replay above all, is not included.",
             ("experiment", *_slices_of(made)),
             _slice_rows(made),
+        ),
+        (
+            "Beside a published run",
+            "[nanoAlphaZero](https://github.com/wtedw/nanoAlphaZero) trained chess with a network of this size on a "
+            "v4-32. The compiler estimates a cycle of its own programs, and one of `slices/chess_day_v4_32`.",
+            ("cycle", "measured", "its programs", "podzero's"),
+            _cycle_rows(made, json.loads(PUBLISHED.read_text(encoding="utf-8"))),
         ),
     ]
     if formats is not None:
@@ -337,6 +346,26 @@ def _slice_rows(made: Known) -> list[Row]:
         family = name.removesuffix("_" + where.replace("-", "_"))
         cells.setdefault(family, {})[where] = f"{turns.moves_per_s:,.0f} ({turns.training:.0%})"
     return [(f"`{name}_...`", *(found.get(where, "") for where in _slices_of(made))) for name, found in cells.items()]
+
+
+def _cycle_rows(made: Known, published: Mapping[str, Any]) -> list[Row]:
+    """A published cycle, the compiler's estimate of it, and that of an experiment of equal shape, if compiled."""
+    name, moves, steps = (published[key] for key in ("experiment", "moves", "steps"))
+    pair = _slice_pairs(made).get(name)
+    if pair is None or (rates := rates_of(*(result.report for result in pair))) is None:
+        return []
+    experiment = load(name)
+    where = experiment.cluster.tpu
+    assert where is not None
+    games, batch, simulations = (
+        where.hosts * experiment.actors.games, experiment.learner.batch_size, experiment.search.simulations
+    )  # fmt: skip
+    assert [games, batch, simulations] == [published[key] for key in ("games", "batch", "simulations")], name
+    playing = moves * games / (where.devices * rates.chip_moves_per_s)
+    training = steps * batch / rates.samples_per_s
+    cycle = f"{moves} moves of {games:,} games, {simulations} simulations, and {steps} steps of {batch:,} samples"
+    most, own = 3600 * published["hours"] / published["cycles"], published["own_programs"]["seconds"]
+    return [(cycle, f"at most {most:.2f} s", f"{own:.2f} s", f"{playing + training:.2f} s ({playing:.2f} s play)")]
 
 
 COLUMNS: dict[str, Callable[[Job, JobResult], object]] = {

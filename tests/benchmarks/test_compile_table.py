@@ -342,3 +342,15 @@ def test_what_is_not_compiled_is_not_stored(tmp_path):
     assert compile_table.figures(results) == {}
     results.fill([play], lambda job, limit_s: JobResult("crashed", 1.0, job.digest()), 60)
     assert compile_table.figures(results) == {}
+
+
+def test_a_published_cycle_stands_beside_the_experiment_of_equal_shape(path):
+    """16 chips play 20 moves of 8,192 games at 8,192 moves/s each, and take 20 steps of 8,192 samples in 10 ms."""
+    name = json.loads(compile_table.PUBLISHED.read_text())["experiment"]
+    learner, play = compile_results.jobs_of_slice(name)
+    trained = PROGRAM | {"estimated_seconds": 0.04, "seconds": {"compute": 1e-4, "links": 0.0}}
+    text = summary(path, {
+        learner: result("compiled", 9.0, "x", {"programs": [trained]}),
+        play: result("compiled", 9.0, "x", {"programs": [PROGRAM], "ratio": 0.5, "moves_per_s": 8192.0}),
+    })  # fmt: skip
+    assert "| at most 2.51 s | 2.48 s | 1.45 s (1.25 s play) |" in text
