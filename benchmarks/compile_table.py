@@ -388,7 +388,7 @@ COLUMNS: dict[str, Callable[[Job, JobResult], object]] = {
     "share_of_network": lambda job, result: _of_play(job, result, "ratio"),
     "scaling_efficiency": lambda job, result: _number(_efficiency(result), 1),
     "compiler": lambda job, result: result.compiler,
-    "estimate_before_ms": lambda job, result: _number(result.before.seconds if result.before else None, 1e-3),
+    "estimate_before_ms": lambda job, result: _number(_before(job, result), 1e-3),
     "message": lambda job, result: result.message,
 }
 """The columns of the rows; `-` is a figure that the compiler does not give. Figures of `learner` are per chip and step,
@@ -438,6 +438,10 @@ def _without_estimate(runs: int | Mapping[str, int] | None) -> str:
     if isinstance(runs, Mapping):
         return "; ".join(f"{kind} {times}" for kind, times in runs.items())
     return str(runs or "")
+
+
+def _before(job: Job, result: JobResult) -> float | None:
+    return result.before.seconds if result.before is not None and job.program != "take" else None
 
 
 def _of_play(job: Job, result: JobResult, name: str) -> float | str:

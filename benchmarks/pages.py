@@ -255,7 +255,7 @@ def feeding(measured: Json, compiled: Mapping[str, Json]) -> list[str]:
 def _chips_that_play(evaluations_per_s: float, config: str, compiled: Mapping[str, Json]) -> str:
     """The number of chips that reach these evaluations/s, and the best number of games for a chip."""
     rates = {
-        report["programs"][-1]["batch"]: report["evaluations_per_s"]
+        next(one["batch"] for one in report["programs"] if one["name"] == "device"): report["evaluations_per_s"]
         for key, result in compiled.items()
         if key.startswith(f"{config} ") and "int8" not in key and "evaluations_per_s" in (report := result["report"])
     }

@@ -34,6 +34,7 @@ def test_every_file_of_results_is_on_a_page():
         *pages.EXPERIMENTS,
         *benches,
         "compile",
+        "number_formats",
         "feeding",
         "transports",
         "placements",
