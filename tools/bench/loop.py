@@ -239,10 +239,10 @@ def _observe(
                 raise BenchError(f"no samples were written and trained on within {_FIRST_S:g} s: {_state(servers)}")
             continue
         limiter[_state(servers)] += 1
-        mine = [index for index, one in enumerate(seen) if index >= first and one.worker == _ACTOR]
-        if mine and seen[mine[-1]].at - seen[mine[0]].at >= seconds:
+        mine, trained = ([one for one in seen[first:] if one.worker == worker] for worker in (_ACTOR, _LEARNER))
+        if mine and mine[-1].at - mine[0].at >= seconds and len(trained) > 1 and trained[-2].at > mine[0].at:
             cores = {name: (used - cpu[name]) / (now - since) for name, used in _cpu_s(servers).items()}
-            return Observed(seen[mine[0] :], limiter, cores)
+            return Observed(seen[seen.index(mine[0]) :], limiter, cores)
 
 
 def _inserted(servers: Sequence[ReplayServer]) -> int:

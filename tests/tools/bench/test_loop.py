@@ -7,8 +7,10 @@ import jax
 import numpy as np
 import pytest
 
+from podzero.actors import ActorClients, DeviceActor
 from podzero.config import load
 from podzero.core.errors import ConfigError
+from podzero.runtime.params import LocalParams
 from podzero.tools.bench import loop
 from podzero.tools.bench.loop import (
     MEASURED,
@@ -111,11 +113,27 @@ def test_a_stand_in_plays_and_trains_one_program_after_the_other(tiny):
     began = loop.time.perf_counter()
     for _ in range(3):
         _, _, played = chips.play({}, 0, None)
-    assert loop.time.perf_counter() - began < 0.02
     assert jax.device_get(played).samples.tolist() == [32]
     assert loop.time.perf_counter() - began >= 0.06
     pieces = chips.take(None, None, np.array([loop._DISTINCT + 5]))
     assert [lengths.tolist() for _, lengths in pieces] == [[loop._DISTINCT], [5]]
+
+
+def test_an_actor_writes_the_rows_of_a_stand_in(tiny):
+    class Writer:
+        rows = 0
+
+        def write(self, samples, priorities, stopping):
+            assert (samples.dtype, samples.shape[1:]) == (np.uint8, (3,))
+            self.rows += len(samples)
+
+    experiment, writer = tiny("actors.inference=device"), Writer()
+    rows = np.zeros((loop._DISTINCT, 3), np.uint8)
+    chips = loop._StandInRollouts(DeviceQueue(), ChipTimes(0.0, 0.0), experiment, rows)
+    clients = ActorClients(LocalParams(), writer, lambda worker, metrics: None)
+    actor = DeviceActor(experiment=experiment, name="actor-0", clients=clients, seed=0, chips=chips)
+    actor._write(chips.take(None, None, np.array([5000])), held=8)
+    assert writer.rows == 4992
 
 
 @pytest.mark.slow
@@ -124,7 +142,7 @@ def test_a_loop_with_a_stand_in_is_measured_without_a_network(command, tiny, tmp
     monkeypatch.setattr(loop, "chip_times", lambda experiment, name: ChipTimes(0.02 / 16, 0.0025))
     config = tmp_path / "experiment.yaml"
     config.write_text(tiny("replay.tolerance=512").to_yaml())
-    code, out, err = command("bench", "loop", "--config", str(config), "--stand-in", "h200", "--seconds", "4", "--json")
+    code, out, err = command("bench", "loop", "--config", str(config), "--stand-in", "h200", "--seconds", "2", "--json")
     assert code == 0, err
     found = json.loads(out)
     assert found["device"] == "stand-in h200"
