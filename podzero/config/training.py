@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 import pydantic
@@ -102,11 +103,12 @@ class LearnerConfig(Section):
     microbatches: PositiveInt = 1
     """Parts into which a batch is split to save memory (gradient accumulation)."""
     steps_per_dispatch: PositiveInt | Literal["auto"] = "auto"
-    """Learner steps per dispatch: one program (`lax.scan`) on accelerators, one call per step on CPUs. `auto` takes a
-    divisor of `publish_every`: the smallest whose dispatch takes accelerators 15 ms, timed whenever a learner starts;
-    on CPUs the largest up to 4."""
+    """Learner steps per dispatch: one program (`lax.scan`) on accelerators, one call per step on CPUs. `auto` takes the
+    smallest divisor or multiple of `publish_every` whose dispatch takes accelerators 15 ms, timed whenever a learner
+    starts; on CPUs the largest divisor up to 4."""
     publish_every: PositiveInt = 32
-    """Learner steps between two publications of parameters to the actors; a multiple of `steps_per_dispatch`."""
+    """Learner steps between two publications of parameters to the actors; a multiple of `steps_per_dispatch`, unless
+    that is `auto` and more."""
     value_weight: NonNegativeFloat = 1.0
     """Weight of the value loss."""
     teacher_weight: NonNegativeFloat = 1.0
@@ -154,7 +156,8 @@ class LearnerConfig(Section):
         divisors = [steps for steps in range(1, self.publish_every + 1) if self.publish_every % steps == 0]
         if step_s is None:
             return max(steps for steps in divisors if steps <= _CPU_STEPS)
-        return next((steps for steps in divisors if steps * step_s >= _DISPATCH_S), self.publish_every)
+        multiple = self.publish_every * math.ceil(_DISPATCH_S / (self.publish_every * step_s))
+        return next((steps for steps in divisors if steps * step_s >= _DISPATCH_S), multiple)
 
 
 class MuZeroConfig(Section):
