@@ -35,6 +35,7 @@ def test_every_file_of_results_is_on_a_page():
         *benches,
         "compile",
         "number_formats",
+        "published_cycle",
         "feeding",
         "transports",
         "placements",
