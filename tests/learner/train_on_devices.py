@@ -60,7 +60,8 @@ def training_of(experiment):
 
 def batches(part, packing, rest_of_games):
     """The given part of the batches of ten dispatches, if asked with targets about the rest of their games."""
-    rng = np.random.default_rng(0)
+    # With seed 0 an activation meets the kink of relu so closely that the order of sums decides.
+    rng = np.random.default_rng(1)
     for _ in range(10):
         batch = Sample(
             observation=rng.random((5, 32, 3, 3, 2)) > 0.5,
