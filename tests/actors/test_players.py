@@ -57,7 +57,7 @@ def test_a_program_of_many_moves_gives_the_samples_of_the_host():
         expected += assembler.add(jax.device_get(made), 0)
     count = int(played.samples)
     assert count == sum(game.plies for game in expected) > 0
-    rows, _ = take(state.history, finished, np.arange(count, dtype=np.int32))
+    rows = take(state.history, finished, np.arange(count, dtype=np.int32)).samples
     packing = sample_packing(experiment, env.spec)
     host = jax.tree.map(lambda *parts: np.concatenate(parts), *[game.samples for game in expected])
     found, host = packing.unpack(np.asarray(rows)), packing.unpack(packing.pack(host))

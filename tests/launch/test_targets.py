@@ -208,16 +208,16 @@ def test_without_self_play_one_machine_is_left_for_the_evaluator():
 
 def test_the_size_of_a_sample_is_asked_of_the_game(monkeypatch):
     monkeypatch.undo()
-    # Observation 3 x 3 x 2 and legal moves as bytes, a policy of nine float32, value and version.
-    assert machines.sample_bytes(load("tic_tac_toe")) == 18 + 9 + 36 + 4 + 4
+    # The 18 bits of an observation, the 9 of legal moves, a policy of nine float16, value and version.
+    assert machines.sample_bytes(load("tic_tac_toe")) == 3 + 2 + 18 + 4 + 4
 
 
 def test_what_is_searched_again_is_kept_and_paid_for_as_well(monkeypatch):
     monkeypatch.undo()
     again = ["replay.capacity=80000", "reanalyse.share=0.5", "reanalyse.capacity=20000", "reanalyse.count=3"]
     experiment = load("tic_tac_toe", again)
-    # A state of 71 bytes with outcome, lambda-return and version for each sample; every fourth sample is refreshed.
-    assert machines.sample_bytes(experiment) == 71 + (71 + 4 + 4 + 1 + 4) + 71 / 4
+    # A state of 64 bytes with outcome, lambda-return and version for each sample; every fourth sample is refreshed.
+    assert machines.sample_bytes(experiment) == 31 + (64 + 4 + 4 + 1 + 4) + 31 / 4
     few, many = load("tic_tac_toe", [*again, "reanalyse.share=0"]), experiment
     assert machines.memory_gib(many) - machines.memory_gib(few) >= 3 * machines.ACTOR_GIB
     assert machines.cpu_pool(many, 2).workers > machines.cpu_pool(few, 2).workers

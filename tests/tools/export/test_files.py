@@ -11,6 +11,7 @@ from podzero.config import (
     MLPConfig,
     MuZeroMLPConfig,
     MuZeroResNetConfig,
+    NestedConfig,
     NetworkConfig,
     ResNetConfig,
     TransformerConfig,
@@ -33,6 +34,7 @@ CASES = {
     "resnet with all heads": (
         ResNetConfig(channels=4, blocks=2, value_hidden=4, auxiliary=True, global_pooling=True), GO,
     ),
+    "nested": (NestedConfig(name="nested", channels=4, blocks=3, value_hidden=4), GO),
     "transformer": (TransformerConfig(name="transformer", width=8, layers=1, heads=2, value_hidden=4), GO),
     "mlp": (MLPConfig(name="mlp", width=8, layers=1), VECTOR),
     "muzero_mlp": (MuZeroMLPConfig(name="muzero_mlp", latent=4, width=8, layers=1, **SMALL_MODEL), VECTOR),
