@@ -18,6 +18,8 @@ from podzero.runtime.run import STOPPED
 from podzero.runtime.train import train
 
 pytestmark = pytest.mark.timeout(900)
+STEPS = 600
+"""Steps of the first run: their samples take an actor longer than a driver takes to look at the processes again."""
 
 
 def metrics(workdir, worker, name):
@@ -30,9 +32,9 @@ def metrics(workdir, worker, name):
 
 @pytest.fixture(scope="module")
 def first_run(tmp_path_factory, tiny, watch, running):
-    """A run of 200 steps whose actor is killed as soon as there is one.
+    """A run of `STEPS` steps whose actor is killed as soon as there is one.
 
-    An actor that is killed later may have written all samples of the 200 steps, and the run ends without another one.
+    An actor that is killed later may have written all samples of these steps, and the run ends without another one.
     """
 
     def kill_the_actor(status):
@@ -44,7 +46,7 @@ def first_run(tmp_path_factory, tiny, watch, running):
     workdir = Workdir(tmp_path_factory.mktemp("run") / "tiny")
     watcher = watch(kill_the_actor)
     reason, _ = train(
-        tiny("stop.steps=200", "stop.minutes=12", "checkpoint.every_minutes=60"), workdir.root, None, watcher
+        tiny(f"stop.steps={STEPS}", "stop.minutes=12", "checkpoint.every_minutes=60"), workdir.root, None, watcher
     )
     return workdir, watcher, reason
 
@@ -52,8 +54,8 @@ def first_run(tmp_path_factory, tiny, watch, running):
 def test_a_run_ends_at_its_steps_with_a_checkpoint_a_snapshot_and_metrics(first_run):
     workdir, watcher, reason = first_run
     assert "steps" in reason
-    assert [checkpoint.step for checkpoint in checkpoints(workdir)] == [200]
-    assert snapshot_steps(workdir.snapshots)[-1] == 200
+    assert [checkpoint.step for checkpoint in checkpoints(workdir)] == [STEPS]
+    assert snapshot_steps(workdir.snapshots)[-1] == STEPS
     phases = [status.phase for status in watcher.statuses]
     assert sorted(set(phases), key=phases.index)[-2:] == ["stopping", "ended"]
     assert {"collecting", "training"} & set(phases)
@@ -89,7 +91,7 @@ def test_the_limiter_keeps_samples_per_insert(first_run):
     workdir, _, _ = first_run
     inserted = metrics(workdir, "replay-0", "replay/inserted")[-1][1]
     sampled = metrics(workdir, "replay-0", "replay/sampled")[-1][1]
-    assert sampled >= 200 * 16
+    assert sampled >= STEPS * 16
     assert 512 - 128 <= 8 * inserted - sampled <= 512 + 128
 
 
@@ -100,17 +102,17 @@ def test_a_resumed_run_continues_where_it_stopped_and_judges_its_last_snapshot(f
     earlier = [size for _, size in metrics(workdir, "replay-0", "replay/size")]
     watcher = watch()
     judged = ("evaluation.final_minutes=5", "evaluation.games=2", "evaluation.positions=10")
-    reason, _ = train(tiny("stop.steps=240", *judged), workdir.root, None, watcher)
+    reason, _ = train(tiny(f"stop.steps={STEPS + 40}", *judged), workdir.root, None, watcher)
     assert "steps" in reason
     steps = [status.step for status in watcher.statuses]
     assert steps == sorted(steps)
     assert steps[0] == before.step
-    assert checkpoints(workdir)[0].step == 240
+    assert checkpoints(workdir)[0].step == STEPS + 40
     assert checkpoints(workdir)[0].counters["games"] >= before.counters["games"]
     assert checkpoints(workdir)[0].counters["nodes_s"] > before.counters["nodes_s"]
     assert "judging" in [status.phase for status in watcher.statuses]
-    assert read_status(workdir).status.rated_step == 240
-    assert "@240" in checkpoints(workdir)[0].ladder["ratings"]
+    assert read_status(workdir).status.rated_step == STEPS + 40
+    assert f"@{STEPS + 40}" in checkpoints(workdir)[0].ladder["ratings"]
     sizes = [size for _, size in metrics(workdir, "replay-0", "replay/size")][len(earlier) :]
     assert min(sizes) >= earlier[-1]
     losses = metrics(workdir, "learner", "learner/loss")
