@@ -196,8 +196,8 @@ def _table(fields: Mapping[str, _Schema], required: Iterable[str]) -> Iterator[s
 def _type(field: _Schema) -> str:
     """The type of a field, with its bounds."""
     match field:
-        case {"anyOf": [inner, {"type": "null"}]}:
-            return f"{_type(inner)}, or null"
+        case {"anyOf": kinds}:
+            return ", or ".join(map(_type, kinds))
         case {"const": _} | {"enum": _}:
             return ", ".join(f"`{choice}`" for choice in _choices(field))
         case {"type": "array", "items": items}:

@@ -290,6 +290,11 @@ def test_a_refused_experiment_leaves_no_directory(command, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_setting_that_is_a_number_or_a_word_is_described_as_both(command):
+    _, out, _ = command("settings")
+    assert "| `steps_per_dispatch` | integer > 0, or `auto` | `auto` |" in out
+
+
 def test_settings_are_those_of_the_docs(command):
     """After a change of the settings: `podzero settings > docs/settings.md`."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "settings.md").read_text()
