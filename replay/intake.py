@@ -89,7 +89,7 @@ class Intake:
         return [block.items[one] for block, _, index in self._parts(numbers) for one in index.tolist()]
 
     def complete(self, numbers: NDArray[np.int64], fields: NDArray[Any] | None) -> None:
-        """Takes note that items are in their places, with their `PRIORITY_FIELDS` if the table has any."""
+        """Records that items are in their places, with their `PRIORITY_FIELDS` if the table has any."""
         for block, part, index in self._parts(numbers):
             block.arrived[index] = True
             if fields is not None:

@@ -23,6 +23,22 @@ def computation(name, *lines):
     return f"%{name} (p: f32[]) -> f32[] {{\n{body}\n}}"
 
 
+LOOP = (
+    "%zero = s32[] constant(0)",
+    "%v = f32[256] parameter(0)",
+    "%p = (s32[], f32[256]) tuple(%zero, %v)",
+    '%w = (s32[], f32[256]) while(%p), condition=%cond, body=%body, backend_config={"known_trip_count":{"n":"5"}}',
+)
+"""A loop over `body`, five times by the condition `FIVE`."""
+FIVE = computation(
+    "cond",
+    "%q = (s32[], f32[256]) parameter(0)",
+    "%i = s32[] get-tuple-element(%q), index=0",
+    "%k = s32[] constant(5)",
+    "ROOT %l = pred[] compare(%i, %k), direction=LT",
+)
+
+
 @pytest.mark.parametrize(
     ("array", "size"),
     [
@@ -250,17 +266,10 @@ def test_a_reduction_fused_with_its_slice_is_a_reduce_scatter():
 
 def test_estimated_cycles_are_summed_over_iterations_without_fused_instructions():
     cost = count(parse(program(
-        ["%zero = s32[] constant(0)", "%v = f32[256] parameter(0)",
-         "%p = (s32[], f32[256]) tuple(%zero, %v)",
-         "%w = (s32[], f32[256]) while(%p), condition=%cond, body=%body, "
-         'backend_config={"known_trip_count":{"n":"5"}}',
+        [*LOOP,
          "%r = f32[256] get-tuple-element(%w), index=1",
          'ROOT %c = f32[256] copy(%r), backend_config={"window_config":{"estimated_cycles":"1000"}}'],
-        computation("cond",
-                    "%q = (s32[], f32[256]) parameter(0)",
-                    "%i = s32[] get-tuple-element(%q), index=0",
-                    "%k = s32[] constant(5)",
-                    "ROOT %l = pred[] compare(%i, %k), direction=LT"),
+        FIVE,
         computation("body",
                     "%b = (s32[], f32[256]) parameter(0)",
                     "%i = s32[] get-tuple-element(%b), index=0",
@@ -289,18 +298,11 @@ def test_the_largest_number_of_cycles_is_no_estimate():
 def test_what_runs_without_an_estimate_is_counted_by_kind():
     """Also in loops; buffers and single numbers cost nothing."""
     cost = count(parse(program(
-        ["%zero = s32[] constant(0)", "%v = f32[256] parameter(0)",
-         "%p = (s32[], f32[256]) tuple(%zero, %v)",
-         "%w = (s32[], f32[256]) while(%p), condition=%cond, body=%body, "
-         'backend_config={"known_trip_count":{"n":"5"}}',
+        [*LOOP,
          '%n = f32[256] custom-call(), custom_call_target="AllocateBuffer"',
          "%r = f32[256] get-tuple-element(%w), index=1",
          'ROOT %c = f32[256] copy(%r), backend_config={"window_config":{"estimated_cycles":"1000"}}'],
-        computation("cond",
-                    "%q = (s32[], f32[256]) parameter(0)",
-                    "%i = s32[] get-tuple-element(%q), index=0",
-                    "%k = s32[] constant(5)",
-                    "ROOT %l = pred[] compare(%i, %k), direction=LT"),
+        FIVE,
         computation("body",
                     "%b = (s32[], f32[256]) parameter(0)",
                     "%i = s32[] get-tuple-element(%b), index=0",
