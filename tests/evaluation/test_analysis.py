@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from podzero.core.errors import ConfigError
-from podzero.core.types import SearchResult
 from podzero.envs import SimulatorError, make_env
 from podzero.evaluation.analysis import BATCH, Analyst, analyze
 from podzero.evaluation.resolve import resolve
@@ -240,9 +239,9 @@ def test_a_search_that_knows_komi_is_told_that_of_the_request():
 
     def search(key, roots):
         searched.append(np.asarray(roots.board.komi))
-        first = np.eye(env.spec.num_actions, dtype=np.int32)[np.zeros(len(searched[-1]), int)]
-        return SearchResult(first.argmax(1), first.astype(np.float32), np.zeros(len(first)), first)
+        return random_searcher.search(key, roots)
 
+    random_searcher = resolve("mcts:1", env)
     go = Analyst(env, lambda size: SimpleNamespace(search=search), 1, knows_komi=True)
     got = answers(go, *({"moves": ["E5"]} | komi for komi in ({"komi": -3.5}, {}, {"komi": 0})))
     assert [answer.get("error") for answer in got] == [None] * 3

@@ -31,7 +31,6 @@ def misbehave(played):
         case "chatters":
             while True:
                 say("thinking")
-                time.sleep(0.001)
         case "nonsense":
             return "banana"
         case "illegal":

@@ -78,9 +78,9 @@ def wide_model():
 
 
 @cache
-def search_for(simulations=200, **settings):
-    """A compiled search, which tests with equal settings share."""
-    return jax.jit(make_search(SearchConfig(algorithm="puct", simulations=simulations, **settings), wide_model()))
+def search_for(**settings):
+    """A compiled search of 200 simulations, which tests with equal settings share."""
+    return jax.jit(make_search(SearchConfig(algorithm="puct", simulations=200, **settings), wide_model()))
 
 
 def searched(states, noise, **settings):
@@ -89,11 +89,8 @@ def searched(states, noise, **settings):
 
 
 def test_as_a_loss_an_action_without_a_visit_hardly_ever_gets_one():
-    """A draw scores 0.5 and an unvisited action 1.25 * sqrt(100) / 82 = 0.15.
-
-    The tree is one path, as deep as there are simulations: their square is the time.
-    """
-    assert np.all((searched([0, 0], [0, 0], simulations=100).visits > 0).sum(axis=1) == 1)
+    """A draw scores 0.5 and an unvisited action 1.25 * sqrt(200) / 82 = 0.22."""
+    assert np.all((searched([0, 0], [0, 0]).visits > 0).sum(axis=1) == 1)
 
 
 def test_with_the_value_of_the_parent_all_actions_are_tried_and_noise_moves_its_fraction_of_the_prior():

@@ -39,13 +39,19 @@ def check(config, model, roots):
 
 
 def test_the_search_is_made_of_the_model_the_section_and_its_arguments(model, roots):
+    check(own("softer"), model, roots)
     exploration = explorations(np.zeros(BATCH), np.zeros(BATCH))
-    check(own("softer", temperature=4.0), model, roots)
-    puct, flat = (
+    puct, same, flat = (
         jax.jit(make_search(config, model))(None, jax.random.key(1), roots, exploration)
-        for config in (SearchConfig(algorithm="puct", simulations=8), own("softer", temperature=4.0))
+        for config in (
+            SearchConfig(algorithm="puct", simulations=8),
+            own("softer", temperature=1.0),
+            own("softer", temperature=4.0),
+        )
     )
+    np.testing.assert_array_equal(puct.visits, same.visits)
     np.testing.assert_array_equal(puct.visits, flat.visits)
+    np.testing.assert_allclose(puct.policy, same.policy, rtol=1e-6)
     expected = np.asarray(puct.policy) ** 0.25
     np.testing.assert_allclose(flat.policy, expected / expected.sum(axis=1, keepdims=True), rtol=1e-5)
 

@@ -101,12 +101,12 @@ def test_positions_are_searched_for_their_policies(command, tmp_path, games):
     """After 0, 3, 1, 4 the search finds the winning square 2 where the game recorded 8."""
     games.write_text('{"moves": [0, 3, 1, 4, 8, 5], "result": "0-1"}\n')
     records = tmp_path / "records"
-    asked = ("import", str(games), "--game", "tic_tac_toe", "--to", str(records), "--search", "mcts:50")
+    asked = ("import", str(games), "--game", "tic_tac_toe", "--to", str(records), "--search", "mcts:200")
     code, out, _ = command(*asked, "--json")
     assert code == 0
     assert json.loads(out)["positions"] == 6
     tree = json.loads((records / "records.json").read_text())
-    assert (tree["search"], tree["layout"].split()[-1]) == ("mcts:50", "policy:searched")
+    assert (tree["search"], tree["layout"].split()[-1]) == ("mcts:200", "policy:searched")
     experiment = load("tic_tac_toe", [f"data.records={records}"])
     records = open_records(experiment, make_env("tic_tac_toe").spec)
     samples = records.layout.unpack(records.rows, auxiliary=False)
