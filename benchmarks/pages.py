@@ -36,12 +36,13 @@ LICENCES_PAGE = ROOT / "docs" / "licences.md"
 README = ROOT / "README.md"
 BENCHES = (
     "selfplay", "int8", "int8_64x5", "tree", "acting", "learner", "learner_64x5", "replay", "publish", "actors", "mesh",
-    "loop_h200",
+    "loop", "loop_go_9x9_hour", "loop_h200", "loop_chess_v4", "loop_chess_v5e",
 )  # fmt: skip
 SERVERS = ("server_connect_four", "server_go_9x9")
 EXPERIMENTS = (
     "tic_tac_toe", "connect_four", "connect_four_int8", "connect_four_two_hours", "open_spiel_connect_four", "own_game",
     "plain_learning", "othello_hour", "go_9x9_hour", "cartpole", "taxi", "lunar_lander", "pendulum", "minatar_breakout",
+    "gymnax_cartpole_device",
     "atari_pong", "slice_tic_tac_toe",
 )  # fmt: skip
 PROGRAM = (
