@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -42,6 +43,11 @@ _ANSWER_S = 30.0
 """Longest wait for an answer."""
 _FIRST_ANSWER_S = 600.0
 """Longest wait for the first answer after a restoration: the machine may be swapping."""
+_LONGEST_SAVE_S = 1740.0
+"""Longest time of the first checkpoint: a minute less than the driver waits, so that it learns the reason."""
+_SHORTEST_LIMIT_S = 120.0
+_SAVE_FACTOR = 20.0
+"""A later checkpoint may take so many times as long as the one before, within the two limits above."""
 
 
 class ReplayServer:
@@ -67,6 +73,8 @@ class ReplayServer:
           ReplayTimeout: the server started but does not answer; the checkpoint may be intact.
         """
         self._saving = threading.Lock()
+        self._save_s = _LONGEST_SAVE_S
+        """Longest time of the next checkpoint."""
         tables = tables_of(experiment, spec)
         data, identity = None, secrets.token_hex(6)
         if restore_from is not None:
@@ -142,7 +150,8 @@ class ReplayServer:
         """Writes all tables into `folder`, in place of any checkpoint there; returns `folder`. Inserts and samples
         continue meanwhile. After a failure `folder` is deleted.
 
-        Raises `RequestRefused` also if another checkpoint is being written.
+        Raises `RequestRefused` also if another checkpoint is being written, `ReplayUnavailable` if the server has not
+        written it in time; what it still writes then is lost.
         """
         if not self._saving.acquire(blocking=False):
             raise RequestRefused(f"the replay server still writes another checkpoint, so none is written into {folder}")
@@ -153,8 +162,11 @@ class ReplayServer:
             leads_to = os.open(folder, os.O_PATH)
             os.dup2(leads_to, self._link, inheritable=False)
             os.close(leads_to)
-            shard = self._shards[SAMPLES]
-            written = Path(shard.connection.checkpoint()).name
+            shard, limit_s, began = self._shards[SAMPLES], self._save_s, time.monotonic()
+            self._save_s = min(2 * limit_s, _LONGEST_SAVE_S)  # in case that this one is too late
+            written = Path(shard.connection.checkpoint(limit_s)).name
+            took_s = time.monotonic() - began
+            self._save_s = min(max(_SAVE_FACTOR * took_s, _SHORTEST_LIMIT_S), _LONGEST_SAVE_S)
             tables = {name: shard.table for name, shard in self._shards.items()}
             return seal(folder, written, shard.address.identity, tables)
         except BaseException:

@@ -74,7 +74,7 @@ class Saver:
     def begin(self, checkpoint: Checkpoint | None = None) -> None:
         """Restarts the intervals after the workers have started from `checkpoint`."""
         now = time.monotonic()
-        self._began_at = 0.0
+        self._began_at, self._write_began = 0.0, now
         self.newest = checkpoint.step if checkpoint else None
         self._newest_began = now - age_s(checkpoint) if checkpoint else now
         """Monotonic time at which the newest checkpoint was begun; without one, the start of the run."""
@@ -88,10 +88,14 @@ class Saver:
             self._checkpoint_due = time.monotonic()
 
     def metrics(self) -> dict[str, float]:
-        """The newest checkpoint's age and step, and the number of failed attempts since."""
+        """The newest checkpoint's age and step, the failed attempts since, and for how long one has been written."""
         step = {} if self.newest is None else {"checkpoint/step": float(self.newest)}
-        age = time.monotonic() - self._newest_began
-        return step | {"checkpoint/age_s": age, "checkpoint/failed_saves": float(self._failed)}
+        now, writes = time.monotonic(), self._write is not None and self._writes_checkpoint
+        return step | {
+            "checkpoint/age_s": now - self._newest_began,
+            "checkpoint/failed_saves": float(self._failed),
+            "checkpoint/saving_s": now - self._write_began if writes else 0.0,
+        }
 
     @property
     def due(self) -> bool:
@@ -100,7 +104,7 @@ class Saver:
 
     def start(self, state: SaveState) -> None:
         """Begins the write that is due; call it when `due` is true."""
-        now = time.monotonic()
+        now = self._write_began = time.monotonic()
         self._writes_checkpoint = now >= self._checkpoint_due
         if self._writes_checkpoint:
             self._checkpoint_due = now + 60 * self._experiment.checkpoint.every_minutes

@@ -168,6 +168,7 @@ class Monitor:
             checkpoint_step=_whole(driver.get("checkpoint/step")),
             checkpoint_age_s=driver.get("checkpoint/age_s"),
             failed_saves=int(driver.get("checkpoint/failed_saves", 0)),
+            saving_s=driver.get("checkpoint/saving_s", 0.0),
             # Reports arrive unevenly, so that a window may hold the work of more than its length.
             device_busy=min(self._rates["device_s"].per_s(now), 1.0) if "learner/device_busy" in learner else None,
             cost=cost,

@@ -105,6 +105,8 @@ class RunStatus:
     """Seconds since the newest checkpoint was begun; without one, since the run started or resumed."""
     failed_saves: int = 0
     """Checkpoints that could not be written since the newest one."""
+    saving_s: float = 0.0
+    """For how many seconds a checkpoint has been written; 0 if none is being written."""
     damaged_shards: int = 0
     """Replay shards in checkpoints that were damaged, so that older contents or none were restored."""
     missing_samples: int = 0

@@ -35,6 +35,8 @@ LOG_LINES = 6
 """Newest log records that the live view shows."""
 _LABEL_WIDTH = 12
 """Columns of the labels of rows."""
+LONG_SAVE_S = 20.0
+"""Once a checkpoint has been written for this long, that is shown."""
 _FAILING = 3
 """Failing workers that are named."""
 
@@ -57,7 +59,8 @@ def status_line(status: RunStatus, since_command_s: float | None = None) -> str:
         age = clock(status.checkpoint_age_s)
         none = f"no checkpoint for {age}" if status.failed_saves else "no checkpoint yet"
         failed = f" ({status.failed_saves:,} SAVES FAILED)" if status.failed_saves else ""
-        parts.append((none if status.checkpoint_step is None else f"checkpoint {age} old") + failed)
+        saving = f", one being written for {clock(status.saving_s)}" if status.saving_s > LONG_SAVE_S else ""
+        parts.append((none if status.checkpoint_step is None else f"checkpoint {age} old") + failed + saving)
     if status.chips is not None and status.chips > 1:
         parts.append(f"chips {status.chips:,}" + _known(" ({:.1%} of peak)", status.share_of_peak))
     parts.append(_known("cost {:,.2f}", status.cost))
@@ -192,6 +195,8 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
 def _checkpoint_items(status: RunStatus, age: str) -> Iterator[str]:
     none = f"none for {age}" if status.failed_saves else "none yet"
     yield none if status.checkpoint_step is None else f"step {status.checkpoint_step:,}, {age} old"
+    if status.saving_s > LONG_SAVE_S:
+        yield f"one has been written for {duration(status.saving_s)}"
     if status.failed_saves:
         yield f"[bold red]{status.failed_saves:,} saves failed since: all that time is lost if the run ends[/bold red]"
     if status.damaged_shards or status.missing_samples:
