@@ -9,7 +9,6 @@ from podzero.learner.checkpoints import CheckpointDamaged as CheckpointDamaged
 from podzero.learner.checkpoints import CheckpointMismatch as CheckpointMismatch
 from podzero.learner.devices import check_chips as check_chips
 from podzero.learner.devices import explained as explained
-from podzero.learner.devices import run_watched as run_watched
 from podzero.learner.hosts import HostInfo as HostInfo
 from podzero.learner.hosts import HostLost as HostLost
 from podzero.learner.hosts import join as join

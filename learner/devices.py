@@ -1,4 +1,4 @@
-"""The learner's devices: number, memory and busy time, and checks that all chips are found and none hangs."""
+"""The learner's devices: number, memory and busy time, and the check that all chips are found."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -97,7 +96,6 @@ class DeviceClock:
         self._step = step
         self._lock = threading.Lock()
         self._free_at = -math.inf
-        self._executing_since: float | None = None
         self._flushed = time.perf_counter()
         self._busy_s: dict[str, float] = {}
         """By program, once its first dispatch has ended."""
@@ -138,12 +136,6 @@ class DeviceClock:
                 self._busy_s[program] = 0.0
             self._free_at = now
 
-    @property
-    def dispatch_s(self) -> float:
-        """Seconds for which the devices have executed the current dispatch; 0 if there is none or it is the first."""
-        since = self._executing_since
-        return 0.0 if since is None else time.perf_counter() - since
-
     def close(self) -> None:
         """Ends the thread after the dispatches in flight."""
         self._in_flight.put(None)
@@ -152,50 +144,9 @@ class DeviceClock:
         while (dispatch := self._in_flight.get()) is not None:
             # The sums are the output that nobody donates, so they can be waited for.
             start, sums = dispatch
-            self._executing_since = max(start, self._free_at) if _TRAIN in self._busy_s else None
             try:
                 jax.block_until_ready(sums)  # type: ignore[no-untyped-call]
             except Exception:
                 # The loop reads the same sums and raises the error.
                 return
-            finally:
-                self._executing_since = None
             self.ended(_TRAIN, start)
-
-
-DISPATCH_TIMEOUT_S = 1800.0
-"""Longest time of one dispatch: far more than a checkpoint would wait for."""
-_POLL_S = 1.0
-
-
-class DevicesHang(PodzeroError, RuntimeError):
-    """A learner's devices have executed one dispatch for so long that they must hang."""
-
-
-def run_watched(
-    run: Callable[[], None], dispatch_s: Callable[[], float], name: str, limit_s: float = DISPATCH_TIMEOUT_S
-) -> None:
-    """Calls `run` in a thread, and returns or raises what it does; meanwhile looks at `Learner.dispatch_s`.
-
-    Raises:
-      DevicesHang: a dispatch lasts longer than that. `run` still waits for it: end the process.
-    """
-    ended: Future[None] = Future()
-
-    def work() -> None:
-        try:
-            run()
-            ended.set_result(None)
-        except BaseException as failure:
-            ended.set_exception(failure)
-
-    threading.Thread(target=work, name="learner", daemon=True).start()
-    while not wait([ended], _POLL_S).done:
-        if (lasted_s := dispatch_s()) > limit_s:
-            raise DevicesHang(
-                f"the devices of {name} have executed one dispatch for {lasted_s:.0f} s (limit {limit_s:.0f} s): they "
-                "hang, or those of another host with which they exchange gradients do. Look for device errors in the "
-                "log, and restart the hosts if they do not answer. If a dispatch takes that long, lower "
-                "learner.steps_per_dispatch"
-            )
-    ended.result()

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -25,10 +24,8 @@ log = logging.getLogger(__name__)
 
 HOST_TIMEOUT_S = 60.0
 """Time without a response from a learner host after which the others give up; JAX takes at least ten seconds."""
-BUSY_S = 600.0
-"""Longest time between two signs of life of a host, which may be compiling or waiting for a checkpoint."""
-_SIGN_EVERY_S = 2.0
-"""Time between two signs of life, and between two looks for those of the others."""
+TOLD_S = 660.0
+"""Longest wait for what host 0 tells the others: it may be compiling before."""
 _LOG_LENGTH = 64
 """Commands that stay in the log. No host is further behind: a step waits for all hosts, and other commands are rare."""
 _POLL_S = 0.001
@@ -89,7 +86,7 @@ def join(membership: HostInfo, experiment: Experiment) -> HostSync | None:
     # JAX has no public API for the client of the coordination service.
     from jax._src import distributed
 
-    sync = HostSync(membership, distributed.global_state.client, BUSY_S + HOST_TIMEOUT_S)
+    sync = HostSync(membership, distributed.global_state.client, TOLD_S)
     sync.compare(experiment)
     # On TPUs JAX takes its number of a process from the slice, not from the rank above. Batches, checkpoints and the
     # order of devices go by it, shards of replay and the log of commands by the rank.
@@ -105,7 +102,7 @@ def join(membership: HostInfo, experiment: Experiment) -> HostSync | None:
 class HostSync:
     """Makes all hosts of a learner execute the same commands in the same order: host 0 writes a log of them.
 
-    An awaited host is lost when it has given no sign of life for `timeout_s`.
+    The wait for another host has no limit: the driver judges which of them hangs.
     """
 
     def __init__(self, host: HostInfo, client: Any, timeout_s: float) -> None:
@@ -118,9 +115,6 @@ class HostSync:
         """The last step for which this host announced its batch."""
         self._wait: Wait | None = None
         """The wait for other hosts; None until this host trains, since hosts start at different speeds."""
-        self._signs: dict[int, tuple[str, float]] = {}
-        """The newest sign of life of each host, and when this host first saw it."""
-        self._sign_at = self._look_at = -math.inf
 
     def compare(self, experiment: Experiment) -> None:
         """Checks that this host has the experiment of host 0."""
@@ -152,11 +146,10 @@ class HostSync:
         `proposal` is a step if this host has a batch, else None; host 0 may also propose to save or to stop.
 
         Raises:
-          HostLost: another host is gone or has given no sign of life for too long.
+          HostLost: another host is gone.
         """
         if self._wait is None:
             self._wait = Wait()
-        self._give_sign()
         command = self._lead(proposal, wait_s) if self._rank == 0 else self._follow(proposal, wait_s)
         if command is not None:
             self._commands += 1
@@ -187,7 +180,7 @@ class HostSync:
         text = self._get(_key(self._commands), wait_s)
         if text is not None:
             return Command(*json.loads(text))
-        self._check_silence([0], "the commands of host 0")
+        self._say("the commands of host 0")
         return None
 
     def _all_ready(self, wait_s: float) -> bool:
@@ -195,7 +188,7 @@ class HostSync:
         until = time.monotonic() + wait_s
         while late := self._late():
             if time.monotonic() > until:
-                self._check_silence(late, f"the batches of host(s) {', '.join(map(str, late))}")
+                self._say(f"the batches of host(s) {', '.join(map(str, late))}")
                 return False
             time.sleep(_POLL_S)
         return True
@@ -222,35 +215,10 @@ class HostSync:
                 f"learner host {self._rank} cannot reach host 0, which runs the coordination service: {error}"
             ) from None
 
-    def _give_sign(self) -> None:
-        """Shows the others that this host is alive."""
-        now = time.monotonic()
-        if now >= self._sign_at:
-            self._sign_at = now + _SIGN_EVERY_S
-            key = f"podzero/alive/{self._rank}"
-            self._ask(lambda: self._client.key_value_set(key, str(now), allow_overwrite=True), may_be_late=True)
-
-    def _check_silence(self, ranks: Sequence[int], awaited: str) -> None:
-        """Looks for signs of life of other hosts, and logs a long wait for them."""
-        now, wait = time.monotonic(), self._wait
-        assert wait is not None
-        if now < self._look_at:
-            return
-        self._look_at = now + min(_SIGN_EVERY_S, self._timeout_s / 2)
-        # A sign is the sender's own clock, so only its changes count; their age is measured by this host's clock.
-        for key, sign in self._ask(lambda: self._client.key_value_dir_get("podzero/alive/"), may_be_late=True) or ():
-            rank = int(key.rpartition("/")[2])
-            if rank not in self._signs or self._signs[rank][0] != sign:
-                self._signs[rank] = sign, now
-        seen = {rank: self._signs.get(rank, ("", -math.inf))[1] for rank in ranks}
-        silent = [rank for rank in ranks if min(wait.seconds, now - seen[rank]) > self._timeout_s]
-        if silent:
-            raise HostLost(
-                f"learner host {self._rank} has waited {wait.seconds:.0f} s for {awaited}, and host(s) "
-                f"{', '.join(map(str, silent))} gave no sign for more than {self._timeout_s:g} s"
-            )
-        if wait.message_due():
-            log.warning("learner host %d has waited %s for %s", self._rank, wait, awaited)
+    def _say(self, awaited: str) -> None:
+        """Logs a long wait."""
+        if self._wait is not None and self._wait.message_due():
+            log.warning("learner host %d has waited %s for %s", self._rank, self._wait, awaited)
 
 
 def _key(index: int) -> str:

@@ -177,11 +177,6 @@ class Learner:
             self._save(folder)
         return future
 
-    @property
-    def dispatch_s(self) -> float:
-        """Seconds for which the devices have executed the current dispatch; 0 if there is none or it is the first."""
-        return self.device_clock.dispatch_s
-
     def acting_params(self) -> Versioned | None:
         """The newest parameters that were published or about to be, as host arrays; None before the first."""
         return self._publisher.newest

@@ -226,6 +226,11 @@ class ServerProcess(JsonProcess):
             raise
 
     @property
+    def state(self) -> str:
+        """What the system says of the process, such as `stopped`."""
+        return str(psutil.Process(self._child.pid).status())
+
+    @property
     def cpu_seconds(self) -> float:
         """CPU time that the running server has used."""
         times = psutil.Process(self._child.pid).cpu_times()

@@ -147,7 +147,7 @@ class ShardedReader(Iterator[Any]):
 
     def __next__(self) -> PackedBatch:
         """The next batch, with weights and keys if the table is prioritized."""
-        wait = Wait()
+        wait = Wait(stage="wait_states")
         while not self._closed.is_set():
             self._follow_restarts()
             late = self._late()

@@ -127,9 +127,9 @@ class ReplayServer:
         self._check_runs()
         try:
             return self._shards[table].wait(_ANSWER_S)
-        except ReplayTimeout:
+        except ReplayTimeout as timeout:
             self._check_runs()
-            raise
+            raise ReplayTimeout(f"{timeout}; the state of its process is '{self._server.state}'") from None
 
     def info(self) -> dict[str, float]:
         """Metrics for `Report`: `replay/...`, and `states/...` and `reanalysed/...` for the other tables."""

@@ -130,7 +130,7 @@ class ShardedWriter:
 
     def flush(self) -> None:
         """Waits until everything written has been confirmed."""
-        wait = Wait()
+        wait = Wait(stage="write")
         while waiting := [
             connection for connection in self._connections if connection.pending and not connection.settled()
         ]:
@@ -149,7 +149,7 @@ class ShardedWriter:
 
     def _free_connection(self, stopping: threading.Event | None) -> _Connection | None:
         """The next connection in turn that takes more items; None if there is none while `stopping` is set."""
-        wait = Wait()
+        wait = Wait(stage="write")
         while True:
             self._follow_restarts()
             # The sort is stable: shards on this node come first, and within both groups turns are kept.

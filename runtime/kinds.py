@@ -30,12 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SILENT_DRAINS = 4
-"""How many requests for metrics in a row a replay server may leave unanswered before it counts as failed.
-
-Each waits half a minute. A server that swaps, or whose disk is slow, still holds its samples; a new one would only have
-those of the last checkpoint.
-"""
 BESIDE_END_S = 10.0
 """Longest wait for the last program of what runs beside the learner, or its last write to replay, to end."""
 
@@ -46,8 +40,6 @@ class ReplayProcess(Process):
 
     contents: Sequence[SavedShard] = ()
     server: ReplayServer = field(init=False, repr=False)
-    _silent: int = field(default=0, init=False, repr=False)
-    """How many requests for metrics in a row the server has left unanswered."""
 
     def build(self) -> None:
         """Starts the Reverb server and announces its address."""
@@ -78,18 +70,13 @@ class ReplayProcess(Process):
         keep_announced(self.context.directory, self.name, self.attempt, self.server.address())
 
     def refresh(self) -> None:
-        """Reports the metrics of the tables; raises `ReplayTimeout` after `SILENT_DRAINS` without an answer."""
+        """Reports the metrics of the tables, by which the driver judges whether the server hangs."""
         from podzero.replay.errors import ReplayTimeout
 
         try:
             self.reports.report(self.name, self.server.info())
         except ReplayTimeout as timeout:
-            self._silent += 1
-            if self._silent >= SILENT_DRAINS:
-                raise
-            log.warning("metrics are missing, request %d of %d: %s", self._silent, SILENT_DRAINS, timeout)
-        else:
-            self._silent = 0
+            log.warning("metrics are missing: %s", timeout)
 
     def checkpoint(self, folder: Path) -> int:
         """Writes the shard's contents into `folder`; returns how many samples there were when it began."""
@@ -299,23 +286,20 @@ class LearnerProcess(Process):
             clients = clients._replace(executed=partial(self.learner.device_clock.ended, "play"))
             seed = seed_of(experiment.seed, rank, attempt=self.learner.step)  # other games after a resumption
             return make_actor(experiment, f"actor-{rank}", seed, [clients], devices=jax.local_devices())
-        # This server waits for its devices without a limit, since they also train; `run` watches for hangs.
+        # This server waits for its devices without a limit, since they also train; the driver watches for hangs.
         server = experiment.server.model_copy(update={"timeout_s": math.inf})
         unhurried = experiment.model_copy(update={"server": server})
         return inference_server(self, unhurried, f"inference-{rank}", local)
 
     def run(self) -> None:
         """Trains until stopped or done; meanwhile plays or serves, if the experiment says so."""
-        from podzero.learner import explained, run_watched
+        from podzero.learner import explained
 
         try:
-            run_watched(self._train, lambda: self.learner.dispatch_s, self.name)
+            with self._beside:
+                self.learner.run()
         except Exception as failure:
             raise explained(failure) from failure
-
-    def _train(self) -> None:
-        with self._beside:
-            self.learner.run()
 
     def stop(self) -> None:
         """Asks `run` to end."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from podzero.config import Experiment
 from podzero.core.machine import NoAccelerator, nvidia_driver, prepare_jax, start_cudnn, use_graphs
 from podzero.core.protocols import ParamSource
+from podzero.core.waiting import waits_in
 from podzero.files.workdir import Workdir
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S
 from podzero.runtime.cluster.services import AddressBook, ask
@@ -33,6 +34,8 @@ _COMPILED = "/jax/core/compile/backend_compile_duration"
 """JAX's name for the event that a program was compiled."""
 _QUIET_S = 10.0
 """After this time without a compilation, a process is assumed to have compiled all of its programs."""
+SILENT_S = 5.0
+"""After this time without metrics, a process that waits says so itself."""
 
 
 @dataclass(frozen=True)
@@ -188,6 +191,8 @@ class Host:
         self.process = process
         os.environ.update(process.context.secrets)
         prepare_jax()  # nodes that joined have variables of their own
+        # For `examined`: Linux may let only its parents read the memory of a process.
+        ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0)  # PR_SET_PTRACER, PR_SET_PTRACER_ANY
         process.reports = ReportBuffer(name)
         logger = logging.getLogger("podzero")
         logger.setLevel(logging.INFO)
@@ -213,6 +218,9 @@ class Host:
         """Metrics and log lines since the last call; also returns freed memory to the system."""
         if self._failure is None:
             self.process.refresh()
+            reports = self.process.reports
+            if time.monotonic() - reports.reported_at > SILENT_S and (stage := waits_in()):
+                reports.report(self.process.name, {f"time/{stage}": 1.0})
         if self._freed_memory is not None:
             self._freed_memory.give_back()
         return self.process.reports.drain()

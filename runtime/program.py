@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from podzero.config import Experiment
 from podzero.runtime.cluster.placement import Reservation, described, host_resources
 from podzero.runtime.cluster.preflight import CPU_ONLY
-from podzero.runtime.cluster.remote import START_TIMEOUT_S
+from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, START_TIMEOUT_S
 from podzero.runtime.kinds import (
     ActorProcess,
     EvaluatorProcess,
@@ -24,14 +24,22 @@ from podzero.runtime.process import Handle, Parameters, Replay, Servers, Snapsho
 
 
 class SilenceLimit(NamedTuple):
-    """How long a worker may take to answer a request for its reports."""
+    """How long a worker may be silent before it is replaced; later, what takes `FACTOR` of its usual times is, too."""
 
-    first_s: float
-    """Longest wait for the first answer, in seconds: Ray may look for a node, and libraries load."""
-    later_s: float
-    """Longest wait for each later answer, in seconds."""
-    advice: str
+    first_s: float = BUILD_TIMEOUT_S + START_TIMEOUT_S
+    """Longest wait for the first answer to a request for its reports, in seconds: Ray may look for a node, libraries
+    load, and replay is restored."""
+    later_s: float = 300.0
+    """Least wait for each later answer, in seconds."""
+    first_work_s: float = 3600.0
+    """Longest time from then to the first report of its work, in seconds: programs are compiled."""
+    work_s: float = 600.0
+    """Least time between two such reports, in seconds. A worker that says that it waits for others is not silent."""
+    advice: str = ""
     """What the user should check if it never answered."""
+
+
+USUAL = SilenceLimit()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +51,8 @@ class Kind(Reservation):
       process: makes a process from its name, context, index and attempt: its class, with its handles of other kinds.
       environment: the environment variables of each process.
       ahead: how many start before the kinds further down the table; the rest start last. None: all of them.
-      work: the metric whose report proves that a process works; if it is a count, it must not be zero.
-      silence_limit: how long a process may be silent before it is replaced; None: for any time.
+      work: the metric whose report shows that a process goes on; a count that is not zero, that it has worked.
+      silence_limit: how long a process may be silent before it is replaced.
       restart: what starts again when a process is lost: it `alone`, wherever there is room; it `with contents` of the
         newest checkpoint, on any node; or all processes of the run `together`, from the newest checkpoint.
     """
@@ -53,7 +61,7 @@ class Kind(Reservation):
     environment: Mapping[str, str] = field(default_factory=dict)
     ahead: int | None = None
     work: str = ""
-    silence_limit: SilenceLimit | None = None
+    silence_limit: SilenceLimit = USUAL
     restart: Literal["alone", "with contents", "together"]
 
     @property
@@ -88,11 +96,14 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
             "replay", shards, process=partial(ReplayProcess), plural="replay shards", needed=shards,
             cpus=replay.cpus, settings="replay.cpus", environment=CPU_ONLY,
             work="replay/size",
+            # A server that swaps, or whose disk is slow, still holds its samples; a new one would have older ones.
+            silence_limit=SilenceLimit(work_s=150.0),
             restart="with contents",  # its users connect again
         ),
         Kind(
             "learner", learners, plural="learners", needed=learners, cpus=hosts.get("CPU", 0.0), resources=hosts,
             process=partial(LearnerProcess, replay=Replay(receives="batches", sends=", ".join(returned))),
+            work="time/step",
             restart="together",
         ),
         Kind(
@@ -103,7 +114,9 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
             environment=_environment(server.resources, threads=max(1, round(server.cpus))),
             work="count/served",
             restart="alone",  # actors wait, or ask another server
-            silence_limit=SilenceLimit(START_TIMEOUT_S, server.hang_s, _advice("server", server.resources)),
+            silence_limit=SilenceLimit(
+                START_TIMEOUT_S, server.hang_s, advice=_advice("server", server.resources)
+            ),
         ),
         Kind(
             "reanalyser", reanalyse.processes, plural="reanalysers",
@@ -128,14 +141,15 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
             environment=_environment(actors.resources, max(1, round(actors.cpus), server.groups if served else 0)),
             work="count/moves",
             restart="alone",  # with other games; unfinished games are lost
-            silence_limit=SilenceLimit(START_TIMEOUT_S, math.inf, _advice("actors", actors.resources))
-            if actors.resources else None,
+            silence_limit=SilenceLimit(START_TIMEOUT_S, advice=_advice("actors", actors.resources))
+            if actors.resources else USUAL,
         ),
         Kind(
             "evaluator", 1, process=partial(EvaluatorProcess, snapshots=Snapshots()), plural="evaluators", needed=0,
             cpus=experiment.evaluation.cpus, environment=CPU_ONLY,
             ahead=0,  # training needs no ratings
             work="evaluation/step",
+            silence_limit=SilenceLimit(first_work_s=math.inf, work_s=math.inf),  # a round may take long
             restart="alone",  # with the ratings so far
         ),
     )  # fmt: skip

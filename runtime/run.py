@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from copy import copy
@@ -13,11 +14,12 @@ from functools import partial
 
 from podzero.config import Experiment
 from podzero.core.errors import PodzeroError, described
-from podzero.files.directory_lock import TakenOver
+from podzero.files.directory_lock import GONE_AFTER_S, TakenOver
 from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import Checkpoint, seen_checkpoints
 from podzero.runtime.cluster.remote import NodeLost
 from podzero.runtime.failures import SHARD, LearnerFailures, RestartPolicy
+from podzero.runtime.monitoring.background import Background
 from podzero.runtime.monitoring.metrics import MetricsLog, WriteAttempts
 from podzero.runtime.monitoring.monitor import Monitor, kind_of
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, PreemptionNotice, log_report
@@ -39,6 +41,12 @@ STATUS_EVERY_S = 2.0
 """Time between two writes of `status.json`."""
 LAST_SAVE_TIMEOUT_S = 1800.0
 """Longest time for the last checkpoint of a run that fails, and for the write under way before it."""
+FILES_TIMEOUT_S = 8.0
+"""Longest wait until status and metrics are written, before the last checkpoint and at the end."""
+PHASE_TIMEOUT_S = 2.0
+"""Longest wait until the status of a new phase is written."""
+MOST_REPORTS = 20_000
+"""Most reports that wait for storage; beyond that the oldest are dropped."""
 STOPPED = "stopped by a signal"
 
 
@@ -63,8 +71,11 @@ class Run:
         self._writers = writers
         self._check_held = check_held
         self._attempt_write = WriteAttempts()
+        self._files = Background(check_held)
         self._tracer = Tracer(workdir)
         self._metrics: MetricsLog | None = None
+        self._reports: deque[tuple[str, dict[str, float], int, float]] = deque(maxlen=MOST_REPORTS)
+        """The arguments of `MetricsLog.add` that wait for the thread of `_files`, which alone uses the log."""
         self._learner_failures = LearnerFailures()
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
@@ -72,7 +83,7 @@ class Run:
         self.close()
         counters, self._began_at = (checkpoint.counters, checkpoint.step) if checkpoint else ({}, 0)
         self._monitor = Monitor(self._experiment, self._supervisor.nodes_since, counters, self._began_at)
-        self._metrics = MetricsLog(self._workdir, checkpoint.step if checkpoint else -1, self._writers)
+        self._files.put("begin", partial(self._open_metrics, checkpoint.step if checkpoint else -1))
         self._saver.begin(checkpoint)
         self._status_due = time.monotonic()
 
@@ -90,6 +101,7 @@ class Run:
         finally:
             with suppress(Exception):  # it must not hide why the run ends
                 self._enter("ended")
+            self._files.wait(PHASE_TIMEOUT_S)
 
     def _loop(self, signals: StopSignals) -> str | None:
         """Repeats until the run must end; returns why, or None after a signal while there were no workers."""
@@ -97,13 +109,12 @@ class Run:
             while True:
                 try:
                     while (reason := self._end_reason(signals)) is None:
-                        self._check_held()
                         self.handle(self._supervisor.listen())
                         self._supervisor.learner.advance(self._monitor.share_passed(time.monotonic()))
                         for name in self._supervisor.reconcile(self._newest):
                             self._record_restart(name)
                         self._save()
-                        self._tracer.advance(self._supervisor.traceable)
+                        self._files.put("trace", partial(self._tracer.advance, self._supervisor.traceable()))
                         self._show()
                         time.sleep(TICK_S)
                 except (NodeLost, LearnerFailed) as loss:
@@ -119,13 +130,12 @@ class Run:
 
     def handle(self, reports: Iterable[MetricsReport | LogReport]) -> None:
         """Records the workers' reports."""
-        assert self._metrics is not None
         now = time.monotonic()
         nodes_s = self._monitor.nodes_s(now)
         for report in reports:
             if isinstance(report, MetricsReport):
                 self._monitor.add(report.worker, report.metrics, now)
-                self._metrics.add(report.worker, report.metrics, self._monitor.step, nodes_s)
+                self._reports.append((report.worker, report.metrics, self._monitor.step, nodes_s))
             else:
                 log_report(log, report)
                 if isinstance(report, PreemptionNotice):
@@ -134,9 +144,20 @@ class Run:
     def close(self) -> None:
         """Writes the metrics that wait in memory, unless another process has taken over the directory."""
         with suppress(TakenOver):
-            self._check_held()
-            if self._metrics is not None:
-                self._metrics.close(self._monitor.step)
+            self._files.put("close", self._close_metrics)
+            self._files.wait(FILES_TIMEOUT_S)
+
+    def _open_metrics(self, step: int) -> None:
+        self._metrics = MetricsLog(self._workdir, step, self._writers)
+
+    def _write_metrics(self) -> None:
+        while self._reports and self._metrics is not None:
+            self._metrics.add(*self._reports.popleft())
+
+    def _close_metrics(self) -> None:
+        self._write_metrics()
+        if self._metrics is not None:
+            self._metrics.close(self._monitor.step)
 
     def _recover(self, loss: NodeLost | LearnerFailed, signals: StopSignals) -> bool:
         """Restarts all workers from the newest checkpoint once there are enough nodes; returns False after a signal."""
@@ -201,7 +222,8 @@ class Run:
             self._supervisor.ladder = dict(saved.ladder)
             if saved.snapshot_step > 0:
                 self._supervisor.start_evaluator()
-        if self._saver.due:
+        # Since the last check no other process can have taken over the directory, unless that is long ago.
+        if self._saver.due and time.monotonic() - self._files.checked_at < GONE_AFTER_S:
             self._saver.start(self._save_state())
 
     def _save_state(self) -> SaveState:
@@ -219,12 +241,14 @@ class Run:
         """Updates the view and, if it is due, `status.json`."""
         due = time.monotonic() >= self._status_due
         if due:
-            self._check_held()
             self.handle([MetricsReport(time.time(), "driver", self._saver.metrics())])
-        status = replace(self._monitor.status(time.monotonic()), failing=self._supervisor.failing)
+        status = self._monitor.status(time.monotonic(), self._supervisor.silent)
+        status = replace(status, failing=self._supervisor.failing)
         if due:
             self._status_due = time.monotonic() + STATUS_EVERY_S
-            self._attempt_write(self._workdir.status_file, partial(write_status, self._workdir, status))
+            self._files.put("metrics", self._write_metrics)
+            write = partial(write_status, self._workdir, status)
+            self._files.put("status", partial(self._attempt_write, self._workdir.status_file, write))
         self._view.show(status)
 
     def _stop(self, reason: str, signals: StopSignals) -> None:
@@ -233,6 +257,9 @@ class Run:
         Unfinished games are lost, and samples that replay had not confirmed when their actor ended.
         """
         self._enter("stopping")
+        if not self._files.wait(FILES_TIMEOUT_S):
+            hangs = TimeoutError(f"storage has not answered for {FILES_TIMEOUT_S:g} s")
+            raise last_checkpoint_failed(reason, hangs, self._workdir)
         self._saver.wait()
         for stop in (self._supervisor.stop_actors, self._supervisor.stop_learner):
             try:
@@ -300,3 +327,4 @@ class Run:
         self._monitor.enter(phase, time.monotonic(), limit_s)
         self._status_due = 0.0
         self._show()
+        self._files.wait(PHASE_TIMEOUT_S)  # what follows may last, and no status is written meanwhile

@@ -21,7 +21,7 @@ from podzero.runtime.cluster.ray_cluster import Bundle, Cluster, PlacementGroup
 from podzero.runtime.cluster.remote import STOP_TIMEOUT_S, RemoteActor, start_lasting
 from podzero.runtime.cluster.services import Directory, start_param_store
 from podzero.runtime.failures import SHARD, Failures
-from podzero.runtime.monitoring.reports import LogReport, MetricsReport
+from podzero.runtime.monitoring.reports import LogReport, MetricsReport, log_report
 from podzero.runtime.process import RunContext, hosted
 from podzero.runtime.program import Kind, program, start_order
 from podzero.runtime.stopping import StopRequest
@@ -129,6 +129,11 @@ class Supervisor:
         """The workers that have not worked since they failed: by name, the failures in a row and the last error."""
         return self._failures.failing
 
+    @property
+    def silent(self) -> dict[str, float]:
+        """The workers that have been silent for long: by name, for how many seconds."""
+        return {worker.actor.name: seconds for worker in self._everybody if (seconds := worker.silence[0])}
+
     def reconcile(self, newest: Callable[[], Checkpoint | None]) -> list[str]:
         """Replaces workers that have ended, except the learner's, and starts those for which there is now room.
 
@@ -170,8 +175,26 @@ class Supervisor:
 
     def listen(self) -> Iterator[MetricsReport | LogReport]:
         """All workers' reports that have arrived since the last call; never waits for a worker."""
-        for worker in [*self._workers, *self.learner.workers.values()]:
+        for worker in self._everybody:
             yield from worker.reports()
+            self._look_after(worker)
+
+    def _look_after(self, worker: Worker) -> None:
+        """Names a worker that may hang, and finds out what it does."""
+        name, (_, silence) = worker.actor.name, worker.silence
+        if silence and not worker.suspected:
+            log.warning("%s; if it hangs, it is replaced", silence)
+            worker.examination = self._nodes.examine(worker.actor)
+        elif worker.suspected and not silence:
+            log.info("%s goes on", name)
+        worker.suspected = bool(silence)
+        if worker.examination is not None and worker.examination.done:
+            try:
+                state, _, stacks = worker.examination.result(0.0).partition("\n")
+                log_report(log, LogReport(time.time(), name, logging.WARNING, state, stacks))
+            except Exception as failure:  # its node may hang, too
+                log.warning("%s cannot be examined: %s", name, failure)
+            worker.examination = None
 
     def traceable(self) -> list[RemoteActor]:
         """The processes that play, serve, reanalyse or train."""
@@ -225,6 +248,10 @@ class Supervisor:
             self._learner_resources = None
         self._stranded = set()
         self._nodes.request_capacity({}, [])
+
+    @property
+    def _everybody(self) -> list[Worker]:
+        return [*self._workers, *self.learner.workers.values()]
 
     @property
     def _workers(self) -> list[Worker]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,7 +91,7 @@ class Tracer:
         self._workdir = workdir
         self._pending: _Pending | None = None
 
-    def advance(self, processes: Callable[[], Iterable[RemoteActor]]) -> None:
+    def advance(self, processes: Iterable[RemoteActor]) -> None:
         """Begins the traces of `processes` that were asked for, or records their end; never waits."""
         if self._pending is None:
             self._pending = self._begin(processes)
@@ -99,14 +99,14 @@ class Tracer:
             self._finish(self._pending)
             self._pending = None
 
-    def _begin(self, processes: Callable[[], Iterable[RemoteActor]]) -> _Pending | None:
+    def _begin(self, processes: Iterable[RemoteActor]) -> _Pending | None:
         match read_json(self._workdir.trace_file):
             case {"name": str(name), "seconds": int() | float() as seconds}:
                 self._workdir.trace_file.unlink(missing_ok=True)
             case _:
                 return None
         folder = self._workdir.traces / Path(name).name
-        calls = {process.name: process.begin("trace", folder / process.name, seconds) for process in processes()}
+        calls = {process.name: process.begin("trace", folder / process.name, seconds) for process in processes}
         log.info("traces of %s for %g s go into %s", ", ".join(calls), seconds, folder)
         return _Pending(folder, calls, time.monotonic() + seconds + SLACK_S)
 

@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from podzero.core.errors import TRY_AGAIN, ClusterError, PodzeroError, described
 from podzero.runtime.cluster.placement import Node
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, STOP_TIMEOUT_S, Call, NodeLost, RemoteActor, WorkerDied
+from podzero.runtime.monitoring.pace import Pace
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport
-from podzero.runtime.program import Kind, SilenceLimit
+from podzero.runtime.program import USUAL, Kind, SilenceLimit
 
 log = logging.getLogger(__name__)
 
@@ -27,15 +28,6 @@ BLAME_TIMEOUT_S = 60.0
 POLL_S = 0.1
 
 
-class PendingRestart(NamedTuple):
-    """A restart that is under way."""
-
-    ready: Call
-    node: Node
-    deadline: float
-    """Monotonic time by which the worker must be built."""
-
-
 @dataclass(eq=False)
 class Worker:
     """A remote actor, the pending call of its work, and the pending call for its reports."""
@@ -46,20 +38,34 @@ class Worker:
     failure: Exception | None = None
     """Why the worker can no longer be used; None while it can."""
     metric: str = ""
-    """The metric that shows that it works (`Kind.work`)."""
-    restart: PendingRestart | None = None
-    """The restart of a worker with contents that is not built yet."""
+    """The metric that shows that it goes on (`Kind.work`)."""
+    silence_limit: SilenceLimit = USUAL
+    restart: Call | None = None
+    """The pending `ready` of a worker with contents that was started again."""
     worked: bool = False
     """Whether it has reported any work."""
     drain: Call | None = None
     """The pending `drain`: at most one, however long the worker takes to answer."""
-    _asked_at: float = 0.0
-    _answered: bool = False
+    suspected: bool = False
+    """Whether it was said that it may hang."""
+    examination: Call | None = None
+    """The pending answer to the question what it does."""
+
+    def __post_init__(self) -> None:
+        now, limit = time.monotonic(), self.silence_limit
+        self.answers = Pace(now, limit.first_s, limit.later_s)
+        """Its answers to `drain`."""
+        self.progress = Pace(now, limit.first_work_s, limit.work_s)
+        """The reports of its metric."""
 
     def ended(self) -> Exception | None:
         """Why the worker no longer works; None while it does."""
-        if self.failure is None and self.restart is not None:
-            self._check_built(self.restart)
+        if self.failure is None and self.restart is not None and self.restart.done:
+            built, self.restart = self.restart, None
+            try:
+                built.result(ANSWER_TIMEOUT_S)
+            except Exception as failure:
+                self.failure = failure
         if self.failure is None and self.work is not None and self.work.done:
             try:
                 self.work.result(ANSWER_TIMEOUT_S)
@@ -69,49 +75,55 @@ class Worker:
                 return WorkerDied(f"{self.actor.name} ended its work before the end of the run")
         return self.failure
 
-    def _check_built(self, restart: PendingRestart) -> None:
-        if restart.ready.done:
-            self.restart = None
-            try:
-                restart.ready.result(ANSWER_TIMEOUT_S)
-            except Exception as failure:
-                self.failure = failure
-        elif time.monotonic() >= restart.deadline:
-            self.failure = ClusterError(
-                f"{self.actor.name} has not listened for {BUILD_TIMEOUT_S:.0f} s since it was restarted on "
-                f"{restart.node}: is the node overloaded, or without the CPUs that it reserves (replay.cpus)?"
-            )
+    @property
+    def silence(self) -> tuple[float, str]:
+        """For how many seconds the worker has been silent, and what it has not done; `(0, "")` while it is not."""
+        for pace, what in ((self.answers, "answered"), (self.progress, "reported any progress")):
+            if self.answers.begun and pace.named:
+                return pace.silent_s, f"{self.actor.name} has not {what} for {pace.silent_s:.0f} s"
+        return 0.0, ""
 
-    def check_silence(self, silence_limit: SilenceLimit) -> None:
-        """Marks the worker as failed if it has been silent for too long."""
-        if self.failure is not None or self.drain is None or self.drain.done:
-            return
-        silent_s = time.monotonic() - self._asked_at
-        if silent_s > (silence_limit.later_s if self._answered else silence_limit.first_s):
-            why = "" if self._answered else f" since it was to start: {silence_limit.advice}"
-            self.failure = WorkerDied(f"{self.actor.name} has not answered for {silent_s:.0f} s{why}")
+    def check_silence(self) -> bool:
+        """Marks the worker as failed if it has been silent for too long; returns whether it was."""
+        if self.failure is None and any(pace.silent_s > pace.limit_s for pace in (self.answers, self.progress)):
+            late = f"{self.actor.name} has not answered for {self.answers.silent_s:.0f} s since it was to start"
+            self.failure = WorkerDied(self.silence[1] or f"{late}: {self.silence_limit.advice}".rstrip(": "))
+            return True
+        return False
 
     def reports(self) -> list[MetricsReport | LogReport]:
         """The reports that have arrived since the last call; asks the worker for more."""
         reports: list[MetricsReport | LogReport] = []
         if self.failure is not None:
             return reports
+        now = time.monotonic()
+        self.answers.look(now)
+        self.progress.look(now)
         if self.drain is not None:
             if not self.drain.done:
                 return reports
             try:
                 reports = self.drain.result(ANSWER_TIMEOUT_S)
-                self._answered = True
-                for report in reports:
-                    if isinstance(report, MetricsReport) and self.metric in report.metrics:
-                        self.worked |= report.metrics[self.metric] != 0 or not self.metric.startswith("count/")
+                self._heard(reports)
             except ClusterError as lost:
                 log.warning("reports of %s are lost: %s", self.actor.name, lost)
             except Exception as failure:
                 self.failure = failure
                 return reports
-        self.drain, self._asked_at = self.actor.begin("drain"), time.monotonic()
+        self.drain = self.actor.begin("drain")
         return reports
+
+    def _heard(self, reports: Iterable[MetricsReport | LogReport]) -> None:
+        """Notes an answer, and by its own metrics whether the worker goes on or only says that it waits."""
+        own = [found for found in reports if isinstance(found, MetricsReport) and found.worker == self.actor.name]
+        if not self.answers.begun:
+            self.progress.excuse()
+        self.answers.happened()
+        if shown := [report.metrics[self.metric] for report in own if self.metric in report.metrics]:
+            self.progress.happened()
+            self.worked |= any(shown) or not self.metric.startswith("count/")
+        elif own:
+            self.progress.excuse()
 
 
 class WorkerGroup:
@@ -151,15 +163,15 @@ class WorkerGroup:
         if name in self._newest:
             self._newest[name].kill()
         actor = self._newest[name] = self._spawn(self.kind, index, node, **parts)
-        worker = self.workers[name] = Worker(actor, metric=self.kind.work)
+        worker = self.workers[name] = Worker(actor, metric=self.kind.work, silence_limit=self.kind.silence_limit)
         if self.kind.restart == "alone":
             worker.work = actor.begin("run")
         return worker
 
     def restart(self, index: int, node: Node, **parts: Any) -> None:
-        """Starts a lost worker with contents again, which must be built in time."""
+        """Starts a lost worker with contents again."""
         worker = self.start(index, node, **parts)
-        worker.restart = PendingRestart(worker.actor.begin("ready"), node, time.monotonic() + BUILD_TIMEOUT_S)
+        worker.restart = worker.actor.begin("ready")
 
     def missing(self, limit: int, may_start: Callable[[str], bool]) -> list[int]:
         """The indices, below `limit`, of the wanted workers that are not there and may start now."""
@@ -173,9 +185,8 @@ class WorkerGroup:
 
     def remove_ended(self) -> list[tuple[RemoteActor, Exception]]:
         """Removes the workers that have ended or were silent for too long; returns each with what ended it."""
-        if self.kind.silence_limit is not None:
-            for worker in self.workers.values():
-                worker.check_silence(self.kind.silence_limit)
+        for worker in self.workers.values():
+            worker.check_silence()
         found = [(worker.actor, worker.ended()) for worker in self.workers.values()]
         ended = [(actor, error) for actor, error in found if error is not None]
         for actor, _ in ended:
@@ -286,9 +297,11 @@ class LearnerGroup(WorkerGroup):
     def working(self) -> bool:
         """Whether all hosts train; False before that, and once host 0 has ended its work without an error.
 
-        Raises `NodeLost` if a host is gone with its node, `LearnerFailed` if one failed.
+        Raises `NodeLost` if a host is gone with its node, `LearnerFailed` if one failed or hangs.
         """
         for worker in self.workers.values():
+            if worker.check_silence():
+                raise LearnerFailed(str(worker.failure)) from worker.failure
             if worker.work is not None and worker.work.done:
                 self._check(worker, worker.work)
         return bool(self.workers) and self.leader.work is not None and not self.leader.work.done

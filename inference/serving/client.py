@@ -169,7 +169,7 @@ class ServerClient:
 
     def _connect(self, deadline: float = math.inf) -> None:
         """Tries the servers in turn until one accepts; logs a long wait, and raises `ServerLost` at the deadline."""
-        wait = Wait()
+        wait = Wait(stage="wait_servers")
         while True:
             try:
                 running, now = sorted(self._servers().items()), time.monotonic()

@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from podzero.core.protocols import ParamSource
@@ -20,6 +20,8 @@ LONGEST_SILENCE_S = 600.0
 """The longest time between two messages about a wait."""
 _LOOK_EVERY_S = 5.0
 """How often the wait for parameters checks whether to stop."""
+_MARKED_S = 60.0
+"""A process that waits looks at its wait more often than this."""
 
 
 def doubled(first_s: float, failures: int, longest_s: float) -> float:
@@ -33,9 +35,14 @@ class Wait:
     Args:
       first_s: seconds until the first message is due, by default `FIRST_MESSAGE_S`.
       limit_s: seconds after which the wait is over; None for a wait without a limit.
+      stage: the stage of the loop that waits (`StageClock`), for `waits_in`.
     """
 
-    def __init__(self, first_s: float | None = None, limit_s: float | None = None) -> None:
+    looked_at: ClassVar[tuple[str, float]] = ("", -math.inf)
+    """The stage of the wait of this process that was looked at last, and when that was."""
+
+    def __init__(self, first_s: float | None = None, limit_s: float | None = None, stage: str = "wait") -> None:
+        self._stage = stage
         self._began = time.monotonic()
         self._since = time.strftime("%Y-%m-%d %H:%M:%S")
         self._limit_s = math.inf if limit_s is None else limit_s
@@ -55,7 +62,8 @@ class Wait:
         return self.seconds > self._limit_s
 
     def message_due(self) -> bool:
-        """Whether a message is due now; if so, schedules the next one."""
+        """Whether a message is due now; if so, schedules the next one. Call it in every round of the wait."""
+        Wait.looked_at = self._stage, time.monotonic()
         if self.seconds < self._message_at_s:
             return False
         self._message_at_s = self.seconds + self._silence_s
@@ -64,9 +72,15 @@ class Wait:
         return True
 
 
+def waits_in() -> str:
+    """The stage in which this process waits for another one; empty if it does not, or has not lately."""
+    stage, looked_at = Wait.looked_at
+    return stage if time.monotonic() - looked_at < _MARKED_S else ""
+
+
 def first_params(source: ParamSource, stopping: threading.Event) -> Versioned | None:
     """Waits without a limit for the learner's first parameters; None once `stopping` is set. Logs a long wait."""
-    wait = Wait()
+    wait = Wait(stage="wait_params")
     while not stopping.is_set():
         try:
             return source.wait(_LOOK_EVERY_S)

@@ -12,6 +12,8 @@ import logging
 import os
 import platform
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -38,7 +40,7 @@ from podzero.runtime.cluster.placement import (
     without_learner,
     without_room,
 )
-from podzero.runtime.cluster.remote import START_TIMEOUT_S, NodeCalls, RemoteActor
+from podzero.runtime.cluster.remote import START_TIMEOUT_S, Call, NodeCalls, RemoteActor
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +89,12 @@ class PreflightCheck:
     def end_stale_processes(self, run: str) -> list[str]:
         """Ends the processes of earlier runs that hold this node's chips; `end_stale_processes` of this module."""
         return end_stale_processes(run)
+
+    def examine(self, actor: Any) -> str:
+        """The state of the process of a Ray actor, and the stacks of its threads."""
+        from ray._private import state  # Ray's public API asks the dashboard, which is not there
+
+        return examined(int(state.actors(actor._actor_id.hex())["Pid"]))
 
 
 class RunNodes:
@@ -194,6 +202,11 @@ class RunNodes:
             for check in checks:
                 check.kill()
 
+    def examine(self, suspect: RemoteActor) -> Call | None:
+        """Asks another process on its node what a process does; None if the node is gone."""
+        node = next((node for node in self._cluster.nodes() if node.id == suspect.node), None)
+        return None if node is None else self._start_check(node).begin("examine", suspect.actor)
+
     def _start_check(self, node: Node) -> RemoteActor:
         check: RemoteActor = self._cluster.spawn(
             PreflightCheck, f"preflight check on {node}", cpus=0, environment=CPU_ONLY, node=node
@@ -263,6 +276,18 @@ def end_stale_processes(run: str, devices: Path = Path("/dev")) -> list[str]:
             raise ClusterError(f"{description} holds the TPU chips of its host and cannot be ended; restart the host")
         ended.append(description)
     return ended
+
+
+def examined(pid: int) -> str:
+    """The state of a process and the stacks of its threads, which py-spy reads from its memory; or why it cannot."""
+    try:
+        state = psutil.Process(pid).status()
+        # Nonblocking: py-spy would otherwise pause the process, and wait for ever where that is impossible.
+        command = [str(Path(sys.executable).with_name("py-spy")), "dump", "--nonblocking", "--pid", str(pid)]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=30, check=False)
+        return f"its state is '{state}'\n{done.stdout or done.stderr}"
+    except (psutil.Error, OSError, subprocess.TimeoutExpired) as failure:
+        return f"its stacks cannot be read: {failure}"
 
 
 def open_files(pid: int) -> set[str]:

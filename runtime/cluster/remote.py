@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from podzero.core.errors import TRY_AGAIN, ClusterError, PodzeroError, described
@@ -27,6 +30,8 @@ VERDICT_TIMEOUT_S = 60.0
 FIRST_RETRY_S = 15.0
 """Pause after the first call of a node that failed; each further failure doubles it."""
 LONGEST_RETRY_S = 300.0
+READ_TIMEOUT_S = 1.0
+"""Longest time to read an answer that is there."""
 
 
 class WorkerDied(PodzeroError, RuntimeError):
@@ -97,14 +102,18 @@ class Call:
         self._method = method
         self._reference = reference
         self._begun_at = time.monotonic()
+        self._outcome: Future[Any] | None = None
+        """The result or error; None until it is there. If Ray has lost the answer, a thread finds out why."""
 
     @property
     def done(self) -> bool:
         """Whether a result or an error is there; never waits."""
         import ray
 
-        ready, _ = ray.wait([self._reference], timeout=0)
-        return bool(ready)
+        if self._outcome is None and ray.wait([self._reference], timeout=0)[0]:
+            with suppress(ClusterError):  # Ray has it, but does not give it yet
+                self._outcome = self._fetched(READ_TIMEOUT_S)
+        return self._outcome is not None and self._outcome.done()
 
     def result(self, timeout_s: float) -> Any:
         """The result.
@@ -115,11 +124,18 @@ class Call:
           WorkerDied: the process is gone, or could not be started.
           Exception: the error that the method raised; its cause is Ray's error with the remote traceback.
         """
+        if self._outcome is None:
+            self._outcome = self._fetched(timeout_s)
+        return self._outcome.result()
+
+    def _fetched(self, timeout_s: float) -> Future[Any]:
+        """What `result` returns or raises; raises `ClusterError` if it is not there in time."""
         import ray
         from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
+        outcome: Future[Any] = Future()
         try:
-            return ray.get(self._reference, timeout=timeout_s)
+            outcome.set_result(ray.get(self._reference, timeout=timeout_s))
         except GetTimeoutError:
             raise ClusterError(
                 f"waited {time.monotonic() - self._begun_at:.0f} s for {self._actor.name} to answer '{self._method}'; "
@@ -128,9 +144,19 @@ class Call:
         except RayTaskError as error:
             # The method's own exception, with its own type.
             cause = error.cause if isinstance(error.cause, Exception) else error.as_instanceof_cause()
-            raise cause from error
+            cause.__cause__ = error
+            outcome.set_exception(cause)
         except RayError as error:
-            raise self._actor.diagnose(self._method, error) from error
+            threading.Thread(target=self._diagnose, args=(error, outcome), name="diagnosis", daemon=True).start()
+        return outcome
+
+    def _diagnose(self, error: RayError, outcome: Future[Any]) -> None:
+        try:
+            found: Exception = self._actor.diagnose(self._method, error)
+        except Exception as failure:  # Ray has ended meanwhile
+            found = failure
+        found.__cause__ = error
+        outcome.set_exception(found)
 
 
 class NodeCalls:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
@@ -21,6 +22,8 @@ FILE_BYTES = 16 * 2**20
 """Size at which the log file is rotated to `.1`, `.2`, ..."""
 OLD_FILES = 3
 """Rotated files that are kept."""
+MOST_WAITING = 10_000
+"""Most records that wait to be written."""
 HEAD = re.compile(r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d{3} (?P<level>[A-Z]+) (?P<text>.*)")
 """The first line of a log record; the lines of a traceback follow it."""
 DRIVER = "driver"
@@ -33,12 +36,13 @@ _STDERR = "stderr"
 """The beginning of what the driver and its libraries print to stderr."""
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _JOIN_TIMEOUT_S = 1.0
+_CLOSE_TIMEOUT_S = 5.0
 
 
 @contextmanager
 def log_to_file(path: Path) -> Iterator[None]:
     """Writes to `path` what podzero logs and what this process prints to stderr."""
-    handler = _LogFile(path, maxBytes=FILE_BYTES, backupCount=OLD_FILES, encoding="utf-8")
+    handler = _LogFile(path)
     handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("podzero")
     before = logger.level, logger.propagate
@@ -61,7 +65,30 @@ def log_to_file(path: Path) -> Iterator[None]:
 
 
 class _LogFile(RotatingFileHandler):
-    """A log file whose write errors are ignored."""
+    """A log file that a thread writes, so that storage delays nobody who logs. Write errors are ignored."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, maxBytes=FILE_BYTES, backupCount=OLD_FILES, encoding="utf-8")
+        self._waiting: queue.Queue[logging.LogRecord | None] = queue.Queue(MOST_WAITING)
+        self._writer = threading.Thread(target=self._write, name="log", daemon=True)
+        self._writer.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Lets the thread write a record; drops it if too many wait."""
+        with suppress(queue.Full):
+            self._waiting.put_nowait(record)
+
+    def close(self) -> None:
+        """Waits a while until all records are written."""
+        with suppress(queue.Full):
+            self._waiting.put_nowait(None)
+        self._writer.join(_CLOSE_TIMEOUT_S)
+        if not self._writer.is_alive():
+            super().close()
+
+    def _write(self) -> None:
+        while (record := self._waiting.get()) is not None:
+            super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the name in `logging`)
         """Drops the record; the default would print a traceback to stderr."""

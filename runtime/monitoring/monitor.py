@@ -6,6 +6,7 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from podzero.config import Experiment
@@ -17,6 +18,8 @@ SILENT_AFTER_S = 300.0
 """A worker that has not reported for this long is left out of the shares of time."""
 WINDOW_S = 60.0
 """Window over which rates are averaged."""
+STALE_S = 10.0
+"""After this time without a report, and three times the usual one, a rate counts as zero."""
 WAIT_SHARE = 0.15
 """A wait is a bottleneck from this share of wall time."""
 SERVERS_BUSY = 0.8
@@ -132,11 +135,11 @@ class Monitor:
             share_of_rest(stop.games, self._games_before, self._totals["games"]),
         )
 
-    def status(self, now: float) -> RunStatus:
-        """The status of the run at `now`."""
+    def status(self, now: float, silent: Mapping[str, float] = MappingProxyType({})) -> RunStatus:
+        """The status of the run at `now`; `silent` are the workers that fell silent, by name for how many seconds."""
         experiment, learner = self._experiment, self._gauges["learner"]
         evaluator, driver = self._gauges["evaluator"], self._gauges["driver"]
-        shares, server_busy = self._shares(now), self._mean_over("inference", "server/busy")
+        shares, server_busy = self._shares(now, silent), self._mean_over("inference", "server/busy")
         size = sum(self._values("replay", "replay/size"))
         phase = self._phase(size)
         known: dict[str, Any] = {name: learner.get(f"learner/{name}") for name in _OF_LEARNER}
@@ -146,7 +149,7 @@ class Monitor:
         known |= self._of_chips(known["steps_per_s"], known["moves_per_s"])
         price = experiment.cluster.price_per_hour
         cost = None if price is None else price * self.nodes_s(now) / 3600.0
-        return RunStatus(
+        status = RunStatus(
             name=experiment.name,
             phase=phase,
             elapsed_s=self.elapsed_s(now),
@@ -173,12 +176,15 @@ class Monitor:
             device_busy=min(self._rates["device_s"].per_s(now), 1.0) if "learner/device_busy" in learner else None,
             cost=cost,
             cost_per_million_samples=None if cost is None else _per(1e6 * cost, self._totals["samples"]),
+            silent=dict(silent),
             shares=shares,
             bottleneck=bottleneck(
                 phase, shares, size, experiment.replay.min_size, server_busy, experiment.has_self_play
             ),
             **known,
         )
+        # Workers that start again do nothing yet.
+        return status.without_rates() if self._forced == "starting" else status
 
     def _of_chips(self, steps_per_s: float, moves_per_s: float) -> dict[str, Any]:
         """The fields of the status on chips and their memory."""
@@ -242,12 +248,12 @@ class Monitor:
         weight = sum(inserted for _, inserted in shards)
         return sum(ratio * inserted for ratio, inserted in shards) / weight if weight > 0 else None
 
-    def _shares(self, now: float) -> dict[str, dict[str, float]]:
+    def _shares(self, now: float, silent: Collection[str]) -> dict[str, dict[str, float]]:
         """Share of wall time by kind of worker and stage, averaged over the workers that reported lately."""
         recent: dict[str, list[dict[str, float]]] = defaultdict(list)
         for worker, reported_at in self._reported_at.items():
             stages = _with_prefix(self._gauges[worker], "time/")
-            if stages and now - reported_at <= SILENT_AFTER_S:
+            if stages and now - reported_at <= SILENT_AFTER_S and worker not in silent:
                 recent[kind_of(worker)].append(stages)
         if "play_s" in self._rates:
             busy = {name: self._rates[f"{key}_s"].per_s(now) for name, key in (("train", "device"), ("play", "play"))}
@@ -289,10 +295,13 @@ class RateWindow:
             self._points.append((now, total))
 
     def per_s(self, now: float) -> float:
-        """The rate; 0 if the total did not grow within the window."""
+        """The rate; 0 if the total did not grow within the window, or nothing has been added for unusually long."""
         while len(self._points) > 1 and self._points[1][0] <= now - WINDOW_S:
             self._points.popleft()
         if len(self._points) < 2:
+            return 0.0
+        usual_s = (self._points[-1][0] - self._points[0][0]) / (len(self._points) - 1)
+        if now - self._points[-1][0] > max(STALE_S, 3 * usual_s):
             return 0.0
         # The first point of all only marks the start: how long its growth took is unknown (programs were compiled).
         since, base = self._points[0]

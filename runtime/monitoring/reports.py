@@ -47,9 +47,12 @@ class ReportBuffer(logging.Handler):
         super().__init__(logging.INFO)
         self._worker = worker
         self._items: deque[MetricsReport | LogReport] = deque(maxlen=CAPACITY)
+        self.reported_at = time.monotonic()
+        """When metrics were added last, or this buffer was made."""
 
     def report(self, worker: str, metrics: Mapping[str, float]) -> None:
         """Adds metrics; a `podzero.core.protocols.Report`."""
+        self.reported_at = time.monotonic()
         self._items.append(MetricsReport(time.time(), worker, dict(metrics)))
 
     def emit(self, record: logging.LogRecord) -> None:

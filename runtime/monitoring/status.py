@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from podzero.files.workdir import Workdir, WorkdirError, write_atomically
 
+DRIVER_SILENT_S = 60.0
+"""A status of this age shows no rates: its driver may hang."""
 Phase = Literal["starting", "collecting", "training", "stopping", "judging", "ended"]
 PHASE_WORDS: Mapping[str, str] = {
     "starting": "starting up",
@@ -113,6 +115,8 @@ class RunStatus:
     """Samples lost with these shards, and with shards that ended before the first checkpoint."""
     failing: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Workers that have not worked since they failed: by name, the number of failures and the last error."""
+    silent: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Workers, or the driver, that have not answered or made progress for longer than usual: by name, seconds."""
     samples_per_s: float = 0.0
     """Samples the learner trained on."""
     step_s: float | None = None
@@ -145,6 +149,13 @@ class RunStatus:
     and over the last minute of devices that train and play, `shares["device"]["play"]`."""
     bottleneck: str = ""
     """The stage that limits the run, in words."""
+
+    def without_rates(self) -> RunStatus:
+        """The status without what was measured over a time that has passed."""
+        over_time = ("time_left_s", "step_s", "share_of_peak", "device_busy", "bottleneck")
+        fields = [field for field in dataclasses.fields(self) if "_per_s" in field.name or field.name in over_time]
+        unknown: dict[str, Any] = {field.name: field.default for field in fields}
+        return dataclasses.replace(self, **unknown, shares={})
 
     def to_json(self) -> str:
         """The status as one line of JSON; NaN and infinity become null."""
@@ -209,6 +220,9 @@ def read_status(workdir: Workdir) -> StoredStatus:
         raise WorkdirError(
             f"{workdir.status_file} is damaged ({error}); it will be written again {rewritten}"
         ) from None
+    if alive and age_s > DRIVER_SILENT_S:
+        silent = {"driver": age_s} if status.phase in ("collecting", "training") else {}  # else it waits for others
+        status = dataclasses.replace(status.without_rates(), silent=silent)
     # On shared storage the file's time may be that of a machine whose clock is ahead.
     return StoredStatus(status, alive, max(age_s, 0.0))
 

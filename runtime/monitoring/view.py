@@ -8,7 +8,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import IO, Literal, Self
 
 import psutil
@@ -38,7 +38,7 @@ _LABEL_WIDTH = 12
 LONG_SAVE_S = 20.0
 """Once a checkpoint has been written for this long, that is shown."""
 _FAILING = 3
-"""Failing workers that are named."""
+"""Failing and silent workers that are named."""
 
 
 def status_line(status: RunStatus, since_command_s: float | None = None) -> str:
@@ -64,8 +64,10 @@ def status_line(status: RunStatus, since_command_s: float | None = None) -> str:
     if status.chips is not None and status.chips > 1:
         parts.append(f"chips {status.chips:,}" + _known(" ({:.1%} of peak)", status.share_of_peak))
     parts.append(_known("cost {:,.2f}", status.cost))
+    if status.silent:
+        parts.append(f"silent: {_silent(status, clock)}")
     if status.failing:
-        parts.append(f"failing: {', '.join(list(status.failing)[:_FAILING])}{_more(status)}")
+        parts.append(f"failing: {', '.join(list(status.failing)[:_FAILING])}{_more(status.failing)}")
     parts.append(_left(status, clock))
     return "  ".join(part for part in parts if part)
 
@@ -185,11 +187,17 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
         shown = [f"{stage.replace('_', ' ')} {share:.0%}" for stage, share in largest if share >= 0.005]
         of_step = f"{_short_time(status.step_s)} per step" if kind == "learner" and status.step_s is not None else ""
         yield f"{kind} time"[:_LABEL_WIDTH], _joined(of_step, *shown)
-    if status.failing:
-        lines = [f"{worker} failed {failures}" for worker, failures in list(status.failing.items())[:_FAILING]]
-        yield "failing", Text("\n".join(lines) + _more(status), style="yellow")
+    yield from _faults(status)
     if status.bottleneck:
         yield "limit", Text(status.bottleneck, style="yellow")
+
+
+def _faults(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
+    if status.silent:
+        yield "silent", Text(_silent(status, duration), style="yellow")
+    if status.failing:
+        lines = [f"{worker} failed {failures}" for worker, failures in list(status.failing.items())[:_FAILING]]
+        yield "failing", Text("\n".join(lines) + _more(status.failing), style="yellow")
 
 
 def _checkpoint_items(status: RunStatus, age: str) -> Iterator[str]:
@@ -203,8 +211,13 @@ def _checkpoint_items(status: RunStatus, age: str) -> Iterator[str]:
         yield f"[yellow]{status.missing_samples:,} samples missing from lost or damaged shards[/yellow]"
 
 
-def _more(status: RunStatus) -> str:
-    more = len(status.failing) - _FAILING
+def _silent(status: RunStatus, form: Callable[[float], str]) -> str:
+    longest = sorted(status.silent.items(), key=lambda item: -item[1])[:_FAILING]
+    return ", ".join(f"{worker} for {form(seconds)}" for worker, seconds in longest) + _more(status.silent)
+
+
+def _more(workers: Sized) -> str:
+    more = len(workers) - _FAILING
     return f" and {more} more" if more > 0 else ""
 
 

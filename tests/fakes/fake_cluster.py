@@ -72,6 +72,7 @@ class FakeRemoteActor:
 
     def __init__(self, name, node=None, history=None, **answers):
         self.name, self.node, self.answers = name, node, answers
+        self.actor = f"the Ray actor {name}"
         self.calls, self.killed = [], False
         self._history = [] if history is None else history
 
@@ -112,7 +113,12 @@ class FakeCluster:
         """What it reserved there, and its environment."""
         self.placement_groups, self.requests, self.history = [], [], []
         self.answers = {
-            PreflightCheck: {"versions": versions, "end_stale_processes": [], "reserve_port": 4321},
+            PreflightCheck: {
+                "versions": versions,
+                "end_stale_processes": [],
+                "reserve_port": 4321,
+                "examine": "its state is 'stopped'",
+            },
             ReplayProcess: {"drain": [], "checkpoint": save_shard},
             LearnerProcess: {"run": PENDING, "drain": []},
             InferenceProcess: {"run": PENDING, "drain": []},

@@ -10,7 +10,6 @@ import pytest
 
 from podzero.core.errors import ConfigError
 from podzero.learner import Prefetcher, TrainingDiverged, publishing
-from podzero.learner.devices import run_watched
 
 
 class EmptyReader:
@@ -39,12 +38,6 @@ def test_stops_at_stop_steps_and_publishes_each_version_in_order(start, make_exp
     assert worker == "learner"
     assert metrics["learner/step"] == 10
     assert learner.acting_params().version == 10
-
-
-def test_a_watched_learner_trains_in_another_thread(start, make_experiment):
-    learner, _, sink, _ = start(make_experiment(steps=10))
-    run_watched(learner.run, lambda: learner.dispatch_s, "learner")
-    assert sink.versions[-1] == learner.step == 10
 
 
 def test_published_parameters_are_the_averaged_ones_on_the_host(start, make_experiment):

@@ -23,8 +23,8 @@ from podzero.replay import (
     server,
     tables_of,
 )
-from podzero.replay.errors import RequestRefused
-from podzero.replay.shard import Shard
+from podzero.replay.errors import ReplayUnavailable, RequestRefused
+from podzero.replay.shard import SAMPLES, Shard
 
 
 @pytest.fixture
@@ -111,6 +111,27 @@ def test_no_second_checkpoint_begins_while_the_first_is_written(serve, make_expe
     assert not (tmp_path / "second").exists()
     monkeypatch.setattr(server, "seal", seal)
     shard.checkpoint(tmp_path / "third")
+
+
+def test_a_checkpoint_that_never_ends_is_given_up_and_a_later_one_written(
+    serve, make_experiment, tmp_path, monkeypatch
+):
+    shard, limits = serve(make_experiment()), []
+    connection = shard._shards[SAMPLES].connection
+    write = connection.checkpoint
+
+    def never(timeout_s):
+        limits.append(timeout_s)
+        raise ReplayUnavailable("DEADLINE_EXCEEDED")
+
+    monkeypatch.setattr(connection, "checkpoint", never)
+    with pytest.raises(ReplayUnavailable):
+        shard.checkpoint(tmp_path / "first")
+    assert not (tmp_path / "first").exists()
+    monkeypatch.setattr(connection, "checkpoint", lambda timeout_s: limits.append(timeout_s) or write(timeout_s))
+    for name in ("second", "third"):
+        assert shard.checkpoint(tmp_path / name).exists()
+    assert limits[0] == limits[1] > limits[2], "it may take a multiple of the time of the one before"
 
 
 @pytest.mark.parametrize("name", ["chunks.tfrecord", "items.tfrecord", "tables.tfrecord"])

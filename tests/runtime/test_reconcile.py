@@ -15,7 +15,8 @@ from podzero.runtime.checkpoints import Checkpoint
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, START_TIMEOUT_S, NodeLost, WorkerDied
 from podzero.runtime.failures import LIMITS
 from podzero.runtime.kinds import ReplayProcess
-from podzero.runtime.workers import RunFailed
+from podzero.runtime.monitoring.reports import MetricsReport
+from podzero.runtime.workers import LearnerFailed, RunFailed
 
 TWO_SHARDS = {"shards": 2, "min_size": 8192}
 REANALYSE = {"share": 0.5, "count": 2}
@@ -227,18 +228,18 @@ def test_checkpoints_that_stay_away_from_a_lost_shard_end_the_run_at_last(start,
 
 def test_a_restarted_shard_that_never_listens_is_a_failure_that_is_tried_again(start, clock, caplog):
     supervisor, cluster = start(cpu_node("home", 8))
-    cluster.answers[ReplayProcess]["ready"] = PENDING
+    cluster.answers[ReplayProcess] |= {"ready": PENDING, "drain": PENDING}
     lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
     assert supervisor.reconcile(nothing_saved) == ["replay-0"]
-    clock[0] += BUILD_TIMEOUT_S - 1.0
+    pass_time(supervisor, clock, int(BUILD_TIMEOUT_S))
     assert supervisor.reconcile(nothing_saved) == []
-    clock[0] += 2.0
-    del cluster.answers[ReplayProcess]["ready"]
+    pass_time(supervisor, clock, int(START_TIMEOUT_S) + 2)
+    cluster.answers[ReplayProcess] |= {"ready": None, "drain": []}
     assert supervisor.reconcile(nothing_saved) == supervisor.reconcile(nothing_saved) == []
     clock[0] += LIMITS.first_pause_s
     assert supervisor.reconcile(nothing_saved) == ["replay-0"]
     assert supervisor.reconcile(nothing_saved) == []
-    assert "replay-0 has not listened for 1800 s since it was restarted on node home" in caplog.text
+    assert "replay-0 has not answered for 1982 s since it was to start" in caplog.text
 
 
 def test_a_lost_shard_without_a_node_is_named_once_and_room_for_it_is_requested(start, caplog):
@@ -287,18 +288,25 @@ def served(start, clock):
     return supervisor, cluster, clock
 
 
+def pass_time(supervisor, clock, seconds):
+    """The driver listens every two seconds."""
+    for _ in range(seconds // 2):
+        clock[0] += 2.0
+        list(supervisor.listen())
+
+
 def test_a_server_that_falls_silent_is_replaced_and_the_actors_stay(served, caplog):
     supervisor, cluster, now = served
     list(supervisor.listen())
     first = cluster.named("inference-0")
     first.answers["drain"] = PENDING
     list(supervisor.listen())
-    now[0] += 59.0
+    pass_time(supervisor, now, 60)
     assert supervisor.reconcile(nothing_saved) == []
-    now[0] += 2.0
+    pass_time(supervisor, now, 2)
     with caplog.at_level(logging.WARNING, "podzero"):
         assert supervisor.reconcile(nothing_saved) == ["inference-0"]
-    assert "inference-0 has not answered for 61 s" in caplog.text
+    assert "inference-0 has not answered for 62 s" in caplog.text
     assert first.killed
     assert cluster.named("inference-0") is not first
     assert sorted(cluster.places("actor")) == ["actor-0", "actor-1"]
@@ -313,9 +321,9 @@ def test_a_server_whose_chips_are_taken_is_given_up_and_they_are_named(start, cl
         cpu_node("home", 8, GPU=1.0), actors={"inference": "server"},
         server={"resources": {"GPU": 1}},
     )  # fmt: skip
-    clock[0] += START_TIMEOUT_S - 1.0
+    pass_time(supervisor, clock, int(START_TIMEOUT_S))
     assert supervisor.reconcile(nothing_saved) == []
-    clock[0] += 2.0
+    pass_time(supervisor, clock, 2)
     with pytest.raises(RunFailed, match=r"1 GPU .*server\.resources"):
         supervisor.reconcile(nothing_saved)
 
@@ -336,3 +344,91 @@ def test_a_server_that_the_experiment_makes_impossible_ends_the_run(served):
     cluster.named("inference-0").last("run").end(ConfigError("a batch of 9 positions does not fit"))
     with pytest.raises(RunFailed, match=r"inference-0 .*: a batch of 9"):
         supervisor.reconcile(nothing_saved)
+
+
+@pytest.fixture
+def playing(start, clock):
+    """A supervisor with two actors that play, its cluster, and the clock."""
+    supervisor, cluster = start(cpu_node("home", 8))
+    for name in ("actor-0", "actor-1"):
+        cluster.named(name).answers["drain"] = reported(name, "count/moves")
+    cluster.named("learner").answers["drain"] = reported("learner", "time/step")
+    cluster.named("replay-0").answers["drain"] = reported("replay-0", "replay/size")
+    pass_time(supervisor, clock, 20)
+    return supervisor, cluster, clock
+
+
+def reported(name, metric):
+    return [MetricsReport(0.0, name, {metric: 1.0})]
+
+
+def test_a_worker_that_does_not_answer_is_named_and_examined_within_a_minute_and_later_replaced(playing, caplog):
+    supervisor, cluster, clock = playing
+    cluster.named("actor-0").answers["drain"] = PENDING
+    pass_time(supervisor, clock, 36)
+    assert supervisor.reconcile(nothing_saved) == []
+    named, found = caplog.messages
+    assert named.startswith("actor-0 has not answered for 3")
+    assert found == "actor-0: its state is 'stopped'"
+    assert set(supervisor.silent) == {"actor-0"}
+    pass_time(supervisor, clock, 300)
+    assert supervisor.reconcile(nothing_saved) == ["actor-0"]
+    assert supervisor.silent == {}
+
+
+def test_a_worker_that_comes_back_in_time_goes_on(playing, caplog):
+    supervisor, cluster, clock = playing
+    silent = cluster.named("actor-0")
+    silent.answers["drain"] = PENDING
+    pass_time(supervisor, clock, 200)
+    silent.answers["drain"] = reported("actor-0", "count/moves")
+    silent.last("drain").end(silent.answers["drain"])
+    with caplog.at_level(logging.INFO, "podzero"):
+        pass_time(supervisor, clock, 2)
+    assert caplog.messages[-1] == "actor-0 goes on"
+    pass_time(supervisor, clock, 400)
+    assert supervisor.reconcile(nothing_saved) == []
+    assert cluster.named("actor-0") is silent
+
+
+def test_a_worker_that_answers_without_progress_is_replaced_and_one_that_waits_is_not(playing):
+    supervisor, cluster, clock = playing
+    cluster.named("actor-0").answers["drain"] = []
+    cluster.named("actor-1").answers["drain"] = reported("actor-1", "time/write")
+    pass_time(supervisor, clock, 120)
+    assert set(supervisor.silent) == {"actor-0"}
+    pass_time(supervisor, clock, 500)
+    assert supervisor.reconcile(nothing_saved) == ["actor-0"]
+
+
+def test_a_shard_whose_server_gives_no_metrics_is_replaced(playing):
+    supervisor, cluster, clock = playing
+    cluster.named("replay-0").answers["drain"] = []
+    pass_time(supervisor, clock, 140)
+    assert supervisor.reconcile(nothing_saved) == []
+    pass_time(supervisor, clock, 20)
+    assert supervisor.reconcile(nothing_saved) == ["replay-0"]
+
+
+@pytest.mark.parametrize("hang", [PENDING, []])
+def test_a_learner_that_hangs_has_failed(playing, hang):
+    supervisor, cluster, clock = playing
+    assert supervisor.learning
+    cluster.named("learner").answers["drain"] = hang
+    pass_time(supervisor, clock, 280)
+    assert supervisor.learning
+    assert set(supervisor.silent) == {"learner"}
+    pass_time(supervisor, clock, 340)
+    with pytest.raises(LearnerFailed, match="learner has not"):
+        assert supervisor.learning
+
+
+def test_a_learner_that_compiles_or_waits_for_samples_does_not_hang(start, clock):
+    supervisor, cluster = start(cpu_node("home", 8))
+    learner = cluster.named("learner")
+    learner.answers["drain"] = reported("learner", "time/wait_replay")
+    pass_time(supervisor, clock, 8000)
+    assert supervisor.learning
+    learner.answers["drain"] = []
+    pass_time(supervisor, clock, 3000)
+    assert supervisor.learning

@@ -39,7 +39,7 @@ class FakeSupervisor:
         self.failure = None
         self.killed = False
         self.ended = []
-        self.failing = {}
+        self.failing, self.silent = {}, {}
         self.nodes_since = time.monotonic()
         self.shares = []
         self.learner.advance = self.shares.append
@@ -229,6 +229,7 @@ def test_a_run_whose_directory_was_taken_over_ends_and_writes_nothing(tiny, work
             raise TakenOver("process 7 on elsewhere works there")
 
     def take(status):
+        run._files.wait(20.0)
         workdir.metrics_file.unlink(missing_ok=True)
         workdir.status_file.write_text("theirs")
         taken.append(status)
@@ -247,7 +248,7 @@ def test_a_run_whose_directory_was_taken_over_ends_and_writes_nothing(tiny, work
 def test_the_work_of_a_round_does_not_grow_faster_than_the_reports(make_run, monkeypatch):
     """The aggregation over all workers is made as often for a thousand reports as for ten."""
     calls, made = [], Monitor.status
-    monkeypatch.setattr(Monitor, "status", lambda self, now: calls.append(now) or made(self, now))
+    monkeypatch.setattr(Monitor, "status", lambda self, now, silent=(): calls.append(now) or made(self, now, silent))
     counts = []
     for reports in (10, 1000):
         calls.clear()
@@ -283,7 +284,7 @@ def test_the_learner_is_told_in_every_round_how_far_the_run_has_come(make_run):
 
 
 def test_processes_are_traced_when_a_file_asks_for_it(make_run, workdir):
-    supervisor = FakeSupervisor()
+    supervisor = FakeSupervisor(rounds=100)
     workdir.trace_file.write_text('{"name": "first", "seconds": 2}')
     make_run(supervisor).until_end(StopSignals())
     (learner,) = supervisor.traceable()

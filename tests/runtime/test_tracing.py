@@ -31,7 +31,7 @@ def run(workdir):
             with workdir.lock():
                 begun.set()
                 while not ended.wait(0.01):
-                    tracer.advance(lambda: processes)
+                    tracer.advance(processes)
 
         begun = threading.Event()
         threads.append(threading.Thread(target=drive))
@@ -84,7 +84,7 @@ def test_a_damaged_request_is_no_request(workdir, text):
     workdir.root.mkdir()
     workdir.trace_file.write_text(text)
     actor = FakeRemoteActor("learner")
-    Tracer(workdir).advance(lambda: [actor])
+    Tracer(workdir).advance([actor])
     assert actor.calls == []
 
 

@@ -1,12 +1,13 @@
 """Waits under a clock that the test moves."""
 
+import math
 import threading
 
 import pytest
 
 from podzero.core import waiting
 from podzero.core.types import Versioned
-from podzero.core.waiting import Wait, doubled, first_params
+from podzero.core.waiting import Wait, doubled, first_params, waits_in
 
 
 @pytest.fixture
@@ -95,3 +96,16 @@ def test_the_wait_for_the_first_parameters_ends_when_the_process_is_to_stop(cloc
 
     source.wait = wait
     assert first_params(source, stopping) is None
+
+
+def test_a_process_waits_from_its_first_look_until_a_minute_after_its_last(clock, monkeypatch):
+    monkeypatch.setattr(Wait, "looked_at", ("", -math.inf))
+    assert waits_in() == ""
+    wait = Wait(stage="write")
+    assert waits_in() == ""
+    for _ in range(10):
+        wait.message_due()
+        clock[0] += 30.0
+        assert waits_in() == "write"
+    clock[0] += 60.0
+    assert waits_in() == ""

@@ -313,6 +313,31 @@ def test_the_rate_falls_during_a_silence():
     assert window.per_s(1000.0) == 0.0
 
 
+def test_a_rate_ends_soon_after_the_last_report():
+    window = RateWindow()
+    for second in range(0, 41, 2):
+        window.add(float(second), 5.0 * second)
+    assert window.per_s(44.0) > 4.0
+    assert window.per_s(52.0) == 0.0
+
+
+def test_silent_workers_are_in_the_status_and_their_shares_of_time_are_not(monitor):
+    for worker, stage in (("learner", "wait_replay"), ("actor-0", "write")):
+        monitor.add(worker, {f"time/{stage}": 1.0}, 1000.0)
+    status = monitor.status(1030.0, {"learner": 25.0})
+    assert status.silent == {"learner": 25.0}
+    assert set(status.shares) == {"actor"}
+
+
+def test_workers_that_start_again_have_no_rate_of_before(monitor):
+    for second in (1000.0, 1010.0):
+        monitor.add("learner", {"learner/step": second}, second)
+    assert monitor.status(1011.0).steps_per_s > 0
+    monitor.enter("starting", 1011.0)
+    status = monitor.status(1011.0)
+    assert (status.steps_per_s, status.samples_per_s, status.step_s, status.shares) == (0.0, 0.0, None, {})
+
+
 def test_many_reporters_take_bounded_memory():
     window = RateWindow()
     for tick in range(100_000):

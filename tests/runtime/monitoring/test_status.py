@@ -2,6 +2,7 @@ import dataclasses
 import json
 import math
 import os
+import time
 from contextlib import nullcontext
 
 import pytest
@@ -93,3 +94,18 @@ def test_a_damaged_status_is_called_damaged(workdir, text, alive):
 )
 def test_durations_are_in_words(seconds, words):
     assert duration(seconds) == words
+
+
+def test_an_old_status_of_a_live_run_shows_no_rate_and_names_the_driver(workdir):
+    moving = dataclasses.replace(STATUS, steps_per_s=33.0, step_s=0.03, samples_per_s=9.0, bottleneck="none")
+    write_status(workdir, moving)
+    with workdir.lock():
+        assert read_status(workdir).status == moving
+        os.utime(workdir.status_file, (time.time() - 100, time.time() - 100))
+        old = read_status(workdir).status
+        assert (old.steps_per_s, old.step_s, old.samples_per_s, old.shares, old.bottleneck) == (0.0, None, 0.0, {}, "")
+        assert 99 < old.silent["driver"] < 160
+        assert (old.step, old.rating) == (STATUS.step, STATUS.rating)
+        write_status(workdir, dataclasses.replace(moving, phase="starting"))
+        os.utime(workdir.status_file, (time.time() - 100, time.time() - 100))
+        assert read_status(workdir).status.silent == {}, "it waits for workers or nodes"

@@ -65,6 +65,21 @@ def test_the_age_of_the_newest_checkpoint_and_failed_saves_are_shown(saved, line
     assert panel in drawn(status, 120)
 
 
+def test_a_checkpoint_that_takes_long_is_shown():
+    saved = {"checkpoint_step": 1200, "checkpoint_age_s": 250.0}
+    quick, slow = (dataclasses.replace(FULL, **saved, saving_s=seconds) for seconds in (2.0, 95.0))
+    assert "1:35" in status_line(slow)
+    assert "1 min 35 s" in drawn(slow, 120)
+    assert "being written" not in status_line(quick)
+
+
+def test_silent_workers_are_shown_the_longest_first():
+    silent = dataclasses.replace(FULL, silent={"actor-0": 31.0, "learner": 95.0})
+    assert "silent: learner for 1:35, actor-0 for 0:31" in status_line(silent)
+    assert "learner for 1 min 35 s, actor-0 for 31 s" in drawn(silent, 120)
+    assert "silent" not in drawn(FULL, 120)
+
+
 def test_the_rate_of_reanalysis_is_shown_if_there_is_any():
     assert "412" in drawn(dataclasses.replace(FULL, reanalysed_per_s=412.3), 120)
     assert "reanalys" not in drawn(FULL, 120)
