@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -18,7 +18,7 @@ from podzero.runtime.checkpoints import Checkpoint
 from podzero.runtime.cluster.placement import Node, actor_places, with_fewest
 from podzero.runtime.cluster.preflight import RUN_VARIABLE, RunNodes
 from podzero.runtime.cluster.ray_cluster import Bundle, Cluster, PlacementGroup
-from podzero.runtime.cluster.remote import STOP_TIMEOUT_S, RemoteActor, start_lasting
+from podzero.runtime.cluster.remote import STOP_TIMEOUT_S, Call, RemoteActor, start_lasting
 from podzero.runtime.cluster.services import Directory, start_param_store
 from podzero.runtime.failures import SHARD, Failures
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, log_report
@@ -62,6 +62,8 @@ class Supervisor:
         table = program(experiment)
         self._nodes = RunNodes(cluster, experiment.cluster, table, home)
         self._failures = Failures(table, self._nodes.describe)
+        self._examined: deque[tuple[str, Call]] = deque(maxlen=8)
+        """Suspected workers, and the pending answers to what they do."""
         self._groups = {kind.name: WorkerGroup(kind, self._spawn) for kind in table if kind.restart != "together"}
         """The groups whose workers are replaced one by one."""
         self.learner = LearnerGroup(next(kind for kind in table if kind.restart == "together"), self._spawn)
@@ -178,23 +180,28 @@ class Supervisor:
         for worker in self._everybody:
             yield from worker.reports()
             self._look_after(worker)
+        self._tell_examined()
 
     def _look_after(self, worker: Worker) -> None:
         """Names a worker that may hang, and finds out what it does."""
         name, (_, silence) = worker.actor.name, worker.silence
         if silence and not worker.suspected:
             log.warning("%s; if it hangs, it is replaced", silence)
-            worker.examination = self._nodes.examine(worker.actor)
+            if (call := self._nodes.examine(worker.actor)) is not None:
+                self._examined.append((name, call))
         elif worker.suspected and not silence:
             log.info("%s goes on", name)
         worker.suspected = bool(silence)
-        if worker.examination is not None and worker.examination.done:
+
+    def _tell_examined(self) -> None:
+        """Logs what suspected workers were found to do."""
+        for name, call in [(name, call) for name, call in self._examined if call.done]:
+            self._examined.remove((name, call))
             try:
-                state, _, stacks = worker.examination.result(0.0).partition("\n")
+                state, _, stacks = call.result(0.0).partition("\n")
                 log_report(log, LogReport(time.time(), name, logging.WARNING, state, stacks))
             except Exception as failure:  # its node may hang, too
                 log.warning("%s cannot be examined: %s", name, failure)
-            worker.examination = None
 
     def traceable(self) -> list[RemoteActor]:
         """The processes that play, serve, reanalyse or train."""

@@ -48,8 +48,6 @@ class Worker:
     """The pending `drain`: at most one, however long the worker takes to answer."""
     suspected: bool = False
     """Whether it was said that it may hang."""
-    examination: Call | None = None
-    """The pending answer to the question what it does."""
 
     def __post_init__(self) -> None:
         now, limit = time.monotonic(), self.silence_limit
@@ -78,18 +76,23 @@ class Worker:
     @property
     def silence(self) -> tuple[float, str]:
         """For how many seconds the worker has been silent, and what it has not done; `(0, "")` while it is not."""
-        for pace, what in ((self.answers, "answered"), (self.progress, "reported any progress")):
-            if self.answers.begun and pace.named:
-                return pace.silent_s, f"{self.actor.name} has not {what} for {pace.silent_s:.0f} s"
-        return 0.0, ""
+        if not (self.answers.begun and (self.answers.named or self.progress.named)):
+            return 0.0, ""
+        pace = self.answers if self.answers.silent_s > ANSWER_TIMEOUT_S / 2 else self.progress
+        return pace.silent_s, self._said(pace)
 
     def check_silence(self) -> bool:
         """Marks the worker as failed if it has been silent for too long; returns whether it was."""
-        if self.failure is None and any(pace.silent_s > pace.limit_s for pace in (self.answers, self.progress)):
-            late = f"{self.actor.name} has not answered for {self.answers.silent_s:.0f} s since it was to start"
-            self.failure = WorkerDied(self.silence[1] or f"{late}: {self.silence_limit.advice}".rstrip(": "))
-            return True
-        return False
+        late = next((pace for pace in (self.answers, self.progress) if pace.silent_s > pace.limit_s), None)
+        if self.failure is not None or late is None:
+            return False
+        why = "" if self.answers.begun else f" since it was to start: {self.silence_limit.advice}"
+        self.failure = WorkerDied(f"{self._said(late)}{why}".rstrip(": "))
+        return True
+
+    def _said(self, pace: Pace) -> str:
+        what = "answered" if pace is self.answers else "reported any progress"
+        return f"{self.actor.name} has not {what} for {pace.silent_s:.0f} s"
 
     def reports(self) -> list[MetricsReport | LogReport]:
         """The reports that have arrived since the last call; asks the worker for more."""

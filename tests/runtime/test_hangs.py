@@ -95,9 +95,9 @@ def test_hangs(tmp_path, tiny, watch, running, short_limits):
     assert stopping.seen["learner"][1].steps_per_s == 0.0
     log = workdir.log_file.read_text()
     for worker in ("actor-0", "replay-0", "evaluator", "reanalyser-0", "learner"):
-        assert f"{worker}: its state is 'stopped'" in log
+        assert f"{worker}: its state is" in log
     assert "Thread " in log, "stacks"
-    assert "the state of its process is 'stopped'" in log
+    assert "the state of its process is" in log
 
 
 def alive(process):
