@@ -50,6 +50,7 @@ from podzero.files.workdir import (
     unused,
 )
 from podzero.runtime.checkpoints import checkpoints
+from podzero.runtime.monitoring.status import spent_s
 from podzero.runtime.monitoring.writers import check_packages
 from podzero.tools.commands.options import RUNS, Address, Env, Overrides, config_names, read_env
 from podzero.tools.commands.trust import approve_code
@@ -250,8 +251,8 @@ def place(
 def continuation(experiment: Experiment, root: Path, done: Mapping[str, float] | None) -> str:
     """The arguments of `podzero train` that continue the run in `root`, which has ended.
 
-    If it has reached a limit, `done` has its minutes, steps and games as far as they are known, and the arguments
-    double the limits. None if it ended for another reason.
+    If it has reached a limit, `done` has its minutes, steps, games, hours and cost as far as they are known,
+    and the arguments double the limits. None if it ended for another reason.
     """
     limits = {} if done is None else experiment.stop.model_dump(exclude_none=True)
     higher = [f"stop.{name}={math.ceil(2 * max(limit, (done or {}).get(name, 0)))}" for name, limit in limits.items()]
@@ -362,14 +363,15 @@ def _check_not_ended(experiment: Experiment, workdir: Workdir, step: int | None)
     if not workdir.is_run:
         return
     found = next((found for found in checkpoints(workdir) if step in (None, found.step)), None)
-    if found is None:
-        return
-    minutes, games = found.counters.get("elapsed_s", 0.0) / 60, found.counters.get("games", 0.0)
-    if (reached := experiment.stop.reached(minutes, found.step, games)) is not None:
-        done = {"minutes": minutes, "steps": found.step, "games": games}
+    counters, steps = (found.counters, found.step) if found else ({}, 0)
+    minutes, games = counters.get("elapsed_s", 0.0) / 60, counters.get("games", 0.0)
+    hours = max(spent_s(workdir), counters.get("nodes_s", 0.0)) / 3600
+    cost = experiment.cluster.cost(hours)
+    if (reached := experiment.stop.reached(minutes, steps, games, hours, cost)) is not None:
+        done = {"minutes": minutes, "steps": steps, "games": games, "hours": hours, "cost": cost or 0.0}
         raise ConfigError(
-            f"{workdir.root} has already reached {reached}, after {minutes:.1f} minutes, {found.step} steps and "
-            f"{games:.0f} games; raise the limit to train longer, for example: "
+            f"{workdir.root} has already reached {reached}, after {minutes:.1f} minutes, {steps} steps, {games:.0f} "
+            f"games and {hours:.1f} hours in all; raise the limit to train longer, for example: "
             f"podzero train {continuation(experiment, workdir.root, done)}"
         )
 

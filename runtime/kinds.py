@@ -46,6 +46,7 @@ class ReplayProcess(Process):
         from podzero.envs import spec_of
         from podzero.replay import ReplayRestoreError, ReplayServer
 
+        watch_for_notices(self.reports.announce)
         experiment = self.context.experiment
         spec = spec_of(experiment.env)
         server, found = None, None

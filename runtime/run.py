@@ -21,7 +21,7 @@ from podzero.runtime.cluster.remote import NodeLost
 from podzero.runtime.failures import SHARD, LearnerFailures, RestartPolicy
 from podzero.runtime.monitoring.background import Background
 from podzero.runtime.monitoring.metrics import MetricsLog, WriteAttempts
-from podzero.runtime.monitoring.monitor import Monitor, kind_of
+from podzero.runtime.monitoring.monitor import Monitor, Stopwatch, kind_of
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, PreemptionNotice, log_report
 from podzero.runtime.monitoring.status import Phase, write_status
 from podzero.runtime.monitoring.view import TerminalView
@@ -62,6 +62,7 @@ class Run:
         saver: Saver,
         writers: Sequence[MetricsWriter] = (),
         check_held: Callable[[], None] = lambda: None,
+        taken: Stopwatch | None = None,
     ) -> None:
         self._experiment = experiment
         self._workdir = workdir
@@ -70,6 +71,8 @@ class Run:
         self._saver = saver
         self._writers = writers
         self._check_held = check_held
+        self._taken = taken or Stopwatch(0.0, time.monotonic())
+        """The seconds that the run has taken, which a recovery does not take back."""
         self._attempt_write = WriteAttempts()
         self._files = Background(check_held)
         self._tracer = Tracer(workdir)
@@ -79,10 +82,11 @@ class Run:
         self._learner_failures = LearnerFailures()
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
-        """Prepares for workers that have just started from `checkpoint`; their nodes cost from when they had joined."""
+        """Prepares for workers that have just started from `checkpoint`."""
         self.close()
         counters, self._began_at = (checkpoint.counters, checkpoint.step) if checkpoint else ({}, 0)
-        self._monitor = Monitor(self._experiment, self._supervisor.nodes_since, counters, self._began_at)
+        now = time.monotonic()
+        self._monitor = Monitor(self._experiment, now, counters, self._began_at, self._taken.seconds(now))
         self._files.put("begin", partial(self._open_metrics, checkpoint.step if checkpoint else -1))
         self._saver.begin(checkpoint)
         self._status_due = time.monotonic()
@@ -95,7 +99,7 @@ class Run:
         """
         try:
             if (reason := self._loop(signals)) is None:
-                return STOPPED
+                return self._limit() or STOPPED
             self._stop(reason, signals)
             return reason
         finally:
@@ -104,7 +108,7 @@ class Run:
             self._files.wait(PHASE_TIMEOUT_S)
 
     def _loop(self, signals: StopSignals) -> str | None:
-        """Repeats until the run must end; returns why, or None after a signal while there were no workers."""
+        """Repeats until the run must end; returns why, or None if there are no workers then."""
         try:
             while True:
                 try:
@@ -139,7 +143,7 @@ class Run:
             else:
                 log_report(log, report)
                 if isinstance(report, PreemptionNotice):
-                    self._saver.request_checkpoint(report.time_s)
+                    self._saver.request_checkpoint()
 
     def close(self) -> None:
         """Writes the metrics that wait in memory, unless another process has taken over the directory."""
@@ -160,7 +164,7 @@ class Run:
             self._metrics.close(self._monitor.step)
 
     def _recover(self, loss: NodeLost | LearnerFailed, signals: StopSignals) -> bool:
-        """Restarts all workers from the newest checkpoint once there are enough nodes; returns False after a signal."""
+        """Restarts all workers from the newest checkpoint once there are enough nodes; False if the run must end."""
         pause_s = 0.0
         if isinstance(loss, LearnerFailed):
             self.handle(last_reports([self._supervisor.learner.leader]))  # they tell the step at which it failed
@@ -208,13 +212,19 @@ class Run:
 
     def _end_reason(self, signals: StopSignals) -> str | None:
         """Why the run must end; None while it continues."""
+        if limit := self._limit():
+            return limit
         if signals.event.is_set():
             return STOPPED
-        counters = self._monitor.counters(time.monotonic())
-        stop = self._experiment.stop
-        if limit := stop.reached(counters["elapsed_s"] / 60, self._monitor.step, counters["games"]):
-            return f"{limit} is reached"
-        return None if self._supervisor.learning else f"the learner has made all of its {stop.steps or 0:,} steps"
+        steps = self._experiment.stop.steps or 0
+        return None if self._supervisor.learning else f"the learner has made all of its {steps:,} steps"
+
+    def _limit(self) -> str | None:
+        """The limit that is reached, in words."""
+        done, hours = self._monitor.counters(now := time.monotonic()), self._monitor.nodes_s(now) / 3600
+        cost = self._experiment.cluster.cost(hours)
+        limit = self._experiment.stop.reached(done["elapsed_s"] / 60, self._monitor.step, done["games"], hours, cost)
+        return None if limit is None else f"{limit} is reached"
 
     def _save(self) -> None:
         """Applies the result of a finished write, and starts the next one if it is due."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
@@ -35,6 +36,8 @@ FIRST_SNAPSHOT_S = 30.0
 """Time between two attempts to write the first snapshot, which needs trained parameters."""
 RETRY_S = 60.0
 """Time from the first failed checkpoint to the next attempt; it doubles, up to `checkpoint.every_minutes`."""
+SAME_NOTICE_S = 10.0
+"""A checkpoint that began so shortly before a notice is the one that it asks for."""
 FINISH_TIMEOUT_S = SHARD_TIMEOUT_S + 120.0
 """Longest wait for a write that has begun."""
 
@@ -74,7 +77,7 @@ class Saver:
     def begin(self, checkpoint: Checkpoint | None = None) -> None:
         """Restarts the intervals after the workers have started from `checkpoint`."""
         now = time.monotonic()
-        self._began_at, self._write_began = 0.0, now
+        self._began_at, self._write_began = -math.inf, now
         self.newest = checkpoint.step if checkpoint else None
         self._newest_began = now - age_s(checkpoint) if checkpoint else now
         """Monotonic time at which the newest checkpoint was begun; without one, the start of the run."""
@@ -82,10 +85,11 @@ class Saver:
         self._checkpoint_due = now + 60 * self._experiment.checkpoint.every_minutes
         self._snapshot_due = now + FIRST_SNAPSHOT_S
 
-    def request_checkpoint(self, time_s: float) -> None:
-        """Makes a checkpoint due at once, unless the newest one began after `time_s` (seconds since the epoch)."""
-        if self._began_at < time_s:
-            self._checkpoint_due = time.monotonic()
+    def request_checkpoint(self) -> None:
+        """Makes a checkpoint due at once, unless one has just begun: the processes of a node all announce its end."""
+        now = time.monotonic()
+        if now - self._began_at > SAME_NOTICE_S:
+            self._checkpoint_due = now
 
     def metrics(self) -> dict[str, float]:
         """The newest checkpoint's age and step, the failed attempts since, and for how long one has been written."""
@@ -108,7 +112,7 @@ class Saver:
         self._writes_checkpoint = now >= self._checkpoint_due
         if self._writes_checkpoint:
             self._checkpoint_due = now + 60 * self._experiment.checkpoint.every_minutes
-            self._began_at = time.time()
+            self._began_at = now
         else:
             self._snapshot_due = now + 60 * self._experiment.evaluation.every_minutes
         write = self.write_checkpoint if self._writes_checkpoint else self._write_snapshot

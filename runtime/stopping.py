@@ -3,12 +3,14 @@
 The notices come from Google Cloud's metadata server. `instance/preempted` becomes TRUE about half a minute before a
 spot node is shut down; `instance/maintenance-event` announces maintenance of the host
 (https://cloud.google.com/compute/docs/metadata). The server holds each request until the value changes, so one request
-a minute is enough to learn of a change at once.
+a minute is enough to learn of a change at once. GKE does not tell its pods; there `run.sh notice`, which runs before a
+pod's containers get SIGTERM, touches a file (launch/targets/run.sh).
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shlex
 import signal
@@ -16,7 +18,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import FrameType
@@ -27,7 +30,6 @@ from podzero.core.errors import PodzeroError
 from podzero.core.waiting import Wait
 from podzero.files.directory_lock import LockHolder
 from podzero.files.workdir import Workdir, WorkdirError
-from podzero.runtime.cluster.preflight import CHIP_FILES
 from podzero.runtime.monitoring.status import PHASE_WORDS, read_status
 
 log = logging.getLogger(__name__)
@@ -54,6 +56,10 @@ LONGEST_PAUSE_S = 30.0
 MOST_BYTES = 4096
 """Most bytes of an answer that are read."""
 NOT_FOUND = 404
+NOTICE_FILE = Path("/tmp/podzero.notice")
+"""A file whose change announces the end of this container."""
+GOOGLE = Path("/sys/class/dmi/id/product_name")
+"""The maker of the machine; on Google Cloud it begins with its name."""
 POLL_S = 0.2
 """How often a wait looks: for a request to stop, or for the end of a run."""
 
@@ -65,22 +71,24 @@ class StopRequest:
     """
 
     def __init__(self) -> None:
-        self._made = False
+        self.made = False
+        self.due_at = math.inf
+        """Monotonic time from which on the run must end without a request: its hours are over."""
 
     def set(self) -> None:
         """Makes the request."""
-        self._made = True
+        self.made = True
 
     def is_set(self) -> bool:
-        """Whether it was made."""
-        return self._made
+        """Whether it was made, or the run must end without it."""
+        return self.made or time.monotonic() >= self.due_at
 
     def wait(self, timeout_s: float) -> bool:
         """Waits until it is made, at most `timeout_s` seconds; returns whether it was."""
         until = time.monotonic() + timeout_s
-        while not self._made and (left_s := until - time.monotonic()) > 0:
+        while not self.is_set() and (left_s := until - time.monotonic()) > 0:
             time.sleep(min(POLL_S, left_s))
-        return self._made
+        return self.is_set()
 
 
 class StopSignals:
@@ -122,7 +130,7 @@ class StopSignals:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         """Records the signal: whatever takes a lock, logs or waits would wait for what it has interrupted."""
-        first, now = not self.event.is_set(), time.monotonic()
+        first, now = not self.event.made, time.monotonic()
         second = not first and number == signal.SIGINT and now - self._received_at >= REPEATED_AFTER_S
         if first:
             self.number = number
@@ -189,25 +197,37 @@ def _doing(workdir: Workdir) -> str:
         return PHASE_WORDS["starting"]
 
 
-def metadata_host(devices: Path = Path("/dev")) -> str | None:
-    """The address of the metadata server on nodes with TPU chips, or with `GCE_METADATA_HOST`; None elsewhere."""
-    chips = any(file for pattern in CHIP_FILES for file in devices.glob(pattern))
-    return os.environ.get(HOST_VARIABLE) or ("metadata.google.internal" if chips else None)
+def metadata_host(product: Path = GOOGLE) -> str | None:
+    """The address of the metadata server on machines of Google Cloud, or `GCE_METADATA_HOST`; None elsewhere."""
+    with suppress(OSError):
+        if product.read_text(encoding="utf-8").startswith("Google"):
+            return os.environ.get(HOST_VARIABLE, "metadata.google.internal")
+    return os.environ.get(HOST_VARIABLE)
 
 
 def watch_for_notices(give: Callable[[str], None]) -> list[threading.Thread]:
     """Calls `give`, in other threads, with a message whenever the end of this node is announced; returns the threads.
 
-    Errors of the server are ignored. Without a metadata server, nothing is watched.
+    Errors of the metadata server are ignored; without one, only `NOTICE_FILE` is watched.
     """
     host = metadata_host()
-    watchers = [
-        threading.Thread(target=watch_key, args=(host, key, give), name=f"watch {key}", daemon=True)
-        for key in (ANNOUNCEMENTS if host else ())
-    ]
+    watches = [partial(watch_file, NOTICE_FILE, give)]
+    watches += [partial(watch_key, host, key, give) for key in ANNOUNCEMENTS] if host else []
+    watchers = [threading.Thread(target=watch, name="notices", daemon=True) for watch in watches]
     for watcher in watchers:
         watcher.start()
     return watchers
+
+
+def watch_file(file: Path, give: Callable[[str], None]) -> None:
+    """Calls `give` whenever a file appears or is touched, until the process ends."""
+    known: int | None = -1  # nothing yet
+    while True:
+        found = file.stat().st_mtime_ns if file.exists() else None
+        if known not in (-1, found):
+            give("this container is about to end")
+        known = found
+        time.sleep(PAUSE_S)
 
 
 def watch_key(host: str, key: str, give: Callable[[str], None]) -> None:

@@ -53,8 +53,6 @@ class Supervisor:
     ) -> None:
         self.ladder: dict[str, Any] = {}
         """The evaluator's last known rating ladder, which a restarted evaluator continues."""
-        self.nodes_since = time.monotonic()
-        """Monotonic time at which the nodes of the current workers had joined."""
         self._cluster = cluster
         self._stopping = stopping
         self._home = home
@@ -97,7 +95,6 @@ class Supervisor:
         self._first_attempt = checkpoint.step if checkpoint else 0
         self.ladder = checkpoint.ladder if checkpoint else {}
         nodes = self._nodes.wait(self._stopping.wait)
-        self.nodes_since = time.monotonic()
         try:
             for index, node in enumerate(nodes.shards):
                 self.shards.start(index, node, contents=checkpoint.shard(index) if checkpoint else [])

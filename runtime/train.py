@@ -7,6 +7,7 @@ import logging
 import os
 import platform
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
@@ -24,6 +25,8 @@ from podzero.runtime.cluster.ray_cluster import connect
 from podzero.runtime.cluster.remote import current_node_id
 from podzero.runtime.failures import first_start
 from podzero.runtime.monitoring.log_file import log_to_file
+from podzero.runtime.monitoring.monitor import Stopwatch
+from podzero.runtime.monitoring.status import record_hours, spent_s
 from podzero.runtime.monitoring.view import TerminalView
 from podzero.runtime.monitoring.writers import start_writers
 from podzero.runtime.program import program
@@ -78,13 +81,17 @@ def train(
       WorkdirError, ConfigError, ClusterError, RunFailed: the run cannot start or continue; the message says why.
       LastCheckpointFailed: the run ended in order, but its last checkpoint could not be written.
     """
-    workdir = Workdir(root)
+    workdir, began = Workdir(root), time.monotonic()
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
         lock = stack.enter_context(workdir.lock())
         workdir.check(experiment)
         stack.enter_context(log_to_file(workdir.log_file))
         stack.enter_context(view)
+        taken = Stopwatch(spent_s(workdir), began)
+        if (most := experiment.most_hours) is not None:
+            # A little later than `Run` finds the limit reached, which names it.
+            signals.event.due_at = began + 3600 * most - taken.before + 1
         try:
             with signals.interrupting():  # whatever has started until then is ended by the stack
                 if address is None and experiment.has_self_play:
@@ -109,11 +116,14 @@ def train(
                 record_hardware(workdir, cluster.nodes(), home)
                 saver = Saver(experiment, workdir)
                 stack.callback(saver.close)
-                run = Run(experiment, workdir, supervisor, view, saver, writers, check_held=lock.check)
+                run = Run(experiment, workdir, supervisor, view, saver, writers, lock.check, taken)
                 stack.callback(run.close)
                 run.begin(checkpoint)
         except KeyboardInterrupt:
             return End(STOPPED, signals.number)
+        except Exception:
+            record_hours(workdir, taken.seconds(time.monotonic()) / 3600)
+            raise
         reason = run.until_end(signals)
         return End(reason, signals.number if reason == STOPPED else 0)
 

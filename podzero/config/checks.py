@@ -30,6 +30,7 @@ def check(experiment: Experiment) -> None:
     # Both divide the batch among the hosts, which now is known to work.
     check_reanalyse(experiment)
     check_data(experiment)
+    check_budget(experiment)
 
 
 def check_network(experiment: Experiment) -> None:
@@ -249,6 +250,15 @@ def check_data(experiment: Experiment) -> None:
         )
 
 
+def check_budget(experiment: Experiment) -> None:
+    """A limit of cost needs a price."""
+    if experiment.stop.cost is not None and experiment.cluster.price_per_hour is None:
+        raise ValueError(
+            f"stop.cost {experiment.stop.cost:g} needs the price of all nodes together: set cluster.price_per_hour, or "
+            "stop.hours instead"
+        )
+
+
 def schedule_note(experiment: Experiment) -> str | None:
     """A warning that the schedule never decays, because the run has no limit; None if it does not apply."""
     optimizer, stop = experiment.learner.optimizer, experiment.stop
@@ -257,5 +267,5 @@ def schedule_note(experiment: Experiment) -> str | None:
     return (
         f"learner.optimizer.schedule = {optimizer.schedule} falls over the run, and section stop has no limit: the "
         f"learning rate stays at {optimizer.learning_rate:g} after the warm-up. Set stop.minutes, stop.steps, "
-        "stop.games, or learner.optimizer.decay_steps, for it to fall"
+        "stop.games, stop.hours, or learner.optimizer.decay_steps, for it to fall"
     )

@@ -89,6 +89,13 @@ class Experiment(Section):
     """Limits of the run."""
 
     @property
+    def most_hours(self) -> float | None:
+        """The hours that a run may take by `stop.hours` and `stop.cost`, over all resumptions; None without a limit."""
+        price, cost = self.cluster.price_per_hour, self.stop.cost
+        limits = [self.stop.hours, cost / price if cost and price else None]
+        return min((hours for hours in limits if hours is not None), default=None)
+
+    @property
     def has_auxiliary_heads(self) -> bool:
         """Whether the network predicts the rest of games (`Prediction`), of which samples then hold the targets."""
         net = self.network

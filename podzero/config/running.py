@@ -139,6 +139,10 @@ class ClusterConfig(Section):
         """The slice that trains."""
         return None if self.slice is None else find_slice(self.slice)
 
+    def cost(self, hours: float) -> float | None:
+        """What all nodes cost in so many hours; None without a price."""
+        return None if self.price_per_hour is None else self.price_per_hour * hours
+
     @property
     def learner_hosts(self) -> int:
         """Nodes that train together."""
@@ -154,15 +158,22 @@ class StopConfig(Section):
     """Learner steps."""
     games: PositiveInt | None = None
     """Games or episodes played by the actors."""
+    hours: PositiveFloat | None = None
+    """Hours since the start of the driver, over all resumptions: also those in which the run starts, recovers or waits
+    for nodes."""
+    cost: PositiveFloat | None = None
+    """What these hours cost by `cluster.price_per_hour`."""
 
     @property
     def unlimited(self) -> bool:
         """Whether there is no limit."""
         return not self.model_dump(exclude_none=True)
 
-    def reached(self, minutes: float, steps: int, games: float) -> str | None:
+    def reached(
+        self, minutes: float, steps: int, games: float, hours: float = 0.0, cost: float | None = None
+    ) -> str | None:
         """The first limit that a run has reached, for example `stop.steps=1000`, or None."""
-        done = {"minutes": minutes, "steps": steps, "games": games}
+        done = {"minutes": minutes, "steps": steps, "games": games, "hours": hours, "cost": cost or 0.0}
         limits = {name: getattr(self, name) for name in done}
         return next(
             (f"stop.{name}={limit:g}" for name, limit in limits.items() if limit is not None and done[name] >= limit),

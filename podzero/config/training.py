@@ -20,7 +20,7 @@ class _OptimizerConfig(Section):
     """Peak learning rate."""
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     """Shape of the learning rate. `cosine` and `linear` decay over the whole run, until the first limit of section
-    `stop` is reached, whether in minutes, steps or games. Without a limit the rate stays at `learning_rate`, unless
+    `stop` is reached. Without a limit the rate stays at `learning_rate`, unless
     `decay_steps` is given. A run that is resumed with other limits continues at its rate and spreads the rest of the
     decay over the rest of the run."""
     warmup_steps: NonNegativeInt = 0

@@ -50,17 +50,23 @@ class Monitor:
     """Sums counters, averages rates, and names the bottleneck. Not thread-safe.
 
     All methods take `now` from one monotonic clock, in seconds. A run that resumes at learner step `step` gives what
-    `counters` returned for its checkpoint.
+    `counters` returned for its checkpoint, and the seconds that it has taken in all, which no checkpoint takes back.
     """
 
     def __init__(
-        self, experiment: Experiment, now: float, counters: Mapping[str, float] | None = None, step: int = 0
+        self,
+        experiment: Experiment,
+        now: float,
+        counters: Mapping[str, float] | None = None,
+        step: int = 0,
+        taken_s: float = 0.0,
     ) -> None:
         self._experiment = experiment
         restored = counters or {}
         self._training = Stopwatch(float(restored.get("elapsed_s", 0.0)))
         # Checkpoints of earlier versions have no `nodes_s`: training counted from the start of the workers.
-        self._nodes = Stopwatch(float(restored.get("nodes_s", self._training.before)), started_at=now)
+        before = float(restored.get("nodes_s", self._training.before))
+        self._nodes = Stopwatch(max(before, taken_s), started_at=now)
         self._games_before = float(restored.get("games", 0.0))
         self._totals: dict[str, float] = defaultdict(float)
         self._totals |= {name: float(restored.get(name, 0.0)) for name in RESUMED_COUNTERS}
@@ -111,7 +117,7 @@ class Monitor:
         """Sets a phase, at most `limit_s` long, that the metrics cannot tell. It ends training for good."""
         self._forced, self._phase_ends = phase, now + limit_s
         self._training.stopped_at = min(self._training.stopped_at, now)
-        if phase in ("starting", "ended"):  # the workers are gone, and new ones may have to wait for nodes
+        if phase == "ended":  # a recovery, which may wait for nodes, counts
             self._nodes.stopped_at = min(self._nodes.stopped_at, now)
 
     def counters(self, now: float) -> dict[str, float]:
@@ -124,15 +130,16 @@ class Monitor:
         return self._training.seconds(now)
 
     def nodes_s(self, now: float) -> float:
-        """Seconds for which the run has held its nodes, including start-up and the last judgement."""
+        """Seconds that the run has taken, with its starts, its waits for nodes and the last judgement."""
         return self._nodes.seconds(now)
 
     def share_passed(self, now: float) -> float:
-        """How much of this start's budget is used, in [0, 1]: of the minutes or of the games, whichever is more."""
+        """How much of this start's budget is used, in [0, 1]: the largest share of its minutes, games or hours."""
         stop, elapsed = self._experiment.stop, self.elapsed_s(now) / 60
         return max(
             share_of_rest(stop.minutes, self._training.before / 60, elapsed),
             share_of_rest(stop.games, self._games_before, self._totals["games"]),
+            share_of_rest(self._experiment.most_hours, self._nodes.before / 3600, self.nodes_s(now) / 3600),
         )
 
     def status(self, now: float, silent: Mapping[str, float] = MappingProxyType({})) -> RunStatus:
@@ -147,8 +154,8 @@ class Monitor:
         known |= {name: int(self._totals[name]) for name in RESUMED_COUNTERS}
         known |= {f"{name}_per_s": self._rates[name].per_s(now) for name in _RATES}
         known |= self._of_chips(known["steps_per_s"], known["moves_per_s"])
-        price = experiment.cluster.price_per_hour
-        cost = None if price is None else price * self.nodes_s(now) / 3600.0
+        hours = self.nodes_s(now) / 3600.0
+        cost = experiment.cluster.cost(hours)
         status = RunStatus(
             name=experiment.name,
             phase=phase,
@@ -174,6 +181,7 @@ class Monitor:
             saving_s=driver.get("checkpoint/saving_s", 0.0),
             # Reports arrive unevenly, so that a window may hold the work of more than its length.
             device_busy=min(self._rates["device_s"].per_s(now), 1.0) if "learner/device_busy" in learner else None,
+            hours=hours,
             cost=cost,
             cost_per_million_samples=None if cost is None else _per(1e6 * cost, self._totals["samples"]),
             silent=dict(silent),
@@ -218,6 +226,8 @@ class Monitor:
             return max(self._phase_ends - now, 0.0) if math.isfinite(self._phase_ends) else None
         stop = self._experiment.stop
         limits = [] if stop.minutes is None else [60.0 * stop.minutes - self.elapsed_s(now)]
+        if (hours := self._experiment.most_hours) is not None:
+            limits.append(3600.0 * hours - self.nodes_s(now))
         counted = ((stop.steps, self._step, "steps"), (stop.games, self._totals["games"], "games"))
         for limit, done, rate in counted:
             per_s = self._rates[rate].per_s(now)

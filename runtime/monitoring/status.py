@@ -7,6 +7,7 @@ import json
 import math
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Literal
 
 from podzero.files.workdir import Workdir, WorkdirError, write_atomically
@@ -39,7 +40,7 @@ class RunStatus:
     """Seconds of training, over all resumptions: of each start from its first learner step on."""
     time_left_s: float | None = None
     """Seconds until the first `stop` limit is reached, at current rates; before the first learner step, those that
-    `stop.minutes` leaves; while the last snapshot is judged, until the limit of that."""
+    `stop.minutes`, `stop.hours` and `stop.cost` leave; while the last snapshot is judged, until the limit of that."""
     step: int = 0
     episodic: bool = False
     """Whether the actors act in an environment of gymnasium, which is told in episodes and steps, not games and moves.
@@ -140,8 +141,10 @@ class RunStatus:
     """Highest memory use of any chip so far."""
     hbm_limit_bytes: float | None = None
     """Memory capacity of a chip."""
+    hours: float = 0.0
+    """Hours since the start of the driver, over all resumptions, with its waits for nodes."""
     cost: float | None = None
-    """Cost of all nodes since they joined, over all resumptions, if `cluster.price_per_hour` is given."""
+    """Cost of all nodes in these hours, if `cluster.price_per_hour` is given."""
     cost_per_million_samples: float | None = None
     """`cost` per million samples written to replay."""
     shares: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
@@ -225,6 +228,21 @@ def read_status(workdir: Workdir) -> StoredStatus:
         status = dataclasses.replace(status.without_rates(), silent=silent)
     # On shared storage the file's time may be that of a machine whose clock is ahead.
     return StoredStatus(status, alive, max(age_s, 0.0))
+
+
+def spent_s(workdir: Workdir) -> float:
+    """Seconds that earlier starts of a run have taken, by its status; 0 if that is not known."""
+    try:
+        return 3600.0 * read_status(workdir).status.hours
+    except WorkdirError:
+        return 0.0
+
+
+def record_hours(workdir: Workdir, hours: float) -> None:
+    """Writes the hours that a run has taken into its status, if it has one: its newest start has failed."""
+    with suppress(WorkdirError, OSError):
+        if workdir.status_file.exists():
+            write_status(workdir, dataclasses.replace(read_status(workdir).status, hours=hours))
 
 
 def duration(seconds: float) -> str:

@@ -1,6 +1,7 @@
 """Experiments that cannot be trained are refused before Ray starts."""
 
 import multiprocessing
+import shutil
 import sys
 
 import pytest
@@ -13,6 +14,7 @@ from podzero.files.storage import sealed
 from podzero.files.workdir import Workdir, WorkdirError, step_folder
 from podzero.launch import train
 from podzero.launch.train import check_startable
+from podzero.runtime.monitoring.status import RunStatus, write_status
 
 
 @pytest.fixture
@@ -40,8 +42,20 @@ def test_a_run_in_use_is_refused_before_anything_is_said_about_it(ended, command
 
 @pytest.mark.parametrize("limit", ["stop.steps=100", "stop.minutes=2", "stop.games=50"])
 def test_a_run_at_its_stop_limit_is_refused(ended, limit):
-    with pytest.raises(ConfigError, match=f"already reached {limit}, .*raise"):
+    with pytest.raises(ConfigError, match=rf"already reached {limit}, .*raise"):
         check_startable(load("tic_tac_toe", ["stop.minutes=", limit]), ended)
+
+
+@pytest.mark.parametrize("limit", ["stop.hours=6", "stop.cost=60"])
+def test_a_budget_that_is_spent_is_refused_also_before_the_first_checkpoint(ended, tmp_path, limit):
+    priced = ["stop.minutes=", "cluster.price_per_hour=10"]
+    write_status(ended, RunStatus("tic_tac_toe", "ended", elapsed_s=0.0, hours=6.0))
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=rf"already reached {limit}, .*6\.0 hours.*stop.*=1"):
+            check_startable(load("tic_tac_toe", [*priced, limit]), ended)
+        check_startable(load("tic_tac_toe", [*priced, f"{limit}1"]), ended)
+        shutil.rmtree(ended.checkpoints)
+        ended.checkpoints.mkdir()
 
 
 def test_a_run_below_its_stop_limits_is_resumed(ended):

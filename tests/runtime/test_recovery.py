@@ -39,14 +39,14 @@ def make_run(make_supervisor, no_wait, tmp_path, experiment, watch, monkeypatch)
     monkeypatch.setattr(run_module, "TICK_S", 0.0)
     runs, savers = [], []
 
-    def make(act=None):
+    def make(act=None, **sections):
         workdir, stopping, view = Workdir(tmp_path), no_wait(), watch(act)
         supervisor, cluster = make_supervisor(cpu_node("home", 4), stopping=stopping)
         cluster.answers[LearnerProcess] |= {"checkpoint": saves_learner(40), "snapshot": -1}
         supervisor.start(None)
         saver = Saver(experiment(), workdir)
         savers.append(saver)
-        runs.append(Run(experiment(), workdir, supervisor, view, saver))
+        runs.append(Run(experiment(**sections), workdir, supervisor, view, saver))
         runs[-1].begin(None)
         return runs[-1], cluster, StopSignals(stopping), view
 
@@ -187,6 +187,27 @@ def test_a_recovery_ends_when_the_run_is_stopped(make_run):
     cluster.answers[LearnerProcess]["ready"] = stop
     learner_dies_with_its_node(cluster)
     assert run.until_end(signals) == STOPPED
+
+
+def test_a_recovery_that_waits_for_nodes_ends_when_the_hours_of_the_run_are_over(make_run):
+    run, cluster, signals, _ = make_run(stop={"hours": 1.0})
+
+    def an_hour_passes():
+        run._taken.before = run._monitor._nodes.before = 3600.0
+        signals.event.due_at = 0.0
+        return NodesAbsent("waited for nodes")
+
+    cluster.answers[LearnerProcess]["ready"] = an_hour_passes
+    learner_dies_with_its_node(cluster)
+    assert run.until_end(signals) == "stop.hours=1 is reached"
+    assert signals.number == 0
+
+
+def test_a_run_whose_hours_are_over_writes_a_last_checkpoint(make_run, tmp_path):
+    run, _, signals, _ = make_run(lambda status: None, stop={"hours": 1e-9})
+    signals.event.due_at = 0.0
+    assert run.until_end(signals) == "stop.hours=1e-09 is reached"
+    assert [found.step for found in checkpoints(Workdir(tmp_path))] == [40]
 
 
 def test_a_run_ends_with_a_checkpoint(make_run, tmp_path):

@@ -455,7 +455,7 @@ def quick(monkeypatch):
 def notices(server, quick):
     """The messages of the watchers."""
     messages = queue.Queue()
-    assert len(watch_for_notices(messages.put)) == 2
+    assert len(watch_for_notices(messages.put)) == 3  # two keys, and a file
     return messages
 
 
@@ -515,7 +515,7 @@ def test_a_server_without_the_keys_is_not_asked_again(server, quick, caplog):
     server.status = 404
     caplog.set_level(logging.INFO, logger="podzero")
     watchers = watch_for_notices(pytest.fail)
-    for watcher in watchers:
+    for watcher in watchers[1:]:
         watcher.join(timeout=20)
     assert len(server.asked) == 2
     assert len(caplog.messages) == 2
@@ -535,7 +535,12 @@ def test_pauses_grow_while_there_is_no_server(monkeypatch, quick):
     class Enough(BaseException):
         pass
 
+    wait = time.sleep
+
     def rest(seconds):
+        if threading.current_thread() is not threading.main_thread():
+            wait(seconds)  # another watcher
+            return
         pauses.append(seconds)
         if len(pauses) == 5:
             raise Enough
@@ -550,19 +555,32 @@ def test_watchers_do_not_keep_their_process_alive(server, quick):
     assert all(watcher.daemon for watcher in watch_for_notices(print))
 
 
-def test_nothing_is_watched_without_a_metadata_server(tmp_path, monkeypatch):
+def test_no_server_is_asked_where_there_is_none(tmp_path, monkeypatch):
     monkeypatch.delenv("GCE_METADATA_HOST", raising=False)
-    assert metadata_host(tmp_path) is None
+    (tmp_path / "product").write_text("Some PC\n")
+    assert metadata_host(tmp_path / "product") is None
+    assert metadata_host(tmp_path / "missing") is None
     monkeypatch.setattr(stopping, "metadata_host", lambda: None)
-    assert watch_for_notices(pytest.fail) == []
+    assert len(watch_for_notices(pytest.fail)) == 1  # a file
 
 
-@pytest.mark.parametrize("chip", ["accel0", "vfio/0"])
-def test_a_node_with_chips_asks_googles_server(tmp_path, monkeypatch, chip):
+def test_machines_of_google_with_and_without_chips_ask_its_server(tmp_path, monkeypatch):
     monkeypatch.delenv("GCE_METADATA_HOST", raising=False)
-    (tmp_path / chip).parent.mkdir(exist_ok=True)
-    (tmp_path / chip).touch()
-    assert metadata_host(tmp_path) == "metadata.google.internal"
+    (tmp_path / "product").write_text("Google Compute Engine\n")
+    assert metadata_host(tmp_path / "product") == "metadata.google.internal"
+
+
+def test_the_end_of_a_container_is_announced_each_time_that_its_file_changes(tmp_path, quick):
+    file, messages = tmp_path / "notice", queue.Queue()
+    file.touch()  # of an earlier time
+    threading.Thread(target=stopping.watch_file, args=(file, messages.put), daemon=True).start()
+    time.sleep(0.3)
+    assert messages.empty()
+    for changed_at in (1000, 2000):
+        os.utime(file, (changed_at, changed_at))
+        assert "container" in messages.get(timeout=20)
+    time.sleep(0.3)
+    assert messages.empty()
 
 
 @pytest.mark.slow

@@ -587,6 +587,17 @@ def test_the_first_reached_limit_is_named(minutes, steps, games, reached):
 
 
 @pytest.mark.parametrize(
+    ("stop", "most"), [({"hours": 5}, 5), ({"cost": 60}, 3), ({"hours": 2, "cost": 60}, 2), ({}, None)]
+)
+def test_the_most_hours_are_the_smaller_of_hours_and_those_that_the_cost_allows(stop, most):
+    found = experiment(stop=stop, cluster={"price_per_hour": 20})
+    assert found.most_hours == most
+    for hours in (most or 100, (most or 100) - 0.01):
+        reached = found.stop.reached(0, 0, 0, hours, found.cluster.cost(hours))
+        assert (reached is not None) == (hours == most)
+
+
+@pytest.mark.parametrize(
     ("word", "suggestion"), [("Hoper-v5", " (did you mean 'Hopper-v5'?)"), ("Nope-v1", ""), ("", "")]
 )
 def test_only_similar_names_are_suggested(word, suggestion):
@@ -603,6 +614,7 @@ RECORDS = {"records": "games"}
         ({"data": RECORDS | {"share": 0.0}}, "data.share"),
         ({"data": RECORDS | {"share": 1.1}}, "data.share"),
         ({"data": RECORDS, "stop": {"games": 100}}, "stop.steps"),
+        ({"stop": {"cost": 100}}, "cluster.price_per_hour"),
         ({"data": RECORDS, "reanalyse": {"share": 0.5}}, "reanalyse.share=0"),
         ({"data": RECORDS | {"share": 0.6}, "reanalyse": {"share": 0.4}}, "below 1"),
         (

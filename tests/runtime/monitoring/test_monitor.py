@@ -401,3 +401,15 @@ def test_a_learner_without_self_play_waits_for_recorded_games():
     shares = {"learner": {"wait_replay": 0.4, "step": 0.6}}
     assert "recorded games" in bottleneck("training", shares, 0, 2000, has_self_play=False)
     assert bottleneck("training", {"learner": {"step": 1.0}}, 0, 2000, has_self_play=False) == ""
+
+
+def test_what_a_run_has_taken_counts_waits_for_nodes_and_no_checkpoint_takes_it_back():
+    experiment = load("tic_tac_toe", ["stop.minutes=", "stop.hours=2", "cluster.price_per_hour=24"])
+    monitor = Monitor(experiment, 0.0, {"nodes_s": 1800.0}, taken_s=3600.0)
+    monitor.enter("starting", 600.0)
+    status = monitor.status(1800.0)
+    assert (status.hours, status.cost, monitor.counters(1800.0)["nodes_s"]) == (1.5, 36.0, 5400.0)
+    assert monitor.share_passed(1800.0) == 0.5  # of the hour that was left
+    assert Monitor(experiment, 0.0, taken_s=3600.0).status(1800.0).time_left_s == 1800.0
+    monitor.enter("ended", 2400.0)
+    assert monitor.nodes_s(9999.0) == 6000.0
