@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +13,7 @@ import typer
 from podzero.config import FOR_SLICES, Experiment, load
 from podzero.core.errors import ConfigError
 from podzero.files.workdir import refuse_url
-from podzero.launch.targets.plan import MOUNT, Plan, Site, check, name_of, perform, script, take_down
+from podzero.launch.targets.plan import MOUNT, Plan, Site, check, name_of, perform, script, take_down, watch
 from podzero.tools.commands.options import Config, Env, Overrides, read_env
 from podzero.tools.commands.trust import approve_code
 from podzero.tools.compile.waiting import rates
@@ -89,25 +89,31 @@ def launch(
             "checkpoint.",
         ),
     ] = False,
+    status: Annotated[bool, typer.Option("--status", help="Show the state of the run.")] = False,
+    logs: Annotated[bool, typer.Option("--logs", help="Show the newest lines of the run's log.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="With --logs: go on until Ctrl-C.")] = False,
+    stop: Annotated[
+        bool,
+        typer.Option("--stop", help="End the run with a checkpoint; its machines then go back unless it was kept."),
+    ] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the machines, which cost money, after the run has ended.")
+    ] = False,
 ) -> None:
     """Start a cluster on Google Cloud and train an experiment on it."""
-    if force and not down:
-        raise ConfigError("--force changes what --down does: give both, or neither")
+    verb = _verb({"status": status, "logs": logs, "stop": stop, "down": down}, follow, force)
     for directory in (workdir, folder):
         if directory is not None:
             refuse_url(directory)
-    # A teardown needs no values.
-    names = () if down else tuple(read_env(env))
-    site = Site(project, zone, image, share, workdir, network, subnet, spot, worker_cpus, cluster, names)
+    # Only a start needs values.
+    names = () if verb else tuple(read_env(env))
+    site = Site(project, zone, image, share, workdir, network, subnet, spot, worker_cpus, cluster, names, keep)
     experiment = load(config, overrides or ())
     check(site, target)
     plan: Plan = import_module(f"podzero.launch.targets.{target}").plan(experiment, site)
     where = folder or Path("runs/launch") / f"{name_of(experiment).removeprefix('podzero-')}-{target}"
-    if down:
-        if dry_run:
-            print(script(plan, where, down, force), end="")
-        else:
-            take_down(plan, where, force)
+    if verb:
+        _answer(plan, where, verb, force or follow, dry_run)
         return
     approve_code(experiment)  # the head runs it without a question
     lines = summary(plan, experiment)
@@ -121,17 +127,36 @@ def launch(
     perform(plan, where)
 
 
+def _verb(given: Mapping[str, bool], follow: bool, force: bool) -> str | None:
+    """What is asked for by an option; None for a launch."""
+    if sum(given.values()) > 1 or (follow and not given["logs"]) or (force and not given["down"]):
+        raise ConfigError("give one of --status, --logs (with --follow), --stop and --down (with --force)")
+    return next((name for name, is_given in given.items() if is_given), None)
+
+
+def _answer(plan: Plan, folder: Path, verb: str, more: bool, dry_run: bool) -> None:
+    """Does what an option asks for; `more`: with --force or --follow."""
+    if verb != "down":
+        watch(plan, folder, verb, more, dry_run)
+    elif dry_run:
+        print(script(plan, folder, True, more), end="")
+    else:
+        take_down(plan, folder, more)
+
+
 MOST_WAITING = 0.5
 """Share of the learner's time spent waiting above which a launch asks for confirmation."""
 
 
 def summary(plan: Plan, experiment: Experiment) -> list[str]:
     """Describes the machines, their price, and how the learner will spend its time."""
-    price, stop = experiment.cluster.price_per_hour, experiment.stop
+    price, stop, most = experiment.cluster.price_per_hour, experiment.stop, experiment.most_hours
     if price is None:
         cost = "not given (cluster.price_per_hour, of all machines together)"
+    elif most is not None:
+        cost = f"{price:,.2f} an hour, at most {price * most:,.2f} for {most:g} hours in all (stop.hours, stop.cost)"
     elif stop.minutes is None:
-        cost = f"{price:,.2f} an hour, without a limit of time (stop.minutes)"
+        cost = f"{price:,.2f} an hour, without a limit of time (stop.hours or stop.cost)"
     else:
         total, until = price * stop.minutes / 60, f"stop.minutes={stop.minutes:g}"
         cost = f"{price:,.2f} an hour, at most {total:,.2f} from the first learner step until {until}"
@@ -151,7 +176,7 @@ def confirm(experiment: Experiment, yes: bool) -> bool:
 
 def _doubts(experiment: Experiment) -> Iterator[str]:
     if experiment.stop.unlimited:
-        yield "The run has no limit: its machines cost money until it is stopped. Set one, such as stop.minutes=1440."
+        yield "The run has no limit: its machines cost money until it is stopped. Set one, such as stop.hours=24."
     found = rates(experiment)
     if found is not None and found.waiting > MOST_WAITING:
         advice = (

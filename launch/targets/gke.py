@@ -1,12 +1,10 @@
-"""Launches on Google Kubernetes Engine by KubeRay: a RayCluster with a CPU group and a multi-host TPU group.
+"""Launches on Google Kubernetes Engine by KubeRay: a RayJob on a CPU group and a multi-host TPU group.
 
 This needs an Autopilot cluster with the Ray operator. Autopilot creates the nodes for the pods and deletes them later.
 """
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -18,22 +16,39 @@ from podzero.launch.targets.plan import (
     MOUNT,
     NOT_TRAINING,
     RUN_FILES,
+    STOP_S,
     LaunchStep,
     Plan,
     Site,
+    checks,
+    deadline_s,
+    gcloud,
     name_of,
     run_files,
     run_on_head,
     send_variables,
+    shell,
     workdir_of,
 )  # fmt: skip
 
 HEAD = {"cpu": "4", "memory": "16Gi"}
-_RUNNING = ("--field-selector", "status.phase=Running", "--output", "name")
+_RUNNING = "--field-selector=status.phase=Running --sort-by=.metadata.creationTimestamp --output=name"
+_UNTIL_RUNNING = "--for=jsonpath={.status.jobDeploymentStatus}=Running --timeout=3600s"
 _SPOT = {"cloud.google.com/gke-spot": "true"}
 _NOT_EVICTED = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
 """Keeps Autopilot from evicting a pod to scale down and, for seven days, to upgrade its node; not for spot pods
 (https://cloud.google.com/kubernetes-engine/docs/how-to/extended-duration-pods)."""
+RETRIES = 20
+"""How often KubeRay makes a new cluster for a run that has lost its head, or failed too often on one."""
+SPOT_GRACE_S = 25
+"""Seconds from the notice of a spot pod's end until it is killed; Kubernetes gives it no more."""
+_SECRETS = "/srv/variables"
+"""Where the head mounts the variables of `--env`, which a Secret holds: a new head needs them too."""
+_HEAD_ENV = [
+    # Ray gives a job that is to end three seconds by default, too few for the last checkpoint.
+    {"name": "RAY_JOB_STOP_WAIT_TIME_S", "value": str(STOP_S)},
+    {"name": "VARIABLES", "value": f"{_SECRETS}/variables"},
+]
 SHARE_OF_HOST = 0.75
 """Share of a TPU host's CPUs and memory that its pod requests; Kubernetes' own pods need the rest."""
 
@@ -45,23 +60,22 @@ def plan(experiment: Experiment, site: Site) -> Plan:
     things = [
         *_storage(name, site),
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": run_files(experiment)},
-        ray_cluster(name, site, pool, hosts, disk_gib(experiment)),
+        ray_job(experiment, site, ray_cluster(name, site, pool, hosts, disk_gib(experiment))),
     ]
-
-    assert site.project is not None
     # Name the context that get-credentials makes, so that no command acts on whichever cluster is the current one.
-    kubectl = ("kubectl", "--context", f"gke_{site.project}_{site.region}_{site.cluster}")
-    pods = (*kubectl, "get", "pods", "--selector", f"ray.io/cluster={name}")
+    kubectl = f"kubectl --context gke_{site.project}_{site.region}_{site.cluster}"
 
-    def head(verb: str, *arguments: str, options: tuple[str, ...] = ()) -> tuple[str, ...]:
-        on_head = (*kubectl, "exec", *options, f"service/{name}-head-svc", "--container", "ray-head", "--")
-        return (*on_head, *run_on_head(verb, workdir, *arguments).split())
+    def on_head(verb: str, otherwise: str) -> str:
+        """Runs a verb of `run.sh` in the newest head; `otherwise` if none is running."""
+        found = f"pods=$({kubectl} get pods --selector=podzero={name},ray.io/node-type=head {_RUNNING})"
+        run = f"{kubectl} exec \"${{pods##*$'\\n'}}\" --container ray-head -- {run_on_head(verb, workdir)}"
+        return f'{found} && if [ -n "$pods" ]; then {run}; else {otherwise}; fi'
 
-    running_head = (*pods[:-1], f"{pods[-1]},ray.io/node-type=head", *_RUNNING)
-    stop = _only_if_found(running_head, head("stop"), "no head is running, so no run is under way")
-    credentials = ("gcloud", "container", "clusters", "get-credentials", site.cluster)
+    ended = f"{kubectl} get rayjob {name} --ignore-not-found --output=jsonpath={{.status.jobDeploymentStatus}}"
+    secret = f'create secret generic {name} --from-file=variables="$podzero_file" --dry-run=client --output yaml'
     return Plan(
         files={"cluster.yaml": yaml.dump_all(things, Dumper=_ReadableDumper, sort_keys=False, width=120)},
+        checks=checks(site, f"compute machine-types describe {hosts.generation.machine}-{hosts.chips}t"),
         machines=(
             f"1 pod of {HEAD['cpu']} CPUs: the head",
             f"{pool.workers} pods of {pool.cpus} CPUs and {pool.memory_gib} GiB",
@@ -69,38 +83,71 @@ def plan(experiment: Experiment, site: Site) -> Plan:
         ),
         up=(
             LaunchStep(
-                (*credentials, "--project", site.project, "--location", site.region), "give kubectl access to GKE"
+                gcloud(f"container clusters get-credentials {site.cluster} --location {site.region}", site),
+                "give kubectl access to GKE",
             ),
-            LaunchStep(
-                (*kubectl, "apply", "--filename", "cluster.yaml"), "create storage and pods; GKE creates their machines"
+            shell(
+                f"case $({ended}) in Complete | Failed) {kubectl} delete rayjob {name} ;; esac",
+                "delete the job of an earlier run that has ended",
             ),
-            LaunchStep(
-                (*kubectl, "wait", "--for=condition=RayClusterProvisioned", f"raycluster/{name}", "--timeout=3600s"),
-                "wait until all pods are ready",
-            ),
-            *send_variables(site.env, f'{shlex.join(head("receive", options=("--stdin",)))} <"$podzero_file"'),
-            LaunchStep(
-                head("start", *site.env),
-                "start the run and wait until it trains, for at most half an hour",
+            *send_variables(site.env, f"{kubectl} {secret} | {kubectl} apply --filename -"),
+            shell(f"{kubectl} apply --filename cluster.yaml", "create storage, pods and the job; GKE creates machines"),
+            shell(f"{kubectl} wait {_UNTIL_RUNNING} rayjob/{name}", "wait until the pods are ready"),
+            shell(
+                on_head("await", "echo the head has ended >&2; exit 1"),
+                "wait until the run trains, for at most half an hour",
                 NOT_TRAINING,
             ),
         ),
-        watch=(
-            LaunchStep(head("status"), "show the state of the run"),
-            LaunchStep(head("log"), "follow its log until Ctrl-C"),
-            LaunchStep(pods, "list the pods of the cluster"),
+        status=shell(
+            on_head("status", f"{kubectl} get rayjob {name} && {kubectl} logs job/{name} --tail=20"),
+            "show the state of the run",
         ),
-        stop=LaunchStep(stop, "end the run with a checkpoint and wait until it has ended"),
-        down=LaunchStep(
-            (*kubectl, "delete", "--filename", "cluster.yaml", "--ignore-not-found"),
+        logs=LaunchStep(
+            (*kubectl.split(), "logs", f"job/{name}", "--tail=200"),
+            "show its log; with --follow until Ctrl-C",
+            "The log begins once the pods are ready; --status says how far they are",
+        ),
+        stop=shell(
+            on_head("stop", "echo 'no head is running, so no run is under way'"),
+            "end the run with a checkpoint and wait until it has ended",
+        ),
+        kill=shell(
+            f"{kubectl} delete rayjob {name} --ignore-not-found --wait=false && "
+            f"{kubectl} delete pods --selector=podzero={name} --grace-period=1 --ignore-not-found",
+            "delete the pods without a last checkpoint",
+        ),
+        down=shell(
+            f"{kubectl} delete --filename cluster.yaml --ignore-not-found && "
+            f"{kubectl} delete secret {name} --ignore-not-found",
             "delete the pods, after which GKE deletes their machines; files on the share stay",
         ),
         tools=("gcloud", "kubectl"),
     )
 
 
+def ray_job(experiment: Experiment, site: Site, cluster: dict[str, Any]) -> dict[str, Any]:
+    """The RayJob, whose driver starts again with the same command: in its pod, or on a new cluster if that is lost.
+
+    The deadline counts anew for each cluster; the driver counts its hours over all of them.
+    """
+    limit = deadline_s(experiment)
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": {"name": name_of(experiment)},
+        "spec": {
+            "entrypoint": run_on_head("job", workdir_of(experiment, site), *site.env),
+            "backoffLimit": RETRIES,
+            **({} if limit is None else {"activeDeadlineSeconds": limit}),
+            "shutdownAfterJobFinishes": not site.keep,
+            "rayClusterSpec": cluster,
+        },
+    }
+
+
 def ray_cluster(name: str, site: Site, pool: Pool, hosts: TpuHosts, disk_gib: int) -> dict[str, Any]:
-    """The RayCluster; each pod requests `disk_gib` GiB of disk."""
+    """The specification of the cluster; each pod requests `disk_gib` GiB of disk."""
     disk = {"ephemeral-storage": f"{disk_gib}Gi"}
     actors = disk | {"cpu": str(pool.cpus), "memory": f"{pool.memory_gib}Gi"}
     slice_host = disk | {
@@ -113,23 +160,18 @@ def ray_cluster(name: str, site: Site, pool: Pool, hosts: TpuHosts, disk_gib: in
         "cloud.google.com/gke-tpu-topology": "x".join(map(str, hosts.slice.shape)),
     }
     return {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayCluster",
-        "metadata": {"name": name},
-        "spec": {
-            "rayVersion": version("ray"),
-            # KubeRay (since 1.5.1) makes the token and gives it to every container.
-            "authOptions": {"mode": "token"},
-            "headGroupSpec": {
-                # Without CPUs, so that no worker is placed beside the driver.
-                "rayStartParams": {"num-cpus": "0"},
-                "template": _pod("ray-head", name, site, disk | HEAD, {}, spot=False),
-            },
-            "workerGroupSpecs": [
-                _group("actors", pool.workers, 1, _pod("ray-worker", name, site, actors, {}, site.spot)),
-                _group("slice", 1, hosts.number, _pod("ray-worker", name, site, slice_host, tpu_nodes, site.spot)),
-            ],
+        "rayVersion": version("ray"),
+        # KubeRay (since 1.5.1) makes the token and gives it to every container.
+        "authOptions": {"mode": "token"},
+        "headGroupSpec": {
+            # Without CPUs, so that no worker is placed beside the driver.
+            "rayStartParams": {"num-cpus": "0"},
+            "template": _pod("ray-head", name, site, disk | HEAD, {}, spot=False),
         },
+        "workerGroupSpecs": [
+            _group("actors", pool.workers, 1, _pod("ray-worker", name, site, actors, {}, site.spot)),
+            _group("slice", 1, hosts.number, _pod("ray-worker", name, site, slice_host, tpu_nodes, site.spot)),
+        ],
     }
 
 
@@ -150,26 +192,35 @@ def _pod(
     container: str, name: str, site: Site, resources: dict[str, str], nodes: dict[str, str], spot: bool
 ) -> dict[str, Any]:
     """The template of a pod with one container that mounts the share and the experiment."""
+    mounts = {"share": MOUNT, "run-files": RUN_FILES}
+    volumes = [
+        {"name": "share", "persistentVolumeClaim": {"claimName": name}},
+        {"name": "run-files", "configMap": {"name": name}},
+    ]
+    if container == "ray-head":
+        mounts |= {"variables": _SECRETS}
+        volumes += [{"name": "variables", "secret": {"secretName": name, "optional": True}}]
     spec = {
         "nodeSelector": {"topology.kubernetes.io/zone": site.zone, **nodes, **(_SPOT if spot else {})},
-        "terminationGracePeriodSeconds": 60,
+        "terminationGracePeriodSeconds": SPOT_GRACE_S if spot else STOP_S,
         "containers": [
             {
                 "name": container,
                 "image": site.image,
                 "resources": {"requests": dict(resources), "limits": dict(resources)},
+                "env": _HEAD_ENV if container == "ray-head" else [],
+                # Before the container's first process, which is Ray, gets SIGTERM.
+                "lifecycle": {"preStop": {"exec": {"command": run_on_head("notice").split()}}},
                 "volumeMounts": [
-                    {"name": "share", "mountPath": MOUNT},
-                    {"name": "run-files", "mountPath": RUN_FILES, "readOnly": True},
+                    {"name": key, "mountPath": path, **({} if key == "share" else {"readOnly": True})}
+                    for key, path in mounts.items()
                 ],
             }
         ],
-        "volumes": [
-            {"name": "share", "persistentVolumeClaim": {"claimName": name}},
-            {"name": "run-files", "configMap": {"name": name}},
-        ],
+        "volumes": volumes,
     }
-    return {"spec": spec} if spot else {"metadata": {"annotations": _NOT_EVICTED}, "spec": spec}
+    labels = {"labels": {"podzero": name}}
+    return {"metadata": labels if spot else labels | {"annotations": _NOT_EVICTED}, "spec": spec}
 
 
 def _storage(name: str, site: Site) -> list[dict[str, Any]]:
@@ -191,16 +242,6 @@ def _storage(name: str, site: Site) -> list[dict[str, Any]]:
         {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": volume},
         {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": claim},
     ]
-
-
-def _only_if_found(query: Sequence[str], command: Sequence[str], otherwise: str) -> tuple[str, ...]:
-    """A command that runs `command` if `query` prints anything, else prints `otherwise`; fails if `query` fails."""
-    return (
-        "bash",
-        "-c",
-        f'found=$({shlex.join(query)}) && if [ -n "$found" ]; then {shlex.join(command)}; '
-        f"else echo {shlex.quote(otherwise)}; fi",
-    )
 
 
 class _ReadableDumper(yaml.SafeDumper):

@@ -25,16 +25,18 @@ class Generation(NamedTuple):
     """The runtime version of its TPU VMs for JAX; None if the TPU API does not have the generation."""
     gke: str
     """The value of the node label `cloud.google.com/gke-tpu-accelerator`."""
+    machine: str
+    """The first part of its machine types on GKE, before the number of chips."""
     cpus: int
     memory_gib: int
 
 
 GENERATIONS = {
-    "v4": Generation("v4", "tpu-ubuntu2204-base", "tpu-v4-podslice", 240, 379),
-    "v5e": Generation("v5litepod", "v2-alpha-tpuv5-lite", "tpu-v5-lite-podslice", 112, 178),
-    "v5p": Generation("v5p", "v2-alpha-tpuv5", "tpu-v5p-slice", 208, 417),
-    "v6e": Generation("v6e", "v2-alpha-tpuv6e", "tpu-v6e-slice", 180, 670),
-    "tpu7x": Generation("tpu7x", None, "tpu7x", 224, 894),
+    "v4": Generation("v4", "tpu-ubuntu2204-base", "tpu-v4-podslice", "ct4p-hightpu", 240, 379),
+    "v5e": Generation("v5litepod", "v2-alpha-tpuv5-lite", "tpu-v5-lite-podslice", "ct5lp-hightpu", 112, 178),
+    "v5p": Generation("v5p", "v2-alpha-tpuv5", "tpu-v5p-slice", "ct5p-hightpu", 208, 417),
+    "v6e": Generation("v6e", "v2-alpha-tpuv6e", "tpu-v6e-slice", "ct6e-standard", 180, 670),
+    "tpu7x": Generation("tpu7x", None, "tpu7x", "tpu7x-standard", 224, 894),
 }
 
 _OTHER_HOSTS = {("v5e", 1): (24, 44), ("v5e", 8): (224, 357), ("v6e", 1): (44, 163), ("v6e", 8): (180, 1341)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import shutil
@@ -22,6 +23,20 @@ HERE = Path(__file__).parent
 _END = "END-OF-FILE"
 _GITIGNORE = "# Created by podzero launch, which overwrites its files in this folder. It may hold a token.\n*\n"
 """Keeps the token out of version control, and marks a folder that `podzero launch` may write to."""
+STOP_S = 3600
+"""Longest time for a last checkpoint, in `run.sh` too."""
+LIMITS_S = {"check": 60.0, "status": 180.0, "logs": 180.0, "stop": STOP_S + 180.0}
+"""Longest time for a command of each kind."""
+WATCH = (
+    "To watch the run or to end it, repeat this launch with --status, --logs -f or --stop; with --down it also deletes "
+    "everything that the launch has created"
+)
+_REMEDIES = {
+    r"(?i)auth login|reauth|invalid_grant|credentials|unauthorized|must be logged in": "Log in: gcloud auth login",
+    r"context .* does not exist|context was not found": "Give kubectl access: gcloud container clusters "
+    "get-credentials CLUSTER --location REGION --project PROJECT",
+}
+"""What to do about an error of gcloud or kubectl, by words of its message."""
 NOT_TRAINING = (
     "Training has not begun. The output above says whether the run has ended, and why, or is still starting, in which "
     "case it continues by itself. The machines cost money until you launch with --down"
@@ -44,6 +59,7 @@ class Site:
     worker_cpus: int = 16
     cluster: str = "podzero"
     env: tuple[str, ...] = ()
+    keep: bool = False
 
     @property
     def region(self) -> str:
@@ -74,23 +90,34 @@ class LaunchStep(NamedTuple):
     """What a failure means and its remedy; empty if the command's own output says it."""
 
 
+def shell(command: str, why: str, failure: str = "") -> LaunchStep:
+    """The step of a shell command."""
+    return LaunchStep(("bash", "-c", command), why, failure)
+
+
 class Plan(NamedTuple):
     """The files of a launch, and the commands that run in their folder."""
 
     files: Mapping[str, str]
     """The contents by file name."""
+    checks: tuple[LaunchStep, ...]
+    """Commands that fail if something that the launch uses does not exist; they create nothing."""
     machines: tuple[str, ...]
     """Descriptions of the rented machines, one for each kind."""
     up: tuple[LaunchStep, ...]
     """Commands that start the cluster and the run. Each can be repeated: it uses what exists already."""
-    watch: tuple[LaunchStep, ...]
-    """Commands that watch the run, for the user to type."""
+    status: LaunchStep
+    """Shows the state of the run."""
+    logs: LaunchStep
+    """Shows the newest lines of its log; with `--follow` at the end, goes on until Ctrl-C."""
     stop: LaunchStep
     """Ends the run; succeeds only if no run is left and the last one has written its checkpoint."""
     down: LaunchStep
     """Deletes the machines."""
     tools: tuple[str, ...]
     """Programs that the commands need on this machine."""
+    kill: LaunchStep | None = None
+    """What precedes `down` with --force, so that nothing waits for a last checkpoint."""
 
 
 EXAMPLES = {
@@ -162,7 +189,7 @@ def run_on_head(verb: str, *arguments: str) -> str:
 
 
 def send_variables(names: Sequence[str], send: str) -> tuple[LaunchStep, ...]:
-    """The step that sends environment variables to the head; none without `names`.
+    """The step that sends environment variables to the cluster; none without `names`.
 
     It finds their values in its own environment. `send` is a shell command that sends the file "$podzero_file", which
     holds the values until the step ends.
@@ -174,8 +201,42 @@ def send_variables(names: Sequence[str], send: str) -> tuple[LaunchStep, ...]:
         f"for podzero_name in {' '.join(names)}; do "
         'printf "export %s=%q\\n" "$podzero_name" "${!podzero_name?is not set here}"; done >"$podzero_file"; ' + send
     )
-    why = "send the variables of --env to the head, which holds them in memory until the run has read them"
-    return (LaunchStep(("bash", "-c", script), why),)
+    return (shell(script, "send the variables of --env"),)
+
+
+def deadline_s(experiment: Experiment) -> int | None:
+    """Seconds after which the cloud takes the machines away, whatever the run does; None without such a limit."""
+    return None if experiment.most_hours is None else math.ceil(3600 * experiment.most_hours) + STOP_S
+
+
+def gcloud(words: str, site: Site) -> tuple[str, ...]:
+    """A command of gcloud in the project."""
+    return ("gcloud", *words.split(), "--project", str(site.project))
+
+
+def checks(site: Site, machines: str) -> tuple[LaunchStep, ...]:
+    """The checks of what a launch uses, as far as gcloud knows it; `machines` asks for those of the slice."""
+    slice_exists = LaunchStep(
+        gcloud(f"{machines} --zone {site.zone}", site),
+        "check that the zone has such a slice",
+        f"--zone {site.zone} does not exist, or has no machines for cluster.slice: "
+        "https://cloud.google.com/tpu/docs/regions-zones lists the zones of each generation",
+    )
+    image = LaunchStep(
+        gcloud(f"artifacts docker images describe {site.image} --format=value(image_summary.digest)", site),
+        "check the image",
+        f"--image {site.image}: step 5 of docs/tpu.md builds it",
+    )
+    server, _, path = str(site.share).partition(":/")
+    found = f"filestore instances list --filter=networks.ipAddresses:{server} --format=value(fileShares[0].name)"
+    # Nothing is known of a share that is not on Filestore.
+    test = f'found=$({shlex.join(gcloud(found, site))}); [ -z "$found" ] || [ "$found" = {shlex.quote(path)} ]'
+    share = shell(
+        test,
+        "check the share",
+        f"--share {site.share}: Filestore has another share at {server}; `gcloud filestore instances list` shows it",
+    )
+    return (slice_exists, *([image] if site.registry.endswith("pkg.dev") else []), share)
 
 
 class LaunchFailed(PodzeroError, RuntimeError):
@@ -194,30 +255,44 @@ def script(plan: Plan, folder: Path, down: bool = False, force: bool = False, no
     ]
     for name, text in _files(plan).items():
         lines += [f"cat > {name} <<'{_END}'", text.rstrip("\n"), _END, ""]
-    for step in _teardown(plan, force) if down else plan.up:
+    for step in _teardown(plan, force) if down else (*plan.checks, *plan.up):
         lines += [f"# {step.why}", shlex.join(step.command)]
     if not down:
         lines += ["", "# To watch the run, to end it and to delete the machines, in the same folder:"]
-        lines += [f"# {line}" for line in _listed((*plan.watch, *_teardown(plan)))]
+        lines += [f"# {line}" for line in _listed((plan.status, plan.logs, *_teardown(plan)))]
     return "\n".join(lines) + "\n"
 
 
 def perform(plan: Plan, folder: Path) -> None:
     """Writes the files, then prints and runs the commands."""
     _begin(plan, folder)
+    for step in plan.checks:
+        print(f"\n# {step.why}\n$ {shlex.join(step.command)}", flush=True)
+        if problem := _ask(step, folder, LIMITS_S["check"]):
+            raise LaunchFailed(f"nothing was created. {problem}")
     for step in plan.up:
         code = _run(step, folder)
         if code and step.failure:
-            watch = "\n".join(_listed(plan.watch))
-            raise LaunchFailed(f"{step.failure}. To watch a run, in {folder}:\n{watch}")
+            raise LaunchFailed(f"{step.failure}. {WATCH}")
         if code:
             raise LaunchFailed(
                 f"this command ended with code {code} (in {folder}):\n  {shlex.join(step.command)}\n"
                 "Everything created so far still exists and may cost money. Launch again to continue from there, or "
                 "launch with --down to delete it"
             )
-    print(f"\nThe run is training. To watch it, in {folder}:", *_listed(plan.watch), sep="\n")
-    print("To end it with a checkpoint and delete the machines, repeat this launch with --down")
+    print(f"\nThe run is training. {WATCH}")
+
+
+def watch(plan: Plan, folder: Path, verb: str, follow: bool, dry_run: bool) -> None:
+    """Runs the command `status`, `logs` or `stop` within its limit, or follows the logs until Ctrl-C."""
+    step: LaunchStep = getattr(plan, verb)
+    step = step._replace(command=(*step.command, *(["--follow"] if follow else [])))
+    if dry_run:
+        print(f"cd {shlex.quote(str(folder))} && {shlex.join(step.command)}")
+        return
+    _begin(plan, folder)
+    if problem := _ask(step, folder, None if follow else LIMITS_S[verb]):
+        raise LaunchFailed(problem)
 
 
 def take_down(plan: Plan, folder: Path, force: bool = False) -> None:
@@ -242,7 +317,7 @@ def take_down(plan: Plan, folder: Path, force: bool = False) -> None:
 
 
 def _teardown(plan: Plan, force: bool = False) -> tuple[LaunchStep, ...]:
-    return (plan.down,) if force else (plan.stop, plan.down)
+    return (*([plan.kill] if plan.kill else []), plan.down) if force else (plan.stop, plan.down)
 
 
 def _begin(plan: Plan, folder: Path) -> None:
@@ -278,6 +353,22 @@ def _files(plan: Plan) -> dict[str, str]:
 def _run(step: LaunchStep, folder: Path) -> int:
     print(f"\n# {step.why}\n$ {shlex.join(step.command)}", flush=True)
     return subprocess.run(step.command, cwd=folder, check=False).returncode
+
+
+def _ask(step: LaunchStep, folder: Path, limit_s: float | None) -> str | None:
+    """Runs a command; returns what went wrong and what to do, None if it succeeded."""
+    command, said = f"in {folder}: {shlex.join(step.command)}", subprocess.PIPE if limit_s else None
+    try:
+        done = subprocess.run(
+            step.command, cwd=folder, stderr=said, timeout=limit_s, text=True, errors="replace", check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"this command has not ended within {limit_s:g} s ({command})"
+    if done.returncode == 0:
+        return None
+    error = (done.stderr or "").strip()
+    remedy = next((remedy for words, remedy in _REMEDIES.items() if re.search(words, error)), step.failure)
+    return "\n".join(filter(None, [f"this command ended with code {done.returncode} ({command})", error, remedy]))
 
 
 def _listed(steps: Iterable[LaunchStep]) -> list[str]:

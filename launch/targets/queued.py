@@ -14,6 +14,8 @@ from podzero.launch.targets.plan import (
     LaunchStep,
     Plan,
     Site,
+    checks,
+    deadline_s,
     name_of,
     run_files,
     run_on_head,
@@ -47,6 +49,7 @@ def plan(experiment: Experiment, site: Site) -> Plan:
     settings = _environment(experiment, site, hosts, " ".join(copied))
     return Plan(
         files={"queued.env": settings, "queued.sh": template("queued.sh")} | copied,
+        checks=checks(site, f"compute tpus accelerator-types describe {hosts.accelerator_type}"),
         machines=(hosts.words,),
         up=(
             _TOKEN,
@@ -58,6 +61,7 @@ def plan(experiment: Experiment, site: Site) -> Plan:
             _step("prepare", why="mount the share, fetch the image and copy the experiment, on every host"),
             _step("join", why="start the Ray cluster on all hosts"),
             *send_variables(site.env, 'bash queued.sh send "$podzero_file"'),
+            _step("release", why="let the head delete the slice once the run has ended for good, unless it is kept"),
             _step(
                 "run",
                 "start",
@@ -67,10 +71,8 @@ def plan(experiment: Experiment, site: Site) -> Plan:
                 failure=NOT_TRAINING,
             ),
         ),
-        watch=(
-            _step("run", "status", workdir, why="show the state of the run"),
-            _step("run", "log", workdir, why="follow its log until Ctrl-C"),
-        ),
+        status=_step("run", "status", workdir, why="show the state of the run"),
+        logs=_step("run", "logs", workdir, why="show its log; with --follow until Ctrl-C"),
         stop=_step("stop", why="end the run with a checkpoint and wait until it has ended"),
         down=_step("delete", why="delete the slice and its request"),
         tools=("bash", "gcloud", "openssl"),
@@ -98,6 +100,8 @@ def _environment(experiment: Experiment, site: Site, hosts: TpuHosts, files: str
         "SUBNET": site.subnet,
         "ACCOUNT": site.worker_account,
         "SPOT": "yes" if site.spot else "",
+        "RELEASE": "" if site.keep else "yes",
+        "MOST_SECONDS": deadline_s(experiment) or 365 * 86400,
         "NO_RUN": _NO_RUN,
         # Without a container, or without `run.sh` in it, there is no run.
         "STOP": f"! {_IN_CONTAINER} test -e {RUN_FILES}/run.sh || "

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # A TPU slice through Cloud TPU's queued resources: requests it, starts a Ray cluster on its hosts, and deletes it.
 # queued.env beside this file holds the settings. Every command can be repeated after an interruption.
-# usage: queued.sh create|await|check|prepare|join|send FILE|run VERB WORKDIR [NAME ...]|stop|delete
+# usage: queued.sh create|await|check|prepare|join|send FILE|release|run VERB WORKDIR [NAME ...]|stop|delete
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 # shellcheck source=/dev/null
 source ./queued.env
 : "${NAME:?}" "${PROJECT:?}" "${ZONE:?}" "${ACCELERATOR:?}" "${RUNTIME:?}" "${HOSTS:?}" "${NO_RUN:?}" "${STOP:?}"
 : "${FILES:?}" "${IMAGE:?}" "${REGISTRY?}" "${SHARE:?}" "${MOUNT:?}" "${NETWORK:?}" "${SUBNET:?}" "${ACCOUNT:?}" "${SPOT?}"
+: "${RELEASE?}" "${MOST_SECONDS:?}"
 
 queue=(gcloud compute tpus queued-resources)
 where=(--project "$PROJECT" --zone "$ZONE")
@@ -90,17 +91,17 @@ node() {
     sudo docker run --detach --restart $2 --name podzero --init --privileged --network host --shm-size 8g --ulimit nofile=65536:65536 \
     --volume \$HOME/podzero:/srv/podzero:ro --volume $MOUNT:$MOUNT \
     --env RAY_AUTH_MODE=token --env RAY_AUTH_TOKEN_PATH=/srv/podzero/token \
-    $IMAGE ray start ${*:3} --disable-usage-stats --block"
+    $IMAGE bash /srv/podzero/run.sh node ray start ${*:3} --disable-usage-stats --block"
 }
 
 join() {
   local head
   head=$(gcloud compute tpus tpu-vm describe "$NAME" "${where[@]}" --format 'value(networkEndpoints[0].ipAddress)')
-  node 0 no --head --port 6379 --dashboard-host 127.0.0.1
+  node 0 on-failure:20 --head --port 6379 --dashboard-host 127.0.0.1
   on 0 "for second in \$(seq 120); do sudo docker exec podzero ray health-check --address $head:6379 && exit; \
     sleep 1; done; sudo docker logs podzero; echo 'Ray on the head did not answer within 120 s; its log is above'; exit 1"
   if ((HOSTS > 1)); then
-    # They join again after a failure of Ray. Not the head: the run ends with it, and the next launch starts both.
+    # They join again after a failure of Ray, as the head begins its run again.
     node "1-$((HOSTS - 1))" on-failure:20 --address "$head:6379"
   fi
 }
@@ -114,6 +115,15 @@ send() {
 
 run() {
   on 0 "sudo docker exec podzero bash /srv/podzero/run.sh $*"
+}
+
+# On the head's machine: deletes the slice once the run has ended for good, or its time is over.
+release() {
+  local over="docker exec podzero test -e /tmp/podzero.pid.code || ((SECONDS >= $MOST_SECONDS))" unit=''
+  local delete="${queue[*]} delete $NAME ${where[*]} --force --quiet"
+  [[ -z $RELEASE ]] || unit="sudo systemd-run --quiet --collect --unit podzero-release \
+    bash -c 'until $over; do sleep 60; done; until $delete; do sleep 60; done'"
+  on 0 "sudo systemctl stop podzero-release 2>/dev/null || true; $unit"
 }
 
 stop() {
@@ -131,6 +141,6 @@ delete() {
 }
 
 case ${1:-} in
-  create | await | check | prepare | join | send | run | stop | delete) "$@" ;;
-  *) echo "queued.sh: expected create, await, check, prepare, join, send, run, stop or delete, found '${1:-nothing}'" >&2; exit 2 ;;
+  create | await | check | prepare | join | send | release | run | stop | delete) "$@" ;;
+  *) echo "queued.sh: expected create, await, check, prepare, join, send, release, run, stop or delete, found '${1:-nothing}'" >&2; exit 2 ;;
 esac

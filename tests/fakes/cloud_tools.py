@@ -12,10 +12,22 @@ OPTIONS = [
 
 _AT_HEAD = 'if [[ ${HEAD:-} && $* == *run.sh* ]]; then env -u API_KEY bash -c "${command//$RUN_FILES/$HEAD}"; fi'
 """Runs `command` as the head would, where the variable HEAD names a folder that plays it. API_KEY is not set there."""
+_AS_JOB = """if [[ ${HEAD:-} ]] && ! bash "$HEAD/run.sh" running >/dev/null; then
+    rm -f "$PIDFILE.code" "$LOGFILE"
+    job=$(sed -n 's/^  entrypoint: //p' cluster.yaml)
+    env -u API_KEY nohup bash -c "exec ${job//$RUN_FILES/$HEAD}" >"$HEAD/job" 2>&1 </dev/null &
+  fi"""
+"""Runs the job of a cluster's file as KubeRay would, unless it runs already."""
 BODIES = {
     "kubectl": f"""
 all="$*"; command=${{all#*-- }}
-case " $* " in *" get pods "*) if [[ ${{HEAD:-}} ]]; then echo pod/head; fi ;; *" exec "*) {_AT_HEAD} ;; esac""",
+case " $* " in
+  *" get pods "*) echo pod/head ;;
+  *" exec "*) {_AT_HEAD} ;;
+  *" create secret "*) file=${{all#*variables=}}; cat "${{file%% *}}" ;;
+  *" apply --filename - "*) cat >"${{VARIABLES:-/dev/null}}" ;;
+  *" apply "*) {_AS_JOB} ;;
+esac""",
     "gcloud": f"""
 command=${{@: -1}}
 case "$*" in

@@ -9,7 +9,9 @@ from cloud_tools import BODIES, TRAIN, stand_in
 from podzero.config import load
 from podzero.launch.targets import machines, plan
 
-_DOCKER = '[[ $1 == exec && -d ${HEAD:-} ]] || exit 1; [[ $2 != -i ]] || shift; shift 2; "$@"'
+_DOCKER = (
+    '[[ $1 != run ]] || exit 0; [[ $1 == exec && -d ${HEAD:-} ]] || exit 1; [[ $2 != -i ]] || shift; shift 2; "$@"'
+)
 
 
 @pytest.fixture
@@ -57,10 +59,12 @@ def head(tools, tmp_path, monkeypatch):
     stand_in(tools, "podzero", TRAIN)
     for name, text in plan.run_files(load("connect_four")).items():
         (folder / name).write_text(text)
-    for name in ("LOGFILE", "PIDFILE", "SAVED", "VARIABLES"):
+    for name in ("LOGFILE", "PIDFILE", "SAVED", "VARIABLES", "NOTICE", "PROC"):
         monkeypatch.setenv(name, str(folder / name))
     (folder / "SAVED").touch()
     monkeypatch.setenv("START_TIMEOUT", "30")
+    monkeypatch.setenv("FIRST_PAUSE", "0")
+    monkeypatch.setenv("TICK", "0.1")
     monkeypatch.setenv("HEAD", str(folder))
 
     def run(verb, *names, given=""):

@@ -2,8 +2,10 @@
 
 import os
 import re
+import signal
 import subprocess
 import time
+from contextlib import suppress
 from typing import get_args
 
 import pytest
@@ -36,19 +38,20 @@ def test_a_run_starts_once_and_ends_with_its_checkpoint(head, tmp_path):
     assert head("stop").returncode == 0
 
 
-def test_a_run_gets_the_variables_that_were_sent_and_the_head_keeps_none(head, tools, tmp_path):
+def test_a_run_gets_the_variables_that_were_sent_and_the_head_keeps_them_no_longer_than_it(head, tools, tmp_path):
     stand_in(tools, "podzero", 'echo "${API_KEY:-none} ${workdir:-none}" >>"$HEAD/told"\n' + TRAIN)
     sent = head.folder / "VARIABLES"
     assert head("receive", given="export API_KEY=$'two\\nlines'\nexport workdir=mine\n").returncode == 0
     assert sent.stat().st_mode & 0o077 == 0
     assert head("start", "API_KEY", "workdir").returncode == 0
-    assert not sent.exists()
+    assert sent.exists(), "the run may have to start again"
     assert (head.folder / "told").read_text() == "two\nlines mine\n"
     assert calls(tmp_path)[-1].endswith("--workdir /mnt/podzero/x --view plain --env=API_KEY --env=workdir")
     # Those for a run that is under way already are not kept for another one.
     assert head("receive", given="export API_KEY=late\n").returncode == 0
     assert head("start", "API_KEY").returncode == 0
     assert not sent.exists()
+    head("stop")
 
 
 def test_a_stop_that_takes_too_long_leaves_the_run_to_its_checkpoint(head, monkeypatch):
@@ -119,7 +122,7 @@ def test_a_failure_before_training_ends_the_wait_at_once(head, tools):
 
 
 def test_what_a_start_waits_for_is_the_line_that_podzero_prints():
-    (pattern,) = re.findall(r"grep -q '(.*)' \"\$log\"", template("run.sh"))
+    (pattern,) = re.findall(r"grep -qs '(.*)' \"\$log\"", template("run.sh"))
     for phase in get_args(Phase):
         found = re.search(pattern, status_line(RunStatus("x", phase, elapsed_s=5000.0)))
         assert (found is not None) == (phase == "training")
@@ -132,3 +135,125 @@ def test_a_run_survives_the_connection_that_started_it(head):
     os.killpg(starter.pid, 1)  # SIGHUP, as when a terminal goes away
     time.sleep(0.2)
     assert head("running").returncode == 0
+
+
+def fails_with(*codes):
+    """A `podzero` whose runs end with these codes, one after the other, and then train."""
+    return f"""
+if [[ $1 == train ]]; then
+  n=$(cat "$HEAD/n" 2>/dev/null || echo 0); codes=({" ".join(codes)}); echo $((n + 1)) >"$HEAD/n"
+  if ((n < ${{#codes[@]}})); then exit "${{codes[n]}}"; fi
+fi
+{TRAIN.strip()}"""
+
+
+@pytest.mark.parametrize("codes", [["4"], ["1", "137", "4"]])
+def test_the_same_command_is_given_again_after_failures_that_may_pass(head, tools, tmp_path, codes):
+    stand_in(tools, "podzero", fails_with(*codes))
+    done = head("start")
+    assert done.returncode == 0, done.stdout + done.stderr
+    trains = [call for call in calls(tmp_path) if call.startswith("podzero train")]
+    assert len(trains) == len(codes) + 1
+    assert len(set(trains)) == 1
+    head("stop")
+
+
+@pytest.mark.parametrize("code", ["0", "2", "3"])
+def test_it_is_not_given_again_after_the_end_or_a_failure_for_good(head, tools, tmp_path, code):
+    stand_in(tools, "podzero", fails_with(code))
+    assert head("start").returncode == 1
+    assert len(calls(tmp_path)) == 1
+
+
+def test_failures_in_a_row_are_bounded(head, tools, tmp_path, monkeypatch):
+    monkeypatch.setenv("MOST_TRIES", "3")
+    stand_in(tools, "podzero", fails_with(*["4"] * 9))
+    assert head("start").returncode == 1
+    assert len(calls(tmp_path)) == 3
+    assert "failed 3 times in a row" in (head.folder / "LOGFILE").read_text()
+
+
+def test_a_stop_also_ends_the_pause_before_the_next_start(head, tools, monkeypatch):
+    monkeypatch.setenv("FIRST_PAUSE", "600")
+    monkeypatch.setenv("START_TIMEOUT", "1")
+    stand_in(tools, "podzero", fails_with("4"))
+    assert head("start").returncode == 1
+    assert head("running").returncode == 0
+    head("stop")
+    assert head("running").returncode == 1
+
+
+@pytest.mark.parametrize(("code", "ends_with"), [("0", 0), ("2", 0), ("3", 0), ("4", 4), ("1", 1)])
+def test_a_job_fails_only_where_another_attempt_may_help(head, tools, monkeypatch, code, ends_with):
+    monkeypatch.setenv("MOST_TRIES", "1")
+    stand_in(tools, "podzero", fails_with(code))
+    job = head("job")
+    assert job.returncode == ends_with
+    assert f"ended with code {code}" in job.stdout
+
+
+@pytest.fixture
+def begin(head):
+    """Starts a verb of `run.sh` that goes on; at the end of the test its whole process group is ended."""
+    begun = []
+
+    def start(*arguments):
+        begun.append(subprocess.Popen(["bash", str(head.folder / "run.sh"), *arguments], start_new_session=True))
+        return begun[-1]
+
+    yield start
+    for process in begun:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.parametrize(("asked", "ends_with"), [("stop", 0), ("signal", 143)])
+def test_a_job_that_somebody_stops_has_ended_and_one_whose_machine_ends_goes_on_elsewhere(
+    head, begin, asked, ends_with
+):
+    job = begin("job", "/mnt/podzero/x")
+    assert head("await").returncode == 0
+    if asked == "stop":
+        assert head("stop").returncode == 0
+    else:
+        os.killpg(job.pid, signal.SIGTERM)  # as Ray does, to all of its processes
+    assert job.wait(30) == ends_with
+    assert "saved" in (head.folder / "LOGFILE").read_text()
+
+
+def test_a_notice_ends_the_run_with_its_checkpoint_and_is_heard_by_the_other_processes(head):
+    head("start")
+    assert head("notice").returncode == 0
+    assert (head.folder / "NOTICE").exists()
+    assert "saved" in (head.folder / "LOGFILE").read_text()
+    assert head("running").returncode == 1
+
+
+def test_a_notice_lasts_until_no_process_of_the_container_holds_state(head, begin):
+    for pid, process in ((7, "ray::ActorProcess"), (8, "ray::LearnerProcess.run"), (9, "bash")):
+        (head.folder / "PROC" / str(pid)).mkdir(parents=True)
+        (head.folder / "PROC" / str(pid) / "cmdline").write_text(f"{process}\0")
+    notice = begin("notice")
+    with pytest.raises(subprocess.TimeoutExpired):
+        notice.wait(1.5)
+    (head.folder / "PROC/8/cmdline").unlink()
+    assert notice.wait(30) == 0
+
+
+def test_a_head_whose_container_starts_again_begins_its_run_again(head, begin, tools, tmp_path):
+    stand_in(tools, "ray", "")
+    (head.folder / "PIDFILE.begun").write_text("/mnt/podzero/x API_KEY\n")
+    (head.folder / "PIDFILE").write_text(f"{os.getpid()}\n")  # a process of the earlier container had this number
+    node = begin("node", "sleep", "1000")
+    assert head("await").returncode == 0
+    (train,) = [call for call in calls(tmp_path) if call.startswith("podzero train")]
+    assert train.endswith("--workdir /mnt/podzero/x --view plain --env=API_KEY")
+    node.terminate()
+    assert node.wait(30) == 143
+    assert "saved" in (head.folder / "LOGFILE").read_text()
+
+
+def test_the_first_process_of_other_containers_is_ray_alone(head, begin):
+    assert begin("node", "bash", "-c", "exit 7").wait(30) == 7
+    assert head("running").returncode == 1

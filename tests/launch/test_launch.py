@@ -77,7 +77,7 @@ UNLIMITED = ["slices/go_9x9_v5e_16", *OPTIONS, "stop.minutes=null"]
 def test_a_launch_without_a_limit_is_refused_where_nobody_can_be_asked(podzero, tools, tmp_path):
     code, _, err = podzero("queued", *UNLIMITED)
     assert (code, calls(tmp_path)) == (2, [])
-    assert "stop.minutes=" in err
+    assert "stop.hours=" in err
     assert "--yes" in err
 
 
@@ -93,6 +93,26 @@ def test_another_limit_is_enough_but_has_no_price(podzero, tools, tmp_path, stat
     code, out, err = podzero("queued", *UNLIMITED, limit, "cluster.price_per_hour=19.2")
     assert code == 0, err
     assert "price: 19.20 an hour, without a limit of time" in out
+
+
+@pytest.mark.parametrize(
+    ("limits", "total"),
+    [
+        (["stop.hours=5"], "at most 96.00 for 5 hours"),
+        (["stop.cost=48"], "at most 48.00 for 2.5 hours"),
+        (["stop.cost=48", "stop.hours=2"], "at most 38.40 for 2 hours"),
+    ],
+)
+def test_the_most_that_a_launch_can_cost_is_said_before_it_starts(podzero, tools, tmp_path, states, limits, total):
+    code, out, err = podzero("queued", *UNLIMITED, *limits, "cluster.price_per_hour=19.2")
+    assert code == 0, err
+    assert f"price: 19.20 an hour, {total}" in out
+
+
+def test_a_limit_of_cost_needs_a_price(podzero, tools, tmp_path):
+    code, _, err = podzero("queued", *UNLIMITED, "stop.cost=48")
+    assert (code, calls(tmp_path)) == (2, [])
+    assert "cluster.price_per_hour" in err
 
 
 def test_nobody_is_asked_before_machines_are_deleted(podzero, tools, tmp_path):

@@ -31,9 +31,11 @@ def test_a_slice_is_requested_awaited_joined_and_deleted(podzero, tools, tmp_pat
     others = [call for call in everything if "ray start --address 10.0.0.9:6379" in call]
     assert [("--worker 0 " in call) for call in heads] == [True]
     assert [("--worker 1-3 " in call) for call in others] == [True]
-    assert "docker run --detach --restart no --name podzero " in heads[0]
+    assert "docker run --detach --restart on-failure:20 --name podzero " in heads[0]
     assert "docker run --detach --restart on-failure:20 --name podzero " in others[0]
     assert everything.index(heads[0]) < everything.index(others[0])
+    assert "systemd-run" in everything[-2], "the slice goes back also if the run ends before it trains"
+    assert "queued-resources delete podzero-connect-four" in everything[-2]
     assert everything[-1].endswith("run.sh start /mnt/podzero/connect-four")
     assert podzero(*words("queued", "--down"))[0] == 0
     stop, delete = [call for call in calls(tmp_path) if "describe" not in call]
@@ -151,6 +153,13 @@ def test_a_slice_without_hosts_is_deleted_without_ending_a_run(podzero, tools, t
     everything = calls(tmp_path)
     assert not any(" ssh " in call for call in everything)
     assert any("queued-resources delete" in call for call in everything) is deleted
+
+
+def test_a_slice_that_is_kept_is_not_deleted_by_its_head(podzero, tools, tmp_path, states):
+    assert podzero(*words("queued", "--keep"))[0] == 0
+    everything = calls(tmp_path)
+    assert not any("systemd-run" in call for call in everything)
+    assert any("systemctl stop podzero-release" in call for call in everything), "what an earlier launch began"
 
 
 def test_the_script_gets_every_setting_that_it_asks_for(monkeypatch):

@@ -45,17 +45,22 @@ def test_the_accounts_of_the_guide_are_those_of_the_machines():
     assert f"gcloud iam service-accounts create {worker}\n" in guide
     assert f"serviceAccount:{worker}@$PROJECT.iam.gserviceaccount.com" in guide
     granted = set(re.findall(r"--role (roles/\S+)[^\n]*\\\n\s+--member serviceAccount:" + worker, guide))
-    assert granted == {"roles/artifactregistry.reader", "roles/container.defaultNodeServiceAccount"}
+    assert granted == {
+        "roles/artifactregistry.reader",
+        "roles/container.defaultNodeServiceAccount",
+        "roles/tpu.admin",
+    }
 
 
 @pytest.mark.parametrize("spot", [False, True])
 @pytest.mark.parametrize("name", SLICES)
-def test_the_ray_cluster_has_only_known_fields_and_agrees_with_the_slice(name, spot):
+def test_the_job_has_only_known_fields_and_agrees_with_the_slice(name, spot):
     config = experiment(slice_name=name)
     things = gke_file(config, plan.Site(**{**vars(SITE), "spot": spot}))
-    cluster = things["RayCluster"]
-    jsonschema.validate(cluster, schema())
-    actors, chips = cluster["spec"]["workerGroupSpecs"]
+    job = things["RayJob"]
+    jsonschema.validate(job, schema())
+    cluster = job["spec"]["rayClusterSpec"]
+    actors, chips = cluster["workerGroupSpecs"]
     for group in (actors, chips):
         assert group["replicas"] == group["minReplicas"] == group["maxReplicas"] > 0
         selector = group["template"]["spec"]["nodeSelector"]
@@ -72,14 +77,16 @@ def test_the_ray_cluster_has_only_known_fields_and_agrees_with_the_slice(name, s
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (("spec", "workerGroupSpecs", 1, "numOfHost"), 4),
-        (("spec", "workerGroupSpecs", 1, "replicas"), "1"),
-        (("spec", "headGroupSpec", "rayStartParams", "num-cpus"), 0),
-        (("spec", "authOptions", "mode"), "none"),
+        (("spec", "backofLimit"), 4),
+        (("spec", "activeDeadlineSeconds"), 3600.5),
+        (("spec", "rayClusterSpec", "workerGroupSpecs", 1, "numOfHost"), 4),
+        (("spec", "rayClusterSpec", "workerGroupSpecs", 1, "replicas"), "1"),
+        (("spec", "rayClusterSpec", "headGroupSpec", "rayStartParams", "num-cpus"), 0),
+        (("spec", "rayClusterSpec", "authOptions", "mode"), "none"),
     ],
 )
-def test_the_schema_of_ray_clusters_finds_what_is_wrong(path, value):
-    cluster = copy.deepcopy(gke_file(experiment())["RayCluster"])
+def test_the_schema_of_jobs_finds_what_is_wrong(path, value):
+    cluster = copy.deepcopy(gke_file(experiment())["RayJob"])
     inner = cluster
     for step in path[:-1]:
         inner = inner[step]
@@ -89,21 +96,21 @@ def test_the_schema_of_ray_clusters_finds_what_is_wrong(path, value):
 
 
 def schema():
-    return yaml.safe_load((Path(__file__).parent / "raycluster.yaml").read_text())
+    return yaml.safe_load((Path(__file__).parent / "rayjob.yaml").read_text())
 
 
 def test_everything_that_pods_mount_is_in_the_same_file():
     things = gke_file(experiment())
-    name = things["RayCluster"]["metadata"]["name"]
+    name = things["RayJob"]["metadata"]["name"]
     assert {thing["metadata"]["name"] for thing in things.values()} == {name}
     assert things["PersistentVolume"]["spec"]["nfs"] == {"server": "10.0.0.2", "path": "/podzero"}
     assert things["PersistentVolume"]["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
     assert things["PersistentVolumeClaim"]["spec"]["volumeName"] == name
-    groups = [things["RayCluster"]["spec"]["headGroupSpec"], *things["RayCluster"]["spec"]["workerGroupSpecs"]]
-    for group in groups:
-        pod = group["template"]["spec"]
-        assert {"share", "run-files"} == {mount["name"] for mount in pod["containers"][0]["volumeMounts"]}
-        assert {"share", "run-files"} == {volume["name"] for volume in pod["volumes"]}
+    for pod, secret in zip(pods(things), ({"variables"}, set(), set()), strict=True):
+        expected, (container,) = {"share", "run-files"} | secret, pod["spec"]["containers"]
+        assert expected == {mount["name"] for mount in container["volumeMounts"]}
+        assert expected == {volume["name"] for volume in pod["spec"]["volumes"]}
+        assert pod["metadata"]["labels"] == {"podzero": name}
     assert set(things["ConfigMap"]["data"]) == {"experiment.yaml", "run.sh"}
 
 
@@ -265,7 +272,7 @@ def test_a_complete_site_passes():
 
 
 def pods(things):
-    cluster = things["RayCluster"]["spec"]
+    cluster = things["RayJob"]["spec"]["rayClusterSpec"]
     return [cluster["headGroupSpec"]["template"], *(group["template"] for group in cluster["workerGroupSpecs"])]
 
 
@@ -274,7 +281,7 @@ def test_pods_ask_not_to_be_evicted_but_for_spot_pods_which_cannot():
     assert [pod["metadata"]["annotations"] for pod in pods(gke_file(experiment()))] == asked * 3
     head, *spot = pods(gke_file(experiment(), plan.Site(**{**vars(SITE), "spot": True})))
     assert head["metadata"]["annotations"] == asked[0]
-    assert not any("metadata" in pod for pod in spot)
+    assert not any("annotations" in pod["metadata"] for pod in spot)
 
 
 def test_pods_ask_for_the_disk_of_logs_and_of_a_shard(monkeypatch):
@@ -293,3 +300,36 @@ def test_pods_ask_for_the_disk_of_logs_and_of_a_shard(monkeypatch):
 def test_machines_with_one_and_with_eight_chips_have_sizes_of_their_own(name, cpus, memory_gib):
     hosts = machines.tpu_hosts(experiment(slice_name=name))
     assert (hosts.number, hosts.cpus, hosts.memory_gib) == (1, cpus, memory_gib)
+
+
+def test_a_lost_driver_comes_back_and_machines_go_back_unless_they_are_kept():
+    spec = gke_file(experiment())["RayJob"]["spec"]
+    assert spec["entrypoint"] == "bash /srv/podzero/run.sh job /mnt/podzero/connect-four"
+    assert spec["backoffLimit"] > 0
+    assert spec["shutdownAfterJobFinishes"]
+    kept = plan.Site(**{**vars(SITE), "keep": True})
+    assert not gke_file(experiment(), kept)["RayJob"]["spec"]["shutdownAfterJobFinishes"]
+    assert (settings(experiment())["RELEASE"], settings(experiment(), kept)["RELEASE"]) == ("yes", "")
+
+
+@pytest.mark.parametrize(
+    ("limits", "hours"), [([], None), (["stop.hours=5"], 5), (["stop.cost=60", "cluster.price_per_hour=20"], 3)]
+)
+def test_the_cloud_takes_the_machines_away_after_the_hours_and_a_last_checkpoint(limits, hours):
+    deadline = gke_file(experiment(*limits))["RayJob"]["spec"].get("activeDeadlineSeconds")
+    assert deadline == (hours and 3600 * hours + plan.STOP_S)
+    assert int(settings(experiment(*limits))["MOST_SECONDS"]) == (deadline or 365 * 86400)
+
+
+def test_pods_and_jobs_have_the_time_of_a_last_checkpoint_before_they_are_killed():
+    """The scripts on the head wait as long; Kubernetes gives spot pods less than half a minute."""
+    spot = plan.Site(**{**vars(SITE), "spot": True})
+    assert f"STOP_TIMEOUT:-{plan.STOP_S}" in plan.template("run.sh")
+    for site, expected in ((SITE, [plan.STOP_S] * 3), (spot, [plan.STOP_S, 25, 25])):
+        found = pods(gke_file(experiment(), site))
+        assert [pod["spec"]["terminationGracePeriodSeconds"] for pod in found] == expected
+        for pod in found:
+            hook = pod["spec"]["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+            assert hook == ["bash", "/srv/podzero/run.sh", "notice"]
+        (head,) = found[0]["spec"]["containers"]
+        assert {"name": "RAY_JOB_STOP_WAIT_TIME_S", "value": str(plan.STOP_S)} in head["env"]
