@@ -3,8 +3,7 @@
 The notices come from Google Cloud's metadata server. `instance/preempted` becomes TRUE about half a minute before a
 spot node is shut down; `instance/maintenance-event` announces maintenance of the host
 (https://cloud.google.com/compute/docs/metadata). The server holds each request until the value changes, so one request
-a minute is enough to learn of a change at once. GKE does not tell its pods; there `run.sh notice`, which runs before a
-pod's containers get SIGTERM, touches a file (launch/targets/run.sh).
+a minute is enough to learn of a change at once. On GKE a file changes instead (`notice` in launch/targets/run.sh).
 """
 
 from __future__ import annotations

@@ -127,10 +127,7 @@ def plan(experiment: Experiment, site: Site) -> Plan:
 
 
 def ray_job(experiment: Experiment, site: Site, cluster: dict[str, Any]) -> dict[str, Any]:
-    """The RayJob, whose driver starts again with the same command: in its pod, or on a new cluster if that is lost.
-
-    The deadline counts anew for each cluster; the driver counts its hours over all of them.
-    """
+    """The RayJob, which gives the same command again on a new cluster; its deadline counts anew for each of them."""
     limit = deadline_s(experiment)
     return {
         "apiVersion": "ray.io/v1",
