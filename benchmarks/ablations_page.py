@@ -16,7 +16,9 @@ Json = Mapping[str, Any]
 
 VALUE_WRONG = "visited, value wrong"
 """The reason of an error in `inner_nodes.json` whose line ends at a position that the network alone judges."""
-FILES = ("ablations", "inner_nodes", "inner_nodes_2048", "othello_horizon", "root_values", "diagnosis", "ceiling")
+FILES = (
+    "ablations", "inner_nodes", "inner_nodes_2048", "othello_horizon", "root_values", "paired", "diagnosis", "ceiling",
+)  # fmt: skip
 """The files of `benchmarks/results` that the page shows."""
 SIMULATIONS = 32
 """The simulations with which variants of the training are compared."""
@@ -35,6 +37,7 @@ def ablations_page(results: Mapping[str, Json]) -> str:
         *_rules(results["inner_nodes_2048"]),
         *_horizons(results["othello_horizon"]),
         *_root_values(results["root_values"]),
+        *map(_paired, results["paired"]["comparisons"]),
     ]
     return "\n".join([
         "# What each choice changes",
@@ -178,6 +181,14 @@ def _root_values(results: Json) -> list[Row]:
         half = _quantile(freedom) * spread
         rows.append(_row("root value", "search.root_value=mean", difference, half, "return", f"`{experiment}`"))
     return rows
+
+
+def _paired(comparison: Json) -> Row:
+    """A choice by pairs of runs of equal seeds, which ran at the same time."""
+    gained = [pair["choice"]["score"] - pair["default"]["score"] for pair in comparison["pairs"]]
+    half = _quantile(len(gained) - 1) * statistics.stdev(gained) / math.sqrt(len(gained))
+    on = f"{comparison['on']}, {len(gained)} paired seeds"
+    return _row(comparison["choice"], comparison["setting"], statistics.fmean(gained), half, comparison["unit"], on)
 
 
 def _findings(results: Mapping[str, Json], runs: Sequence[Json]) -> list[str]:

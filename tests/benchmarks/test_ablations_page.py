@@ -43,6 +43,7 @@ def results():
         "inner_nodes_2048": {"agent": "zoo:x", "searches": {"first": search("first", [1, 2], 2048)}},
         "othello_horizon": {"minutes": 25, "players": [horizon("first", 0.0, 0.0, 0.0)]},
         "root_values": {"runs": []},
+        "paired": {"comparisons": []},
         "diagnosis": {"result": found, "larger": [larger]},
         "ceiling": {"networks": [{"result": {"values": [{"bands": {"0 to 9": 0.15}}]}}]},
     }
@@ -132,3 +133,12 @@ def test_sentences_take_their_figures_from_the_results(results):
 def test_variants_of_settings_that_were_removed_are_left_out(results):
     results["ablations"]["a"] = trained("resignation", 0, 0.87, setting="actors.resignation=true")
     assert "resignation" not in ablations_page(results)
+
+
+def test_pairs_of_runs_have_the_interval_of_their_differences(results):
+    """Differences of 1, 2 and 3 points: a mean of 2, and 4.303 * 1 / sqrt(3) = 2.48 with two degrees of freedom."""
+    pairs = [{"default": {"score": 80.0}, "choice": {"score": 80.0 + gain}} for gain in (1, 2, 3)]
+    comparison = {"choice": "fewer", "setting": "search.simulations=12", "unit": "points", "on": "x", "pairs": pairs}
+    results["paired"]["comparisons"] = [comparison]
+    row = "| fewer | `search.simulations=12` | +2.0 points (-0.5 to +4.5) | 3.6 | x, 3 paired seeds |"
+    assert row in ablations_page(results)
