@@ -164,6 +164,12 @@ class SamplePacking:
             fields |= {"observation": xp.asarray(view.observation), "legal": xp.asarray(view.legal)}
         return type(self.like)(**{name: field.reshape(*leading, *field.shape[1:]) for name, field in fields.items()})
 
+    def versions(self, rows: NDArray[np.uint8]) -> NDArray[np.int32]:
+        """The versions of the parameters that made the samples in rows `[..., row_bytes]`, `[...]`."""
+        others = {part.name for part in self._parts} - {"version"}
+        found: NDArray[np.int32] = self._read(rows.reshape(-1, self.row_bytes), np, others)["version"]
+        return found.reshape(rows.shape[:-1])
+
     def decodes(self, rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
         """Which of the rows `[N, row_bytes]` hold a valid sample, `[N]`: numbers finite and within their bounds,
         policies with a sum of one over legal actions.

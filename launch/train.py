@@ -50,7 +50,7 @@ from podzero.files.workdir import (
     unused,
 )
 from podzero.runtime.checkpoints import checkpoints
-from podzero.runtime.monitoring.status import spent_s
+from podzero.runtime.monitoring.status import spent
 from podzero.runtime.monitoring.writers import check_packages
 from podzero.tools.commands.options import RUNS, Address, Env, Overrides, config_names, read_env
 from podzero.tools.commands.trust import approve_code
@@ -365,7 +365,7 @@ def _check_not_ended(experiment: Experiment, workdir: Workdir, step: int | None)
     found = next((found for found in checkpoints(workdir) if step in (None, found.step)), None)
     counters, steps = (found.counters, found.step) if found else ({}, 0)
     minutes, games = counters.get("elapsed_s", 0.0) / 60, counters.get("games", 0.0)
-    hours = max(spent_s(workdir), counters.get("nodes_s", 0.0)) / 3600
+    hours = max(sum(spent(workdir).values()), counters.get("nodes_s", 0.0)) / 3600
     cost = experiment.cluster.cost(hours)
     if (reached := experiment.stop.reached(minutes, steps, games, hours, cost)) is not None:
         done = {"minutes": minutes, "steps": steps, "games": games, "hours": hours, "cost": cost or 0.0}

@@ -21,7 +21,7 @@ from podzero.learner.build import Training, make_training
 from podzero.learner.checkpoints import LearnerCheckpoints
 from podzero.learner.devices import DeviceClock, memory_metrics
 from podzero.learner.hosts import Command, HostSync
-from podzero.learner.metrics import LearnerMetrics, chip_metrics
+from podzero.learner.metrics import LearnerMetrics, PolicyAges, chip_metrics
 from podzero.learner.publishing import Prefetcher, Publisher
 from podzero.learner.sharding import local_part
 from podzero.learner.step import StepSums, TrainState, with_progress
@@ -96,6 +96,7 @@ class Learner:
         self._name = "learner" if self._leads else f"learner-{jax.process_index()}"
         self._report = report
         self._metrics = LearnerMetrics(self._config.batch_size, self.step)
+        self._ages = PolicyAges()
         self._clock = StageClock()
         self._stopping = threading.Event()
         self._failure: Exception | None = None
@@ -120,6 +121,7 @@ class Learner:
 
         Publishes the acting parameters before the first step, every `publish_every` steps, and at the end.
         """
+        self._clock.flush()  # what came before the loop is not its time
         try:
             with self._prefetcher, jax.transfer_guard_host_to_device("disallow"):
                 self._publish()
@@ -214,8 +216,11 @@ class Learner:
         with self._clock("host_to_device"):
             # The keys of replay items stay on the host.
             batch = self._training.put(host_batch._replace(keys=None))
-        with self._clock("step"):
+        # The first call returns once the step is compiled.
+        with self._clock("step" if in_flight else "compile"):
             self.state, sums, errors = self.device_clock(with_progress(self.state, progress), batch)
+        with self._clock("step"):
+            self._ages.add(self.step, self._training.packing.versions(np.asarray(host_batch.rows)))
             # The device has the next dispatch queued while the loop waits for this one.
             self._complete(in_flight)
         self.step += self._steps
@@ -262,9 +267,10 @@ class Learner:
 
     def _report_metrics(self) -> None:
         """Reports this host's time and memory; host 0 also reports the metrics of training."""
-        metrics = self._clock.flush() | memory_metrics(jax.local_devices())
+        metrics = self._clock.flush() | self._ages.flush() | memory_metrics(jax.local_devices())
         if self._leads:
             metrics |= self._metrics.flush(self.step) | self._publisher.flush()
+            metrics["learner/publish_steps"] = float(max(self._config.publish_every, self._steps))
             metrics |= self._chip_metrics.compute(metrics["learner/samples_per_s"], self.device_clock.flush())
         self._report(self._name, metrics)
 

@@ -14,7 +14,7 @@ from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 from jax.sharding import Mesh
 
 from podzero.config import Experiment, ModelNetworkConfig
-from podzero.config.samples import sample_like, with_axes
+from podzero.config.samples import UNSEARCHED, sample_like, with_axes
 from podzero.core.chips import peak_flops
 from podzero.core.errors import PodzeroError
 from podzero.core.types import Batch, EnvSpec, ModelNetwork, Network, Params, Sample, Symmetry, Window
@@ -78,6 +78,25 @@ class LearnerMetrics:
         self._sums.clear()
         self._since = time.perf_counter()
         return metrics
+
+
+class PolicyAges:
+    """The policy ages of a host's samples between two reports."""
+
+    def __init__(self) -> None:
+        self._ages = [np.empty(0)]
+
+    def add(self, step: int, versions: np.ndarray[Any, Any]) -> None:
+        """Adds the samples of a dispatch that begins at `step`, by the `versions` `[K, B]` that searched them."""
+        ages = step + np.arange(len(versions))[:, None] - versions
+        self._ages.append(ages[versions != UNSEARCHED])
+
+    def flush(self) -> dict[str, float]:
+        """Mean and quantiles since the last flush; empty without samples of self-play."""
+        ages, self._ages = np.concatenate(self._ages), [np.empty(0)]
+        names = ("", "_median", "_p99", "_max")
+        values = (ages.mean(), *np.quantile(ages, (0.5, 0.99, 1.0))) if len(ages) else ()
+        return {f"learner/policy_age{name}": float(value) for name, value in zip(names, values, strict=False)}
 
 
 class ChipMetrics(NamedTuple):

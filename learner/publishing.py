@@ -74,9 +74,10 @@ class Publisher:
         return True
 
     def flush(self) -> dict[str, float]:
-        """The metric `count/skipped_publications` since the last call."""
+        """The versions skipped since the last call, and the newest one that was published."""
         skipped, self._skipped = self._skipped, 0
-        return {"count/skipped_publications": float(skipped)}
+        newest = {} if self.newest is None else {"learner/published": float(self.newest.version)}
+        return {"count/skipped_publications": float(skipped)} | newest
 
     def close(self) -> None:
         """Ends the thread; does not wait for a sink that hangs."""

@@ -13,7 +13,6 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from podzero.config.samples import UNSEARCHED
 from podzero.core.types import Array, Batch, PackedBatch, Params, Sample, Window
 from podzero.learner.losses import LossOutput
 from podzero.learner.objectives import Objective
@@ -72,9 +71,6 @@ class StepSums(NamedTuple):
     gradient_norm: jax.Array
     """Norm of the gradient before clipping."""
     learning_rate: jax.Array
-    policy_age: jax.Array
-    """Learner step minus the step of the parameters that searched the sample, averaged over the batch's samples of
-    self-play; 0 without any."""
     metrics: dict[str, jax.Array]
     """The objective's metrics by name."""
 
@@ -99,7 +95,7 @@ class TrainStepSpec(NamedTuple):
     def zero_sums(self) -> StepSums:
         """The sums before the first step."""
         zero = jnp.zeros((), jnp.float32)
-        return StepSums(zero, zero, zero, zero, zero, dict.fromkeys(self.metric_names, zero))
+        return StepSums(zero, zero, zero, zero, dict.fromkeys(self.metric_names, zero))
 
 
 class StepOutput(NamedTuple):
@@ -202,9 +198,7 @@ def _step(
     skipped = replace(state, step=state.step + 1, key=key)
     updated = replace(skipped, params=params, ema=ema, opt_state=opt_state)
     finite = jnp.isfinite(loss.total) & jnp.isfinite(norm)
-    searched = batch.samples.version != UNSEARCHED
-    age = jnp.sum(searched * (state.step - batch.samples.version).astype(jnp.float32)) / jnp.maximum(searched.sum(), 1)
-    update_sums = StepSums(jnp.float32(1), jnp.float32(0), norm, rate, age, loss.metrics)
+    update_sums = StepSums(jnp.float32(1), jnp.float32(0), norm, rate, loss.metrics)
     skip_sums = spec.zero_sums()._replace(skipped=jnp.float32(1))
     sums = optax.tree.add(sums, optax.tree.where(finite, update_sums, skip_sums))
     return (optax.tree.where(finite, updated, skipped), sums), loss.errors

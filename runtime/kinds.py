@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
 from contextlib import contextmanager, nullcontext
@@ -261,6 +262,7 @@ class LearnerProcess(Process):
         network, spec, symmetries = learner_parts(experiment)
         experiment = timed(experiment, network, spec, symmetries, host_sync)
         local = LocalParams() if experiment.uses_learner_devices else None
+        began = time.monotonic()
         self.learner = Learner(
             experiment,
             network,
@@ -273,6 +275,8 @@ class LearnerProcess(Process):
             host_sync=host_sync,
             local_sink=local,
         )
+        if context.restore_from is not None:
+            self.reports.report(self.name, {"count/restore_s": time.monotonic() - began})
         self._beside = running_beside(self._make_beside(local), self.learner.fail) if local else nullcontext()
 
     def _make_beside(self, local: LocalParams) -> Runnable:

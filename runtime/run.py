@@ -21,7 +21,7 @@ from podzero.runtime.cluster.remote import NodeLost
 from podzero.runtime.failures import SHARD, LearnerFailures, RestartPolicy
 from podzero.runtime.monitoring.background import Background
 from podzero.runtime.monitoring.metrics import MetricsLog, WriteAttempts
-from podzero.runtime.monitoring.monitor import Monitor, Stopwatch, kind_of
+from podzero.runtime.monitoring.monitor import Monitor, kind_of
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, PreemptionNotice, log_report
 from podzero.runtime.monitoring.status import Phase, write_status
 from podzero.runtime.monitoring.view import TerminalView
@@ -62,7 +62,6 @@ class Run:
         saver: Saver,
         writers: Sequence[MetricsWriter] = (),
         check_held: Callable[[], None] = lambda: None,
-        taken: Stopwatch | None = None,
     ) -> None:
         self._experiment = experiment
         self._workdir = workdir
@@ -71,8 +70,7 @@ class Run:
         self._saver = saver
         self._writers = writers
         self._check_held = check_held
-        self._taken = taken or Stopwatch(0.0, time.monotonic())
-        """The seconds that the run has taken, which a recovery does not take back."""
+        self._paid = supervisor.paid
         self._attempt_write = WriteAttempts()
         self._files = Background(check_held)
         self._tracer = Tracer(workdir)
@@ -86,7 +84,8 @@ class Run:
         self.close()
         counters, self._began_at = (checkpoint.counters, checkpoint.step) if checkpoint else ({}, 0)
         now = time.monotonic()
-        self._monitor = Monitor(self._experiment, now, counters, self._began_at, self._taken.seconds(now))
+        self._paid.restart(counters.get("training_s", math.inf) if checkpoint else 0.0, now)
+        self._monitor = Monitor(self._experiment, now, counters, self._began_at, self._paid)
         self._files.put("begin", partial(self._open_metrics, checkpoint.step if checkpoint else -1))
         self._saver.begin(checkpoint)
         self._status_due = time.monotonic()
@@ -251,7 +250,8 @@ class Run:
         """Updates the view and, if it is due, `status.json`."""
         due = time.monotonic() >= self._status_due
         if due:
-            self.handle([MetricsReport(time.time(), "driver", self._saver.metrics())])
+            metrics = self._saver.metrics() | self._monitor.metrics(time.monotonic())
+            self.handle([MetricsReport(time.time(), "driver", metrics)])
         status = self._monitor.status(time.monotonic(), self._supervisor.silent)
         status = replace(status, failing=self._supervisor.failing)
         if due:

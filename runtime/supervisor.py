@@ -21,6 +21,7 @@ from podzero.runtime.cluster.ray_cluster import Bundle, Cluster, PlacementGroup
 from podzero.runtime.cluster.remote import STOP_TIMEOUT_S, Call, RemoteActor, start_lasting
 from podzero.runtime.cluster.services import Directory, start_param_store
 from podzero.runtime.failures import SHARD, Failures
+from podzero.runtime.monitoring.goodput import PaidTime
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, log_report
 from podzero.runtime.process import RunContext, hosted
 from podzero.runtime.program import Kind, program, start_order
@@ -50,9 +51,12 @@ class Supervisor:
         stopping: StopRequest,
         home: str,
         secrets: Mapping[str, str] = MappingProxyType({}),
+        paid: PaidTime | None = None,
     ) -> None:
         self.ladder: dict[str, Any] = {}
         """The evaluator's last known rating ladder, which a restarted evaluator continues."""
+        self.paid = paid or PaidTime(time.monotonic())
+        """What the time of the run went into."""
         self._cluster = cluster
         self._stopping = stopping
         self._home = home
@@ -94,7 +98,11 @@ class Supervisor:
         # that earlier attempts used must not be used again.
         self._first_attempt = checkpoint.step if checkpoint else 0
         self.ladder = checkpoint.ladder if checkpoint else {}
-        nodes = self._nodes.wait(self._stopping.wait)
+        self.paid.enter("wait_nodes", time.monotonic())
+        try:
+            nodes = self._nodes.wait(self._stopping.wait)
+        finally:
+            self.paid.enter("start", time.monotonic())
         try:
             for index, node in enumerate(nodes.shards):
                 self.shards.start(index, node, contents=checkpoint.shard(index) if checkpoint else [])

@@ -24,9 +24,9 @@ from podzero.runtime.cluster.preflight import CPU_ONLY, RUN_VARIABLE
 from podzero.runtime.cluster.ray_cluster import connect
 from podzero.runtime.cluster.remote import current_node_id
 from podzero.runtime.failures import first_start
+from podzero.runtime.monitoring.goodput import PaidTime
 from podzero.runtime.monitoring.log_file import log_to_file
-from podzero.runtime.monitoring.monitor import Stopwatch
-from podzero.runtime.monitoring.status import record_hours, spent_s
+from podzero.runtime.monitoring.status import record_paid, spent
 from podzero.runtime.monitoring.view import TerminalView
 from podzero.runtime.monitoring.writers import start_writers
 from podzero.runtime.program import program
@@ -88,10 +88,11 @@ def train(
         workdir.check(experiment)
         stack.enter_context(log_to_file(workdir.log_file))
         stack.enter_context(view)
-        taken = Stopwatch(spent_s(workdir), began)
+        # A driver that was killed had written its status within the last seconds.
+        paid = PaidTime(began, before := spent(workdir))
         if (most := experiment.most_hours) is not None:
             # A little later than `Run` finds the limit reached, which names it.
-            signals.event.due_at = began + 3600 * most - taken.before + 1
+            signals.event.due_at = began + 3600 * most - sum(before.values()) + 1
         try:
             with signals.interrupting():  # whatever has started until then is ended by the stack
                 if address is None and experiment.has_self_play:
@@ -108,7 +109,7 @@ def train(
                 keep_teacher(experiment, workdir)
                 experiment = workdir.keep_code(experiment)
                 home = current_node_id()
-                supervisor = Supervisor(cluster, experiment, workdir, signals.event, home, secrets)
+                supervisor = Supervisor(cluster, experiment, workdir, signals.event, home, secrets, paid)
                 stack.callback(supervisor.kill)
                 checkpoint = first_start(lambda: start_workers(supervisor, workdir, step), signals.event)
                 # Written last: a failed start leaves no trace.
@@ -116,13 +117,14 @@ def train(
                 record_hardware(workdir, cluster.nodes(), home)
                 saver = Saver(experiment, workdir)
                 stack.callback(saver.close)
-                run = Run(experiment, workdir, supervisor, view, saver, writers, lock.check, taken)
+                run = Run(experiment, workdir, supervisor, view, saver, writers, lock.check)
                 stack.callback(run.close)
                 run.begin(checkpoint)
         except KeyboardInterrupt:
+            record_paid(workdir, paid.seconds(time.monotonic()))
             return End(STOPPED, signals.number)
         except Exception:
-            record_hours(workdir, taken.seconds(time.monotonic()) / 3600)
+            record_paid(workdir, paid.seconds(time.monotonic()))
             raise
         reason = run.until_end(signals)
         return End(reason, signals.number if reason == STOPPED else 0)

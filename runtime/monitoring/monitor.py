@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from podzero.config import Experiment
 from podzero.core.clock import REST, share_of_rest, whole
+from podzero.runtime.monitoring.goodput import PaidTime, learner_shares
 from podzero.runtime.monitoring.reports import merge_metrics
 from podzero.runtime.monitoring.status import Phase, RunStatus
 
@@ -31,6 +32,8 @@ _RATES = ("moves", "games", "steps", "evaluations", "reanalysed", "served")
 _OF_LEARNER = ("policy_age", "loss", "policy_loss", "value_loss", "teacher_policy_loss", "teacher_value_loss")
 _OF_EVALUATOR = ("mean_return", "std_return", "keeps_value")
 """Fields of the status with the name of the newest metric of the learner, and of the evaluator."""
+_CAUSES: Mapping[Phase, str] = {"starting": "start", "stopping": "checkpoint", "judging": "idle", "ended": "idle"}
+"""What a phase that the metrics cannot tell costs (`goodput.CAUSES`)."""
 
 
 @dataclass
@@ -50,7 +53,7 @@ class Monitor:
     """Sums counters, averages rates, and names the bottleneck. Not thread-safe.
 
     All methods take `now` from one monotonic clock, in seconds. A run that resumes at learner step `step` gives what
-    `counters` returned for its checkpoint, and the seconds that it has taken in all, which no checkpoint takes back.
+    `counters` returned for its checkpoint, and what its time went into so far, which no checkpoint takes back.
     """
 
     def __init__(
@@ -59,14 +62,15 @@ class Monitor:
         now: float,
         counters: Mapping[str, float] | None = None,
         step: int = 0,
-        taken_s: float = 0.0,
+        paid: PaidTime | None = None,
     ) -> None:
         self._experiment = experiment
+        self._paid = paid or PaidTime(now)
         restored = counters or {}
         self._training = Stopwatch(float(restored.get("elapsed_s", 0.0)))
         # Checkpoints of earlier versions have no `nodes_s`: training counted from the start of the workers.
         before = float(restored.get("nodes_s", self._training.before))
-        self._nodes = Stopwatch(max(before, taken_s), started_at=now)
+        self._nodes = Stopwatch(max(before, sum(self._paid.seconds(now).values())), started_at=now)
         self._games_before = float(restored.get("games", 0.0))
         self._totals: dict[str, float] = defaultdict(float)
         self._totals |= {name: float(restored.get(name, 0.0)) for name in RESUMED_COUNTERS}
@@ -101,13 +105,34 @@ class Monitor:
             elif math.isfinite(value):
                 self._totals[quantity] += value
                 self._rates[quantity].add(now, self._totals[quantity])
+        version, learner = metrics.get("selfplay/version", metrics.get("acting/version")), self._gauges["learner"]
+        if version is not None and (steps := learner.get("learner/publish_steps")):
+            gauges["actor/lag"] = max(0.0, math.ceil((learner.get("learner/published", version) - version) / steps))
         self._gauges[worker] = merge_metrics(self._gauges[worker], gauges)
+        if worker == "learner" and self._forced is None:
+            self._account(metrics, now)
         step = metrics.get("learner/step")
         if step is not None:
             if step > self._step and not self._has_trained:
                 self._training.started_at = now
             self._step = int(step)
             self._rates["steps"].add(now, step)
+
+    def _account(self, metrics: Mapping[str, float], now: float) -> None:
+        """Divides the time since the learner's last report by what this one says."""
+        self._paid.move("start", "restore", metrics.get("count/restore_s", 0.0))
+        if stages := _with_prefix(metrics, "time/"):
+            kinds = self._shares(now, ())
+            writers = [kinds[kind].get("write", 0.0) for kind in ("actor", "reanalyser") if kind in kinds]
+            # A reader of recorded games waits for no actors.
+            blocked = min(writers, default=0.0 if self._experiment.has_self_play else 1.0)
+            self._paid.divide(learner_shares(stages, metrics.get("learner/device_busy", 0.0), blocked), now)
+
+    def metrics(self, now: float) -> dict[str, float]:
+        """The driver's own metrics: paid seconds by cause, and how far the actors' parameters are behind."""
+        metrics = {f"goodput/{cause}_s": seconds for cause, seconds in self._paid.seconds(now).items()}
+        lags = _spread(self._values("actor", "actor/lag"))
+        return metrics | {f"actors/lag_{name}": lag for name, lag in lags.items()}
 
     def samples_in(self, shard: str) -> float:
         """The samples in a replay shard by its last report."""
@@ -116,6 +141,7 @@ class Monitor:
     def enter(self, phase: Phase, now: float, limit_s: float = math.inf) -> None:
         """Sets a phase, at most `limit_s` long, that the metrics cannot tell. It ends training for good."""
         self._forced, self._phase_ends = phase, now + limit_s
+        self._paid.enter(_CAUSES.get(phase, "other"), now)
         self._training.stopped_at = min(self._training.stopped_at, now)
         if phase == "ended":  # a recovery, which may wait for nodes, counts
             self._nodes.stopped_at = min(self._nodes.stopped_at, now)
@@ -123,6 +149,7 @@ class Monitor:
     def counters(self, now: float) -> dict[str, float]:
         """The counters to store in a checkpoint."""
         times = {"elapsed_s": self.elapsed_s(now), "nodes_s": self.nodes_s(now)}
+        times["training_s"] = self._paid.seconds(now)["training"]
         return {name: self._totals[name] for name in RESUMED_COUNTERS} | times
 
     def elapsed_s(self, now: float) -> float:
@@ -154,6 +181,7 @@ class Monitor:
         known |= {name: int(self._totals[name]) for name in RESUMED_COUNTERS}
         known |= {f"{name}_per_s": self._rates[name].per_s(now) for name in _RATES}
         known |= self._of_chips(known["steps_per_s"], known["moves_per_s"])
+        paid_s = self._paid.seconds(now)
         hours = self.nodes_s(now) / 3600.0
         cost = experiment.cluster.cost(hours)
         status = RunStatus(
@@ -170,6 +198,8 @@ class Monitor:
             replay_size=int(size),
             replay_capacity=experiment.replay.capacity if experiment.has_self_play else 0,
             samples_per_insert=self._samples_per_insert(),
+            policy_age_spread=_with_prefix(learner, "learner/policy_age_"),
+            publication_lag=_spread(self._values("actor", "actor/lag")),
             rating=evaluator.get("evaluation/elo"),
             rating_error=evaluator.get("evaluation/elo_error"),
             rated_step=_whole(evaluator.get("evaluation/step")),
@@ -185,6 +215,8 @@ class Monitor:
             cost=cost,
             cost_per_million_samples=None if cost is None else _per(1e6 * cost, self._totals["samples"]),
             silent=dict(silent),
+            paid_s=paid_s,
+            goodput=_per(paid_s["training"], sum(paid_s.values())),
             shares=shares,
             bottleneck=bottleneck(
                 phase, shares, size, experiment.replay.min_size, server_busy, experiment.has_self_play
@@ -355,6 +387,12 @@ def bottleneck(
     if share >= WAIT_SHARE:
         return f"the learner spends {share:.0%} of its time on {stage}"
     return "none: actors and learner keep each other busy" if writer and learner else ""
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, 99th percentile and maximum, by nearest rank; empty without values."""
+    ranked, shares = sorted(values), {"median": 0.5, "p99": 0.99, "max": 1.0}
+    return {name: ranked[math.ceil(share * len(ranked)) - 1] for name, share in shares.items() if ranked}
 
 
 def _largest(stages: Mapping[str, float], without: Collection[str]) -> tuple[str, float]:

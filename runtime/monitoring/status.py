@@ -75,6 +75,10 @@ class RunStatus:
     """Mean number of times that a sample was read."""
     policy_age: float | None = None
     """Mean staleness of the last batches: learner steps since the parameters that made their samples."""
+    policy_age_spread: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Its `median`, `p99` (99th percentile) and `max`; of host 0's part of the batches."""
+    publication_lag: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """The same over the actors, of how many publications of the learner the parameters that they use are behind."""
     loss: float | None = None
     """Total loss of the last batches."""
     policy_loss: float | None = None
@@ -147,6 +151,10 @@ class RunStatus:
     """Cost of all nodes in these hours, if `cluster.price_per_hour` is given."""
     cost_per_million_samples: float | None = None
     """`cost` per million samples written to replay."""
+    paid_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Seconds of wall clock by cause (`goodput.CAUSES`), over all resumptions, without the time between two drivers."""
+    goodput: float | None = None
+    """Share of `paid_s` in which the learner trained, without what restarts took back."""
     shares: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     """Shares of wall time, which add up to one: by kind of worker and stage, for example `shares["actor"]["search"]`,
     and over the last minute of devices that train and play, `shares["device"]["play"]`."""
@@ -230,19 +238,21 @@ def read_status(workdir: Workdir) -> StoredStatus:
     return StoredStatus(status, alive, max(age_s, 0.0))
 
 
-def spent_s(workdir: Workdir) -> float:
-    """Seconds that earlier starts of a run have taken, by its status; 0 if that is not known."""
+def spent(workdir: Workdir) -> Mapping[str, float]:
+    """Seconds that earlier starts of a run have taken, by cause, as its status says; empty if that is not known."""
     try:
-        return 3600.0 * read_status(workdir).status.hours
+        status = read_status(workdir).status
     except WorkdirError:
-        return 0.0
+        return {}
+    return status.paid_s or {"other": 3600.0 * status.hours}
 
 
-def record_hours(workdir: Workdir, hours: float) -> None:
-    """Writes the hours that a run has taken into its status, if it has one: its newest start has failed."""
+def record_paid(workdir: Workdir, paid_s: Mapping[str, float]) -> None:
+    """Writes the seconds that a run has taken, by cause, into its status, if it has one: its newest start failed."""
     with suppress(WorkdirError, OSError):
         if workdir.status_file.exists():
-            write_status(workdir, dataclasses.replace(read_status(workdir).status, hours=hours))
+            hours = sum(paid_s.values()) / 3600.0
+            write_status(workdir, dataclasses.replace(read_status(workdir).status, hours=hours, paid_s=paid_s))
 
 
 def duration(seconds: float) -> str:

@@ -22,6 +22,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from podzero.runtime.monitoring.goodput import largest_first
 from podzero.runtime.monitoring.reports import summary
 from podzero.runtime.monitoring.status import PHASE_WORDS, RunStatus, duration
 
@@ -182,6 +183,9 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
     if status.cost is not None:
         per_million = _known("{:,.2f} per million samples", status.cost_per_million_samples)
         yield "cost", _joined(f"{status.cost:,.2f} so far", per_million)
+    if status.goodput is not None:
+        causes = [f"{cause} {share:.0%}" for cause, share in largest_first(status.paid_s) if share >= 0.005]
+        yield "paid time", _joined(f"{duration(sum(status.paid_s.values()))}, goodput {status.goodput:.0%}", *causes)
     for kind, stages in status.shares.items():
         largest = sorted(stages.items(), key=lambda item: -item[1])
         shown = [f"{stage.replace('_', ' ')} {share:.0%}" for stage, share in largest if share >= 0.005]

@@ -265,3 +265,11 @@ def test_samples_are_small(game, targets, most):
     packing = sample_packing(config, spec_of(config.env))
     assert packing.row_bytes <= most, packing.layout
     assert packing.holds_states is (game == "chess")
+
+
+def test_the_versions_of_rows_are_read_without_the_rest():
+    spec, packing = position_packing("bool", True, 1, None)
+    samples = positions(spec, COUNT, seed=1, auxiliary=True)
+    rows = packing.pack(samples)
+    np.testing.assert_array_equal(packing.versions(rows), samples.version)
+    np.testing.assert_array_equal(packing.versions(np.stack([rows, rows])), np.stack([samples.version] * 2))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from podzero.learner.devices import DeviceClock, DeviceTime, memory_metrics
-from podzero.learner.metrics import ChipMetrics, chip_metrics
+from podzero.learner.metrics import ChipMetrics, PolicyAges, chip_metrics
 from podzero.learner.step import StepOutput
 
 POD = ChipMetrics(
@@ -159,3 +159,16 @@ def test_a_failed_dispatch_ends_the_thread_and_not_the_loop(monkeypatch):
     assert failed.wait(60)
     assert clock(3, 4) == (3, 4, ())
     assert clock.flush() == DeviceTime(0.0, 0.0, None, {})
+
+
+def test_the_policy_age_is_step_minus_version_over_searched_samples():
+    """Nothing at step 4, 2 2 1 1 at step 5, and 6 5 4 at step 6; then 1 and 101 at step 102."""
+    ages = PolicyAges()
+    assert ages.flush() == {}
+    ages.add(4, np.array([[-1, -1, -1, -1], [3, 3, 4, 4], [-1, 0, 1, 2]], np.int32))
+    assert ages.flush() == {
+        "learner/policy_age": 3.0, "learner/policy_age_median": 2.0, "learner/policy_age_p99": pytest.approx(5.94),
+        "learner/policy_age_max": 6.0,
+    }  # fmt: skip
+    ages.add(102, np.array([[101, 1]], np.int32))
+    assert ages.flush()["learner/policy_age_max"] == 101.0

@@ -227,14 +227,6 @@ def test_the_gradient_norm_is_measured_before_clipping(training, make_dispatch):
     assert norms[0] > 1e-2
 
 
-def test_the_policy_age_is_the_mean_of_step_minus_version_over_searched_samples(training, make_dispatch):
-    state, train = training()
-    version = [[-1, -1, -1, -1], [0, 0, 1, 1], [-1, 0, 1, 2]]
-    _, sums, _ = train(state, make_dispatch(3, 4, version=(slice(None), version)))
-    # Nothing at step 0, (1 + 1 + 0 + 0) / 4 at step 1, and (2 + 1 + 0) / 3 at step 2.
-    assert float(sums.policy_age) == pytest.approx(1.5)
-
-
 def test_the_state_is_donated(training, make_dispatch):
     state, train = training()
     kernel = state.params["heads"]["kernel"]

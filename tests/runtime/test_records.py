@@ -47,7 +47,7 @@ def test_a_run_without_self_play_learns_the_moves_is_saved_and_resumes(tmp_path,
     assert checkpoints(workdir)[0].step == snapshot_steps(workdir.snapshots)[-1] == 1000
     status = read_status(workdir).status
     assert (status.games, status.samples, status.replay_capacity) == (0, 0, 0)
-    assert set(metrics(workdir, "learner", "learner/policy_age")) == {0.0}
+    assert metrics(workdir, "learner", "learner/policy_age") == [], "no parameters made these samples"
 
     watcher = watch()
     train(tiny(*settings, "stop.steps=1040"), workdir.root, None, watcher)

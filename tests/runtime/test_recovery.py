@@ -193,7 +193,7 @@ def test_a_recovery_that_waits_for_nodes_ends_when_the_hours_of_the_run_are_over
     run, cluster, signals, _ = make_run(stop={"hours": 1.0})
 
     def an_hour_passes():
-        run._taken.before = run._monitor._nodes.before = 3600.0
+        run._monitor._nodes.before = 3600.0
         signals.event.due_at = 0.0
         return NodesAbsent("waited for nodes")
 

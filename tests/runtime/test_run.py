@@ -4,6 +4,7 @@ import json
 import logging
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,9 +15,10 @@ from podzero.files.directory_lock import TakenOver
 from podzero.files.workdir import Workdir, read_json
 from podzero.learner import CheckpointMismatch
 from podzero.runtime import run as module
-from podzero.runtime.checkpoints import checkpoints, newest_checkpoint
+from podzero.runtime.checkpoints import Checkpoint, checkpoints, newest_checkpoint
 from podzero.runtime.cluster.placement import NodesAbsent
 from podzero.runtime.cluster.remote import NodeLost, WorkerDied
+from podzero.runtime.monitoring.goodput import PaidTime
 from podzero.runtime.monitoring.monitor import Monitor
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, PreemptionNotice
 from podzero.runtime.run import STOPPED, Run
@@ -40,6 +42,7 @@ class FakeSupervisor:
         self.killed = False
         self.ended = []
         self.failing, self.silent = {}, {}
+        self.paid = PaidTime(time.monotonic())
         self.shares = []
         self.learner.advance = self.shares.append
         self.judgement = {"run": PENDING, "drain": []}
@@ -490,3 +493,29 @@ def test_a_failed_run_says_where_it_resumes_and_where_the_log_is(make_run, workd
     with pytest.raises(RunFailed, match="the loss is nan") as raised:
         make_run(supervisor).until_end(StopSignals())
     assert str(workdir.log_file) in str(raised.value)
+
+
+def test_what_was_trained_after_the_checkpoint_is_lost_once_all_workers_start_again_from_it(make_run, clock):
+    """40 s of training in the checkpoint, 15 s after it; 9 s until the workers work again, 2 of them for nodes."""
+    supervisor = FakeSupervisor()
+    run = make_run(supervisor)
+
+    def trains(seconds):
+        clock[0] += seconds
+        run.handle([MetricsReport(0.0, "learner", {"time/step": 1.0})])
+
+    trains(40.0)
+    saved = Checkpoint(8, Path("8"), run._save_state().counters, {}, [])
+    trains(15.0)
+    run._enter("starting")
+    clock[0] += 7.0
+    supervisor.paid.enter("wait_nodes", clock[0])
+    clock[0] += 2.0
+    run.begin(saved)
+    trains(20.0)
+    paid_s = run._monitor.status(clock[0]).paid_s
+    assert {cause: seconds for cause, seconds in paid_s.items() if seconds} == {
+        "training": 60.0, "lost": 15.0, "start": 7.0, "wait_nodes": 2.0
+    }  # fmt: skip
+    run.begin(None)
+    assert run._monitor.status(clock[0]).paid_s["lost"] == 75.0, "nothing is kept without a checkpoint"

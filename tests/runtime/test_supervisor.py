@@ -33,6 +33,17 @@ def test_a_start_starts_replay_learner_and_actors(make_supervisor):
     assert cluster.started["actor-1"].context.store is cluster.started["learner"].context.store is not None
 
 
+def test_the_time_that_a_start_waits_for_nodes_is_counted(make_supervisor, tpu_host, no_wait, clock):
+    def join():
+        clock[0] += 30.0
+        cluster.listed += [tpu_host(worker) for worker in range(4)]
+
+    settings = {"cluster": {"slice": "v5e-16"}, "replay": {"shards": 4}}
+    supervisor, cluster = make_supervisor(cpu_node("home", 4), stopping=no_wait(join), **settings)
+    supervisor.start(None)
+    assert supervisor.paid.seconds(clock[0])["wait_nodes"] == 30.0
+
+
 def test_reanalysers_are_started_where_a_share_is_reanalysed(make_supervisor):
     supervisor, cluster = make_supervisor(cpu_node("home", 8), reanalyse=REANALYSE)
     supervisor.start(None)

@@ -445,7 +445,7 @@ def _stand_in_training(training: Training, queue: DeviceQueue, times: ChipTimes)
         steps, size = batches.rows.shape[:2]
         done: Any = _Pending(queue.add(times.dispatch(steps)), np.asarray(steps, np.float32))
         none: Any = 0.0
-        return StepOutput(state, StepSums(done, none, none, none, none, {}), [errors(steps, size)])
+        return StepOutput(state, StepSums(done, none, none, none, {}), [errors(steps, size)])
 
     return training._replace(init=init, step=step)
 

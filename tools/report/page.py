@@ -14,6 +14,7 @@ from typing import Any
 import jinja2
 
 from podzero.config import Experiment, flatten
+from podzero.runtime.monitoring.goodput import largest_first
 from podzero.runtime.monitoring.status import RunStatus, duration
 from podzero.tools.commands.printing import ReportTable
 from podzero.tools.report.comparison import ABSENT, compare, overlaid, setting_text
@@ -128,6 +129,10 @@ def machines(record: Record) -> ReportSection:
     tables = [ReportTable(caption, ("node", "CPUs", "memory, GiB", "accelerators"), rows)] if rows else []
     facts = {f"driver: {name}": str(value) for name, value in driver.items()} if isinstance(driver, dict) else {}
     if record.status is not None:
+        paid_s = record.status.status.paid_s
+        hours = sum(paid_s.values()) / 3600
+        parts = [(cause, f"{share * hours:,.2f}", f"{share:.1%}") for cause, share in largest_first(paid_s)]
+        tables += [ReportTable("What the paid time went into.", ("cause", "hours", "share"), parts)] if parts else []
         facts |= _devices(record.status.status)
     return ReportSection("Hardware and cost", tables=tables, facts=facts)
 

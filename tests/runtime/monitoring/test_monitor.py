@@ -6,6 +6,7 @@ import pickle
 import pytest
 
 from podzero.config import load
+from podzero.runtime.monitoring.goodput import PaidTime
 from podzero.runtime.monitoring.monitor import SILENT_AFTER_S, WINDOW_S, Monitor, RateWindow, bottleneck, kind_of
 
 
@@ -105,7 +106,7 @@ def test_counters_continue_from_the_checkpoint(experiment, monitor):
     saved = monitor.counters(1120.0)
     assert saved == {
         "games": 80, "moves": 640, "samples": 600, "restarts": 1, "failed_episodes": 0, "damaged_shards": 0,
-        "missing_samples": 0, "elapsed_s": 100.0, "nodes_s": 120.0,
+        "missing_samples": 0, "elapsed_s": 100.0, "nodes_s": 120.0, "training_s": 0.0,
     }  # fmt: skip
 
     resumed = Monitor(experiment, now=5.0, counters=saved, step=400)
@@ -115,7 +116,7 @@ def test_counters_continue_from_the_checkpoint(experiment, monitor):
     resumed.add("actor-0", {"count/moves": 10, "count/games": 2, "count/samples": 18}, 15.0)
     assert resumed.counters(25.0) == {
         "games": 82, "moves": 650, "samples": 618, "restarts": 1, "failed_episodes": 0, "damaged_shards": 0,
-        "missing_samples": 0, "elapsed_s": 105.0, "nodes_s": 140.0,
+        "missing_samples": 0, "elapsed_s": 105.0, "nodes_s": 140.0, "training_s": 0.0,
     }  # fmt: skip
     assert resumed.status(25.0).moves_per_s == 0.0, "restored counts are not a rate"
 
@@ -405,11 +406,34 @@ def test_a_learner_without_self_play_waits_for_recorded_games():
 
 def test_what_a_run_has_taken_counts_waits_for_nodes_and_no_checkpoint_takes_it_back():
     experiment = load("tic_tac_toe", ["stop.minutes=", "stop.hours=2", "cluster.price_per_hour=24"])
-    monitor = Monitor(experiment, 0.0, {"nodes_s": 1800.0}, taken_s=3600.0)
+    monitor = Monitor(experiment, 0.0, {"nodes_s": 1800.0}, paid=PaidTime(0.0, {"start": 3600.0}))
     monitor.enter("starting", 600.0)
     status = monitor.status(1800.0)
     assert (status.hours, status.cost, monitor.counters(1800.0)["nodes_s"]) == (1.5, 36.0, 5400.0)
     assert monitor.share_passed(1800.0) == 0.5  # of the hour that was left
-    assert Monitor(experiment, 0.0, taken_s=3600.0).status(1800.0).time_left_s == 1800.0
+    assert Monitor(experiment, 0.0, paid=PaidTime(0.0, {"start": 3600.0})).status(1800.0).time_left_s == 1800.0
     monitor.enter("ended", 2400.0)
     assert monitor.nodes_s(9999.0) == 6000.0
+
+
+def test_the_publication_lag_counts_the_learners_publications_since_the_actors_parameters(monitor):
+    """Published every 32 steps: versions 64, 96 and 100 are 2, 1 and 1 publications behind 128, and 160 is newer."""
+    monitor.add("actor-9", {"selfplay/version": 0}, 1000.0)
+    assert monitor.status(1000.0).publication_lag == {}, "the learner has not said what it published"
+    monitor.add("learner", {"learner/published": 128, "learner/publish_steps": 32}, 1001.0)
+    for index, version in enumerate((64, 96, 100, 160)):
+        monitor.add(f"actor-{index}", {"acting/version": version}, 1002.0)
+    assert monitor.status(1002.0).publication_lag == {"median": 1, "p99": 2, "max": 2}
+    assert monitor.metrics(1002.0)["actors/lag_max"] == 2
+
+
+def test_the_spread_of_the_policy_age_is_the_learners(monitor):
+    assert monitor.status(1001.0).policy_age_spread == {}
+    ages = {
+        "learner/policy_age": 4,
+        "learner/policy_age_median": 3,
+        "learner/policy_age_p99": 9,
+        "learner/policy_age_max": 12,
+    }
+    monitor.add("learner", ages, 1001.0)
+    assert monitor.status(1001.0).policy_age_spread == {"median": 3, "p99": 9, "max": 12}

@@ -111,6 +111,14 @@ def test_failing_workers_are_shown_with_their_errors_and_the_last_of_many_counte
     assert "failing" not in drawn(FULL, 120) + status_line(FULL)
 
 
+def test_paid_time_is_shown_with_its_largest_causes(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    paid_s = {"training": 5400.0, "wait_actors": 1080.0, "start": 710.0, "idle": 10.0, "other": 0.0}
+    text = drawn(dataclasses.replace(FULL, paid_s=paid_s, goodput=0.75), 120)
+    assert_shows(text, "paid time", "2 h 00 min, goodput 75% · training 75% · wait actors 15% · start 10%")
+    assert not any(word in text for word in ("idle", "other"))
+
+
 def test_single_player_environments_are_shown_in_episodes_and_returns():
     text = drawn(SINGLE_PLAYER, 120)
     assert_shows(text, "30,211 episodes", "1,204,455 steps", "1,520 steps/s", "312.5", "failed 3", "487.2", "31.0")

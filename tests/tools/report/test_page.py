@@ -9,6 +9,7 @@ import pytest
 from run_files import evaluation, line, lines_of
 
 from podzero.files.workdir import Workdir, WorkdirError
+from podzero.runtime.monitoring.status import RunStatus, write_status
 from podzero.tools.report.page import make_report
 from podzero.tools.report.record import RunReader
 
@@ -77,6 +78,14 @@ def test_an_empty_run_has_a_report_without_figures(make_run):
     assert headings(page) == ["Overview", "Settings"]
     assert "has not started" in page
     assert data_of(page)["figures"] == []
+
+
+def test_what_the_paid_time_went_into_stands_in_hours_and_shares(make_run):
+    workdir = make_run()
+    paid_s = {"training": 5400.0, "wait_actors": 1800.0, "idle": 0.0}
+    write_status(workdir, RunStatus("connect_four", "ended", 600.0, paid_s=paid_s, goodput=0.75))
+    rows = re.findall(r"<td[^>]*>(.*?)</td>", report_of(workdir).partition("What the paid time went into")[2])
+    assert rows[:6] == ["training", "1.50", "75.0%", "wait actors", "0.50", "25.0%"]
 
 
 def test_a_directory_without_a_run_is_refused(tmp_path):
