@@ -96,8 +96,8 @@ def make_actor(
             alone = clients[0]._replace(source=FoldedSource(clients[0].source, fold))
             if int8 is not None:
                 # Quantizing takes seconds: games go on meanwhile.
-                source, report = BackgroundSource(clients[0].source, fold), with_metrics(alone.report, int8.metrics)
-                alone = alone._replace(source=source, report=report)
+                source = BackgroundSource(clients[0].source, fold, max_lag=experiment.actors.max_lag)
+                alone = alone._replace(source=source, report=with_metrics(alone.report, int8.metrics))
             return SelfPlayActor(
                 experiment=experiment, name=name, clients=alone, seed=seed, core=core, opponents=opponents
             )

@@ -15,7 +15,7 @@ from podzero.config import Experiment
 from podzero.core.clock import REPORT_EVERY_S, StageClock
 from podzero.core.protocols import ParamSource, ReplayWriter, Report
 from podzero.core.types import Array, Sample, StoredState, Versioned, Window
-from podzero.core.waiting import first_params
+from podzero.core.waiting import behind, first_params, fresh_params
 
 Positions = tuple[Sample, StoredState | None]
 """Training samples, and the same positions as stored for reanalysis."""
@@ -79,13 +79,19 @@ class ActorLoop:
         self.stopping.set()
 
     def newest_params(self) -> Iterator[Versioned]:
-        """The newest parameters for each round of the loop, until `stop` is called; waits for the first."""
+        """The newest parameters for each round of the loop, until `stop` is called; waits for the first ones, and while
+        they are more than `actors.max_lag` publications behind.
+        """
+        source, max_lag = self.clients.source, self.experiment.actors.max_lag
         with self.clock("wait_params"):
-            newest = first_params(self.clients.source, self.stopping)
+            newest = first_params(source, self.stopping)
         while newest is not None and not self.stopping.is_set():
             yield newest
             with self.clock("params"):
-                newest = self.clients.source.poll() or newest
+                newest = source.poll() or newest
+            if max_lag is not None and behind(source) > max_lag:
+                with self.clock("wait_params"):
+                    newest = fresh_params(source, newest, max_lag, self.stopping)
 
     @property
     def report_due(self) -> bool:

@@ -23,7 +23,7 @@ from podzero.core.chips import chip_of_kind, useless_int8
 from podzero.core.errors import ConfigError
 from podzero.core.protocols import Env, ParamSource, Report, with_metrics
 from podzero.core.types import Array, Params, Versioned
-from podzero.core.waiting import first_params
+from podzero.core.waiting import behind, first_params
 from podzero.envs import make_env, sample_packing
 from podzero.inference.agreement import CALIBRATION_POSITIONS, CalibrationPositions, RecentPositions, random_positions
 from podzero.inference.int8_network import Int8Network
@@ -230,6 +230,7 @@ class NetworkServer:
             while not self._stopping.is_set():
                 if newest is not None:
                     self.device.load(newest)
+                self.server.lag = behind(self.source)
                 self._stopping.wait(_LOOK_EVERY_S)
                 newest = self.source.poll()
         except Exception as failure:

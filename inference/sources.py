@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from podzero.core.protocols import ParamSource
 from podzero.core.types import Params, Versioned
+from podzero.core.waiting import behind
 
 
 class FoldedSource:
@@ -26,6 +28,11 @@ class FoldedSource:
         newer = self._source.poll()
         return None if newer is None else self._folded(newer)
 
+    @property
+    def publications(self) -> tuple[int, int]:
+        """See `ParamSource.publications`."""
+        return self._source.publications
+
     def _folded(self, versioned: Versioned) -> Versioned:
         return versioned._replace(params=self._fold(versioned.params))
 
@@ -38,14 +45,22 @@ class BackgroundSource:
     """A `ParamSource` that passes another source's parameters through `prepare`, in a thread.
 
     `poll` returns a version once it is prepared. If a preparation takes t seconds, the next one, of the newest version,
-    begins at least t / `share` seconds after it began. `prepare` is called for one version at a time.
+    begins at least t / `share` seconds after it began, or once the version returned last is half of `max_lag`
+    publications behind. `prepare` is called for one version at a time.
     """
 
-    def __init__(self, source: ParamSource, prepare: Callable[[Params], Params], share: float = SHARE) -> None:
+    def __init__(
+        self, source: ParamSource, prepare: Callable[[Params], Params], share: float = SHARE, max_lag: int | None = None
+    ) -> None:
         self._source = source
         self._prepare = prepare
         self._share = share
+        self._max_lag = math.inf if max_lag is None else max_lag
         self._next = 0.0
+        self._newer: Versioned | None = None
+        """The newest version, before its preparation."""
+        self._preparing = self._returned = 0
+        """The numbers of the publications that are prepared and that was returned last."""
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="prepare-params")
         self._pending: Future[Versioned] | None = None
         self._awaited: tuple[int, Future[Versioned]] | None = None
@@ -59,23 +74,35 @@ class BackgroundSource:
             self._pending = None
         if self._awaited is None:
             newest = self._source.wait(timeout_s)
+            self._preparing, self._newer = self._source.publications[0], None
             self._awaited = newest.version, self._pool.submit(self._prepared, newest)
         step, preparation = self._awaited
         if wait([preparation], timeout_s).not_done:
             raise TimeoutError(f"the parameters of step {step} were not prepared within {timeout_s:g} s")
         self._awaited = None
+        self._returned = self._preparing
         return preparation.result()
 
     def poll(self) -> Versioned | None:
         """Newer parameters if they are prepared, else None; never waits."""
+        due = time.monotonic() >= self._next or 2 * behind(self) >= self._max_lag
+        # With a bound at all times, so that it knows how many publications it is behind.
+        if self._max_lag < math.inf or (due and self._pending is None):
+            self._newer = self._source.poll() or self._newer
         if self._pending is None:
-            newer = self._source.poll() if time.monotonic() >= self._next else None
-            self._pending = None if newer is None else self._pool.submit(self._paced, newer)
+            if due and self._newer is not None:
+                self._preparing = self._source.publications[0]
+                self._pending, self._newer = self._pool.submit(self._paced, self._newer), None
             return None
         if not self._pending.done():
             return None
-        ready, self._pending = self._pending.result(), None
+        ready, self._pending, self._returned = self._pending.result(), None, self._preparing
         return ready
+
+    @property
+    def publications(self) -> tuple[int, int]:
+        """See `ParamSource.publications`."""
+        return self._returned, self._source.publications[1]
 
     def _paced(self, versioned: Versioned) -> Versioned:
         began = time.monotonic()

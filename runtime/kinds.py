@@ -269,7 +269,7 @@ class LearnerProcess(Process):
             spec,
             symmetries,
             reader=make_reader(self.replay.addresses(self, rank, hosts), spec, experiment, hosts),
-            sink=RayParamSink(context.store) if rank == 0 else None,
+            sink=RayParamSink(context.store, (context.workdir.published, experiment)) if rank == 0 else None,
             report=self.reports.report,
             restore_from=context.restore_from,
             host_sync=host_sync,

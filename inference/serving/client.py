@@ -82,6 +82,9 @@ class ServerClient:
         """
         self.version = -1
         """Learner step of the newest answer's parameters; -1 before the first ones."""
+        self.lag = 0
+        """How many publications these were behind."""
+        self._row: Rows | None = None
         # The same after a reconnection, so that the server replaces the old session.
         self._id = uuid.uuid4().hex.encode()
         self._hello = hello
@@ -120,12 +123,17 @@ class ServerClient:
         """
         try:
             evaluations = self._cache(version, rows, self._ask)
-            if time.monotonic() - self._answered_at > _REFRESH_S:
-                self._ask(rows[:1])
+            self._row = rows[:1]
+            self.refresh()
         except PodzeroError as failure:
             self.failure = failure
             raise
         return evaluations
+
+    def refresh(self) -> None:
+        """Asks about a position again if there was no answer lately, since answers tell version and lag."""
+        if self._row is not None and time.monotonic() - self._answered_at > _REFRESH_S:
+            self._ask(self._row)
 
     def metrics(self) -> dict[str, float]:
         """`server/cached`, the share of evaluations that the cache answered, and `count/refused_answers`."""
@@ -149,7 +157,7 @@ class ServerClient:
                 log.warning("%s leaves %s: %s; its games continue with the next server", name, server, why)
             else:
                 self._unusable.pop(self._address, None)
-                self.version, self._answered_at = answer.version, time.monotonic()
+                self.version, self.lag, self._answered_at = answer.version, answer.lag, time.monotonic()
                 return answer.evaluations
 
     def _exchange(self, rows: Rows) -> Answer:
@@ -271,12 +279,19 @@ class ServedParams:
         return Versioned(self._returned, np.int32(self._returned))
 
     def poll(self) -> Versioned | None:
-        """The newest answer's version if it was not returned yet; never waits."""
+        """The newest answer's version if it was not returned yet; asks again for old ones that were behind."""
+        if self._client.lag:
+            self._client.refresh()
         version = self._client.version
         if version == self._returned:
             return None
         self._returned = version
         return Versioned(version, np.int32(version))
+
+    @property
+    def publications(self) -> tuple[int, int]:
+        """See `ParamSource.publications`; 0 stands for the servers' parameters."""
+        return 0, self._client.lag
 
 
 def served_evaluation(encoding: Encoding, spec: EnvSpec, client: ServerClient) -> Evaluate:

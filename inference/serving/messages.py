@@ -30,7 +30,7 @@ HELLO_BYTES = 2**16
 """Largest `hello`."""
 _LARGE = 2**17
 """Bytes from which sending without a copy is faster."""
-_NUMBERS = struct.Struct("<Qq")
+_NUMBERS = struct.Struct("<QqQ")
 
 
 class MessageError(PodzeroError, ValueError):
@@ -86,6 +86,8 @@ class Answer(NamedTuple):
     """Learner step of the oldest parameters that evaluated any of its positions."""
     evaluations: np.ndarray[Any, Any]
     """`[B, outputs]` float32: logits, then the values."""
+    lag: int = 0
+    """How many publications the server's parameters are behind."""
 
 
 def copies(frames: Sequence[Any]) -> bool:
@@ -166,17 +168,17 @@ def read_request(frames: Sequence[Any], row_bytes: int) -> tuple[int, np.ndarray
 
 def answer_frames(answer: Answer) -> list[Any]:
     """`Answer` as frames."""
-    return [ANSWER, _NUMBERS.pack(answer.number, answer.version), np.ascontiguousarray(answer.evaluations)]
+    return [ANSWER, _NUMBERS.pack(answer.number, answer.version, answer.lag), np.ascontiguousarray(answer.evaluations)]
 
 
 def read_answer(frames: Sequence[Any], outputs: int) -> Answer:
     """The inverse of `answer_frames`."""
     try:
         _, head, data = frames
-        number, version = _NUMBERS.unpack(head)
+        number, version, lag = _NUMBERS.unpack(head)
     except (ValueError, struct.error) as error:
         raise MessageError(f"answer cannot be read ({error})") from None
-    return Answer(number, version, _numbers(data, outputs))
+    return Answer(number, version, _numbers(data, outputs), lag)
 
 
 def _numbers(data: Any, outputs: int) -> np.ndarray[Any, Any]:

@@ -199,6 +199,8 @@ class InferenceServer:
     report: Report
     announce: Callable[[str], None]
     """Called with the address every few seconds, for actors that look for a server."""
+    lag: int = 0
+    """How many publications the parameters of `device` are behind, which actors are told."""
 
     def __post_init__(self) -> None:
         identity, config = self.identity, self.config
@@ -306,7 +308,7 @@ class InferenceServer:
             self._metrics.finished(now)
             for request in batch.answer(version, evaluations):
                 self._sessions.answered(request.client, request.number)
-                self._send(request.client, answer_frames(request.answer()))
+                self._send(request.client, answer_frames(request.answer()._replace(lag=self.lag)))
                 self._metrics.answered(now - request.arrived)
 
     def _send(self, client: bytes, frames: list[Any]) -> None:

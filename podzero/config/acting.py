@@ -123,6 +123,9 @@ class ActorsConfig(Section):
     temperature_plies: NonNegativeInt | None = None
     """Plies of each game, or steps of each episode, played at `temperature`; later ones are played at 0. By default
     all."""
+    max_lag: PositiveInt | None = None
+    """The most publications (`learner.publish_every`) by which the parameters of an actor or reanalyser may be behind:
+    further behind, it waits for newer ones before its next move. By default it never waits for newer ones."""
     opponents: tuple[OpponentConfig, ...] = ()
     """Games of two players: whom self-play plays, as a list of `{who: NAME, share: FRACTION}` whose shares add up to 1;
     by default `self`. `earlier` is a snapshot of this run, drawn anew from all that are kept every 128 moves; other

@@ -146,8 +146,13 @@ class ParamSource(Protocol):
         ...
 
     def poll(self) -> Versioned | None:
-        """Parameters newer than those returned last, or None; never waits."""
+        """Parameters newer than those returned last, or None; returns at once, or within milliseconds."""
         ...
+
+    @property
+    def publications(self) -> tuple[int, int]:
+        """The numbers of the publication returned last, or lost since, and of the newest one that it has heard of."""
+        return 0, 0
 
 
 class Report(Protocol):

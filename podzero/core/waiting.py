@@ -22,6 +22,8 @@ _LOOK_EVERY_S = 5.0
 """How often the wait for parameters checks whether to stop."""
 _MARKED_S = 60.0
 """A process that waits looks at its wait more often than this."""
+_POLL_EVERY_S = 0.05
+"""How often the wait for newer parameters looks for them."""
 
 
 def doubled(first_s: float, failures: int, longest_s: float) -> float:
@@ -88,3 +90,22 @@ def first_params(source: ParamSource, stopping: threading.Event) -> Versioned | 
             if wait.message_due():
                 log.warning("has waited %s for the first parameters: %s", wait, none_yet)
     return None
+
+
+def fresh_params(source: ParamSource, params: Versioned, max_lag: int, stopping: threading.Event) -> Versioned:
+    """Waits without a limit until these or newer parameters are at most `max_lag` publications behind, or `stopping` is
+    set. Logs a long wait.
+    """
+    wait = Wait(stage="wait_params")
+    while (lag := behind(source)) > max_lag and not stopping.wait(_POLL_EVERY_S):
+        params = source.poll() or params
+        if wait.message_due():
+            what = f"those of step {params.version} are {lag} publications behind, actors.max_lag is {max_lag}"
+            log.warning("has waited %s for newer parameters from the learner: %s", wait, what)
+    return params
+
+
+def behind(source: ParamSource) -> int:
+    """How many publications the parameters that a source returned last are behind, as far as it has heard."""
+    returned, heard = source.publications
+    return heard - returned

@@ -22,7 +22,7 @@ from podzero.files.directory_lock import DirectoryLock, Held, LockHolder, holder
 
 NEUTRAL: dict[str, Any] = {
     **dict.fromkeys(("stop", "evaluation", "checkpoint", "metrics", "cluster", "int8", "server"), True),
-    "actors": {"count", "min_count", "cpus", "inference", "resources", "cache_mib", "moves_per_dispatch"},
+    "actors": {"count", "min_count", "cpus", "inference", "resources", "cache_mib", "moves_per_dispatch", "max_lag"},
     "search": {"tree"},
     "network": {"remat"},
     "learner": {"mesh", "microbatches", "cpu_convolutions"},
@@ -139,6 +139,7 @@ class Workdir:
         self.inherited_file = self.root / "inherited.json"
         self.checkpoints = self.root / "checkpoints"
         self.snapshots = self.root / "snapshots"
+        self.published = self.root / "published"
         self.code = self.root / "code"
         self.teacher = self.root / "teacher"
         self.metrics_file = self.root / "metrics.jsonl"

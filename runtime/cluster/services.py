@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from podzero.core.errors import ClusterError
 from podzero.runtime.cluster.remote import start_lasting
@@ -130,42 +130,55 @@ class AddressBook:
             time.sleep(ASK_EVERY_S)
 
 
+class Publication(NamedTuple):
+    """Parameters that a learner has published.
+
+    Attributes:
+      publisher: the id of the sink that published them.
+      serial: their number among its publications, from 1.
+      version: the learner step.
+      checksum: see `podzero.runtime.params.checksum`.
+      params: Ray's reference of the arrays, which Ray does not replace by its object in a tuple; None if it has none.
+    """
+
+    publisher: str = ""
+    serial: int = 0
+    version: int = -1
+    checksum: int = 0
+    params: Any = None
+
+
 class ParamStore:
-    """Holds the newest (version, reference). A Ray asyncio actor; `start_param_store` starts it."""
+    """Holds the newest publication. A Ray asyncio actor; `start_param_store` starts it."""
 
     def __init__(self) -> None:
-        self._publisher = ""
-        self._version = -1
-        self._refs: list[Any] = []
-        self._serial = 0
+        self._newest = Publication()
         self._changed = asyncio.Condition()
 
-    async def hold(self, publisher: str, version: int, refs: list[Any]) -> None:
-        """Makes a publication, a list of one reference, the newest; returns once a newer one has replaced it.
+    async def hold(self, publication: Publication) -> None:
+        """Makes a publication the newest; returns once a newer one has replaced it.
 
         A publisher's versions must increase; other calls are ignored. The first publication of a new publisher is
         always accepted.
         """
         # After a restart Ray repeats the pending calls, in any order.
-        if publisher == self._publisher and version <= self._version:
+        if publication.publisher == self._newest.publisher and publication.version <= self._newest.version:
             return
-        self._publisher, self._version, self._refs = publisher, version, refs
-        self._serial += 1
-        mine = self._serial
+        self._newest = publication
         async with self._changed:
             self._changed.notify_all()
             # Pending until then, so that Ray repeats it if this actor is restarted without its contents.
-            await self._changed.wait_for(lambda: self._serial != mine)
+            await self._changed.wait_for(lambda: self._newest is not publication)
 
-    async def newer_than(self, version: int, timeout_s: float) -> tuple[int, list[Any]] | None:
-        """Waits for a version above `version`; returns the newest (version, [reference]), or None after `timeout_s`."""
+    async def other_than(self, publisher: str, serial: int, timeout_s: float) -> Publication | None:
+        """Waits until the newest publication is another one than this, and returns it; None after `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
                 async with self._changed:
-                    await self._changed.wait_for(lambda: self._version > version)
+                    await self._changed.wait_for(lambda: self._newest[:2] not in ((publisher, serial), ("", 0)))
         except TimeoutError:
             return None
-        return self._version, self._refs
+        return self._newest
 
 
 def start_param_store(node: str) -> Any:

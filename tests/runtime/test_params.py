@@ -1,6 +1,7 @@
 """Publication of parameters: the store's logic without Ray, a real Ray cluster, and one process."""
 
 import asyncio
+import copy
 import functools
 import logging
 import threading
@@ -9,16 +10,15 @@ import time
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import ray
 
 from podzero.core.errors import ClusterError
+from podzero.core.waiting import behind
+from podzero.networks.snapshots import save_snapshot, snapshot_steps
+from podzero.runtime import params
 from podzero.runtime.cluster.remote import current_node_id
-from podzero.runtime.cluster.services import ParamStore, start_param_store
-from podzero.runtime.params import (
-    MAX_PENDING,
-    LocalParams,
-    RayParamSink,
-    RayParamSource,
-)
+from podzero.runtime.cluster.services import ParamStore, Publication, start_param_store
+from podzero.runtime.params import MAX_PENDING, LocalParams, RayParamSink, RayParamSource, checksum
 
 SOON = 0.01
 LONG = 30.0
@@ -36,15 +36,19 @@ async def start(coroutine):
     return task
 
 
+def publication(version, publisher="learner", serial=None):
+    return Publication(publisher, version if serial is None else serial, version, params=f"of {version}")
+
+
 def test_readers_get_the_newest_publication():
     async def scenario():
         store = ParamStore()
-        first = await start(store.hold("learner", 3, ["three"]))
-        assert await store.newer_than(-1, SOON) == (3, ["three"])
-        assert await store.newer_than(3, SOON) is None
-        request = await start(store.newer_than(3, LONG))
-        second = await start(store.hold("learner", 8, ["eight"]))
-        assert await request == (8, ["eight"])
+        first = await start(store.hold(publication(3)))
+        assert await store.other_than("", 0, SOON) == publication(3)
+        assert await store.other_than("learner", 3, SOON) is None
+        request = await start(store.other_than("learner", 3, LONG))
+        second = await start(store.hold(publication(8)))
+        assert await request == publication(8)
         await asyncio.wait_for(first, LONG)
         assert not second.done(), "the newest publication stays pending"
         second.cancel()
@@ -55,27 +59,25 @@ def test_readers_get_the_newest_publication():
 def test_of_one_publisher_only_increasing_versions_are_accepted():
     async def scenario():
         store = ParamStore()
-        newest = await start(store.hold("learner", 8, ["eight"]))
-        await asyncio.wait_for(store.hold("learner", 8, ["again"]), LONG)
-        await asyncio.wait_for(store.hold("learner", 3, ["three"]), LONG)
-        assert await store.newer_than(-1, SOON) == (8, ["eight"])
+        newest = await start(store.hold(publication(8)))
+        await asyncio.wait_for(store.hold(publication(8, serial=9)), LONG)
+        await asyncio.wait_for(store.hold(publication(3, serial=10)), LONG)
+        assert await store.other_than("", 0, SOON) == publication(8)
         newest.cancel()
 
     run(scenario())
 
 
-def test_a_new_publisher_replaces_the_old_one_but_no_readers_version_decreases():
+def test_a_new_publisher_replaces_the_old_one_whatever_its_version():
     async def scenario():
         store = ParamStore()
-        dead = await start(store.hold("learner", 8, ["eight"]))
-        ahead = await start(store.newer_than(8, LONG))
-        living = await start(store.hold("its successor", 5, ["five"]))
+        dead = await start(store.hold(publication(8)))
+        ahead = await start(store.other_than("learner", 8, LONG))
+        living = await start(store.hold(publication(5, "its successor")))
         assert dead.done()
-        assert await store.newer_than(-1, SOON) == (5, ["five"])
-        assert not ahead.done()
-        await start(store.hold("its successor", 9, ["nine"]))
-        assert await ahead == (9, ["nine"])
-        assert living.done()
+        assert await ahead == publication(5, "its successor")
+        assert await store.other_than("its successor", 5, SOON) is None
+        living.cancel()
 
     run(scenario())
 
@@ -84,11 +86,29 @@ def test_a_new_publisher_replaces_the_old_one_but_no_readers_version_decreases()
 def test_all_readers_are_answered(readers):
     async def scenario():
         store = ParamStore()
-        requests = [await start(store.newer_than(-1, LONG)) for _ in range(readers)]
-        await start(store.hold("learner", 1, ["one"]))
-        assert await asyncio.gather(*requests) == [(1, ["one"])] * readers
+        requests = [await start(store.other_than("", 0, LONG)) for _ in range(readers)]
+        await start(store.hold(publication(1)))
+        assert await asyncio.gather(*requests) == [publication(1)] * readers
 
     run(scenario())
+
+
+@pytest.mark.parametrize(
+    "leaf", [np.arange(6.0).reshape(2, 3).T, np.float32(2.0), np.zeros((0, 3)), jnp.ones(3, jnp.bfloat16)]
+)
+def test_every_flipped_byte_changes_the_checksum(leaf):
+    params = {"a": {"kernel": np.asarray(leaf)}, "b": np.arange(3)}
+    whole = checksum(params)
+    for name in params:
+        flipped = copy.deepcopy(params)
+        array = flipped["b"] if name == "b" else flipped["a"]["kernel"]
+        if not array.size:
+            continue
+        for byte in range(array.nbytes):
+            content = bytearray(array.tobytes())
+            content[byte] ^= 1
+            other = np.frombuffer(bytes(content), array.dtype).reshape(array.shape)
+            assert checksum(params | ({"b": other} if name == "b" else {"a": {"kernel": other}})) != whole
 
 
 TIMEOUT_S = 120.0
@@ -113,10 +133,17 @@ def poll_until(source, version):
     return seen
 
 
+def poll_while(source, condition):
+    """Polls for as long as something is so; no poll returns parameters."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while condition():
+        assert time.monotonic() < deadline
+        assert source.poll() is None
+        time.sleep(0.005)
+
+
 @pytest.fixture
 def store(ray_cluster):
-    import ray
-
     handle = start_param_store(current_node_id())
     yield handle
     ray.kill(handle)
@@ -158,8 +185,6 @@ def test_parameters_are_stored_once_for_all_readers_of_a_node(store, ray_cluster
 
 
 def test_another_process_reads_published_parameters(store):
-    import ray
-
     class Reader:
         def version_and_sum(self, handle):
             from podzero.runtime.params import RayParamSource
@@ -190,8 +215,6 @@ def test_superseded_parameters_leave_the_object_store(store, ray_cluster):
 
 
 def test_a_restarted_store_gets_the_newest_back_and_versions_never_decrease(store):
-    import ray
-
     sink, source = RayParamSink(store), RayParamSource(store)
     sink.publish(4, params_of(4))
     sink.publish(5, params_of(5))
@@ -204,8 +227,6 @@ def test_a_restarted_store_gets_the_newest_back_and_versions_never_decrease(stor
 
 
 def test_readers_wait_for_new_parameters_when_the_learner_died_with_the_old_ones(store, caplog):
-    import ray
-
     class Learner:
         def publish(self, handle, version):
             from podzero.runtime.params import RayParamSink
@@ -228,18 +249,119 @@ def test_readers_wait_for_new_parameters_when_the_learner_died_with_the_old_ones
     assert poll_until(ahead, 9) == [9]
 
 
-def test_a_store_that_died_is_reported(ray_cluster):
-    import ray
+def test_a_reader_knows_how_many_publications_it_is_behind_while_arrays_are_fetched(store, monkeypatch):
+    """A fetch that has begun is not given up for newer parameters, which are fetched next."""
+    sink, source, arrived = RayParamSink(store), RayParamSource(store), params._arrived
+    sink.publish(1, params_of(1))
+    assert source.wait(TIMEOUT_S).version == 1
+    assert behind(source) == 0
+    monkeypatch.setattr(params, "_arrived", lambda reference, timeout_s: False)
+    for version in (2, 4, 8, 16):
+        sink.publish(version, params_of(version))
+        poll_while(source, lambda: behind(source) == 0)
+    poll_while(source, lambda: behind(source) < 4)
+    monkeypatch.setattr(params, "_arrived", arrived)
+    assert poll_until(source, 2) == [2]
+    assert behind(source) == 3
+    assert poll_until(source, 16) == [16]
+    assert behind(source) == 0
 
+
+def test_who_waits_for_publications_of_a_new_publisher_below_its_version_is_not_behind(store):
+    """Else an actor would wait for a learner that waits for its samples."""
+    source = RayParamSource(store)
+    RayParamSink(store).publish(8, params_of(8))
+    poll_until(source, 8)
+    successor = RayParamSink(store)
+    for version in (2, 3, 4, 5):
+        successor.publish(version, params_of(version))
+        poll_while(source, lambda: source.publications[1] < version)  # noqa: B023
+        assert behind(source) == 0
+
+
+def test_damaged_parameters_are_counted_and_never_used(store, monkeypatch):
+    damages = []
+    sink, source = RayParamSink(store), RayParamSource(store, damaged=lambda: damages.append(1))
+    sink.publish(1, params_of(1))
+    poll_until(source, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(params, "checksum", lambda params: 0)
+        sink.publish(2, params_of(2))
+    poll_while(source, lambda: not damages)
+    assert behind(source) == 0, "nobody waits for what cannot be used"
+    sink.publish(3, params_of(3))
+    assert poll_until(source, 3) == [3]
+    assert len(damages) == 1
+
+
+@pytest.fixture
+def published(tmp_path, experiment):
+    """A folder for parameters that Ray does not take, and an experiment."""
+    return tmp_path / "published", experiment()
+
+
+def out_of_memory(params):
+    raise ray.exceptions.ObjectStoreFullError("no room")
+
+
+def test_parameters_that_ray_does_not_take_come_from_the_folder(store, published, monkeypatch):
+    sink, source = RayParamSink(store, published), RayParamSource(store, published[0])
+    monkeypatch.setattr(params, "FOLDER_EVERY_S", 0.0)
+    sink.publish(1, params_of(1))
+    poll_until(source, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(ray, "put", out_of_memory)
+        for version in (2, 3):
+            with pytest.raises(ClusterError, match="no room"):
+                sink.publish(version, params_of(version))
+    assert poll_until(source, 3)[-1] == 3
+    assert snapshot_steps(published[0]) == [3], "one file"
+    assert RayParamSource(store, published[0]).wait(TIMEOUT_S).version == 3
+    sink.publish(4, params_of(4))
+    assert poll_until(source, 4) == [4]
+
+
+def test_a_damaged_folder_is_counted_once_and_never_used(store, published, monkeypatch):
+    damages = []
+    folder, _ = published
+    sink, source = RayParamSink(store, published), RayParamSource(store, folder, lambda: damages.append(1))
+    monkeypatch.setattr(params, "FOLDER_EVERY_S", 0.0)
+    monkeypatch.setattr(ray, "put", out_of_memory)
+    with pytest.raises(ClusterError):
+        sink.publish(2, params_of(2))
+    file = folder / "000000002" / "params.msgpack"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    poll_while(source, lambda: not damages)
+    assert [source.poll() for _ in range(5)] == [None] * 5
+    with pytest.raises(ClusterError):
+        sink.publish(3, params_of(3))
+    assert poll_until(source, 3) == [3]
+    assert len(damages) == 1
+
+
+def test_a_new_sink_forgets_the_parameters_in_the_folder(store, published):
+    """They may be of a later step than the checkpoint from which the learner resumes."""
+    folder, experiment = published
+    save_snapshot(folder, 9000, params_of(1), experiment)
+    RayParamSink(store, published)
+    assert snapshot_steps(folder) == []
+
+
+def test_readers_of_a_store_that_died_get_parameters_from_the_folder(ray_cluster, published, monkeypatch, caplog):
     handle = start_param_store(current_node_id())
-    sink, source = RayParamSink(handle), RayParamSource(handle)
+    sink, source = RayParamSink(handle, published), RayParamSource(handle, published[0])
+    monkeypatch.setattr(params, "FOLDER_EVERY_S", 0.0)
     sink.publish(1, params_of(1))
     source.wait(TIMEOUT_S)
     ray.kill(handle, no_restart=True)
-    with pytest.raises(ClusterError, match="store has died"):
-        poll_until(source, 2)
-    with pytest.raises(ClusterError, match="store has died"):
+    with pytest.raises(ClusterError, match="step"):
         publish_until_it_waits(sink)
+    with caplog.at_level(logging.WARNING):
+        newest = poll_until(source, 2)[-1]
+    assert snapshot_steps(published[0])[-1] >= newest
+    assert len([line for line in caplog.messages if "store is lost" in line]) == 1
 
 
 def publish_until_it_waits(sink):
@@ -257,22 +379,24 @@ def stored_bytes(address):
 
 
 def test_a_reader_gets_each_version_once_and_the_newest_alone():
-    params = LocalParams()
-    assert params.poll() is None
-    params.publish(0, {"w": jnp.zeros(3)})
-    assert params.wait(1.0).version == 0
-    assert params.poll() is None
-    params.publish(8, {"w": jnp.ones(3)})
-    params.publish(16, {"w": jnp.full(3, 2.0)})
-    newest = params.poll()
+    local = LocalParams()
+    assert local.poll() is None
+    local.publish(0, {"w": jnp.zeros(3)})
+    assert local.wait(1.0).version == 0
+    assert local.poll() is None
+    local.publish(8, {"w": jnp.ones(3)})
+    local.publish(16, {"w": jnp.full(3, 2.0)})
+    assert behind(local) == 2
+    newest = local.poll()
     assert newest.version == 16
     np.testing.assert_array_equal(newest.params["w"], [2.0, 2.0, 2.0])
-    assert params.poll() is None
+    assert local.poll() is None
+    assert behind(local) == 0
 
 
 def test_a_reader_waits_for_the_first_parameters_and_no_longer_than_it_says():
-    params = LocalParams()
+    local = LocalParams()
     with pytest.raises(TimeoutError, match=r"0\.05 s: .*learner .*not published"):
-        params.wait(0.05)
-    threading.Timer(0.05, params.publish, (3, {"w": jnp.zeros(1)})).start()
-    assert params.wait(10.0).version == 3
+        local.wait(0.05)
+    threading.Timer(0.05, local.publish, (3, {"w": jnp.zeros(1)})).start()
+    assert local.wait(10.0).version == 3

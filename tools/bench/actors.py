@@ -24,6 +24,7 @@ import psutil
 from podzero.actors import ActorClients, SelfPlayActor, SelfPlayCore, SelfPlayState, StartPool
 from podzero.actors.build import actor_parts
 from podzero.config import Experiment
+from podzero.core.protocols import ParamSource
 from podzero.core.types import Array, Move, Params, Versioned
 from podzero.envs import make_env, spec_of
 from podzero.networks import make_network
@@ -199,7 +200,7 @@ class Playback(SelfPlayCore):
         return state._replace(games=(state.games + 1) % len(self._moves.done)), move
 
 
-class _Sleep:
+class _Sleep(ParamSource):
     """A source of parameters whose `poll`, which an actor calls once a move, sleeps as long as a search."""
 
     def __init__(self, seconds: float) -> None:

@@ -121,6 +121,8 @@ def spread(seconds: list[float]) -> dict[str, float]:
 class ActorProbe:
     """A self-play actor that records when it begins to use parameters. Its samples are dropped."""
 
+    publications = 0, 0
+
     def __init__(self, name: str, experiment: Experiment, store: Any) -> None:
         core, fold, _ = actor_parts(experiment)
         self._source = RayParamSource(store)

@@ -21,6 +21,7 @@ from podzero.actors.clients import ActorLoop
 from podzero.config import Experiment, parse
 from podzero.core.clock import REPORT_EVERY_S
 from podzero.core.errors import ConfigError
+from podzero.core.protocols import ParamSource
 from podzero.core.types import EnvSpec, Params, Versioned
 from podzero.envs import make_env
 from podzero.inference import BackgroundSource, has_int8_instructions
@@ -299,7 +300,7 @@ def _self_play(experiment: Experiment) -> Callable[[], None]:
     return move
 
 
-class _Published:
+class _Published(ParamSource):
     """A `ParamSource` with the same parameters as a new version after every `moves` polls; by default never."""
 
     def __init__(self, params: Params, moves: float = math.inf) -> None:

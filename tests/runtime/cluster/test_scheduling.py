@@ -56,7 +56,7 @@ def test_the_parameter_store_runs_on_the_node_that_it_is_given(cluster):
 
     for node in cluster.nodes():
         store = start_param_store(node.id)
-        ray.get(store.newer_than.remote(-1, 0.0), timeout=120)
+        ray.get(store.other_than.remote("", 0, 0.0), timeout=120)
         assert actors(store._actor_id.hex())["Address"]["NodeID"] == node.id
         ray.kill(store)
 
@@ -178,4 +178,4 @@ def test_a_cluster_without_a_token_is_used_after_one_of_this_machine_that_has_on
         pass
     with connect(shared_cluster.address, 0):
         store = start_param_store(current_node_id())
-        assert ray.get(store.newer_than.remote(-1, 0.0), timeout=120) is None
+        assert ray.get(store.other_than.remote("", 0, 0.0), timeout=120) is None
