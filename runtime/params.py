@@ -105,7 +105,7 @@ class RayParamSink:
                 ray.get(done)
             reference = ray.put(params)
         except Exception as error:  # Ray raises errors of many kinds
-            failure = ClusterError(f"Ray does not take the parameters of step {version}: {error}")
+            failure = ClusterError(f"Ray does not take those of step {version}, a file does: {error}")
             if self._fallback is not None:
                 folder, experiment = self._fallback
                 save_snapshot(folder, version, params, experiment)
@@ -234,6 +234,8 @@ class RayParamSource:
                 self._drop(publication.version, "their checksum differs")
         if self._known is not publication:
             self._begin()
+        elif found is not None:
+            self._known = publication._replace(params=None)  # a reference would keep the learner's copy in memory
         return found
 
     def _from_folder(self) -> Versioned | None:

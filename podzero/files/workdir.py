@@ -114,6 +114,7 @@ class Workdir:
     inherited.json             which experiments the run's own extended at its start, and the settings taken from each
     checkpoints/STEP/          checkpoints: learner/ (Orbax), replay/shard-K/ (Reverb), run.json
     snapshots/STEP/            acting parameters, for players and ratings
+    published/STEP/            the newest ones that Ray could not transfer
     code/DIGEST/NAME.py        copies of the files of the user's own that the experiment names
     teacher/                   a copy of the agent that the run learns from: experiment.yaml and one snapshot
     .../lost-STEP/             checkpoints and snapshots after the step from which the run was resumed

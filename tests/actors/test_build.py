@@ -25,6 +25,8 @@ from podzero.networks import make_network
 class Source:
     """Versions 0, 1, 2, ... of a network, one for each poll."""
 
+    publications = 0, 0
+
     def __init__(self, experiment):
         network = make_network(experiment.network, make_env(experiment.env).spec)
         self.params, self.version = random_parameters(network), 0

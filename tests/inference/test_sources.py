@@ -6,20 +6,30 @@ import time
 import pytest
 
 from podzero.core.types import Versioned
+from podzero.core.waiting import behind
 from podzero.inference import BackgroundSource, FoldedSource
 
 
 class Source:
-    """Publishes what is put into `newer`."""
+    """Publishes what is put into `newer`; its publications are numbered like its versions."""
 
     def __init__(self):
-        self.newer = []
+        self.newer, self.returned, self.heard = [], 0, 0
 
     def wait(self, timeout_s):
+        self.returned = 1
         return Versioned(1, "one")
 
     def poll(self):
-        return self.newer.pop() if self.newer else None
+        if not self.newer:
+            return None
+        newest = self.newer.pop()
+        self.returned = self.heard = newest.version
+        return newest
+
+    @property
+    def publications(self):
+        return self.returned, max(self.returned, self.heard)
 
 
 def poll_until_there_is_one(source):
@@ -118,3 +128,34 @@ def test_preparations_take_no_more_than_their_share_of_the_time(monkeypatch):
 def test_folded_parameters_keep_their_version():
     source = FoldedSource(Source(), str.upper)
     assert source.wait(10.0) == Versioned(1, "ONE")
+    assert source.publications == (1, 1)
+
+
+def test_the_pause_between_preparations_does_not_exceed_the_bound_of_the_lag(monkeypatch):
+    """One of 2 s at a share of a tenth has a pause of 18 s after it; with a bound of 8 publications the next one begins
+    when the version in use is 4 behind.
+    """
+    clock, prepared = [100.0], []
+    monkeypatch.setattr(time, "monotonic", lambda: clock[-1])
+
+    def prepare(params):
+        prepared.append(params)
+        clock.append(clock[-1] + 2.0)
+        return params
+
+    source = Source()
+    background = BackgroundSource(source, prepare, share=0.1, max_lag=8)
+    source.newer = [Versioned(1, 1)]
+    assert background.poll() is None
+    assert poll_until_there_is_one(background).version == 1
+    for version in (2, 3, 4):
+        source.newer = [Versioned(version, version)]
+        assert background.poll() is None
+        assert behind(background) == version - 1
+    source.newer = [Versioned(5, 5)]
+    assert background.poll() is None  # hears of it
+    assert background.poll() is None  # prepares it
+    assert behind(background) == 4, "until it is prepared"
+    assert poll_until_there_is_one(background).version == 5
+    assert behind(background) == 0
+    assert prepared == [1, 5]

@@ -10,7 +10,8 @@ import zmq
 from number_server import CONFIG, IDENTITY, Device, Running, client_of, expected, rows_of, serving
 
 from podzero.core.errors import ClusterError, ConfigError
-from podzero.core.waiting import Wait
+from podzero.core.types import Versioned
+from podzero.core.waiting import Wait, behind, fresh_params
 from podzero.inference.serving import (
     Hello,
     ServedParams,
@@ -109,6 +110,20 @@ def test_newer_parameters_are_seen_by_the_actor():
         client.evaluate(3, rows_of(0, 2))
         assert source.poll() == (4, 4)
         assert source.poll() is None
+
+
+def test_an_actor_that_waits_hears_when_the_server_is_no_longer_behind(monkeypatch):
+    monkeypatch.setattr(client_module, "_REFRESH_S", 0.0)
+    with serving() as server:
+        client = client_of(server)
+        source = ServedParams(client)
+        source.wait(5.0)
+        server.server.lag = 9
+        client.evaluate(3, rows_of(0, 2))
+        assert behind(source) == 9
+        server.device.version, server.server.lag = 4, 1
+        assert fresh_params(source, Versioned(3, 3), 8, threading.Event()) == (4, 4)
+        assert behind(source) == 1
 
 
 def test_an_actor_waits_for_the_first_parameters():
