@@ -127,6 +127,8 @@ def experiment_with(inference, int8=None, **changes):
 class Params:
     """A `ParamSource` with one version, or several that the test publishes."""
 
+    publications = 0, 0
+
     def __init__(self, params, version=7):
         self.newest = Versioned(version, params)
         self.new = False
