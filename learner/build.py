@@ -100,7 +100,7 @@ def make_training(
       SnapshotError: the teacher's snapshot is missing, damaged, or of other observations or actions.
     """
     config = experiment.learner
-    mesh = make_mesh(config.mesh, devices)
+    mesh = make_mesh(config.mesh, devices, experiment.cluster.slices)
     check_batch(config, mesh)
     optimizer, rate = make_optimizer(config.optimizer, config.frozen), make_rate(config.optimizer)
     objective = make_objective(experiment, network, spec, symmetries)

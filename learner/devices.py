@@ -30,8 +30,8 @@ class DoesNotFit(PodzeroError, RuntimeError):
     """Training needs more memory than a device has."""
 
 
-def check_chips(tpu_slice: Slice) -> None:
-    """Checks that JAX finds all of this host's chips of a TPU slice."""
+def check_chips(tpu_slice: Slice, slices: int = 1) -> None:
+    """Checks that JAX finds all of this host's chips of a TPU slice, and all `slices` that train together."""
     devices = jax.local_devices()
     platform, expected = devices[0].platform, tpu_slice.devices // tpu_slice.hosts
     host = f"{socket.gethostname()} is a host of {tpu_slice.short_name}"
@@ -45,6 +45,11 @@ def check_chips(tpu_slice: Slice) -> None:
     elif len(devices) != expected:
         raise ConfigError(
             f"{host} with {expected} devices, but JAX finds {len(devices)} of them: another process may use the others"
+        )
+    elif (found := len({getattr(device, "slice_index", 0) for device in jax.devices()})) != slices:
+        raise ConfigError(
+            f"{host}, of which cluster.slices={slices} train together, but JAX finds the devices of {found}: check "
+            "that the hosts of all slices reach each other at all ports"
         )
 
 

@@ -10,12 +10,16 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from podzero.config import LearnerConfig, MeshConfig, SplitRule
 from podzero.core.errors import ConfigError
 
-AXES = ("data", "model")
+AXES = ("slice", "data", "model")
+SAMPLE_AXES = ("slice", "data")
+"""The axes over which samples are sharded. Parameters are sharded over the others at most (FSDP over `data`), so that
+only sums of gradients cross the network between slices."""
 
 TENSOR_PARALLEL = (
     SplitRule(match=r"attention\.qkv\.kernel$", dimension=-2),
@@ -34,8 +38,8 @@ _MIN_FSDP_SIZE = 2**14
 """
 
 
-def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The learner's mesh over the devices of all hosts, or over `devices`."""
+def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None, slices: int = 1) -> Mesh:
+    """The learner's mesh over the devices of all hosts, or over `devices`, which are those of so many slices."""
     found = list(devices if devices is not None else jax.devices())
     if len(found) % config.model:
         raise ConfigError(
@@ -48,16 +52,26 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
             f"learner.mesh.model {config.model} would split parameters across hosts, which have {here} devices each; "
             f"choose a learner.mesh.model that divides {here}, and learner.mesh.fsdp=true to shard over all hosts"
         )
-    if config.model == 1:
-        return jax.make_mesh((len(found), 1), AXES, (AxisType.Auto,) * 2, devices=found)
-    # The devices that share a parameter stay on one host, so that each host can load its own part of the batch.
-    by_host = sorted(found, key=lambda device: (device.process_index, device.id))
-    return Mesh(np.array(by_host).reshape(-1, config.model), AXES, axis_types=(AxisType.Auto,) * 2)
+    shape = (slices, len(found) // slices // config.model, config.model)
+    types = (AxisType.Auto,) * len(AXES)
+    # Neighbours in the mesh are neighbours in the torus of their slice.
+    if config.model == 1 and slices == 1:
+        return jax.make_mesh(shape, AXES, types, devices=found)
+    if config.model == 1 and found[0].platform == "tpu":
+        grid = mesh_utils.create_hybrid_device_mesh(
+            (1, *shape[1:]), (slices, 1, 1), found, allow_split_physical_axes=True
+        )
+    else:
+        # The devices that share a parameter stay on one host, so that each host can load its own part of the batch.
+        # Hosts are numbered slice by slice.
+        by_host = sorted(found, key=lambda device: (device.process_index, device.id))
+        grid = np.array(by_host).reshape(shape)
+    return Mesh(grid, AXES, axis_types=types)
 
 
 def check_batch(config: LearnerConfig, mesh: Mesh) -> None:
-    """Checks that the devices of the `data` axis get equal parts of each microbatch."""
-    data, size = mesh.shape["data"], config.batch_size
+    """Checks that the devices of the `data` axis, over all slices, get equal parts of each microbatch."""
+    data, size = mesh.shape["slice"] * mesh.shape["data"], config.batch_size
     parts = data * config.microbatches
     if size % parts:
         below, above = size // parts * parts, (size // parts + 1) * parts
@@ -70,8 +84,8 @@ def check_batch(config: LearnerConfig, mesh: Mesh) -> None:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """The sharding of the batches `[K, B, ...]` of one dispatch: B over `data`."""
-    return NamedSharding(mesh, PartitionSpec(None, "data"))  # type: ignore[no-untyped-call]
+    """The sharding of the batches `[K, B, ...]` of one dispatch: B over `SAMPLE_AXES`."""
+    return NamedSharding(mesh, PartitionSpec(None, SAMPLE_AXES))  # type: ignore[no-untyped-call]
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

@@ -17,7 +17,7 @@ from podzero.core.types import Array, Batch, PackedBatch, Params, Sample, Window
 from podzero.learner.losses import LossOutput
 from podzero.learner.objectives import Objective
 from podzero.learner.optimizers import Rate
-from podzero.learner.sharding import batch_sharding, put_batch, replicated
+from podzero.learner.sharding import SAMPLE_AXES, batch_sharding, put_batch, replicated
 
 
 @jax.tree_util.register_dataclass
@@ -118,7 +118,7 @@ def make_train_step(spec: TrainStepSpec, mesh: Mesh, shardings: TrainState) -> T
     carry_shardings = (shardings, jax.tree.map(lambda _: replicated(mesh), jax.eval_shape(spec.zero_sums)))
     # Samples are sharded as their rows: without saying so, XLA would shard parts of a sample too.
     constrain: Any = jax.lax.with_sharding_constraint
-    samples: Any = NamedSharding(mesh, PartitionSpec("data"))  # type: ignore[no-untyped-call]
+    samples: Any = NamedSharding(mesh, PartitionSpec(SAMPLE_AXES))  # type: ignore[no-untyped-call]
     unpack = spec.unpack
     spec = spec._replace(unpack=lambda rows: constrain(unpack(rows), samples))
     on_cpu = mesh.devices.flat[0].platform == "cpu"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from podzero.config import Experiment
+from podzero.config import ClusterConfig, Experiment
 from podzero.core.machine import nvidia_driver, start_cudnn
 from podzero.core.protocols import ParamSource, Report, with_metrics
 from podzero.runtime.checkpoints import SavedShard
@@ -235,6 +236,17 @@ class EvaluatorProcess(Process):
         return dict(self._evaluator.ladder())
 
 
+def set_slices(cluster: ClusterConfig, rank: int, coordinator: str) -> None:
+    """Tells libtpu, in this process, which slice of how many this learner host belongs to, and where host 0 is."""
+    from ray.util.tpu import get_tpu_coordinator_env_vars
+
+    # Machines of several slices have the variables from their start on. They name slices that may have been replaced,
+    # or are too many by now, and libtpu would wait for those.
+    if cluster.tpu is not None and (cluster.slices > 1 or "MEGASCALE_NUM_SLICES" in os.environ):
+        host, _, _ = coordinator.rpartition(":")
+        os.environ.update(get_tpu_coordinator_env_vars(host, cluster.slices, rank // cluster.tpu.hosts))
+
+
 @dataclass(eq=False, kw_only=True)
 class LearnerProcess(Process):
     """The learner's process on the host of rank `index`."""
@@ -248,9 +260,10 @@ class LearnerProcess(Process):
         context, experiment, rank = self.context, self.context.experiment, self.index
         hosts = experiment.cluster.learner_hosts
         watch_for_notices(self.reports.announce)
+        set_slices(experiment.cluster, rank, context.coordinator)
         host_sync = join(HostInfo(rank, hosts, context.coordinator), experiment)  # before anything that uses JAX
         if experiment.cluster.tpu is not None:
-            check_chips(experiment.cluster.tpu)
+            check_chips(experiment.cluster.tpu, experiment.cluster.slices)
         start_cudnn(nvidia_driver())
 
         from podzero.files.players import with_own_teacher

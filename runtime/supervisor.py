@@ -58,6 +58,7 @@ class Supervisor:
         self.paid = paid or PaidTime(time.monotonic())
         """What the time of the run went into."""
         self._cluster = cluster
+        self._experiment = experiment
         self._stopping = stopping
         self._home = home
         self._context = RunContext(experiment, workdir, run="", store=None, directory=None, secrets=dict(secrets))
@@ -103,6 +104,7 @@ class Supervisor:
             nodes = self._nodes.wait(self._stopping.wait)
         finally:
             self.paid.enter("start", time.monotonic())
+        self._context = replace(self._context, experiment=self._experiment.on_hosts(len(nodes.learner)))
         try:
             for index, node in enumerate(nodes.shards):
                 self.shards.start(index, node, contents=checkpoint.shard(index) if checkpoint else [])

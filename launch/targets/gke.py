@@ -156,6 +156,7 @@ def ray_cluster(name: str, site: Site, pool: Pool, hosts: TpuHosts, disk_gib: in
         "cloud.google.com/gke-tpu-accelerator": hosts.generation.gke,
         "cloud.google.com/gke-tpu-topology": "x".join(map(str, hosts.slice.shape)),
     }
+    slice_pod = _pod("ray-worker", name, site, slice_host, tpu_nodes, site.spot)
     return {
         "rayVersion": version("ray"),
         # KubeRay (since 1.5.1) makes the token and gives it to every container.
@@ -167,7 +168,7 @@ def ray_cluster(name: str, site: Site, pool: Pool, hosts: TpuHosts, disk_gib: in
         },
         "workerGroupSpecs": [
             _group("actors", pool.workers, 1, _pod("ray-worker", name, site, actors, {}, site.spot)),
-            _group("slice", 1, hosts.number, _pod("ray-worker", name, site, slice_host, tpu_nodes, site.spot)),
+            _group("slice", hosts.slices, hosts.number, slice_pod),
         ],
     }
 

@@ -57,15 +57,16 @@ WORKER_GIB_PER_CPU = 4
 
 
 class TpuHosts(NamedTuple):
-    """The machines of a slice."""
+    """The machines of a slice, or of several of a kind."""
 
     generation: Generation
     slice: Slice
     number: int
-    """Number of hosts, each with these `chips`, `cpus` and `memory_gib`."""
+    """Number of hosts of each slice, each with these `chips`, `cpus` and `memory_gib`."""
     chips: int
     cpus: int
     memory_gib: int
+    slices: int = 1
 
     @property
     def accelerator_type(self) -> str:
@@ -86,7 +87,8 @@ class TpuHosts(NamedTuple):
     def words(self) -> str:
         """A description for people."""
         hosts = "1 host" if self.number == 1 else f"{self.number} hosts"
-        return f"{self.accelerator_type}: {hosts} with {self.chips} chips, {self.cpus} CPUs, {self.memory_gib} GiB each"
+        kind = self.accelerator_type if self.slices == 1 else f"{self.slices} x {self.accelerator_type}"
+        return f"{kind}: {hosts} with {self.chips} chips, {self.cpus} CPUs, {self.memory_gib} GiB each"
 
 
 class Pool(NamedTuple):
@@ -113,7 +115,7 @@ def tpu_hosts(experiment: Experiment) -> TpuHosts:
     generation = GENERATIONS[wanted.chip.name]
     chips = wanted.chips_of_host
     size = _OTHER_HOSTS.get((wanted.chip.name, chips), (generation.cpus, generation.memory_gib))
-    return TpuHosts(generation, wanted, wanted.hosts, chips, *size)
+    return TpuHosts(generation, wanted, wanted.hosts, chips, *size, slices=experiment.cluster.slices)
 
 
 def cpu_pool(experiment: Experiment, cpus: int) -> Pool:

@@ -42,6 +42,11 @@ _NO_RUN_FAILURE = (
 def plan(experiment: Experiment, site: Site) -> Plan:
     """The plan for launching `experiment`."""
     hosts = tpu_hosts(experiment)
+    if hosts.slices > 1:
+        raise ConfigError(
+            f"cluster.slices {hosts.slices}: `queued` creates one slice; launch with `podzero launch gke`, or set "
+            "cluster.slices=1"
+        )
     _check_room(experiment, hosts)
     cluster = experiment.cluster.model_copy(update={"actors_on_tpu_hosts": True})
     resolved = experiment.model_copy(update={"cluster": cluster})

@@ -197,6 +197,7 @@ def _enough(experiment: Experiment) -> str:
 
 def check_hosts(experiment: Experiment) -> None:
     """The learner hosts share replay shards and batch equally, and each gets samples of every kind."""
+    check_slices(experiment)
     hosts = experiment.cluster.learner_hosts
     shares = {"replay.shards": experiment.replay_shards, "learner.batch_size": experiment.learner.batch_size}
     for name, value in shares.items():
@@ -213,6 +214,28 @@ def check_hosts(experiment: Experiment) -> None:
             f"learner.batch_size {experiment.learner.batch_size} is too small with {' and '.join(kinds)}: each of "
             f"{hosts} hosts needs a sample of every kind in every batch; set learner.batch_size={least} or more"
         )
+
+
+def check_slices(experiment: Experiment) -> None:
+    """However many slices train, their hosts share the replay shards equally, and their devices the batch."""
+    cluster, learner, where = experiment.cluster, experiment.learner, experiment.cluster.tpu
+    if where is None or cluster.slices == 1:
+        return
+    counts = cluster.slice_counts
+    among = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+    # A mesh that splits parameters across hosts is refused later.
+    devices = max(where.hosts, where.devices // learner.mesh.model * learner.microbatches)
+    for name, value, of_slice, what in (
+        ("replay.shards", experiment.replay_shards, where.hosts, "hosts"),
+        ("learner.batch_size", learner.batch_size, devices, "devices of the data axis, times microbatches,"),
+    ):
+        parts = math.lcm(*(count * of_slice for count in counts))
+        if value % parts:
+            raise ValueError(
+                f"{name} {value} is not a multiple of {parts}, so that the {what} of {among} slices (cluster.slices, "
+                f"cluster.min_slices) of {where.short_name} could share it equally; set {name}="
+                f"{(value // parts + 1) * parts}"
+            )
 
 
 def check_reanalyse(experiment: Experiment) -> None:

@@ -215,6 +215,13 @@ class Experiment(Section):
         """Whether actors or learner need the optional dependencies `openvino`."""
         return self.actors.inference == "int8" or self.learner.cpu_convolutions == "openvino"
 
+    def on_hosts(self, hosts: int) -> Experiment:
+        """The experiment as so many learner hosts train it, which may be those of fewer slices."""
+        if self.cluster.tpu is None:
+            return self
+        fewer = {"slices": hosts // self.cluster.tpu.hosts, "hosts": None}
+        return self.model_copy(update={"cluster": self.cluster.model_copy(update=fewer)})
+
     @property
     def batch_parts(self) -> BatchParts:
         """How a batch is divided between fresh, reanalysed and recorded samples."""

@@ -106,8 +106,14 @@ class ClusterConfig(Section):
     slice: str | None = None
     """TPU slice that trains, for example `v5e-16` or `v5e:4x4`, with one learner process on each host; its hosts are
     reserved together. Without, the learner runs on whatever devices its nodes have."""
+    slices: PositiveInt = 1
+    """Slices of this kind that train together, each on an equal part of the batch; their gradients cross the network
+    between them once a step."""
+    min_slices: PositiveInt | None = None
+    """The fewest slices with which the run goes on, at the same `learner.batch_size`, if others have not joined within
+    `join_minutes`. By default all."""
     hosts: PositiveInt | None = None
-    """Nodes that train together, one learner process each. By default the hosts of `slice`, or one."""
+    """Nodes that train together, one learner process each. By default the hosts of all slices, or one."""
     host_resources: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Ray resources that each learner process reserves, for example `{GPU: 8}` or `{CPU: 16, memory: 64e9}`. By default
     all TPU chips of a host of `slice`."""
@@ -127,16 +133,24 @@ class ClusterConfig(Section):
         return None if name is None else find_slice(name).short_name
 
     @pydantic.model_validator(mode="after")
-    def _hosts_of_the_slice(self) -> ClusterConfig:
-        if self.slice is not None and self.hosts not in (None, find_slice(self.slice).hosts):
+    def _hosts_of_the_slices(self) -> ClusterConfig:
+        if self.tpu is not None and self.hosts not in (None, self.learner_hosts):
+            many = "" if self.slices == 1 else f"{self.slices} x "
+            raise ValueError(f"{many}{self.slice} has {self.learner_hosts} hosts, not {self.hosts}; leave hosts out")
+        if self.slices > 1 and self.slice is None:
             raise ValueError(
-                f"{self.slice} has {find_slice(self.slice).hosts} hosts, not {self.hosts}; leave hosts out"
+                f"slices {self.slices}: slices are TPU slices; set slice to their kind, for example v5e-16, or hosts "
+                "for machines without TPUs"
+            )
+        if self.min_slices is not None and self.min_slices > self.slices:
+            raise ValueError(
+                f"min_slices {self.min_slices} is more than slices {self.slices}; raise slices or lower it"
             )
         return self
 
     @property
     def tpu(self) -> Slice | None:
-        """The slice that trains."""
+        """The slice that trains, or one of those that train."""
         return None if self.slice is None else find_slice(self.slice)
 
     def cost(self, hours: float) -> float | None:
@@ -144,9 +158,14 @@ class ClusterConfig(Section):
         return None if self.price_per_hour is None else self.price_per_hour * hours
 
     @property
+    def slice_counts(self) -> range:
+        """With how many slices the run may train."""
+        return range(self.min_slices or self.slices, self.slices + 1)
+
+    @property
     def learner_hosts(self) -> int:
         """Nodes that train together."""
-        return self.tpu.hosts if self.tpu else self.hosts or 1
+        return self.slices * self.tpu.hosts if self.tpu else self.hosts or 1
 
 
 class StopConfig(Section):

@@ -237,16 +237,20 @@ def host_resources(config: ClusterConfig) -> dict[str, float]:
 
 
 def _slice_nodes(nodes: Sequence[Node], wanted: Slice, config: ClusterConfig) -> tuple[Node, ...]:
-    """The hosts of a complete slice of this kind, by worker id; prefers a free slice."""
+    """The hosts of `cluster.slices` complete slices of this kind, by slice and worker id; prefers free slices."""
     found: dict[str, dict[int, Node]] = defaultdict(dict)
     for node in nodes:
         if _kind(node) == wanted and node.resources.get(TPU, 0.0) >= wanted.chips_of_host:
             found[node.labels[SLICE_NAME]][int(node.labels[WORKER_ID])] = node
     ranks = range(wanted.hosts)
     complete = [[hosts[rank] for rank in ranks] for _, hosts in sorted(found.items()) if set(ranks) <= hosts.keys()]
-    if not complete:
-        raise MissingNodes(_missing_hosts(nodes, wanted, found))
-    return tuple(min(complete, key=lambda hosts: sum(not _is_free(node, config) for node in hosts)))
+    if len(complete) < config.slices:
+        several = (
+            "" if config.slices == 1 else f"{len(complete)} of {config.slices} slices (cluster.slices) are there: "
+        )
+        raise MissingNodes(several + _missing_hosts(nodes, wanted, found))
+    complete.sort(key=lambda hosts: sum(not _is_free(node, config) for node in hosts))
+    return tuple(node for hosts in complete[: config.slices] for node in hosts)
 
 
 def _kind(node: Node) -> Slice | None:
@@ -272,10 +276,10 @@ def _missing_hosts(nodes: Sequence[Node], wanted: Slice, found: Mapping[str, Map
         return f"{needed}; the {len(nodes)} node(s) of the cluster have {present}"
     parts = []
     for name, hosts in sorted(found.items()):
-        missing = ", ".join(str(rank) for rank in range(wanted.hosts) if rank not in hosts)
-        joined = ", ".join(map(str, sorted(hosts)))
-        parts.append(f"of slice '{name}' host(s) {missing} have not joined, {joined} have")
-    return f"{needed}; {'; '.join(parts)}"
+        if missing := ", ".join(str(rank) for rank in range(wanted.hosts) if rank not in hosts):
+            joined = ", ".join(map(str, sorted(hosts)))
+            parts.append(f"of slice '{name}' host(s) {missing} have not joined, {joined} have")
+    return "; ".join([needed, *parts])
 
 
 def _is_free(node: Node, config: ClusterConfig) -> bool:

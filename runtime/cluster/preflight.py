@@ -119,14 +119,16 @@ class RunNodes:
     def wait(self, wait_s: Callable[[float], bool]) -> Placement:
         """Waits until all nodes that the run needs have joined; returns where learner and replay run.
 
-        `wait_s` waits so many seconds, and returns whether the run must end.
+        After `cluster.join_minutes` fewer slices are enough, down to `cluster.min_slices`. `wait_s` waits so many
+        seconds, and returns whether the run must end.
         """
+        config = self._config
         # Nothing joins a cluster that was started here.
-        minutes = self._config.join_minutes if self._cluster.joined else 0.0
+        minutes = config.join_minutes if self._cluster.joined else 0.0
         deadline, log_at = time.monotonic() + 60 * minutes, time.monotonic()
         while True:
             try:
-                placement = place(self.usable(wait=True), self._program, self._config, self._home)
+                placement = place(self.usable(wait=True), self._program, config, self._home)
                 self._learner = placement.learner
                 return placement
             except MissingNodes as missing:
@@ -135,6 +137,13 @@ class RunNodes:
                 rows = [row for row in self._program if row.name != "learner"]
                 self.request_capacity({}, [row.cpus for row in rows for _ in range(row.count)])
             now = time.monotonic()
+            if now >= deadline and config.slices > config.slice_counts[0]:
+                config = config.model_copy(update={"slices": config.slices - 1})
+                log.warning(
+                    "after %g minutes (cluster.join_minutes) %d slice(s) are enough (cluster.min_slices): %s",
+                    minutes, config.slices, reason,
+                )  # fmt: skip
+                continue
             if now >= deadline:
                 raise NodesAbsent(f"waited {minutes:g} minutes (cluster.join_minutes) for nodes to join: {reason}")
             if now >= log_at:

@@ -17,7 +17,7 @@ from podzero.files.storage import StorageError, sealed, unsealed
 from podzero.learner.checkpoints import CheckpointDamaged, CheckpointMismatch, LearnerCheckpoints, as_text, fingerprint
 from podzero.learner.devices import DoesNotFit
 from podzero.learner.optimizers import make_optimizer
-from podzero.learner.sharding import make_mesh, placed, state_shardings
+from podzero.learner.sharding import AXES, make_mesh, placed, state_shardings
 from podzero.learner.step import init_state
 
 
@@ -67,7 +67,7 @@ def test_restored_states_are_bitwise_equal(checkpoints, state, tmp_path):
 def test_restored_leaves_have_the_shardings_of_the_mesh(checkpoints, state, tmp_path):
     save(checkpoints, tmp_path / "7", state)
     found = checkpoints.restore(tmp_path / "7", like(state))
-    assert found.params["heads"]["kernel"].sharding.mesh.axis_names == ("data", "model")
+    assert found.params["heads"]["kernel"].sharding.mesh.axis_names == AXES
 
 
 def test_a_state_may_be_donated_as_soon_as_save_returns(checkpoints, state, tmp_path):

@@ -15,8 +15,10 @@ from podzero.learner.devices import DoesNotFit
 def devices(monkeypatch):
     """Replaces the devices that JAX finds on this host."""
 
-    def find(platform, count, jax_platforms=""):
+    def find(platform, count, jax_platforms="", slices=1):
         monkeypatch.setattr(jax, "local_devices", lambda: [SimpleNamespace(platform=platform)] * count)
+        everywhere = [SimpleNamespace(slice_index=number) for number in range(slices)] * count
+        monkeypatch.setattr(jax, "devices", lambda: everywhere)
         monkeypatch.setenv("JAX_PLATFORMS", jax_platforms)
 
     return find
@@ -28,6 +30,15 @@ def test_a_host_with_missing_chips_is_refused(devices):
     devices("tpu", 2)
     with pytest.raises(ConfigError, match=r"v5e-16 with 4 devices.* 2 .*another process"):
         check_chips(find_slice("v5e-16"))
+
+
+def test_a_slice_that_jax_does_not_find_is_refused(devices):
+    devices("tpu", 4, slices=2)
+    check_chips(find_slice("v5e-16"), slices=2)
+    for found, asked in ((1, 2), (2, 1)):
+        devices("tpu", 4, slices=found)
+        with pytest.raises(ConfigError, match=f"cluster.slices={asked} .* devices of {found}:"):
+            check_chips(find_slice("v5e-16"), slices=asked)
 
 
 def test_a_host_without_libtpu_is_refused(devices):

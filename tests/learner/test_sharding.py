@@ -28,12 +28,17 @@ LAYOUTS = {
     "microbatches": (1, 2, {"microbatches": 4}),
     "2 processes, data 8": (2, 4, {}),
     "2 processes, fsdp 4 x model 2": (2, 4, {"mesh": {"model": 2, "fsdp": True}}),
+    "2 slices of 2 processes, data 4": (4, 2, {}),
+    "2 slices of 2 processes, fsdp 2 x model 2": (4, 2, {"mesh": {"model": 2, "fsdp": True}}),
 }
 """Number of processes, devices per process, and changes of the learner section."""
 
 
-def trained(layout, network, out):
-    """The state after 50 steps in a layout, restored onto one device, with the sums of the last dispatch."""
+def trained(layout, network, out, **part):
+    """The state after 50 steps in a layout, restored onto one device, with the sums of the last dispatch.
+
+    `part` may say which of the ten dispatches to train, and from which state.
+    """
     hosts, devices, learner = LAYOUTS[layout]
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
@@ -41,6 +46,7 @@ def trained(layout, network, out):
     }
     script, coordinator = Path(__file__).with_name("train_on_devices.py"), f"127.0.0.1:{free_port()}"
     job = {"network": network, "learner": learner, "out": str(out), "hosts": hosts, "coordinator": coordinator}
+    job |= {"slices": 2 if "slices" in layout else 1} | part
     runs = [
         subprocess.Popen(
             [sys.executable, script, json.dumps(job | {"rank": rank})],
@@ -96,9 +102,21 @@ def test_the_layout_does_not_change_what_is_learned(tmp_path, network, layouts):
             np.testing.assert_allclose(found[name], expected, rtol=rtol, atol=atol, err_msg=f"{layout}: {name}")
 
 
+@pytest.mark.slow
+def test_a_learner_that_loses_a_slice_and_gets_it_back_learns_what_it_would_have_learned(tmp_path):
+    """Two slices save, one of them goes on at the same batch size, then both again, with the state sharded anew."""
+    one, two = "2 processes, data 8", "2 slices of 2 processes, fsdp 2 x model 2"
+    expected = trained(one, "resnet", tmp_path / "straight")
+    trained(two, "resnet", tmp_path / "a", dispatches=[0, 3])
+    trained(one, "resnet", tmp_path / "b", dispatches=[3, 6], restore_from=str(tmp_path / "a"))
+    found = trained(two, "resnet", tmp_path / "c", dispatches=[6, 10], restore_from=str(tmp_path / "b"))
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
 def test_by_default_the_data_axis_has_all_devices():
     mesh = make_mesh(MeshConfig())
-    assert dict(mesh.shape) == {"data": len(jax.devices()), "model": 1}
+    assert dict(mesh.shape) == {"slice": 1, "data": len(jax.devices()), "model": 1}
 
 
 @pytest.mark.parametrize("config", [MeshConfig(model=2), MeshConfig(model=5)])
@@ -121,13 +139,24 @@ def test_the_shards_of_a_parameter_are_on_one_host():
     """Four hosts with four devices each, numbered as in a torus: two per row."""
     devices = [OnHost(number, (number // 8) * 2 + number % 4 // 2) for number in range(16)]
     mesh = make_mesh(MeshConfig(model=2), devices)
-    assert all(len({device.process_index for device in row}) == 1 for row in mesh.devices)
+    assert all(len({device.process_index for device in row}) == 1 for row in mesh.devices[0])
     with pytest.raises(ConfigError, match=r"model 8 .* hosts.* 4 devices.*fsdp"):
         make_mesh(MeshConfig(model=8), devices)
 
 
+@pytest.mark.parametrize("model", [1, 2])
+def test_only_the_axis_of_slices_leads_from_one_slice_to_another(model):
+    """Two slices of two hosts with four devices each, in any order."""
+    devices = [OnHost(number, number // 4) for number in range(16)]
+    mesh = make_mesh(MeshConfig(model=model), devices[::-1], slices=2)
+    assert dict(mesh.shape) == {"slice": 2, "data": 8 // model, "model": model}
+    assert [{device.process_index for device in part.flat} for part in mesh.devices] == [{0, 1}, {2, 3}]
+    for name, shape in (("params.mlp.hidden.kernel", (128, 512)), ("params.embed.kernel", (512, 130))):
+        assert "slice" not in spec_of_leaf(mesh, name, shape, MeshConfig(model=model, fsdp=True))
+
+
 class EightWide:
-    shape = {"data": 8, "model": 1}  # noqa: RUF012
+    shape = {"slice": 2, "data": 4, "model": 1}  # noqa: RUF012
 
 
 def test_a_batch_that_the_mesh_does_not_divide_is_refused_with_the_nearest_sizes():
@@ -148,7 +177,7 @@ def spec_of(name, shape, data=4, model=2, **mesh):
     class Wide:
         pass
 
-    Wide.shape = {"data": data, "model": model}
+    Wide.shape = {"slice": 1, "data": data, "model": model}
     return spec_of_leaf(Wide(), name, shape, MeshConfig(**mesh))
 
 

@@ -1,10 +1,11 @@
-"""Trains a small network for 50 steps on all devices of one or several processes and saves the final state.
+"""Trains a small network for 50 steps, or a part of them, on all devices of one or several processes; saves the state.
 
 test_sharding runs it once per process; each process passes its own part of the same batches.
 """
 
 import json
 import sys
+from itertools import islice
 from pathlib import Path
 
 import jax
@@ -32,14 +33,15 @@ OPTIMIZERS |= dict.fromkeys(("nested", "taught"), OPTIMIZERS["resnet"])
 TEACHERS = {"taught": "zoo:tic_tac_toe"}
 
 
-def experiment_of(network, learner, hosts=1):
+def experiment_of(network, learner, hosts=1, slices=1):
+    machines = {"hosts": hosts} if slices == 1 else {"slice": "v4-16", "slices": slices, "hosts": hosts}
     tree = {
         "name": "layout",
         "env": {"name": "tic_tac_toe"},
         "network": NETWORKS[network],
         "teacher": TEACHERS.get(network),
         "replay": {"min_size": 1024, "shards": hosts},
-        "cluster": {"hosts": hosts, "join_minutes": 2},
+        "cluster": machines | {"join_minutes": 2},
         "learner": {
             "batch_size": 32,
             "steps_per_dispatch": 5,
@@ -77,24 +79,26 @@ def batches(part, packing, rest_of_games):
         yield jax.tree.map(lambda field: field[:, part], PackedBatch(packing.pack(batch), weight))
 
 
-def main(network, learner, out, rank, hosts, coordinator):
-    experiment = experiment_of(network, learner, hosts)
+def main(network, learner, out, rank, hosts, coordinator, slices=1, dispatches=(0, 10), restore_from=None):
+    experiment = experiment_of(network, learner, hosts, slices)
     join(HostInfo(rank, hosts, coordinator), experiment)
     training = training_of(experiment)
-    state, share = training.init(), 32 // hosts
+    checkpoints = LearnerCheckpoints(training.mesh)
+    saved = checkpoints.restore(Path(restore_from), training.like) if restore_from else None
+    state = training.init() if saved is None else training.with_teacher(saved)
+    share = 32 // hosts
     part = slice(rank * share, (rank + 1) * share)
-    for batch in batches(part, training.packing, experiment.has_auxiliary_heads):
+    for batch in islice(batches(part, training.packing, experiment.has_auxiliary_heads), *dispatches):
         put = training.put(batch)
         state, sums, errors = training.step(state, put)
         # Each host gets the errors of its own samples, in the order of the samples.
         np.testing.assert_array_equal(local_part(put.rows), batch.rows)
         assert np.concatenate([local_part(part) for part in errors]).shape == (5, share)
-    assert int(state.step) == 50
+    assert int(state.step) == 5 * dispatches[1]
     leaves = jax.tree.leaves(state)
     assert all(len(leaf.sharding.device_set) == len(jax.devices()) for leaf in leaves)
     mesh = experiment.learner.mesh
     assert any(not leaf.sharding.is_fully_replicated for leaf in leaves) == (mesh.fsdp or mesh.model > 1)
-    checkpoints = LearnerCheckpoints(training.mesh)
     checkpoints.save(Path(out), state).result(60)
     checkpoints.close()
     print(json.dumps([float(value) for value in jax.tree.leaves(sums)]))

@@ -63,7 +63,7 @@ def test_parameters_survive_a_snapshot(tmp_path, kind):
 
 @pytest.mark.parametrize(("kind", "hidden"), [("Linen", "hidden.kernel"), ("Nnx", "layers.0.kernel")])
 def test_rules_on_names_shard_its_parameters(kind, hidden):
-    mesh = make_mesh(MeshConfig(), jax.devices()[:1]).abstract_mesh.update(axis_sizes=(1, 2))
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1]).abstract_mesh.update(axis_sizes=(1, 1, 2))
     config = MeshConfig(model=2, rules=[{"match": r"hidden\.kernel|layers\.0\.kernel", "dimension": -1}])
     shapes = jax.eval_shape(make_network(own(kind), SPEC).init, jax.random.key(0))
     leaves = named_leaves(shapes)

@@ -37,11 +37,12 @@ def no_wait():
 
 @pytest.fixture(scope="session")
 def tpu_host():
-    """Makes the node of host number `worker` of a slice v5e-16."""
+    """Makes the node of host number `worker` of a slice v5e-16, by default of one named x."""
 
-    def make(worker):
-        labels = {SLICE_NAME: "x", WORKER_ID: str(worker), POD_TYPE: "v5litepod-16"}
-        return Node(f"tpu-{worker}", f"10.0.1.{worker}", 100.0, {"CPU": 100.0, "TPU": 4.0}, labels)
+    def make(worker, name="x"):
+        labels = {SLICE_NAME: name, WORKER_ID: str(worker), POD_TYPE: "v5litepod-16"}
+        which = "tpu" if name == "x" else name
+        return Node(f"{which}-{worker}", f"10.0.1.{worker}", 100.0, {"CPU": 100.0, "TPU": 4.0}, labels)
 
     return make
 

@@ -19,14 +19,14 @@ import zmq
 from number_server import Running, client_of, expected, rows_of
 
 from podzero.actors import ActorClients
-from podzero.config import load
+from podzero.config import ClusterConfig, load
 from podzero.core.waiting import Wait
 from podzero.files.workdir import Workdir
 from podzero.replay.errors import ReplayRestoreError, ReplayTimeout, WrongServer
 from podzero.runtime import kinds
 from podzero.runtime.checkpoints import SavedShard
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S
-from podzero.runtime.kinds import LearnerProcess, ReplayProcess, running_beside
+from podzero.runtime.kinds import LearnerProcess, ReplayProcess, running_beside, set_slices
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport
 from podzero.runtime.process import FreedMemory, Host, Process, Replay, RunContext, hosted
 
@@ -49,6 +49,23 @@ def test_variables_of_a_node_that_change_what_jax_computes_are_undone_before_a_p
     monkeypatch.setenv("JAX_ENABLE_X64", "1")
     host(Building("actor-0", context()))
     assert found == [None]
+
+
+def test_libtpu_is_told_of_the_slices_that_train_now_whatever_the_machine_was_told_before(monkeypatch):
+    stale = {"COORDINATOR_ADDRESS": "10.0.0.9", "PORT": "1", "NUM_SLICES": "3", "SLICE_ID": "2"}
+    for name, value in stale.items():
+        monkeypatch.setenv(f"MEGASCALE_{name}", value)
+
+    def told(slices, rank):
+        set_slices(ClusterConfig(slice="v5e-16", slices=slices), rank, "10.0.1.0:4321")
+        return tuple(os.environ[f"MEGASCALE_{name}"] for name in ("COORDINATOR_ADDRESS", "NUM_SLICES", "SLICE_ID"))
+
+    assert [told(2, rank) for rank in (3, 4)] == [("10.0.1.0", "2", "0"), ("10.0.1.0", "2", "1")]
+    assert told(1, 3) == ("10.0.1.0", "1", "0")
+    for name in stale:
+        monkeypatch.delenv(f"MEGASCALE_{name}")
+    set_slices(ClusterConfig(slice="v5e-16"), 3, "10.0.1.0:4321")
+    assert "MEGASCALE_NUM_SLICES" not in os.environ
 
 
 @pytest.mark.parametrize(("driver", "graphs"), [("580.65.06", True), (None, False)])

@@ -50,6 +50,22 @@ def test_a_wait_ends_after_join_minutes_and_names_missing_and_refused_nodes(make
         assert part in str(ended.value)
 
 
+@pytest.mark.parametrize(("min_slices", "found"), [(1, ["b"]), (2, None), (None, None)])
+def test_after_join_minutes_fewer_slices_are_enough_if_the_experiment_says_so(
+    make_nodes, tpu_host, no_wait, min_slices, found
+):
+    """Of three slices one is there, and half of another."""
+    hosts = [tpu_host(worker, name) for name, last in (("a", 2), ("b", 4)) for worker in range(last)]
+    late = {"slice": "v5e-16", "slices": 3, "min_slices": min_slices, "join_minutes": 1e-6}
+    learner = {"batch_size": 768}
+    nodes = make_nodes(FakeCluster(cpu_node("home", 4), *hosts), cluster=late, replay={"shards": 24}, learner=learner)
+    if found is None:
+        with pytest.raises(ClusterError, match=r"slices .*of slice 'a' host\(s\) 2, 3"):
+            nodes.wait(no_wait().wait)
+    else:
+        assert [node.id for node in nodes.wait(no_wait().wait).learner] == [f"b-{rank}" for rank in range(4)]
+
+
 def test_a_cluster_of_this_machine_alone_is_not_waited_for(make_nodes, no_wait):
     stopping = no_wait()
     with pytest.raises(ClusterError, match=r"2 host\(s\)"):

@@ -39,13 +39,12 @@ class Pod:
     def add_cpus(self, cpus=2):
         return self._add(cpus)
 
-    def add_host(self, worker, name="slice"):
-        """Host number `worker` of a slice of two hosts with four chips each; JAX sees two devices there."""
+    def add_host(self, worker, name="slice", kind="v4-16"):
+        """Host number `worker` of a slice whose hosts have four chips each; JAX sees two devices there."""
         labels = {
             "ray.io/tpu-slice-name": name,
             "ray.io/tpu-worker-id": str(worker),
-            "ray.io/tpu-topology": "2x2x2",
-            "ray.io/tpu-pod-type": "v4-16",
+            "ray.io/tpu-pod-type": kind,
         }
         return self._add(1, resources={"TPU": 4}, labels=labels, env_vars=EMULATED)
 
@@ -110,6 +109,36 @@ def test_two_hosts_train_while_cpu_nodes_and_a_host_of_the_slice_are_lost_and_re
     assert "resumed from the checkpoint of step" in lines
     assert checkpoints(workdir)[0].step == 1200
     assert watcher.statuses[-1].restarts >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_lost_slice_is_done_without_until_it_is_replaced_at_a_later_start(pod, tmp_path, tiny, watch):
+    """Two slices of one host each: the second is lost; once the other trains alone, it is lost too and two join."""
+    cpus, first, second = pod.add_cpus(), *(pod.add_host(0, name, "v5e-4") for name in ("first", "second"))
+    nodes, trained, events = [cpus, first, second], [], []
+
+    def act(status):
+        if status.hosts and (not trained or trained[-1] != status.hosts):
+            trained.append(status.hosts)
+        if trained == [2] and status.step > 8 and not events:
+            events.append("second")
+            pod.kill(second)
+        elif trained == [2, 1] and status.step > 16 and events == ["second"]:
+            events.append("first")
+            nodes.extend(pod.add_host(0, name, "v5e-4") for name in ("third", "fourth"))
+            pod.kill(first)
+        return trained == [2, 1, 2]
+
+    watcher = watch(act)
+    slices = ("cluster.slice=v5e-4", "cluster.slices=2", "cluster.min_slices=1", "cluster.join_minutes=0.3")
+    with joined(pod, nodes):
+        train(
+            tiny(*SLICE, *slices, "stop.steps=2000", "stop.minutes=10", "checkpoint.every_minutes=0.2"),
+            tmp_path / "run", pod.address, watcher,
+        )  # fmt: skip
+    assert trained == [2, 1, 2]
+    assert "1 slice(s) are enough (cluster.min_slices)" in "\n".join(watcher.lines)
 
 
 @pytest.mark.slow

@@ -102,6 +102,24 @@ def test_the_hosts_of_a_slice_are_reserved_together_and_know_host_0(pod):
         assert process.context.coordinator == "10.0.1.0:4321"
 
 
+def test_a_run_of_fewer_slices_than_wanted_grows_when_it_starts_again(make_supervisor, tpu_host):
+    """All processes are told how many hosts share the batch, which stays the same."""
+    hosts = {name: [tpu_host(worker, name) for worker in range(4)] for name in "ab"}
+    slices = {"slice": "v5e-16", "slices": 2, "min_slices": 1, "join_minutes": 1e-6}
+    supervisor, cluster = make_supervisor(cpu_node("home", 4), *hosts["b"], cluster=slices, replay={"shards": 8})
+    supervisor.start(None)
+    experiments = {name: process.context.experiment for name, process in cluster.started.items()}
+    assert {experiment.cluster.learner_hosts for experiment in experiments.values()} == {4}
+    assert len(cluster.alive("learner")) == 4
+    supervisor.kill()
+    cluster.listed += hosts["a"]
+    supervisor.start(None)
+    assert len(cluster.alive("learner")) == 8
+    again = cluster.started["learner-7"].context.experiment
+    assert again.cluster.learner_hosts == 8
+    assert again.learner == experiments["learner"].learner
+
+
 def test_the_coordinators_port_is_reserved_until_all_hosts_are_built(pod):
     supervisor, cluster = pod
     supervisor.start(None)

@@ -11,6 +11,7 @@ from rich.table import Table
 from podzero.config import Experiment
 from podzero.core.chips import Slice, find_slice
 from podzero.tools.compile.compiled import (
+    BETWEEN,
     SPACES,
     CompiledProgram,
     compile_program,
@@ -29,6 +30,8 @@ class CompiledSlice(NamedTuple):
 
     name: str
     where: Slice
+    slices: int
+    """How many such slices train together."""
     programs: list[CompiledProgram]
     rates: dict[str, Any]
     """Those of self-play on a chip, and under `feeding` what the learner needs to be fed; as far as the programs that
@@ -43,22 +46,24 @@ class CompiledSlice(NamedTuple):
         """The output of `--json`."""
         where = self.where
         return {
-            "config": self.name, "topology": where.topology, "chips": where.chips, "hosts": where.hosts,
+            "config": self.name, "topology": where.topology, "slices": self.slices,
+            "chips": self.slices * where.chips, "hosts": self.slices * where.hosts,
             "programs": [compiled.to_dict() for compiled in self.programs],
         } | self.rates  # fmt: skip
 
     def show(self, console: Console) -> None:
         """Prints the slice, a table for each program, the rates of self-play on a chip, and what feeds the learner."""
         where, chip, word = self.where, self.where.chip, self.where.chip.device_word
+        many = "" if self.slices == 1 else f"{self.slices} x "
         cores = f" ({where.devices} cores, each a JAX device)" if chip.devices > 1 else ""
         console.print(
-            f"[bold]{where.short_name}[/] ({where.topology}): {where.chips} chips{cores} on {where.hosts} hosts; each "
-            f"chip {chip.flops / 1e12:,.0f} TFLOP/s in bfloat16, {amount(chip.hbm_bytes)} of HBM at "
+            f"[bold]{many}{where.short_name}[/] ({where.topology}): {where.chips} chips{cores} on {where.hosts} hosts; "
+            f"each chip {chip.flops / 1e12:,.0f} TFLOP/s in bfloat16, {amount(chip.hbm_bytes)} of HBM at "
             f"{chip.hbm_bandwidth / 1e9:,.0f} GB/s, links of {chip.link_bandwidth / 1e9:,.0f} GB/s"
         )
         for compiled in self.programs:
             console.print(f"\n[bold cyan]{compiled.program.name}[/]  {compiled.program.what}", highlight=False)
-            console.print(_table(compiled))
+            console.print(_table(compiled, self.slices))
         if playing := self.rates:
             console.print(
                 f"\nself-play on a {word}: {playing['moves_per_s']:,.0f} moves/s, {playing['evaluations_per_s']:,.0f} "
@@ -126,7 +131,8 @@ def compile_for_slice(
     found = find_slice(where)
     names = NAMES if program is None else ("evaluation", "device", "take") if program == "device" else (program,)
     experiment = of_one_device(experiment, found)
-    programs = [compile_program(program, found) for program in programs_of(experiment, devices_of(found), names, depth)]
+    devices = devices_of(found, experiment.cluster.slices)
+    programs = [compile_program(program, found) for program in programs_of(experiment, devices, names, depth)]
     estimated = {compiled.program.name: compiled for compiled in programs if compiled.has_estimate}
     rates: dict[str, Any] = {}
     if {"device", "take", "evaluation"} <= estimated.keys():
@@ -134,7 +140,7 @@ def compile_for_slice(
         if {"learner", "server"} <= estimated.keys():
             needs = feeding_needs(experiment, estimated["learner"], estimated["server"], rates)
             rates = rates | {"feeding": needs}
-    return CompiledSlice(experiment.name, found, programs, rates)
+    return CompiledSlice(experiment.name, found, experiment.cluster.slices, programs, rates)
 
 
 def compile_for_slices(experiment: Experiment, names: Sequence[str], per_chip: int | None) -> ComparedSlices:
@@ -142,15 +148,17 @@ def compile_for_slices(experiment: Experiment, names: Sequence[str], per_chip: i
     first; None takes what the experiment's batch gives on the first slice.
     """
     slices = [find_slice(name) for name in names]
-    each = per_chip or max(1, experiment.learner.batch_size // slices[0].devices)
+    each = per_chip or max(1, experiment.learner.batch_size // (experiment.cluster.slices * slices[0].devices))
     programs = []
     for where in slices:
-        (learner,) = programs_of(with_batch_per_chip(experiment, each, where), devices_of(where), ("learner",))
+        (learner,) = programs_of(
+            with_batch_per_chip(experiment, each, where), devices_of(where, experiment.cluster.slices), ("learner",)
+        )
         programs.append(compile_program(learner, where))
     return ComparedSlices(experiment.name, scaling_of(programs, each))
 
 
-def _table(compiled: CompiledProgram) -> Table:
+def _table(compiled: CompiledProgram, slices: int) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column()
@@ -176,12 +184,21 @@ def _table(compiled: CompiledProgram) -> Table:
         listed = ", ".join(f"{kind} {times:,}" for kind, times in runs.items())
         table.add_row("", f"{sum(runs.values()):,} instructions without an estimate: {listed}")
     for row in summary(cost):
+        if row["kind"].endswith(BETWEEN):
+            steps, each = compiled.program.trip_count, compiled.where.chip.device_word
+            sent = row["sent"] / steps
+            table.add_row(
+                "network",
+                f"{row['kind']}, among {row['group']}: {row['times'] / steps:g} times a step, each {each} sends "
+                f"{amount(sent)}, each slice {amount(sent * compiled.where.devices)}",
+            )
+            continue
         table.add_row(
             "collective",
             f"{row['kind']} among {row['group']}: {row['times']:,} times, {amount(row['bytes'])}, "
             f"each {compiled.where.chip.device_word} sends {amount(row['sent'])}",
         )
-    table.add_row("host", _transfers(compiled))
+    table.add_row("host", _transfers(compiled, slices))
     if cost.unknown_loops:
         table.add_row(
             "note",
@@ -190,10 +207,10 @@ def _table(compiled: CompiledProgram) -> Table:
     return table
 
 
-def _transfers(compiled: CompiledProgram) -> str:
+def _transfers(compiled: CompiledProgram, slices: int) -> str:
     """What crosses between chips and hosts before, during and after an execution."""
     # The batch of the learner is that of all hosts; other programs run on one device.
-    hosts = compiled.where.hosts if compiled.program.name == "learner" else 1
+    hosts = slices * compiled.where.hosts if compiled.program.name == "learner" else 1
     steps = hosts * compiled.program.trip_count
     sent = [f"{amount(compiled.from_hosts / steps)} in for each step"] if compiled.from_hosts else []
     fetched = [f"{amount(compiled.to_hosts / steps)} out"] if compiled.to_hosts else []

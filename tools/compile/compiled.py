@@ -25,6 +25,8 @@ from podzero.tools.compile.waiting import moves_asked
 
 SPACES = {0: "hbm", 1: "vmem", 2: "sflag", 3: "cmem", 5: "host", 6: "smem"}
 """The names of the memory spaces, by their number in the layouts of optimized HLO."""
+BETWEEN = " between slices"
+"""What is added to the kinds of collectives that cross the network between slices."""
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -56,7 +58,7 @@ class CompiledProgram(NamedTuple):
             + self.cost.integer_flops / chip.int8_ops,
             "hbm": self.cost.traffic[0] / chip.hbm_bandwidth,
             # The published bandwidth is the sum of both directions; a chip receives as much as it sends.
-            "links": sum(c.sent for c in self.cost.collectives) / (chip.link_bandwidth / 2),
+            "links": sum(c.sent for c in self.cost.collectives if not c.between_slices) / (chip.link_bandwidth / 2),
         }
 
     @property
@@ -135,10 +137,13 @@ def runs_without_estimate(cost: Cost) -> dict[str, int]:
 
 
 def summary(cost: Cost | None) -> list[dict[str, Any]]:
-    """The collectives summed by kind and group size: number of runs, bytes of their arrays, bytes that a chip sends."""
+    """The collectives summed by kind and group size: number of runs, bytes of their arrays, bytes that a chip sends.
+
+    Kinds of those between slices end in `between slices`.
+    """
     rows: dict[tuple[str, int], dict[str, float]] = defaultdict(lambda: {"times": 0, "bytes": 0, "sent": 0.0})
     for collective in cost.collectives if cost else ():
-        row = rows[collective.opcode, collective.group]
+        row = rows[collective.opcode + collective.between_slices * BETWEEN, collective.group]
         row["times"] += collective.times
         row["bytes"] += collective.bytes * collective.times
         row["sent"] += collective.sent
@@ -256,7 +261,8 @@ def step_time(compiled: CompiledProgram) -> StepTime:
     if not compiled.has_estimate:
         raise ConfigError(f"{what}: the compiler does not estimate the time of this program on {where}")
     trip_count = compiled.program.trip_count
-    passes = sum(c.times * (2 if c.opcode == "all-reduce" else 1) for c in compiled.cost.collectives if c.group > 1)
+    within = [c for c in compiled.cost.collectives if c.group > 1 and not c.between_slices]
+    passes = sum(c.times * (2 if c.opcode == "all-reduce" else 1) for c in within)
     return StepTime(
         computing=compiled.estimated_seconds() / trip_count,
         links=compiled.seconds()["links"] / trip_count,
@@ -265,8 +271,9 @@ def step_time(compiled: CompiledProgram) -> StepTime:
 
 
 def with_batch_per_chip(experiment: Experiment, per_chip: int, where: Slice) -> Experiment:
-    """The experiment with `per_chip` samples per step on each device of a slice, unchecked: only for compiling."""
-    learner = experiment.learner.model_copy(update={"batch_size": per_chip * where.devices})
+    """The experiment with `per_chip` samples per step on each device of its slices, unchecked: only for compiling."""
+    devices = experiment.cluster.slices * where.devices
+    learner = experiment.learner.model_copy(update={"batch_size": per_chip * devices})
     return experiment.model_copy(update={"learner": learner})
 
 

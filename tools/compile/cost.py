@@ -62,6 +62,9 @@ _FREE = frozenset({
 _SLICES = frozenset({"dynamic-slice", "slice", "gather"})
 _ALIASES = frozenset({"bitcast", "get-tuple-element"})
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all", "ragged-all-to-all")
+_TRANSFER = '_xla_megascale_transfer_type="'
+"""Marks what goes between slices, from host to host: XLA replaces a collective of several slices by one within each, a
+`send` and a `recv` of each chip's part, and often another one within each."""
 _HOST = frozenset({"infeed", "outfeed"})
 _NO_ESTIMATE = 2**63 - 1
 """The cycles that the compiler writes where it has no estimate, as libtpu 0.0.51 does for some fusions of TPU7x."""
@@ -75,11 +78,13 @@ class Collective:
 
     opcode: str
     group: int
-    """The number of chips that take part."""
+    """The number of chips that take part; of slices, if it is `between_slices`."""
     bytes: int
     """The size of the whole array on one chip: the operand of a reduction, the result of a gather."""
     times: int
     """How often it runs in one execution of the program."""
+    between_slices: bool = False
+    """Whether it crosses the network between slices, not the links of one."""
 
     @property
     def sent(self) -> float:
@@ -153,6 +158,8 @@ class _Counter:
         opcode = instruction.opcode
         if opcode in _FREE or opcode.endswith("-done") or '"AllocateBuffer"' in instruction.attributes:
             return
+        if opcode == "recv" and _TRANSFER in instruction.attributes:  # its `send` counts
+            return
         if opcode == "while":
             self._loop(computation, instruction, cost)
         elif opcode == "conditional":
@@ -215,9 +222,10 @@ class _Counter:
         flops = flops_of(computation, instruction)
         cost.flops += flops
         cost.integer_flops += flops if flops and instruction.arrays[0].dtype == "s32" else 0.0
-        cost.host_transfers += instruction.opcode in _HOST or "is_host_transfer=true" in instruction.attributes
         if collective := _collective(computation, instruction):
             cost.collectives.append(collective)
+        elif instruction.opcode in _HOST or "is_host_transfer=true" in instruction.attributes:
+            cost.host_transfers += 1
         for name in instruction.called("calls"):
             fused, inside = self._module.computations[name], Cost()
             for part in fused.instructions.values():
@@ -298,7 +306,10 @@ def _results_of_start(instruction: Instruction, read: list[HloArray]) -> list[Hl
 
 def _collective(computation: Computation, instruction: Instruction) -> Collective | None:
     opcode = instruction.opcode.removesuffix("-start")
-    if opcode not in COLLECTIVES:
+    between_slices = opcode == "send" and _TRANSFER in instruction.attributes
+    if between_slices:
+        opcode = str(instruction.attribute(_TRANSFER + r"(\w+)")).lower().replace("_", "-")
+    elif opcode not in COLLECTIVES:
         return None
     read = [array for name in instruction.operands for array in computation.instructions[name].arrays]
     if opcode != "all-gather":
@@ -309,11 +320,14 @@ def _collective(computation: Computation, instruction: Instruction) -> Collectiv
         whole = list(instruction.arrays)
     # Without padding, and in whole bytes.
     size = sum(array.elements * max(1, BITS.get(array.dtype, 0) // 8) for array in whole)
-    return Collective(opcode, _group(instruction), size, 1)
+    return Collective(opcode, _group(instruction), size, 1, between_slices)
 
 
 def _group(instruction: Instruction) -> int:
-    """The chips in one group of a collective."""
+    """The chips in one group of a collective, or its slices."""
+    # {1,2}x{0:3}: slices 1 and 2, chips 0 to 3 of each.
+    if slices := instruction.attribute(r'_xla_megascale_target="\{([\d,]*)\}'):
+        return slices.count(",") + 1
     # {{0,1},{2,3}}: the groups one by one.
     if listed := instruction.attribute(r"replica_groups=\{\{([\d,]*)\}"):
         return listed.count(",") + 1

@@ -96,8 +96,8 @@ def check_compiler() -> None:
         )
 
 
-def devices_of(where: Slice) -> list[Any]:
-    """The devices of a slice as the TPU compiler describes them; needs no TPU.
+def devices_of(where: Slice, slices: int = 1) -> list[Any]:
+    """The devices of a slice, or of several of a kind, as the TPU compiler describes them; needs no TPU.
 
     Must be called before JAX computes anything in this process.
     """
@@ -111,9 +111,9 @@ def devices_of(where: Slice) -> list[Any]:
     # The type of v5e for every slice: libtpu aborts over that of another chip, and what it compiles for is said below.
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-8")
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {} if slices == 1 else {"num_slices": slices}
     if where.chip.name == "v4":  # the compiler needs the layout of its hosts
-        options = {"chip_config_name": "megacore", "chips_per_host_bounds": (2, 2, 1), "wrap": (False,) * 3}
+        options |= {"chip_config_name": "megacore", "chips_per_host_bounds": (2, 2, 1), "wrap": (False,) * 3}
     # By default a host has 2 x 2 chips.
     if where.chips == 1:
         options["chips_per_host_bounds"] = (1, 1, 1)

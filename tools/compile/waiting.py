@@ -52,7 +52,8 @@ def settings_of(experiment: Experiment) -> dict[str, Any]:
     for name in ("env", "network"):
         section = getattr(experiment, name)
         sections[name] = {"name": section.name} | section.model_dump(mode="json", exclude_defaults=True)
-    return sections | {"slice": experiment.cluster.slice}
+    cluster = experiment.cluster
+    return sections | {"slice": cluster.slice} | ({"slices": cluster.slices} if cluster.slices > 1 else {})
 
 
 TRAINING_SHARE = 0.2
@@ -119,7 +120,7 @@ def rates(experiment: Experiment) -> Rates | None:
     if (players := _players(experiment, where)) is None:
         return None
     operations_per_s, how = players
-    samples_per_s = TRAINING_SHARE * where.chips * where.chip.flops / TRAINING_COST
+    samples_per_s = TRAINING_SHARE * experiment.cluster.slices * where.chips * where.chip.flops / TRAINING_COST
     return Rates(
         moves_asked(experiment, samples_per_s * _fresh(experiment)),
         operations_per_s / (1 + experiment.search.simulations),
@@ -154,7 +155,8 @@ def _players(experiment: Experiment, where: Slice) -> tuple[float, str] | None:
     )
     if resources and "TPU" not in resources:
         return None
-    chips = where.chips if experiment.uses_learner_devices else count * resources.get("TPU", 0.0)
+    learners = experiment.cluster.slices * where.chips
+    chips = learners if experiment.uses_learner_devices else count * resources.get("TPU", 0.0)
     if chips:
         return PLAYING_SHARE * chips * where.chip.flops, f"{chips:g} chips evaluate at {PLAYING_SHARE:.0%} of theirs"
     served = actors.inference == "server"

@@ -442,6 +442,19 @@ def test_an_experiment_is_frozen():
     assert isinstance(experiment(), Experiment)
 
 
+TWO_SLICES = ["cluster.slice=v5e-16", "cluster.slices=2", "replay.shards=8", "replay.min_size=8192"]
+
+
+def test_a_learner_has_the_hosts_of_all_slices_that_train():
+    found = load("connect_four", [*TWO_SLICES, "cluster.min_slices=1", "learner.batch_size=1024"])
+    assert found.cluster.learner_hosts == 8
+    assert list(found.cluster.slice_counts) == [1, 2]
+    fewer = found.on_hosts(4)
+    assert (fewer.cluster.slices, fewer.cluster.learner_hosts, fewer.learner) == (1, 4, found.learner)
+    assert fewer.model_validate(fewer.model_dump()) == fewer
+    assert found.on_hosts(8) == found
+
+
 def test_a_learner_has_the_hosts_of_its_slice():
     four = ("replay.shards=4", "replay.min_size=8192")
     experiment = load("connect_four", ["cluster.slice=v5e:4x4", *four])
@@ -461,6 +474,13 @@ def test_a_learner_has_the_hosts_of_its_slice():
             r"int8\.on_tpu gains nothing .*tpu7x .*int8\.on_tpu=false or network\.channels=256",
         ),
         (["cluster.slice=v5e-16", "cluster.hosts=3"], "v5e-16 has 4 hosts, not 3"),
+        ([*TWO_SLICES, "cluster.hosts=4"], "2 x v5e-16 has 8 hosts, not 4"),
+        (["cluster.slices=2"], "slices 2: .*set slice .*v5e-16"),
+        ([*TWO_SLICES, "cluster.min_slices=3"], "min_slices 3 is more than slices 2"),
+        ([*TWO_SLICES, "replay.shards=4"], r"replay\.shards 4 .* 8.*hosts of 2 slices .*replay\.shards=8"),
+        ([*TWO_SLICES, "learner.batch_size=528"], r"batch_size 528 .* 32.*devices .*learner\.batch_size=544"),
+        ([*TWO_SLICES, "learner.microbatches=32"], r"batch_size 512 .* 1024.*microbatches.*batch_size=1024"),
+        ([*TWO_SLICES, "cluster.slices=3", "cluster.min_slices=1"], r"shards 8 .* 24.*1 to 3 slices.*shards=24"),
         (["cluster.hosts=4", "replay.shards=6"], "replay.shards 6 is not a multiple of the 4 learner hosts.*shards=8"),
         (["cluster.hosts=3", "replay.shards=3"], "learner.batch_size 512 is not a multiple of the 3.*batch_size=513"),
     ],

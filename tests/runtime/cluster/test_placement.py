@@ -130,6 +130,24 @@ def test_hosts_of_two_incomplete_slices_are_never_mixed():
     )
 
 
+def test_the_hosts_of_several_slices_are_ranked_by_slice_then_worker_id():
+    nodes = [tpu_host(worker, name) for worker in (3, 1, 0, 2) for name in ("b", "c", "a")]
+    two = ClusterConfig(slice="v5e-16", slices=2)
+    assert [node.id for node in learner_nodes(nodes, two, "")] == [
+        f"{name}-{rank}" for name in "ab" for rank in range(4)
+    ]
+    held = [node._replace(free={"TPU": 4.0 * (node.id[0] != "a")}) for node in nodes]
+    assert [node.id[0] for node in learner_nodes(held, two, "")] == ["b"] * 4 + ["c"] * 4
+
+
+def test_of_several_slices_only_the_incomplete_ones_are_named():
+    nodes = [tpu_host(worker, "a") for worker in range(4)] + [tpu_host(worker, "b") for worker in (0, 1, 3)]
+    with pytest.raises(MissingNodes) as missing:
+        learner_nodes(nodes, ClusterConfig(slice="v5e-16", slices=2), "a-0")
+    assert "1 of 2 slices" in str(missing.value)
+    assert str(missing.value).endswith("; of slice 'b' host(s) 2 have not joined, 0, 1, 3 have")
+
+
 def test_without_a_slice_the_learner_prefers_the_node_of_the_driver():
     nodes = [cpu_node("a", 64), cpu_node("home", 2), cpu_node("c", 32)]
     assert [node.id for node in learner_nodes(nodes, ClusterConfig(), "home")] == ["home"]

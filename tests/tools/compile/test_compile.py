@@ -160,6 +160,24 @@ def test_on_a_whole_pod_gradients_are_all_that_is_sent_and_a_chip_keeps_its_spee
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("slices", [2, 4])
+def test_slices_exchange_sums_of_gradients_alone_each_chip_its_part(slices):
+    """Parameters are sharded within a slice, so that each of its four chips sends a quarter, padded to whole tiles."""
+    more = (f"cluster.slices={slices}", f"replay.shards={slices}", "replay.min_size=8192", "learner.mesh.fsdp=true")
+    small = ("network.channels=64", "network.blocks=2", "learner.steps_per_dispatch=4", "--program", "learner")
+    found, code = compiled("tic_tac_toe", "cluster.slice=v5e-4", *more, *small)
+    assert code == 0
+    assert (found["slices"], found["chips"], found["hosts"]) == (slices, 4 * slices, slices)
+    (learner,) = found["programs"]
+    between = [row for row in learner["collectives"] if row["kind"].endswith(" between slices")]
+    assert [(row["kind"], row["group"]) for row in between] == [("all-reduce between slices", slices)]
+    assert {row["group"] for row in learner["collectives"] if row not in between} == {4}
+    assert learner["host_transfers"] == 0
+    each_step = between[0]["bytes"] / learner["trip_count"]
+    assert learner["parameter_bytes"] / 2 / 4 <= each_step <= 2 * learner["parameter_bytes"] / 4
+
+
+@pytest.mark.slow
 def test_a_program_that_does_not_fit_says_what_it_needs_and_what_would_help():
     large = ("learner.batch_size=262144", "replay.min_size=400000", "replay.capacity=500000")
     found, code = compiled("go_9x9", *large, "--topology", "v5e-1", "--program", "learner")

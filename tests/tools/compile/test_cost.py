@@ -338,6 +338,30 @@ def test_a_conditional_takes_its_larger_branch_as_often_as_is_known_or_else_alwa
     assert cost.cycles == 1000 * large + 100 * small
 
 
+def test_what_the_slices_exchange_counts_as_collectives_between_slices():
+    """XLA sums within each slice, and lets the hosts of two slices exchange what each chip sends and receives."""
+    megascale = (
+        'is_host_transfer=true, frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime",'
+        '_xla_megascale_target="{1,2,3}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"}'
+    )
+    cost = count(parse(program(
+        ["%p = f32[2,128] parameter(0)", "%t = token[] after-all()",
+         "%a = f32[2,128] all-reduce(%p), replica_groups={{0,1,2,3}}, to_apply=%sum",
+         f"%s = (f32[2,128], u32[], token[]) send(%a, %t), channel_id=4, {megascale}",
+         f"%r = (f32[2,128], u32[], token[]) recv(%t), channel_id=3, {megascale}",
+         f"%e = token[] send-done(%s), channel_id=4, {megascale}",
+         f"%d = (f32[2,128], token[]) recv-done(%r), channel_id=3, {megascale}",
+         "ROOT %g = f32[2,128] get-tuple-element(%d), index=0"],
+        computation("sum", "%x = f32[] parameter(0)", "%y = f32[] parameter(1)", "ROOT %z = f32[] add(%x, %y)"),
+    )))  # fmt: skip
+    within, between = cost.collectives
+    assert within == Collective("all-reduce", 4, 1024, 1)
+    assert between == Collective("all-reduce", 3, 1024, 1, between_slices=True)
+    assert between.sent == pytest.approx(2 * 2 / 3 * 1024)
+    assert cost.host_transfers == 0
+    assert not cost.without_estimate
+
+
 def test_transfers_to_the_host_are_counted():
     cost = count(parse(program(
         ["%a = f32[256] parameter(0)", "%t = token[] after-all()",

@@ -41,6 +41,14 @@ def test_a_hundred_cores_keep_a_slice_of_sixteen_chips_waiting():
     assert "100 CPU cores" in found.source
 
 
+def test_two_slices_ask_for_twice_the_moves_and_have_no_stored_figures():
+    once, two = rates("go_9x9", *V5E_16), rates("go_9x9", V5E_16[0], "cluster.slices=2", "replay.shards=8")
+    assert two.asked == pytest.approx(2 * once.asked)
+    name, eight = "slices/go_9x9_v5e_16", "replay.shards=8"
+    assert rates(name).absolute
+    assert not rates(name, eight, "cluster.slices=2").absolute
+
+
 def test_twice_the_cores_make_twice_the_moves_and_reuse_halves_what_is_asked_for():
     once = rates("go_9x9", *V5E_16, "actors.count=100")
     assert rates("go_9x9", *V5E_16, "actors.count=100", "actors.cpus=2").made == pytest.approx(2 * once.made)
