@@ -318,8 +318,8 @@ def _collective(computation: Computation, instruction: Instruction) -> Collectiv
         whole = _results_of_start(instruction, read)
     else:
         whole = list(instruction.arrays)
-    # Without padding, and in whole bytes.
-    size = sum(array.elements * max(1, BITS.get(array.dtype, 0) // 8) for array in whole)
+    # Without padding and tokens, and in whole bytes.
+    size = sum(array.elements * max(1, BITS[array.dtype] // 8) for array in whole if array.dtype in BITS)
     return Collective(opcode, _group(instruction), size, 1, between_slices)
 
 
