@@ -54,7 +54,7 @@ def test_the_accounts_of_the_guide_are_those_of_the_machines():
 
 def test_several_slices_are_replicas_on_gke_and_refused_by_queued():
     two = experiment("cluster.slices=2", slice_name="v5e-16")
-    _, chips = gke_file(two)["RayCluster"]["spec"]["workerGroupSpecs"]
+    _, chips = gke_file(two)["RayJob"]["spec"]["rayClusterSpec"]["workerGroupSpecs"]
     assert (chips["replicas"], chips["numOfHosts"]) == (2, 4)
     assert gke.plan(two, SITE).machines[-1].startswith("2 x v5litepod-16: 4 hosts")
     with pytest.raises(ConfigError, match=r"cluster\.slices 2: .*podzero launch gke"):
