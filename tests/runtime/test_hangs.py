@@ -13,7 +13,7 @@ from podzero.runtime.monitoring import pace
 from podzero.runtime.monitoring.pace import Pace
 from podzero.runtime.train import train
 
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(2400), pytest.mark.slow]
 
 LIMIT_S, NAMED_S = 60.0, 12.0
 STOPPED = {
@@ -85,7 +85,7 @@ def test_hangs(tmp_path, tiny, watch, running, short_limits):
 
     watcher = watch(act)
     settings = (
-        "stop.minutes=18", "checkpoint.every_minutes=0.25", "evaluation.every_minutes=0.1", "evaluation.games=2",
+        "stop.minutes=35", "checkpoint.every_minutes=0.25", "evaluation.every_minutes=0.1", "evaluation.games=2",
         "reanalyse.share=0.5", "reanalyse.count=1", "actors.count=1",
     )  # fmt: skip
     workdir = Workdir(tmp_path / "run")

@@ -278,6 +278,19 @@ def test_metrics_that_cannot_be_written_do_not_end_the_run(make_run, workdir, mo
     assert "metrics.jsonl" in warning
 
 
+def test_storage_that_hangs_holds_up_neither_the_loop_nor_the_end_of_a_run(make_run, monkeypatch):
+    monkeypatch.setattr(module, "FILES_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(module, "PHASE_TIMEOUT_S", 0.1)
+    gate = threading.Event()
+    monkeypatch.setattr(module, "write_status", lambda workdir, status: gate.wait(60))
+    supervisor, signals = FakeSupervisor(rounds=10**6, reports=moves(2)), StopSignals()
+    threading.Timer(0.5, signals.event.set).start()
+    with pytest.raises(LastCheckpointFailed, match="storage has not answered"):
+        make_run(supervisor).until_end(signals)
+    assert supervisor.rounds < 10**6 - 10, "workers were heard meanwhile"
+    gate.set()
+
+
 def test_the_learner_is_told_in_every_round_how_far_the_run_has_come(make_run):
     supervisor = FakeSupervisor(reports=[MetricsReport(time.time(), "actor-0", {"count/games": 1.0})])
     make_run(supervisor, "stop.steps=1000000", "stop.games=4").until_end(StopSignals())
