@@ -6,6 +6,13 @@ from podzero.core.errors import TRY_AGAIN, PodzeroError
 class SignatureError(ValueError):
     """Samples do not match the table's signature; none of them was written."""
 
+    def __init__(self, message: str, reason: str = "shape") -> None:
+        """`reason` is `shape` (fields, too), `number` (NaN, or out of its range), `illegal` (a mask or policy that no
+        game has) or `bytes` (rows that do not decode).
+        """
+        super().__init__(message)
+        self.reason = reason
+
 
 class ReplayTimeout(PodzeroError, TimeoutError):
     """Replay did not answer, or did not deliver or accept samples in time."""

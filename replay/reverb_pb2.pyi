@@ -298,8 +298,18 @@ class ServerInfoRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class Uint128(_message.Message):
+    __slots__ = ("high", "low")
+    HIGH_FIELD_NUMBER: _ClassVar[int]
+    LOW_FIELD_NUMBER: _ClassVar[int]
+    high: int
+    low: int
+    def __init__(self, high: _Optional[int] = ..., low: _Optional[int] = ...) -> None: ...
+
 class ServerInfoResponse(_message.Message):
-    __slots__ = ("table_info",)
+    __slots__ = ("tables_state_id", "table_info")
+    TABLES_STATE_ID_FIELD_NUMBER: _ClassVar[int]
     TABLE_INFO_FIELD_NUMBER: _ClassVar[int]
+    tables_state_id: Uint128
     table_info: _containers.RepeatedCompositeFieldContainer[TableInfo]
-    def __init__(self, table_info: _Optional[_Iterable[_Union[TableInfo, _Mapping]]] = ...) -> None: ...
+    def __init__(self, tables_state_id: _Optional[_Union[Uint128, _Mapping]] = ..., table_info: _Optional[_Iterable[_Union[TableInfo, _Mapping]]] = ...) -> None: ...

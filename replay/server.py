@@ -1,14 +1,12 @@
 """One shard of replay: a Reverb server in a child process, and its checkpoints.
 
-A checkpoint is a folder with Reverb's files and a manifest, which holds the server's identity, the tables' settings and
-a digest of every file.
+A checkpoint is a folder with Reverb's files and a manifest: the tables' settings and a digest of every file.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import secrets
 import shutil
 import threading
 import time
@@ -30,7 +28,7 @@ from podzero.replay.errors import (
     ServerFailed,
 )
 from podzero.replay.process import ServerProcess, free_port, server_python
-from podzero.replay.shard import IDENTITY, SAMPLES, Address, Limits, Shard, Table, TableSettings, tables_of
+from podzero.replay.shard import SAMPLES, Address, Limits, Shard, Table, TableSettings, tables_of
 
 log = logging.getLogger(__name__)
 
@@ -76,9 +74,9 @@ class ReplayServer:
         self._save_s = _LONGEST_SAVE_S
         """Longest time of the next checkpoint."""
         tables = tables_of(experiment, spec)
-        data, identity = None, secrets.token_hex(6)
+        data, self._older = None, ""
         if restore_from is not None:
-            data, identity = unseal(restore_from, tables)
+            data, self._older = unseal(restore_from, tables)
         port = _port(experiment.replay.port, shard)
         with ExitStack() as opened:
             # Reverb takes the folder of its checkpoints once, when it starts, but each is written to another folder:
@@ -91,8 +89,11 @@ class ReplayServer:
                 "loopback": host == LOOPBACK,
                 "checkpoints": f"/proc/{os.getpid()}/fd/{self._link}",
                 "restore": None if data is None else str(data),
-                # The name of an empty table tells the identity.
-                "tables": [*map(_described, tables.values()), {"name": IDENTITY + identity, "max_size": 1}],
+                # Reverb restores a checkpoint only into all of its tables.
+                "tables": [
+                    *map(_described, tables.values()),
+                    *([{"name": _OLDER + self._older, "max_size": 1}] if self._older else []),
+                ],
             }
             self._server = ServerProcess(server_python(), wanted, _START_S if data is None else _RESTORED_S)
             opened.callback(self._server.stop)
@@ -103,11 +104,12 @@ class ReplayServer:
                     "(Linux 5.7 and newer do): let a firewall close the port",
                     port,
                 )
-            address = Address(f"{host}:{port}", identity)
             self._shards = {
-                name: opened.enter_context(closing(Shard(address, table))) for name, table in tables.items()
+                name: opened.enter_context(closing(Shard(Address(f"{host}:{port}", ""), table)))
+                for name, table in tables.items()
             }
-            self._shards[SAMPLES].wait(_ANSWER_S if restore_from is None else _FIRST_ANSWER_S)
+            for one in self._shards.values():
+                one.wait(_ANSWER_S if restore_from is None else _FIRST_ANSWER_S)
             if restore_from is not None:
                 self._check_restored(restore_from)
             # From here on `stop` closes them.
@@ -168,7 +170,7 @@ class ReplayServer:
             took_s = time.monotonic() - began
             self._save_s = min(max(_SAVE_FACTOR * took_s, _SHORTEST_LIMIT_S), _LONGEST_SAVE_S)
             tables = {name: shard.table for name, shard in self._shards.items()}
-            return seal(folder, written, shard.address.identity, tables)
+            return seal(folder, written, self._older, tables)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -231,14 +233,18 @@ def _port(first: int, shard: int) -> int:
 
 
 _DATA = "reverb"
+_OLDER = "identity-"
+"""Prefix of the name of an empty table that servers had before Reverb's own identity was used; it ends with theirs."""
 _ADVICE = "resume with the version of podzero that wrote it, or train elsewhere (--workdir) with init_from=RUN"
 
 
-def seal(folder: Path, written: str, identity: str, tables: Mapping[str, Table]) -> Path:
-    """Renames Reverb's files, in the subfolder `written` of `folder`, and adds the manifest; returns `folder`."""
+def seal(folder: Path, written: str, older: str, tables: Mapping[str, Table]) -> Path:
+    """Renames Reverb's files, in the subfolder `written` of `folder`, and adds the manifest, with what `unseal` calls
+    `older`; returns `folder`.
+    """
     data = (folder / written).rename(folder / _DATA)
     manifest = {
-        "identity": identity,
+        "identity": older,
         "tables": {
             name: {"layout": table.signature.layout, "settings": table.settings._asdict()}
             for name, table in tables.items()
@@ -250,7 +256,8 @@ def seal(folder: Path, written: str, identity: str, tables: Mapping[str, Table])
 
 
 def unseal(folder: Path, tables: Mapping[str, Table]) -> tuple[Path, str]:
-    """Checks a checkpoint; returns the folder for Reverb to restore and the identity of the server that wrote it.
+    """Checks a checkpoint; returns the folder for Reverb to restore, and the identity of older servers that it descends
+    from: for these there is one table more.
 
     Raises `StorageError` if this machine cannot read the files, which may be intact.
     """
@@ -265,7 +272,7 @@ def unseal(folder: Path, tables: Mapping[str, Table]) -> tuple[Path, str]:
         found = {
             name: (table["layout"], TableSettings(**table["settings"])) for name, table in manifest["tables"].items()
         }
-        identity, files = str(manifest["identity"]), dict(manifest["files"])
+        older, files = str(manifest["identity"]), dict(manifest["files"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ReplayRestoreError(f"{where}: {SHARD_MANIFEST} is damaged ({error})") from None
     if found.keys() != tables.keys():
@@ -291,4 +298,4 @@ def unseal(folder: Path, tables: Mapping[str, Table]) -> tuple[Path, str]:
             )
     if (changed := altered(folder / _DATA, files)) is not None:
         raise ReplayRestoreError(f"{where}: {_DATA}/{changed} is missing, cut short or altered")
-    return folder / _DATA, identity
+    return folder / _DATA, older

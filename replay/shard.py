@@ -196,9 +196,6 @@ def _settings(replay: ReplayConfig, capacity: int, min_size: float, tolerance: f
 _POLL_S = 0.05
 """How often to ask a server that does not answer yet."""
 
-IDENTITY = "identity-"
-"""Prefix of the name of an empty table, which ends with the server's identity: Reverb has no better place for it."""
-
 ANSWER_S = 2.0
 """Longest wait for one answer."""
 
@@ -215,6 +212,7 @@ class Address(NamedTuple):
 
     endpoint: str
     identity: str
+    """That of `ServerState`: a writer or reader of another run, or of an earlier start, cannot reach it by mistake."""
 
     def __str__(self) -> str:
         return f"{self.endpoint}#{self.identity}"
@@ -232,6 +230,7 @@ class Shard:
     """A client of one table of a shard; every request has a timeout."""
 
     def __init__(self, address: Address, table: Table) -> None:
+        """Without an identity in `address`, that of the first answer is taken."""
         self.address = address
         self.connection = Connection(address.endpoint)
         self.table = table
@@ -242,14 +241,14 @@ class Shard:
         Raises `WrongServer` if another server answers, or its table holds other samples.
         """
         try:
-            tables = self.connection.tables(ANSWER_S)
+            identity, tables = self.connection.state(ANSWER_S)
         except ReplayUnavailable:
             return None
-        names = [name.removeprefix(IDENTITY) for name in tables if name.startswith(IDENTITY)]
-        if names != [self.address.identity] or self.table.name not in tables:
+        self.address = self.address._replace(identity=self.address.identity or identity)
+        if identity != self.address.identity or self.table.name not in tables:
             raise WrongServer(
-                f"replay server {names or list(tables)} answers at {self.address.endpoint}, expected "
-                f"{self.address.identity}: two servers share the port, or an old one still runs; stop it"
+                f"replay server {identity} with the tables {', '.join(tables)} answers at {self.address.endpoint}, "
+                f"expected {self.address.identity}: it was restarted, or another run's server has the port"
             )
         found, expected = tables[self.table.name], self.table.signature
         layout = ", ".join(found.signature.dict_value.fields)

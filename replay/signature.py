@@ -100,11 +100,11 @@ class SampleSignature:
         for field, dtype in self.fields.items():
             value = np.asarray(getattr(samples, field))
             if dtype.base.kind == "f":
-                _require_none(field, ~np.isfinite(value), value, "finite numbers")
+                _require_none(field, ~np.isfinite(value), value, "finite numbers", "number")
             if field in self.packing.bounds:
                 low, high = self.packing.bounds[field]
                 expected = "no negative probability" if np.isinf(high) else f"values in [{low}, {high}]"
-                _require_none(field, ~self.packing.within(field, value), value, expected)
+                _require_none(field, ~self.packing.within(field, value), value, expected, "number")
         if isinstance(samples, Window):
             _check_window(samples)
         if isinstance(samples, Sample):
@@ -128,11 +128,14 @@ def _check_window(windows: Window) -> None:
     )
 
 
-def _require_none(name: str, wrong: NDArray[np.bool_], value: NDArray[Any], expected: str) -> None:
+def _require_none(
+    name: str, wrong: NDArray[np.bool_], value: NDArray[Any], expected: str, reason: str = "illegal"
+) -> None:
     """Raises an error about the first wrong entry."""
     if wrong.any():
         where = tuple(int(axis[0]) for axis in np.nonzero(wrong))
         place = ", ".join(map(str, where))
         raise SignatureError(
-            f"{name}[{place}]: found {value[where]!s}; expected {expected} ({int(wrong.sum())} entries are wrong)"
+            f"{name}[{place}]: found {value[where]!s}; expected {expected} ({int(wrong.sum())} entries are wrong)",
+            reason,
         )

@@ -7,12 +7,11 @@ to the chunk and its step.
 from __future__ import annotations
 
 import queue
-import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import cramjam
 import grpc
@@ -28,8 +27,6 @@ _UINT8 = 4
 """TensorFlow's number of this dtype."""
 _LARGEST_CHUNK = 2**28
 """Largest size of a chunk in bytes; an answer with a larger one counts as malformed."""
-KEYS = 2**64
-"""Keys are integers in [0, `KEYS`)."""
 Converted = Callable[[NDArray[np.uint8]], NDArray[np.uint8] | None]
 """Maps the bytes of an older item to those of one of today, and others to None."""
 
@@ -79,13 +76,13 @@ class Inserter:
         self._chunks = [_Chunk(steps, item_bytes) for steps in range(1, chunk_steps + 1)]
         """The messages of chunks of one row, two rows, and so on."""
 
-    def request(self, rows: NDArray[np.uint8], priorities: NDArray[np.float64], first_key: int) -> bytes:
-        """The serialized request that inserts rows (`[n, item_bytes]`) with `priorities` (`[n]`), from a key on."""
+    def request(self, rows: NDArray[np.uint8], priorities: NDArray[np.float64], keys: Sequence[int]) -> bytes:
+        """The serialized request that inserts rows (`[n, item_bytes]`) with `priorities` (`[n]`) and n keys."""
         # Protocol Buffers read concatenated messages, here of one chunk or one item each, as one.
         rows, parts = np.ascontiguousarray(rows), []
         item, piece = self._item.items[0], self._item.items[0].flat_trajectory.columns[0].chunk_slices[0]
-        for index, priority in enumerate(priorities.tolist()):
-            key, step = (first_key + index) % KEYS, index % self._chunk_steps
+        for index, (key, priority) in enumerate(zip(keys, priorities.tolist(), strict=True)):
+            step = index % self._chunk_steps
             if step == 0:
                 steps = rows[index : index + self._chunk_steps]
                 parts.append(self._chunks[len(steps) - 1].request(steps, key))
@@ -247,6 +244,15 @@ _UNREADABLE = "deserializ"
 """Part of gRPC's message, with the status INTERNAL, about an answer that cannot be parsed."""
 
 
+class ServerState(NamedTuple):
+    """What a server tells of itself."""
+
+    identity: str
+    """A random number, another one after each start of a server."""
+    tables: dict[str, pb.TableInfo]
+    """Its tables by name."""
+
+
 class Connection:
     """A connection to one Reverb server, opened when first needed and reopened when lost. Thread-safe.
 
@@ -260,11 +266,12 @@ class Connection:
         self._channel = grpc.insecure_channel(endpoint, options=_OPTIONS)
         self._inserting = grpc.insecure_channel(endpoint, options=_CONFIRMING)
 
-    def tables(self, timeout_s: float) -> dict[str, pb.TableInfo]:
-        """The server's tables by name."""
+    def state(self, timeout_s: float) -> ServerState:
+        """The identity of the server, and its tables."""
         request = pb.ServerInfoRequest()
         answer = self._ask("ServerInfo", request, pb.ServerInfoResponse, "its tables", timeout_s)
-        return {info.name: info for info in answer.table_info}
+        number = answer.tables_state_id
+        return ServerState(f"{number.high:016x}{number.low:016x}", {info.name: info for info in answer.table_info})
 
     def set_priorities(self, table: str, priorities: Sequence[tuple[int, float]], timeout_s: float) -> None:
         """Sets the priorities of items by key; keys that the table no longer holds are ignored."""
@@ -341,6 +348,10 @@ _JOIN_S = 5.0
 """Longest wait for a thread whose call was cancelled."""
 
 
+Sent = tuple[bytes, set[int]]
+"""A request for insertions, and the keys of those of its items that the server has not confirmed."""
+
+
 class InsertStream:
     """Inserts items into one table and keeps track of those that the server has confirmed.
 
@@ -348,15 +359,25 @@ class InsertStream:
     server inserts none twice.
     """
 
-    def __init__(self, connection: Connection, table: str, item_bytes: int, chunk_steps: int) -> None:
-        """Opens the stream; `chunk_steps` as in `Inserter`."""
+    def __init__(
+        self,
+        connection: Connection,
+        table: str,
+        item_bytes: int,
+        chunk_steps: int,
+        unconfirmed: Iterable[Sent] = (),
+    ) -> None:
+        """Opens the stream and sends what another one, to the same shard before it restarted, has left `unconfirmed`;
+        `chunk_steps` as in `Inserter`.
+        """
         self._connection = connection
         self._inserter = Inserter(table, item_bytes, chunk_steps)
-        self._next_key = secrets.randbits(64)
         self._changed = threading.Condition()
         """Guards the fields below."""
-        self._sent: deque[tuple[bytes, set[int]]] = deque()
-        """Requests with the keys of their unconfirmed items, beginning with the first that has some."""
+        self._sent = deque(unconfirmed)
+        """Requests, beginning with the first that has unconfirmed items."""
+        self._pending = sum(len(keys) for _, keys in self._sent)
+        self._confirmed = 0
         self._moving = True
         """Whether items were confirmed since the last request."""
         self._failure: PodzeroError | None = None
@@ -365,22 +386,26 @@ class InsertStream:
     @property
     def pending(self) -> int:
         """Number of unconfirmed items."""
+        return self._pending
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """The numbers of items that were confirmed and of those that were not yet, at one moment."""
         with self._changed:
-            return sum(len(keys) for _, keys in self._sent)
+            return self._confirmed, self._pending
 
     @property
     def broken(self) -> bool:
         """Whether the stream has ended, so that it needs `resume`."""
         return self._failure is not None
 
-    def send(self, rows: NDArray[np.uint8], priorities: NDArray[np.float64]) -> None:
-        """Sends items (`[n, item_bytes]`) with their priorities (`[n]`) without waiting for their confirmation."""
-        request = self._inserter.request(rows, priorities, self._next_key)
-        keys = {key % KEYS for key in range(self._next_key, self._next_key + len(rows))}
-        self._next_key = (self._next_key + len(rows)) % KEYS
+    def send(self, rows: NDArray[np.uint8], priorities: NDArray[np.float64], keys: Sequence[int]) -> None:
+        """Sends items (`[n, item_bytes]`) with their priorities (`[n]`) and keys, without waiting for confirmation."""
+        request = self._inserter.request(rows, priorities, keys)
         with self._changed:
             self._moving = False
-            self._sent.append((request, keys))
+            self._sent.append((request, set(keys)))
+            self._pending += len(keys)
         self._requests.put(request)
 
     def wait(self, timeout_s: float) -> bool:
@@ -401,16 +426,15 @@ class InsertStream:
         self.close()
         with self._changed:
             self._failure = None
-            requests = [request for request, _ in self._sent]
         self._call = self._open()
-        for request in requests:
-            self._requests.put(request)
 
-    def close(self) -> None:
-        """Ends the stream; unconfirmed items may or may not be inserted. May be called twice."""
+    def close(self) -> list[Sent]:
+        """Ends the stream; returns the unconfirmed items, which may or may not be inserted. May be called twice."""
         self._requests.put(None)
         self._call.cancel()
         self._thread.join(_JOIN_S)
+        with self._changed:
+            return list(self._sent)
 
     def _wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         with self._changed:
@@ -420,7 +444,10 @@ class InsertStream:
             return condition()
 
     def _open(self) -> Any:
+        """Opens the stream and sends the unconfirmed items."""
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        for request, _ in self._sent:
+            self._requests.put(request)
         call = self._connection.insert(iter(self._requests.get, None))
         name = f"replay-confirmations-{self._connection.endpoint}"
         self._thread = threading.Thread(target=self._gather, args=(call,), name=name, daemon=True)
@@ -441,8 +468,12 @@ class InsertStream:
 
     def _confirm(self, answer: pb.InsertStreamResponse) -> None:
         with self._changed:
+            pending = 0
             for _, keys in self._sent:
                 keys.difference_update(answer.keys)
+                pending += len(keys)
+            self._confirmed += self._pending - pending
+            self._pending = pending
             self._moving = True
             while self._sent and not self._sent[0][1]:
                 self._sent.popleft()

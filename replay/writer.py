@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import random
+import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,8 +20,9 @@ from podzero.core.types import EnvSpec
 from podzero.core.waiting import Wait
 from podzero.envs import Stored
 from podzero.replay.errors import RequestRefused, SignatureError, WrongServer
+from podzero.replay.ids import SampleIds
 from podzero.replay.shard import SAMPLES, Address, Addresses, Limits, Shard, tables_of
-from podzero.replay.wire import InsertStream
+from podzero.replay.wire import InsertStream, Sent
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +50,7 @@ class ShardedWriter:
 
     A shard that is lost, or whose limiter blocks inserts, is skipped while another one accepts; otherwise all writers
     could wait for a full shard while the reader waits for an empty one. At most `_AHEAD + _PIECE` items per shard are
-    unconfirmed; they are lost if the shard restarts at another address.
+    unconfirmed; they are sent again if the shard restarts.
     """
 
     def __init__(
@@ -57,20 +60,29 @@ class ShardedWriter:
         experiment: Experiment,
         near: str = "",
         table: str = SAMPLES,
-        refused_metric: str = "",
+        lenient: bool = False,
+        writer: str = "",
     ) -> None:
         """Connects to the shards; skips those that do not answer, with a warning, until they do.
 
         Shards on the machine whose host name in addresses is `near` are preferred. Writes of samples that do not match
-        the table raise `SignatureError`; with `refused_metric` they are left out, and counted under this name. Raises
+        the table raise `SignatureError`; a `lenient` writer leaves them out. `writer` names run, writer and attempt in
+        the ids of samples, and must differ from those of all other writers; by default it is random. Raises
         `WrongServer` if another server answers at an address.
         """
         self._addresses = addresses
         self._near = near
         self._table = tables_of(experiment, spec)[table]
         self._signature = self._table.signature
-        self._refused_metric = refused_metric
-        self._refused = self._refused_in_row = 0
+        self._lenient = lenient
+        self._refused_in_row = 0
+        self._ids = SampleIds(f"{writer or secrets.token_hex(8)}/{table}")
+        self._counting = threading.Lock()
+        """Guards the fields below: `metrics` may be asked while another thread writes."""
+        self._sums: Counter[str] = Counter()
+        """What became of samples, but for those of open connections; `in_flight` has those that `write` holds."""
+        self._told: Counter[str] = Counter()
+        """What `metrics` has told so far."""
         self._connections = [self._connect(index, address) for index, address in enumerate(addresses())]
         # Writers that start together begin at different shards.
         random.shuffle(self._connections)
@@ -88,6 +100,7 @@ class ShardedWriter:
         whole, so they should come from different games (`actors/assembly.py`).
         """
         length = len(samples) if isinstance(samples, np.ndarray) else len(samples.version)
+        self._count(made=length, in_flight=length)
         try:
             priorities = np.ones(length) if priorities is None else _checked(priorities, length)
             if isinstance(samples, np.ndarray):
@@ -97,36 +110,44 @@ class ShardedWriter:
                 items = self._signature.pack(samples)
         except SignatureError as refusal:
             self._refused_in_row += 1
-            if not self._refused_metric or self._refused_in_row >= MOST_REFUSED:
-                raise
             self._leave_out(length, refusal)
+            if not self._lenient or self._refused_in_row >= MOST_REFUSED:
+                raise
             return
-        self._refused_in_row = 0
-        priorities = priorities[:: self._signature.samples_per_item]
+        self._refused_in_row, per_item = 0, self._signature.samples_per_item
+        priorities = priorities[::per_item]
         for start in range(0, len(items), _PIECE):
             piece = slice(start, start + _PIECE)
             if (connection := self._free_connection(stopping)) is None:
-                left = (len(items) - start) * self._signature.samples_per_item
+                left = (len(items) - start) * per_item
+                self._count(in_flight=-left, lost=left)
                 log.debug("dropped %d samples for which replay has no room", left)
                 return
-            connection.send(items[piece], priorities[piece])
+            keys = self._ids.take(len(items[piece]), per_item)
+            with self._counting:
+                connection.send(items[piece], priorities[piece], keys)
+                self._sums["in_flight"] -= per_item * len(keys)
 
     def _valid(self, rows: NDArray[np.uint8], priorities: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[Any]]:
         """The items of the rows that hold a valid sample, and the priorities of these; leaves out the others."""
         signature, per_item = self._signature, self._signature.samples_per_item
         kept = np.flatnonzero(signature.valid(rows))
-        refusal = SignatureError(f"{len(rows) - len(kept)} of {len(rows)} rows do not decode")
+        refusal = SignatureError(f"{len(rows) - len(kept)} of {len(rows)} rows do not decode", "bytes")
         # What is left must fill whole items.
         kept = kept[: len(kept) // per_item * per_item]
         if len(kept) < len(rows):
-            if not self._refused_metric or not len(kept):
+            if not self._lenient or not len(kept):
                 raise refusal
             self._leave_out(len(rows) - len(kept), refusal)
         return rows[kept].reshape(-1, signature.item_bytes), priorities[kept]
 
     def _leave_out(self, samples: int, refusal: SignatureError) -> None:
-        self._refused += samples
-        log.warning("%d samples are left out (%s): %s", samples, self._refused_metric, refusal)
+        self._count(in_flight=-samples, **{f"refused/{refusal.reason}": samples})
+        log.warning("%d samples are refused: %s", samples, refusal)
+
+    def _count(self, **samples: int) -> None:
+        with self._counting:
+            self._sums.update(samples)
 
     def flush(self) -> None:
         """Waits until everything written has been confirmed."""
@@ -139,13 +160,23 @@ class ShardedWriter:
 
     def close(self) -> None:
         """Closes the connections at once; logs a warning if unconfirmed samples are dropped."""
-        for connection in self._connections:
-            connection.close()
+        for connection in list(self._connections):
+            ended = connection.close()
+            with self._counting:
+                self._connections.remove(connection)
+                self._sums.update(ended)
 
     def metrics(self) -> dict[str, float]:
-        """How many samples were left out since the last call."""
-        refused, self._refused = self._refused, 0
-        return {self._refused_metric: float(refused)} if self._refused_metric else {}
+        """What has become of samples since the last call, as changes of `count/TABLE/WHAT`: `made` are those given to
+        `write`, which become `confirmed`, `lost` or `refused/REASON` (`SignatureError`) and are `in_flight` before.
+        """
+        with self._counting:
+            sums = Counter(self._sums)
+            for connection in self._connections:
+                sums.update(connection.counts)
+            changes = {what: count - self._told[what] for what, count in sums.items()}
+            self._told = sums
+        return {f"count/{self._table.name}/{what}": float(change) for what, change in changes.items() if change}
 
     def _free_connection(self, stopping: threading.Event | None) -> _Connection | None:
         """The next connection in turn that takes more items; None if there is none while `stopping` is set."""
@@ -156,27 +187,32 @@ class ShardedWriter:
             for connection in sorted(self._connections, key=lambda connection: connection.remote):
                 if connection.ready():
                     # Next time the others come first.
-                    self._connections.remove(connection)
-                    self._connections.append(connection)
+                    with self._counting:
+                        self._connections.remove(connection)
+                        self._connections.append(connection)
                     return connection
             if stopping is not None and stopping.is_set():
                 return None
             _check(wait, self._connections)
 
     def _follow_restarts(self) -> None:
-        """Replaces connections to shards that restarted elsewhere; their unconfirmed items are lost."""
+        """Replaces connections to shards that restarted elsewhere, and sends them what these had not confirmed."""
         addresses = self._addresses()
         for place, connection in enumerate(self._connections):
             old, new = connection.shard.address, addresses[connection.index]
             if new != str(old):
                 log.info("the replay shard at %s was restarted at %s", old.endpoint, Address.parse(new).endpoint)
-                connection.close()
-                self._connections[place] = self._connect(connection.index, new)
+                # The keys stay the same: what the shard has of them in its checkpoint is not inserted again.
+                successor = self._connect(connection.index, new, connection.end())
+                with self._counting:
+                    self._sums["confirmed"] += connection.counts["confirmed"]
+                    self._connections[place] = successor
 
-    def _connect(self, index: int, address: str) -> _Connection:
-        """Connects to the shard with an index, which may be away."""
+    def _connect(self, index: int, address: str, unconfirmed: Iterable[Sent] = ()) -> _Connection:
+        """Connects to the shard with an index, which may be away, and sends it `unconfirmed` items."""
         parsed = Address.parse(address)
-        return _Connection(index, Shard(parsed, self._table), parsed.endpoint.rpartition(":")[0] != self._near)
+        remote = parsed.endpoint.rpartition(":")[0] != self._near
+        return _Connection(index, Shard(parsed, self._table), remote, unconfirmed)
 
 
 def _checked(priorities: NDArray[Any], length: int) -> NDArray[Any]:
@@ -193,7 +229,7 @@ def _checked(priorities: NDArray[Any], length: int) -> NDArray[Any]:
 class _Connection:
     """The connection to one shard."""
 
-    def __init__(self, index: int, shard: Shard, remote: bool) -> None:
+    def __init__(self, index: int, shard: Shard, remote: bool, unconfirmed: Iterable[Sent] = ()) -> None:
         self.index = index
         self.shard = shard
         self.remote = remote
@@ -205,7 +241,7 @@ class _Connection:
         self.alive = shard.limits() is not None
         signature = shard.table.signature
         chunk_steps = min(max(_CHUNK_BYTES // signature.item_bytes, 1), 4)
-        self._stream = InsertStream(shard.connection, shard.table.name, signature.item_bytes, chunk_steps)
+        self._stream = InsertStream(shard.connection, shard.table.name, signature.item_bytes, chunk_steps, unconfirmed)
         if not self.alive:
             self._warn()
 
@@ -257,21 +293,34 @@ class _Connection:
         if (not answered or lost) and time.monotonic() - self._probed > (self._resume_s if lost else PROBE_S):
             self.probe()
 
-    def send(self, items: NDArray[np.uint8], priorities: NDArray[np.float64]) -> None:
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many of the samples that were sent are `confirmed` and `in_flight`, at one moment."""
+        confirmed, pending = self._stream.counts
+        per_item = self.shard.table.signature.samples_per_item
+        return {"confirmed": confirmed * per_item, "in_flight": pending * per_item}
+
+    def send(self, items: NDArray[np.uint8], priorities: NDArray[np.float64], keys: Sequence[int]) -> None:
         """Sends items `[n, item_bytes]` without waiting for their confirmation; the connection must be `ready`."""
-        self._stream.send(items, priorities)
+        self._stream.send(items, priorities, keys)
         self._probed = time.monotonic()
 
-    def close(self) -> None:
-        """Closes the connection and drops unconfirmed samples."""
+    def close(self) -> dict[str, int]:
+        """Closes the connection and drops unconfirmed samples; returns how many were `confirmed` and are `lost`."""
         # If the server refuses them, the samples are dropped as well.
         with suppress(RequestRefused, WrongServer):
             self._stream.wait(_POLL_S)
         if self.pending:
             endpoint = self.shard.address.endpoint
             log.warning("closing: %d samples sent to replay at %s were not confirmed", self.pending, endpoint)
-        self._stream.close()
+        self.end()
+        return {"confirmed": self.counts["confirmed"], "lost": self.counts["in_flight"]}
+
+    def end(self) -> list[Sent]:
+        """Closes the connection at once; returns what was not confirmed."""
+        unconfirmed = self._stream.close()
         self.shard.close()
+        return unconfirmed
 
     def _warn(self) -> None:
         log.warning(

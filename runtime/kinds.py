@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from podzero.config import ClusterConfig, Experiment
 from podzero.core.machine import nvidia_driver, start_cudnn
-from podzero.core.protocols import ParamSource, Report, with_metrics
+from podzero.core.protocols import ParamSource, with_metrics
 from podzero.runtime.checkpoints import SavedShard
 from podzero.runtime.cluster.remote import own_address
 from podzero.runtime.cluster.services import keep_announced, tell
@@ -69,7 +69,9 @@ class ReplayProcess(Process):
                 f"{missing:,} of {wanted.samples:,}" if wanted.samples else "an unknown number",
                 wanted.folder,
             )
-            self.reports.report(self.name, {"count/damaged_shards": 1.0, "count/missing_samples": float(missing)})
+            self.reports.report(self.name, {"count/damaged_shards": 1.0})
+        # Before anybody can write: from these counts the driver knows what was lost with the shard before.
+        self.reports.report(self.name, self.server.info())
         keep_announced(self.context.directory, self.name, self.attempt, self.server.address())
 
     def refresh(self) -> None:
@@ -121,7 +123,7 @@ class ActorProcess(Process):
             experiment,
             self.name,
             seed,
-            [actor_clients(experiment, shards, source, self.reports.report) for _ in range(groups)],
+            [actor_clients(self, self.name, shards, source, group) for group in range(groups)],
             opponents=opponents,
             servers=servers,
             devices=own_devices(self.name, "actors", experiment.actors.resources),
@@ -129,22 +131,31 @@ class ActorProcess(Process):
 
 
 def actor_clients(
-    experiment: Experiment, shards: Callable[[], Sequence[str]], source: ParamSource, report: Report
+    process: Process, name: str, shards: Callable[[], Sequence[str]], source: ParamSource, group: int = 0
 ) -> ActorClients:
-    """An actor's clients, with writers for all replay tables that it fills, to the shards at these addresses."""
+    """The clients of the actor `name`, or of a group of its games, with writers for all replay tables that it fills, to
+    the shards at these addresses; they are closed when the process has run.
+    """
     from podzero.actors import ActorClients
     from podzero.envs import spec_of
     from podzero.replay import STATES, ShardedWriter
 
+    experiment, writer = process.context.experiment, writer_id(process, name, group)
     spec = spec_of(experiment.env)
-    refused = "count/refused_samples"
-    samples, states = ShardedWriter(shards, spec, experiment, near=own_address(), refused_metric=refused), None
-    report = with_metrics(report, samples.metrics)
+    samples, states = ShardedWriter(shards, spec, experiment, own_address(), lenient=True, writer=writer), None
+    report = with_metrics(process.reports.report, samples.metrics)
     # No preference for near shards: writes of states never block, so all states would end up there.
     if experiment.reanalyse.share:
-        states = ShardedWriter(shards, spec, experiment, table=STATES, refused_metric="count/refused_states")
+        states = ShardedWriter(shards, spec, experiment, table=STATES, lenient=True, writer=writer)
         report = with_metrics(report, states.metrics)
-    return ActorClients(source, samples, report, states)
+    clients = ActorClients(source, samples, report, states)
+    process.at_end.callback(clients.end, name)
+    return clients
+
+
+def writer_id(process: Process, name: str, group: int = 0) -> str:
+    """What names a writer and its attempt in the ids of samples."""
+    return f"{process.context.run}/{name}/{process.attempt}/{group}"
 
 
 def seed_of(seed: int, index: int, attempt: int) -> int:
@@ -173,14 +184,14 @@ class ReanalysisProcess(Process):
         seed = seed_of(experiment.seed, experiment.actors.count + self.index, self.attempt)
         reanalyse, fold = make_reanalysis(experiment, seed)
         self._states = make_state_reader(shards, spec, experiment)
+        writer = ShardedWriter(shards, spec, experiment, own_address(), REANALYSED, writer=writer_id(self, self.name))
+        report = with_metrics(self.reports.report, writer.metrics)
+        clients = ActorClients(FoldedSource(self.parameters.source(self), fold), writer, report)
+        self.at_end.callback(clients.end, self.name)
         return ReanalysisActor(
             experiment=experiment,
             name=self.name,
-            clients=ActorClients(
-                FoldedSource(self.parameters.source(self), fold),
-                ShardedWriter(shards, spec, experiment, near=own_address(), table=REANALYSED),
-                self.reports.report,
-            ),
+            clients=clients,
             reanalyse=reanalyse,
             states=self._states,
         )
@@ -300,10 +311,11 @@ class LearnerProcess(Process):
 
         experiment, rank = self.context.experiment, self.index
         if experiment.actors.beside_learner:
-            clients = actor_clients(experiment, self.replay.addresses(self), local, self.reports.report)
+            name = f"actor-{rank}"
+            clients = actor_clients(self, name, self.replay.addresses(self), local)
             clients = clients._replace(executed=partial(self.learner.device_clock.ended, "play"))
             seed = seed_of(experiment.seed, rank, attempt=self.learner.step)  # other games after a resumption
-            return make_actor(experiment, f"actor-{rank}", seed, [clients], devices=jax.local_devices())
+            return make_actor(experiment, name, seed, [clients], devices=jax.local_devices())
         # This server waits for its devices without a limit, since they also train; the driver watches for hangs.
         server = experiment.server.model_copy(update={"timeout_s": math.inf})
         unhurried = experiment.model_copy(update={"server": server})
@@ -314,7 +326,7 @@ class LearnerProcess(Process):
         from podzero.learner import explained
 
         try:
-            with self._beside:
+            with self.at_end, self._beside:
                 self.learner.run()
         except Exception as failure:
             raise explained(failure) from failure

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -87,6 +88,7 @@ class Process:
       attempt: differs from its predecessors', so that it does not draw their random numbers again.
       reports: metrics and log lines for the driver; `Host` sets it before `build`.
       built: what `build` has returned.
+      at_end: what ends with `run`, such as connections.
     """
 
     name: str
@@ -95,6 +97,7 @@ class Process:
     attempt: int = 0
     reports: ReportBuffer = field(init=False, repr=False)
     built: Runnable | None = field(init=False, repr=False, default=None)
+    at_end: ExitStack = field(init=False, repr=False, default_factory=ExitStack)
 
     @cached_property
     def book(self) -> AddressBook:
@@ -107,8 +110,9 @@ class Process:
 
     def run(self) -> None:
         """Works until stopped; returns at once if the process only answers calls."""
-        if self.built is not None:
-            self.built.run()
+        with self.at_end:
+            if self.built is not None:
+                self.built.run()
 
     def stop(self) -> None:
         """Asks `run` to end; thread-safe, returns at once."""

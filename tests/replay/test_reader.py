@@ -259,12 +259,13 @@ def test_a_shard_that_is_away_when_a_reader_is_made_is_read_once_it_is_back(
     writer.flush()
     folder, port = server.checkpoint(tmp_path / "shard-0"), int(server.address().split("#")[0].split(":")[1])
     server.stop()
-    reader = connect(make_reader, experiment, server)
-    read = []
+    addresses, read = [server.address()], []
+    reader = connect(make_reader, experiment, addresses=addresses)
     reading = threading.Thread(target=lambda: read.append(next(reader)), daemon=True)
     reading.start()
     while "the learner has waited" not in caplog.text:
         time.sleep(0.05)
-    serve(make_experiment(**experiment.replay.model_dump() | {"port": port}), restore_from=folder)
+    back = serve(make_experiment(**experiment.replay.model_dump() | {"port": port}), restore_from=folder)
+    addresses[0] = back.address()
     reading.join(60)
     assert rows(read[0]).version.size == 8

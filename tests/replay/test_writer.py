@@ -34,7 +34,7 @@ def lenient(serve, connect, make_experiment):
     """A server whose limiter blocks no insert, and a writer that leaves out and counts what it refuses."""
     experiment = make_experiment(capacity=100_000, min_size=5000)
     server = serve(experiment)
-    return server, connect(functools.partial(ShardedWriter, refused_metric="count/refused"), experiment, server)
+    return server, connect(functools.partial(ShardedWriter, lenient=True), experiment, server)
 
 
 def refused(samples):
@@ -48,8 +48,10 @@ def test_a_lenient_writer_leaves_out_refused_samples_and_counts_them(lenient, ma
         writer.write(refused(samples) if number % 2 else samples)
     writer.flush()
     assert server.limits().inserted == 24
-    assert writer.metrics() == {"count/refused": 16.0}
-    assert writer.metrics() == {"count/refused": 0.0}
+    assert writer.metrics() == {
+        "count/samples/made": 40.0, "count/samples/refused/number": 16.0, "count/samples/confirmed": 24.0
+    }  # fmt: skip
+    assert writer.metrics() == {}
     assert "value_target[0]: found nan" in caplog.text
 
 
@@ -70,13 +72,13 @@ def test_packed_rows_are_written_and_a_corrupted_one_never_reaches_the_table(
 ):
     experiment = make_experiment(samples_per_item=2, tolerance=32, min_size=16)
     server, packing = serve(experiment), sample_packing(experiment, spec)
-    writer = connect(functools.partial(ShardedWriter, refused_metric="count/refused"), experiment, server)
+    writer = connect(functools.partial(ShardedWriter, lenient=True), experiment, server)
     rows = packing.pack(make_samples(20))
     rows[3] ^= 0xFF
     writer.write(rows)
     writer.flush()
     assert server.limits().inserted == 18
-    assert writer.metrics() == {"count/refused": 2.0}, "the row, and one that fills no item"
+    assert writer.metrics()["count/samples/refused/bytes"] == 2, "the row, and one that fills no item"
     assert "1 of 20 rows do not decode" in caplog.text
     reader = connect(make_reader, experiment, server)
     read = {int(number) for _ in range(4) for number in samples_of(next(reader)).version.ravel()}
@@ -161,7 +163,8 @@ def test_a_lost_shard_is_skipped_and_used_again_when_it_is_back(
     monkeypatch.setattr("podzero.replay.writer._RESUME_S", 0.01)
     experiment = make_experiment(shards=2, min_size=400, tolerance=400, samples_per_insert=1.0)
     lost, other = (serve(experiment, shard) for shard in range(2))
-    writer = connect(ShardedWriter, experiment, lost, other)
+    addresses = [lost.address(), other.address()]
+    writer = connect(ShardedWriter, experiment, addresses=addresses)
     for _ in range(2):
         writer.write(make_samples(4))
     writer.flush()
@@ -174,6 +177,7 @@ def test_a_lost_shard_is_skipped_and_used_again_when_it_is_back(
         written += 1
         time.sleep(0.01)
     back = serve(make_experiment(**experiment.replay.model_dump() | {"port": port}), restore_from=folder)
+    addresses[0] = back.address()
     writer.flush()
     while back.limits().inserted <= 10:
         writer.write(make_samples(1, written))
@@ -191,12 +195,14 @@ def test_a_writer_that_reaches_no_shard_waits_for_one(
     server = serve(experiment)
     folder, port = server.checkpoint(tmp_path / "shard-0"), int(server.address().split("#")[0].split(":")[1])
     server.stop()
-    writer = connect(ShardedWriter, experiment, server)
+    addresses = [server.address()]
+    writer = connect(ShardedWriter, experiment, addresses=addresses)
     writing = threading.Thread(target=writer.write, args=(make_samples(4),), daemon=True)
     writing.start()
     while "samples have waited" not in caplog.text:
         time.sleep(0.05)
     back = serve(make_experiment(**experiment.replay.model_dump() | {"port": port}), restore_from=folder)
+    addresses[0] = back.address()
     writing.join(60)
     writer.flush()
     assert back.limits().inserted == 4

@@ -64,7 +64,7 @@ def confirming(requests, context):
 def ask_all(connection):
     """One call of each kind that is answered, as functions."""
     return {
-        "ServerInfo": lambda: connection.tables(5),
+        "ServerInfo": lambda: connection.state(5),
         "MutatePriorities": lambda: connection.set_priorities("t", [(1, 1.0)], 5),
         "Checkpoint": lambda: connection.checkpoint(5),
     }
@@ -80,7 +80,7 @@ def test_a_server_that_hangs_is_unavailable_after_the_timeout(fake, connection):
     hanging = threading.Event()
     fake.answers["ServerInfo"] = lambda request, context: hanging.wait(10) and b""
     with pytest.raises(ReplayUnavailable, match="DEADLINE_EXCEEDED"):
-        connection.tables(0.2)
+        connection.state(0.2)
     hanging.set()
 
 
@@ -93,7 +93,7 @@ def test_another_protocol_is_named(fake, connection, name):
 def test_an_answer_that_is_no_message_is_named(fake, connection):
     fake.answers["ServerInfo"] = lambda request, context: b"\x0a\xff\xff\xff"
     with pytest.raises(WrongServer, match="Reverb's protocol"):
-        connection.tables(5)
+        connection.state(5)
 
 
 @pytest.mark.parametrize("name", NAMES[:3])
@@ -111,7 +111,7 @@ def test_the_reason_of_a_refusal_is_told(fake, connection, name):
 def test_no_answer_to_a_question_raises_anything_else(fake, connection, answer):
     fake.answers["ServerInfo"] = lambda request, context: answer
     with contextlib.suppress(WrongServer):
-        assert isinstance(connection.tables(5), dict)
+        assert isinstance(connection.state(5).tables, dict)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -173,7 +173,7 @@ def test_items_are_pending_until_the_server_confirms_them(fake, connection):
 
     fake.answers["InsertStream"] = late
     stream = InsertStream(connection, "t", 3, 1)
-    stream.send(ROWS, np.ones(4))
+    stream.send(ROWS, np.ones(4), range(4))
     assert not stream.wait(0.1)
     assert stream.pending == 4
     confirm.set()
@@ -196,7 +196,7 @@ def test_unconfirmed_items_are_sent_again_under_the_same_keys(fake, connection):
 
     fake.answers["InsertStream"] = break_once
     stream = InsertStream(connection, "t", 3, 2)
-    stream.send(ROWS, np.ones(4))
+    stream.send(ROWS, np.ones(4), range(4))
     until = time.monotonic() + 10
     while not stream.broken and time.monotonic() < until:
         stream.wait(0.05)
@@ -204,7 +204,7 @@ def test_unconfirmed_items_are_sent_again_under_the_same_keys(fake, connection):
     stream.resume()
     assert stream.wait(10)
     assert sent[0] == sent[1]
-    stream.send(ROWS, np.ones(4))
+    stream.send(ROWS, np.ones(4), range(4))
     assert stream.wait(10)
     stream.close()
 
@@ -216,7 +216,7 @@ def test_a_refused_insertion_is_told(fake, connection):
 
     fake.answers["InsertStream"] = refuse
     stream = InsertStream(connection, "t", 3, 1)
-    stream.send(ROWS, np.ones(4))
+    stream.send(ROWS, np.ones(4), range(4))
     with pytest.raises(RequestRefused, match="there is no table t"):
         stream.wait(10)
     stream.close()

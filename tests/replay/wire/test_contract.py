@@ -1,6 +1,7 @@
 """The wire client and Reverb's own client at one server: each reads what the other wrote, byte for byte."""
 
 import queue
+import secrets
 import socket
 from collections import Counter
 from contextlib import closing
@@ -73,9 +74,15 @@ def rows(count, start=0):
 
 def insert(connection, table, content, priorities=None, chunk_steps=1):
     stream = InsertStream(connection, table, SIZE, chunk_steps)
-    stream.send(content, np.ones(len(content)) if priorities is None else np.asarray(priorities))
+    priorities = np.ones(len(content)) if priorities is None else np.asarray(priorities)
+    stream.send(content, priorities, new_keys(len(content)))
     assert stream.wait(20)
     stream.close()
+
+
+def new_keys(count):
+    first = secrets.randbits(32) * 2**31
+    return range(first, first + count)
 
 
 def sample(connection, table, count):
@@ -129,11 +136,11 @@ def test_the_limiter_counts_what_both_clients_move(connection, own_client, endpo
     client = own_client(endpoint, SIZE)
     client.insert("counted", rows(6, start=1), np.ones(6))
     sample(connection, "counted", 5)
-    info = connection.tables(5)["counted"]
+    info = connection.state(5).tables["counted"]
     assert info.rate_limiter_info.insert_stats.completed == 12
     assert info.rate_limiter_info.sample_stats.completed == 5
     client.sample("counted", 7)  # which samples ahead
-    assert connection.tables(5)["counted"].rate_limiter_info.sample_stats.completed >= 12
+    assert connection.state(5).tables["counted"].rate_limiter_info.sample_stats.completed >= 12
     assert (info.current_size, info.max_size) == (12, 1000)
     assert list(info.signature.dict_value.fields) == ["rows"]
     assert info.sampler_options.WhichOneof("distribution") == "uniform"
@@ -141,7 +148,7 @@ def test_the_limiter_counts_what_both_clients_move(connection, own_client, endpo
 
 def test_inserts_beyond_the_ratio_are_confirmed_when_samples_make_room(connection):
     stream = InsertStream(connection, "limited", SIZE, 1)
-    stream.send(rows(24), np.ones(24))  # (20 + 1) * 2 exceeds 40
+    stream.send(rows(24), np.ones(24), range(24))  # (20 + 1) * 2 exceeds 40
     assert not stream.wait(0.5)
     assert stream.pending == 4
     sample(connection, "limited", 8)
@@ -162,7 +169,7 @@ def test_a_blocked_stream_gives_what_is_allowed_and_the_rest_when_more_is_insert
         if counts == 14:
             break
     stream.close()
-    assert connection.tables(5)["limited"].rate_limiter_info.sample_stats.completed == 14
+    assert connection.state(5).tables["limited"].rate_limiter_info.sample_stats.completed == 14
 
 
 def test_the_oldest_items_are_removed(connection, own_client, endpoint):
@@ -174,7 +181,7 @@ def test_the_oldest_items_are_removed(connection, own_client, endpoint):
 
 
 def test_an_item_that_is_sent_twice_is_inserted_once(connection):
-    request = Inserter("uniform", SIZE, 1).request(rows(3), np.ones(3), 70)
+    request = Inserter("uniform", SIZE, 1).request(rows(3), np.ones(3), range(70, 73))
     requests, confirmed = queue.SimpleQueue(), 0
     requests.put(request)
     requests.put(request)
@@ -183,12 +190,12 @@ def test_an_item_that_is_sent_twice_is_inserted_once(connection):
         confirmed += len(next(call).keys)
     requests.put(None)
     call.cancel()
-    assert connection.tables(5)["uniform"].current_size == 3
+    assert connection.state(5).tables["uniform"].current_size == 3
 
 
 def test_an_unknown_table_is_refused(connection):
     stream = InsertStream(connection, "none", SIZE, 1)
-    stream.send(rows(1), np.ones(1))
+    stream.send(rows(1), np.ones(1), [1])
     with pytest.raises(RequestRefused, match="none was not found"):
         stream.wait(20)
     stream.close()

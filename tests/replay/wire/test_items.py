@@ -28,7 +28,8 @@ def answer(request, order, probability=0.5, table_size=9):
 
 
 def inserted(rows=ROWS, first_key=100, chunk_steps=1):
-    request = Inserter("t", rows.shape[1], chunk_steps).request(rows, np.arange(1.0, len(rows) + 1), first_key)
+    keys = [(first_key + index) % 2**64 for index in range(len(rows))]
+    request = Inserter("t", rows.shape[1], chunk_steps).request(rows, np.arange(1.0, len(rows) + 1), keys)
     return pb.InsertStreamRequest.FromString(request)
 
 
@@ -70,9 +71,9 @@ def test_a_request_holds_tables_priorities_and_chunks_of_the_steps_that_were_ask
 def test_a_request_holds_nothing_of_the_one_before():
     """Its messages are filled in again and again."""
     inserter = Inserter("t", 7, 4)
-    inserter.request(ROWS[::-1], np.zeros(5), 7)
-    again = inserter.request(ROWS[:3], np.array([0.0, 2.0, 0.5]), 2**64 - 1)
-    assert again == Inserter("t", 7, 4).request(ROWS[:3], np.array([0.0, 2.0, 0.5]), 2**64 - 1)
+    inserter.request(ROWS[::-1], np.zeros(5), range(7, 12))
+    again = inserter.request(ROWS[:3], np.array([0.0, 2.0, 0.5]), [2**64 - 1, 0, 1])
+    assert again == Inserter("t", 7, 4).request(ROWS[:3], np.array([0.0, 2.0, 0.5]), [2**64 - 1, 0, 1])
 
 
 def test_an_item_whose_chunks_come_in_two_answers_is_given_with_the_second():
