@@ -18,10 +18,10 @@ from podzero.files.directory_lock import GONE_AFTER_S, TakenOver
 from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import Checkpoint, seen_checkpoints
 from podzero.runtime.cluster.remote import NodeLost
-from podzero.runtime.failures import SHARD, LearnerFailures, RestartPolicy
+from podzero.runtime.failures import LearnerFailures, RestartPolicy
 from podzero.runtime.monitoring.background import Background
 from podzero.runtime.monitoring.metrics import MetricsLog, WriteAttempts
-from podzero.runtime.monitoring.monitor import Monitor, kind_of
+from podzero.runtime.monitoring.monitor import Monitor
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, PreemptionNotice, log_report
 from podzero.runtime.monitoring.status import Phase, write_status
 from podzero.runtime.monitoring.view import TerminalView
@@ -203,11 +203,8 @@ class Run:
         return next(iter(seen_checkpoints(self._workdir, self._saver.newest)), None)
 
     def _record_restart(self, name: str) -> None:
-        counts = {"count/restarts": 1.0}
-        if kind_of(name) == SHARD and self._saver.newest is None:  # so it began empty
-            counts["count/missing_samples"] = lost = self._monitor.samples_in(name)
-            log.warning("%s begins empty: %s samples are lost, since there is no checkpoint yet", name, f"{lost:,.0f}")
-        self.handle([MetricsReport(time.time(), name, counts)])
+        self._monitor.ended(name, time.monotonic())
+        self.handle([MetricsReport(time.time(), name, {"count/restarts": 1.0})])
 
     def _end_reason(self, signals: StopSignals) -> str | None:
         """Why the run must end; None while it continues."""

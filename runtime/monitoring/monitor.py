@@ -12,6 +12,7 @@ from typing import Any
 from podzero.config import Experiment
 from podzero.core.clock import REST, share_of_rest, whole
 from podzero.runtime.monitoring.goodput import PaidTime, learner_shares
+from podzero.runtime.monitoring.ledger import Books
 from podzero.runtime.monitoring.reports import merge_metrics
 from podzero.runtime.monitoring.status import Phase, RunStatus
 
@@ -25,8 +26,8 @@ WAIT_SHARE = 0.15
 """A wait is a bottleneck from this share of wall time."""
 SERVERS_BUSY = 0.8
 """Inference servers limit the actors if their devices are busy for this share of the time."""
-RESUMED_COUNTERS = ("games", "moves", "samples", "restarts", "failed_episodes", "damaged_shards", "missing_samples")
-"""Counters that a resumed run continues from its checkpoint, as it does `elapsed_s` and `nodes_s`."""
+RESUMED_COUNTERS = ("games", "moves", "samples", "restarts", "failed_episodes", "damaged_shards")
+"""Counters that a resumed run continues from its checkpoint, as it does `elapsed_s`, `nodes_s` and its ledger."""
 _RATES = ("moves", "games", "steps", "evaluations", "reanalysed", "served")
 """Counts whose rates the status shows as `..._per_s`."""
 _OF_LEARNER = ("policy_age", "loss", "policy_loss", "value_loss", "teacher_policy_loss", "teacher_value_loss")
@@ -75,6 +76,11 @@ class Monitor:
         self._totals: dict[str, float] = defaultdict(float)
         self._totals |= {name: float(restored.get(name, 0.0)) for name in RESUMED_COUNTERS}
         self._rates: dict[str, RateWindow] = defaultdict(RateWindow)
+        fresh, reanalysed, _ = experiment.batch_parts
+        self._trained = {"samples": fresh} | ({"states": 0, "reanalysed": reanalysed} if reanalysed else {})
+        """How many samples of each replay table a batch has."""
+        shards = experiment.replay_shards
+        self._books = {table: Books(table, shards, now, restored) for table in self._trained if shards}
         self._step = step
         self._gauges: dict[str, dict[str, float]] = defaultdict(dict)
         self._reported_at: dict[str, float] = {}
@@ -94,6 +100,8 @@ class Monitor:
     def add(self, worker: str, metrics: Mapping[str, float], now: float) -> None:
         """Adds a report: `count/...` is summed, all other values replace the worker's earlier ones."""
         self._reported_at[worker] = now
+        for books in self._books.values():
+            books.add(worker, metrics, now)
         # While a run stops, a worker's last report covers too short a time for its shares to mean anything.
         if self._forced is not None:
             metrics = {name: value for name, value in metrics.items() if not name.startswith("time/")}
@@ -134,9 +142,10 @@ class Monitor:
         lags = _spread(self._values("actor", "actor/lag"))
         return metrics | {f"actors/lag_{name}": lag for name, lag in lags.items()}
 
-    def samples_in(self, shard: str) -> float:
-        """The samples in a replay shard by its last report."""
-        return self._gauges[shard].get("replay/size", 0.0)
+    def ended(self, worker: str, now: float) -> None:
+        """Records that a worker has ended before the end of the run."""
+        for books in self._books.values():
+            books.ended(worker, now)
 
     def enter(self, phase: Phase, now: float, limit_s: float = math.inf) -> None:
         """Sets a phase, at most `limit_s` long, that the metrics cannot tell. It ends training for good."""
@@ -145,12 +154,16 @@ class Monitor:
         self._training.stopped_at = min(self._training.stopped_at, now)
         if phase == "ended":  # a recovery, which may wait for nodes, counts
             self._nodes.stopped_at = min(self._nodes.stopped_at, now)
+            for books in self._books.values():
+                books.end(now)
 
     def counters(self, now: float) -> dict[str, float]:
         """The counters to store in a checkpoint."""
-        times = {"elapsed_s": self.elapsed_s(now), "nodes_s": self.nodes_s(now)}
-        times["training_s"] = self._paid.seconds(now)["training"]
-        return {name: self._totals[name] for name in RESUMED_COUNTERS} | times
+        counters = {"elapsed_s": self.elapsed_s(now), "nodes_s": self.nodes_s(now)}
+        counters["training_s"] = self._paid.seconds(now)["training"]
+        for books in self._books.values():
+            counters |= books.counters()
+        return {name: self._totals[name] for name in RESUMED_COUNTERS} | counters
 
     def elapsed_s(self, now: float) -> float:
         """Seconds of training: from the first learner step of each start on."""
@@ -217,6 +230,9 @@ class Monitor:
             silent=dict(silent),
             paid_s=paid_s,
             goodput=_per(paid_s["training"], sum(paid_s.values())),
+            ledger={
+                table: books.ledger(self._step * self._trained[table], now) for table, books in self._books.items()
+            },
             shares=shares,
             bottleneck=bottleneck(
                 phase, shares, size, experiment.replay.min_size, server_busy, experiment.has_self_play

@@ -116,8 +116,8 @@ class RunStatus:
     """For how many seconds a checkpoint has been written; 0 if none is being written."""
     damaged_shards: int = 0
     """Replay shards in checkpoints that were damaged, so that older contents or none were restored."""
-    missing_samples: int = 0
-    """Samples lost with these shards, and with shards that ended before the first checkpoint."""
+    ledger: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    """What became of all samples: by table of replay, the fields of `podzero.runtime.monitoring.ledger.Ledger`."""
     failing: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Workers that have not worked since they failed: by name, the number of failures and the last error."""
     silent: Mapping[str, float] = dataclasses.field(default_factory=dict)

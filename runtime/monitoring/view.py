@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from podzero.runtime.monitoring.goodput import largest_first
+from podzero.runtime.monitoring.ledger import COLUMNS, open_sums
 from podzero.runtime.monitoring.reports import summary
 from podzero.runtime.monitoring.status import PHASE_WORDS, RunStatus, duration
 
@@ -62,6 +63,8 @@ def status_line(status: RunStatus, since_command_s: float | None = None) -> str:
         failed = f" ({status.failed_saves:,} SAVES FAILED)" if status.failed_saves else ""
         saving = f", one being written for {clock(status.saving_s)}" if status.saving_s > LONG_SAVE_S else ""
         parts.append((none if status.checkpoint_step is None else f"checkpoint {age} old") + failed + saving)
+    if found := open_sums(status.ledger):
+        parts.append(f"THE LEDGER DOES NOT CLOSE: {found}")
     if status.chips is not None and status.chips > 1:
         parts.append(f"chips {status.chips:,}" + _known(" ({:.1%} of peak)", status.share_of_peak))
     parts.append(_known("cost {:,.2f}", status.cost))
@@ -174,6 +177,7 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
         yield "reanalysis", _joined(f"{_rate(status.reanalysed_per_s)} samples/s reanalysed")
     if status.replay_capacity:
         yield "replay", _replay(status)
+        yield from _ledger(status)
     yield "strength", _strength(status)
     if status.checkpoint_age_s is not None:
         yield "checkpoint", _joined(*_checkpoint_items(status, duration(status.checkpoint_age_s)))
@@ -204,6 +208,13 @@ def _faults(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
         yield "failing", Text("\n".join(lines) + _more(status.failing), style="yellow")
 
 
+def _ledger(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
+    for table, row in status.ledger.items():
+        found = open_sums({table: row})
+        closing = f"[bold red]does not close: {found}[/bold red]" if found else "[green]closes[/green]"
+        yield table, _joined(*(f"{row[name]:,} {words}" for name, words in COLUMNS.items() if row[name]), closing)
+
+
 def _checkpoint_items(status: RunStatus, age: str) -> Iterator[str]:
     none = f"none for {age}" if status.failed_saves else "none yet"
     yield none if status.checkpoint_step is None else f"step {status.checkpoint_step:,}, {age} old"
@@ -211,8 +222,8 @@ def _checkpoint_items(status: RunStatus, age: str) -> Iterator[str]:
         yield f"one has been written for {duration(status.saving_s)}"
     if status.failed_saves:
         yield f"[bold red]{status.failed_saves:,} saves failed since: all that time is lost if the run ends[/bold red]"
-    if status.damaged_shards or status.missing_samples:
-        yield f"[yellow]{status.missing_samples:,} samples missing from lost or damaged shards[/yellow]"
+    if status.damaged_shards:
+        yield f"[yellow]{status.damaged_shards:,} replay shards were damaged[/yellow]"
 
 
 def _silent(status: RunStatus, form: Callable[[float], str]) -> str:

@@ -211,15 +211,13 @@ def test_workers_that_fail_are_in_status_and_metrics(make_run, workdir):
     assert [line["metrics"] for line in lines if line["worker"] == "evaluator"] == [{"count/restarts": 1.0}]
 
 
-@pytest.mark.parametrize("saved", [False, True])
-def test_a_shard_that_restarts_without_a_checkpoint_is_counted_with_its_samples(make_run, workdir, saved):
-    supervisor = FakeSupervisor(reports=[MetricsReport(time.time(), "replay-0", {"replay/size": 500.0})])
+def test_a_shard_that_restarts_with_less_is_counted_with_what_it_lost(make_run, workdir):
+    counts = [{"replay/inserted": n, "replay/size": n, "replay/sampled": 0.0} for n in (0.0, 500.0, 120.0)]
+    supervisor = FakeSupervisor(1, [MetricsReport(time.time(), "replay-0", found) for found in counts])
     run = make_run(supervisor)
-    if saved:
-        run._saver.write_checkpoint(run._save_state())
     supervisor.ended = ["replay-0"]
     run.until_end(StopSignals())
-    assert (status(workdir)["restarts"], status(workdir)["missing_samples"]) == (1, 0 if saved else 500)
+    assert (status(workdir)["restarts"], status(workdir)["ledger"]["samples"]["lost_with_shards"]) == (1, 380)
 
 
 def test_a_run_whose_directory_was_taken_over_ends_and_writes_nothing(tiny, workdir, watch):

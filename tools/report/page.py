@@ -15,6 +15,7 @@ import jinja2
 
 from podzero.config import Experiment, flatten
 from podzero.runtime.monitoring.goodput import largest_first
+from podzero.runtime.monitoring.ledger import COLUMNS, open_sums
 from podzero.runtime.monitoring.status import RunStatus, duration
 from podzero.tools.commands.printing import ReportTable
 from podzero.tools.report.comparison import ABSENT, compare, overlaid, setting_text
@@ -112,14 +113,23 @@ def _template() -> jinja2.Template:
 
 def overview(record: Record) -> ReportSection:
     """The section on the run's state and newest results."""
-    facts = {"environment": record.experiment.env.title, "network": record.experiment.network.name}
+    facts, tables = {"environment": record.experiment.env.title, "network": record.experiment.network.name}, []
     if record.status is None:
         facts["state"] = "no status: the run has not started, or status.json is damaged"
     else:
         facts |= {"state": record.status.summary} | _progress(record.status.status)
+        tables = _ledger(record.status.status.ledger)
     if damaged := record.history.damaged_lines:
         facts["damaged lines"] = f"{damaged:,} lines of metrics.jsonl are damaged and were left out"
-    return ReportSection("Overview", facts=facts)
+    return ReportSection("Overview", facts=facts, tables=tables)
+
+
+def _ledger(ledger: Mapping[str, Mapping[str, Any]]) -> list[ReportTable]:
+    """The table of what became of all samples."""
+    rows = [(words, *(f"{row[name]:,}" for row in ledger.values())) for name, words in COLUMNS.items()]
+    found = open_sums(ledger)
+    caption = f"What became of all samples. The sums {'do not close: ' + found if found else 'close'}."
+    return [ReportTable(caption, ("samples", *ledger), rows)] if ledger else []
 
 
 def machines(record: Record) -> ReportSection:

@@ -106,7 +106,7 @@ def test_counters_continue_from_the_checkpoint(experiment, monitor):
     saved = monitor.counters(1120.0)
     assert saved == {
         "games": 80, "moves": 640, "samples": 600, "restarts": 1, "failed_episodes": 0, "damaged_shards": 0,
-        "missing_samples": 0, "elapsed_s": 100.0, "nodes_s": 120.0, "training_s": 0.0,
+        "ledger/samples/lost": 0, "elapsed_s": 100.0, "nodes_s": 120.0, "training_s": 0.0,
     }  # fmt: skip
 
     resumed = Monitor(experiment, now=5.0, counters=saved, step=400)
@@ -116,7 +116,7 @@ def test_counters_continue_from_the_checkpoint(experiment, monitor):
     resumed.add("actor-0", {"count/moves": 10, "count/games": 2, "count/samples": 18}, 15.0)
     assert resumed.counters(25.0) == {
         "games": 82, "moves": 650, "samples": 618, "restarts": 1, "failed_episodes": 0, "damaged_shards": 0,
-        "missing_samples": 0, "elapsed_s": 105.0, "nodes_s": 140.0, "training_s": 0.0,
+        "ledger/samples/lost": 0, "elapsed_s": 105.0, "nodes_s": 140.0, "training_s": 0.0,
     }  # fmt: skip
     assert resumed.status(25.0).moves_per_s == 0.0, "restored counts are not a rate"
 

@@ -53,9 +53,9 @@ def assert_shows(text, *values):
             "3 saves failed since",
         ),
         (
-            {"checkpoint_step": 1200, "checkpoint_age_s": 1.0, "damaged_shards": 1, "missing_samples": 4000},
+            {"checkpoint_step": 1200, "checkpoint_age_s": 1.0, "damaged_shards": 1},
             "checkpoint 0:01 old",
-            "4,000 samples missing",
+            "1 replay shards were damaged",
         ),
     ],
 )
