@@ -30,6 +30,8 @@ from podzero.learner.trained_agents import read_warm_start, warm_started
 log = logging.getLogger(__name__)
 
 CHECKPOINT_TIMEOUT_S = 600.0
+REMEMBERED_SAVES = 8
+"""Ended saves that a learner can still be asked for."""
 _POLL_S = 0.1
 """How often the loop, while it waits for replay, checks whether to stop, checkpoint or report."""
 
@@ -175,6 +177,9 @@ class Learner:
         with self._lock:
             future = self._saves.setdefault(folder, Future())
             ended = self._ended
+            # Ended saves are forgotten, but not the newest: this host may have made one before it was asked here.
+            for old in [old for old, save in self._saves.items() if save.done()][:-REMEMBERED_SAVES]:
+                del self._saves[old]
         if ended and _waiting(future):
             self._save(folder)
         return future

@@ -92,11 +92,17 @@ class PolicyAges:
         self._ages.append(ages[versions != UNSEARCHED])
 
     def flush(self) -> dict[str, float]:
-        """Mean and quantiles since the last flush; empty without samples of self-play."""
+        """Mean and quantiles since the last flush; empty without samples of self-play.
+
+        Samples that are newer than the learner, made with parameters of a lost one, have no age; their share is told.
+        """
         ages, self._ages = np.concatenate(self._ages), [np.empty(0)]
-        names = ("", "_median", "_p99", "_max")
-        values = (ages.mean(), *np.quantile(ages, (0.5, 0.99, 1.0))) if len(ages) else ()
-        return {f"learner/policy_age{name}": float(value) for name, value in zip(names, values, strict=False)}
+        if not len(ages):
+            return {}
+        old, names = np.maximum(ages, 0), ("", "_median", "_p99", "_max")
+        values = (old.mean(), *np.quantile(old, (0.5, 0.99, 1.0)))
+        metrics = {f"learner/policy_age{name}": float(value) for name, value in zip(names, values, strict=True)}
+        return metrics | {"learner/taken_back": float(np.mean(ages < 0))}
 
 
 class ChipMetrics(NamedTuple):

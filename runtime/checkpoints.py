@@ -2,11 +2,16 @@
 
     checkpoints/STEP/learner/          the learner's state (Orbax)
                      replay/shard-K/   the contents of the replay shards (Reverb)
-                     run.json          counters of the run, the rating ladder, the number of samples of each shard
+                     run.json          counters of the run, the rating ladder, and the parts of the checkpoint
 
-A checkpoint is written under a hidden name, by learner and shards themselves, and renamed when it is complete and on
-disk. A run resumes from the newest one whose learner and run.json are whole. A replay shard that is damaged there takes
-the contents of the newest older checkpoint in which it is whole; without any, it is empty.
+The learner is saved more often than replay. `run.json` names the parts: for each its folder, which is an older
+checkpoint's where replay was not saved with the learner, and the digest of the part's own manifest, so that parts which
+do not belong together are refused.
+
+Each part is written under a hidden name, by learner and shards themselves, and renamed when it is complete and on disk;
+then it is named in `run.json`. A run resumes from the newest checkpoint whose learner and run.json are whole, with the
+newest contents of replay that were saved before it. A replay shard that is damaged there takes the contents of the
+newest older checkpoint in which it is whole; without any, it is empty.
 """
 
 from __future__ import annotations
@@ -17,8 +22,8 @@ import shlex
 import shutil
 import socket
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,8 +31,12 @@ from podzero.core.errors import PodzeroError
 from podzero.files.storage import (
     LEARNER_FOLDER,
     LEARNER_MANIFEST,
+    REPLAY_FOLDER,
     SHARD_MANIFEST,
     StorageError,
+    belongs,
+    checkpoint_of,
+    digest_of,
     read_saved,
     reading,
     sealed,
@@ -54,7 +63,6 @@ VISIBLE_TIMEOUT_S = 60.0
 """Longest wait until the driver sees what other nodes have written: NFS keeps its view of a folder for a minute."""
 _POLL_S = 0.5
 _UNFINISHED = ".unfinished"
-_REPLACED = ".replaced"
 _DAMAGED = "damaged-"
 _RUN_FILE = "run.json"
 KEEP_DAMAGED = 2
@@ -64,7 +72,7 @@ PER_DOUBLING = 4
 
 
 class RunFileDamaged(PodzeroError, RuntimeError):
-    """The `run.json` of a checkpoint is missing or damaged; an older checkpoint may be intact."""
+    """The `run.json` of a checkpoint is missing, damaged, or of other parts; an older checkpoint may be intact."""
 
 
 class SavedShard(NamedTuple):
@@ -73,6 +81,8 @@ class SavedShard(NamedTuple):
     folder: Path
     samples: int
     """The number of samples; 0 if unknown."""
+    digest: str = ""
+    """The digest of the shard's own manifest; empty in checkpoints of earlier versions."""
 
 
 class Checkpoint(NamedTuple):
@@ -80,32 +90,52 @@ class Checkpoint(NamedTuple):
 
     step: int
     folder: Path
-    counters: dict[str, float]
-    ladder: dict[str, Any]
-    samples: list[int]
-    """The number of samples in each replay shard."""
+    counters: Mapping[str, float]
+    ladder: Mapping[str, Any]
+    shards: Sequence[SavedShard]
+    """The contents of each replay shard, here or in an older checkpoint; empty before replay was ever saved."""
+    replay_step: int = -1
+    """The step of the checkpoint in which the shards are; -1 before replay was ever saved."""
+    digest: str = ""
+    """The digest of the learner's own manifest; empty in checkpoints of earlier versions."""
     fault: RunFileDamaged | StorageError | None = None
-    """Why `run.json` could not be read. Counters, ladder and samples are then empty, and no run may start from here."""
+    """Why `run.json` could not be read. Counters, ladder and shards are then empty, and no run may start from here."""
     before: tuple[Checkpoint, ...] = ()
     """The older checkpoints, newest first."""
 
     def shard(self, index: int) -> list[SavedShard]:
         """The contents of a replay shard in this checkpoint and in the older ones, newest first."""
-        return [
-            SavedShard(shard_folder(found.folder, index), dict(enumerate(found.samples)).get(index, 0))
-            for found in (self, *self.before)
-        ]
+        found: dict[Path, SavedShard] = {}
+        for checkpoint in (self, *self.before):
+            # What a damaged run.json said of its shards is unknown; they may be whole.
+            own = [SavedShard(shard_folder(checkpoint.folder, index), 0)] if checkpoint.fault else []
+            for shard in [*own, *checkpoint.shards[index : index + 1]]:
+                found.setdefault(shard.folder, shard)
+        return sorted(found.values(), key=lambda shard: checkpoint_of(shard.folder).name, reverse=True)
+
+    @property
+    def whole(self) -> bool:
+        """Whether replay was saved with the learner, or the run has none."""
+        return self.fault is None and self.replay_step == self.step
+
+    def check(self) -> None:
+        """Raises why no run may start from here, as far as `run.json` tells: it is damaged, or of another learner."""
+        if self.fault is not None:
+            raise self.fault
+        manifest = self.folder / LEARNER_FOLDER / LEARNER_MANIFEST
+        if not belongs(manifest, self.digest):
+            raise RunFileDamaged(
+                f"{manifest} is not the one that {self.folder / _RUN_FILE} names by its digest: the learner's state "
+                "was changed, or copied from another checkpoint"
+            )
 
 
 def checkpoints(workdir: Workdir) -> list[Checkpoint]:
     """The checkpoints of a working directory, newest first; raises `StorageError` if it cannot be read."""
     with reading(workdir.checkpoints):
-        # If the process died while a checkpoint of the same step was being replaced, the old one has another name.
-        folders = {int(old.stem): old for old in workdir.checkpoints.glob(f"[0-9]*{_REPLACED}")}
-        folders |= {step: step_folder(workdir.checkpoints, step) for step in step_folders(workdir.checkpoints)}
         found: list[Checkpoint] = []
-        for step in sorted(folders):
-            found.insert(0, _read(step, folders[step])._replace(before=tuple(found)))
+        for step in step_folders(workdir.checkpoints):
+            found.insert(0, _read(step, step_folder(workdir.checkpoints, step))._replace(before=tuple(found)))
         return found
 
 
@@ -128,43 +158,77 @@ def anew(workdir: Workdir) -> str:
     return shlex.join([str(workdir.experiment_file), "--workdir", str(unused(workdir.root))])
 
 
-def write_checkpoint(
+def write_learner(
     workdir: Workdir,
     save_learner: Callable[[Path], int],
-    shards: Sequence[RemoteActor],
     counters: Mapping[str, float],
     ladder: Mapping[str, Any],
-    keep: int,
+    has_replay: bool = True,
 ) -> int:
-    """Writes a checkpoint and deletes all but the newest `keep`; returns its step.
+    """Writes a checkpoint of the learner, which names the newest saved contents of replay; returns its step.
 
-    `save_learner` writes the learner's state below a folder and returns its step. After any error the earlier
-    checkpoints are untouched.
+    `save_learner` writes the learner's state below a folder and returns its step. If there is a checkpoint of this
+    step, it holds the same state, and stays. After any error the earlier checkpoints are untouched.
     """
-    delete_unfinished(workdir)
-    # A new name each time, so that a late write of an abandoned checkpoint cannot end up in this one.
-    unfinished = workdir.checkpoints / f"{_UNFINISHED}-{time.time_ns()}"
-    unfinished.mkdir(parents=True)
-    try:
+    with _unfinished(workdir, "learner") as unfinished:
+        step = save_learner(unfinished)
+        manifest = unfinished / LEARNER_FOLDER / LEARNER_MANIFEST
+        _check_visible([("the learner", manifest)])
+        folder = step_folder(workdir.checkpoints, step)
+        if folder.exists() and _read(step, folder).fault is None:
+            return step
+        _delete(folder)
+        saved = next((found for found in checkpoints(workdir) if found.whole and has_replay), None)
+        replay = (saved.shards, saved.step) if saved else ((), -1 if has_replay else step)
+        _write_run(Checkpoint(step, unfinished, counters, ladder, *replay, digest_of(manifest)))
+        sync_tree(unfinished)
+        unfinished.rename(folder)
+        sync(folder.parent)
+    return step
+
+
+def add_replay(
+    workdir: Workdir, step: int, shards: Sequence[RemoteActor], counters: Mapping[str, float], ladder: Mapping[str, Any]
+) -> None:
+    """Adds the contents of the replay shards to the checkpoint of a step, in place of earlier ones there."""
+    folder = step_folder(workdir.checkpoints, step)
+    with _unfinished(workdir, "replay") as unfinished:
         deadline = time.monotonic() + SHARD_TIMEOUT_S
         saves = [shard.begin("checkpoint", shard_folder(unfinished, i)) for i, shard in enumerate(shards)]
-        step = save_learner(unfinished)
         samples = [int(save.result(max(0.0, deadline - time.monotonic()))) for save in saves]
-        _check_visible(unfinished, shards)
-        _write_run(unfinished, counters, ladder, samples)
+        manifests = [shard_folder(unfinished, i) / SHARD_MANIFEST for i in range(len(shards))]
+        _check_visible([(f"{one.name} on node {one.node}", file) for one, file in zip(shards, manifests, strict=True)])
+        saved = [*zip(samples, map(digest_of, manifests), strict=True)]
         sync_tree(unfinished)
-    except Exception:
-        shutil.rmtree(unfinished, ignore_errors=True)  # the next attempt deletes what a worker may still write there
-        raise
-    _move_into_place(unfinished, step_folder(workdir.checkpoints, step))
-    for old in step_folders(workdir.checkpoints)[:-keep]:
-        _delete(step_folder(workdir.checkpoints, old))
-    return step
+        # The earlier contents stay until run.json names these.
+        place = unused(folder / REPLAY_FOLDER)
+        (unfinished / REPLAY_FOLDER).rename(place)
+        sync(folder)
+    if (found := _read(step, folder)).fault is not None:
+        raise found.fault
+    named = [SavedShard(place / f"shard-{index}", *part) for index, part in enumerate(saved)]
+    _write_run(found._replace(counters=counters, ladder=ladder, shards=named, replay_step=step))
+    for earlier in folder.glob(f"{REPLAY_FOLDER}*"):
+        if earlier != place:
+            shutil.rmtree(earlier, ignore_errors=True)
+
+
+def delete_old(workdir: Workdir, keep: int, spared: int = -1) -> None:
+    """Deletes all checkpoints but the newest `keep`, the newest `keep` with replay, those whose replay these name, and
+    that of step `spared`. What cannot be deleted stays until the next time.
+    """
+    delete_unfinished(workdir, "[0-9]")  # deletions that were interrupted
+    found = checkpoints(workdir)
+    kept = [*found[:keep], *[checkpoint for checkpoint in found if checkpoint.whole][:keep]]
+    steps = {spared, *(step for checkpoint in kept for step in (checkpoint.step, checkpoint.replay_step))}
+    for checkpoint in found:
+        if checkpoint.step not in steps:
+            _delete(checkpoint.folder)
 
 
 def amend(checkpoint: Checkpoint, counters: Mapping[str, float], ladder: Mapping[str, Any]) -> None:
     """Replaces the counters and the rating ladder of a checkpoint."""
-    _write_run(checkpoint.folder, counters, ladder, checkpoint.samples)
+    _write_run(checkpoint._replace(counters=counters, ladder=ladder))
 
 
 def age_s(checkpoint: Checkpoint) -> float:
@@ -174,9 +238,9 @@ def age_s(checkpoint: Checkpoint) -> float:
     return 0.0
 
 
-def delete_unfinished(workdir: Workdir) -> None:
-    """Deletes the remains of interrupted writes and deletions. Only one process may save."""
-    for abandoned in workdir.checkpoints.glob(f"{_UNFINISHED}*"):
+def delete_unfinished(workdir: Workdir, part: str = "") -> None:
+    """Deletes the remains of interrupted writes, by default of all, and deletions. Only one process may save."""
+    for abandoned in workdir.checkpoints.glob(f"{_UNFINISHED}-{part}*"):
         shutil.rmtree(abandoned, ignore_errors=True)
 
 
@@ -196,11 +260,23 @@ def newest_checkpoint(workdir: Workdir) -> Checkpoint | None:
     return next((found for found in checkpoints(workdir) if found.fault is None), None)
 
 
-def _check_visible(folder: Path, shards: Sequence[RemoteActor]) -> None:
-    """Checks that the driver sees the parts of a checkpoint that learner and shards wrote on their own nodes."""
-    parts = [("the learner", folder / LEARNER_FOLDER / LEARNER_MANIFEST)]
-    for index, shard in enumerate(shards):
-        parts.append((f"{shard.name} on node {shard.node}", shard_folder(folder, index) / SHARD_MANIFEST))
+@contextmanager
+def _unfinished(workdir: Workdir, part: str) -> Iterator[Path]:
+    """A hidden folder for a part, which is moved from there once complete; deletes the remains of earlier attempts."""
+    delete_unfinished(workdir, part)
+    # A new name each time, so that a late write of an abandoned attempt cannot end up in this one.
+    folder = workdir.checkpoints / f"{_UNFINISHED}-{part}-{time.time_ns()}"
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    except Exception:
+        shutil.rmtree(folder, ignore_errors=True)  # the next attempt deletes what a worker may still write there
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_visible(parts: Sequence[tuple[str, Path]]) -> None:
+    """Checks that the driver sees the manifests of parts, each with who wrote it, perhaps on another node."""
     deadline = time.monotonic() + VISIBLE_TIMEOUT_S
     while missing := [(writer, file) for writer, file in parts if not file.is_file()]:
         if time.monotonic() >= deadline:
@@ -211,18 +287,6 @@ def _check_visible(folder: Path, shards: Sequence[RemoteActor]) -> None:
                 "is complete"
             )
         time.sleep(_POLL_S)
-
-
-def _move_into_place(unfinished: Path, folder: Path) -> None:
-    """Renames a complete checkpoint to its final name. At every moment this step has a complete checkpoint."""
-    replaced = folder.with_name(folder.name + _REPLACED)
-    if folder.exists():
-        shutil.rmtree(replaced, ignore_errors=True)
-        folder.rename(replaced)
-    unfinished.rename(folder)
-    sync(folder.parent)
-    for old in folder.parent.glob(f"[0-9]*{_REPLACED}"):
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def _delete(folder: Path) -> None:
@@ -240,17 +304,31 @@ def _read(step: int, folder: Path) -> Checkpoint:
             raise RunFileDamaged(f"{folder} has no {_RUN_FILE}: the checkpoint was not finished")
         run = unsealed(text)
         counters = {name: float(value) for name, value in run["counters"].items()}
-        return Checkpoint(step, folder, counters, dict(run["ladder"]), [int(samples) for samples in run["samples"]])
+        if "samples" in run:  # earlier versions saved all parts together
+            run["replay"] = {"step": step, "folder": REPLAY_FOLDER, "shards": [[held, ""] for held in run["samples"]]}
+        replay_step, place = int(run["replay"]["step"]), Path(run["replay"]["folder"]).name
+        shards = [
+            SavedShard(step_folder(folder.parent, replay_step) / place / f"shard-{index}", int(samples), str(digest))
+            for index, (samples, digest) in enumerate(run["replay"]["shards"])
+        ]
+        return Checkpoint(step, folder, counters, dict(run["ladder"]), shards, replay_step, str(run.get("learner", "")))
     except (RunFileDamaged, StorageError) as found:
         fault = found
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         fault = RunFileDamaged(f"{file} is damaged: {error}")
-    return Checkpoint(step, folder, {}, {}, [], fault)
+    return Checkpoint(step, folder, {}, {}, [], fault=fault)
 
 
-def _write_run(folder: Path, counters: Mapping[str, float], ladder: Mapping[str, Any], samples: Sequence[int]) -> None:
-    run = {"counters": dict(counters), "ladder": dict(ladder), "samples": list(samples)}
-    write_atomically(folder / _RUN_FILE, sealed(run))
+def _write_run(checkpoint: Checkpoint) -> None:
+    place = checkpoint.shards[0].folder.parent.name if checkpoint.shards else REPLAY_FOLDER
+    shards = [[shard.samples, shard.digest] for shard in checkpoint.shards]
+    run = {
+        "counters": dict(checkpoint.counters),
+        "ladder": dict(checkpoint.ladder),
+        "learner": checkpoint.digest,
+        "replay": {"step": checkpoint.replay_step, "folder": place, "shards": shards},
+    }
+    write_atomically(checkpoint.folder / _RUN_FILE, sealed(run))
 
 
 def delete_old_snapshots(folder: Path, newest: int, ladder: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from podzero.config import ClusterConfig, Experiment
 from podzero.core.machine import nvidia_driver, start_cudnn
 from podzero.core.protocols import ParamSource, with_metrics
+from podzero.files.storage import SHARD_MANIFEST, belongs
 from podzero.runtime.checkpoints import SavedShard
 from podzero.runtime.cluster.remote import own_address
 from podzero.runtime.cluster.services import keep_announced, tell
@@ -54,6 +55,10 @@ class ReplayProcess(Process):
         server, found = None, None
         for content in self.contents:
             try:
+                if not belongs(content.folder / SHARD_MANIFEST, content.digest):
+                    raise ReplayRestoreError(
+                        f"{content.folder} is not what its checkpoint names: it was changed, or copied from elsewhere"
+                    )
                 server, found = ReplayServer(experiment, spec, self.index, content.folder, own_address()), content
                 break
             except ReplayRestoreError as damage:
@@ -314,7 +319,7 @@ class LearnerProcess(Process):
             name = f"actor-{rank}"
             clients = actor_clients(self, name, self.replay.addresses(self), local)
             clients = clients._replace(executed=partial(self.learner.device_clock.ended, "play"))
-            seed = seed_of(experiment.seed, rank, attempt=self.learner.step)  # other games after a resumption
+            seed = seed_of(experiment.seed, rank, self.attempt)  # other games after a restart
             return make_actor(experiment, name, seed, [clients], devices=jax.local_devices())
         # This server waits for its devices without a limit, since they also train; the driver watches for hangs.
         server = experiment.server.model_copy(update={"timeout_s": math.inf})

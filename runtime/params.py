@@ -11,9 +11,9 @@ than it knows of while arrays are fetched. Faults are handled without a thread o
 
 - *The store dies.* Ray restarts it, empty, and repeats every pending call. The `hold` of the newest publication is
   always pending, so the store gets its parameters back without a new publication.
-- *The learner dies* and resumes from a checkpoint, at a lower step. Its objects are lost. The new sink is another
-  publisher, whose first publication replaces the old one whatever its version. Readers with newer parameters keep
-  them until the learner has passed their version; new readers get the published ones.
+- *The learner dies* and resumes from a checkpoint, at a lower step. Its objects are lost, so the driver lets the store
+  forget them. The new sink is another publisher, whose first publication is accepted whatever its version. Readers with
+  newer parameters keep them until the learner has passed their version; new readers wait for the next publication.
 - *Ray takes no parameters, or loses or damages them* (their checksum differs). The sink writes those that Ray does not
   take into a folder, where readers look while they get none from Ray.
 

@@ -54,7 +54,7 @@ class Kind(Reservation):
       work: the metric whose report shows that a process goes on; a count that is not zero, that it has worked.
       silence_limit: how long a process may be silent before it is replaced.
       restart: what starts again when a process is lost: it `alone`, wherever there is room; it `with contents` of the
-        newest checkpoint, on any node; or all processes of the run `together`, from the newest checkpoint.
+        newest checkpoint, on any node; or all of its kind `together`, from the newest checkpoint.
     """
 
     process: partial[Any]

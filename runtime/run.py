@@ -17,8 +17,10 @@ from podzero.core.errors import PodzeroError, described
 from podzero.files.directory_lock import GONE_AFTER_S, TakenOver
 from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import Checkpoint, seen_checkpoints
+from podzero.runtime.cluster.placement import HeldByOthers
 from podzero.runtime.cluster.remote import NodeLost
 from podzero.runtime.failures import LearnerFailures, RestartPolicy
+from podzero.runtime.learner_restart import LearnerRestart
 from podzero.runtime.monitoring.background import Background
 from podzero.runtime.monitoring.metrics import MetricsLog, WriteAttempts
 from podzero.runtime.monitoring.monitor import Monitor
@@ -78,13 +80,16 @@ class Run:
         self._reports: deque[tuple[str, dict[str, float], int, float]] = deque(maxlen=MOST_REPORTS)
         """The arguments of `MetricsLog.add` that wait for the thread of `_files`, which alone uses the log."""
         self._learner_failures = LearnerFailures()
+        self._restart: LearnerRestart | None = None
+        """The restart of a learner that is lost; None while it trains."""
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
         """Prepares for workers that have just started from `checkpoint`."""
         self.close()
+        self._restart = None
         counters, self._began_at = (checkpoint.counters, checkpoint.step) if checkpoint else ({}, 0)
         now = time.monotonic()
-        self._paid.restart(counters.get("training_s", math.inf) if checkpoint else 0.0, now)
+        self._keep_training(checkpoint)
         self._monitor = Monitor(self._experiment, now, counters, self._began_at, self._paid)
         self._files.put("begin", partial(self._open_metrics, checkpoint.step if checkpoint else -1))
         self._saver.begin(checkpoint)
@@ -113,6 +118,7 @@ class Run:
                 try:
                     while (reason := self._end_reason(signals)) is None:
                         self.handle(self._supervisor.listen())
+                        self._tend_learner()
                         self._supervisor.learner.advance(self._monitor.share_passed(time.monotonic()))
                         for name in self._supervisor.reconcile(self._newest):
                             self._record_restart(name)
@@ -121,7 +127,9 @@ class Run:
                         self._show()
                         time.sleep(TICK_S)
                 except (NodeLost, LearnerFailed) as loss:
-                    if not self._recover(loss, signals):
+                    self._lose_learner(loss)
+                except HeldByOthers as held:
+                    if not self._recover(held, signals):
                         return None
                 else:
                     return reason
@@ -153,29 +161,66 @@ class Run:
     def _open_metrics(self, step: int) -> None:
         self._metrics = MetricsLog(self._workdir, step, self._writers)
 
+    def _reopen_metrics(self, last: int, step: int) -> None:
+        """Goes back from the last step to an earlier one."""
+        self._close_metrics(last)
+        self._open_metrics(step)
+
     def _write_metrics(self) -> None:
         while self._reports and self._metrics is not None:
             self._metrics.add(*self._reports.popleft())
 
-    def _close_metrics(self) -> None:
+    def _close_metrics(self, step: int | None = None) -> None:
         self._write_metrics()
         if self._metrics is not None:
-            self._metrics.close(self._monitor.step)
+            self._metrics.close(self._monitor.step if step is None else step)
 
-    def _recover(self, loss: NodeLost | LearnerFailed, signals: StopSignals) -> bool:
-        """Restarts all workers from the newest checkpoint once there are enough nodes; False if the run must end."""
+    def _lose_learner(self, loss: NodeLost | LearnerFailed) -> None:
+        """Ends what is left of a learner, which restarts alone."""
         pause_s = 0.0
         if isinstance(loss, LearnerFailed):
             self.handle(last_reports([self._supervisor.learner.leader]))  # they tell the step at which it failed
             step, now = self._monitor.step, time.monotonic()
             pause_s = self._learner_failures.pause_s(loss, self._began_at, step, now)
-        when = f"in {pause_s:g} s" if pause_s else "as soon as enough nodes have joined"
-        log.warning("%s\nAll workers are stopped. The run resumes from its newest checkpoint %s", loss, when)
+        when = f"in {pause_s:g} s" if pause_s else "as soon as it has room"
+        log.warning("%s\nThe learner restarts from its newest checkpoint %s; all others go on", loss, when)
+        self._supervisor.drop_learner()
+        self._monitor.lose_learner(time.monotonic())
+        next_at, seen = time.monotonic() + pause_s, self._saver.newest
+        self._restart = LearnerRestart(self._supervisor, self._workdir, seen, self._go_back, next_at)
+        self._show_at_once()
+
+    def _keep_training(self, checkpoint: Checkpoint | None) -> None:
+        """Counts what was trained after the checkpoint, from which the learner starts, as lost."""
+        kept_s = checkpoint.counters.get("training_s", math.inf) if checkpoint else 0.0
+        self._paid.restart(kept_s, time.monotonic())
+
+    def _tend_learner(self) -> None:
+        """Takes the next step of the restart of a lost learner."""
+        # What is being saved may become the checkpoint to start from; without a learner its part ends soon.
+        if self._restart is not None and not self._saver.writes_learner and self._restart.advance():
+            self._restart = None
+            self._record_restart("learner")
+
+    def _go_back(self, checkpoint: Checkpoint | None) -> None:
+        """Continues at the step of the checkpoint from which the learner starts again."""
+        self._check_held()  # since checkpoints may be renamed
+        step = checkpoint.step if checkpoint else 0
+        self._began_at, lost = step, self._monitor.step - step
+        self._keep_training(checkpoint)
+        if lost > 0:
+            log.warning(
+                "the learner starts again from step %s: %s steps since then are made again", f"{step:,}", f"{lost:,}"
+            )
+            self._files.put("go back", partial(self._reopen_metrics, self._monitor.step, step))
+        self._monitor.go_back(step)
+
+    def _recover(self, held: HeldByOthers, signals: StopSignals) -> bool:
+        """Restarts all workers from the newest checkpoint once there are enough nodes; False if the run must end."""
+        log.warning("%s\nAll workers are stopped. The run resumes from its newest checkpoint", held)
         self._enter("starting")
         self._supervisor.kill()
         self._saver.wait()
-        if pause_s:
-            signals.event.wait(pause_s)
         restarts = self._monitor.status(time.monotonic()).restarts + 1
         policy = RestartPolicy()
         while not signals.event.is_set():
@@ -212,8 +257,8 @@ class Run:
             return limit
         if signals.event.is_set():
             return STOPPED
-        steps = self._experiment.stop.steps or 0
-        return None if self._supervisor.learning else f"the learner has made all of its {steps:,} steps"
+        steps, going_on = self._experiment.stop.steps or 0, self._restart is not None or self._supervisor.learning
+        return None if going_on else f"the learner has made all of its {steps:,} steps"
 
     def _limit(self) -> str | None:
         """The limit that is reached, in words."""
@@ -229,7 +274,8 @@ class Run:
             if saved.snapshot_step > 0:
                 self._supervisor.start_evaluator()
         # Since the last check no other process can have taken over the directory, unless that is long ago.
-        if self._saver.due and time.monotonic() - self._files.checked_at < GONE_AFTER_S:
+        held = time.monotonic() - self._files.checked_at < GONE_AFTER_S
+        if self._saver.due and self._restart is None and held:
             self._saver.start(self._save_state())
 
     def _save_state(self) -> SaveState:
@@ -268,6 +314,8 @@ class Run:
             hangs = TimeoutError(f"storage has not answered for {FILES_TIMEOUT_S:g} s")
             raise last_checkpoint_failed(reason, hangs, self._workdir)
         self._saver.wait()
+        if self._restart is not None:
+            self._supervisor.drop_learner()
         for stop in (self._supervisor.stop_actors, self._supervisor.stop_learner):
             try:
                 self.handle(stop())
@@ -332,6 +380,9 @@ class Run:
 
     def _enter(self, phase: Phase, limit_s: float = math.inf) -> None:
         self._monitor.enter(phase, time.monotonic(), limit_s)
+        self._show_at_once()
+
+    def _show_at_once(self) -> None:
         self._status_due = 0.0
         self._show()
         self._files.wait(PHASE_TIMEOUT_S)  # what follows may last, and no status is written meanwhile

@@ -1,13 +1,15 @@
-"""Decides when checkpoints and snapshots are due, and writes them in a thread of the driver."""
+"""Decides when checkpoints and snapshots are due, and writes them in threads of the driver."""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any, Literal, NamedTuple
 
 from podzero.config import Experiment
 from podzero.core.waiting import doubled
@@ -16,11 +18,13 @@ from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import (
     SHARD_TIMEOUT_S,
     Checkpoint,
+    add_replay,
     age_s,
     amend,
+    delete_old,
     delete_old_snapshots,
     newest_checkpoint,
-    write_checkpoint,
+    write_learner,
 )
 from podzero.runtime.cluster.remote import RemoteActor
 from podzero.runtime.monitoring.status import duration
@@ -29,7 +33,7 @@ from podzero.runtime.workers import ANSWER_TIMEOUT_S, LearnerGroup
 log = logging.getLogger(__name__)
 
 MOST_CHECKPOINTS = 2
-"""Checkpoints that are stored; older ones are deleted."""
+"""Checkpoints that are stored, and so many with replay; older ones are deleted."""
 NEWEST_SNAPSHOTS = 20
 """The newest snapshots that are stored, in addition to those that ratings need."""
 FIRST_SNAPSHOT_S = 30.0
@@ -54,39 +58,59 @@ class SaveState(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """The result of a finished write."""
+    """The result of a finished write of a checkpoint of the learner, or of a snapshot alone."""
 
     snapshot_step: int
-    """The step of the newest snapshot; 0 or less until the parameters have been trained."""
+    """The step of the newest snapshot; 0 or less until the parameters have been trained, and without a snapshot."""
     ladder: Mapping[str, Any]
+    step: int | None = None
+    """The step of the checkpoint."""
+
+
+Write = Literal["learner", "replay", "snapshot"]
 
 
 class Saver:
-    """Writes checkpoints and snapshots when they are due, one at a time, by default in a thread."""
+    """Writes checkpoints of the learner and snapshots in one thread, and replay's contents, which take longer, beside.
+
+    Every `checkpoint.every_minutes` replay's contents follow a checkpoint of the learner, and are added to it.
+    """
 
     def __init__(self, experiment: Experiment, workdir: Workdir, executor: Executor | None = None) -> None:
-        self.newest: int | None = None
-        """The step of the newest checkpoint; None before the first one."""
+        """Writes into a working directory, by default in threads of its own."""
         self._experiment = experiment
         self._workdir = workdir
-        self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="saver")
+        self._executor = executor or ThreadPoolExecutor(2, thread_name_prefix="saver")
         self._write: Future[Saved] | None = None
-        self._writes_checkpoint = False
+        self._writes: Write = "snapshot"
+        """What `_write` writes."""
+        self._replay_write: Future[None] | None = None
+        self._follows: SaveState | None = None
+        """What replay's contents are to be written with once `_write` has ended; None if it is not followed by them."""
+        self._adding = -1
+        """The step of the checkpoint to which replay is being added."""
         self.begin()
 
     def begin(self, checkpoint: Checkpoint | None = None) -> None:
         """Restarts the intervals after the workers have started from `checkpoint`."""
-        now = time.monotonic()
-        self._began_at, self._write_began = -math.inf, now
+        now, config = time.monotonic(), self._experiment.checkpoint
+        self._began_at = -math.inf
+        self._write_began: dict[Write, float] = {}
+        """Monotonic time at which the write under way of each was begun."""
         self.newest = checkpoint.step if checkpoint else None
-        self._newest_began = now - age_s(checkpoint) if checkpoint else now
-        """Monotonic time at which the newest checkpoint was begun; without one, the start of the run."""
-        self._failed = 0
-        self._checkpoint_due = now + 60 * self._experiment.checkpoint.every_minutes
+        """The step of the newest checkpoint."""
+        since = now - age_s(checkpoint) if checkpoint else now
+        self._begun: dict[Write, float] = {"learner": since, "replay": since}
+        """Monotonic time at which the newest save of each was begun; without one, the start of the run."""
+        self._failed: Counter[Write] = Counter()
+        """The failures since then."""
+        self._every_s = 60 * config.every_minutes
+        self._learner_every_s = 60 * min(config.learner_minutes, config.every_minutes)
+        self._checkpoint_due, self._learner_due = now + self._every_s, now + self._learner_every_s
         self._snapshot_due = now + FIRST_SNAPSHOT_S
 
     def request_checkpoint(self) -> None:
-        """Makes a checkpoint due at once, unless one has just begun: the processes of a node all announce its end."""
+        """Makes a checkpoint with replay due, unless one has just begun: a node's processes all announce its end."""
         now = time.monotonic()
         if now - self._began_at > SAME_NOTICE_S:
             self._checkpoint_due = now
@@ -94,66 +118,81 @@ class Saver:
     def metrics(self) -> dict[str, float]:
         """The newest checkpoint's age and step, the failed attempts since, and for how long one has been written."""
         step = {} if self.newest is None else {"checkpoint/step": float(self.newest)}
-        now, writes = time.monotonic(), self._write is not None and self._writes_checkpoint
+        now = time.monotonic()
+        writes = {"learner": self._writes == "learner" and self._write, "replay": self._replay_write}
+        saving = [now - began for what, began in self._write_began.items() if writes.get(what)]
         return step | {
-            "checkpoint/age_s": now - self._newest_began,
-            "checkpoint/failed_saves": float(self._failed),
-            "checkpoint/saving_s": now - self._write_began if writes else 0.0,
+            "checkpoint/age_s": now - self._begun["learner"],
+            "checkpoint/failed_saves": float(max(self._failed.values(), default=0)),
+            "checkpoint/saving_s": max(saving, default=0.0),
         }
+
+    @property
+    def writes_learner(self) -> bool:
+        """Whether a checkpoint of the learner or a snapshot is being written."""
+        return self._write is not None
 
     @property
     def due(self) -> bool:
         """Whether `start` would begin a write."""
-        return self._write is None and time.monotonic() >= min(self._checkpoint_due, self._snapshot_due)
+        now = time.monotonic()
+        return self._write is None and (self._replay_due(now) or now >= min(self._learner_due, self._snapshot_due))
+
+    def _replay_due(self, now: float) -> bool:
+        return now >= self._checkpoint_due and self._replay_write is None
 
     def start(self, state: SaveState) -> None:
         """Begins the write that is due; call it when `due` is true."""
-        now = self._write_began = time.monotonic()
-        self._writes_checkpoint = now >= self._checkpoint_due
-        if self._writes_checkpoint:
-            self._checkpoint_due = now + 60 * self._experiment.checkpoint.every_minutes
-            self._began_at = now
+        now = time.monotonic()
+        with_replay = self._replay_due(now)
+        self._follows = state if with_replay else None
+        if with_replay:
+            self._checkpoint_due, self._began_at = now + self._every_s, now
+            self._write_began["replay"] = now
+        if with_replay or now >= self._learner_due:
+            self._learner_due, self._writes = now + self._learner_every_s, "learner"
+            self._write_began["learner"] = now
+            self._write = self._executor.submit(self._write_learner, state, with_replay)
         else:
-            self._snapshot_due = now + 60 * self._experiment.evaluation.every_minutes
-        write = self.write_checkpoint if self._writes_checkpoint else self._write_snapshot
-        self._write = self._executor.submit(write, state)
+            self._snapshot_due, self._writes = now + 60 * self._experiment.evaluation.every_minutes, "snapshot"
+            self._write = self._executor.submit(self._write_snapshot, state)
 
     def finished(self) -> Saved | None:
-        """The result of a write that has finished since the last call; failures are logged."""
+        """The result of a write that has finished since the last call; failures are logged. Replay's may follow it."""
+        if self._replay_write is not None and self._replay_write.done():
+            replay, self._replay_write, self._adding = self._replay_write, None, -1
+            if failure := replay.exception():
+                self._warn(failure, "replay")
         if self._write is None or not self._write.done():
             return None
         write, self._write = self._write, None
         if failure := write.exception():
-            self._warn(failure)
+            self._warn(failure, self._writes)
             return None
         saved = write.result()
-        if saved.snapshot_step <= 0:
-            self._snapshot_due = time.monotonic() + FIRST_SNAPSHOT_S
+        if self._follows is not None and saved.step is not None:
+            self._adding = saved.step
+            self._replay_write = self._executor.submit(self._write_replay, self._follows, saved.step)
         return saved
 
     def wait(self) -> None:
-        """Waits for the write under way, if any, and drops its result."""
-        if self._write is None:
-            return
-        if wait([self._write], FINISH_TIMEOUT_S).not_done:
+        """Waits for the writes under way, if any, and drops their results."""
+        self._follows = None
+        if wait(self._under_way, FINISH_TIMEOUT_S).not_done:
             log.error("the checkpoint or snapshot that was being written is not complete after %g s", FINISH_TIMEOUT_S)
-            self._write = None
         self.finished()
+        self._write = self._replay_write = None
 
     def write_checkpoint(self, state: SaveState) -> Saved:
-        """Writes a checkpoint, and a snapshot of the newest acting parameters."""
-        began = time.monotonic()
-        ladder = _newest_ladder(state)
-        learner, shards, counters = state.learner.checkpoint, state.shards, state.counters
-        step = write_checkpoint(self._workdir, learner, shards, counters, ladder, MOST_CHECKPOINTS)
-        self.newest, self._newest_began, self._failed = step, began, 0
-        log.info("checkpoint of step %d written", step)
-        try:
-            # Without the evaluator, which has just given its ladder.
-            return self._write_snapshot(state._replace(ladder=ladder, evaluator=None))
-        except Exception as failure:  # the checkpoint is complete
-            log.warning("the snapshot after the checkpoint of step %d was not written", step, exc_info=failure)
-            return Saved(0, ladder)
+        """Writes a checkpoint with replay, and a snapshot of the newest acting parameters.
+
+        While the learner is away, replay's contents are added to the newest checkpoint.
+        """
+        away = not state.learner.workers
+        saved = Saved(0, state.ladder, self.newest) if away else self._write_learner(state, with_replay=True)
+        if saved.step is not None:
+            self._write_replay(state, saved.step)
+        return saved
 
     def amend(self, state: SaveState) -> None:
         """Writes the counters and the newest ratings into the newest checkpoint; a failure is logged."""
@@ -164,9 +203,11 @@ class Saver:
             log.warning("the newest ratings are not in the newest checkpoint", exc_info=failure)
 
     def write_last(self, state: SaveState, timeout_s: float) -> None:
-        """Writes a checkpoint after the write under way, if any."""
+        """Writes a checkpoint after the writes under way, if any."""
+        deadline = time.monotonic() + timeout_s
+        wait(self._under_way, timeout_s)
         write = self._executor.submit(self.write_checkpoint, state)
-        if wait([write], timeout_s).not_done:
+        if wait([write], max(0.0, deadline - time.monotonic())).not_done:
             raise TimeoutError(f"it was not complete within {timeout_s:g} s")
         write.result()
 
@@ -174,26 +215,69 @@ class Saver:
         """Drops the writes that have not begun."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    def _warn(self, failure: BaseException) -> None:
-        """Logs a failed write; a failed checkpoint is retried soon, and is an error from the second in a row on."""
-        if not self._writes_checkpoint:
+    @property
+    def _under_way(self) -> list[Future[Any]]:
+        return [write for write in (self._write, self._replay_write) if write is not None]
+
+    def _warn(self, failure: BaseException, what: Write) -> None:
+        """Logs a failed write; a failed save is retried soon, and is an error from the second in a row on."""
+        if what == "snapshot":
             log.warning("a snapshot was not written; training goes on", exc_info=failure)
             return
-        self._failed += 1
-        pause_s = doubled(RETRY_S, self._failed, 60 * self._experiment.checkpoint.every_minutes)
-        self._checkpoint_due = min(self._checkpoint_due, time.monotonic() + pause_s)
+        self._failed[what] += 1
+        now, pause_s = time.monotonic(), doubled(RETRY_S, self._failed[what], self._every_s)
+        if what == "learner":
+            self._learner_due = now + pause_s
+        if what == "replay" or self._follows is not None:
+            self._checkpoint_due = min(self._checkpoint_due, now + pause_s)
         log.log(
-            logging.WARNING if self._failed == 1 else logging.ERROR,
-            "no checkpoint could be written, attempt %d since the newest one: if the run ended now, the last %s would "
-            "be lost. Training goes on; next attempt in %g s",
-            self._failed,
-            duration(time.monotonic() - self._newest_began),
+            logging.WARNING if self._failed[what] == 1 else logging.ERROR,
+            "no checkpoint of %s could be written, attempt %d since the newest one: if the run ended now, the last %s "
+            "would be lost. Training goes on; next attempt in %g s",
+            what,
+            self._failed[what],
+            duration(now - self._begun[what]),
             pause_s,
             exc_info=failure,
         )
 
+    def _write_learner(self, state: SaveState, with_replay: bool) -> Saved:
+        """Writes a checkpoint of the learner, and with replay, which is added later, a snapshot."""
+        # The evaluator may be compiling for long, so it is not asked each minute.
+        ladder = _newest_ladder(state) if with_replay else state.ladder
+        began, has_replay = time.monotonic(), bool(state.shards)
+        step = write_learner(self._workdir, state.learner.checkpoint, state.counters, ladder, has_replay)
+        self.newest, self._begun["learner"], self._failed["learner"] = step, began, 0
+        self._delete_old()
+        if not with_replay:
+            return Saved(0, ladder, step)
+        log.info("checkpoint of step %d written", step)
+        try:
+            # Without the evaluator, which has just given its ladder.
+            snapshot = self._write_snapshot(state._replace(ladder=ladder, evaluator=None))
+        except Exception as failure:  # the checkpoint is complete
+            log.warning("the snapshot after the checkpoint of step %d was not written", step, exc_info=failure)
+            return Saved(0, ladder, step)
+        return snapshot._replace(step=step)
+
+    def _write_replay(self, state: SaveState, step: int) -> None:
+        if not state.shards:
+            self.amend(state)
+            return
+        began = time.monotonic()
+        add_replay(self._workdir, step, state.shards, state.counters, _newest_ladder(state))
+        self._begun["replay"], self._failed["replay"] = began, 0
+        log.info("replay's contents are added to the checkpoint of step %d", step)
+        self._delete_old()
+
+    def _delete_old(self) -> None:
+        with suppress(OSError, StorageError):  # the next save tries again
+            delete_old(self._workdir, MOST_CHECKPOINTS, self._adding)
+
     def _write_snapshot(self, state: SaveState) -> Saved:
         step = int(state.learner.leader.actor.ask("snapshot"))
+        if step <= 0:
+            self._snapshot_due = time.monotonic() + FIRST_SNAPSHOT_S
         ladder = _newest_ladder(state)
         delete_old_snapshots(self._workdir.snapshots, NEWEST_SNAPSHOTS, ladder)
         return Saved(step, ladder)

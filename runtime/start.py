@@ -31,76 +31,103 @@ class NoUsableCheckpoint(WorkdirError):
     """All checkpoints of a run are damaged. A run never starts over at step 0 without being asked to."""
 
 
-def start_workers(
-    supervisor: Supervisor, workdir: Workdir, step: int | None = None, seen: int | None = None
-) -> Checkpoint | None:
-    """Starts the workers; returns the checkpoint that they started from, None in a directory that never had any.
+class Resumption:
+    """Finds the checkpoint to start from: that of `step`, or else the newest usable one.
 
-    It is that of `step`, or else the newest usable one; `seen` is the step of one that this process knows of. Damaged
-    checkpoints, and the checkpoints and snapshots of later steps, are renamed once the workers have started.
-
-    Raises:
-      NoUsableCheckpoint: all checkpoints are damaged, or the one of `step` is damaged or missing.
-      StorageError: checkpoints that exist are not seen, or only after others had been chosen.
-      After these, and after any other error of `Supervisor.start`, nothing is renamed.
+    `seen` is the step of one that this process knows of. Nothing is renamed before `settle`.
     """
-    delete_unfinished(workdir)
-    damaged: list[tuple[Checkpoint, Exception]] = []
-    present = checkpoints(workdir) if step is not None else seen_checkpoints(workdir, seen)
-    for checkpoint in present if step is None else [found for found in present if found.step == step]:
-        try:
-            if checkpoint.fault is not None:
-                raise checkpoint.fault
-            supervisor.start(checkpoint)
-        except Exception as error:
-            from podzero.learner import CheckpointDamaged  # slow, and only needed after an error
 
-            if not isinstance(error, (CheckpointDamaged, RunFileDamaged)):
-                raise
-            log.warning("the checkpoint of step %d is damaged", checkpoint.step, exc_info=error)
-            damaged.append((checkpoint, error))
-        else:
-            _set_aside_later(supervisor, workdir, checkpoint.step, damaged, present)
-            log.info("resumed from the checkpoint of step %d", checkpoint.step)
-            return checkpoint
-    if step is not None:
-        raise _not_this_one(workdir, step, damaged)
-    if damaged:
-        raise _none_usable(workdir, damaged)
-    supervisor.start(None)
-    _set_aside_later(supervisor, workdir, -1, [], [])
-    return None
+    def __init__(self, workdir: Workdir, step: int | None = None, seen: int | None = None) -> None:
+        """Raises `StorageError` if checkpoints that exist are not seen."""
+        self._workdir = workdir
+        self._step = step
+        self._present = checkpoints(workdir) if step is not None else seen_checkpoints(workdir, seen)
+        self._damaged: list[tuple[Checkpoint, Exception]] = []
 
+    def newest(self) -> Checkpoint | None:
+        """The newest one that is not known to be damaged; None in a directory that never had any.
 
-def _set_aside_later(
-    supervisor: Supervisor,
-    workdir: Workdir,
-    step: int,
-    damaged: list[tuple[Checkpoint, Exception]],
-    present: list[Checkpoint],
-) -> None:
-    """Renames checkpoints and snapshots later than `step`, where the workers started; kills them if that fails."""
-    try:
-        known = {found.step for found in present}
-        new = [found.folder for found in checkpoints(workdir) if found.step > step and found.step not in known]
-        if new:
+        Raises:
+          NoUsableCheckpoint: all checkpoints are damaged, or the one of `step` is damaged or missing.
+          StorageError: it cannot be read now.
+        """
+        damaged = {checkpoint.step for checkpoint, _ in self._damaged}
+        for checkpoint in self._present:
+            if checkpoint.step not in damaged and self._step in (None, checkpoint.step):
+                try:
+                    checkpoint.check()
+                except RunFileDamaged as damage:
+                    self.reject(checkpoint, damage)
+                else:
+                    return checkpoint
+        if self._step is not None:
+            raise _not_this_one(self._workdir, self._step, self._damaged)
+        if self._damaged:
+            raise _none_usable(self._workdir, self._damaged)
+        return None
+
+    def reject(self, checkpoint: Checkpoint, error: Exception) -> None:
+        """Counts the checkpoint as damaged."""
+        log.warning("the checkpoint of step %d is damaged", checkpoint.step, exc_info=error)
+        self._damaged.append((checkpoint, error))
+
+    def settle(self, checkpoint: Checkpoint | None) -> None:
+        """Renames damaged checkpoints, and checkpoints and snapshots of later steps; workers have started from this.
+
+        Raises `StorageError` if others have appeared meanwhile, before anything is renamed.
+        """
+        step, known = checkpoint.step if checkpoint else -1, {found.step for found in self._present}
+        later = [found for found in checkpoints(self._workdir) if found.step > step]
+        if new := [found.folder for found in later if found.step not in known]:
             raise StorageError(
                 f"{new[0]} appeared while the workers started from an older state: the storage shows its files "
                 "late. Give the same command again, to resume from that checkpoint"
             )
-        for checkpoint, reason in damaged:
-            set_aside(checkpoint, reason)
-        # Repeated: a checkpoint that was to be replaced is found once the newer one of its step has another name.
-        while later := [found for found in checkpoints(workdir) if found.step > step]:
-            for checkpoint in later:
-                log.warning("the later checkpoint is kept as %s", keep_as(checkpoint.folder, "lost"))
+        for damaged, reason in self._damaged:
+            set_aside(damaged, reason)
+        for found in later:
+            if found.folder.exists():  # not one of those set aside
+                log.warning("the later checkpoint is kept as %s", keep_as(found.folder, "lost"))
         # The resumed run writes these steps again, and the evaluator would take the old ones for the newest.
-        for snapshot in step_folders(workdir.snapshots):
+        for snapshot in step_folders(self._workdir.snapshots):
             if snapshot > step:
-                keep_as(step_folder(workdir.snapshots, snapshot), "lost")
+                keep_as(step_folder(self._workdir.snapshots, snapshot), "lost")
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether an error of a start says that its checkpoint is damaged."""
+    from podzero.learner import CheckpointDamaged  # slow, and only needed after an error
+
+    return isinstance(error, CheckpointDamaged)
+
+
+def start_workers(
+    supervisor: Supervisor, workdir: Workdir, step: int | None = None, seen: int | None = None
+) -> Checkpoint | None:
+    """Starts all workers; returns the checkpoint that they started from, None in a directory that never had any.
+
+    Which one that is, and what is renamed, says `Resumption`, whose errors this raises as well, and those of
+    `Supervisor.start`; nothing is renamed then.
+    """
+    delete_unfinished(workdir)
+    resumption = Resumption(workdir, step, seen)
+    while True:
+        checkpoint = resumption.newest()
+        try:
+            supervisor.start(checkpoint)
+            break
+        except Exception as error:
+            if checkpoint is None or not is_damage(error):
+                raise
+            resumption.reject(checkpoint, error)
+    try:
+        resumption.settle(checkpoint)
     except BaseException:
         supervisor.kill()
         raise
+    if checkpoint is not None:
+        log.info("resumed from the checkpoint of step %d", checkpoint.step)
+    return checkpoint
 
 
 def _not_this_one(workdir: Workdir, step: int, damaged: list[tuple[Checkpoint, Exception]]) -> NoUsableCheckpoint:

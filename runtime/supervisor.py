@@ -7,6 +7,7 @@ import time
 import uuid
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 2.0
 """Time between two looks for nodes with room for the workers that are missing."""
+RESERVE_TIMEOUT_S = 30.0
+"""Longest wait for the resources of a learner that starts again, which its lost processes may still hold."""
 
 
 class Supervisor:
@@ -67,9 +70,9 @@ class Supervisor:
         self._failures = Failures(table, self._nodes.describe)
         self._examined: deque[tuple[str, Call]] = deque(maxlen=8)
         """Suspected workers, and the pending answers to what they do."""
-        self._groups = {kind.name: WorkerGroup(kind, self._spawn) for kind in table if kind.restart != "together"}
+        self._groups = {kind.name: WorkerGroup(kind, self._spawn) for kind in table if kind.name != "learner"}
         """The groups whose workers are replaced one by one."""
-        self.learner = LearnerGroup(next(kind for kind in table if kind.restart == "together"), self._spawn)
+        self.learner = LearnerGroup(next(kind for kind in table if kind.name == "learner"), self._spawn)
         self.shards = self._groups["replay"]
         self._samplers = [group for group in self._groups.values() if "replay" in group.kind.reaches]
         """The groups whose processes write samples, and wait for all shards while they are built."""
@@ -78,6 +81,8 @@ class Supervisor:
         self._first_attempt = 0
         self._starts: Counter[str] = Counter()
         self._learner_resources: PlacementGroup | None = None
+        self._hosts = ExitStack()
+        """What prepares the hosts of a learner that starts again until it is built."""
         self._stranded: set[str] = set()
         """The lost shards that no node can run."""
         self._look_at = 0.0
@@ -98,7 +103,7 @@ class Supervisor:
         # Attempts count from the checkpoint's step, since the driver does not know how many there were before: seeds
         # that earlier attempts used must not be used again.
         self._first_attempt = checkpoint.step if checkpoint else 0
-        self.ladder = checkpoint.ladder if checkpoint else {}
+        self.ladder = dict(checkpoint.ladder) if checkpoint else {}
         self.paid.enter("wait_nodes", time.monotonic())
         try:
             nodes = self._nodes.wait(self._stopping.wait)
@@ -108,9 +113,11 @@ class Supervisor:
         try:
             for index, node in enumerate(nodes.shards):
                 self.shards.start(index, node, contents=checkpoint.shard(index) if checkpoint else [])
-            with self._nodes.prepared_hosts(nodes.learner, self._context.run) as coordinator:
+            with self._nodes.prepared_hosts(nodes.learner) as coordinator:
                 self._context = replace(self._context, coordinator=coordinator)
-                self._start_learner(nodes.learner)
+                self._start_learner(
+                    nodes.learner, self.learner.start, 60 * self._context.experiment.cluster.join_minutes
+                )
                 self.scale()
                 self.shards.await_ready()
                 self.learner.await_ready()
@@ -118,6 +125,37 @@ class Supervisor:
         except BaseException:
             self.kill()
             raise
+
+    def drop_learner(self) -> None:
+        """Ends the learner's processes at once and releases what they reserved; all others keep what they hold."""
+        self.learner.kill()
+        self._release_learner()
+        # The parameters are lost with the process that published them.
+        self._context.store.forget.remote()
+
+    def restart_learner(self, checkpoint: Checkpoint | None, waited_s: float = 0.0) -> None:
+        """Begins to start the learner again, from a checkpoint if any, beside the others; `learner_built` ends it.
+
+        Raises `MissingNodes` or `HeldByOthers` if it has no room since `waited_s`, and other errors as `start`.
+        """
+        taken: dict[str, Counter[str]] = defaultdict(Counter)
+        for group in self._groups.values():
+            reserved = {"CPU": group.kind.cpus, **group.kind.resources}
+            for node, running in group.running.items():
+                taken[node].update({name: running * amount for name, amount in reserved.items()})
+        nodes = self._nodes.for_learner(taken, waited_s)
+        coordinator = self._hosts.enter_context(self._nodes.prepared_hosts(nodes))
+        folder, experiment = checkpoint.folder if checkpoint else None, self._experiment.on_hosts(len(nodes))
+        self._context = replace(self._context, experiment=experiment, restore_from=folder, coordinator=coordinator)
+        self._start_learner(nodes, self.learner.restart, RESERVE_TIMEOUT_S)
+
+    def learner_built(self) -> bool:
+        """Whether a learner that starts again is built, and trains from now on; raises what kept it from that."""
+        if not self.learner.built():
+            return False
+        self._hosts.close()
+        self.learner.begin()
+        return True
 
     def start_evaluator(self) -> None:
         """Lets `reconcile` start the evaluator where there is room. Call it once there is a snapshot."""
@@ -256,10 +294,8 @@ class Supervisor:
         """Ends all workers at once and releases what they reserved."""
         for group in (*self._samplers, self._groups["inference"], self._evaluators, self.learner, self.shards):
             group.kill()
+        self._release_learner()
         self._evaluators.wanted = 0
-        if self._learner_resources is not None:
-            self._learner_resources.release()
-            self._learner_resources = None
         self._stranded = set()
         self._nodes.request_capacity({}, [])
 
@@ -282,15 +318,20 @@ class Supervisor:
                     taken[actor.node] += group.kind.cpus
         return taken
 
-    def _start_learner(self, hosts: Sequence[Node]) -> None:
+    def _release_learner(self) -> None:
+        self._hosts.close()
+        if self._learner_resources is not None:
+            self._learner_resources.release()
+            self._learner_resources = None
+
+    def _start_learner(self, hosts: Sequence[Node], start: Callable[..., object], timeout_s: float) -> None:
         """Reserves the resources of all learner hosts together and starts a process on each host."""
         resources, bundles = self.learner.kind.resources, list[Bundle | None]([None] * len(hosts))
         if resources:
-            timeout_s = 60 * self._context.experiment.cluster.join_minutes
             self._learner_resources = self._cluster.reserve(hosts, resources, timeout_s)
             bundles = list(self._learner_resources.bundles)
         for rank, (node, bundle) in enumerate(zip(hosts, bundles, strict=True)):
-            self.learner.start(rank, node, bundle=bundle)
+            start(rank, node, bundle=bundle)
 
     def _spawn(self, kind: Kind, index: int, node: Node, bundle: Bundle | None = None, **parts: Any) -> RemoteActor:
         """Starts a process: the table gives its class and resources, the context what it shares with the others."""

@@ -41,7 +41,7 @@ class Worker:
     """The metric that shows that it goes on (`Kind.work`)."""
     silence_limit: SilenceLimit = USUAL
     restart: Call | None = None
-    """The pending `ready` of a worker with contents that was started again."""
+    """The pending `ready` of a replay shard or a learner host that was started again."""
     worked: bool = False
     """Whether it has reported any work."""
     drain: Call | None = None
@@ -172,7 +172,7 @@ class WorkerGroup:
         return worker
 
     def restart(self, index: int, node: Node, **parts: Any) -> None:
-        """Starts a lost worker with contents again."""
+        """Starts a lost worker again."""
         worker = self.start(index, node, **parts)
         worker.restart = worker.actor.begin("ready")
 
@@ -291,6 +291,14 @@ class LearnerGroup(WorkerGroup):
             _dead(calls, death)
             raise
 
+    def built(self) -> bool:
+        """Whether all hosts of a learner that starts again are built; raises what keeps one from that."""
+        for worker in self.workers.values():
+            worker.check_silence()
+            if (failure := worker.ended()) is not None:
+                raise failure
+        return self.complete
+
     def begin(self) -> None:
         """Starts training."""
         for worker in self.workers.values():
@@ -331,6 +339,8 @@ class LearnerGroup(WorkerGroup):
 
     def stop(self) -> list[MetricsReport | LogReport]:
         """Ends training on all hosts, which still answer afterwards; returns their last reports."""
+        if not self.workers:
+            return []
         self.leader.actor.ask("stop", timeout_s=STOP_TIMEOUT_S)
         for worker in self.workers.values():
             if worker.work is not None:
@@ -349,7 +359,8 @@ class LearnerGroup(WorkerGroup):
         except NodeLost:
             raise
         except Exception as failure:
-            others = [(other, other.work) for other in self.workers.values() if other is not worker and other.work]
+            # Those that answer live, so that the search is over once Ray knows of the others.
+            others = [(other, other.actor.begin("ready")) for other in self.workers.values() if other is not worker]
             dead = _dead(others, failure)
             if isinstance(failure, WorkerDied):
                 dead.insert(0, failure)

@@ -50,10 +50,13 @@ class EvaluationConfig(Section):
 
 
 class CheckpointConfig(Section):
-    """Checkpoints of the whole run (learner state, replay and counters), from which it can resume."""
+    """Checkpoints of learner, replay and counters, from which a run resumes."""
 
     every_minutes: PositiveFloat = 10.0
-    """Minutes between checkpoints."""
+    """Minutes between checkpoints with the contents of replay, which a lost replay shard takes up again."""
+    learner_minutes: PositiveFloat = 1.0
+    """Minutes between checkpoints of the learner, from which a lost learner restarts alone; no more than
+    `every_minutes`."""
 
 
 class MetricsConfig(Section):

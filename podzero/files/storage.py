@@ -16,6 +16,8 @@ LEARNER_FOLDER = "learner"
 """The learner's folder in a checkpoint."""
 LEARNER_MANIFEST = "manifest.json"
 """The last file that the learner writes into its folder."""
+REPLAY_FOLDER = "replay"
+"""The folder of the shards in a checkpoint."""
 SHARD_MANIFEST = "shard.json"
 """The last file that a replay shard writes into its folder."""
 _DIGEST = "sha256"
@@ -50,7 +52,7 @@ def unreadable(path: Path, error: Exception) -> StorageError:
 
 def shard_folder(checkpoint: Path, index: int) -> Path:
     """The folder of a replay shard in a checkpoint."""
-    return checkpoint / "replay" / f"shard-{index}"
+    return checkpoint / REPLAY_FOLDER / f"shard-{index}"
 
 
 def checkpoint_of(shard: Path) -> Path:
@@ -112,6 +114,12 @@ def altered(folder: Path, expected: Mapping[str, str]) -> str | None:
             if not file.is_file() or digest_of(file) != digest:
                 return name
     return None
+
+
+def belongs(manifest: Path, digest: str) -> bool:
+    """Whether a part of a checkpoint is the one with this digest of its own manifest; also if either is missing."""
+    with reading(manifest):
+        return not digest or not manifest.is_file() or digest_of(manifest) == digest
 
 
 def digest_of(file: Path) -> str:

@@ -69,6 +69,10 @@ class NodesAbsent(ClusterError):
     """The nodes that a run needs have not joined in time; the message says which."""
 
 
+class HeldByOthers(ClusterError):
+    """Other processes of the run hold the resources that its learner needs to restart."""
+
+
 class Placement(NamedTuple):
     """The nodes of learner and replay."""
 

@@ -29,6 +29,7 @@ from podzero.config import ClusterConfig
 from podzero.core.errors import ClusterError
 from podzero.runtime.cluster.node_environment import code_files
 from podzero.runtime.cluster.placement import (
+    HeldByOthers,
     MissingNodes,
     Node,
     NodesAbsent,
@@ -36,6 +37,7 @@ from podzero.runtime.cluster.placement import (
     Reservation,
     actor_nodes,
     host_resources,
+    learner_nodes,
     place,
     without_learner,
     without_room,
@@ -86,9 +88,9 @@ class PreflightCheck:
         self._reservation.bind(("", 0))
         return int(self._reservation.getsockname()[1])
 
-    def end_stale_processes(self, run: str) -> list[str]:
-        """Ends the processes of earlier runs that hold this node's chips; `end_stale_processes` of this module."""
-        return end_stale_processes(run)
+    def end_stale_processes(self) -> list[str]:
+        """Ends stale processes that hold this node's chips; `end_stale_processes` of this module."""
+        return end_stale_processes()
 
     def examine(self, actor: Any) -> str:
         """The state of the process of a Ray actor, and the stacks of its threads."""
@@ -182,6 +184,28 @@ class RunNodes:
                 return []
         return without_learner(nodes, self._learner, host_resources(self._config))
 
+    def for_learner(self, taken: Mapping[str, Mapping[str, float]], waited_s: float) -> tuple[Node, ...]:
+        """The nodes for the learner's hosts, beside the resources that other processes have `taken` by node id.
+
+        As many slices as before are enough; once `waited_s` is more than `cluster.join_minutes`, fewer, as for `wait`.
+        Never waits. Raises `MissingNodes`, or `HeldByOthers` if a start of all processes would find room.
+        """
+        nodes, config = self.usable(wait=False), self._config
+        left = [one for node in nodes for one in without_learner([node], [node], taken.get(node.id, {}))]
+        late = waited_s > 60 * config.join_minutes
+        least = config.slice_counts[0] if late else config.slices * len(self._learner) // config.learner_hosts
+        missing = MissingNodes()
+        for slices in range(config.slices, least - 1, -1):
+            try:
+                hosts = learner_nodes(left, config.model_copy(update={"slices": slices}), self._home)
+            except MissingNodes as absent:
+                missing = absent
+            else:
+                self._learner = hosts
+                return hosts
+        place(nodes, self._program, config.model_copy(update={"slices": least}), self._home)
+        raise HeldByOthers(f"other processes of this run hold what the learner needs: {missing}")
+
     def describe(self, node: str) -> str:
         """Describes the node with an id."""
         return next((str(known) for known in self._cluster.nodes() if known.id == node), f"node {node[:8]}")
@@ -192,20 +216,20 @@ class RunNodes:
         self._cluster.request_capacity(without_room(nodes, taken, cpus), frozenset(self._differences))
 
     @contextmanager
-    def prepared_hosts(self, hosts: Sequence[Node], run: str) -> Iterator[str]:
-        """Ends processes that earlier runs left on the learner hosts' chips, and reserves the coordinator's port.
+    def prepared_hosts(self, hosts: Sequence[Node]) -> Iterator[str]:
+        """Ends processes that were left on the learner hosts' chips, and reserves the coordinator's port.
 
-        Spares the processes of this run (its id). Yields the address at which host 0 coordinates the others, empty for
-        a learner on this machine alone; the port is reserved for host 0 while the context lasts.
+        Yields the address at which host 0 coordinates the others, empty for a learner on this machine alone; the port
+        is reserved for host 0 while the context lasts.
         """
         if not self._cluster.joined and len(hosts) == 1:
             yield ""
             return
         checks = [self._start_check(host) for host in hosts]
         try:
-            for clear in [check.begin("end_stale_processes", run) for check in checks]:
+            for clear in [check.begin("end_stale_processes") for check in checks]:
                 for stale in clear.result(START_TIMEOUT_S):
-                    log.warning("ended %s, a process of an earlier run that held the TPU chips", stale)
+                    log.warning("ended %s, which was left behind and held the TPU chips", stale)
             yield f"{hosts[0].host}:{checks[0].ask('reserve_port')}"
         finally:
             for check in checks:
@@ -260,11 +284,11 @@ def code_digest(package: Path) -> str:
     return digest.hexdigest()[:12]
 
 
-def end_stale_processes(run: str, devices: Path = Path("/dev")) -> list[str]:
-    """Ends stale processes of podzero, left by other runs than `run`, that hold chips; returns descriptions of them.
+def end_stale_processes(devices: Path = Path("/dev")) -> list[str]:
+    """Ends stale processes of podzero that hold chips; returns descriptions of them.
 
-    A process is stale if it belongs to another run and its parent is gone. Any other process that holds a chip gets
-    some time to end by itself, since it may already be ending; then a `ClusterError` names it.
+    A process is stale if its parent is gone, as that of a node that was lost for a moment. Any other process that holds
+    a chip gets some time to end by itself, since it may already be ending; then a `ClusterError` names it.
     """
     chips = {str(file.resolve()) for pattern in CHIP_FILES for file in devices.glob(pattern)}
     ended = []
@@ -272,7 +296,7 @@ def end_stale_processes(run: str, devices: Path = Path("/dev")) -> list[str]:
         if process.pid == os.getpid() or not chips & open_files(process.pid):
             continue
         description = _describe(process)
-        if not _is_stale(process, run):
+        if not _is_stale(process):
             if _releases(process, chips):
                 continue
             raise ClusterError(f"{description} holds the TPU chips of its host; stop it, or wait for it to end")
@@ -309,11 +333,10 @@ def open_files(pid: int) -> set[str]:
     return found
 
 
-def _is_stale(process: psutil.Process, run: str) -> bool:
-    """Whether a process belongs to another run of podzero and is an orphan."""
+def _is_stale(process: psutil.Process) -> bool:
+    """Whether a process belongs to a run of podzero and is an orphan."""
     try:
-        its_run = process.environ().get(RUN_VARIABLE)
-        return its_run is not None and its_run != run and is_orphan(process)
+        return RUN_VARIABLE in process.environ() and is_orphan(process)
     except (psutil.Error, OSError):
         return False
 

@@ -170,6 +170,12 @@ class ParamStore:
             # Pending until then, so that Ray repeats it if this actor is restarted without its contents.
             await self._changed.wait_for(lambda: self._newest is not publication)
 
+    async def forget(self) -> None:
+        """Forgets the newest publication, whose publisher is lost: who does not know it waits for the next one."""
+        self._newest = Publication()
+        async with self._changed:
+            self._changed.notify_all()
+
     async def other_than(self, publisher: str, serial: int, timeout_s: float) -> Publication | None:
         """Waits until the newest publication is another one than this, and returns it; None after `timeout_s`."""
         try:

@@ -30,7 +30,9 @@ RESUMED_COUNTERS = ("games", "moves", "samples", "restarts", "failed_episodes", 
 """Counters that a resumed run continues from its checkpoint, as it does `elapsed_s`, `nodes_s` and its ledger."""
 _RATES = ("moves", "games", "steps", "evaluations", "reanalysed", "served")
 """Counts whose rates the status shows as `..._per_s`."""
-_OF_LEARNER = ("policy_age", "loss", "policy_loss", "value_loss", "teacher_policy_loss", "teacher_value_loss")
+_OF_LEARNER = (
+    "policy_age", "taken_back", "loss", "policy_loss", "value_loss", "teacher_policy_loss", "teacher_value_loss",
+)  # fmt: skip
 _OF_EVALUATOR = ("mean_return", "std_return", "keeps_value")
 """Fields of the status with the name of the newest metric of the learner, and of the evaluator."""
 _CAUSES: Mapping[Phase, str] = {"starting": "start", "stopping": "checkpoint", "judging": "idle", "ended": "idle"}
@@ -84,6 +86,7 @@ class Monitor:
         self._step = step
         self._gauges: dict[str, dict[str, float]] = defaultdict(dict)
         self._reported_at: dict[str, float] = {}
+        self._learner_lost = False
         self._forced: Phase | None = None
         self._phase_ends = math.inf
 
@@ -156,6 +159,23 @@ class Monitor:
             self._nodes.stopped_at = min(self._nodes.stopped_at, now)
             for books in self._books.values():
                 books.end(now)
+
+    def lose_learner(self, now: float) -> None:
+        """Ends training until the learner, which is lost, makes a step again; all counters go on."""
+        self._training, self._nodes = Stopwatch(self.elapsed_s(now)), Stopwatch(self.nodes_s(now), started_at=now)
+        self._games_before = self._totals["games"]
+        self._learner_lost = True
+        if self._experiment.actors.beside_learner:
+            for worker in [worker for worker in self._reported_at if kind_of(worker) == "actor"]:
+                self.ended(worker, now)
+        self._rates.pop("steps", None)
+        self._gauges = defaultdict(
+            dict, {name: kept for name, kept in self._gauges.items() if kind_of(name) != "learner"}
+        )
+
+    def go_back(self, step: int) -> None:
+        """Goes back to the step from which the learner starts again."""
+        self._step = step
 
     def counters(self, now: float) -> dict[str, float]:
         """The counters to store in a checkpoint."""
@@ -267,6 +287,8 @@ class Monitor:
             return self._forced
         if self._has_trained:
             return "training"
+        if self._learner_lost:
+            return "starting"
         return "collecting" if self._rates["moves"].moved or replay_size > 0 else "starting"
 
     def _time_left_s(self, now: float) -> float | None:

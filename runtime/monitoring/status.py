@@ -79,6 +79,9 @@ class RunStatus:
     """Its `median`, `p99` (99th percentile) and `max`; of host 0's part of the batches."""
     publication_lag: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """The same over the actors, of how many publications of the learner the parameters that they use are behind."""
+    taken_back: float | None = None
+    """Share of the samples in the last batches that parameters made which are lost with a learner: its steps since the
+    checkpoint are made again, and these samples are newer than the learner."""
     loss: float | None = None
     """Total loss of the last batches."""
     policy_loss: float | None = None
@@ -105,7 +108,7 @@ class RunStatus:
     scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Mean score in [0, 1] against each opponent of the last evaluation."""
     restarts: int = 0
-    """Replaced workers, and restarts of the whole run."""
+    """Replaced workers, and restarts of the learner and of the whole run."""
     checkpoint_step: int | None = None
     """Learner step of the newest checkpoint."""
     checkpoint_age_s: float | None = None

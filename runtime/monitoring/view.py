@@ -243,7 +243,8 @@ def _replay(status: RunStatus) -> RenderableType:
     row.add_column()
     ratio = _known("{:.2f} samples/insert", status.samples_per_insert)
     age = _known("age {:,.0f} steps", status.policy_age)
-    row.add_row(bar, _joined(f"{status.replay_size:,} of {status.replay_capacity:,}", ratio, age))
+    taken_back = _known("{:.0%} from steps taken back", status.taken_back or None)
+    row.add_row(bar, _joined(f"{status.replay_size:,} of {status.replay_capacity:,}", ratio, age, taken_back))
     return row
 
 

@@ -97,7 +97,7 @@ class FakeRemoteActor:
         for call in self.calls:
             if not call.done:
                 call.end(failure)
-        self.answers = dict.fromkeys([*self.answers, "drain"], failure)
+        self.answers = dict.fromkeys([*self.answers, "drain", "ready"], failure)
 
 
 class FakeCluster:

@@ -168,7 +168,16 @@ def test_the_policy_age_is_step_minus_version_over_searched_samples():
     ages.add(4, np.array([[-1, -1, -1, -1], [3, 3, 4, 4], [-1, 0, 1, 2]], np.int32))
     assert ages.flush() == {
         "learner/policy_age": 3.0, "learner/policy_age_median": 2.0, "learner/policy_age_p99": pytest.approx(5.94),
-        "learner/policy_age_max": 6.0,
+        "learner/policy_age_max": 6.0, "learner/taken_back": 0.0,
     }  # fmt: skip
     ages.add(102, np.array([[101, 1]], np.int32))
     assert ages.flush()["learner/policy_age_max"] == 101.0
+
+
+def test_samples_that_are_newer_than_the_learner_are_counted_and_have_no_age():
+    """A learner that has gone back to step 40 finds samples of the steps that it has not made again."""
+    ages = PolicyAges()
+    ages.add(40, np.array([[-1, 40, 47, 55], [40, 41, 42, 43]], np.int32))
+    found = ages.flush()
+    assert found["learner/taken_back"] == 4 / 7
+    assert (found["learner/policy_age"], found["learner/policy_age_max"]) == (1 / 7, 1.0)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
+from unittest.mock import Mock
 
 import pytest
-from fake_cluster import FakeCluster
+from fake_cluster import FakeCluster, cpu_node, saves_learner
 
 from podzero.config import parse
 from podzero.files.workdir import Workdir
-from podzero.runtime import failures, supervisor
+from podzero.runtime import failures, run, supervisor
 from podzero.runtime.cluster.placement import POD_TYPE, SLICE_NAME, WORKER_ID, Node
-from podzero.runtime.stopping import StopRequest
+from podzero.runtime.kinds import LearnerProcess
+from podzero.runtime.run import Run
+from podzero.runtime.saving import Saver
+from podzero.runtime.stopping import StopRequest, StopSignals
 from podzero.runtime.supervisor import Supervisor
 
 
@@ -66,7 +70,7 @@ def make_supervisor(monkeypatch, tmp_path, experiment):
     monkeypatch.setattr(supervisor, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(supervisor, "STOP_TIMEOUT_S", 0.1)
     monkeypatch.setattr(supervisor, "start_lasting", lambda service, node: f"the {service.__name__} on {node}")
-    monkeypatch.setattr(supervisor, "start_param_store", lambda node: object())
+    monkeypatch.setattr(supervisor, "start_param_store", lambda node: Mock())
 
     def make(*nodes, joined=True, stopping=None, **sections):
         cluster = FakeCluster(*nodes, joined=joined)
@@ -102,3 +106,26 @@ def clock(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
+
+
+@pytest.fixture
+def make_run(make_supervisor, tmp_path, experiment, watch, monkeypatch):
+    """Makes a run whose learner trains, its cluster, its signals, and its view, which calls `act`."""
+    monkeypatch.setattr(run, "TICK_S", 0.0)
+    runs, savers = [], []
+
+    def make(act=None, **sections):
+        workdir, stopping, view = Workdir(tmp_path), NoWait(), watch(act)
+        supervisor, cluster = make_supervisor(cpu_node("home", 4), stopping=stopping, **sections)
+        cluster.answers[LearnerProcess] |= {"checkpoint": saves_learner(40), "snapshot": -1}
+        supervisor.start(None)
+        savers.append(Saver(experiment(**sections), workdir))
+        runs.append(Run(experiment(**sections), workdir, supervisor, view, savers[-1]))
+        runs[-1].begin(None)
+        return runs[-1], cluster, StopSignals(stopping), view
+
+    yield make
+    for made in runs:
+        made.close()
+    for saver in savers:
+        saver.close()

@@ -10,17 +10,20 @@ import pytest
 from fake_cluster import FakeCall, FakeRemoteActor, save_shard, saves_learner
 from fsyncs import check_before_renames
 
-from podzero.files.storage import StorageError, sealed
+from podzero.files.storage import StorageError, checkpoint_of, sealed
 from podzero.files.workdir import Workdir
 from podzero.runtime import checkpoints as module
 from podzero.runtime.checkpoints import (
     PER_DOUBLING,
     RunFileDamaged,
+    SavedShard,
+    add_replay,
     checkpoints,
+    delete_old,
     kept_snapshots,
     rated_steps,
     set_aside,
-    write_checkpoint,
+    write_learner,
 )
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S
 
@@ -34,14 +37,25 @@ def workdir(tmp_path):
     return Workdir(tmp_path)
 
 
-def write(workdir, step, games=0.0, keep=2):
+def write(workdir, step, games=0.0, keep=2, replay=True, spared=-1):
+    """Writes a checkpoint, with replay or of the learner alone, and deletes old ones."""
+
     def save_learner(folder):
         saves_learner(step)(folder)
-        (folder / "learner" / "state").write_text(f"{games:g}")
+        (folder / "learner" / "state").write_text(f"{step}")
         return step
 
-    shard = FakeRemoteActor("replay-0", checkpoint=save_shard)
-    return write_checkpoint(workdir, save_learner, [shard], {"games": games}, {}, keep)
+    def save(folder):
+        save_shard(folder)
+        (folder / "shard.json").write_text(f"{games:g} games")
+        return 100
+
+    counters = {"games": games}
+    assert write_learner(workdir, save_learner, counters, {}) == step
+    if replay:
+        add_replay(workdir, step, [FakeRemoteActor("replay-0", checkpoint=save)], counters, {})
+    delete_old(workdir, keep, spared)
+    return step
 
 
 def test_the_newest_checkpoints_are_kept(workdir):
@@ -56,6 +70,8 @@ def test_a_checkpoint_of_the_same_step_replaces_the_one_before(workdir):
     (checkpoint,) = checkpoints(workdir)
     assert checkpoint.counters == {"games": 2.0}
     assert [path.name for path in workdir.checkpoints.iterdir()] == [checkpoint.folder.name]
+    assert sorted(path.name for path in checkpoint.folder.iterdir()) == ["learner", "replay-2", "run.json"]
+    assert (checkpoint.shard(0)[0].folder / "shard.json").read_text() == "2 games"
 
 
 def test_the_counters_and_ratings_of_a_checkpoint_can_be_replaced(workdir):
@@ -88,11 +104,12 @@ def test_a_process_killed_at_any_rename_leaves_a_complete_checkpoint(workdir, mo
             write(workdir, 10, games=2.0)
     (checkpoint,) = checkpoints(workdir)
     games = checkpoint.counters["games"]
-    assert (checkpoint.folder / "learner" / "state").read_text() == f"{games:g}"
+    assert (checkpoint.shard(0)[0].folder / "shard.json").read_text() == f"{games:g} games"
     write(workdir, 10, games=3.0)
     (checkpoint,) = checkpoints(workdir)
     assert checkpoint.counters == {"games": 3.0}
     assert len(list(workdir.checkpoints.iterdir())) == 1
+    assert len(list(checkpoint.folder.iterdir())) == 3
 
 
 def test_everything_is_on_disk_before_the_checkpoint_gets_its_name(workdir, monkeypatch):
@@ -108,12 +125,11 @@ def test_a_failed_write_leaves_the_checkpoints_before_it_and_nothing_else(workdi
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"):
-        write_checkpoint(workdir, fail, [], {}, {}, 1)
+        write_learner(workdir, fail, {}, {})
     assert [path.name for path in workdir.checkpoints.iterdir()] == ["000000010"]
 
 
 def test_a_shard_may_take_as_long_to_write_as_to_restore(workdir):
-    """The learner takes ten minutes, so that twenty of the thirty are left."""
     waits = []
 
     class Slow(FakeCall):
@@ -123,7 +139,8 @@ def test_a_shard_may_take_as_long_to_write_as_to_restore(workdir):
 
     shard = FakeRemoteActor("replay-0", checkpoint=save_shard)
     shard.begin = lambda method, *args: Slow(method, args, save_shard)
-    write_checkpoint(workdir, saves_learner(10), [shard], {}, {}, 2)
+    write(workdir, 10, replay=False)
+    add_replay(workdir, 10, [shard], {}, {})
     (wait,) = waits
     assert BUILD_TIMEOUT_S - 60 < wait <= BUILD_TIMEOUT_S
 
@@ -138,8 +155,8 @@ def test_a_shard_takes_its_contents_from_a_checkpoint_or_those_before_it(workdir
     assert [content.samples for content in checkpoints(workdir)[0].shard(0)] == [0, 100, 100]
 
 
-@pytest.mark.parametrize("fatal", [1, 2, 3])
-def test_a_process_killed_while_it_deletes_an_old_checkpoint_leaves_no_half_of_one(workdir, monkeypatch, fatal):
+@pytest.mark.parametrize("fatal", range(1, 7))
+def test_a_process_killed_while_it_writes_and_deletes_leaves_no_half_of_one(workdir, monkeypatch, fatal):
     write(workdir, 10)
     rename, rmtree, calls = Path.rename, module.shutil.rmtree, []
 
@@ -154,9 +171,69 @@ def test_a_process_killed_while_it_deletes_an_old_checkpoint_leaves_no_half_of_o
         patch.setattr(module.shutil, "rmtree", change)
         with pytest.raises(Killed):
             write(workdir, 20, keep=1)
-    assert all((found.folder / "replay").is_dir() and found.fault is None for found in checkpoints(workdir))
+    for found in checkpoints(workdir):
+        found.check()
+        assert all(shard.folder.is_dir() for shard in found.shards)
     write(workdir, 30, keep=1)
     assert [path.name for path in workdir.checkpoints.iterdir()] == ["000000030"]
+
+
+def test_checkpoints_of_the_learner_name_the_newest_replay_which_stays_as_long_as_they_do(workdir):
+    for step in (10, 20, 30):
+        write(workdir, step)
+    for step in (31, 32, 33):
+        write(workdir, step, replay=False)
+    assert [(found.step, found.whole) for found in checkpoints(workdir)] == [
+        (33, False), (32, False), (30, True), (20, True),
+    ]  # fmt: skip
+    newest = checkpoints(workdir)[0]
+    assert not (newest.folder / "replay").exists()
+    assert [checkpoint_of(shard.folder).name for shard in newest.shard(0)] == ["000000030", "000000020"]
+    write(workdir, 40, keep=1)
+    write(workdir, 41, keep=1, replay=False)
+    assert [found.step for found in checkpoints(workdir)] == [41, 40]
+
+
+def test_replay_that_is_added_late_belongs_to_the_learners_after_it_too(workdir):
+    """It takes longer to write than the learner, which is saved again meanwhile."""
+    write(workdir, 10, games=1.0)
+    for step in (20, 30, 40, 50):
+        write(workdir, step, games=9.0, replay=False, spared=20)
+    write(workdir, 20, games=5.0)
+    newest = checkpoints(workdir)[0]
+    assert [checkpoint_of(shard.folder).name for shard in newest.shard(0)] == ["000000020", "000000010"]
+
+
+def test_checkpoints_before_the_first_save_of_replay_have_none(workdir):
+    write(workdir, 10, games=3.0, replay=False)
+    (checkpoint,) = checkpoints(workdir)
+    assert (checkpoint.shard(0), checkpoint.whole) == ([], False)
+
+
+def test_a_run_without_replay_keeps_its_newest_checkpoints(workdir):
+    for step in (10, 20, 30):
+        write_learner(workdir, saves_learner(step), {}, {}, has_replay=False)
+        delete_old(workdir, 2)
+    assert [found.step for found in checkpoints(workdir)] == [30, 20]
+
+
+def test_a_learner_of_another_checkpoint_is_refused(workdir):
+    write(workdir, 10)
+    (checkpoint,) = checkpoints(workdir)
+    checkpoint.check()
+    manifest = checkpoint.folder / "learner" / "manifest.json"
+    manifest.write_text("that of another run")
+    with pytest.raises(RunFileDamaged, match=str(manifest)):
+        checkpoint.check()
+
+
+def test_checkpoints_of_earlier_versions_are_read(workdir):
+    write(workdir, 10)
+    file = checkpoints(workdir)[0].folder / "run.json"
+    file.write_text(sealed({"counters": {"games": 3.0}, "ladder": {}, "samples": [7]}))
+    (checkpoint,) = checkpoints(workdir)
+    checkpoint.check()
+    assert (checkpoint.whole, checkpoint.shard(0)) == (True, [SavedShard(file.parent / "replay" / "shard-0", 7)])
 
 
 def test_a_damaged_checkpoint_is_kept_under_another_name(workdir, caplog):
@@ -181,10 +258,15 @@ def test_parts_that_the_driver_does_not_see_make_no_checkpoint(workdir, monkeypa
     """A worker wrote its part on its own disk."""
     monkeypatch.setattr(module, "VISIBLE_TIMEOUT_S", 0.0)
     write(workdir, 8)
+
+    def save():
+        write_learner(workdir, learner, {}, {})
+        add_replay(workdir, 10, [FakeRemoteActor("replay-0", "far", checkpoint=shard)], {}, {})
+
     with pytest.raises(StorageError, match=named) as raised:
-        write_checkpoint(workdir, learner, [FakeRemoteActor("replay-0", "far", checkpoint=shard)], {}, {}, 2)
+        save()
     assert "storage that all nodes share" in str(raised.value)
-    assert [checkpoint.step for checkpoint in checkpoints(workdir)] == [8]
+    assert [checkpoint.step for checkpoint in checkpoints(workdir) if checkpoint.whole] == [8]
 
 
 def test_parts_that_the_driver_sees_late_make_a_checkpoint(workdir, monkeypatch):
@@ -192,13 +274,14 @@ def test_parts_that_the_driver_sees_late_make_a_checkpoint(workdir, monkeypatch)
 
     def look(_):
         looks.append(1)
-        (unfinished,) = workdir.checkpoints.iterdir()
+        (unfinished,) = workdir.checkpoints.glob(".unfinished*")
         if len(looks) == 2:
             save_shard(unfinished / "replay" / "shard-0")
 
     monkeypatch.setattr(module.time, "sleep", look)
-    write_checkpoint(workdir, saves_learner(10), [FakeRemoteActor("replay-0", checkpoint=100)], {}, {}, 2)
-    assert [checkpoint.step for checkpoint in checkpoints(workdir)] == [10]
+    write(workdir, 10, replay=False)
+    add_replay(workdir, 10, [FakeRemoteActor("replay-0", checkpoint=100)], {}, {})
+    assert [checkpoint.whole for checkpoint in checkpoints(workdir)] == [True]
 
 
 @pytest.mark.parametrize(

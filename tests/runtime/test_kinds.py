@@ -23,6 +23,7 @@ from podzero.actors import ActorClients
 from podzero.config import ClusterConfig, load
 from podzero.core.protocols import with_metrics
 from podzero.core.waiting import Wait
+from podzero.files.storage import SHARD_MANIFEST, digest_of
 from podzero.files.workdir import Workdir
 from podzero.replay.errors import ReplayRestoreError, ReplayTimeout, WrongServer
 from podzero.runtime import kinds
@@ -268,6 +269,19 @@ def test_a_shard_takes_the_newest_contents_that_are_whole_and_says_what_is_missi
     counted = [report.metrics for report in reports if isinstance(report, MetricsReport) and report.metrics]
     assert counted == ([{"count/damaged_shards": 1.0}] if said else [])
     assert said in " ".join(report.text for report in reports if isinstance(report, LogReport))
+
+
+def test_the_contents_of_another_checkpoint_than_the_one_named_are_refused(restored, tmp_path):
+    start, _ = restored
+    contents = []
+    for step in ("20", "10"):
+        (tmp_path / step).mkdir()
+        (tmp_path / step / SHARD_MANIFEST).write_text(step)
+        contents.append(SavedShard(tmp_path / step, 70, digest_of(tmp_path / step / SHARD_MANIFEST)))
+    (tmp_path / "20" / SHARD_MANIFEST).write_text("of another run")
+    shard = start(contents)
+    shard.ready()
+    assert shard.process.server.folder == tmp_path / "10"
 
 
 def test_another_server_at_the_port_of_a_shard_is_a_failure_at_once(shard):

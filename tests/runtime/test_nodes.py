@@ -118,17 +118,17 @@ def test_the_cpus_of_the_learner_are_taken_off_once(make_nodes, no_wait, joined)
 
 def test_host_0_of_several_coordinates_the_others_at_a_reserved_port(make_nodes, tpu_host):
     hosts = [tpu_host(0), tpu_host(1)]
-    with make_nodes(FakeCluster(*hosts)).prepared_hosts(hosts, "run") as coordinator:
+    with make_nodes(FakeCluster(*hosts)).prepared_hosts(hosts) as coordinator:
         assert coordinator == "10.0.1.0:4321"
     alone = FakeCluster(cpu_node("home"), joined=False)
-    with make_nodes(alone).prepared_hosts(alone.listed, "run") as coordinator:
+    with make_nodes(alone).prepared_hosts(alone.listed) as coordinator:
         assert coordinator == ""
 
 
 def test_processes_of_earlier_runs_that_were_ended_are_logged(make_nodes, tpu_host, caplog):
     cluster = FakeCluster(tpu_host(0))
     cluster.answers[PreflightCheck]["end_stale_processes"] = ["process 7"]
-    with caplog.at_level(logging.WARNING, "podzero"), make_nodes(cluster).prepared_hosts(cluster.listed, "run"):
+    with caplog.at_level(logging.WARNING, "podzero"), make_nodes(cluster).prepared_hosts(cluster.listed):
         assert any("process 7" in message for message in caplog.messages)
 
 

@@ -61,7 +61,7 @@ def test_its_replay_is_restored_and_read(older, experiment):
     spec = spec_of(experiment.env)
     with ReplayServer(experiment, spec, 0, checkpoint.shard(0)[0].folder) as server:
         limits = server.limits()
-        assert (limits.size, checkpoint.samples) == (176, [176])
+        assert (limits.size, [shard.samples for shard in checkpoint.shards]) == (176, [176])
         with closing(make_reader(lambda: [server.address()], spec, experiment)) as reader:
             rows = next(reader).rows
     samples = sample_packing(experiment, spec).unpack(rows)

@@ -82,6 +82,21 @@ def test_a_new_publisher_replaces_the_old_one_whatever_its_version():
     run(scenario())
 
 
+def test_a_store_that_forgets_gives_nothing_until_the_next_publisher():
+    async def scenario():
+        store = ParamStore()
+        dead = await start(store.hold(publication(8)))
+        await store.forget()
+        await asyncio.wait_for(dead, LONG)
+        assert await store.other_than("", 0, SOON) is None
+        assert await store.other_than("learner", 8, SOON) is None
+        living = await start(store.hold(publication(5, "its successor")))
+        assert await store.other_than("learner", 8, SOON) == publication(5, "its successor")
+        living.cancel()
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("readers", [1, 50])
 def test_all_readers_are_answered(readers):
     async def scenario():

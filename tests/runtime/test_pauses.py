@@ -9,6 +9,8 @@ from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.train import train
 
+from .test_train import metrics
+
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
 PAUSE_S = 130.0
@@ -59,20 +61,41 @@ def test_training_goes_on_after_the_actor_and_the_learner_have_paused_for_long(t
     assert any("so actors wait for the learner" in line for line in watcher.lines)
 
 
-def test_a_run_whose_learner_is_killed_goes_on_from_its_newest_checkpoint(tmp_path, tiny, watch, running):
-    workdir = Workdir(tmp_path / "run")
+def test_a_learner_that_is_killed_restarts_alone_and_actors_and_replay_keep_what_they_have(
+    tmp_path, tiny, watch, running
+):
+    """A checkpoint of the learner alone is what it restarts from: replay was not saved before the end."""
+    workdir, killed, after = Workdir(tmp_path / "run"), {}, {}
 
-    def kill_the_learner(status):
-        saved = status.phase == "training" and bool(checkpoints(workdir))
-        if saved:
+    def others():
+        names = ("ray::ActorProcess", "ray::ReplayProcess")
+        return {(name, process.pid) for name in names for process in running(name)}
+
+    def act(status):
+        if not killed and status.phase == "training" and checkpoints(workdir):
+            killed.update(others=others(), step=status.step)
             (learner,) = running("ray::LearnerProcess")
             learner.kill()
-        return saved
+        elif killed and status.restarts and status.step > killed["step"] + 200:
+            after.update(others=others())
+        return bool(after)
 
-    watcher = watch(kill_the_learner)
-    often = ("stop.steps=6000", "stop.minutes=12", "checkpoint.every_minutes=0.1")
-    ended = train(tiny(*often), workdir.root, None, watcher)
+    watcher = watch(act)
+    often = ("checkpoint.learner_minutes=0.05", "checkpoint.every_minutes=60")
+    ended = train(tiny(*often, "stop.steps=6000", "stop.minutes=12"), workdir.root, None, watcher)
     assert "steps" in ended.reason
-    assert any("The run resumes from its newest checkpoint" in line for line in watcher.lines)
+    assert after["others"] == killed["others"]
+    lines = "\n".join(watcher.lines)
+    assert "The learner restarts from its newest checkpoint" in lines
+    assert "are made again" in lines
+    phases = [status.phase for status in watcher.statuses]
+    assert "starting" in phases[phases.index("training") :]
     assert watcher.statuses[-1].restarts == 1
-    assert checkpoints(workdir)[0].step == 6000
+    inserted = [inserted for _, inserted in metrics(workdir, "replay-0", "replay/inserted")]
+    assert inserted == sorted(inserted)
+    games = [status.games for status in watcher.statuses]
+    assert games == sorted(games)
+    steps = [step for step, _ in metrics(workdir, "learner", "learner/loss")]
+    assert steps == sorted(steps)
+    newest = checkpoints(workdir)[0]
+    assert (newest.step, newest.whole) == (6000, True)

@@ -9,9 +9,9 @@ import pytest
 from fake_cluster import PENDING, FakeRemoteActor, cpu_node
 
 from podzero.core.errors import ConfigError
-from podzero.files.storage import StorageError
+from podzero.files.storage import StorageError, shard_folder
 from podzero.replay.errors import PortTaken
-from podzero.runtime.checkpoints import Checkpoint
+from podzero.runtime.checkpoints import Checkpoint, SavedShard
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, START_TIMEOUT_S, NodeLost, WorkerDied
 from podzero.runtime.failures import LIMITS
 from podzero.runtime.kinds import ReplayProcess
@@ -20,7 +20,14 @@ from podzero.runtime.workers import LearnerFailed, RunFailed
 
 TWO_SHARDS = {"shards": 2, "min_size": 8192}
 REANALYSE = {"share": 0.5, "count": 2}
-SAVED = Checkpoint(40, Path("saves/40"), {}, {}, [100, 100])
+
+
+def saved_at(step):
+    folder = Path(f"saves/{step}")
+    return Checkpoint(step, folder, {}, {}, [SavedShard(shard_folder(folder, index), 100) for index in range(2)], step)
+
+
+SAVED = saved_at(40)
 
 
 def nothing_saved():
@@ -197,7 +204,7 @@ def test_a_shard_whose_checkpoint_was_deleted_meanwhile_takes_its_contents_from_
     assert supervisor.reconcile(lambda: SAVED) == ["replay-0"]
     del cluster.answers[ReplayProcess]["ready"]
     cluster.named("replay-0").last("ready").end(StorageError("saves/40 is not found"))
-    newer = SAVED._replace(step=80, folder=Path("saves/80"))
+    newer = saved_at(80)
     assert supervisor.reconcile(lambda: newer) == ["replay-0"]
     assert cluster.started["replay-0"].contents == newer.shard(0)
 

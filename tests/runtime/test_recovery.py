@@ -1,4 +1,4 @@
-"""A run that loses its learner or a learner node, and the end of a run, over a cluster in memory."""
+"""A run whose workers all restart, learners that fail, and the end of a run, over a cluster in memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from unittest.mock import Mock
 
 import pytest
-from fake_cluster import PENDING, cpu_node, saves_learner
+from fake_cluster import PENDING
 
 from podzero.core.errors import ClusterError, ConfigError
 from podzero.files.directory_lock import TakenOver
@@ -20,41 +20,26 @@ from podzero.runtime import failures as failures_module
 from podzero.runtime import run as run_module
 from podzero.runtime import saving
 from podzero.runtime.checkpoints import checkpoints
-from podzero.runtime.cluster.placement import NodesAbsent
+from podzero.runtime.cluster.placement import HeldByOthers, NodesAbsent
 from podzero.runtime.cluster.remote import NodeLost, WorkerDied
 from podzero.runtime.failures import LearnerFailures, first_start
 from podzero.runtime.kinds import EvaluatorProcess, LearnerProcess
+from podzero.runtime.learner_restart import LearnerRestart
 from podzero.runtime.monitoring.reports import MetricsReport
-from podzero.runtime.run import STOPPED, Run
-from podzero.runtime.saving import Saver
+from podzero.runtime.run import STOPPED
 from podzero.runtime.start import LastCheckpointFailed
-from podzero.runtime.stopping import StopSignals
 from podzero.runtime.supervisor import Supervisor
 from podzero.runtime.workers import LearnerFailed, RunFailed
 
 
 @pytest.fixture
-def make_run(make_supervisor, no_wait, tmp_path, experiment, watch, monkeypatch):
-    """Makes a run whose learner trains, its cluster, its signals, and its view, which calls `act`."""
-    monkeypatch.setattr(run_module, "TICK_S", 0.0)
-    runs, savers = [], []
+def held(monkeypatch):
+    """A cluster in which other processes of the run hold what a lost learner would need to restart alone."""
 
-    def make(act=None, **sections):
-        workdir, stopping, view = Workdir(tmp_path), no_wait(), watch(act)
-        supervisor, cluster = make_supervisor(cpu_node("home", 4), stopping=stopping)
-        cluster.answers[LearnerProcess] |= {"checkpoint": saves_learner(40), "snapshot": -1}
-        supervisor.start(None)
-        saver = Saver(experiment(), workdir)
-        savers.append(saver)
-        runs.append(Run(experiment(**sections), workdir, supervisor, view, saver))
-        runs[-1].begin(None)
-        return runs[-1], cluster, StopSignals(stopping), view
+    def refuse(restart):
+        raise HeldByOthers("actors hold the last CPUs")
 
-    yield make
-    for run in runs:
-        run.close()
-    for saver in savers:
-        saver.close()
+    monkeypatch.setattr(LearnerRestart, "advance", refuse)
 
 
 def learner_dies_with_its_node(cluster):
@@ -72,6 +57,7 @@ RECOVERABLE = [
 ]
 
 
+@pytest.mark.usefixtures("held")
 def test_a_recovery_survives_every_error_that_may_pass(make_run):
     run, cluster, signals, view = make_run()
     coming = iter([*RECOVERABLE, None])
@@ -85,6 +71,7 @@ def test_a_recovery_survives_every_error_that_may_pass(make_run):
     assert view.statuses[-1].restarts == 1
 
 
+@pytest.mark.usefixtures("held")
 def test_a_recovery_ends_once_another_process_works_in_the_directory(make_run):
     run, cluster, signals, _ = make_run()
     begun = []
@@ -101,6 +88,7 @@ def test_a_recovery_ends_once_another_process_works_in_the_directory(make_run):
     assert (len(begun), cluster.alive()) == (1, [])
 
 
+@pytest.mark.usefixtures("held")
 def test_a_recovery_waits_for_nodes_however_often(make_run):
     run, cluster, signals, _ = make_run()
     passing = [NodesAbsent("waited for nodes"), NodeLost("learner-1 is gone with its node")]
@@ -111,6 +99,7 @@ def test_a_recovery_waits_for_nodes_however_often(make_run):
     assert "steps" in run.until_end(signals)
 
 
+@pytest.mark.usefixtures("held")
 @pytest.mark.parametrize(
     "failure",
     [
@@ -130,6 +119,7 @@ def test_a_recovery_that_fails_again_and_again_ends_the_run_with_the_last_error(
     assert cluster.alive() == []
 
 
+@pytest.mark.usefixtures("held")
 def test_a_checkpoint_of_another_network_ends_a_recovery_at_once(make_run):
     run, cluster, signals, _ = make_run()
     cluster.answers[LearnerProcess]["ready"] = CheckpointMismatch("another network")
@@ -139,6 +129,7 @@ def test_a_checkpoint_of_another_network_ends_a_recovery_at_once(make_run):
     assert signals.event.waits == []
 
 
+@pytest.mark.usefixtures("held")
 def test_a_recovery_waits_for_checkpoints_that_are_not_seen_for_a_moment(make_run, tmp_path, monkeypatch):
     run, cluster, signals, _ = make_run()
     folder, started = Workdir(tmp_path).checkpoints, []
@@ -156,6 +147,7 @@ def test_a_recovery_waits_for_checkpoints_that_are_not_seen_for_a_moment(make_ru
     assert [path.name for path in folder.iterdir()] == ["000000040"]
 
 
+@pytest.mark.usefixtures("held")
 def test_checkpoints_that_stay_away_end_a_recovery(make_run, tmp_path):
     run, cluster, signals, _ = make_run()
     run._saver.write_checkpoint(run._save_state())
@@ -166,6 +158,7 @@ def test_checkpoints_that_stay_away_end_a_recovery(make_run, tmp_path):
     assert len(signals.event.waits) == failures_module.MAX_FAILURES
 
 
+@pytest.mark.usefixtures("held")
 def test_the_parameters_of_lost_workers_are_not_given_to_those_that_follow(make_run):
     run, cluster, signals, _ = make_run()
     before = cluster.started["actor-0"].context.store
@@ -177,6 +170,7 @@ def test_the_parameters_of_lost_workers_are_not_given_to_those_that_follow(make_
     assert before not in stores
 
 
+@pytest.mark.usefixtures("held")
 def test_a_recovery_ends_when_the_run_is_stopped(make_run):
     run, cluster, signals, _ = make_run()
 
@@ -189,6 +183,7 @@ def test_a_recovery_ends_when_the_run_is_stopped(make_run):
     assert run.until_end(signals) == STOPPED
 
 
+@pytest.mark.usefixtures("held")
 def test_a_recovery_that_waits_for_nodes_ends_when_the_hours_of_the_run_are_over(make_run):
     run, cluster, signals, _ = make_run(stop={"hours": 1.0})
 
@@ -279,7 +274,8 @@ def test_a_learner_that_fails_is_started_again_at_once_from_the_newest_checkpoin
     cluster.named("learner").last("run").end(failure)
     cluster.answers[LearnerProcess]["run"] = None  # the restarted learner has nothing left to do
     assert "steps" in run.until_end(signals)
-    assert len([process for process in cluster.processes if process.name == "learner"]) == 2
+    assert [process.name for process in cluster.processes].count("learner") == 2
+    assert len({process.name for process in cluster.processes}) == len(cluster.processes) - 1, "no other restarts"
     assert signals.event.waits == []
     assert view.statuses[-1].restarts == 1
 

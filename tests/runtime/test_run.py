@@ -16,7 +16,7 @@ from podzero.files.workdir import Workdir, read_json
 from podzero.learner import CheckpointMismatch
 from podzero.runtime import run as module
 from podzero.runtime.checkpoints import Checkpoint, checkpoints, newest_checkpoint
-from podzero.runtime.cluster.placement import NodesAbsent
+from podzero.runtime.cluster.placement import MissingNodes
 from podzero.runtime.cluster.remote import NodeLost, WorkerDied
 from podzero.runtime.monitoring.goodput import PaidTime
 from podzero.runtime.monitoring.monitor import Monitor
@@ -44,6 +44,8 @@ class FakeSupervisor:
         self.failing, self.silent = {}, {}
         self.paid = PaidTime(time.monotonic())
         self.shares = []
+        self.restarted = []
+        """The steps of the checkpoints from which the learner was restarted."""
         self.learner.advance = self.shares.append
         self.judgement = {"run": PENDING, "drain": []}
         """What the evaluator answers."""
@@ -68,6 +70,16 @@ class FakeSupervisor:
 
     def start(self, checkpoint):
         self.rounds = 3
+
+    def drop_learner(self):
+        pass
+
+    def restart_learner(self, checkpoint, waited_s):
+        self.restarted.append(checkpoint.step if checkpoint else 0)
+
+    def learner_built(self):
+        self.rounds = 3
+        return True
 
     def start_evaluator(self):
         self.started_evaluator_in = threading.current_thread()
@@ -156,7 +168,7 @@ def test_the_last_snapshot_is_judged_before_the_end_and_the_checkpoint_has_its_r
     assert '"count/games": 100.0' in written[0], "lines of training are written before the judgement"
     assert (status(workdir)["phase"], status(workdir)["rated_step"], status(workdir)["rating"]) == ("ended", 8, 70.0)
     checkpoint = newest_checkpoint(workdir)
-    assert (checkpoint.step, checkpoint.ladder, checkpoint.samples) == (8, {"rounds": 1}, [100])
+    assert (checkpoint.step, checkpoint.ladder, checkpoint.shards[0].samples) == (8, {"rounds": 1}, 100)
 
 
 @pytest.mark.parametrize("ended_by", ["limit", "signal"])
@@ -336,6 +348,8 @@ def test_the_evaluator_starts_in_the_main_thread_after_the_first_snapshot(make_r
 class RecordingSaver:
     """Keeps the state of the first write, and a copy of it."""
 
+    newest, writes_learner = None, False
+
     def __init__(self):
         self.state = None
         self.requests = []
@@ -430,7 +444,7 @@ def test_after_the_loss_of_a_node_the_run_goes_on_and_counts_a_restart(make_run,
     supervisor = FakeSupervisor()
     supervisor.failure = NodeLost("learner is gone with its node")
     assert "steps" in make_run(supervisor).until_end(StopSignals())
-    assert supervisor.killed
+    assert (supervisor.restarted, supervisor.killed) == ([0], False)
     assert status(workdir)["restarts"] == 1
 
 
@@ -447,10 +461,10 @@ def test_waiting_for_nodes_is_no_training_and_shows_in_the_status(make_run, work
             yield MetricsReport(time.time(), "learner", {"learner/step": 24.0})
             yield from super().listen()
 
-        def start(self, checkpoint):
+        def restart_learner(self, checkpoint, waited_s):
             waiting.append(status(workdir))
             now[0] += 3600.0
-            super().start(checkpoint)
+            super().restart_learner(checkpoint, waited_s)
 
     supervisor = Waiting()
     run = make_run(supervisor)
@@ -458,7 +472,7 @@ def test_waiting_for_nodes_is_no_training_and_shows_in_the_status(make_run, work
     assert "steps" in run.until_end(StopSignals())
     (while_waiting,) = waiting
     assert (while_waiting["phase"], while_waiting["elapsed_s"]) == ("starting", 10.0)
-    assert status(workdir)["elapsed_s"] == 30.0
+    assert status(workdir)["elapsed_s"] == 50.0
 
 
 def test_a_run_that_is_stopped_while_it_waits_for_nodes_does_not_count_the_wait(make_run, workdir, monkeypatch):
@@ -467,12 +481,12 @@ def test_a_run_that_is_stopped_while_it_waits_for_nodes_does_not_count_the_wait(
     signals, supervisor = StopSignals(), FakeSupervisor()
     supervisor.failure = NodeLost("learner is gone with its node")
 
-    def wait_in_vain(checkpoint):
+    def wait_in_vain(checkpoint, waited_s):
         now[0] += 3600.0
         signals.event.set()
-        raise NodesAbsent("nodes did not join")
+        raise MissingNodes("nodes did not join")
 
-    supervisor.start = wait_in_vain
+    supervisor.restart_learner = wait_in_vain
     assert make_run(supervisor).until_end(signals) == STOPPED
     assert (status(workdir)["phase"], status(workdir)["elapsed_s"]) == ("ended", 0.0)
 
@@ -481,10 +495,10 @@ def test_an_error_of_the_user_during_a_recovery_ends_the_run_in_its_status_as_we
     supervisor = FakeSupervisor()
     supervisor.failure = NodeLost("learner is gone with its node")
 
-    def refuse(checkpoint):
+    def refuse(checkpoint, waited_s):
         raise CheckpointMismatch("another network")
 
-    supervisor.start = refuse
+    supervisor.restart_learner = refuse
     with pytest.raises(CheckpointMismatch):
         make_run(supervisor).until_end(StopSignals())
     assert status(workdir)["phase"] == "ended"
@@ -493,7 +507,7 @@ def test_an_error_of_the_user_during_a_recovery_ends_the_run_in_its_status_as_we
 def test_a_signal_ends_the_recovery(make_run, workdir):
     signals, supervisor = StopSignals(), FakeSupervisor()
     supervisor.failure = NodeLost("learner is gone with its node")
-    supervisor.kill = signals.event.set
+    supervisor.drop_learner = signals.event.set
     assert make_run(supervisor).until_end(signals) == STOPPED
     assert status(workdir)["phase"] == "ended"
 

@@ -2,6 +2,7 @@
 
 import logging
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 from fake_cluster import FakeRemoteActor, learner_group, save_shard, saves_learner
@@ -10,6 +11,8 @@ from podzero.files.workdir import Workdir, step_folder, step_folders
 from podzero.runtime import saving
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.saving import FIRST_SNAPSHOT_S, RETRY_S, Saver, SaveState
+
+EVERY = ("checkpoint.every_minutes=10", "evaluation.every_minutes=5")
 
 
 class Later:
@@ -23,6 +26,7 @@ class Later:
         return self.submitted[-1][0]
 
     def run(self):
+        """Runs the write that was submitted last."""
         future, write, args = self.submitted[-1]
         try:
             future.set_result(write(*args))
@@ -48,7 +52,7 @@ def later():
 
 @pytest.fixture
 def saver(tiny, tmp_path, clock, later):
-    return Saver(tiny("checkpoint.every_minutes=10", "evaluation.every_minutes=5"), Workdir(tmp_path), later)
+    return Saver(tiny(*EVERY, "checkpoint.learner_minutes=10"), Workdir(tmp_path), later)
 
 
 def save_state(**answers):
@@ -96,6 +100,10 @@ def test_a_checkpoint_holds_the_counters_and_the_newest_ladder(saver, later, clo
     assert saver.finished().ladder == {"rounds": 7}
     (checkpoint,) = checkpoints(Workdir(tmp_path))
     assert (checkpoint.step, checkpoint.counters, checkpoint.ladder) == (40, {"games": 3.0}, {"rounds": 7})
+    assert not checkpoint.whole
+    later.run()
+    (checkpoint,) = checkpoints(Workdir(tmp_path))
+    assert (checkpoint.whole, len(checkpoint.shards)) == (True, 1)
 
 
 @pytest.mark.parametrize("evaluator", [None, FakeRemoteActor("evaluator", ladder=AttributeError("it was not built"))])
@@ -132,6 +140,9 @@ def test_the_age_of_the_newest_checkpoint_and_the_failed_saves_since_are_told_ev
         saver.start(state)
         later.run()
         saver.finished()
+        if state is whole:  # replay's contents
+            later.run()
+            saver.finished()
         assert saver.metrics() == told | {"checkpoint/saving_s": 0}
     told = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert [record.levelname for record in told] == ["WARNING", "ERROR", "WARNING"]
@@ -159,8 +170,11 @@ def test_a_request_makes_a_checkpoint_due_unless_one_has_just_begun(saver, later
     assert not saver.due
     clock[0] += saving.SAME_NOTICE_S
     saver.request_checkpoint()
+    assert not saver.due, "replay is still being written"
+    later.run()
+    saver.finished()
     assert saver.due
-    assert [write.__name__ for _, write, _ in later.submitted] == ["write_checkpoint"]
+    assert [write.__name__ for _, write, _ in later.submitted] == ["_write_learner", "_write_replay"]
 
 
 def test_old_snapshots_are_deleted(tiny, tmp_path, clock, later, monkeypatch):
@@ -187,6 +201,75 @@ def test_the_time_for_which_a_checkpoint_has_been_written_is_known(saver, clock,
     saver.start(save_state())
     clock[0] += 50.0
     assert saver.metrics()["checkpoint/saving_s"] == 50.0
+    for _ in ("learner", "replay"):
+        later.run()
+        saver.finished()
+    assert saver.metrics()["checkpoint/saving_s"] == 0.0
+
+
+def test_the_learner_is_saved_more_often_than_replay_and_while_that_is_written(tiny, tmp_path, clock, later):
+    saver, steps = Saver(tiny(*EVERY, "checkpoint.learner_minutes=1"), Workdir(tmp_path), later), iter(range(10, 200))
+
+    def save(folder, timeout_s):
+        return saves_learner(next(steps))(folder)
+
+    def minute():
+        clock[0] += 60
+        while saver.due:
+            saver.start(save_state(checkpoint=save))
+            if later.submitted[-1][1].__name__ != "_write_replay":
+                later.run()
+            saver.finished()
+
+    for _ in range(10):
+        minute()
+    (replay,) = [write for write in later.submitted if write[1].__name__ == "_write_replay"]
+    assert not replay[0].done()
+    for _ in range(3):
+        minute()
+    assert [found.whole for found in checkpoints(Workdir(tmp_path))] == [False] * 3, (
+        "with that to which replay is added"
+    )
+    later.submitted.append(replay)
     later.run()
     saver.finished()
-    assert saver.metrics()["checkpoint/saving_s"] == 0.0
+    newest, before, whole = checkpoints(Workdir(tmp_path))
+    assert whole.whole
+    assert newest.step > before.step > whole.step
+    assert newest.shard(0) == whole.shard(0)
+    assert saver.metrics()["checkpoint/step"] == newest.step
+
+
+def test_the_learner_is_saved_as_often_as_replay_at_least(tiny, tmp_path, clock, later):
+    saver = Saver(tiny("checkpoint.every_minutes=0.25"), Workdir(tmp_path), later)
+    clock[0] += 15
+    assert saver.due
+    saver.start(save_state())
+    assert [write.__name__ for _, write, _ in later.submitted] == ["_write_learner"]
+
+
+def test_replay_that_cannot_be_saved_is_said_though_the_learner_is(saver, later, clock, caplog):
+    clock[0] += 600
+    saver.start(save_state()._replace(shards=(FakeRemoteActor("replay-0", checkpoint=OSError(28, "No space left")),)))
+    later.run()
+    saver.finished()
+    later.run()
+    saver.finished()
+    assert (saver.metrics()["checkpoint/age_s"], saver.metrics()["checkpoint/failed_saves"]) == (0, 1)
+    assert any("of replay could be written" in message for message in caplog.messages)
+    clock[0] += RETRY_S
+    saver.start(save_state())
+    later.run()
+    saver.finished()
+    later.run()
+    saver.finished()
+    assert saver.metrics()["checkpoint/failed_saves"] == 0
+
+
+def test_without_a_learner_the_last_save_adds_replay_to_the_newest_checkpoint(saver, tmp_path):
+    state = save_state()
+    saver.write_checkpoint(state)
+    before = checkpoints(Workdir(tmp_path))[0].shard(0)
+    saver.write_checkpoint(state._replace(learner=SimpleNamespace(workers={})))
+    (checkpoint,) = checkpoints(Workdir(tmp_path))
+    assert checkpoint.shard(0)[0].folder != before[0].folder

@@ -8,13 +8,16 @@ import pytest
 from fake_cluster import PENDING, cpu_node
 
 from podzero.core.errors import ClusterError
-from podzero.runtime.checkpoints import Checkpoint
+from podzero.files.storage import shard_folder
+from podzero.runtime.checkpoints import Checkpoint, SavedShard
+from podzero.runtime.cluster.placement import HeldByOthers, MissingNodes
 from podzero.runtime.cluster.preflight import RUN_VARIABLE, PreflightCheck
 from podzero.runtime.cluster.remote import NodeLost
 from podzero.runtime.kinds import LearnerProcess, ReplayProcess
 
 REANALYSE = {"share": 0.5, "count": 2}
-SAVED = Checkpoint(40, Path("saves/40"), {}, {"rounds": 7}, [100])
+FOLDER = Path("saves/40")
+SAVED = Checkpoint(40, FOLDER, {}, {"rounds": 7}, [SavedShard(shard_folder(FOLDER, 0), 100)], 40)
 
 
 @pytest.fixture
@@ -193,6 +196,88 @@ def test_a_killed_supervisor_starts_again_on_other_nodes_as_another_run(pod):
     assert not cluster.placement_groups[1].released
     assert len(cluster.alive("replay")) == 4
     assert cluster.options["learner"]["environment"][RUN_VARIABLE] != before
+
+
+def test_a_learner_restarts_alone_on_hosts_that_have_joined_and_are_reserved_anew(pod):
+    supervisor, cluster = pod
+    supervisor.start(None)
+    before = [process for process in cluster.processes if "learner" not in process.name]
+    supervisor.drop_learner()
+    assert cluster.placement_groups[0].released
+    assert not supervisor.learning
+    cluster.listed[2] = cluster.listed[2]._replace(id="tpu-1-new")
+    cluster.answers[LearnerProcess]["ready"] = PENDING
+    cluster.history.clear()
+    supervisor.restart_learner(SAVED)
+    assert [node.id for node in cluster.placement_groups[1].nodes] == ["tpu-0", "tpu-1-new", "tpu-2", "tpu-3"]
+    assert cluster.started["learner"].context.restore_from == SAVED.folder
+    assert not supervisor.learner_built()
+    for process in cluster.processes[-4:]:
+        process.last("ready").end(None)
+    assert "preflight check on node tpu-0 at 10.0.1.0 killed" not in cluster.history, "it holds the port"
+    assert supervisor.learner_built()
+    assert "preflight check on node tpu-0 at 10.0.1.0 killed" in cluster.history
+    assert supervisor.learning
+    assert not any(process.killed for process in before)
+
+
+def test_a_host_that_fails_while_a_learner_restarts_is_raised(pod):
+    supervisor, cluster = pod
+    supervisor.start(None)
+    supervisor.drop_learner()
+    cluster.answers[LearnerProcess]["ready"] = PENDING
+    supervisor.restart_learner(None)
+    cluster.named("learner-2").last("ready").end(NodeLost("learner-2 is gone"))
+    with pytest.raises(NodeLost, match="learner-2"):
+        supervisor.learner_built()
+
+
+def test_a_learner_whose_slice_is_not_complete_waits_for_it(pod):
+    supervisor, cluster = pod
+    supervisor.start(None)
+    supervisor.drop_learner()
+    lost = cluster.listed.pop()
+    with pytest.raises(MissingNodes, match="have not joined"):
+        supervisor.restart_learner(SAVED)
+    cluster.listed.append(lost)
+    supervisor.restart_learner(SAVED)
+
+
+def test_a_learner_that_lost_a_slice_restarts_with_fewer_once_it_has_waited_and_with_all_when_they_are_back(
+    make_supervisor, tpu_host
+):
+    hosts = {name: [tpu_host(worker, name) for worker in range(4)] for name in "ab"}
+    slices = {"slice": "v5e-16", "slices": 2, "min_slices": 1, "join_minutes": 1.0}
+    supervisor, cluster = make_supervisor(
+        cpu_node("home", 4), *hosts["a"], *hosts["b"], cluster=slices, replay={"shards": 8}
+    )
+    supervisor.start(None)
+    supervisor.drop_learner()
+    lost = cluster.listed.pop()
+    with pytest.raises(MissingNodes):
+        supervisor.restart_learner(SAVED, waited_s=30.0)
+    supervisor.restart_learner(SAVED, waited_s=90.0)
+    assert cluster.started["learner"].context.experiment.cluster.learner_hosts == 4
+    supervisor.drop_learner()
+    supervisor.restart_learner(SAVED)
+    assert cluster.started["learner"].context.experiment.cluster.learner_hosts == 4
+    supervisor.drop_learner()
+    cluster.listed.append(lost)
+    supervisor.restart_learner(SAVED)
+    assert cluster.started["learner-7"].context.experiment.cluster.learner_hosts == 8
+
+
+def test_a_learner_whose_cpus_others_hold_needs_a_start_of_all(make_supervisor):
+    """Three actors on the larger node leave two of its CPUs; without its own node the learner needs four."""
+    supervisor, cluster = make_supervisor(
+        cpu_node("home", 4), cpu_node("large", 5), actors={"count": 3}, cluster={"host_resources": {"CPU": 4}}
+    )
+    supervisor.start(None)
+    assert cluster.options["learner"]["bundle"] == "bundle home"
+    supervisor.drop_learner()
+    cluster.listed.pop(0)
+    with pytest.raises(HeldByOthers, match="4 CPU"):
+        supervisor.restart_learner(SAVED)
 
 
 def test_the_loss_of_a_learner_node_is_raised(make_supervisor):

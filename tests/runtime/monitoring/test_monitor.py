@@ -47,6 +47,27 @@ def test_training_counts_from_the_first_step_of_each_start_until_it_ends(experim
     assert (status.phase, status.elapsed_s, status.time_left_s) == ("judging", 700.0, 20.0)
 
 
+def test_a_lost_learner_ends_training_until_it_makes_a_step_again_and_counters_go_on(experiment):
+    monitor = Monitor(experiment, 1000.0)
+    monitor.add("learner", {"learner/step": 8, "learner/loss": 2.0}, 1010.0)
+    monitor.add("learner", {"learner/step": 100, "learner/loss": 1.5}, 1050.0)
+    monitor.add("actor-0", {"count/games": 7}, 1050.0)
+    monitor.lose_learner(1060.0)
+    monitor.go_back(40)
+    assert monitor.share_passed(1060.0) == 0.0, "the progress so far is in the learner's checkpoint"
+    status = monitor.status(1500.0)
+    assert (status.phase, status.step, status.elapsed_s, status.games) == ("starting", 40, 50.0, 7)
+    assert (status.steps_per_s, status.loss, status.bottleneck) == (0.0, None, "")
+    monitor.add("learner", {"learner/step": 40}, 1510.0)
+    assert monitor.status(1510.0).phase == "starting"
+    monitor.add("learner", {"learner/step": 48}, 1520.0)
+    assert (monitor.status(1530.0).phase, monitor.elapsed_s(1530.0), monitor.nodes_s(1530.0)) == (
+        "training",
+        60.0,
+        530.0,
+    )
+
+
 def test_a_run_without_a_step_has_not_trained():
     monitor = Monitor(load("tic_tac_toe", ["stop.minutes=10", "stop.games=2"]), now=1000.0)
     monitor.add("learner", {"learner/step": 0}, 1100.0)
