@@ -228,10 +228,10 @@ class RayParamSource:
         except RayError as error:
             log.warning("parameters of step %d are lost (did their publisher die?): %s", publication.version, error)
         else:
-            if checksum(params) == publication.checksum:
-                found = self._last = Versioned(publication.version, params)
-            else:
+            if checksum(params) != publication.checksum:
                 self._drop(publication.version, "their checksum differs")
+            elif publication.version > self._last.version:  # those of the folder may be newer
+                found = self._last = Versioned(publication.version, params)
         if self._known is not publication:
             self._begin()
         elif found is not None:

@@ -356,6 +356,51 @@ def test_a_damaged_folder_is_counted_once_and_never_used(store, published, monke
     assert len(damages) == 1
 
 
+def test_a_reader_looks_into_the_folder_when_the_store_does_not_answer(store, published, monkeypatch):
+    folder, experiment = published
+    source = RayParamSource(store, folder)
+    save_snapshot(folder, 4, params_of(4), experiment)
+    assert source.poll() is None, "it may answer yet"
+    monkeypatch.setattr(params, "LONG_POLL_S", 0.0)
+    monkeypatch.setattr(params, "STORE_TIMEOUT_S", 0.0)
+    assert source.poll().version == 4
+    assert source.poll() is None
+
+
+def test_arrays_that_arrive_after_newer_ones_from_the_folder_are_not_used(store, published, monkeypatch):
+    folder, experiment = published
+    sink, source, arrived = RayParamSink(store), RayParamSource(store, folder), params._arrived
+    monkeypatch.setattr(params, "_arrived", lambda reference, timeout_s: False)
+    sink.publish(2, params_of(2))
+    poll_while(source, lambda: behind(source) == 0)
+    save_snapshot(folder, 4, params_of(4), experiment)
+    monkeypatch.setattr(params, "LONG_POLL_S", 0.0)
+    monkeypatch.setattr(params, "STORE_TIMEOUT_S", 0.0)
+    assert source.poll().version == 4
+    monkeypatch.setattr(params, "_arrived", arrived)
+    poll_while(source, lambda: behind(source) > 0)
+    sink.publish(5, params_of(5))
+    assert poll_until(source, 5) == [5]
+
+
+def test_a_reader_that_lost_parameters_takes_newer_ones_from_the_folder(store, published, monkeypatch):
+    folder, experiment = published
+    sink, source, get = RayParamSink(store), RayParamSource(store, folder), ray.get
+
+    def lost(reference):
+        found = get(reference)
+        if isinstance(found, dict):
+            raise ray.exceptions.ObjectLostError(reference.hex(), None, "")
+        return found
+
+    monkeypatch.setattr(ray, "get", lost)
+    monkeypatch.setattr(params, "FOLDER_EVERY_S", 0.0)
+    sink.publish(2, params_of(2))
+    poll_while(source, lambda: source.publications[1] == 0 or behind(source) > 0)
+    save_snapshot(folder, 4, params_of(4), experiment)
+    assert source.poll().version == 4
+
+
 def test_a_new_sink_forgets_the_parameters_in_the_folder(store, published):
     """They may be of a later step than the checkpoint from which the learner resumes."""
     folder, experiment = published
