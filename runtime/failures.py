@@ -12,7 +12,7 @@ from typing import NamedTuple
 from podzero.core.errors import TRY_AGAIN, ConfigError, PodzeroError
 from podzero.core.waiting import doubled
 from podzero.files.workdir import WorkdirError
-from podzero.runtime.cluster.placement import Node, NodesAbsent, Reservation
+from podzero.runtime.cluster.placement import ClusterEnded, Node, NodesAbsent, Reservation
 from podzero.runtime.cluster.remote import NodeLost
 from podzero.runtime.monitoring.monitor import kind_of
 from podzero.runtime.stopping import StopRequest
@@ -199,7 +199,7 @@ class RestartPolicy:
         from podzero.learner import CheckpointMismatch
 
         # No ConfigError: these workers have run, so it may pass, as where a dying process still holds the chips.
-        if isinstance(error, (RunFailed, WorkdirError, CheckpointMismatch)):
+        if isinstance(error, (RunFailed, WorkdirError, CheckpointMismatch, ClusterEnded)):
             raise error
         if not isinstance(error, (NodesAbsent, NodeLost)):
             self._failures += 1

@@ -97,7 +97,7 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
             cpus=replay.cpus, settings="replay.cpus", environment=CPU_ONLY,
             work="replay/size",
             # A server that swaps, or whose disk is slow, still holds its samples; a new one would have older ones.
-            silence_limit=SilenceLimit(work_s=150.0),
+            silence_limit=SilenceLimit(first_work_s=math.inf, work_s=150.0),
             restart="with contents",  # its users connect again
         ),
         Kind(

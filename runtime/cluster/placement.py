@@ -73,6 +73,10 @@ class HeldByOthers(ClusterError):
     """Other processes of the run hold the resources that its learner needs to restart."""
 
 
+class ClusterEnded(ClusterError):
+    """The only node of a cluster that was started here is gone, and none can join."""
+
+
 class Placement(NamedTuple):
     """The nodes of learner and replay."""
 

@@ -29,6 +29,7 @@ from podzero.config import ClusterConfig
 from podzero.core.errors import ClusterError
 from podzero.runtime.cluster.node_environment import code_files
 from podzero.runtime.cluster.placement import (
+    ClusterEnded,
     HeldByOthers,
     MissingNodes,
     Node,
@@ -147,6 +148,8 @@ class RunNodes:
                 )  # fmt: skip
                 continue
             if now >= deadline:
+                if not (self._cluster.joined or self._cluster.nodes()):
+                    raise ClusterEnded("Ray has ended on this machine: give the same command again, to resume the run")
                 raise NodesAbsent(f"waited {minutes:g} minutes (cluster.join_minutes) for nodes to join: {reason}")
             if now >= log_at:
                 log_at = now + LOG_EVERY_S

@@ -51,4 +51,4 @@ class Pace:
     @property
     def named(self) -> bool:
         """Whether the silence is long enough to be named."""
-        return self.silent_s > max(NAMED_S, self.limit_s / 10)
+        return self.silent_s > NAMED_S and self.silent_s > self.limit_s / 10

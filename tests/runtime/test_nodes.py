@@ -11,7 +11,7 @@ from fake_cluster import FakeCluster, cpu_node
 
 from podzero.core.errors import ClusterError
 from podzero.files.workdir import Workdir
-from podzero.runtime.cluster.placement import Node
+from podzero.runtime.cluster.placement import ClusterEnded, Node
 from podzero.runtime.cluster.preflight import PreflightCheck, RunNodes
 from podzero.runtime.program import program
 from podzero.runtime.train import processor, record_hardware
@@ -64,6 +64,14 @@ def test_after_join_minutes_fewer_slices_are_enough_if_the_experiment_says_so(
             nodes.wait(no_wait().wait)
     else:
         assert [node.id for node in nodes.wait(no_wait().wait).learner] == [f"b-{rank}" for rank in range(4)]
+
+
+def test_a_cluster_of_this_machine_whose_only_node_is_gone_has_ended(make_nodes, no_wait):
+    cluster = FakeCluster(cpu_node("home", 4), joined=False)
+    nodes = make_nodes(cluster)
+    cluster.listed.clear()
+    with pytest.raises(ClusterEnded):
+        nodes.wait(no_wait().wait)
 
 
 def test_a_cluster_of_this_machine_alone_is_not_waited_for(make_nodes, no_wait):

@@ -20,7 +20,7 @@ from podzero.runtime import failures as failures_module
 from podzero.runtime import run as run_module
 from podzero.runtime import saving
 from podzero.runtime.checkpoints import checkpoints
-from podzero.runtime.cluster.placement import HeldByOthers, NodesAbsent
+from podzero.runtime.cluster.placement import ClusterEnded, HeldByOthers, NodesAbsent
 from podzero.runtime.cluster.remote import NodeLost, WorkerDied
 from podzero.runtime.failures import LearnerFailures, first_start
 from podzero.runtime.kinds import EvaluatorProcess, LearnerProcess
@@ -86,6 +86,16 @@ def test_a_recovery_ends_once_another_process_works_in_the_directory(make_run):
     with pytest.raises(TakenOver):
         run.until_end(signals)
     assert (len(begun), cluster.alive()) == (1, [])
+
+
+def test_a_recovery_ends_at_once_where_no_node_can_join(make_run):
+    run, cluster, signals, view = make_run()
+    cluster.answers[LearnerProcess]["ready"] = ClusterEnded("Ray has ended on this machine")
+    learner_dies_with_its_node(cluster)
+    with pytest.raises(ClusterEnded):
+        run.until_end(signals)
+    assert signals.event.waits == []
+    assert view.statuses[-1].phase == "ended"
 
 
 @pytest.mark.usefixtures("held")
