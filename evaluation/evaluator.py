@@ -31,6 +31,7 @@ from podzero.evaluation.players import Contestant, NetworkPlayers
 from podzero.evaluation.ratings import ANCHOR, Ladder, Rating
 from podzero.evaluation.resolve import resolve
 from podzero.evaluation.solvers import SOLVED, Judge, JudgeResult, judged_positions
+from podzero.files.storage import StorageError
 from podzero.networks.snapshots import SnapshotError, load_snapshot, snapshot_steps
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class Evaluator:
             self.judge_newest()
         except Interrupted:
             pass
-        except (EnvironmentFailed, SimulatorError, SnapshotError, OSError) as error:
+        except (EnvironmentFailed, SimulatorError, SnapshotError, StorageError, OSError) as error:
             log.warning(
                 "an evaluation round failed; while training goes on, one begins every %g minutes "
                 "(evaluation.every_minutes): %s",

@@ -10,6 +10,8 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from podzero.core.errors import ConfigError
 from podzero.evaluation.statistics import wilson
+from podzero.files.storage import StorageError
+from podzero.files.store import store_of
 from podzero.files.workdir import Workdir, step_folder, write_atomically
 
 End = Literal["over", "given up", "cut off"]
@@ -145,11 +147,12 @@ class GamesFolder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._store = store_of(folder)
 
     def steps(self) -> list[int]:
         """The steps with games, ascending."""
-        found = self._folder.glob("*.jsonl") if self._folder.is_dir() else ()
-        return sorted(int(file.stem) for file in found if file.stem.isdigit())
+        files = map(Path, self._store.list(self._folder))
+        return sorted(int(file.stem) for file in files if file.suffix == ".jsonl" and file.stem.isdigit())
 
     def write(self, step: int, games: Iterable[PlayedGame]) -> None:
         """Stores the games of the newest round; a failed write is only logged."""
@@ -157,16 +160,18 @@ class GamesFolder:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             write_atomically(self._file(step), text)
+            self._store.put(self._file(step))
             steps = self.steps()
             # Rounds of later steps are from before a resumption.
             stored = [each for each in steps if each <= step]
             for deleted in {*steps} - {*stored} | {*superfluous(stored, MOST_ROUNDS)}:
-                self._file(deleted).unlink(missing_ok=True)
-        except OSError as error:
-            log.warning("the games of step %d cannot be stored in %s: %s", step, self._folder, error.strerror)
+                self._store.delete(self._file(deleted))
+        except (OSError, StorageError) as error:
+            log.warning("the games of step %d cannot be stored in %s: %s", step, self._folder, error)
 
     def read(self, step: int) -> list[StoredGame]:
         """The games of a round, without damaged lines."""
+        self._store.get(self._file(step))
         return _read(self._file(step), f"step {step:,}")
 
     def _file(self, step: int) -> Path:

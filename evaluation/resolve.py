@@ -22,6 +22,7 @@ from podzero.evaluation.episodes import Policy, search_actors
 from podzero.evaluation.players import Contestant, MovesPlayer, NetworkPlayers, RandomPlayer, SearchPlayer, mcts_player
 from podzero.evaluation.solvers import SolverPlayer, make_solver
 from podzero.files.players import EnginePlayer, TrainedPlayer, full_name, parse_player
+from podzero.files.storage import StorageError
 from podzero.inference import has_int8_instructions, quantized_network
 from podzero.networks import make_model_network, trainable_network
 from podzero.networks.snapshots import SnapshotError, check_matches, load_snapshot, snapshot_steps
@@ -165,11 +166,11 @@ class Earlier:
         return None if self._player is None else self._player.choose(key, states)
 
     def _draw(self) -> None:
-        if not (steps := sorted(snapshot_steps(self._snapshots))):
-            return
-        step = int(self._random.choice(steps))
         try:
+            if not (steps := sorted(snapshot_steps(self._snapshots))):
+                return
+            step = int(self._random.choice(steps))
             self._player = self._players.player(f"@{step}", load_snapshot(self._snapshots, step).params)
-        except SnapshotError as error:
+        except (SnapshotError, StorageError) as error:
             # The run may have deleted it meanwhile.
             log.warning("no earlier snapshot was drawn; the opponent stays as it was: %s", error)

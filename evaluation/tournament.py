@@ -36,7 +36,8 @@ from podzero.evaluation.records import write_records
 from podzero.evaluation.resolve import resolve
 from podzero.evaluation.statistics import Floats, PairResults, connected, covariance, difference_variances, firth
 from podzero.files.players import game_to_play
-from podzero.files.workdir import Workdir, read_json, sync, write_atomically
+from podzero.files.store import sync
+from podzero.files.workdir import Workdir, read_json, write_atomically
 
 SETTINGS_FILE = "tournament.json"
 _FORMAT = 1

@@ -128,7 +128,8 @@ def diff(a: _Compared, b: _Compared, as_json: Json = False) -> None:
 
 def _experiment(name: str) -> Experiment:
     """The experiment of a name, a file or a working directory."""
-    return Workdir(name).experiment() if Path(name).expanduser().is_dir() else load(name)
+    run = Workdir(name)
+    return run.experiment() if run.root.is_dir() else load(name)
 
 
 INTRODUCTION = """\

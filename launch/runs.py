@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from podzero.core.errors import ConfigError, nearest
+from podzero.files.store import store_of
 from podzero.files.workdir import Workdir, WorkdirError, refuse_url
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.monitoring.log_file import DRIVER, of_process, read_log
@@ -144,6 +145,11 @@ def logs(
     """Print what the processes of a run have logged, with tracebacks. The driver writes it into DIR/train.log."""
     workdir = Workdir(directory)
     _check_process(workdir, process)
+    if follow and store_of(workdir.root).remote:
+        raise ConfigError(
+            f"{directory} is in a bucket, whose log is not followed: leave out --follow and repeat the command"
+        )
+    workdir.refresh(long=True)
     lines = read_log(workdir.log_file, lambda: follow and workdir.holder() is not None)
     try:
         for line in of_process(lines, process, logging.getLevelNamesMapping()[level.upper()]):
@@ -179,7 +185,7 @@ def trace(
     """Write profiler traces of the learner, actors, inference servers and reanalysers of a running run."""
     from podzero.runtime.tracing import request_trace
 
-    found = request_trace(Workdir(directory), seconds)
+    found = request_trace(Workdir(directory, works=True), seconds)
     if as_json:
         print_json({"folder": str(found.folder), "processes": found.processes})
         return

@@ -38,6 +38,7 @@ from podzero.core.errors import ConfigError
 from podzero.core.importing import import_openvino, restore_path, without_current_folder
 from podzero.core.machine import ended_by_interrupt, keep_compiled_programs
 from podzero.files.players import ENGINES, EnginePlayer, as_resumed, engine_program
+from podzero.files.store import store_of
 from podzero.files.workdir import (
     NEUTRAL,
     Change,
@@ -261,7 +262,7 @@ def continuation(experiment: Experiment, root: Path, done: Mapping[str, float] |
 
 def _resumption(folder: Path, step: int | None, overrides: tuple[str, ...], workdir: Path | None) -> Start:
     """Resumes the run in `folder`."""
-    if workdir is not None and workdir.expanduser().absolute() != Workdir(folder).root:
+    if workdir is not None and Workdir(workdir).root != Workdir(folder).root:
         raise ConfigError(
             f"podzero train {folder} resumes the run in that directory: leave out --workdir {workdir}; to start a new "
             f"run with its experiment, give {folder / 'experiment.yaml'} and a --workdir"
@@ -341,6 +342,11 @@ def check_startable(experiment: Experiment, workdir: Workdir, step: int | None =
     No stop limit may be reached already; optional packages, opponents and the teacher's copy must be there; environment
     and network must be made. A run that `joins` a Ray cluster needs the evaluation's engines and solver elsewhere.
     """
+    if store_of(workdir.root).remote and experiment.cluster.learner_hosts > 1:
+        raise ConfigError(
+            f"{workdir.root} is in a bucket, but a learner on several hosts writes its checkpoints into a folder that "
+            "they share: give a --workdir on a file system (NFS, Filestore; docs/tpu.md)"
+        )
     experiment = as_resumed(experiment, workdir)
     approve_code(experiment)
     with ended_by_interrupt():  # these import JAX, the solver, and what writers and OpenVINO need

@@ -32,6 +32,7 @@ from podzero.files.storage import (
     unreadable,
     unsealed,
 )
+from podzero.files.store import store_of
 from podzero.files.workdir import write_atomically
 from podzero.learner.devices import explained
 from podzero.learner.sharding import name_of, named_leaves, placed, replicated
@@ -97,6 +98,7 @@ class LearnerCheckpoints:
         """
         like = replace(like, teacher=None)
         folder = step_dir.absolute() / LEARNER_FOLDER
+        store_of(folder).get(folder)
         manifest, files = _read_manifest(folder)
         shapes = jax.eval_shape(_stored, like)
         targets = {name: placed(shapes[name], leaf.sharding) for name, leaf in named_leaves(like).items()}

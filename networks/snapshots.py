@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import platform
-import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,14 @@ from podzero.config import Experiment
 from podzero.core.errors import PodzeroError
 from podzero.core.types import ModelNetwork, Network, Params, Versioned
 from podzero.files.storage import sealed, unsealed
-from podzero.files.workdir import step_folder, step_folders, sync, sync_tree
+from podzero.files.store import UNFINISHED, store_of
+from podzero.files.workdir import step_folder, step_folders
 
 log = logging.getLogger(__name__)
 
 PARAMS_FILE = "params.msgpack"
 MANIFEST_FILE = "manifest.json"
 _FORMAT = 1
-_PARTIAL = ".partial-"
 
 
 class SnapshotError(PodzeroError, RuntimeError):
@@ -50,21 +50,17 @@ def save_snapshot(folder: Path, step: int, params: Params, experiment: Experimen
         "leaves": {path: _digest(leaf) for path, leaf in _leaves(tree).items()},
     }
     folder.mkdir(parents=True, exist_ok=True)
-    for abandoned in folder.glob(f"{_PARTIAL}*"):
-        shutil.rmtree(abandoned)
+    store = store_of(folder)
+    for abandoned in store.list(folder):
+        if abandoned.startswith(UNFINISHED):
+            store.delete(folder / abandoned)
     # Written elsewhere and renamed: if the machine dies, the step's folder is complete or missing.
-    partial, final = folder / f"{_PARTIAL}{step}", step_folder(folder, step)
+    partial, final = folder / f"{UNFINISHED}{time.time_ns()}", step_folder(folder, step)
     partial.mkdir()
     (partial / PARAMS_FILE).write_bytes(serialization.msgpack_serialize(tree))
     (partial / MANIFEST_FILE).write_text(sealed(content), encoding="utf-8")
-    sync_tree(partial)
-    if final.exists():
-        replaced = final.rename(folder / f"{_PARTIAL}{step}-replaced")
-        partial.rename(final)
-        shutil.rmtree(replaced)
-    else:
-        partial.rename(final)
-    sync(folder)
+    store.put(partial)
+    store.commit(partial, final)
     return final
 
 
@@ -91,6 +87,7 @@ def snapshot_steps(folder: Path) -> list[int]:
 
 def _read(folder: Path, step: int) -> Versioned:
     where = step_folder(folder, step)
+    store_of(where).get(where)
     expected = _manifest(folder, step)["leaves"]
     content = _bytes(where / PARAMS_FILE)
     try:

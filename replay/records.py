@@ -27,7 +27,8 @@ from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec, PackedBatch, Sample, Window
 from podzero.envs import SamplePacking
 from podzero.envs.packing import form_bytes, from_bytes, to_bytes
-from podzero.files.workdir import read_json, sync_tree, write_atomically
+from podzero.files.store import store_of
+from podzero.files.workdir import read_json, write_atomically
 
 _POSITIONS = "positions.bin"
 _RECORDS = "records.json"
@@ -141,7 +142,7 @@ class RecordsWriter[Content]:
         self._file.close()
         tree = {"layout": self._layout.text, "positions": self.positions, **facts}
         write_atomically(self._unfinished / _RECORDS, json.dumps(tree, indent=1) + "\n")
-        sync_tree(self._unfinished)
+        store_of(self._unfinished).put(self._unfinished)
         self._unfinished.rename(self._folder)
 
 

@@ -18,6 +18,7 @@ from typing import Any, Self
 from podzero.config import Experiment
 from podzero.core.types import EnvSpec
 from podzero.files.storage import SHARD_MANIFEST, altered, checkpoint_of, digests, read_saved, sealed, unsealed
+from podzero.files.store import store_of
 from podzero.files.workdir import write_atomically
 from podzero.replay.errors import (
     PortTaken,
@@ -264,6 +265,7 @@ def unseal(folder: Path, tables: Mapping[str, Table]) -> tuple[Path, str]:
     # Reverb alone would accept bad checkpoints. It refuses a corrupt record, but without a DONE file it restores an
     # empty table, and saved settings replace the experiment's, both silently.
     where = f"replay checkpoint {folder}"
+    store_of(folder).get(folder)
     try:
         text = read_saved(folder / SHARD_MANIFEST, checkpoint_of(folder))
         if text is None:

@@ -19,11 +19,11 @@ from __future__ import annotations
 import logging
 import math
 import shlex
-import shutil
 import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,16 +43,8 @@ from podzero.files.storage import (
     shard_folder,
     unsealed,
 )
-from podzero.files.workdir import (
-    Workdir,
-    read_json,
-    step_folder,
-    step_folders,
-    sync,
-    sync_tree,
-    unused,
-    write_atomically,
-)
+from podzero.files.store import UNFINISHED, store_of
+from podzero.files.workdir import Workdir, read_json, step_folder, step_folders, unused, write_atomically
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, RemoteActor
 
 log = logging.getLogger(__name__)
@@ -62,7 +54,6 @@ SHARD_TIMEOUT_S = BUILD_TIMEOUT_S
 VISIBLE_TIMEOUT_S = 60.0
 """Longest wait until the driver sees what other nodes have written: NFS keeps its view of a folder for a minute."""
 _POLL_S = 0.5
-_UNFINISHED = ".unfinished"
 _DAMAGED = "damaged-"
 _RUN_FILE = "run.json"
 KEEP_DAMAGED = 2
@@ -123,6 +114,7 @@ class Checkpoint(NamedTuple):
         if self.fault is not None:
             raise self.fault
         manifest = self.folder / LEARNER_FOLDER / LEARNER_MANIFEST
+        store_of(manifest).get(manifest)
         if not belongs(manifest, self.digest):
             raise RunFileDamaged(
                 f"{manifest} is not the one that {self.folder / _RUN_FILE} names by its digest: the learner's state "
@@ -170,20 +162,20 @@ def write_learner(
     `save_learner` writes the learner's state below a folder and returns its step. If there is a checkpoint of this
     step, it holds the same state, and stays. After any error the earlier checkpoints are untouched.
     """
+    store = store_of(workdir.checkpoints)
     with _unfinished(workdir, "learner") as unfinished:
         step = save_learner(unfinished)
         manifest = unfinished / LEARNER_FOLDER / LEARNER_MANIFEST
         _check_visible([("the learner", manifest)])
         folder = step_folder(workdir.checkpoints, step)
-        if folder.exists() and _read(step, folder).fault is None:
+        if folder.name in store.list(folder.parent) and _read(step, folder).fault is None:
             return step
-        _delete(folder)
+        store.delete(folder)
         saved = next((found for found in checkpoints(workdir) if found.whole and has_replay), None)
         replay = (saved.shards, saved.step) if saved else ((), -1 if has_replay else step)
         _write_run(Checkpoint(step, unfinished, counters, ladder, *replay, digest_of(manifest)))
-        sync_tree(unfinished)
-        unfinished.rename(folder)
-        sync(folder.parent)
+        store.put(unfinished)
+        store.commit(unfinished, folder)
     return step
 
 
@@ -191,7 +183,7 @@ def add_replay(
     workdir: Workdir, step: int, shards: Sequence[RemoteActor], counters: Mapping[str, float], ladder: Mapping[str, Any]
 ) -> None:
     """Adds the contents of the replay shards to the checkpoint of a step, in place of earlier ones there."""
-    folder = step_folder(workdir.checkpoints, step)
+    store, folder = store_of(workdir.checkpoints), step_folder(workdir.checkpoints, step)
     with _unfinished(workdir, "replay") as unfinished:
         deadline = time.monotonic() + SHARD_TIMEOUT_S
         saves = [shard.begin("checkpoint", shard_folder(unfinished, i)) for i, shard in enumerate(shards)]
@@ -199,18 +191,17 @@ def add_replay(
         manifests = [shard_folder(unfinished, i) / SHARD_MANIFEST for i in range(len(shards))]
         _check_visible([(f"{one.name} on node {one.node}", file) for one, file in zip(shards, manifests, strict=True)])
         saved = [*zip(samples, map(digest_of, manifests), strict=True)]
-        sync_tree(unfinished)
+        store.put(unfinished)
         # The earlier contents stay until run.json names these.
         place = unused(folder / REPLAY_FOLDER)
-        (unfinished / REPLAY_FOLDER).rename(place)
-        sync(folder)
+        store.commit(unfinished / REPLAY_FOLDER, place)
     if (found := _read(step, folder)).fault is not None:
         raise found.fault
     named = [SavedShard(place / f"shard-{index}", *part) for index, part in enumerate(saved)]
     _write_run(found._replace(counters=counters, ladder=ladder, shards=named, replay_step=step))
-    for earlier in folder.glob(f"{REPLAY_FOLDER}*"):
-        if earlier != place:
-            shutil.rmtree(earlier, ignore_errors=True)
+    for name in store.list(folder):
+        if name.startswith(REPLAY_FOLDER) and name != place.name:
+            store.delete(folder / name)
 
 
 def delete_old(workdir: Workdir, keep: int, spared: int = -1) -> None:
@@ -223,7 +214,7 @@ def delete_old(workdir: Workdir, keep: int, spared: int = -1) -> None:
     steps = {spared, *(step for checkpoint in kept for step in (checkpoint.step, checkpoint.replay_step))}
     for checkpoint in found:
         if checkpoint.step not in steps:
-            _delete(checkpoint.folder)
+            store_of(checkpoint.folder).delete(checkpoint.folder)
 
 
 def amend(checkpoint: Checkpoint, counters: Mapping[str, float], ladder: Mapping[str, Any]) -> None:
@@ -240,18 +231,21 @@ def age_s(checkpoint: Checkpoint) -> float:
 
 def delete_unfinished(workdir: Workdir, part: str = "") -> None:
     """Deletes the remains of interrupted writes, by default of all, and deletions. Only one process may save."""
-    for abandoned in workdir.checkpoints.glob(f"{_UNFINISHED}-{part}*"):
-        shutil.rmtree(abandoned, ignore_errors=True)
+    store = store_of(workdir.checkpoints)
+    for name in store.list(workdir.checkpoints):
+        if fnmatch(name, f"{UNFINISHED}{part}*"):
+            store.delete(workdir.checkpoints / name)
 
 
 def set_aside(checkpoint: Checkpoint, reason: Exception) -> None:
     """Renames a damaged checkpoint, so that it is kept but not used; keeps the newest `KEEP_DAMAGED` of these."""
     aside = checkpoint.folder.with_name(f"{_DAMAGED}{checkpoint.folder.stem}")
-    shutil.rmtree(aside, ignore_errors=True)
-    checkpoint.folder.rename(aside)
+    store = store_of(aside)
+    store.commit(checkpoint.folder, aside)
     log.warning("the checkpoint of step %d cannot be used and is kept as %s", checkpoint.step, aside, exc_info=reason)
-    for old in sorted(aside.parent.glob(f"{_DAMAGED}[0-9]*"))[:-KEEP_DAMAGED]:
-        _delete(old)
+    damaged = [aside.with_name(name) for name in store.list(aside.parent) if fnmatch(name, f"{_DAMAGED}[0-9]*")]
+    for old in damaged[:-KEEP_DAMAGED]:
+        store.delete(old)
         log.warning("the damaged checkpoint %s was deleted: %d newer ones are kept", old, KEEP_DAMAGED)
 
 
@@ -265,20 +259,27 @@ def _unfinished(workdir: Workdir, part: str) -> Iterator[Path]:
     """A hidden folder for a part, which is moved from there once complete; deletes the remains of earlier attempts."""
     delete_unfinished(workdir, part)
     # A new name each time, so that a late write of an abandoned attempt cannot end up in this one.
-    folder = workdir.checkpoints / f"{_UNFINISHED}-{part}-{time.time_ns()}"
+    folder = workdir.checkpoints / f"{UNFINISHED}{part}-{time.time_ns()}"
     folder.mkdir(parents=True)
     try:
         yield folder
     except Exception:
-        shutil.rmtree(folder, ignore_errors=True)  # the next attempt deletes what a worker may still write there
+        _delete_rest(folder)  # the next attempt deletes what a worker may still write there
         raise
-    shutil.rmtree(folder, ignore_errors=True)
+    _delete_rest(folder)
+
+
+def _delete_rest(folder: Path) -> None:
+    """Deletes a hidden folder, unless it has been committed after all, which a bucket tells."""
+    with suppress(OSError, StorageError):
+        if folder.name in store_of(folder).list(folder.parent):
+            store_of(folder).delete(folder)
 
 
 def _check_visible(parts: Sequence[tuple[str, Path]]) -> None:
     """Checks that the driver sees the manifests of parts, each with who wrote it, perhaps on another node."""
     deadline = time.monotonic() + VISIBLE_TIMEOUT_S
-    while missing := [(writer, file) for writer, file in parts if not file.is_file()]:
+    while missing := [each for each in parts if each[1].name not in store_of(each[1]).list(each[1].parent)]:
         if time.monotonic() >= deadline:
             writer, file = missing[0]
             raise StorageError(
@@ -287,18 +288,14 @@ def _check_visible(parts: Sequence[tuple[str, Path]]) -> None:
                 "is complete"
             )
         time.sleep(_POLL_S)
-
-
-def _delete(folder: Path) -> None:
-    """Deletes a checkpoint under a hidden name, so that half of it is never taken for a whole one."""
-    with suppress(OSError):  # the next save tries again
-        hidden = folder.rename(folder.with_name(f"{_UNFINISHED}-{folder.name}"))
-        shutil.rmtree(hidden, ignore_errors=True)
+    for _, file in parts:
+        store_of(file).get(file)
 
 
 def _read(step: int, folder: Path) -> Checkpoint:
     file, fault = folder / _RUN_FILE, None
     try:
+        store_of(file).get(file)
         text = read_saved(file, folder)
         if text is None:
             raise RunFileDamaged(f"{folder} has no {_RUN_FILE}: the checkpoint was not finished")
@@ -328,14 +325,16 @@ def _write_run(checkpoint: Checkpoint) -> None:
         "learner": checkpoint.digest,
         "replay": {"step": checkpoint.replay_step, "folder": place, "shards": shards},
     }
-    write_atomically(checkpoint.folder / _RUN_FILE, sealed(run))
+    file = checkpoint.folder / _RUN_FILE
+    write_atomically(file, sealed(run))
+    store_of(file).put(file)
 
 
 def delete_old_snapshots(folder: Path, newest: int, ladder: Mapping[str, Any]) -> None:
     """Deletes the snapshots in `folder` that `kept_snapshots` leaves out, given the run's rating ladder."""
     steps = step_folders(folder)
     for step in set(steps) - kept_snapshots(steps, newest, rated_steps(ladder)):
-        shutil.rmtree(step_folder(folder, step), ignore_errors=True)
+        store_of(folder).delete(step_folder(folder, step))
 
 
 def kept_snapshots(steps: Collection[int], newest: int, rated: Collection[int]) -> set[int]:

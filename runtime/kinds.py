@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from podzero.config import ClusterConfig, Experiment
 from podzero.core.machine import nvidia_driver, start_cudnn
 from podzero.core.protocols import ParamSource, with_metrics
-from podzero.files.storage import SHARD_MANIFEST, belongs
+from podzero.files.storage import LEARNER_FOLDER, SHARD_MANIFEST, belongs
+from podzero.files.store import store_of
 from podzero.runtime.checkpoints import SavedShard
 from podzero.runtime.cluster.remote import own_address
 from podzero.runtime.cluster.services import keep_announced, tell
@@ -55,6 +56,7 @@ class ReplayProcess(Process):
         server, found = None, None
         for content in self.contents:
             try:
+                store_of(content.folder).get(content.folder)
                 if not belongs(content.folder / SHARD_MANIFEST, content.digest):
                     raise ReplayRestoreError(
                         f"{content.folder} is not what its checkpoint names: it was changed, or copied from elsewhere"
@@ -92,6 +94,8 @@ class ReplayProcess(Process):
         """Writes the shard's contents into `folder`; returns how many samples there were when it began."""
         samples = self.server.limits().size
         self.server.checkpoint(folder)
+        if (store := store_of(folder)).remote:
+            store.put(folder)
         return samples
 
 
@@ -353,7 +357,10 @@ class LearnerProcess(Process):
                 f"waited {timeout_s:g} s for {self.name} to write a checkpoint: it may still be waiting for samples, "
                 "or the file system is slow"
             )
-        return future.result()
+        step = future.result()
+        if self.index == 0 and (store := store_of(folder)).remote:
+            store.put(folder / LEARNER_FOLDER)
+        return step
 
     def snapshot(self) -> int:
         """Writes the last published parameters as a snapshot; returns their step, or -1 if there are none yet."""

@@ -24,7 +24,6 @@ reading snapshots does not need it.
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 import time
 import uuid
@@ -39,6 +38,8 @@ import numpy as np
 from podzero.config import Experiment
 from podzero.core.errors import ClusterError
 from podzero.core.types import Params, Versioned
+from podzero.files.storage import StorageError
+from podzero.files.store import store_of
 from podzero.networks.snapshots import SnapshotError, load_snapshot, save_snapshot, snapshot_steps
 from podzero.runtime.checkpoints import delete_old_snapshots
 from podzero.runtime.cluster.services import Publication
@@ -82,7 +83,7 @@ class RayParamSink:
         self._serial = 0
         self._pending: list[Any] = []
         if fallback is not None:  # what is there may be of a later step than this publisher's
-            shutil.rmtree(fallback[0], ignore_errors=True)
+            store_of(fallback[0]).delete(fallback[0])
 
     def publish(self, version: int, params: Params) -> None:
         """Makes `params`, arrays of the host, the newest; returns once they are in this node's object store.
@@ -246,11 +247,14 @@ class RayParamSource:
         if self._folder is None or now < self._folder_at or not (silent or missing):
             return None
         self._folder_at = now + FOLDER_EVERY_S
-        step = max(snapshot_steps(self._folder), default=-1)
-        if step <= self._last.version or step == self._unreadable:
-            return None
         try:
+            step = max(snapshot_steps(self._folder), default=-1)
+            if step <= self._last.version or step == self._unreadable:
+                return None
             self._last = load_snapshot(self._folder, step)
+        except StorageError as error:  # it may pass
+            log.warning("no parameters are read from the folder: %s", error)
+            return None
         except SnapshotError as error:
             self._unreadable = step
             self._drop(step, str(error))

@@ -21,6 +21,7 @@ from podzero.config import Experiment
 from podzero.core.machine import NoAccelerator, nvidia_driver, prepare_jax, start_cudnn, use_graphs
 from podzero.core.protocols import ParamSource
 from podzero.core.waiting import waits_in
+from podzero.files.store import store_of
 from podzero.files.workdir import Workdir
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S
 from podzero.runtime.cluster.services import AddressBook, ask
@@ -44,7 +45,7 @@ class RunContext:
     """What processes that start together share.
 
     Attributes:
-      workdir: the working directory, on a file system that all nodes share.
+      workdir: the working directory, on a file system that all nodes share, or in a bucket.
       run: the id of the run. It changes when all processes start again, to distinguish them from those left behind.
       store: the Ray handle of the parameter store.
       directory: the Ray handle of the directory, which knows the addresses of replay shards and inference servers.
@@ -207,6 +208,8 @@ class Host:
         self._failure: Exception | None = None
         began = time.monotonic()
         try:
+            code = process.context.workdir.code
+            store_of(code).get(code)
             process.built = process.build()
         except Exception as failure:
             # `ready` raises it: Ray would report an exception here as a dead process, without its type.

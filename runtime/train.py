@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 
 from podzero.config import ChanceGameConfig, Experiment, GameConfig, Layers, OwnGameConfig
 from podzero.core.errors import ConfigError
+from podzero.files.copies import Copies
 from podzero.files.players import keep_teacher
+from podzero.files.store import store_of
 from podzero.files.workdir import Workdir, write_atomically
 from podzero.runtime.cluster.placement import MEMORY, Node
 from podzero.runtime.cluster.preflight import CPU_ONLY, RUN_VARIABLE
@@ -81,10 +83,13 @@ def train(
       WorkdirError, ConfigError, ClusterError, RunFailed: the run cannot start or continue; the message says why.
       LastCheckpointFailed: the run ended in order, but its last checkpoint could not be written.
     """
-    workdir, began = Workdir(root), time.monotonic()
+    workdir, began = Workdir(root, works=True), time.monotonic()
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
         lock = stack.enter_context(workdir.lock())
+        workdir.replace_copy()
+        if store_of(workdir.root).remote:
+            stack.callback(Copies(workdir.root, lock.check).close)
         workdir.check(experiment)
         stack.enter_context(log_to_file(workdir.log_file))
         stack.enter_context(view)

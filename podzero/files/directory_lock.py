@@ -2,7 +2,8 @@
 
 A file names the process and its machine, with a count that grows every `BEAT_S` while the process lives. On storage
 whose `flock` other machines do not see (NFS mounted with `nolock`), a holder lives if its count grows while one looks,
-whatever the clocks of the machines say.
+whatever the clocks of the machines say. In a bucket each holder has an object of its own, `.lock@NUMBER`: of two
+processes only one can create that of the next number, and it holds the lock.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import NamedTuple, Self
 
 from podzero.core.errors import PodzeroError
 from podzero.core.waiting import Wait
+from podzero.files.storage import StorageError
+from podzero.files.store import store_of
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +78,7 @@ class DirectoryLock:
             _lock_exclusively(self._descriptor, path)
             if (other := _living(path)) is not None:
                 raise Held(other)
-            os.ftruncate(self._descriptor, 0)
-            self._write()
+            self._own = self._take(path)
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -85,7 +87,8 @@ class DirectoryLock:
 
     def check(self) -> None:
         """Raises `TakenOver` if another process has written its name into the file since."""
-        if time.monotonic() - self._beat_at > GONE_AFTER_S:  # this process stood still, and its thread may come later
+        # This process stood still, and its thread may come later. A bucket is not asked: it may not answer.
+        if time.monotonic() - self._beat_at > GONE_AFTER_S and not store_of(self._path).remote:
             self._look()
         if self._taken_by is not None:
             raise TakenOver(
@@ -99,9 +102,9 @@ class DirectoryLock:
             return
         self._closed.set()
         self._thread.join(BEAT_S)
-        with suppress(OSError):
+        with suppress(OSError, StorageError):
             if self._taken_by is None:
-                os.ftruncate(self._descriptor, 0)
+                store_of(self._own).write(self._own, "")
         os.close(self._descriptor)
 
     def __enter__(self) -> Self:
@@ -112,29 +115,44 @@ class DirectoryLock:
 
     def _beat(self) -> None:
         while not self._closed.wait(BEAT_S):
-            self._look()
-            if self._taken_by is not None:
-                return
-            with suppress(OSError):  # a full disk, or storage that is gone for a moment
-                self._write()
+            with suppress(OSError, StorageError):  # a full disk, or storage that is gone for a moment
+                self._look()
+                if self._taken_by is not None:
+                    return
+                store_of(self._own).write(self._own, self._next())
 
     def _look(self) -> None:
         found = _read(self._path)
         if found is not None and found.holder != self._holder:
             self._taken_by = found.holder
 
-    def _write(self) -> None:
-        self._count, self._beat_at = self._count + 1, time.monotonic()
-        # Opened anew, since NFS writes through when a file is closed. Always of one length: it is never cut meanwhile.
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
+    def _take(self, path: Path) -> Path:
+        """Writes this process's name; returns the file or object with it."""
+        store, text, before = store_of(path), self._next(), _record_file(path)
+        if not store.remote:
+            store.write(path, "")
+            store.write(path, text)
+            return path
+        number = 1 + int(before.name.partition("@")[2] or 0)
+        own = path.with_name(f"{path.name}@{number:06d}")
         try:
-            os.pwrite(descriptor, f"{self._holder.pid} {self._holder.host} {self._count:012d}".encode(), 0)
-        finally:
-            os.close(descriptor)
+            store.write(own, text, create=True)
+        except FileExistsError:
+            if store.read(own) != text:  # else this process has created it, but the answer was lost
+                raise Held(_named(path)) from None
+        if before != path:
+            store.delete(before)
+        return own
+
+    def _next(self) -> str:
+        self._count, self._beat_at = self._count + 1, time.monotonic()
+        return f"{self._holder.pid} {self._holder.host} {self._count:012d}"
 
 
 def holder_of(path: Path) -> LockHolder | None:
     """The live process that holds the lock of the file `path`; None if there is none. Takes up to `GONE_AFTER_S`."""
+    if store_of(path).remote:
+        return _living(path)
     try:
         with path.open("rb") as file:
             # Shared, so that two readers do not take each other for the holder.
@@ -154,10 +172,16 @@ class _Record(NamedTuple):
     """Empty in a file of an older version."""
 
 
+def _record_file(path: Path) -> Path:
+    """The file, or the newest object, with the name of the holder."""
+    names = store_of(path).list(path.parent) if store_of(path).remote else ()
+    return path.with_name(max((name for name in names if name.startswith(f"{path.name}@")), default=path.name))
+
+
 def _read(path: Path) -> _Record | None:
     """The content of the file; None if no process holds the lock, or its name is just being written."""
     with suppress(OSError, ValueError):
-        match path.read_text(encoding="utf-8").split(" "):
+        match store_of(path).read(_record_file(path)).split(" "):
             case [pid, host, *beat] if pid.isdigit():
                 return _Record(LockHolder(int(pid), host), "".join(beat))
     return None
@@ -176,7 +200,7 @@ def _living(path: Path) -> LockHolder | None:
     try:
         # A process that holds no lock on this machine is gone for certain if it was here, or of long ago.
         is_gone = found.holder.host == socket.gethostname() and not Path(f"/proc/{found.holder.pid}").exists()
-        if is_gone or time.time() - path.stat().st_mtime > _FORGOTTEN_S:
+        if is_gone or time.time() - store_of(path).changed_ns(_record_file(path)) / 1e9 > _FORGOTTEN_S:
             return None
     except OSError:
         return None

@@ -37,7 +37,8 @@ from podzero.config import (
 )
 from podzero.core.errors import ConfigError, nearest
 from podzero.core.importing import approve
-from podzero.files.workdir import Workdir, WorkdirError, split_step, step_folder, step_folders, sync_tree
+from podzero.files.store import store_of
+from podzero.files.workdir import Workdir, WorkdirError, split_step, step_folder, step_folders
 
 log = logging.getLogger(__name__)
 
@@ -163,11 +164,13 @@ def keep_teacher(experiment: Experiment, workdir: Workdir) -> None:
     try:
         # One that a failed start has left may be of another agent.
         shutil.rmtree(copy.root, ignore_errors=True)
-        shutil.copytree(step_folder(teacher.workdir.snapshots, teacher.step), step_folder(copy.snapshots, teacher.step))
+        snapshot = step_folder(teacher.workdir.snapshots, teacher.step)
+        store_of(snapshot).get(snapshot)
+        shutil.copytree(snapshot, step_folder(copy.snapshots, teacher.step))
         if teacher.workdir.code.is_dir():
             shutil.copytree(teacher.workdir.code, copy.code)
         shutil.copyfile(teacher.workdir.experiment_file, copy.experiment_file)
-        sync_tree(copy.root)
+        store_of(copy.root).put(copy.root)
     except OSError as error:
         raise WorkdirError(f"cannot copy the teacher {teacher.workdir.root} to {copy.root}: {error}") from None
     log.info("the teacher is %s; the run keeps a copy", full_name(experiment.teacher, teacher, teacher.step))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -19,6 +18,7 @@ from podzero.config.training import OptimizerConfig
 from podzero.core.errors import TRY_AGAIN, ConfigError, PodzeroError
 from podzero.core.importing import file_digest
 from podzero.files.directory_lock import DirectoryLock, Held, LockHolder, holder_of
+from podzero.files.store import copy_of, store_of, sync
 
 NEUTRAL: dict[str, Any] = {
     **dict.fromkeys(("stop", "evaluation", "checkpoint", "metrics", "cluster", "int8", "server"), True),
@@ -82,6 +82,8 @@ def side_by_side(experiments: Sequence[Experiment], exclude: Any = None, absent:
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")
 """An address, such as that of object storage; `pathlib` leaves one slash of two."""
+_LONG = ("metrics.", "train.log")
+"""How the names of the long files begin."""
 SWEEP_FILE = "sweep.json"
 """The file by which the folder of a sweep is known; the working directories of its runs are the folders beside it."""
 
@@ -130,10 +132,16 @@ class Workdir:
     traces/TIME/PROCESS/       profiler traces of running processes; trace.json asks the driver for them
     """
 
-    def __init__(self, root: str | Path) -> None:
-        """Takes the directory's path, which need not exist; the address of object storage is refused."""
-        refuse_url(root)
-        self.root = Path(root).expanduser().absolute()
+    def __init__(self, root: str | Path, works: bool = False) -> None:
+        """Takes the directory's path, or its address in a bucket; it need not exist.
+
+        Of one in a bucket the copy of this machine is used: that of the run's processes if this one `works` in the
+        directory, else one for readers, which is brought up to date.
+        """
+        copy = copy_of(root, "run" if works else "read")
+        if copy is None:
+            refuse_url(root)
+        self.root = Path(root).expanduser().absolute() if copy is None else copy
         self._lock_file = self.root / ".lock"
         self.experiment_file = self.root / "experiment.yaml"
         self.changes_file = self.root / "changes.jsonl"
@@ -152,6 +160,38 @@ class Workdir:
         self.games = self.root / "games"
         self.traces = self.root / "traces"
         self.trace_file = self.root / "trace.json"
+        self._is_read = copy is not None and not works
+        self.refresh()
+
+    def refresh(self, long: bool = False) -> None:
+        """Brings a reader's copy of a directory in a bucket up to date; its log and metrics only if `long`."""
+        if self._is_read:
+            self._get_files(() if long else _LONG)
+
+    def replace_copy(self) -> None:
+        """Replaces the copy of a directory in a bucket, with which another machine may have gone on meanwhile.
+
+        For the process that holds the lock.
+        """
+        if not store_of(self.root).remote:
+            return
+        for path in self.root.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+        self._get_files()
+
+    def _get_files(self, without: tuple[str, ...] = ()) -> None:
+        """Gets the files at the top of a directory in a bucket, except those whose names begin so."""
+        store = store_of(self.root)
+        present = {name for name in store.list(self.root) if "." in name[1:]}
+        for name in present:
+            if not name.startswith(without):
+                store.get(self.root / name)
+        for file in self.root.iterdir() if self.root.is_dir() else ():
+            if file.is_file() and file.name not in {*present, self._lock_file.name} and file.suffix != ".html":
+                file.unlink()
+        if self._is_read and not present:
+            shutil.rmtree(self.root, ignore_errors=True)
 
     @property
     def is_run(self) -> bool:
@@ -169,6 +209,8 @@ class Workdir:
 
     def with_copied_code(self, experiment: Experiment) -> Experiment:
         """The experiment with this directory's copies of the files that it names, as far as there are any."""
+        if experiment.own_files:
+            store_of(self.code).get(self.code)
         copies = {section: own.copied_to(copy) for section, own, copy in self._copies(experiment) if copy.is_file()}
         return experiment.with_sections(copies)
 
@@ -192,6 +234,7 @@ class Workdir:
                 partial.unlink()
                 raise WorkdirError(f"{section}: {own.file} has changed since the experiment was read; start it again")
             os.replace(partial, copy)
+            store_of(copy).put(copy)
         return self.with_copied_code(experiment)
 
     def _copies(self, experiment: Experiment) -> Iterator[tuple[str, OwnFile, Path]]:
@@ -263,7 +306,8 @@ class Workdir:
             if error.filename is not None:  # not the lock, but the file could not be made
                 raise self._not_writable(error) from None
             raise WorkdirError(
-                f"cannot lock {self._lock_file}: {error.strerror}; choose a --workdir on a file system with flock"
+                f"cannot lock {self._lock_file}: {error.strerror or error}; choose a --workdir on a file system "
+                "with flock, or in a bucket that exists"
             ) from None
 
     def holder(self) -> LockHolder | None:
@@ -278,13 +322,12 @@ class Workdir:
 
 
 def refuse_url(path: str | Path) -> None:
-    """Refuses addresses such as `gs://bucket/run`; the message says what to use instead."""
+    """Refuses addresses such as `gs://bucket/run` and `file:///run`; the message says what to use instead."""
     if url := _URL.fullmatch(str(path)):
         raise WorkdirError(
-            f"{url[1]}://{url[2]} is not a folder, and podzero cannot use object storage. Give a folder of this "
-            "machine, for example --workdir runs/NAME; for several machines one on a file system that they share, for "
-            "example --workdir /shared/NAME (NFS, Filestore; docs/tpu.md). After a run has ended, its folder may be "
-            "copied to a bucket"
+            f"{url[1]}://{url[2]} is not a folder; only runs may be in buckets: gs://BUCKET/NAME, s3://BUCKET/NAME. "
+            "Give a folder of this machine, for example runs/NAME; for several machines one on a file system that they "
+            "share, for example /shared/NAME (NFS, Filestore; docs/tpu.md)"
         )
 
 
@@ -297,27 +340,32 @@ def sweep_runs(folder: Path) -> list[Path]:
 
 def split_step(name: str) -> tuple[Path, int | None] | None:
     """The directory and the step of `DIR` or `DIR@STEP`; None if there is no such directory."""
-    refuse_url(name)
     # The name of a directory may itself contain an @.
-    if name and Path(name).expanduser().is_dir():
+    if _is_directory(name):
         return Path(name), None
     folder, at, step = name.rpartition("@")
-    if not at or not folder or not Path(folder).expanduser().is_dir():
+    if not at or not _is_directory(folder):
         return None
     if not (step.isascii() and step.isdigit()):
         raise ConfigError(f"{name}: expected a learner step after the @, for example {folder}@1200")
     return Path(folder), int(step)
 
 
+def _is_directory(name: str) -> bool:
+    return bool(name) and Workdir(name).root.is_dir()
+
+
 def keep_as(folder: Path, prefix: str) -> Path:
-    """Renames a folder to `PREFIX-NAME`, numbered if that exists; returns the new path."""
-    return folder.rename(unused(folder.with_name(f"{prefix}-{folder.name}")))
+    """Renames a complete folder to `PREFIX-NAME`, numbered if that exists; returns the new path."""
+    kept = unused(folder.with_name(f"{prefix}-{folder.name}"))
+    store_of(folder).commit(folder, kept)
+    return kept
 
 
 def unused(path: Path) -> Path:
     """The first of `PATH`, `PATH-2`, `PATH-3`, ... that does not exist."""
-    free, number = path, 1
-    while free.exists():
+    free, number, taken = path, 1, store_of(path.parent).list(path.parent)
+    while free.name in taken:
         number += 1
         free = path.with_name(f"{path.name}-{number}")
     return free
@@ -325,9 +373,9 @@ def unused(path: Path) -> Path:
 
 def step_folders(parent: Path) -> list[int]:
     """The steps for which `parent` has a folder, ascending."""
-    if not parent.is_dir():
-        return []
-    return sorted(int(child.name) for child in parent.iterdir() if child.is_dir() and child.name.isdigit())
+    return sorted(
+        int(name) for name in store_of(parent).list(parent) if name.isdigit() and not (parent / name).is_file()
+    )
 
 
 def step_folder(parent: Path, step: int) -> Path:
@@ -345,25 +393,6 @@ def write_atomically(path: Path, text: str) -> None:
     os.replace(temporary, path)
     # The new name is an entry of the folder, and on disk only with it.
     sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Waits until a file's contents, or a folder's entries, are on disk (fsync)."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # Some file systems have no fsync for folders.
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(descriptor)
-
-
-def sync_tree(folder: Path) -> None:
-    """Waits until everything below `folder` is on disk."""
-    for path in (*folder.rglob("*"), folder):
-        sync(path)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -215,6 +215,7 @@ def write_status(workdir: Workdir, status: RunStatus) -> None:
 
 def read_status(workdir: Workdir) -> StoredStatus:
     """The last status of the run in `workdir`; a `WorkdirError` says if there is none, or `status.json` is damaged."""
+    workdir.refresh()
     alive = workdir.holder() is not None
     if alive and not workdir.status_file.exists():
         # A new run locks the directory first and writes its experiment last, once all workers have started.

@@ -183,10 +183,10 @@ def test_a_directory_and_another_workdir_exclude_each_other(runs):
 
 
 @pytest.mark.parametrize(
-    ("config", "workdir"), [("cartpole", "gs://bucket/x"), ("gs://bucket/x", None), ("s3:/a", None)]
+    ("config", "workdir"), [("cartpole", "az://bucket/x"), ("az://bucket/x", None), ("hdfs:/a", None)]
 )
-def test_object_storage_is_refused(runs, config, workdir):
-    with pytest.raises(WorkdirError, match=r"://.* not a folder.*--workdir runs/NAME"):
+def test_an_address_of_another_kind_is_refused(runs, config, workdir):
+    with pytest.raises(WorkdirError, match=r"://.* not a folder.*runs/NAME"):
         find_start(config, [], workdir)
 
 

@@ -15,6 +15,7 @@ from random_parameters import random_parameters
 
 from podzero.config import Experiment, GameConfig, ResNetConfig, TransformerConfig, parse
 from podzero.core.types import EnvSpec
+from podzero.files.store import UNFINISHED
 from podzero.files.workdir import step_folder
 from podzero.networks import make_network
 from podzero.networks.snapshots import (
@@ -143,7 +144,7 @@ def test_a_folder_without_an_intact_snapshot_is_refused(tmp_path):
 
 def test_an_incomplete_snapshot_is_ignored_and_removed(tmp_path):
     save(tmp_path, 1)
-    abandoned = tmp_path / ".partial-2"
+    abandoned = tmp_path / f"{UNFINISHED}2"
     abandoned.mkdir()
     (abandoned / PARAMS_FILE).write_bytes(b"half")
     assert snapshot_steps(tmp_path) == [1]

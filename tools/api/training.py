@@ -70,7 +70,7 @@ def train(
             config = str(experiment)
         root = find_start(config, overrides, None if workdir is None else Path(workdir)).root
         arguments = [config, *overrides, "--workdir", str(root), "--view", "plain"]
-        run = TrainingRun(Workdir(root), [*arguments, *(["--address", address] if address else [])])
+        run = TrainingRun(Workdir(root, works=True), [*arguments, *(["--address", address] if address else [])])
         run.await_accepted()
     return run
 
@@ -194,6 +194,7 @@ def metrics(workdir: str | Path) -> Metrics:
       ConfigError: there is no such agent.
     """
     run = run_workdir(str(workdir))
+    run.refresh(long=True)
     try:
         history = MetricsTail(run.metrics_file).read()
     except OSError as error:

@@ -23,7 +23,7 @@ from podzero.core.types import EnvSpec
 from podzero.envs import VectorEnv, make_env, simulator_errors, spec_of
 from podzero.evaluation.episodes import uniform_actions
 from podzero.files.players import PREFIX, TrainedPlayer, full_name, parse_player, zoo_card
-from podzero.files.workdir import sync
+from podzero.files.store import sync
 from podzero.inference import random_positions
 from podzero.networks import trainable_network
 from podzero.networks.snapshots import check_matches, load_snapshot

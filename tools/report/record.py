@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from podzero.config import FOR_SLICES, Experiment, builtin_configs, load
 from podzero.core.errors import ConfigError
 from podzero.files.players import run_workdir
+from podzero.files.store import store_of
 from podzero.files.workdir import Inheritance, RecordedChange, Workdir, WorkdirError, read_json, sweep_runs
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.monitoring.log_file import HEAD, OLD_FILES
@@ -82,6 +83,7 @@ class RunReader:
 
     def read(self) -> Record:
         """Reads the files; raises `WorkdirError` if the directory holds no run, or its files cannot be read."""
+        self._workdir.refresh(long=True)
         experiment, status = self._workdir.experiment(), None
         try:
             with suppress(WorkdirError):
@@ -112,7 +114,7 @@ def read_runs(names: Sequence[str]) -> dict[str, Record]:
 
 
 def _newest_games(workdir: Workdir) -> list[StoredGame]:
-    if not workdir.games.is_dir():
+    if not store_of(workdir.games).list(workdir.games):
         return []
     # Imports JAX, which takes seconds.
     from podzero.evaluation.games import GamesFolder

@@ -65,6 +65,7 @@ def fingerprint(workdir: Workdir) -> str:
         workdir.experiment_file, workdir.metrics_file, workdir.status_file, workdir.log_file, workdir.hardware_file,
         workdir.checkpoints, workdir.games,
     )  # fmt: skip
+    workdir.refresh(long=True)
     states: list[object] = [workdir.holder()]
     for file in files:
         try:

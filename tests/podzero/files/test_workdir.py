@@ -213,7 +213,7 @@ def test_another_optimizer_is_another_experiment(tmp_path, experiment):
         Workdir(tmp_path).check(load("tic_tac_toe", ["learner.optimizer.name=lion"]))
 
 
-@pytest.mark.parametrize("path", ["gs://bucket/run", Path("gs://bucket/run"), "s3://b", "file:///tmp/x", "hdfs:/x"])
+@pytest.mark.parametrize("path", ["az://bucket/run", Path("az://bucket/run"), "gs://", "file:///tmp/x", "hdfs:/x"])
 def test_an_address_is_no_working_directory(path):
     with pytest.raises(WorkdirError, match=r"[a-z0-9]+://.*not a folder.*runs/NAME.*/shared/NAME"):
         Workdir(path)

@@ -66,7 +66,7 @@ def test_an_experiment_may_be_an_object(start, tmp_path):
     [
         (ConfigError, "tic_tac_to", []),
         (ConfigError, "tic_tac_toe", ["learner.batchsize=3"]),
-        (WorkdirError, "gs://bucket/run", []),
+        (WorkdirError, "hdfs://bucket/run", []),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_starts(start, error, name, overrides):

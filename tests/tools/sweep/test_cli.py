@@ -30,7 +30,7 @@ RATES = "learner.optimizer.learning_rate=0.25,0.5"
         (["tic_tac_toe", "seed=0..1", "--steps", "8", "stop.steps=9"], "twice"),
         (["tic_tac_to", "seed=0..1"], "tic_tac_toe"),
         (["tic_tac_toe", "seed=0..1", "cluster.hosts=2"], "cluster.hosts"),
-        (["tic_tac_toe", "seed=0..1", "--to", "gs://bucket/sweep"], "object storage"),
+        (["tic_tac_toe", "seed=0..1", "--to", "gs://bucket/sweep"], "bucket"),
         (["tic_tac_toe", "seed=0..1", "--env", "NO_SUCH_KEY"], "NO_SUCH_KEY"),
     ],
 )
