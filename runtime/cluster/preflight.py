@@ -141,11 +141,8 @@ class RunNodes:
                 self.request_capacity({}, [row.cpus for row in rows for _ in range(row.count)])
             now = time.monotonic()
             if now >= deadline and config.slices > config.slice_counts[0]:
+                log.warning("one slice less is enough after %g minutes (cluster.min_slices): %s", minutes, reason)
                 config = config.model_copy(update={"slices": config.slices - 1})
-                log.warning(
-                    "after %g minutes (cluster.join_minutes) %d slice(s) are enough (cluster.min_slices): %s",
-                    minutes, config.slices, reason,
-                )  # fmt: skip
                 continue
             if now >= deadline:
                 if not (self._cluster.joined or self._cluster.nodes()):
@@ -204,6 +201,8 @@ class RunNodes:
             except MissingNodes as absent:
                 missing = absent
             else:
+                if slices < config.slices:
+                    log.warning("the learner goes on with %d of %d slices: %s", slices, config.slices, missing)
                 self._learner = hosts
                 return hosts
         place(nodes, self._program, config.model_copy(update={"slices": least}), self._home)

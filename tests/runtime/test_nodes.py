@@ -11,7 +11,7 @@ from fake_cluster import FakeCluster, cpu_node
 
 from podzero.core.errors import ClusterError
 from podzero.files.workdir import Workdir
-from podzero.runtime.cluster.placement import ClusterEnded, Node
+from podzero.runtime.cluster.placement import ClusterEnded, MissingNodes, Node
 from podzero.runtime.cluster.preflight import PreflightCheck, RunNodes
 from podzero.runtime.program import program
 from podzero.runtime.train import processor, record_hardware
@@ -72,6 +72,22 @@ def test_a_cluster_of_this_machine_whose_only_node_is_gone_has_ended(make_nodes,
     cluster.listed.clear()
     with pytest.raises(ClusterEnded):
         nodes.wait(no_wait().wait)
+
+
+def test_a_learner_that_restarts_waits_for_a_lost_slice_and_then_goes_on_without(make_nodes, tpu_host, no_wait):
+    slices = {name: [tpu_host(worker, name) for worker in range(4)] for name in "abc"}
+    cluster = FakeCluster(cpu_node("home", 4), *slices["a"], *slices["b"])
+    some = {"slice": "v5e-16", "slices": 2, "min_slices": 1, "join_minutes": 5}
+    nodes = make_nodes(cluster, cluster=some, replay={"shards": 8})
+    assert len(nodes.wait(no_wait().wait).learner) == 8
+    cluster.listed = [cluster.listed[0], *slices["b"]]
+    with pytest.raises(MissingNodes):
+        nodes.for_learner({}, waited_s=299)
+    assert nodes.for_learner({}, waited_s=301) == tuple(slices["b"])
+    assert nodes.for_learner({}, waited_s=0) == tuple(slices["b"])
+    cluster.listed += slices["c"]
+    nodes.usable(wait=True)
+    assert nodes.for_learner({}, waited_s=0) == (*slices["b"], *slices["c"])
 
 
 def test_a_cluster_of_this_machine_alone_is_not_waited_for(make_nodes, no_wait):
