@@ -326,6 +326,7 @@ class Supervisor:
 
     def _start_learner(self, hosts: Sequence[Node], start: Callable[..., object], timeout_s: float) -> None:
         """Reserves the resources of all learner hosts together and starts a process on each host."""
+        self.learner.wanted = len(hosts)  # which may be those of fewer slices than the table has
         resources, bundles = self.learner.kind.resources, list[Bundle | None]([None] * len(hosts))
         if resources:
             self._learner_resources = self._cluster.reserve(hosts, resources, timeout_s)

@@ -123,6 +123,22 @@ def test_a_run_of_fewer_slices_than_wanted_grows_when_it_starts_again(make_super
     assert again.learner == experiments["learner"].learner
 
 
+def test_a_learner_that_lost_a_slice_trains_on_the_hosts_that_are_left(make_supervisor, tpu_host):
+    hosts = {name: [tpu_host(worker, name) for worker in range(4)] for name in "ab"}
+    slices = {"slice": "v5e-16", "slices": 2, "min_slices": 1}
+    home = cpu_node("home", 4)
+    supervisor, cluster = make_supervisor(home, *hosts["a"], *hosts["b"], cluster=slices, replay={"shards": 8})
+    supervisor.start(None)
+    assert len(cluster.alive("learner")) == 8
+    cluster.listed = [home, *hosts["b"]]
+    supervisor.drop_learner()
+    supervisor.restart_learner(None, waited_s=1000.0)
+    assert supervisor.learner_built()
+    assert supervisor.learning
+    assert cluster.alive("learner") == ["learner", "learner-1", "learner-2", "learner-3"]
+    assert cluster.started["learner"].context.experiment.cluster.learner_hosts == 4
+
+
 def test_the_coordinators_port_is_reserved_until_all_hosts_are_built(pod):
     supervisor, cluster = pod
     supervisor.start(None)
