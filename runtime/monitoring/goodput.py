@@ -10,17 +10,19 @@ from collections import defaultdict
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from podzero.core.clock import REST
+
 CAUSES = (
     "training", "lost", "start", "compile", "restore", "checkpoint", "wait_actors", "wait_replay", "wait_nodes", "idle",
     "other",
 )  # fmt: skip
 """What a second went into. `lost` is training that a restart took back; `start` includes pauses between attempts,
 `restore` the wait for restored shards, `checkpoint` the end of a run with its last one, `idle` the judgement of the
-last snapshot and a silent learner; `other` is the rest of the learner's loop."""
+last snapshot and a silent learner, `other` what has no cause, as hours of earlier versions."""
 SILENT_S = 60.0
 """After this time without a report, a learner counts as idle, until it reports what it did."""
-_STAGES = {"step": "training", "host_to_device": "training", "update_priorities": "training", "publish": "training"}
-"""The causes of stages of the learner's loop that have other names."""
+_OF_TRAINING = ("step", "host_to_device", "update_priorities", "publish", REST)
+"""Stages of the learner's loop: it feeds its devices, and between two steps does what no stage names."""
 
 
 class PaidTime:
@@ -87,7 +89,7 @@ def learner_shares(stages: Mapping[str, float], busy: float, blocked: float) -> 
             causes["wait_replay"] += share * blocked
             causes["wait_actors"] += share * (1.0 - blocked)
         else:
-            causes[_STAGES.get(stage, stage if stage in CAUSES else "other")] += share
+            causes["training" if stage in _OF_TRAINING else stage if stage in CAUSES else "other"] += share
     training = min(1.0, max(causes.pop("training", 0.0), busy))
     if (rest := sum(causes.values())) <= 0.0:
         return {"training": 1.0}

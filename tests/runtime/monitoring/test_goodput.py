@@ -88,7 +88,7 @@ def test_a_checkpoint_that_does_not_say_what_it_keeps_loses_nothing():
             {"compile": 0.8, "checkpoint": 0.1, "other": 0.1},
             0.0,
             0.0,
-            {"compile": 0.8, "checkpoint": 0.1, "other": 0.1},
+            {"compile": 0.8, "checkpoint": 0.1, "training": 0.1},
         ),
         ({"a stage of a later version": 1.0}, 0.5, 0.0, {"training": 0.5, "other": 0.5}),
         ({"step": 1.0}, 0.7, 0.0, {"training": 1.0}),
@@ -199,7 +199,6 @@ def test_the_causes_of_a_run_that_is_killed_and_resumed_add_up_to_the_wall_time_
     driver, second = start(str(workdir.root), f"stop.steps={killed.checkpoint_step + 200}")
     driver.wait(600.0)
     ended = status()
-    print(killed.paid_s, first_s, ended.paid_s, wall_s(second))
     assert sum(killed.paid_s.values()) == pytest.approx(first_s, rel=0.01)
     assert sum(ended.paid_s.values()) == pytest.approx(first_s + wall_s(second), rel=0.01)
     assert ended.paid_s["other"] <= 0.01 * sum(ended.paid_s.values())
