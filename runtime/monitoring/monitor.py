@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from podzero.config import Experiment
-from podzero.core.clock import REST, share_of_rest, whole
+from podzero.core.clock import REPORT_EVERY_S, REST, share_of_rest, whole
 from podzero.runtime.monitoring.goodput import PaidTime, learner_shares
 from podzero.runtime.monitoring.ledger import Books
 from podzero.runtime.monitoring.reports import merge_metrics
@@ -118,7 +118,11 @@ class Monitor:
                 self._rates[quantity].add(now, self._totals[quantity])
         version, learner = metrics.get("selfplay/version", metrics.get("acting/version")), self._gauges["learner"]
         if version is not None and (steps := learner.get("learner/publish_steps")):
-            gauges["actor/lag"] = max(0.0, math.ceil((learner.get("learner/published", version) - version) / steps))
+            # What the learner has published since its last report is estimated: a report is up to two seconds old.
+            heard_at = self._reported_at["learner"]
+            since = min(now - heard_at, REPORT_EVERY_S) * self._rates["steps"].per_s(heard_at)
+            newest = learner.get("learner/published", version) + since
+            gauges["actor/lag"] = max(0.0, (newest - version) // steps)
         self._gauges[worker] = merge_metrics(self._gauges[worker], gauges)
         if worker == "learner" and self._forced is None:
             self._account(metrics, now)
@@ -132,7 +136,8 @@ class Monitor:
     def _account(self, metrics: Mapping[str, float], now: float) -> None:
         """Divides the time since the learner's last report by what this one says."""
         self._paid.move("start", "restore", metrics.get("count/restore_s", 0.0))
-        if stages := _with_prefix(metrics, "time/"):
+        # While a learner is silent, its process reports a wait of one of its threads, which is not what the loop does.
+        if "learner/step" in metrics and (stages := _with_prefix(metrics, "time/")):
             kinds = self._shares(now, ())
             writers = [kinds[kind].get("write", 0.0) for kind in ("actor", "reanalyser") if kind in kinds]
             # A reader of recorded games waits for no actors.

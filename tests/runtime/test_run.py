@@ -527,7 +527,7 @@ def test_what_was_trained_after_the_checkpoint_is_lost_once_all_workers_start_ag
 
     def trains(seconds):
         clock[0] += seconds
-        run.handle([MetricsReport(0.0, "learner", {"time/step": 1.0})])
+        run.handle([MetricsReport(0.0, "learner", {"learner/step": 8, "time/step": 1.0})])
 
     trains(40.0)
     saved = Checkpoint(8, Path("8"), run._save_state().counters, {}, [])

@@ -143,7 +143,8 @@ def monitor():
 
 def test_the_learners_wait_is_the_actors_unless_they_wait_as_well(monitor):
     monitor.add("actor-0", {"time/write": 0.25, "time/search": 0.75}, 9.0)
-    monitor.add("learner", {"time/wait_replay": 0.8, "time/step": 0.2, "count/restore_s": 0.0}, 10.0)
+    monitor.add("learner", {"time/wait_states": 1.0}, 8.0)  # of a thread, while the loop is silent
+    monitor.add("learner", {"learner/step": 0, "time/wait_replay": 0.8, "time/step": 0.2}, 10.0)
     monitor.enter("stopping", 10.0)
     status = monitor.status(12.0)
     spent = {cause: seconds for cause, seconds in status.paid_s.items() if seconds}

@@ -438,14 +438,20 @@ def test_what_a_run_has_taken_counts_waits_for_nodes_and_no_checkpoint_takes_it_
 
 
 def test_the_publication_lag_counts_the_learners_publications_since_the_actors_parameters(monitor):
-    """Published every 32 steps: versions 64, 96 and 100 are 2, 1 and 1 publications behind 128, and 160 is newer."""
+    """Published every 32 steps: versions 64, 96 and 128 are 2, 1 and 0 publications behind 128, and 160 is newer. At
+    48 steps/s there are three publications more after two seconds, and no more are assumed of a silent learner."""
     monitor.add("actor-9", {"selfplay/version": 0}, 1000.0)
     assert monitor.status(1000.0).publication_lag == {}, "the learner has not said what it published"
     monitor.add("learner", {"learner/published": 128, "learner/publish_steps": 32}, 1001.0)
-    for index, version in enumerate((64, 96, 100, 160)):
+    for index, version in enumerate((64, 96, 128, 160)):
         monitor.add(f"actor-{index}", {"acting/version": version}, 1002.0)
-    assert monitor.status(1002.0).publication_lag == {"median": 1, "p99": 2, "max": 2}
+    assert monitor.status(1002.0).publication_lag == {"median": 0, "p99": 2, "max": 2}
     assert monitor.metrics(1002.0)["actors/lag_max"] == 2
+    for at, step in ((1002.0, 128), (1003.0, 176)):
+        monitor.add("learner", {"learner/step": step, "learner/published": step}, at)
+    for at in (1005.0, 1009.0):
+        monitor.add("actor-0", {"acting/version": 176}, at)
+        assert monitor.status(at).publication_lag["max"] == 3
 
 
 def test_the_spread_of_the_policy_age_is_the_learners(monitor):
