@@ -287,6 +287,7 @@ class Run:
             evaluator=supervisor.evaluator.actor if supervisor.evaluator else None,
             counters=self._monitor.counters(time.monotonic()),
             ladder=dict(supervisor.ladder),
+            step=self._monitor.step,
         )
 
     def _show(self) -> None:

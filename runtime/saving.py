@@ -55,6 +55,8 @@ class SaveState(NamedTuple):
     counters: Mapping[str, float]
     ladder: Mapping[str, Any]
     """The rating ladder to use if the evaluator does not answer."""
+    step: int = -1
+    """The learner's newest step that is known."""
 
 
 class Saved(NamedTuple):
@@ -149,11 +151,15 @@ class Saver:
         if with_replay:
             self._checkpoint_due, self._began_at = now + self._every_s, now
             self._write_began["replay"] = now
+        if (
+            not with_replay and now >= self._learner_due and state.step == self.newest
+        ):  # it waits, so its state is saved
+            self._learner_due, self._begun["learner"] = now + self._learner_every_s, now
         if with_replay or now >= self._learner_due:
             self._learner_due, self._writes = now + self._learner_every_s, "learner"
             self._write_began["learner"] = now
             self._write = self._executor.submit(self._write_learner, state, with_replay)
-        else:
+        elif now >= self._snapshot_due:
             self._snapshot_due, self._writes = now + 60 * self._experiment.evaluation.every_minutes, "snapshot"
             self._write = self._executor.submit(self._write_snapshot, state)
 

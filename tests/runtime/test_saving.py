@@ -273,3 +273,17 @@ def test_without_a_learner_the_last_save_adds_replay_to_the_newest_checkpoint(sa
     saver.write_checkpoint(state._replace(learner=SimpleNamespace(workers={})))
     (checkpoint,) = checkpoints(Workdir(tmp_path))
     assert checkpoint.shard(0)[0].folder != before[0].folder
+
+
+def test_a_learner_that_has_made_no_step_is_not_saved_again_but_by_a_checkpoint_with_replay(saver, later, clock):
+    saver.write_checkpoint(save_state())
+    clock[0] += 600 - 1
+    saver._learner_due = clock[0]
+    saver.start(save_state()._replace(step=40))
+    assert [write.__name__ for _, write, _ in later.submitted] == ["_write_snapshot"]
+    later.run()
+    saver.finished()
+    assert (saver.due, saver.metrics()["checkpoint/age_s"]) == (False, 0)
+    clock[0] += 1
+    saver.start(save_state()._replace(step=40))
+    assert later.submitted[-1][1].__name__ == "_write_learner"
