@@ -135,7 +135,7 @@ class Bucket(Store):
         kept = self._where(path)
         files = self._sizes(kept)
         for name, size in files.items():
-            self._fetch(kept, name, size if name else None)
+            self._fetch(kept, name, size)
         if not files:
             _forget(path)
 
@@ -212,14 +212,14 @@ class Bucket(Store):
             self._remove(target.with_name(parts))
             shutil.rmtree(target.with_name(parts), ignore_errors=True)
 
-    def _fetch(self, folder: Path, name: str, size: int | None) -> None:
-        """Reads an object into the file `name` of `folder`, unless that has its size; without a size, its time."""
+    def _fetch(self, folder: Path, name: str, size: int) -> None:
+        """Reads an object into the file `name` of `folder`, unless that has its size and, if alone, its time."""
         file = folder / name
         if ".." in file.parts or name.startswith("/"):  # an object may have any name
             raise StorageError(f"{self._scheme}://{_key(folder)}/{name} is not read: its name leads out of {folder}")
         with suppress(FileNotFoundError):  # its digest, if it has one, tells that it is missing
-            changed = self.changed_ns(file) if size is None else None
-            if file.is_file() and (file.stat().st_size == size or file.stat().st_mtime_ns == changed):
+            changed, found = None if name else self.changed_ns(file), file.stat() if file.is_file() else None
+            if found and found.st_size == size and changed in (None, found.st_mtime_ns):
                 return
             copy = _unnamed(file)
             self._try(partial(self._files.get_file, lpath=str(copy)), file)

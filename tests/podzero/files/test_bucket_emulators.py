@@ -48,6 +48,7 @@ def address(request, monkeypatch, tmp_path):
     monkeypatch.setitem(fsspec.config.conf, "gs", {"token": "anon"})
     on_machine(monkeypatch, tmp_path / "here")
     store._bucket.cache_clear()
+    fsspec.get_filesystem_class(request.param).clear_instance_cache()
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), 1.0).close()
