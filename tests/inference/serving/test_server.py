@@ -39,7 +39,7 @@ KNOWN = expected(np.zeros((1, 4)))[0]
 @pytest.fixture
 def ask_in_vain(monkeypatch, caplog):
     """Evaluates in a thread until the client says that it waits: the thread, and the list for what it returns."""
-    monkeypatch.setattr(client_module, "Wait", lambda: Wait(0.1))
+    monkeypatch.setattr(client_module, "Wait", lambda stage: Wait(0.1, stage=stage))
 
     def ask(client, rows):
         answers = []
