@@ -13,6 +13,7 @@ much the first sum does not close.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any
@@ -49,12 +50,14 @@ class Books:
         self._expected = self._sums["confirmed"] + self._sums["restored"] - self._sums["lost_with_shards"]
         """What they should have inserted by their first reports."""
         self._moved = self._unsure = 0
-        """What was confirmed or inserted so far; the most that ended processes have not told."""
+        """What was confirmed or inserted so far; of that, what was near the end of a process, which may not have told."""
+        self._ended_at = -math.inf
         self._moves = deque([(now, 0)])
         """`_moved` at the times of reports."""
 
     def add(self, worker: str, metrics: Mapping[str, float], now: float) -> None:
         """Adds a report of a writer (`ShardedWriter.metrics`) or of a shard (`ReplayServer.info`)."""
+        before = self._moved
         for name, count in metrics.items():
             if name == f"{self._counts}in_flight":
                 self._in_flight[worker] += int(count)
@@ -63,6 +66,8 @@ class Books:
         self._moved += int(metrics.get(f"{self._counts}confirmed", 0))
         if all(name in metrics for name in self._of_shards):
             self._add_shard(worker, [int(metrics[name]) for name in self._of_shards])
+        if now - self._ended_at <= REPORTS_APART_S:
+            self._unsure += self._moved - before
         # One entry a second bounds the memory when many workers report.
         if len(self._moves) > 1 and now - self._moves[-2][0] < 1.0:
             self._moves.pop()
@@ -72,6 +77,7 @@ class Books:
         """Records that a writer or a shard has ended, in whatever way; a shard's successor reports under its name."""
         if worker in self._in_flight or worker in self._shards:
             self._unsure += self._recently(now)
+            self._ended_at = now
             self._sums["lost"] += self._in_flight.pop(worker, 0)
 
     def end(self, now: float) -> None:

@@ -4,7 +4,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from podzero.runtime.monitoring.ledger import REPORTS_APART_S, Books, open_sums
@@ -130,10 +130,12 @@ ACTIONS = (
 )  # fmt: skip
 EVENTS = st.lists(
     st.tuples(st.sampled_from(ACTIONS), st.sampled_from(WRITERS), st.sampled_from(SHARDS), st.integers(1, 20)),
-    max_size=60,
+    min_size=20,
+    max_size=80,
 )
 
 
+@settings(max_examples=200)
 @given(events=EVENTS)
 def test_the_sums_close_after_whatever_happened(events):
     world = World()
