@@ -58,12 +58,6 @@ class ActorClients(NamedTuple):
             self.states.write(states)
         self.writer.write(samples, priorities, stopping)
 
-    def end(self, worker: str) -> None:
-        """Closes the writers and reports, for `worker`, what became of their last samples."""
-        for writer in filter(None, (self.writer, self.states)):
-            writer.close()
-        self.report(worker, {})
-
 
 @dataclass(eq=False, kw_only=True)
 class ActorLoop:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from podzero.config import ClusterConfig, Experiment
 from podzero.core.machine import nvidia_driver, start_cudnn
-from podzero.core.protocols import ParamSource, with_metrics
+from podzero.core.protocols import ParamSource
 from podzero.files.storage import LEARNER_FOLDER, SHARD_MANIFEST, belongs
 from podzero.files.store import store_of
 from podzero.runtime.checkpoints import SavedShard
@@ -143,7 +143,7 @@ def actor_clients(
     process: Process, name: str, shards: Callable[[], Sequence[str]], source: ParamSource, group: int = 0
 ) -> ActorClients:
     """The clients of the actor `name`, or of a group of its games, with writers for all replay tables that it fills, to
-    the shards at these addresses; they are closed when the process has run.
+    the shards at these addresses.
     """
     from podzero.actors import ActorClients
     from podzero.envs import spec_of
@@ -152,14 +152,12 @@ def actor_clients(
     experiment, writer = process.context.experiment, writer_id(process, name, group)
     spec = spec_of(experiment.env)
     samples, states = ShardedWriter(shards, spec, experiment, own_address(), lenient=True, writer=writer), None
-    report = with_metrics(process.reports.report, samples.metrics)
+    process.counts.append((name, samples.metrics))
     # No preference for near shards: writes of states never block, so all states would end up there.
     if experiment.reanalyse.share:
         states = ShardedWriter(shards, spec, experiment, table=STATES, lenient=True, writer=writer)
-        report = with_metrics(report, states.metrics)
-    clients = ActorClients(source, samples, report, states)
-    process.at_end.callback(clients.end, name)
-    return clients
+        process.counts.append((name, states.metrics))
+    return ActorClients(source, samples, process.reports.report, states)
 
 
 def writer_id(process: Process, name: str, group: int = 0) -> str:
@@ -194,13 +192,11 @@ class ReanalysisProcess(Process):
         reanalyse, fold = make_reanalysis(experiment, seed)
         self._states = make_state_reader(shards, spec, experiment)
         writer = ShardedWriter(shards, spec, experiment, own_address(), REANALYSED, writer=writer_id(self, self.name))
-        report = with_metrics(self.reports.report, writer.metrics)
-        clients = ActorClients(FoldedSource(self.parameters.source(self), fold), writer, report)
-        self.at_end.callback(clients.end, self.name)
+        self.counts.append((self.name, writer.metrics))
         return ReanalysisActor(
             experiment=experiment,
             name=self.name,
-            clients=clients,
+            clients=ActorClients(FoldedSource(self.parameters.source(self), fold), writer, self.reports.report),
             reanalyse=reanalyse,
             states=self._states,
         )
@@ -335,7 +331,7 @@ class LearnerProcess(Process):
         from podzero.learner import explained
 
         try:
-            with self.at_end, self._beside:
+            with self._beside:
                 self.learner.run()
         except Exception as failure:
             raise explained(failure) from failure

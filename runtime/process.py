@@ -11,7 +11,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -89,7 +88,7 @@ class Process:
       attempt: differs from its predecessors', so that it does not draw their random numbers again.
       reports: metrics and log lines for the driver; `Host` sets it before `build`.
       built: what `build` has returned.
-      at_end: what ends with `run`, such as connections.
+      counts: functions that give the newest counts of a worker of this process, which every `drain` fetches.
     """
 
     name: str
@@ -98,7 +97,7 @@ class Process:
     attempt: int = 0
     reports: ReportBuffer = field(init=False, repr=False)
     built: Runnable | None = field(init=False, repr=False, default=None)
-    at_end: ExitStack = field(init=False, repr=False, default_factory=ExitStack)
+    counts: list[tuple[str, Callable[[], Mapping[str, float]]]] = field(init=False, repr=False, default_factory=list)
 
     @cached_property
     def book(self) -> AddressBook:
@@ -111,9 +110,8 @@ class Process:
 
     def run(self) -> None:
         """Works until stopped; returns at once if the process only answers calls."""
-        with self.at_end:
-            if self.built is not None:
-                self.built.run()
+        if self.built is not None:
+            self.built.run()
 
     def stop(self) -> None:
         """Asks `run` to end; thread-safe, returns at once."""
@@ -232,7 +230,9 @@ class Host:
                 reports.report(self.process.name, {f"time/{stage}": 1.0})
         if self._freed_memory is not None:
             self._freed_memory.give_back()
-        return self.process.reports.drain()
+        # Also those of a worker that waits, and of one that has ended: its own reports do not come then.
+        counts = [MetricsReport(time.time(), worker, dict(told())) for worker, told in self.process.counts]
+        return self.process.reports.drain() + [report for report in counts if report.metrics]
 
     def trace(self, folder: Path, seconds: float) -> None:
         """Writes a profiler trace of the next `seconds` below `folder`, which xprof and TensorBoard read."""

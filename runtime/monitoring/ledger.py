@@ -50,7 +50,7 @@ class Books:
         self._expected = self._sums["confirmed"] + self._sums["restored"] - self._sums["lost_with_shards"]
         """What they should have inserted by their first reports."""
         self._moved = self._unsure = 0
-        """What was confirmed or inserted so far; of that, what was near the end of a process, which may not have told."""
+        """What was confirmed or inserted so far; of that, what was near the end of a process and may be untold."""
         self._ended_at = -math.inf
         self._moves = deque([(now, 0)])
         """`_moved` at the times of reports."""
@@ -75,10 +75,9 @@ class Books:
 
     def ended(self, worker: str, now: float) -> None:
         """Records that a writer or a shard has ended, in whatever way; a shard's successor reports under its name."""
-        if worker in self._in_flight or worker in self._shards:
-            self._unsure += self._recently(now)
-            self._ended_at = now
-            self._sums["lost"] += self._in_flight.pop(worker, 0)
+        self._unsure += self._recently(now)
+        self._ended_at = now
+        self._sums["lost"] += self._in_flight.pop(worker, 0)
 
     def end(self, now: float) -> None:
         """Records that all writers have ended."""

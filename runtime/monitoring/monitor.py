@@ -16,6 +16,8 @@ from podzero.runtime.monitoring.ledger import Books
 from podzero.runtime.monitoring.reports import merge_metrics
 from podzero.runtime.monitoring.status import Phase, RunStatus
 
+_OF_LEDGER = ("actor", "reanalyser", "replay")
+"""The kinds that write samples or hold them."""
 SILENT_AFTER_S = 300.0
 """A worker that has not reported for this long is left out of the shares of time."""
 WINDOW_S = 60.0
@@ -152,7 +154,7 @@ class Monitor:
 
     def ended(self, worker: str, now: float) -> None:
         """Records that a worker has ended before the end of the run."""
-        for books in self._books.values():
+        for books in self._books.values() if kind_of(worker) in _OF_LEDGER else ():
             books.ended(worker, now)
 
     def enter(self, phase: Phase, now: float, limit_s: float = math.inf) -> None:

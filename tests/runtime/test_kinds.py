@@ -9,7 +9,6 @@ import queue
 import threading
 import time
 from concurrent.futures import Future
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +20,6 @@ from number_server import Running, client_of, expected, rows_of
 
 from podzero.actors import ActorClients
 from podzero.config import ClusterConfig, load
-from podzero.core.protocols import with_metrics
 from podzero.core.waiting import Wait
 from podzero.files.storage import SHARD_MANIFEST, digest_of
 from podzero.files.workdir import Workdir
@@ -92,26 +90,15 @@ def test_an_actor_on_the_learners_devices_tells_it_of_each_program_that_has_ende
     assert ended == [("play", 3.0)]
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_last_report_of_an_actor_says_what_became_of_its_samples_however_it_ends(fails):
+def test_what_becomes_of_an_actors_samples_is_told_also_while_it_waits_and_after_it_has_ended():
     class Playing(Process):
         def build(self):
-            writer = SimpleNamespace(close=lambda: left.update({"count/samples/lost": 2.0}))
-            clients = ActorClients(None, writer, with_metrics(self.reports.report, lambda: left))
-            self.at_end.callback(clients.end, self.name)
-            return SimpleNamespace(run=self.play)
+            self.counts.append(("actor-0", lambda: {"count/samples/confirmed": news.pop()} if news else {}))
 
-        def play(self):
-            self.reports.report(self.name, {"count/games": 1.0})
-            if fails:
-                raise ValueError("a rule is broken")
-
-    left = {}
+    news = [2.0, 1.0]
     playing = host(Playing("actor-0", context()))
-    with pytest.raises(ValueError, match="rule") if fails else nullcontext():
-        playing.run()
-    found = [report.metrics for report in playing.drain() if isinstance(report, MetricsReport)]
-    assert found == [{"count/games": 1.0}, {"count/samples/lost": 2.0}]
+    for told in ([{"count/samples/confirmed": 1.0}], [{"count/samples/confirmed": 2.0}], []):
+        assert [found.metrics for found in playing.drain() if isinstance(found, MetricsReport)] == told
 
 
 @pytest.fixture
