@@ -231,6 +231,7 @@ class Run:
             except Exception as failure:
                 pause_s = policy.pause_s(failure)
                 log.warning("the workers could not start; next attempt in %g s", pause_s, exc_info=failure)
+                self._show_at_once()  # a driver that is killed meanwhile has told what its time went into
                 signals.event.wait(pause_s)
             except KeyboardInterrupt:
                 continue

@@ -172,6 +172,7 @@ class Monitor:
         self._training, self._nodes = Stopwatch(self.elapsed_s(now)), Stopwatch(self.nodes_s(now), started_at=now)
         self._games_before = self._totals["games"]
         self._learner_lost = True
+        self._paid.enter("start", now)
         if self._experiment.actors.beside_learner:
             for worker in [worker for worker in self._reported_at if kind_of(worker) == "actor"]:
                 self.ended(worker, now)

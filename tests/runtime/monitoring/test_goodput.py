@@ -154,6 +154,13 @@ def test_the_learners_wait_is_the_actors_unless_they_wait_as_well(monitor):
     assert monitor.metrics(12.0)["goodput/wait_actors_s"] == pytest.approx(6)
 
 
+def test_the_time_without_a_learner_is_that_of_its_start(monitor):
+    monitor.add("learner", {"learner/step": 8, "time/step": 1.0}, 10.0)
+    monitor.lose_learner(12.0)
+    paid_s = monitor.status(15.0).paid_s
+    assert {cause: seconds for cause, seconds in paid_s.items() if seconds} == {"training": 12.0, "start": 3.0}
+
+
 def test_restored_seconds_are_taken_from_the_start_and_never_more_than_it_had():
     paid = PaidTime(0.0)
     paid.restart(0.0, 10.0)
