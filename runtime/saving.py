@@ -112,10 +112,13 @@ class Saver:
         self._snapshot_due = now + FIRST_SNAPSHOT_S
 
     def request_checkpoint(self) -> None:
-        """Makes a checkpoint with replay due, unless one has just begun: a node's processes all announce its end."""
+        """Makes a checkpoint with replay due, unless one has just begun: a node's processes all announce its end.
+
+        While replay is still being written, the learner is saved at once, and replay again afterwards.
+        """
         now = time.monotonic()
         if now - self._began_at > SAME_NOTICE_S:
-            self._checkpoint_due = now
+            self._checkpoint_due = self._learner_due = now
 
     def metrics(self) -> dict[str, float]:
         """The newest checkpoint's age and step, the failed attempts since, and for how long one has been written."""
