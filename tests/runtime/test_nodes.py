@@ -72,6 +72,8 @@ def test_a_cluster_of_this_machine_whose_only_node_is_gone_has_ended(make_nodes,
     cluster.listed.clear()
     with pytest.raises(ClusterEnded):
         nodes.wait(no_wait().wait)
+    with pytest.raises(ClusterEnded):
+        nodes.for_learner({}, 0.0)
 
 
 def test_a_learner_that_restarts_waits_for_a_lost_slice_and_then_goes_on_without(make_nodes, tpu_host, no_wait):
