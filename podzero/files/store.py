@@ -14,25 +14,20 @@ import re
 import shutil
 import socket
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from itertools import count
 from pathlib import Path
 from typing import Any, override
 
 from podzero.core.errors import ConfigError
 from podzero.core.machine import user_cache
-from podzero.core.waiting import doubled
 from podzero.files.storage import StorageError
 
 UNFINISHED = ".unfinished-"
 """How the names of folders begin that are not complete yet, or are being deleted."""
 COMMITTED = ("checkpoints", "snapshots", "published")
 """The folders whose folders are complete only once they are committed."""
-ATTEMPTS, PAUSE_S = 3, 1.0
-"""How often a request to a bucket is made, if its library fails, and the first pause; it doubles each time."""
 _REPLACED = ".replaced"
 _OPTIONS: dict[str, dict[str, Any]] = {
     "gs": {"requests_timeout": 60.0},
@@ -246,21 +241,17 @@ class Bucket(Store):
             self._try(partial(self._files.rm, recursive=True), path)
 
     def _try(self, request: Callable[[str], Any], path: Path) -> Any:
-        """Makes a request for an object, again if it fails; the last failure is a `StorageError`."""
-        for attempt in count(1):
-            try:
-                return request(_key(path))
-            except (FileNotFoundError, FileExistsError, NotADirectoryError):
-                raise
-            except Exception as error:  # the libraries also raise what their transports raise
-                if attempt == ATTEMPTS or isinstance(error, PermissionError):
-                    raise StorageError(
-                        f"{self._scheme}://{_key(path)} cannot be used from {socket.gethostname()}: "
-                        f"{type(error).__name__}: {error}. Are the credentials of this machine valid, and may they "
-                        "read and write there (`gcloud auth application-default login`, or those of AWS)?"
-                    ) from error
-                time.sleep(doubled(PAUSE_S, attempt, 60.0))
-        raise AssertionError("unreachable")
+        """Makes a request for an object, which the libraries repeat a few times; a `StorageError` if it fails."""
+        try:
+            return request(_key(path))
+        except (FileNotFoundError, FileExistsError, NotADirectoryError):
+            raise
+        except Exception as error:  # the libraries also raise what their transports raise
+            raise StorageError(
+                f"{self._scheme}://{_key(path)} cannot be used from {socket.gethostname()}: {type(error).__name__}: "
+                f"{error}. Are the credentials of this machine valid, and may they read and write there (`gcloud auth "
+                "application-default login`, or those of AWS)?"
+            ) from error
 
 
 _FOLDER = Store()

@@ -96,13 +96,11 @@ class FakeFiles(AbstractFileSystem):
 
 def use_fake_bucket(monkeypatch, cache) -> FakeFiles:
     """From now on `gs://b/...` is a bucket in memory, of which this machine keeps its copies below `cache`."""
-    files, pauses = FakeFiles(), []
+    files = FakeFiles()
     bucket = store.Bucket.__new__(store.Bucket)
     bucket._scheme, bucket._files = "gs", files
     monkeypatch.setattr(store, "_bucket", lambda scheme: bucket)
-    monkeypatch.setattr(store.time, "sleep", pauses.append)
     on_machine(monkeypatch, cache)
-    files.pauses = pauses
     return files
 
 
