@@ -212,7 +212,7 @@ class Address(NamedTuple):
 
     endpoint: str
     identity: str
-    """That of `ServerState`: a writer or reader of another run, or of an earlier start, cannot reach it by mistake."""
+    """As in `Connection.state`: no writer or reader of another run, or of an earlier start, reaches it by mistake."""
 
     def __str__(self) -> str:
         return f"{self.endpoint}#{self.identity}"

@@ -9,9 +9,9 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import cramjam
 import grpc
@@ -244,15 +244,6 @@ _UNREADABLE = "deserializ"
 """Part of gRPC's message, with the status INTERNAL, about an answer that cannot be parsed."""
 
 
-class ServerState(NamedTuple):
-    """What a server tells of itself."""
-
-    identity: str
-    """A random number, another one after each start of a server."""
-    tables: dict[str, pb.TableInfo]
-    """Its tables by name."""
-
-
 class Connection:
     """A connection to one Reverb server, opened when first needed and reopened when lost. Thread-safe.
 
@@ -266,12 +257,12 @@ class Connection:
         self._channel = grpc.insecure_channel(endpoint, options=_OPTIONS)
         self._inserting = grpc.insecure_channel(endpoint, options=_CONFIRMING)
 
-    def state(self, timeout_s: float) -> ServerState:
-        """The identity of the server, and its tables."""
+    def state(self, timeout_s: float) -> tuple[str, dict[str, pb.TableInfo]]:
+        """The server's identity, a random number that changes with each start of a server, and its tables by name."""
         request = pb.ServerInfoRequest()
         answer = self._ask("ServerInfo", request, pb.ServerInfoResponse, "its tables", timeout_s)
         number = answer.tables_state_id
-        return ServerState(f"{number.high:016x}{number.low:016x}", {info.name: info for info in answer.table_info})
+        return f"{number.high:016x}{number.low:016x}", {info.name: info for info in answer.table_info}
 
     def set_priorities(self, table: str, priorities: Sequence[tuple[int, float]], timeout_s: float) -> None:
         """Sets the priorities of items by key; keys that the table no longer holds are ignored."""
@@ -360,12 +351,7 @@ class InsertStream:
     """
 
     def __init__(
-        self,
-        connection: Connection,
-        table: str,
-        item_bytes: int,
-        chunk_steps: int,
-        unconfirmed: Iterable[Sent] = (),
+        self, connection: Connection, table: str, item_bytes: int, chunk_steps: int, *unconfirmed: Sent
     ) -> None:
         """Opens the stream and sends what another one, to the same shard before it restarted, has left `unconfirmed`;
         `chunk_steps` as in `Inserter`.

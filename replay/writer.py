@@ -241,7 +241,7 @@ class _Connection:
         self.alive = shard.limits() is not None
         signature = shard.table.signature
         chunk_steps = min(max(_CHUNK_BYTES // signature.item_bytes, 1), 4)
-        self._stream = InsertStream(shard.connection, shard.table.name, signature.item_bytes, chunk_steps, unconfirmed)
+        self._stream = InsertStream(shard.connection, shard.table.name, signature.item_bytes, chunk_steps, *unconfirmed)
         if not self.alive:
             self._warn()
 

@@ -111,7 +111,7 @@ def test_the_reason_of_a_refusal_is_told(fake, connection, name):
 def test_no_answer_to_a_question_raises_anything_else(fake, connection, answer):
     fake.answers["ServerInfo"] = lambda request, context: answer
     with contextlib.suppress(WrongServer):
-        assert isinstance(connection.state(5).tables, dict)
+        assert isinstance(connection.state(5)[1], dict)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -136,11 +136,11 @@ def test_the_limiter_counts_what_both_clients_move(connection, own_client, endpo
     client = own_client(endpoint, SIZE)
     client.insert("counted", rows(6, start=1), np.ones(6))
     sample(connection, "counted", 5)
-    info = connection.state(5).tables["counted"]
+    info = connection.state(5)[1]["counted"]
     assert info.rate_limiter_info.insert_stats.completed == 12
     assert info.rate_limiter_info.sample_stats.completed == 5
     client.sample("counted", 7)  # which samples ahead
-    assert connection.state(5).tables["counted"].rate_limiter_info.sample_stats.completed >= 12
+    assert connection.state(5)[1]["counted"].rate_limiter_info.sample_stats.completed >= 12
     assert (info.current_size, info.max_size) == (12, 1000)
     assert list(info.signature.dict_value.fields) == ["rows"]
     assert info.sampler_options.WhichOneof("distribution") == "uniform"
@@ -169,7 +169,7 @@ def test_a_blocked_stream_gives_what_is_allowed_and_the_rest_when_more_is_insert
         if counts == 14:
             break
     stream.close()
-    assert connection.state(5).tables["limited"].rate_limiter_info.sample_stats.completed == 14
+    assert connection.state(5)[1]["limited"].rate_limiter_info.sample_stats.completed == 14
 
 
 def test_the_oldest_items_are_removed(connection, own_client, endpoint):
@@ -190,7 +190,7 @@ def test_an_item_that_is_sent_twice_is_inserted_once(connection):
         confirmed += len(next(call).keys)
     requests.put(None)
     call.cancel()
-    assert connection.state(5).tables["uniform"].current_size == 3
+    assert connection.state(5)[1]["uniform"].current_size == 3
 
 
 def test_an_unknown_table_is_refused(connection):
