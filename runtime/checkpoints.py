@@ -208,13 +208,14 @@ def delete_old(workdir: Workdir, keep: int, spared: int = -1) -> None:
     """Deletes all checkpoints but the newest `keep`, the newest `keep` with replay, those whose replay these name, and
     that of step `spared`. What cannot be deleted stays until the next time.
     """
-    delete_unfinished(workdir, "[0-9]")  # deletions that were interrupted
-    found = checkpoints(workdir)
-    kept = [*found[:keep], *[checkpoint for checkpoint in found if checkpoint.whole][:keep]]
-    steps = {spared, *(step for checkpoint in kept for step in (checkpoint.step, checkpoint.replay_step))}
-    for checkpoint in found:
-        if checkpoint.step not in steps:
-            store_of(checkpoint.folder).delete(checkpoint.folder)
+    with suppress(OSError, StorageError):
+        delete_unfinished(workdir, "[0-9]")  # deletions that were interrupted
+        found = checkpoints(workdir)
+        kept = [*found[:keep], *[checkpoint for checkpoint in found if checkpoint.whole][:keep]]
+        steps = {spared, *(step for checkpoint in kept for step in (checkpoint.step, checkpoint.replay_step))}
+        for checkpoint in found:
+            if checkpoint.step not in steps:
+                store_of(checkpoint.folder).delete(checkpoint.folder)
 
 
 def amend(checkpoint: Checkpoint, counters: Mapping[str, float], ladder: Mapping[str, Any]) -> None:

@@ -46,8 +46,10 @@ class LearnerRestart:
         Raises `HeldByOthers` if all workers have to start anew, and what `RestartPolicy` does not try again.
         """
         try:
-            if self._building:
-                return self._ended()
+            if self._building and self._resumption is not None:
+                if built := self.supervisor.learner_built():
+                    self._resumption.settle(self._checkpoint)
+                return built
             if time.monotonic() >= self.next_at:
                 self._begin()
         except (HeldByOthers, TakenOver):
@@ -75,10 +77,3 @@ class LearnerRestart:
         self.go_back(self._checkpoint)
         self.supervisor.restart_learner(self._checkpoint, self._nodes_wait.seconds)
         self._building = True
-
-    def _ended(self) -> bool:
-        assert self._resumption is not None
-        built = self.supervisor.learner_built()
-        if built:
-            self._resumption.settle(self._checkpoint)
-        return built

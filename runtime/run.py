@@ -158,13 +158,10 @@ class Run:
             self._files.put("close", self._close_metrics)
             self._files.wait(FILES_TIMEOUT_S)
 
-    def _open_metrics(self, step: int) -> None:
+    def _open_metrics(self, step: int, last: int | None = None) -> None:
+        if last is not None:  # the last step, from which the run goes back
+            self._close_metrics(last)
         self._metrics = MetricsLog(self._workdir, step, self._writers)
-
-    def _reopen_metrics(self, last: int, step: int) -> None:
-        """Goes back from the last step to an earlier one."""
-        self._close_metrics(last)
-        self._open_metrics(step)
 
     def _write_metrics(self) -> None:
         while self._reports and self._metrics is not None:
@@ -212,7 +209,7 @@ class Run:
             log.warning(
                 "the learner starts again from step %s: %s steps since then are made again", f"{step:,}", f"{lost:,}"
             )
-            self._files.put("go back", partial(self._reopen_metrics, self._monitor.step, step))
+            self._files.put("go back", partial(self._open_metrics, step, self._monitor.step))
         self._monitor.go_back(step)
 
     def _recover(self, held: HeldByOthers, signals: StopSignals) -> bool:

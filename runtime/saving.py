@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 from podzero.config import Experiment
@@ -65,8 +64,6 @@ class Saved(NamedTuple):
     snapshot_step: int
     """The step of the newest snapshot; 0 or less until the parameters have been trained, and without a snapshot."""
     ladder: Mapping[str, Any]
-    step: int | None = None
-    """The step of the checkpoint."""
 
 
 Write = Literal["learner", "replay", "snapshot"]
@@ -178,11 +175,10 @@ class Saver:
         if failure := write.exception():
             self._warn(failure, self._writes)
             return None
-        saved = write.result()
-        if self._follows is not None and saved.step is not None:
-            self._adding = saved.step
-            self._replay_write = self._executor.submit(self._write_replay, self._follows, saved.step)
-        return saved
+        if self._follows is not None and self.newest is not None:
+            self._adding = self.newest
+            self._replay_write = self._executor.submit(self._write_replay, self._follows, self.newest)
+        return write.result()
 
     def wait(self) -> None:
         """Waits for the writes under way, if any, and drops their results."""
@@ -197,10 +193,9 @@ class Saver:
 
         While the learner is away, replay's contents are added to the newest checkpoint.
         """
-        away = not state.learner.workers
-        saved = Saved(0, state.ladder, self.newest) if away else self._write_learner(state, with_replay=True)
-        if saved.step is not None:
-            self._write_replay(state, saved.step)
+        saved = self._write_learner(state, with_replay=True) if state.learner.workers else Saved(0, state.ladder)
+        if self.newest is not None:
+            self._write_replay(state, self.newest)
         return saved
 
     def amend(self, state: SaveState) -> None:
@@ -257,17 +252,16 @@ class Saver:
         began, has_replay = time.monotonic(), bool(state.shards)
         step = write_learner(self._workdir, state.learner.checkpoint, state.counters, ladder, has_replay)
         self.newest, self._begun["learner"], self._failed["learner"] = step, began, 0
-        self._delete_old()
+        delete_old(self._workdir, MOST_CHECKPOINTS, self._adding)
         if not with_replay:
-            return Saved(0, ladder, step)
+            return Saved(0, ladder)
         log.info("checkpoint of step %d written", step)
         try:
             # Without the evaluator, which has just given its ladder.
-            snapshot = self._write_snapshot(state._replace(ladder=ladder, evaluator=None))
+            return self._write_snapshot(state._replace(ladder=ladder, evaluator=None))
         except Exception as failure:  # the checkpoint is complete
             log.warning("the snapshot after the checkpoint of step %d was not written", step, exc_info=failure)
-            return Saved(0, ladder, step)
-        return snapshot._replace(step=step)
+            return Saved(0, ladder)
 
     def _write_replay(self, state: SaveState, step: int) -> None:
         if not state.shards:
@@ -277,11 +271,7 @@ class Saver:
         add_replay(self._workdir, step, state.shards, state.counters, _newest_ladder(state))
         self._begun["replay"], self._failed["replay"] = began, 0
         log.info("replay's contents are added to the checkpoint of step %d", step)
-        self._delete_old()
-
-    def _delete_old(self) -> None:
-        with suppress(OSError, StorageError):  # the next save tries again
-            delete_old(self._workdir, MOST_CHECKPOINTS, self._adding)
+        delete_old(self._workdir, MOST_CHECKPOINTS, self._adding)
 
     def _write_snapshot(self, state: SaveState) -> Saved:
         step = int(state.learner.leader.actor.ask("snapshot"))
