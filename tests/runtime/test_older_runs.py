@@ -56,7 +56,7 @@ def test_its_learner_is_restored_with_every_leaf_as_it_was_saved(older, experime
         np.testing.assert_array_equal(kept, shown)
 
 
-def test_its_replay_is_restored_and_read(older, experiment):
+def test_its_replay_is_restored_read_saved_and_restored_again(older, experiment, tmp_path):
     (checkpoint,) = checkpoints(older)
     spec = spec_of(experiment.env)
     with ReplayServer(experiment, spec, 0, checkpoint.shard(0)[0].folder) as server:
@@ -64,6 +64,10 @@ def test_its_replay_is_restored_and_read(older, experiment):
         assert (limits.size, [shard.samples for shard in checkpoint.shards]) == (176, [176])
         with closing(make_reader(lambda: [server.address()], spec, experiment)) as reader:
             rows = next(reader).rows
+        saved = server.checkpoint(tmp_path / "again" / "shard-0")
+    with ReplayServer(experiment, spec, 0, saved) as again:
+        assert again.limits().size == 176
+        assert again.address() != server.address()
     samples = sample_packing(experiment, spec).unpack(rows)
     assert samples.version.shape == (experiment.learner.steps_per_dispatch, experiment.learner.batch_size)
     assert np.abs(samples.value_target).max() <= 1.0
