@@ -129,7 +129,7 @@ def _ledger(ledger: Mapping[str, Mapping[str, Any]]) -> list[ReportTable]:
     rows = [(words, *(f"{row[name]:,}" for row in ledger.values())) for name, words in COLUMNS.items()]
     found = open_sums(ledger)
     caption = f"What became of all samples. The sums {'do not close: ' + found if found else 'close'}."
-    return [ReportTable(caption, ("samples", *ledger), rows)] if ledger else []
+    return [ReportTable(caption, ("count", *ledger), rows)] if ledger else []
 
 
 def machines(record: Record) -> ReportSection:

@@ -7,6 +7,7 @@ import logging
 import pytest
 from rich.console import Console
 
+from podzero.runtime.monitoring.ledger import Books
 from podzero.runtime.monitoring.status import RunStatus
 from podzero.runtime.monitoring.view import clock, status_line, status_panel
 
@@ -209,3 +210,16 @@ def test_the_line_shows_chips_if_there_are_several_and_cost_if_there_is_a_price(
 @pytest.mark.parametrize(("seconds", "words"), [(0, "0:00"), (61, "1:01"), (3599.6, "1:00:00"), (36_610, "10:10:10")])
 def test_clock_times(seconds, words):
     assert clock(seconds) == words
+
+
+def test_the_ledger_is_shown_and_a_sum_that_does_not_close_also_in_the_line():
+    books = Books("samples", 1, 0.0, {})
+    books.add("replay-0", {"replay/inserted": 0, "replay/size": 0, "replay/sampled": 0}, 0.0)
+    books.add("actor-0", {"count/samples/made": 1234, "count/samples/in_flight": 1234}, 1.0)
+    whole = dataclasses.replace(FULL, ledger={"samples": books.ledger(0, 2.0)})
+    assert_shows(drawn(whole, 120), "1,234 made", "1,234 in flight", "closes")
+    assert "LEDGER" not in status_line(whole)
+    books.add("actor-0", {"count/samples/made": 5}, 3.0)
+    open_one = dataclasses.replace(FULL, ledger={"samples": books.ledger(0, 4.0)})
+    assert_shows(drawn(open_one, 120), "does not close", "+5 made")
+    assert_shows(status_line(open_one), "LEDGER", "samples: +5 made")
