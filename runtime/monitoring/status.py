@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
+from podzero.core.errors import PodzeroError
 from podzero.files.workdir import Workdir, WorkdirError, write_atomically
 
 DRIVER_SILENT_S = 60.0
@@ -253,7 +254,7 @@ def spent(workdir: Workdir) -> Mapping[str, float]:
 
 def record_paid(workdir: Workdir, paid_s: Mapping[str, float]) -> None:
     """Writes the seconds that a run has taken, by cause, into its status, if it has one: its newest start failed."""
-    with suppress(WorkdirError, OSError):
+    with suppress(PodzeroError, OSError):  # the error that ended the start says more
         if workdir.status_file.exists():
             hours = sum(paid_s.values()) / 3600.0
             write_status(workdir, dataclasses.replace(read_status(workdir).status, hours=hours, paid_s=paid_s))
