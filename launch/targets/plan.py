@@ -360,7 +360,7 @@ def _ask(step: LaunchStep, folder: Path, limit_s: float | None) -> str | None:
     command, said = f"in {folder}: {shlex.join(step.command)}", subprocess.PIPE if limit_s else None
     try:
         done = subprocess.run(
-            step.command, cwd=folder, stderr=said, timeout=limit_s, text=True, errors="replace", check=False
+            step.command, cwd=folder, stderr=said, timeout=limit_s, encoding="utf-8", errors="replace", check=False
         )
     except subprocess.TimeoutExpired:
         return f"this command has not ended within {limit_s:g} s ({command})"

@@ -323,7 +323,7 @@ def examined(pid: int) -> str:
         state = psutil.Process(pid).status()
         # Nonblocking: py-spy would otherwise pause the process, and wait for ever where that is impossible.
         command = [str(Path(sys.executable).with_name("py-spy")), "dump", "--nonblocking", "--pid", str(pid)]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=30, check=False)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=30, check=False)
         return f"its state is '{state}'\n{done.stdout or done.stderr}"
     except (psutil.Error, OSError, subprocess.TimeoutExpired) as failure:
         return f"its stacks cannot be read: {failure}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import pytest
 from fake_cluster import PENDING, FakeRemoteActor, cpu_node
@@ -9,6 +11,7 @@ from fake_cluster import PENDING, FakeRemoteActor, cpu_node
 from podzero.core.errors import ClusterError
 from podzero.core.machine import NoAccelerator
 from podzero.runtime.cluster.remote import START_TIMEOUT_S
+from podzero.runtime.monitoring.pace import LONGEST_LOOK_S
 from podzero.runtime.process import own_devices
 from podzero.runtime.workers import RunFailed
 
@@ -60,8 +63,9 @@ def test_one_whose_chips_are_taken_is_given_up_and_they_are_named(make_superviso
     monkeypatch.setattr(FakeRemoteActor, "begin", begin)
     supervisor, _ = make_supervisor(cpu_node("home", 8, TPU=4.0), actors={**DEVICE, "count": 1})
     supervisor.start(None)
-    list(supervisor.listen())
-    clock[0] += START_TIMEOUT_S + 1.0
+    for _ in range(math.ceil(START_TIMEOUT_S / LONGEST_LOOK_S) + 2):
+        list(supervisor.listen())
+        clock[0] += LONGEST_LOOK_S
     with pytest.raises(RunFailed, match=r"4 TPU .*actors\.resources"):
         supervisor.reconcile(lambda: None)
 
