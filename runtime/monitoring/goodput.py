@@ -26,12 +26,10 @@ _OF_TRAINING = ("step", "host_to_device", "update_priorities", "publish", REST)
 
 
 class PaidTime:
-    """Divides the driver's wall clock among `CAUSES`, from `now` on. Not thread-safe.
+    """Divides the driver's wall clock among `CAUSES`, from `now` on; `before` are the seconds of earlier drivers.
 
-    `before` are the seconds of earlier drivers.
-
-    All methods take `now` from one monotonic clock, in seconds. Time since the last event counts as the learner's last
-    report divided it, until the next report says what it was.
+    All methods take `now` from one monotonic clock, in seconds. Not thread-safe. Time since the last event counts as
+    the learner's last report divided it, until the next report says what it was.
     """
 
     def __init__(self, now: float, before: Mapping[str, float] = MappingProxyType({})) -> None:

@@ -148,9 +148,8 @@ class Monitor:
 
     def metrics(self, now: float) -> dict[str, float]:
         """The driver's own metrics: paid seconds by cause, and how far the actors' parameters are behind."""
-        metrics = {f"goodput/{cause}_s": seconds for cause, seconds in self._paid.seconds(now).items()}
-        lags = _spread(self._values("actor", "actor/lag"))
-        return metrics | {f"actors/lag_{name}": lag for name, lag in lags.items()}
+        lags = {f"actors/lag_{name}": lag for name, lag in _spread(self._values("actor", "actor/lag")).items()}
+        return lags | {f"goodput/{cause}_s": seconds for cause, seconds in self._paid.seconds(now).items()}
 
     def ended(self, worker: str, now: float) -> None:
         """Records that a worker has ended before the end of the run."""
