@@ -42,7 +42,7 @@ SERVERS = ("server_connect_four", "server_go_9x9")
 EXPERIMENTS = (
     "tic_tac_toe", "connect_four", "connect_four_int8", "connect_four_two_hours", "open_spiel_connect_four", "own_game",
     "plain_learning", "othello_hour", "go_9x9_hour", "cartpole", "taxi", "lunar_lander", "pendulum", "minatar_breakout",
-    "gymnax_cartpole_device",
+    "gymnax_cartpole_device", "gymnax_breakout_device",
     "atari_pong", "slice_tic_tac_toe",
 )  # fmt: skip
 PROGRAM = (
