@@ -171,7 +171,7 @@ def test_an_empty_shard_does_not_delay_a_reanalyser(serve_all, connect, fill, ma
     reader = connect(make_state_reader, experiment, *servers)
     assert next(reader).version.min() >= 100
     fill(STATES, experiment, servers[:1], numbered_states(40))
-    seen = np.concatenate([next(reader).version for _ in range(40)])
+    seen = np.concatenate([next(reader).version for _ in range(120)])
     assert 0.3 < np.mean(seen < 100) < 0.6
 
 
