@@ -197,7 +197,7 @@ def add_replay(
         store.commit(unfinished / REPLAY_FOLDER, place)
     if (found := _read(step, folder)).fault is not None:
         raise found.fault
-    named = [SavedShard(place / f"shard-{index}", *part) for index, part in enumerate(saved)]
+    named = [SavedShard(shard_folder(folder, index, place.name), *part) for index, part in enumerate(saved)]
     _write_run(found._replace(counters=counters, ladder=ladder, shards=named, replay_step=step))
     for name in store.list(folder):
         if name.startswith(REPLAY_FOLDER) and name != place.name:
@@ -305,8 +305,9 @@ def _read(step: int, folder: Path) -> Checkpoint:
         if "samples" in run:  # earlier versions saved all parts together
             run["replay"] = {"step": step, "folder": REPLAY_FOLDER, "shards": [[held, ""] for held in run["samples"]]}
         replay_step, place = int(run["replay"]["step"]), Path(run["replay"]["folder"]).name
+        holder = step_folder(folder.parent, replay_step)
         shards = [
-            SavedShard(step_folder(folder.parent, replay_step) / place / f"shard-{index}", int(samples), str(digest))
+            SavedShard(shard_folder(holder, index, place), int(samples), str(digest))
             for index, (samples, digest) in enumerate(run["replay"]["shards"])
         ]
         return Checkpoint(step, folder, counters, dict(run["ladder"]), shards, replay_step, str(run.get("learner", "")))

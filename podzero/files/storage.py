@@ -50,9 +50,9 @@ def unreadable(path: Path, error: Exception) -> StorageError:
     )
 
 
-def shard_folder(checkpoint: Path, index: int) -> Path:
-    """The folder of a replay shard in a checkpoint."""
-    return checkpoint / REPLAY_FOLDER / f"shard-{index}"
+def shard_folder(checkpoint: Path, index: int, replay: str = REPLAY_FOLDER) -> Path:
+    """The folder of a replay shard in a checkpoint, whose contents of replay are in the folder `replay`."""
+    return checkpoint / replay / f"shard-{index}"
 
 
 def checkpoint_of(shard: Path) -> Path:
