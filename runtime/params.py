@@ -106,11 +106,12 @@ class RayParamSink:
                 ray.get(done)
             reference = ray.put(params)
         except Exception as error:  # Ray raises errors of many kinds
-            failure = ClusterError(f"Ray does not take those of step {version}, a file does: {error}")
+            failure = ClusterError(f"Ray does not take those of step {version}: {error}")
             if self._fallback is not None:
                 folder, experiment = self._fallback
                 save_snapshot(folder, version, params, experiment)
                 delete_old_snapshots(folder, newest=1, ladder={})
+                failure = ClusterError(f"{failure}. They are in {folder}, where actors find them")
         self._serial += 1
         publication = Publication(self._publisher, self._serial, version, checksum(params), reference)
         self._pending.append(self._store.hold.remote(publication))
