@@ -151,9 +151,8 @@ class Saver:
         if with_replay:
             self._checkpoint_due, self._began_at = now + self._every_s, now
             self._write_began["replay"] = now
-        if (
-            not with_replay and now >= self._learner_due and state.step == self.newest
-        ):  # it waits, so its state is saved
+        saved = state.step == self.newest  # the learner waits, and has this state
+        if saved and not with_replay and now >= self._learner_due:
             self._learner_due, self._begun["learner"] = now + self._learner_every_s, now
         if with_replay or now >= self._learner_due:
             self._learner_due, self._writes = now + self._learner_every_s, "learner"
