@@ -9,7 +9,7 @@ from podzero.config import LearnerConfig, MeshConfig, OptimizerConfig
 from podzero.core.types import Network, PackedBatch, Sample
 from podzero.learner.objectives import alphazero_objective, make_augment
 from podzero.learner.optimizers import make_optimizer, make_rate
-from podzero.learner.sharding import batch_sharding, make_mesh, put_batch, state_shardings
+from podzero.learner.sharding import SAMPLE_AXES, batch_sharding, make_mesh, put_batch, state_shardings
 from podzero.learner.step import (
     TrainStepSpec,
     ema_decay_at,
@@ -104,6 +104,25 @@ def test_a_step_on_packed_rows_equals_the_step_on_the_samples(training, network,
     np.testing.assert_array_equal(errors, dense_errors)
     for one, other in ((found.params, expected.params), (sums, dense_sums)):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-5), host(one), host(other))
+
+
+def test_every_field_of_the_samples_is_sharded_as_their_rows(packing, network, make_dispatch):
+    """Else XLA shards parts of a sample over the `model` axis too, and gathers them again in the step."""
+    state, train = one_device(packing, network)
+    batch = make_dispatch(1, 8)
+    traced = jax.make_jaxpr(lambda state: train(state, batch))(state)
+    found = [e.params["sharding"].spec for e in equations(traced.jaxpr) if e.primitive.name == "sharding_constraint"]
+    samples = jax.eval_shape(partial(packing.unpack, xp=jnp), batch.rows[0])
+    assert found.count(jax.sharding.PartitionSpec(SAMPLE_AXES)) == len(jax.tree.leaves(samples)) > 1
+
+
+def equations(jaxpr):
+    """All equations, those of inner programs too."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in equation.params.values():
+            if hasattr(inner, "eqns"):
+                yield from equations(inner)
 
 
 def test_one_dispatch_of_k_steps_equals_k_dispatches_of_one(training, make_dispatch):
