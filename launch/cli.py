@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated, Any
 
 import typer
@@ -18,74 +19,35 @@ from podzero.core.machine import ended_by_interrupt, prepare_jax
 from podzero.tools.commands.printing import print_json
 
 COMMANDS = {
-    "configs": ("launch.experiments", "List the experiments that come with podzero."),
-    "check-env": (
-        "launch.experiments",
-        "Check the contract of a game in random games, or of a gymnasium environment in random episodes.",
-    ),
-    "settings": (
-        "launch.experiments",
-        "Print all settings of an experiment with type, default and meaning, as Markdown.",
-    ),
-    "status": ("launch.runs", "Show the status of a running or ended run."),
-    "runs": ("launch.runs", "List the runs in a folder with state, step and newest metrics."),
-    "zoo": ("launch.experiments", "List the trained agents that come with podzero."),
-    "compile": (
-        "tools.compile.cli",
-        "Compile an experiment for a TPU slice: does it fit, and what does it cost? Needs no TPU.",
-    ),
-    "import": ("tools.records.cli", "Import recorded games or episodes that `data.records` trains on."),
-    "new": (
-        "launch.new",
-        "Write a first experiment for an environment: YAML with numbers for two CPU cores, and why they were chosen.",
-    ),
-    "diff": (
-        "launch.experiments",
-        "Print the settings that differ between two experiments, each as `section.field: a -> b`.",
-    ),
-    "train": ("launch.train", "Train an experiment, or resume a run from its newest checkpoint or from DIR@STEP."),
-    "sweep": (
-        "tools.sweep.cli",
-        "Train an experiment with all combinations of some settings, and print a table of what the runs reached.",
-    ),
-    "info": (
-        "tools.report.cli",
-        "Show what a trained agent is: network, steps, hours, hardware, strength, and what it was started from.",
-    ),
-    "compare": (
-        "tools.report.cli",
-        "Compare runs after equal time of training: settings that differ, steps, speed, losses, strength.",
-    ),
-    "logs": (
-        "launch.runs",
-        "Print what the processes of a run have logged, with tracebacks. The driver writes it into DIR/train.log.",
-    ),
-    "trace": (
-        "launch.runs",
-        "Write profiler traces of the learner, actors, inference servers and reanalysers of a running run.",
-    ),
-    "stop": (
-        "launch.runs",
-        "End a run on this machine as Ctrl-C does: with a last checkpoint. Waits until it has ended.",
-    ),
-    "evaluate": ("launch.evaluate", "Measure how well a player plays, with confidence intervals."),
-    "tournament": ("launch.evaluate", "Rate players by games against each other, with 95% intervals."),
-    "analyze": ("launch.evaluate", "Search the positions on standard input."),
-    "play": ("tools.play.cli", "Play against an agent in the terminal or on a web page, or watch it."),
-    "engine": ("tools.play.cli", "Serve a player to other programs as an engine, on standard input and output."),
-    "bench": (
-        "tools.bench.cli",
-        "Measure the throughput of a stage, and in the same run the limit that it could reach.",
-    ),
-    "report": (
-        "tools.report.cli",
-        "Write the report of a run as an HTML file: ratings, losses, throughput, settings, faults, cost.",
-    ),
-    "export": ("tools.export.cli", "Write the network of a trained agent to a file for ONNX Runtime or jax.export."),
-    "launch": ("launch.targets.cli", "Start a cluster on Google Cloud and train an experiment on it."),
-    "doctor": ("launch.doctor", "Check whether this machine can train: libraries, devices, memory, disk, ports."),
+    "configs": "launch.experiments:configs",
+    "check-env": "launch.experiments:check_env",
+    "settings": "launch.experiments:settings",
+    "status": "launch.runs:status",
+    "runs": "launch.runs:runs",
+    "zoo": "launch.experiments:zoo",
+    "compile": "tools.compile.cli:compile_",
+    "import": "tools.records.cli:import_",
+    "new": "launch.new:new",
+    "diff": "launch.experiments:diff",
+    "train": "launch.train:train",
+    "sweep": "tools.sweep.cli:sweep",
+    "info": "tools.report.cli:info",
+    "compare": "tools.report.cli:compare",
+    "logs": "launch.runs:logs",
+    "trace": "launch.runs:trace",
+    "stop": "launch.runs:stop",
+    "evaluate": "launch.evaluate:evaluate",
+    "tournament": "launch.evaluate:tournament",
+    "analyze": "launch.evaluate:analyze",
+    "play": "tools.play.cli:play",
+    "engine": "tools.play.cli:engine",
+    "bench": "tools.bench.cli:bench",
+    "report": "tools.report.cli:report",
+    "export": "tools.export.cli:export",
+    "launch": "launch.targets.cli:launch",
+    "doctor": "launch.doctor:doctor",
 }
-"""The module of each command, which has a function of its name, and its line in the help of the program."""
+"""The module and the function of each command."""
 
 EXIT_CODES = (
     "Exit codes: 0 success; 1 a negative result (analyze: a line had an error; compile: does not fit; doctor: a check "
@@ -98,6 +60,13 @@ EXIT_CODES = (
 class CommandGroup(TyperGroup):
     """The commands of `COMMANDS`; only the module of the command that is called is imported."""
 
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """As in typer: the command, here with its help alone."""
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            command.help = first_paragraph(cmd_name)
+        return command
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As in typer: the command's name, the command, and its arguments."""
         name, _, rest = super().resolve_command(ctx, args)
@@ -107,12 +76,19 @@ class CommandGroup(TyperGroup):
 def load_command(name: str) -> Any:
     """The command of this name, with its parameters."""
     with ended_by_interrupt():
-        module = import_module(f"podzero.{COMMANDS[name][0]}")
-    # `compile` and `import` are words of Python.
-    function = getattr(module, f"{name}_", None) or getattr(module, name.replace("-", "_"))
+        function = resolve_name(f"podzero.{COMMANDS[name]}")
     alone = typer.Typer(add_completion=False)
     alone.command(name)(function)
     return typer.main.get_command(alone)
+
+
+def first_paragraph(name: str) -> str:
+    """The first paragraph of a command's help, read from its module without importing that, which takes seconds."""
+    module, _, function = COMMANDS[name].partition(":")
+    source = Path(__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
+    defined = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
+    text = next(ast.get_docstring(node) for node in defined if node.name == function)
+    return str(text).partition("\n\n")[0]
 
 
 app = typer.Typer(
@@ -123,8 +99,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _name, (_, _help) in COMMANDS.items():
-    app.command(_name, help=_help)(lambda: None)
+for _name in COMMANDS:
+    app.command(_name)(lambda: None)
 
 
 def main() -> None:
