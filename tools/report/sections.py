@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -205,44 +205,79 @@ def _matches(ladder: Mapping[str, Any]) -> list[ReportTable]:
     return [ReportTable(caption, header, [cells for _, cells in rows[:_NEWEST_MATCHES]])] if rows else []
 
 
-_LOSSES = (
-    "policy_loss", "value_loss", "reward_loss", "outcome_loss", "moves_left_loss", "reply_loss", "teacher_policy_loss",
-    "teacher_value_loss",
-)  # fmt: skip
+class Gauges(NamedTuple):
+    """A figure of what one kind of worker reports: means over the workers, with bands from minimum to maximum."""
+
+    title: str
+    unit: str
+    kind: str
+    labels: Mapping[str, str]
+    """The curves' labels by metric."""
+    caption: str
+
+    def figure(self, metrics: MetricCurves) -> list[Figure]:
+        """A list of the figure; empty if no worker reports these metrics."""
+        curves = [metrics.gauge(self.kind, name, label) for name, label in self.labels.items()]
+        return metrics.figure(self.title, self.unit, self.caption, curves)
+
+
+_TERMS = ("policy", "value", "reward", "outcome", "moves left", "reply", "teacher policy", "teacher value")
+"""Terms of the loss; their metrics have underscores instead of spaces."""
+# fmt: off
+_LEARNING = (
+    Gauges("Loss", "", "learner", {"learner/loss": "total"}, "Total loss of the learner's batches."),
+    Gauges("Terms of the loss", "", "learner", {f"learner/{term.replace(' ', '_')}_loss": term for term in _TERMS},
+           "Terms of the loss before their weights: the policy's cross-entropy in nats, the value's error."),
+    Gauges("Distance from the search", "nats", "learner", {"learner/policy_kl": "KL divergence"},
+           "KL divergence of the network's policy from the search's: zero is a perfect fit."),
+    Gauges("Gradient norm", "", "learner", {"learner/gradient_norm": "gradient norm"},
+           "Norm of the gradient before it is clipped."),
+)
+_DATA = (
+    Gauges("Replay ratio", "samples per insert", "replay", {"replay/samples_per_insert": "replay ratio"},
+           "How often each sample was trained on, on average over each replay shard; replay.samples_per_insert is "
+           "{0.samples_per_insert:g}."),
+    Gauges("Policy age", "learner steps", "learner", {"learner/policy_age": "age"},
+           "Learner steps between the parameters that made the samples of a batch and the newest ones."),
+    Gauges("Samples in a replay shard", "samples", "replay", {"replay/size": "samples"},
+           "Samples that each replay shard holds; the capacity is {0.capacity:,}, shared by {0.shards} shard(s)."),
+)
+_GAMES = (
+    Gauges("Length of games", "plies", "actor", {"selfplay/plies_per_game": "plies"},
+           "Plies of the actors' finished games: mean, least and greatest value over time."),
+    Gauges("Length of episodes", "environment steps", "actor", {"acting/steps_per_episode": "steps"},
+           "Steps of the actors' finished episodes: mean, least and greatest value over time."),
+    Gauges("Certainty of the search", "absolute value", "actor", {"selfplay/abs_root_value": "absolute root value"},
+           "Mean absolute value of the searched positions: 0 undecided, 1 decided."),
+    Gauges("Depth of the search", "plies", "actor", {"selfplay/depth": "depth"},
+           "Mean depth of the nodes that simulations add, for the game of the batch where it is largest."),
+)
+_DEVICES = (
+    Gauges("Use of the learner's devices", "share", "learner",
+           {"learner/device_busy": "busy", "learner/share_of_peak": "share of peak"},
+           "Share of time in which the devices are busy, and share of peak flops that training reaches."),
+    Gauges("Memory of the learner's devices", "bytes", "learner",
+           {"learner/hbm_bytes": "in use", "learner/hbm_limit_bytes": "limit"},
+           "Memory in use on the fullest device of each host."),
+    Gauges("Inference servers", "share", "inference", {"server/busy": "busy", "server/fill": "fill"},
+           "Share of time in which the devices work on a batch, and share of a batch that holds positions."),
+    Gauges("Latency of inference servers", "ms", "inference",
+           {"server/latency_ms_median": "median", "server/latency_ms_p99": "slowest hundredth"},
+           "Time from the arrival of a request to its answer."),
+)
+# fmt: on
+
+
+def _figures(metrics: MetricCurves, shown: Iterable[Gauges]) -> list[Figure]:
+    return [figure for one in shown for figure in one.figure(metrics)]
 
 
 def learning(metrics: MetricCurves) -> ReportSection:
     """The section on losses, gradients and entropies."""
-
-    def of_learner(name: str, label: str | None = None) -> ReportCurve | None:
-        return metrics.gauge("learner", f"learner/{name}", label or name.removesuffix("_loss").replace("_", " "))
-
-    figures = [
-        *metrics.figure("Loss", "", "Total loss of the learner's batches.", [of_learner("loss", "total")]),
-        *metrics.figure(
-            "Terms of the loss",
-            "",
-            "Terms of the loss before their weights: the policy's cross-entropy in nats, the value's error.",
-            [of_learner(name) for name in _LOSSES],
-        ),
-        *metrics.figure(
-            "Entropy of the policy",
-            "nats",
-            "Entropy of the policies that the search gave as targets, and of the network's own policy where it is "
-            "reported.",
-            [_search_entropy(metrics), of_learner("policy_entropy", "network")],
-        ),
-        *metrics.figure(
-            "Distance from the search",
-            "nats",
-            "KL divergence of the network's policy from the search's: zero is a perfect fit.",
-            [of_learner("policy_kl", "KL divergence")],
-        ),
-        *metrics.figure(
-            "Gradient norm", "", "Norm of the gradient before it is clipped.", [of_learner("gradient_norm")]
-        ),
-    ]
-    return ReportSection("Learning", figures)
+    entropies = [_search_entropy(metrics), metrics.gauge("learner", "learner/policy_entropy", "network")]
+    caption = "Entropy of the policies that the search gave as targets, and of the network's own where it is reported."
+    entropy = metrics.figure("Entropy of the policy", "nats", caption, entropies)
+    return ReportSection("Learning", [*_figures(metrics, _LEARNING), *entropy])
 
 
 def _search_entropy(metrics: MetricCurves) -> ReportCurve | None:
@@ -258,29 +293,8 @@ def _search_entropy(metrics: MetricCurves) -> ReportCurve | None:
 
 def data(metrics: MetricCurves, experiment: Experiment) -> ReportSection:
     """The section on replay and on the age of the policy that made the samples."""
-    figures = [
-        *metrics.figure(
-            "Replay ratio",
-            "samples per insert",
-            "How often each sample was trained on, on average over each replay shard; "
-            f"replay.samples_per_insert is {experiment.replay.samples_per_insert:g}.",
-            [metrics.gauge("replay", "replay/samples_per_insert", "replay ratio")],
-        ),
-        *metrics.figure(
-            "Policy age",
-            "learner steps",
-            "Learner steps between the parameters that made the samples of a batch and the newest ones.",
-            [metrics.gauge("learner", "learner/policy_age", "age")],
-        ),
-        *metrics.figure(
-            "Samples in a replay shard",
-            "samples",
-            f"Samples that each replay shard holds; the capacity is {experiment.replay.capacity:,}, shared by "
-            f"{experiment.replay.shards} shard(s).",
-            [metrics.gauge("replay", "replay/size", "samples")],
-        ),
-    ]
-    return ReportSection("Replay and policy age", figures)
+    shown = (one._replace(caption=one.caption.format(experiment.replay)) for one in _DATA)
+    return ReportSection("Replay and policy age", _figures(metrics, shown))
 
 
 SCORE = "selfplay/score_"
@@ -289,43 +303,15 @@ SCORE = "selfplay/score_"
 
 def games(metrics: MetricCurves) -> ReportSection:
     """The section on the actors' games: length, values and depth of the search."""
-    figures: list[Figure] = [
-        *metrics.figure(
-            "Length of games",
-            "plies",
-            "Plies of the actors' finished games: mean, least and greatest value over time.",
-            [metrics.gauge("actor", "selfplay/plies_per_game", "plies")],
-        ),
-        *metrics.figure(
-            "Length of episodes",
-            "environment steps",
-            "Steps of the actors' finished episodes: mean, least and greatest value over time.",
-            [metrics.gauge("actor", "acting/steps_per_episode", "steps")],
-        ),
-        *metrics.figure(
-            "Certainty of the search",
-            "absolute value",
-            "Mean absolute value of the searched positions: 0 undecided, 1 decided.",
-            [metrics.gauge("actor", "selfplay/abs_root_value", "absolute root value")],
-        ),
-        *metrics.figure(
-            "Depth of the search",
-            "plies",
-            "Mean depth of the nodes that simulations add, for the game of the batch where it is largest.",
-            [metrics.gauge("actor", "selfplay/depth", "depth")],
-        ),
-        *metrics.figure(
-            "Points against opponents",
-            "points per game",
-            "Mean points of the search against each of actors.opponents: 1 won, 0.5 drew, 0 lost.",
-            [
-                metrics.gauge("actor", name, name.removeprefix(SCORE))
-                for name in sorted(metrics.history.names("actor"))
-                if name.startswith(SCORE)
-            ],
-        ),
-    ]
-    return ReportSection("Games of the actors", figures)
+    opponents = [name for name in sorted(metrics.history.names("actor")) if name.startswith(SCORE)]
+    points = Gauges(
+        "Points against opponents",
+        "points per game",
+        "actor",
+        {name: name.removeprefix(SCORE) for name in opponents},
+        "Mean points of the search against each of actors.opponents: 1 won, 0.5 drew, 0 lost.",
+    )
+    return ReportSection("Games of the actors", _figures(metrics, (*_GAMES, points)))
 
 
 def throughput(metrics: MetricCurves, experiment: Experiment) -> ReportSection:
@@ -360,49 +346,8 @@ def throughput(metrics: MetricCurves, experiment: Experiment) -> ReportSection:
             f"Steps of the learner, of {batch:,} samples.",
             [metrics.steps_per_s("steps")],
         ),
-        *(
-            figure
-            for kind in ("actor", "learner", "reanalyser")
-            for figure in metrics.figure(
-                f"Where the time goes: {kind}",
-                "share",
-                f"Share of wall time by stage, mean over all workers of the kind {kind}.",
-                metrics.shares(kind),
-                stacked=True,
-            )
-        ),
-        *metrics.figure(
-            "Use of the learner's devices",
-            "share",
-            "Share of time in which the devices are busy, and share of peak flops that training reaches.",
-            [
-                metrics.gauge("learner", "learner/device_busy", "busy"),
-                metrics.gauge("learner", "learner/share_of_peak", "share of peak"),
-            ],
-        ),
-        *metrics.figure(
-            "Memory of the learner's devices",
-            "bytes",
-            "Memory in use on the fullest device of each host.",
-            [
-                metrics.gauge("learner", "learner/hbm_bytes", "in use"),
-                metrics.gauge("learner", "learner/hbm_limit_bytes", "limit"),
-            ],
-        ),
-        *metrics.figure(
-            "Inference servers",
-            "share",
-            "Share of time in which the devices work on a batch, and share of a batch that holds positions.",
-            [metrics.gauge("inference", "server/busy", "busy"), metrics.gauge("inference", "server/fill", "fill")],
-        ),
-        *metrics.figure(
-            "Latency of inference servers",
-            "ms",
-            "Time from the arrival of a request to its answer.",
-            [
-                metrics.gauge("inference", "server/latency_ms_median", "median"),
-                metrics.gauge("inference", "server/latency_ms_p99", "slowest hundredth"),
-            ],
-        ),
     ]
-    return ReportSection("Throughput", figures)
+    for kind in ("actor", "learner", "reanalyser"):
+        title, caption = f"Where the time goes: {kind}", f"Share of wall time by stage, mean over the {kind} processes."
+        figures += metrics.figure(title, "share", caption, metrics.shares(kind), stacked=True)
+    return ReportSection("Throughput", [*figures, *_figures(metrics, _DEVICES)])
