@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from podzero.config import KOMI
-from podzero.core.errors import ConfigError
+from podzero.core.errors import ConfigError, os_errors
 from podzero.core.protocols import Env
 from podzero.core.types import EnvSpec, EnvState
 from podzero.envs.boards.chess import CHESS_SIZES, Chess
@@ -33,13 +33,9 @@ def record_text(env: Env, game: PlayedGame, date: str | None = None) -> str:
 def write_records(path: Path, env: Env, games: Iterable[PlayedGame], date: str | None = None) -> None:
     """Writes games to a file; makes its folder."""
     text = "\n".join(record_text(env, game, date) for game in games)
-    try:
+    with os_errors(ConfigError, f"the games cannot be written to {path}", "choose another file with --records"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"the games cannot be written to {path}: {error.strerror}; choose another file with --records"
-        ) from None
 
 
 _LINE = 79

@@ -25,7 +25,7 @@ import numpy as np
 from scipy import special
 
 from podzero.config import GameConfig, GymnasiumConfig
-from podzero.core.errors import ConfigError, PodzeroError, nearest
+from podzero.core.errors import ConfigError, PodzeroError, nearest, os_errors
 from podzero.core.protocols import Env
 from podzero.envs import make_env
 from podzero.evaluation.arena import OPENING_PLIES, Arena, Interrupted
@@ -87,11 +87,9 @@ class TournamentFiles:
             elif self._file.exists():
                 raise TournamentError(f"{folder} holds {GAMES_FILE} without {SETTINGS_FILE}; choose another --workdir")
             else:
-                write_atomically(stored, json.dumps(tree, indent=1) + "\n")
-        except OSError as error:
-            self.close()
-            raise TournamentError(f"cannot write the folder {folder}: {error.strerror}") from None
-        except TournamentError:
+                with os_errors(TournamentError, f"cannot write the folder {folder}"):
+                    write_atomically(stored, json.dumps(tree, indent=1) + "\n")
+        except BaseException:
             self.close()
             raise
 
@@ -125,13 +123,10 @@ class TournamentFiles:
             for batch, pair, games in pairs
             for game in games
         )
-        try:
-            with self._file.open("a", encoding="utf-8") as file:
-                file.write(lines)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise TournamentError(f"cannot write {self._file}: {error.strerror}") from None
+        with os_errors(TournamentError, f"cannot write {self._file}"), self._file.open("a", encoding="utf-8") as file:
+            file.write(lines)
+            file.flush()
+            os.fsync(file.fileno())
 
     def _parse(self, number: int, line: bytes) -> tuple[int, int, PlayedGame]:
         """The batch, the pair and the game of a line."""

@@ -26,7 +26,7 @@ from podzero.config import (
     JaxLibraryConfig,
     SimulatorConfig,
 )
-from podzero.core.errors import ConfigError, nearest
+from podzero.core.errors import ConfigError, nearest, os_errors
 
 if TYPE_CHECKING:
     from podzero.core.types import EnvSpec
@@ -93,10 +93,8 @@ def new(
     if to is None:
         print(text, end="")
         return
-    try:
+    with os_errors(ConfigError, f"cannot write {to}"):
         to.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {to}: {error.strerror}") from None
     print(f"{to} is written. Check it with: podzero train {shlex.quote(str(to))} --check")
 
 

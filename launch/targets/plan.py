@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from podzero.config import Experiment
-from podzero.core.errors import ConfigError, PodzeroError
+from podzero.core.errors import ConfigError, PodzeroError, os_errors
 
 MOUNT = "/mnt/podzero"
 """Where every machine of a cluster mounts the shared storage."""
@@ -170,10 +170,8 @@ def run_files(experiment: Experiment) -> dict[str, str]:
         assert part.file is not None
         # The digest tells apart files of the same name; ConfigMaps and shells take few characters.
         name = f"{str(part.sha256)[:12]}_{re.sub(r'[^A-Za-z0-9._-]', '_', part.file.name)}"
-        try:
+        with os_errors(ConfigError, f"{section}: cannot read {part.file}"):
             own[name] = part.file.read_text(encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"{section}: cannot read {part.file}: {error.strerror}") from None
         moved[section] = part.moved_to(name)
     return {"experiment.yaml": experiment.with_sections(moved).to_yaml(), "run.sh": template("run.sh"), **own}
 
@@ -329,14 +327,12 @@ def _begin(plan: Plan, folder: Path) -> None:
             "Nothing was run"
         )
     marker = folder / ".gitignore"
-    try:
+    with os_errors(LaunchFailed, f"--folder {folder}: cannot write there", "nothing was run"):
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()) and not (marker.is_file() and marker.read_text(encoding="utf-8") == _GITIGNORE):
             raise LaunchFailed(_not_ours(folder))
         for name, text in _files(plan).items():
             (folder / name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise LaunchFailed(f"--folder {folder}: cannot write there ({error.strerror}). Nothing was run") from error
 
 
 def _not_ours(folder: Path) -> str:

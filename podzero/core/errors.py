@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 TRY_AGAIN = 4
@@ -33,6 +34,15 @@ class ClusterError(PodzeroError, RuntimeError):
 def described(error: BaseException) -> str:
     """The message of an error, after its type unless podzero wrote it: a `KeyError` says the key alone."""
     return str(error) if isinstance(error, PodzeroError) else f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def os_errors(kind: type[PodzeroError], what: str, remedy: str = "") -> Iterator[None]:
+    """Turns an `OSError` into an error of this kind, which says what failed, the system's reason, and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise kind("; ".join(filter(None, [f"{what}: {error.strerror or error}", remedy]))) from None
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -9,13 +9,13 @@ import shlex
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from podzero.config import Experiment, Layers, OwnFile, flatten, parse, read_tree
 from podzero.config.training import OptimizerConfig
-from podzero.core.errors import TRY_AGAIN, ConfigError, PodzeroError
+from podzero.core.errors import TRY_AGAIN, ConfigError, PodzeroError, os_errors
 from podzero.core.importing import file_digest
 from podzero.files.directory_lock import DirectoryLock, Held, LockHolder, holder_of
 from podzero.files.store import copy_of, store_of, sync
@@ -225,11 +225,9 @@ class Workdir:
                 continue
             assert own.file is not None
             partial = copy.with_name(f".{os.getpid()}-{copy.name}")
-            try:
+            with os_errors(WorkdirError, f"{section}: cannot copy {own.file} to {copy}"):
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(own.file, partial)
-            except OSError as error:
-                raise WorkdirError(f"{section}: cannot copy {own.file} to {copy}: {error.strerror}") from None
             if not str(file_digest(str(partial))).startswith(copy.parent.name):
                 partial.unlink()
                 raise WorkdirError(f"{section}: {own.file} has changed since the experiment was read; start it again")
@@ -262,7 +260,7 @@ class Workdir:
         """
         self.check(experiment)
         changes = differences(self.experiment(), experiment) if self.is_run else []
-        try:
+        with self._writing():
             self.root.mkdir(parents=True, exist_ok=True)
             if changes:
                 now = round(time.time(), 3)
@@ -272,8 +270,6 @@ class Workdir:
                 inherited = {"lineage": layers.lineage, "settings": layers.inherited}
                 write_atomically(self.inherited_file, json.dumps(inherited))
             write_atomically(self.experiment_file, experiment.to_yaml())
-        except OSError as error:
-            raise self._not_writable(error) from None
 
     def changes(self) -> list[RecordedChange]:
         """The settings that were changed when the run was resumed, oldest first; damaged lines are skipped."""
@@ -294,17 +290,16 @@ class Workdir:
 
     def lock(self) -> DirectoryLock:
         """Reserves the directory, made if missing, until the lock is closed; `InUse` if another process has it."""
-        try:
+        with self._writing():
             self.root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise self._not_writable(error) from None
         try:
             return DirectoryLock(self._lock_file)
         except Held as held:
             raise InUse(f"{self.root} is in use: {held.holder} works there") from None
         except OSError as error:
             if error.filename is not None:  # not the lock, but the file could not be made
-                raise self._not_writable(error) from None
+                with self._writing():
+                    raise
             raise WorkdirError(
                 f"cannot lock {self._lock_file}: {error.strerror or error}; choose a --workdir on a file system "
                 "with flock, or in a bucket that exists"
@@ -317,8 +312,8 @@ class Workdir:
     def _read_changes(self) -> str:
         return self.changes_file.read_text(errors="replace", encoding="utf-8") if self.changes_file.exists() else ""
 
-    def _not_writable(self, error: OSError) -> WorkdirError:
-        return WorkdirError(f"cannot write the working directory {self.root}: {error.strerror}")
+    def _writing(self) -> AbstractContextManager[None]:
+        return os_errors(WorkdirError, f"cannot write the working directory {self.root}")
 
 
 def refuse_url(path: str | Path) -> None:

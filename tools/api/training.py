@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from podzero.config import Experiment
-from podzero.core.errors import ConfigError, nearest
+from podzero.core.errors import ConfigError, nearest, os_errors
 from podzero.files.players import run_workdir
 from podzero.files.workdir import Workdir, WorkdirError
 from podzero.launch.train import find_start
@@ -195,10 +195,8 @@ def metrics(workdir: str | Path) -> Metrics:
     """
     run = run_workdir(str(workdir))
     run.refresh(long=True)
-    try:
+    with os_errors(WorkdirError, f"cannot read {run.metrics_file}"):
         history = MetricsTail(run.metrics_file).read()
-    except OSError as error:
-        raise WorkdirError(f"cannot read {run.metrics_file}: {error.strerror}") from None
     found = [(kind, name) for kind in history.kinds for name in history.names(kind)]
     reporters = Counter(name for _, name in found)
     named = {

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from podzero.core.errors import PodzeroError
+from podzero.core.errors import PodzeroError, os_errors
 
 LOOPBACK = "127.0.0.1"
 
@@ -88,17 +88,14 @@ def free_address(host: str | None, port: int | None) -> ListenAddress:
 
     Raises `AddressNotUsable` if this machine does not have the address, or the port is in use.
     """
-    name = host or LOOPBACK
-    try:
+    name, remedy = host or LOOPBACK, "choose another --port" if port else "choose another --host"
+    with os_errors(AddressNotUsable, f"cannot listen on {name}:{port or 'any port'}", remedy):
         family, kind, _, _, place = socket.getaddrinfo(name, port or 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
             # As the servers do: a port counts as free while the connections of an earlier server still expire.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(place)
             return ListenAddress(name, probe.getsockname()[1])
-    except OSError as error:
-        remedy = "choose another --port" if port else "choose another --host"
-        raise AddressNotUsable(f"cannot listen on {name}:{port or 'any port'}: {error.strerror}; {remedy}") from None
 
 
 def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:

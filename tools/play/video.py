@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import cache
 from itertools import chain, islice, repeat
 from pathlib import Path
@@ -22,7 +22,7 @@ from PIL import Image, ImageDraw, ImageFont
 from rich.console import Console
 
 from podzero.config import GymnasiumConfig, SimulatorConfig
-from podzero.core.errors import ConfigError
+from podzero.core.errors import ConfigError, os_errors
 from podzero.core.importing import import_extra
 from podzero.core.types import Array, EnvState
 from podzero.envs import SimulatorReplay, VectorEnv, VectorStep, make_env, observed_picture, rendering, simulator_errors
@@ -250,17 +250,9 @@ def check_file(path: Path) -> None:
         raise ConfigError(f"--to {path}: videos are written as {' or '.join(SUFFIXES)}, not as '{path.suffix}'")
     if path.suffix.lower() == ".mp4":
         import_extra("cv2", "a video as .mp4")
-    with _writing(path):
+    with os_errors(ConfigError, f"{path} cannot be written", "name a file with --to"):
         path.parent.mkdir(parents=True, exist_ok=True)
         TemporaryFile(dir=path.parent).close()
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror or error}; name a file with --to") from None
 
 
 def write_video(path: Path, shown: Iterator[Image.Image], steps_per_second: float) -> None:
@@ -268,7 +260,7 @@ def write_video(path: Path, shown: Iterator[Image.Image], steps_per_second: floa
     # Replace the file only once all is written.
     partial = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix.lower()}")
     try:
-        with _writing(path):
+        with os_errors(ConfigError, f"{path} cannot be written", "name a file with --to"):
             (_write_mp4 if partial.suffix == ".mp4" else _write_gif)(partial, shown, steps_per_second)
             os.replace(partial, path)
     finally:

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from podzero.config import KOMI, EnvConfig, GymnasiumConfig
-from podzero.core.errors import ConfigError, described
+from podzero.core.errors import ConfigError, described, os_errors
 from podzero.core.types import EnvSpec, Sample
 from podzero.envs import Interface, gymnasium_interface, is_truth, make_env, spec_to
 from podzero.envs.boards.go import Go
@@ -82,18 +82,16 @@ def import_games(
     """
     found = Imported()
     spec, layout, contents, searched = _recorded(files, game, search, simulations, found)
-    try:
-        with RecordsWriter(to, layout) as writer:
-            for content in contents:
-                writer.add(content)
-                found.games, found.positions = found.games + 1, writer.positions
-                report(found.games, found.positions)
-            if not found.games:
-                read, named = sum(found.left_out.values()), "".join(f"\n  {one}" for one in found.named)
-                raise ConfigError(f"no game of {spec.name} can be used, {read} were read{named}")
-            writer.finish({"files": [str(file) for file in files], **searched, **asdict(found)})
-    except OSError as error:
-        raise ConfigError(f"{to} cannot be written: {error.strerror}; give another folder with --to") from None
+    refusal = os_errors(ConfigError, f"{to} cannot be written", "give another folder with --to")
+    with refusal, RecordsWriter(to, layout) as writer:
+        for content in contents:
+            writer.add(content)
+            found.games, found.positions = found.games + 1, writer.positions
+            report(found.games, found.positions)
+        if not found.games:
+            read, named = sum(found.left_out.values()), "".join(f"\n  {one}" for one in found.named)
+            raise ConfigError(f"no game of {spec.name} can be used, {read} were read{named}")
+        writer.finish({"files": [str(file) for file in files], **searched, **asdict(found)})
     return found
 
 
@@ -146,24 +144,21 @@ def _check(files: Iterable[Path], suffixes: Sequence[str]) -> None:
 
 def _read(file: Path, spec: EnvSpec) -> Iterator[RecordedGame | Fault]:
     """The games of a file."""
-    try:
-        with file.open("rb") as opened:
-            if (head := opened.read(2)) in (BOM_UTF16_LE, BOM_UTF16_BE) or b"\0" in head:
-                yield Fault(str(file), "unreadable", "it is in UTF-16; save it as UTF-8")
-                return
-            # A file of games may be larger than memory.
-            data = mmap(opened.fileno(), 0, access=ACCESS_READ) if head else b""
-            match file.suffix.lower():
-                case ".sgf":
-                    yield from read_sgf(data, str(file), spec)
-                case ".pgn":
-                    yield from read_pgn(data, str(file), spec)
-                case _:
-                    opened.seek(0)
-                    lines = TextIOWrapper(opened, encoding="utf-8-sig", errors="replace")
-                    yield from read_lines(lines, str(file), spec)
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
+    with os_errors(ConfigError, f"{file} cannot be read"), file.open("rb") as opened:
+        if (head := opened.read(2)) in (BOM_UTF16_LE, BOM_UTF16_BE) or b"\0" in head:
+            yield Fault(str(file), "unreadable", "it is in UTF-16; save it as UTF-8")
+            return
+        # A file of games may be larger than memory.
+        data = mmap(opened.fileno(), 0, access=ACCESS_READ) if head else b""
+        match file.suffix.lower():
+            case ".sgf":
+                yield from read_sgf(data, str(file), spec)
+            case ".pgn":
+                yield from read_pgn(data, str(file), spec)
+            case _:
+                opened.seek(0)
+                lines = TextIOWrapper(opened, encoding="utf-8-sig", errors="replace")
+                yield from read_lines(lines, str(file), spec)
 
 
 _KEYS = ("observations", "actions", "rewards", "terminated")
@@ -187,16 +182,13 @@ def read_episodes(file: Path, interface: Interface) -> Iterator[Episode | Fault]
 
 def _contents(file: Path) -> Iterator[tuple[str, Any]]:
     """Where each episode of a file is, and a function that reads it."""
-    try:
-        if file.suffix.lower() == ".npz":
-            yield str(file), lambda: np.load(file, allow_pickle=False)
-            return
-        with file.open(encoding="utf-8-sig", errors="replace") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield f"{file}, line {number}", lambda line=line: json.loads(line)
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
+    if file.suffix.lower() == ".npz":
+        yield str(file), lambda: np.load(file, allow_pickle=False)
+        return
+    with os_errors(ConfigError, f"{file} cannot be read"), file.open(encoding="utf-8-sig", errors="replace") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield f"{file}, line {number}", lambda line=line: json.loads(line)
 
 
 def _episode(where: str, tree: Mapping[str, Any], interface: Interface) -> Episode | Fault:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from podzero.core.errors import ConfigError, PodzeroError
+from podzero.core.errors import ConfigError, PodzeroError, os_errors
 from podzero.files.workdir import Workdir, sweep_runs, write_atomically
 from podzero.runtime.monitoring.status import duration
 from podzero.tools.commands.listen_address import free_address
@@ -76,10 +76,8 @@ def report(
     else:
         page, name = make_report(RunReader(Workdir(first)).read()), "report.html"
     file = Workdir(first).root / name if output is None else output.expanduser().absolute()
-    try:
+    with os_errors(ReportNotWritten, f"cannot write {file}", "name another file by --output"):
         write_atomically(file, page)
-    except OSError as error:
-        raise ReportNotWritten(f"cannot write {file}: {error.strerror}; name another file by --output") from None
     if as_json:
         print_json({"report": str(file), "bytes": len(page.encode())})
     else:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from podzero.core.errors import os_errors
 from podzero.files.workdir import Workdir, WorkdirError
 from podzero.tools.commands.listen_address import AddressNotUsable, ListenAddress, RequestGuard, new_guard
 from podzero.tools.report.page import content_policy, make_report
@@ -119,10 +120,8 @@ async def serving(dashboard: Dashboard, where: ListenAddress) -> AsyncIterator[s
     )
     await runner.setup()
     try:
-        try:
+        with os_errors(AddressNotUsable, f"cannot listen on {where.url}", "choose another --port"):
             await web.TCPSite(runner, where.host, where.port).start()
-        except OSError as error:
-            raise AddressNotUsable(f"cannot listen on {where.url}: {error.strerror}; choose another --port") from None
         yield f"{where.url}/{guard.token}/"
     finally:
         await runner.cleanup()

@@ -16,7 +16,7 @@ import numpy as np
 import yaml
 
 from podzero.config import Experiment, StopConfig, builtin_configs, load, read_yaml
-from podzero.core.errors import ConfigError
+from podzero.core.errors import ConfigError, os_errors
 from podzero.files.directory_lock import DirectoryLock
 from podzero.files.workdir import SWEEP_FILE, Workdir, WorkdirError, read_json, refuse_url, write_atomically
 from podzero.runtime.monitoring.status import RunStatus, read_status
@@ -196,10 +196,8 @@ class SweepFolder:
                 )
         for run in runs:
             self.workdir(run).check(run.experiment)
-        try:
+        with os_errors(WorkdirError, f"cannot write {self._file}"):
             self._write(given)
-        except OSError as error:
-            raise WorkdirError(f"cannot write {self._file}: {error.strerror}") from None
 
     def mark_stopped(self, run: SweepRun) -> None:
         """Records that a run was stopped early."""
