@@ -33,6 +33,7 @@ ABLATIONS_PAGE = ROOT / "docs" / "ablations.md"
 EVALUATION_PAGE = ROOT / "docs" / "evaluation.md"
 ARCHITECTURE_PAGE = ROOT / "docs" / "architecture.md"
 LICENCES_PAGE = ROOT / "docs" / "licences.md"
+RELIABILITY_PAGE = ROOT / "docs" / "reliability.md"
 README = ROOT / "README.md"
 BENCHES = (
     "selfplay", "int8", "int8_64x5", "tree", "acting", "learner", "learner_64x5", "replay", "publish", "actors", "mesh",
@@ -62,6 +63,7 @@ def main() -> None:
     EVALUATION_PAGE.write_text(evaluation_page(EVALUATION_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     ARCHITECTURE_PAGE.write_text(architecture_page(ARCHITECTURE_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     LICENCES_PAGE.write_text(dependencies_page(), encoding="utf-8")
+    RELIABILITY_PAGE.write_text(reliability_page(RELIABILITY_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     for path, text in table_files(StoredResults(RESULTS / "compile.json")).items():
         (ROOT / path).write_text(text, encoding="utf-8")
     README.write_text(readme(README.read_text(encoding="utf-8")), encoding="utf-8")
@@ -106,6 +108,13 @@ def architecture_page(page: str) -> str:
     drawn = figure(program(load(name, overrides)))
     caption = f"`{PROGRAM}` starts these processes."
     return _updated(page, {"program": lambda: ["```mermaid", *drawn.splitlines(), "```", "", caption]})
+
+
+def reliability_page(page: str) -> str:
+    """docs/reliability.md with its generated part updated; see `performance_page`."""
+    rows = _load("reliability")["rows"]
+    benches = {row["result"]: _load(row["result"]) for row in rows if _has_result(row)}
+    return _updated(page, {"faults": lambda: faults(rows, benches)})
 
 
 def figure(kinds: Iterable[Kind]) -> str:
@@ -197,6 +206,44 @@ def _ratio(result: Json) -> str:
 def _load(name: str) -> Json:
     found: Json = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     return found
+
+
+# docs/reliability.md
+
+
+def _has_result(row: Json) -> bool:
+    return (RESULTS / f"{row.get('result')}.json").exists()
+
+
+def faults(rows: Iterable[Json], benches: Mapping[str, Json]) -> list[str]:
+    """The table of faults, each with a command and what it found, or that it was not run; then the machines.
+
+    A row either has `found`, `date` and `hardware`, or names a `result` of `podzero bench soak` or `chaos`.
+    """
+    told = [row | _found(benches[row["result"]]) if row.get("result") in benches else row for row in rows]
+    lines = [
+        (row["what"], f"`{row['command']}`" if row["command"] else "", row.get("found") or "not run yet") for row in told
+    ]
+    machines = sorted({f"{row['hardware']}, {row['date']}" for row in told if row.get("found")})
+    return [*table(("fault", "command", "found"), lines), "", f"On {'; '.join(machines)}."]
+
+
+def _found(bench: Json) -> Json:
+    """What a run of `podzero bench soak` or `chaos` found, in words."""
+    result = bench["result"]
+    recovery = ", ".join(
+        f"{kind} {one['median_s']:.0f}/{one['p95_s']:.0f} s"
+        for kind, one in result["recovery"].items()
+        if "median_s" in one
+    )
+    if "goodput" in result:
+        flat = "all flat" if result["flat"] else f"not flat: {', '.join(result['not_flat'])}"
+        parts = [f"goodput {result['goodput']:.1%}", flat]
+    else:
+        parts = [f"{result['survived_faults']} of {result['faults']} survived"]
+    parts += [f"recovery (median/95%): {recovery}"] * bool(recovery)
+    said = "; ".join([*parts, f"ledger {result['ledger']}", f"exit code {result['exit_code']}"])
+    return {key: bench[key] for key in ("command", "date", "hardware")} | {"found": said}
 
 
 # docs/performance.md: inference servers, and what a slice needs of them.

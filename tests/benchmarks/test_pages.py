@@ -26,12 +26,18 @@ def test_the_committed_pages_are_the_generated_ones():
     assert architecture == pages.architecture_page(architecture)
     assert pages.README.read_text() == pages.readme(pages.README.read_text())
     assert pages.LICENCES_PAGE.read_text() == pages.dependencies_page()
+    reliability = pages.RELIABILITY_PAGE.read_text()
+    assert reliability == pages.reliability_page(reliability)
 
 
 def test_every_file_of_results_is_on_a_page():
     benches = {f"bench_{name}" for name in (*pages.BENCHES, *pages.SERVERS)}
+    rows = json.loads((pages.RESULTS / "reliability.json").read_text())["rows"]
+    runs = {row["result"] for row in rows if (pages.RESULTS / f"{row.get('result')}.json").exists()}
     shown = {
         *pages.EXPERIMENTS,
+        *runs,
+        "reliability",
         *benches,
         "compile",
         "number_formats",

@@ -149,8 +149,10 @@ def check_podzero(arguments: list[str], mention: bool) -> None:
     verb, rest = arguments[0], concrete(arguments[1:])
     make_runs(rest)
     given = parse(verb, rest, mention)
-    if given.get("config") is not None:
-        load(file_of(given["config"]), given.get("overrides") or [])
+    # Without one, a stage of `bench` chooses its own.
+    config = given.get("config") or ("connect_four" if given.get("stage") else None)
+    if config is not None:
+        load(file_of(config), given.get("overrides") or [])
     who = [given[name] for name in ("who", "opponent") if isinstance(given.get(name), str)]
     who += [name for name in ("who", "others") if isinstance(given.get(name), list | tuple) for name in given[name]]
     if verb == "export":

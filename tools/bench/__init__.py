@@ -2,7 +2,7 @@
 
 `bench_STAGE(experiment, seconds)` measures a stage for about `seconds` after start-up and compilation, but at least one
 round; the experiment sets all sizes. It returns the figures by name: `ratio` is the share of the limit, `ratio_of` says
-of which limit.
+of which limit. The stages of `OF_RUNS` take more than an experiment and seconds.
 """
 
 STAGES = {
@@ -11,6 +11,8 @@ STAGES = {
     "loop": "loop",
 }  # fmt: skip
 """The module of each stage."""
+OF_RUNS = ("soak", "chaos")
+"""Stages that watch a real run, `podzero train` as a child process."""
 REMOVED = {
     "simulators": "measure `podzero bench selfplay` with an experiment of each, such as open_spiel_connect_four",
     "analyze": "measure the evaluations/s of the network by `podzero bench selfplay`",

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from podzero.config import builtin_configs, load
 from podzero.core.errors import ConfigError, nearest
 from podzero.core.machine import keep_compiled_programs, nvidia_driver, start_cudnn, use_graphs
-from podzero.tools.bench import REMOVED, STAGES
-from podzero.tools.commands.options import Json, Overrides
+from podzero.tools.bench import OF_RUNS, REMOVED, STAGES
+from podzero.tools.commands.options import RUNS, Json, Overrides
 from podzero.tools.commands.printing import print_result
 from podzero.tools.commands.trust import approve_code
 
 
 def bench(
-    stage: Annotated[str, typer.Argument(metavar="STAGE", help=f"What to measure: {', '.join(STAGES)}.")],
+    stage: Annotated[str, typer.Argument(metavar="STAGE", help=f"What to measure: {', '.join((*STAGES, *OF_RUNS))}.")],
     overrides: Overrides = None,
-    config: Annotated[str, typer.Option(help="The experiment, which sets all sizes.")] = "connect_four",
+    config: Annotated[
+        str | None,
+        typer.Option(
+            help="The experiment, which sets all sizes.", show_default="connect_four; tic_tac_toe for soak and chaos"
+        ),
+    ] = None,
     seconds: Annotated[
         float,
         typer.Option(
@@ -40,6 +48,31 @@ def bench(
             show_default="the devices of this machine",
         ),
     ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(min=0.5, help="Of soak and chaos: how long to train.", show_default="120; 1 for chaos --quick"),
+    ] = None,
+    kill_every: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MINUTES",
+            min=0.5,
+            help="Of soak: kill a random worker every so many minutes.",
+            show_default="never",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of soak and chaos: chooses what is killed, and when.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="Of chaos: a few kills in a minute.")] = False,
+    workdir: Annotated[
+        Path | None,
+        typer.Option(help="Of soak and chaos: a new directory for the run.", show_default="runs/STAGE-seedSEED"),
+    ] = None,
+    note: Annotated[
+        str | None,
+        typer.Option(
+            help="Of soak and chaos: print a record for benchmarks/results, with this note on the circumstances."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure the throughput of a stage, and in the same run the limit that it could reach.
@@ -48,8 +81,17 @@ def bench(
     """
     if stage in REMOVED:
         raise ConfigError(f"the stage {stage} is removed: {REMOVED[stage]}")
-    if stage not in STAGES:
-        raise ConfigError(f"unknown stage '{stage}'{nearest(stage, STAGES)}; expected one of {', '.join(STAGES)}")
+    stages = (*STAGES, *OF_RUNS)
+    if stage not in stages:
+        raise ConfigError(f"unknown stage '{stage}'{nearest(stage, stages)}; expected one of {', '.join(stages)}")
+    of_runs = {"--minutes": minutes, "--kill-every": kill_every, "--seed": seed, "--workdir": workdir, "--note": note}
+    if (given := [name for name, value in of_runs.items() if value]) and stage not in OF_RUNS:
+        raise ConfigError(f"{given[0]} is of the stages {' and '.join(OF_RUNS)}; {stage} takes --seconds")
+    if kill_every is not None and stage != "soak":
+        raise ConfigError("--kill-every is of the stage soak; the schedule of chaos follows from --minutes and --seed")
+    if quick and stage != "chaos":
+        raise ConfigError("--quick is of the stage chaos")
+    config = config or ("tic_tac_toe" if stage in OF_RUNS else "connect_four")
     if stand_in is not None and stage != "loop":
         raise ConfigError(f"--stand-in is of the stage loop; {stage} measures this machine")
     for override in overrides or ():
@@ -61,6 +103,12 @@ def bench(
             )
     experiment = load(config, overrides or ())
     approve_code(experiment)
+    if stage in OF_RUNS:
+        folder = workdir or RUNS / f"{stage}-seed{seed}"
+        with nullcontext() if as_json else _shown_log():
+            result = _of_run(stage, config, overrides or (), folder, minutes, kill_every, seed, quick)
+        print_result(result if note is None else _record(result, note), as_json)
+        return
     keep_compiled_programs()
     use_graphs(nvidia_driver())
     start_cudnn(nvidia_driver())
@@ -68,6 +116,37 @@ def bench(
         measure = getattr(import_module(f"podzero.tools.bench.{STAGES[stage]}"), f"bench_{stage}")
         chip = {} if stand_in is None else {"stand_in": stand_in}
         print_result(measure(experiment, seconds, **chip), as_json)
+
+
+def _of_run(
+    stage: str,
+    config: str,
+    overrides: Sequence[str],
+    workdir: Path,
+    minutes: float | None,
+    kill_every: float | None,
+    seed: int,
+    quick: bool,
+) -> dict[str, Any]:
+    """The result of a stage that watches a run."""
+    measure = getattr(import_module(f"podzero.tools.bench.{stage}"), f"bench_{stage}")
+    chosen = (minutes or 120.0, kill_every) if stage == "soak" else (minutes, quick)
+    found: dict[str, Any] = measure(config, overrides, workdir, *chosen, seed)
+    return found
+
+
+def _record(result: Mapping[str, Any], note: str) -> dict[str, Any]:
+    """A result in the form of `benchmarks/results`."""
+    from podzero.tools.bench.child_run import machine_in_words
+
+    said = [word for word in sys.argv[1:] if word not in ("--note", note)]
+    return {
+        "command": shlex.join(["podzero", *said]),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "hardware": machine_in_words(),
+        "note": note,
+        "result": dict(result),
+    }
 
 
 @contextmanager
