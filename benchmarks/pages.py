@@ -222,7 +222,8 @@ def faults(rows: Iterable[Json], benches: Mapping[str, Json]) -> list[str]:
     """
     told = [row | _found(benches[row["result"]]) if row.get("result") in benches else row for row in rows]
     lines = [
-        (row["what"], f"`{row['command']}`" if row["command"] else "", row.get("found") or "not run yet") for row in told
+        (row["what"], f"`{row['command']}`" if row["command"] else "", row.get("found") or "not run yet")
+        for row in told
     ]
     machines = sorted({f"{row['hardware']}, {row['date']}" for row in told if row.get("found")})
     return [*table(("fault", "command", "found"), lines), "", f"On {'; '.join(machines)}."]
