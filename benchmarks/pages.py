@@ -220,7 +220,7 @@ def faults(rows: Iterable[Json], benches: Mapping[str, Json]) -> list[str]:
 
     A row either has `found`, `date` and `hardware`, or names a `result` of `podzero bench soak` or `chaos`.
     """
-    told = [row | _found(benches[row["result"]]) if row.get("result") in benches else row for row in rows]
+    told = [{**row, **_found(benches[row["result"]])} if row.get("result") in benches else row for row in rows]
     lines = [
         (row["what"], f"`{row['command']}`" if row["command"] else "", row.get("found") or "not run yet")
         for row in told
