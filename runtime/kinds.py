@@ -57,9 +57,9 @@ class ReplayProcess(Process):
         for content in self.contents:
             try:
                 store_of(content.folder).get(content.folder)
-                if not belongs(content.folder / SHARD_MANIFEST, content.digest):
+                if not belongs(manifest := content.folder / SHARD_MANIFEST, content.digest):
                     raise ReplayRestoreError(
-                        f"{content.folder} is not what its checkpoint names: it was changed, or copied from elsewhere"
+                        f"{manifest} is not what its checkpoint names: it was changed, or copied from elsewhere"
                     )
                 server, found = ReplayServer(experiment, spec, self.index, content.folder, own_address()), content
                 break

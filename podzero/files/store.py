@@ -62,7 +62,9 @@ class Store:
             if not path.is_dir():
                 path.unlink()
             elif not path.name.startswith(UNFINISHED):
-                path = path.rename(path.with_name(UNFINISHED + path.name))
+                hidden = path.with_name(UNFINISHED + path.name)
+                shutil.rmtree(hidden, ignore_errors=True)  # what a deletion of its name before has left
+                path = path.rename(hidden)
             shutil.rmtree(path, ignore_errors=True)
 
     def commit(self, source: Path, target: Path) -> None:

@@ -98,7 +98,7 @@ def test_the_damaged_leaf_is_named(tmp_path):
         load_snapshot(tmp_path, 1)
 
 
-@pytest.mark.parametrize("damage", ["flip", "truncate", "empty_manifest", "edit_manifest", "no_arrays"])
+@pytest.mark.parametrize("damage", ["flip", "truncate", "empty_manifest", "edit_manifest", "no_arrays", "no_manifest"])
 def test_loading_falls_back_from_a_damaged_newest_snapshot_with_a_warning(tmp_path, caplog, damage):
     save(tmp_path, 1, 2)
     newest = step_folder(tmp_path, 2)
@@ -115,6 +115,8 @@ def test_loading_falls_back_from_a_damaged_newest_snapshot_with_a_warning(tmp_pa
             (newest / MANIFEST_FILE).write_text(json.dumps(manifest))
         case "no_arrays":
             (newest / PARAMS_FILE).unlink()
+        case "no_manifest":
+            (newest / MANIFEST_FILE).unlink()
     with caplog.at_level(logging.WARNING):
         assert load_snapshot(tmp_path).version == 1
     assert "000000002 is damaged" in caplog.text

@@ -8,10 +8,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from dying import deaths
 from fake_cluster import FakeCall, FakeRemoteActor, save_shard, saves_learner
 from fsyncs import check_before_renames
 
-from podzero.files.storage import StorageError, checkpoint_of, sealed
+from podzero.files.storage import StorageError, checkpoint_of, digest_of, sealed
 from podzero.files.workdir import Workdir
 from podzero.runtime import checkpoints as module
 from podzero.runtime.checkpoints import (
@@ -21,16 +22,14 @@ from podzero.runtime.checkpoints import (
     add_replay,
     checkpoints,
     delete_old,
+    delete_unfinished,
     kept_snapshots,
     rated_steps,
     set_aside,
     write_learner,
 )
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S
-
-
-class Killed(BaseException):
-    """The end of the process."""
+from podzero.runtime.start import Resumption
 
 
 @pytest.fixture
@@ -83,34 +82,46 @@ def test_the_counters_and_ratings_of_a_checkpoint_can_be_replaced(workdir):
     assert after == before._replace(counters={"games": 2.0}, ladder={"rounds": 7})
 
 
-@pytest.mark.parametrize("fatal", [1, 2, 3, 4])
-def test_a_process_killed_at_any_rename_leaves_a_complete_checkpoint(workdir, monkeypatch, fatal):
-    """The only checkpoint is replaced by one of the same step; the process dies at the n-th change."""
-    write(workdir, 10, games=1.0)
-    rename, rmtree, calls = Path.rename, shutil.rmtree, []
+def replace_replay(workdir):
+    for games in (2.0, 3.0):
+        write(workdir, 20, games)
 
-    def counted(change):
-        def call(*args, **options):
-            calls.append(change)
-            if len(calls) == fatal:
-                raise Killed
-            return change(*args, **options)
 
-        return call
+SAVES = {
+    "of learner and replay": lambda workdir: write(workdir, 21, games=2.0, keep=1),
+    "of the learner alone": lambda workdir: write(workdir, 21, games=2.0, replay=False),
+    "of the same step": replace_replay,
+    "of new counters": lambda workdir: module.amend(checkpoints(workdir)[0], {"games": 2.0}, {"rounds": 7}),
+}
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", counted(rename))
-        patch.setattr(shutil, "rmtree", counted(rmtree))
-        with pytest.raises(Killed):
-            write(workdir, 10, games=2.0)
-    (checkpoint,) = checkpoints(workdir)
-    games = checkpoint.counters["games"]
-    assert (checkpoint.shard(0)[0].folder / "shard.json").read_text() == f"{games:g} games"
-    write(workdir, 10, games=3.0)
-    (checkpoint,) = checkpoints(workdir)
-    assert checkpoint.counters == {"games": 3.0}
-    assert len(list(workdir.checkpoints.iterdir())) == 1
-    assert len(list(checkpoint.folder.iterdir())) == 3
+
+@pytest.mark.parametrize("save", SAVES)
+def test_wherever_a_process_dies_while_it_saves_the_newest_complete_checkpoint_is_resumed(tmp_path, save):
+    kept, workdir, seen = Workdir(tmp_path / "kept"), Workdir(tmp_path / "run"), []
+    for step in (10, 20):
+        write(kept, step, games=1.0)
+
+    def begin():
+        shutil.rmtree(workdir.root, ignore_errors=True)
+        shutil.copytree(kept.root, workdir.root)
+
+    for moment in deaths(begin, lambda: SAVES[save](workdir)):
+        delete_unfinished(workdir)
+        newest = Resumption(workdir, seen=20).newest()
+        learner, (shard, *_) = newest.folder / "learner" / "state", newest.shard(0)
+        games = newest.counters["games"]
+        assert learner.read_text() == f"{newest.step}", moment
+        assert digest_of(shard.folder / "shard.json") == shard.digest, moment
+        assert (shard.folder / "shard.json").read_text() in (f"{games:g} games", "1 games"), moment
+        seen.append((newest.step, games))
+        SAVES[save](workdir)
+        assert all(len(list(found.folder.glob("replay*"))) <= 1 for found in checkpoints(workdir)), moment
+        write(workdir, 30, keep=1)
+        assert [path.name for path in workdir.checkpoints.iterdir()] == ["000000030"], moment
+        assert len(list(checkpoints(workdir)[0].folder.iterdir())) == 3, moment
+    assert len(seen) > 2
+    assert seen[0] == (20, 1.0)
+    assert seen == sorted(seen), "the later it dies, the newer is what is resumed"
 
 
 def test_everything_is_on_disk_before_the_checkpoint_gets_its_name(workdir, monkeypatch):
@@ -154,29 +165,6 @@ def test_a_shard_takes_its_contents_from_a_checkpoint_or_those_before_it(workdir
     assert [content.samples for content in newest.shard(0)] == [100, 100, 100]
     (newest.folder / "run.json").write_text("{")
     assert [content.samples for content in checkpoints(workdir)[0].shard(0)] == [0, 100, 100]
-
-
-@pytest.mark.parametrize("fatal", range(1, 6))
-def test_a_process_killed_while_it_writes_and_deletes_leaves_no_half_of_one(workdir, monkeypatch, fatal):
-    write(workdir, 10)
-    rename, rmtree, calls = Path.rename, shutil.rmtree, []
-
-    def change(path, *args, **options):
-        calls.append(path)
-        if len(calls) == fatal:
-            raise Killed
-        return (rename if args else rmtree)(path, *args, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", change)
-        patch.setattr(shutil, "rmtree", change)
-        with pytest.raises(Killed):
-            write(workdir, 20, keep=1)
-    for found in checkpoints(workdir):
-        found.check()
-        assert all(shard.folder.is_dir() for shard in found.shards)
-    write(workdir, 30, keep=1)
-    assert [path.name for path in workdir.checkpoints.iterdir()] == ["000000030"]
 
 
 def test_checkpoints_of_the_learner_name_the_newest_replay_which_stays_as_long_as_they_do(workdir):
