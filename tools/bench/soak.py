@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
@@ -128,11 +129,25 @@ def _watch(run: ChildRun, disturber: Disturber, seconds: float) -> list[Sample]:
         if (now := time.time()) >= due:
             due = now + SAMPLE_S
             samples.append(Sample(now - disturber.start_t, used(run), run.status(), bool(disturber.waiting)))
+            write_sample(samples[-1], run.workdir.root.with_name(f"{run.workdir.root.name}.samples.jsonl"))
             if (status := samples[-1].status) is not None and now - told >= _PROGRESS_S:
                 told = now
                 log.info("%s, step %d, %d restarts", status.phase, status.step, status.restarts)
         time.sleep(0.5)
     return samples
+
+
+def write_sample(sample: Sample, path: Path) -> None:
+    """Appends a sample as a line of JSON, so that a soak that is cut off has not been in vain."""
+    status = None if sample.status is None else json.loads(sample.status.to_json())
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(sample._asdict() | {"status": status}) + "\n")
+
+
+def read_samples(path: Path) -> list[Sample]:
+    """The inverse of `write_sample`, of all lines of a file."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [Sample(**line | {"status": line["status"] and RunStatus.from_tree(line["status"])}) for line in lines]
 
 
 def used(run: ChildRun) -> dict[str, float]:

@@ -8,7 +8,18 @@ import pytest
 from podzero.runtime.monitoring.goodput import CAUSES
 from podzero.runtime.monitoring.status import RunStatus
 from podzero.tools.bench.faults import WORKERS
-from podzero.tools.bench.soak import Sample, disk_bytes, fit, goodput, kills, part_of, series, slopes
+from podzero.tools.bench.soak import (
+    Sample,
+    disk_bytes,
+    fit,
+    goodput,
+    kills,
+    part_of,
+    read_samples,
+    series,
+    slopes,
+    write_sample,
+)
 
 
 def hours(values):
@@ -82,3 +93,10 @@ def test_series_have_at_most_some_values_and_are_json():
     assert 0 < len(found["seconds"]) <= 60
     assert len(found["step"]) == len(found["seconds"])
     json.dumps(found)
+
+
+def test_samples_are_kept_as_they_come(tmp_path):
+    told = [sample(1.0, training=1.0), Sample(2.0, {"all threads": 3.0}, None, True)]
+    for one in told:
+        write_sample(one, tmp_path / "samples")
+    assert read_samples(tmp_path / "samples") == told
