@@ -23,8 +23,7 @@ class SimulatorError(PodzeroError, RuntimeError):
 
 
 _recent: deque[SimulatorError] = deque(maxlen=16)
-"""The last errors raised by callbacks of this process, in any thread: JAX reports only their text. Bounded, because not
-all are re-raised."""
+"""The last errors of callbacks, of any thread: JAX reports only their text. Bounded, since not all are re-raised."""
 
 
 @contextmanager

@@ -44,9 +44,8 @@ class HostEnv:
     """A `Simulator` as an `Env`.
 
     A step of a whole batch is one callback, which steps a clone of each position's simulator. The simulators of recent
-    positions are cached by seed and moves; that of another position is rebuilt by replaying the moves since the
-    nearest cached position. The cache changes only how long a step takes, so the callback is a pure function, as JAX
-    requires.
+    positions are cached by seed and moves; another one is rebuilt by replaying the moves since the nearest cached one.
+    The cache changes only how long a step takes: the callback is a pure function, as JAX requires.
 
     Only clones of the simulator are played. `max_plies` truncates games, `step_timeout_s` limits each callback, and
     `cache_size` is the number of cached positions, of which a search visits games times simulations.
@@ -264,9 +263,7 @@ class HostEnv:
             raise self._error(keys[row], f"player() = {views.player[row]}: expected a number below {players}")
         if players == 2 and (wrong := np.abs(views.rewards.sum(axis=1)) > _SUM_TOLERANCE).any():
             row = int(np.argmax(wrong))
-            raise self._error(
-                keys[row], f"rewards() = {views.rewards[row].tolist()}: the rewards of two players must sum to 0"
-            )
+            raise self._error(keys[row], f"rewards() = {views.rewards[row].tolist()}: two players' must sum to 0")
         views = views._replace(rewards=views.rewards * np.float32(self._reward_scale))
         for field in ("observation", "rewards"):
             values = getattr(views, field).reshape(len(keys), -1)

@@ -235,8 +235,7 @@ class _Played(NamedTuple):
     changed: np.ndarray[Any, Any]
     """`[T, B]` bool, whether the ply changed the state."""
     chance: tuple[np.ndarray[Any, Any], ...] | None
-    """Probabilities `[T, B, C]` after the action and after its outcome, and whether the game is over in between,
-    `[T, B]`; None without chance."""
+    """`[T, B, C]`, after the action and the outcome; `[T, B]`, whether it is over between; None without chance."""
 
 
 def _check_forms(env: Env) -> None:

@@ -132,9 +132,7 @@ def make_env(env: str | EnvConfig) -> Env:
         case SimulatorConfig():
             return _in_time(make_host_env, env)
         case GymnasiumConfig():
-            raise ConfigError(
-                f"{env.id} is a gymnasium environment, which cannot be cloned: tree search needs a game or a simulator"
-            )
+            raise ConfigError(f"{env.id} of gymnasium cannot be cloned: tree search needs a game or a simulator")
 
 
 def check_env(env: EnvConfig, games: int, max_plies: int) -> EnvSpec:

@@ -224,8 +224,7 @@ def state_packing(experiment: Experiment, spec: EnvSpec) -> SamplePacking:
 
 def holds_states(experiment: Experiment, spec: EnvSpec) -> bool:
     """Whether rows hold the packed states of a game in JAX: where they are at most half as large as observations and
-    legal actions, since the train step computes these; not in windows, nor beside recorded games, which come without
-    states.
+    legal actions, since the train step computes these; not in windows, nor beside recorded games without states.
     """
     if not isinstance(experiment.env, JaxGameConfig) or experiment.learns_model or experiment.data.records is not None:
         return False

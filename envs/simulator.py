@@ -221,9 +221,7 @@ def _check_game(
     replayed = simulator.clone()
     replayed.reset(seed)
     for ply, snapshot in enumerate(snapshots):
-        _require_equal(
-            snapshot, replayed, f"seed and moves do not determine the game: the position after {ply} moves differs"
-        )
+        _require_equal(snapshot, replayed, f"seed and moves do not determine the game after {ply} moves")
         if ply < len(moves):
             replayed.step(moves[ply])
     return snapshots

@@ -193,8 +193,7 @@ _CONSTANT = frozenset({"action_space", "observation_space", "metadata", "spec", 
 def copy_of[T](original: T) -> T:
     """Copies an object attribute by attribute, as `copy.deepcopy` does but without calling `__getstate__`.
 
-    In many environments (those with EzPickle) that method drops the state. Both objects refer to the same `_CONSTANT`
-    attributes.
+    In many environments (with EzPickle) that drops the state. Both objects refer to the same `_CONSTANT` attributes.
     """
     twin = object.__new__(type(original))
     memo = {id(original): twin}
@@ -226,9 +225,7 @@ class GymnasiumSimulator:
             self._env: Any = gymnasium.make(name, **kwargs).unwrapped
         actions, observations = self._env.action_space, self._env.observation_space
         if not isinstance(actions, gymnasium.spaces.Discrete) or actions.start != 0:
-            raise ConfigError(
-                f"{name} has the action space {actions}; tree search needs a Discrete space that starts at 0"
-            )
+            raise ConfigError(f"{name} has the action space {actions}; tree search needs a Discrete space from 0")
         if not isinstance(observations, gymnasium.spaces.Box):
             raise ConfigError(f"{name} has the observation space {observations}; expected a Box")
         self._interface = interface_to(self._env, name, observations, actions)
@@ -239,9 +236,7 @@ class GymnasiumSimulator:
         try:
             self.clone()
         except Exception as error:
-            raise ConfigError(
-                f"{name} cannot be copied ({error}), so tree search cannot simulate it; {advice}"
-            ) from error
+            raise ConfigError(f"{name} cannot be copied ({error}), so a search cannot simulate it; {advice}") from error
         try:
             has_chance = self._has_chance_events()
         except Exception as error:

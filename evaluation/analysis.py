@@ -41,9 +41,8 @@ def analyze(
     `{"id": 1, "moves": [3, 3, 4]}` gives `{"id": 1, "move": 2, "policy": [...], "value": 0.31, "visits": [...]}`, with
     the value for the player to move. Moves may be names, as `"d"`; then, or with `"names": true`, the answer names its
     move, and `policy` and `visits` are objects with the moves that have any. With `"maxVisits": N` the search is the
-    largest of the usual one, a quarter, a 16th and a 64th of it that has at most N simulations. An invalid line, or one
-    with an unknown key, gives `{"id": ..., "error": "..."}`. Answers keep the order of the lines; waiting lines are
-    answered in one batch.
+    largest of the usual one, a quarter, a 16th and a 64th of it with at most N simulations. An invalid line, or an
+    unknown key, gives `{"id": ..., "error": "..."}`. Answers keep the order of lines; waiting lines are one batch.
 
     Raises:
       ConfigError, WorkdirError, SnapshotError: see `resolve`; raised before the first line is read.

@@ -1,7 +1,6 @@
 """Other programs as players: GNU Go by GTP, Stockfish and Fairy-Stockfish by UCI.
 
-A few processes serve all games of a player. A process that fails loses only the game in which it fails, and no call
-waits longer than its timeout.
+A few processes serve all games. One that fails loses only the game in which it fails; each call has a timeout.
 """
 
 from __future__ import annotations

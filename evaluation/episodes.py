@@ -177,8 +177,7 @@ _SEED = 7_919
 def search_actors(experiment: Experiment, spec: EnvSpec, simulations: int | None = None) -> Callable[[Params], Policy]:
     """Makes policies from parameters, which share one compiled search over the learned model.
 
-    They take the strongest action of a search without noise; the value is that of its root. `simulations` are None for
-    the number used in training.
+    They take the strongest action without noise; the value is the root's. `simulations`: None for those of training.
     """
     assert isinstance(experiment.network, ModelNetworkConfig)
     network, config = make_model_network(experiment.network, spec), experiment.search

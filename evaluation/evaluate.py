@@ -133,9 +133,7 @@ def records_file(who: str, name: str, opponent: str, spec: EnvSpec) -> Path | No
 def _by_states(player: Contestant) -> Player:
     """The player, unless it is a `MovesPlayer`, which only plays matches."""
     if isinstance(player, MovesPlayer):
-        raise ConfigError(
-            f"player '{player.name}' only plays matches; choose an opponent, for example --opponent mcts:100"
-        )
+        raise ConfigError(f"player '{player.name}' only plays matches; choose an opponent, such as --opponent mcts:100")
     return player
 
 

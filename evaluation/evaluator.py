@@ -82,8 +82,7 @@ class Evaluator:
     def stop(self, last: int = -1) -> None:
         """Makes `run` return once it has judged the snapshot of step `last`; does not wait.
 
-        A round under way goes on if it judges `last`, else it is abandoned before its next move. Without `last`, `run`
-        judges nothing more.
+        A round under way goes on if it judges `last`, else it ends before its next move. Without `last` none follows.
         """
         self._last = last
         self._stop.set()
@@ -114,8 +113,7 @@ class MatchRounds:
     ) -> None:
         """Resolves the opponents.
 
-        `snapshots` and `games` are folders of the run's `Workdir`; `ladder` is what `ladder()` returned in an earlier
-        evaluator process.
+        `snapshots` and `games` are in the `Workdir`; `ladder` is what an earlier evaluator's `ladder()` returned.
         """
         self._config = experiment.evaluation
         self._env = env
@@ -232,8 +230,7 @@ class RatingRound:
     ) -> None:
         """Prepares a round of `players`: the newest snapshot, whose name is `newest`, and at least one opponent.
 
-        `ladder` has the results of earlier rounds, and is copied; `games` are the most games for each opponent, rounded
-        up to an even number.
+        `ladder`, of earlier rounds, is copied; `games` are the most for each opponent, rounded up to an even number.
         """
         self._arena = arena
         self._players = players

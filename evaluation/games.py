@@ -200,9 +200,7 @@ def stored_games(folder: Path) -> list[StoredGame]:
             if len(games) >= MOST_READ:
                 break
     if not games:
-        raise ConfigError(
-            f"{folder} holds no games: neither a tournament's {GAMES_FILE} nor a run's games/ with evaluation matches"
-        )
+        raise ConfigError(f"{folder} holds no games: neither a tournament's {GAMES_FILE} nor games/ of a run")
     return games[:MOST_READ]
 
 

@@ -1,7 +1,6 @@
 """The tree of a player in one game: it grows in steps, and the part below the moves played stays.
 
-It is one of mctx's trees: there a simulation costs the same however much room a tree has, while a dense tree computes
-the scores of all its nodes each time.
+It is one of mctx's trees: there a simulation costs the same however much room there is; a dense tree scores all nodes.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ class GrowingSearch(NamedTuple):
     begin: Callable[[Params, Array, EnvState], mctx.Tree]
     """`(params, key, roots [1, ...])` to a tree of the root alone."""
     grow: Callable[[Params, Array, mctx.Tree, Array], tuple[mctx.Tree, SearchResult]]
-    """`(params, key, tree, simulations [] int32)` to the tree after as many more, for which it must have room, and its
-    result, with nodes."""
+    """`(params, key, tree, simulations [] int32)` to the tree after as many more, if it has room, and its result."""
     follow: Callable[[mctx.Tree, EnvState], tuple[mctx.Tree, jax.Array]]
     """`(tree, states [1, ...])` to the tree below that state, and whether it is in the tree (`[]` bool)."""
 

@@ -29,8 +29,7 @@ from podzero.search import (
 )
 
 Decide = Callable[[Params, Array, EnvState], SearchResult]
-"""A compiled search without exploration: `(params, key, roots)`; recompiles for each batch size. Roots are states, or
-`LimitedState`."""
+"""A compiled search without exploration, `(params, key, roots)`, for each batch size; roots may be `LimitedState`."""
 PolicyAndValue = Callable[[Params, EnvState], tuple[Array, Array]]
 """A compiled network: `(params, states)` to probabilities `[B, A]`, zero for illegal actions, and values `[B]`."""
 
@@ -186,8 +185,7 @@ def make_decide(
 ) -> Decide:
     """Compiles a search without exploration; `keep_nodes` keeps the nodes of the trees in its results.
 
-    Trees of a game of chance are not kept: some of their edges are outcomes, which have no names. Neither are those
-    with a value for each player.
+    Trees of games of chance, whose outcomes have no names, and those with values for each player are not kept.
     """
     keep_nodes = keep_nodes and not isinstance(env, GameOfChance) and env.spec.values == 1
     model = rules_model(env, evaluate, discount)

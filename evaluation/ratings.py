@@ -108,8 +108,7 @@ class Ladder:
     ) -> dict[str, Rating]:
         """Ratings of all players that games connect with an anchor, strongest first.
 
-        `anchors` are the Elo points of players with a known rating; None for `random` at 0. Only the games `among` some
-        players count; None for all.
+        `anchors` are known ratings in Elo; None for `random` at 0. Only games `among` some players count; None for all.
         """
         names = self.players() if among is None else sorted(among)
         fixed = fixed_ratings(names, {ANCHOR: 0.0} if anchors is None else anchors)

@@ -38,9 +38,8 @@ def resolve(
 ) -> Contestant:
     """Makes the player called `name` (see `podzero.files.players`) for a game.
 
-    `simulations` are a trained player's for each move; None for the number used in training. `mcts:N` takes the
-    `discount`, per move; trained players have that of their experiment. With `keep_nodes` the results of searches keep
-    the nodes of the trees.
+    `simulations` are a trained player's for each move; None for those of training. `mcts:N` takes the `discount`, per
+    move; trained players have that of their experiment. With `keep_nodes` results keep the nodes of the trees.
 
     Raises:
       ConfigError: the player does not exist, cannot play this game, or its program is not installed.
@@ -122,9 +121,7 @@ def make_opponents(experiment: Experiment, snapshots: Path, seed: int) -> list[O
         return []
     env, discount = make_env(experiment.env), experiment.env.discount
     if env.spec.players != 2:
-        raise ConfigError(
-            f"actors.opponents: only for games of two players; {env.spec.name} has {env.spec.players}: remove them"
-        )
+        raise ConfigError(f"actors.opponents: remove them: {env.spec.name} has {env.spec.players} players, not two")
     made = []
     for entry in listed:
         if entry.who == "earlier":

@@ -146,8 +146,7 @@ def estimate(results: PairResults, anchors: Floats, seed: int = 0, replicates: i
 def firth(points: Floats, fixed: Floats) -> tuple[Floats, Floats]:
     """Ratings `[..., N]` by Firth's penalized likelihood, and leverages `[..., N, N]` of the pairs of players.
 
-    Half a leverage is the number of wins, and of losses, added to a pair. Leverages sum over pairs to the number of
-    players without anchor.
+    Half a leverage is the number of wins, and of losses, added to a pair. Leverages sum to the number of free players.
     """
     ratings = np.where(np.isnan(fixed), np.nanmean(fixed), fixed) * np.ones(points.shape[:-1])
     for _ in range(_MOST_STEPS):
@@ -280,8 +279,7 @@ def next_pair(
 
         w (C_ki - C_kj)^2 / (1 + w (C_ii + C_jj - 2 C_ij))
 
-    The chosen match minimizes the sum over k of the fourth powers of the variances, a smooth form of the largest
-    interval.
+    The chosen match minimizes the sum over k of the fourth powers of the variances, a smooth largest interval.
 
     Args:
       points: `[N, N]` points so far of each player against each other.

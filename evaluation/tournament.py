@@ -371,9 +371,7 @@ def cycles(results: PairResults, found: list[Surprise], players: int) -> list[tu
 
 
 def dispersion(results: PairResults) -> float:
-    """The variance of the units around their pair's mean, relative to that of independent games without draws; 1 if
-    there are too few games.
-    """
+    """The variance of units around their pair's mean, over that of independent games without draws; 1 for too few."""
     squares = expected = 0.0
     for i, j in {*zip(results.first.tolist(), results.second.tolist(), strict=True)}:
         rows = (results.first == i) & (results.second == j)
@@ -387,9 +385,7 @@ def dispersion(results: PairResults) -> float:
 
 
 def _indirect(points: Floats, fixed: Floats, i: int, j: int) -> tuple[float, float] | None:
-    """The difference between two ratings, and its variance, without the games of these two against each other; None if
-    no other games connect them.
-    """
+    """The difference between two ratings and its variance, by all other games; None if these do not connect them."""
     others = points.copy()
     others[i, j] = others[j, i] = 0
     members = connected(others, fixed, i)

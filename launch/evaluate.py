@@ -44,13 +44,9 @@ def evaluate(
     who: Who,
     opponent: Annotated[
         str | None,
-        typer.Option(
-            help="Another player, as WHO.", show_default="none if a solver can check moves, else mcts:200 and random"
-        ),
+        typer.Option(help="Another player, as WHO.", show_default="none with a solver, else mcts:200 and random"),
     ] = None,
-    games: Annotated[
-        int, typer.Option(min=1, help="Games per match, half of them as the first player; or episodes.")
-    ] = 100,
+    games: Annotated[int, typer.Option(min=1, help="Games per match, half of them from each side; or episodes.")] = 100,
     simulations: Simulations = None,
     positions: Annotated[
         int | None,
@@ -77,9 +73,7 @@ def evaluate(
     from podzero.evaluation.evaluate import evaluate as run
 
     report = progress(
-        lambda opponent, over, games, plies: (
-            f"{over:,} of {games:,} games against {opponent} are over after {plies} plies"
-        )
+        lambda opponent, over, games, plies: f"{over:,} of {games:,} games against {opponent} are over at ply {plies}"
     )
     found = run(who, opponent, games, simulations, positions, seed, game, records, report=report)
     (print_json if as_json else print_evaluation)(found)
@@ -264,9 +258,7 @@ def print_ratings(result: Mapping[str, Any]) -> None:
         console.print(cross_table(result))
     for line in findings(result):
         console.print(line, style="yellow", highlight=False)
-    console.print(
-        f"\n{result['ended']}: {result['games']:,} games, in {result['workdir']}/games.jsonl", highlight=False
-    )
+    console.print(f"\n{result['ended']}: {result['games']:,} games in {result['workdir']}/games.jsonl", highlight=False)
 
 
 def standings_table(result: Mapping[str, Any]) -> Table:
@@ -309,9 +301,7 @@ def findings(result: Mapping[str, Any]) -> list[str]:
     for cycle in result["cycles"]:
         lines.append("intransitive: " + " beats ".join(short_name(name) for name in (*cycle, cycle[0])))
     if result["cut_off"]:
-        lines.append(
-            f"{result['cut_off']:,} games were cut off by the limit on plies and are scored by their rewards so far"
-        )
+        lines.append(f"{result['cut_off']:,} games were cut off by the limit on plies and scored by rewards so far")
     return lines
 
 

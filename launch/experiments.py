@@ -85,9 +85,7 @@ def zoo(as_json: Json = False) -> None:
 def check_env(
     environment: Annotated[
         str,
-        typer.Argument(
-            metavar="ENV", help="A class of your own, as file.py:Class or module:Class, or an experiment that has it."
-        ),
+        typer.Argument(metavar="ENV", help="Your class, as file.py:Class or module:Class, or an experiment with it."),
     ],
     games: Annotated[int, typer.Option(min=1, help="Random games to play.")] = 32,
     max_plies: Annotated[int, typer.Option(min=1, help="The largest number of plies of each.")] = 256,

@@ -97,9 +97,7 @@ def _listed(folder: Path) -> ListedRun:
 
 def status(
     directory: Directory,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Refresh every two seconds until the run ends or Ctrl-C.")
-    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds until the end or Ctrl-C.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show the status of a running or ended run."""
@@ -137,18 +135,14 @@ def logs(
             show_default="all processes",
         ),
     ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what is logged until the run ends or Ctrl-C.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends or Ctrl-C.")] = False,
     level: Annotated[Literal["info", "warning", "error"], typer.Option(help="The least level.")] = "info",
 ) -> None:
     """Print what the processes of a run have logged, with tracebacks. The driver writes it into DIR/train.log."""
     workdir = Workdir(directory)
     _check_process(workdir, process)
     if follow and store_of(workdir.root).remote:
-        raise ConfigError(
-            f"{directory} is in a bucket, whose log is not followed: leave out --follow and repeat the command"
-        )
+        raise ConfigError(f"{directory} is in a bucket, whose log is not followed; repeat the command without --follow")
     workdir.refresh(long=True)
     lines = read_log(workdir.log_file, lambda: follow and workdir.holder() is not None)
     try:
@@ -196,9 +190,7 @@ def trace(
 
 def stop(
     directory: Directory,
-    seconds: Annotated[
-        float, typer.Option(min=1, help="Longest wait for the end; the run then still goes on ending.")
-    ] = 900.0,
+    seconds: Annotated[float, typer.Option(min=1, help="Longest wait; the run then still goes on ending.")] = 900.0,
     as_json: Json = False,
 ) -> None:
     """End a run on this machine as Ctrl-C does: with a last checkpoint. Waits until it has ended."""

@@ -86,12 +86,8 @@ def train(
             "nodes get this machine's version; may be repeated. Give it again when you resume.",
         ),
     ] = None,
-    view: Annotated[
-        Literal["auto", "plain", "live"], typer.Option(help="auto: live on a terminal, plain lines otherwise.")
-    ] = "auto",
-    check: Annotated[
-        bool, typer.Option("--check", help="Check the experiment and print it as YAML; start nothing.")
-    ] = False,
+    view: Annotated[Literal["auto", "plain", "live"], typer.Option(help="auto: live on a terminal or plain.")] = "auto",
+    check: Annotated[bool, typer.Option("--check", help="Check it, print it as YAML, start nothing.")] = False,
 ) -> None:
     """Train an experiment, or resume a run from its newest checkpoint or from DIR@STEP.
 
@@ -192,8 +188,7 @@ class Start(NamedTuple):
 def find_start(config: str, overrides: Iterable[str], workdir: Path | None) -> Start:
     """Finds the experiment and the working directory for the arguments of `podzero train`.
 
-    `config` is the name of an experiment, a YAML file, or a run to resume as `DIR` or `DIR@STEP`. Without a `workdir`,
-    `place` chooses one.
+    `config` is an experiment's name, a YAML file, or a run as `DIR` or `DIR@STEP`. `workdir` is by default `place`'s.
     """
     overrides = tuple(overrides)
     found = None if config in builtin_configs() or Path(config).expanduser().is_file() else split_step(config)

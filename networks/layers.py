@@ -37,8 +37,7 @@ def check_boards(spec: EnvSpec, network: str) -> None:
 def compute_dtype(name: str) -> np.dtype[np.generic]:
     """The dtype in which a network computes: `auto` is bfloat16 on accelerators and float32 on CPU.
 
-    Call it only while tracing: it initializes JAX's default backend, and a process that merely builds a network must
-    not acquire the chips.
+    Call it only while tracing: it initializes JAX's backend and takes chips, which merely building must not.
     """
     if name == "auto":
         name = "float32" if jax.default_backend() == "cpu" else "bfloat16"
@@ -155,12 +154,10 @@ def convolve(x: jax.Array, kernel: jax.Array, bias: jax.Array, stride: int = 1) 
 
 
 def pooled(features: jax.Array) -> jax.Array:
-    """The mean, the mean scaled by the size of the board, and the maximum of each channel: `[B, S, C]` features of S
-    squares to `[B, 3 * C]`.
+    """Mean, mean scaled by the size of the board, and maximum of each channel: `[B, S, C]` to `[B, 3 * C]`.
 
-    Global pooling (Wu 2020, KataGo, section 3.3) lets the parameters fit boards of any size. The scaled mean is
-    `(b - 14) / 10` times the mean, where b is the square root of the number of squares; with it, later layers can
-    depend on sums as well as on means.
+    Global pooling (Wu 2020, KataGo, section 3.3) lets the parameters fit boards of any size. The scaled mean is `(b -
+    14) / 10` times the mean, where b is the root of the number of squares S: later layers see sums as well as means.
     """
     assert features.ndim == 3, features.shape
     mean = jnp.mean(features, axis=1)

@@ -32,8 +32,7 @@ MEAN_BOUND = 3.0
 LOG_STD_BOUNDS = (-3.0, 0.5)
 """Bounds of the log standard deviations of continuous policies."""
 START_STD = math.pi / (2.0 * math.sqrt(3.0))
-"""Standard deviation of an untrained policy: that of the logistic distribution with scale one half, which tanh maps to
-the uniform distribution on [-1, 1]."""
+"""That of an untrained policy: of the logistic distribution with scale one half, which tanh maps to a uniform one."""
 _MIN_RANGE = 1e-5
 
 
@@ -289,8 +288,7 @@ def merge(statistics: Mapping[str, Array], x: Array) -> dict[str, jax.Array]:
     """Adds observations `[N, width]` to running statistics: `count` `[1]`, `mean` and `variance` `[width]`, float32.
 
     With count n, mean m and variance v so far, and N, M, V of the new observations: the count becomes n + N, the mean
-    `m + (M - m) * N / (n + N)`, the variance `(n v + N V + (M - m)^2 n N / (n + N)) / (n + N)` (Chan, Golub & LeVeque
-    1983).
+    `m + (M - m) * N / (n + N)`, the variance `(n v + N V + (M - m)^2 n N / (n + N)) / (n + N)` (Chan et al. 1983).
     """
     # The cap of n keeps the influence of new observations.
     old, new = jnp.minimum(statistics["count"], MAX_COUNT), x.shape[0]

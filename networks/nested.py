@@ -1,8 +1,7 @@
 """KataGo's tower of nested bottleneck blocks, which gives more for its time than plain residual blocks, in Flax.
 
 It follows "Nested Bottleneck Residual Nets" in https://github.com/lightvector/KataGo (docs/KataGoMethods.md), with
-standardized weights in place of KataGo's fixed scales, and the pooling of `Block`. Its b10c256nbt has 10 blocks of 256
-channels.
+standardized weights in place of fixed scales, and the pooling of `Block`. Its b10c256nbt has 10 blocks of 256 channels.
 """
 
 from __future__ import annotations

@@ -173,9 +173,7 @@ class _Own:
             found = self._functions.apply(params, method, *inputs)
         outputs = found if isinstance(found, (tuple, list)) else [found]
         if len(outputs) != len(returns):
-            raise ConfigError(
-                f"{self.code.where}: {what} returned {_described(found)}; expected {' and '.join(returns)}"
-            )
+            raise ConfigError(f"{self.code.where}: {what} gave {_described(found)}; expected {' and '.join(returns)}")
         return [jnp.asarray(output) for output in outputs]
 
 
@@ -197,8 +195,7 @@ def _described(value: Any) -> str:
 def own_network(config: OwnNetworkConfig, spec: EnvSpec) -> Network:
     """The network that `config.name` names.
 
-    Observations are converted to the dtype to compute in: float32 for networks that take no argument `dtype`. Outputs
-    are converted to float32.
+    Observations get the dtype to compute in, float32 for networks without an argument `dtype`; outputs get float32.
     """
     own = _Own(config, spec, {"num_values": spec.values}, every=lambda module, observation: module(observation))
 

@@ -107,9 +107,7 @@ class Intake:
         return np.unique(missing % self._shards).tolist() if self._equal else list(range(self._shards))
 
     def take(self) -> tuple[NDArray[np.uint8], NDArray[Any]]:
-        """The rows of the next batch, `[count, row_bytes]`, which must all be there, and the `PRIORITY_FIELDS` of its
-        items.
-        """
+        """The rows of the next batch, `[count, row_bytes]`, which must all be there, and the fields of its items."""
         block, start = self._blocks[0], self.taken % self._batches * self._count
         part = slice(start, start + self._count)
         self.taken += 1

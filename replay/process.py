@@ -251,9 +251,7 @@ class ServerProcess(JsonProcess):
         try:
             answer: dict[str, Any] = json.loads(line)
         except json.JSONDecodeError:
-            raise ServerFailed(
-                f"the replay server answered {line[:200]!r} instead of reporting that it listens"
-            ) from None
+            raise ServerFailed(f"the replay server answered {line[:200]!r} instead of saying that it listens") from None
         return answer
 
 

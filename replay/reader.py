@@ -84,9 +84,7 @@ def make_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment, hos
 
 
 def make_state_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment) -> StateReader:
-    """Connects a reanalyser's reader, which reads `actors.games` states at a time, rounded up to whole items; see
-    `make_reader`.
-    """
+    """Connects a reader of `actors.games` states at a time, rounded up to whole items; see `make_reader`."""
     table, items = tables_of(experiment, spec)[STATES], experiment.replay.samples_per_item
     return StateReader(addresses, table, (math.ceil(experiment.actors.games / items) * items,))
 
@@ -158,9 +156,7 @@ class ShardedReader(Iterator[Any]):
         raise StopIteration
 
     def update_priorities(self, keys: Keys, errors: NDArray[Any]) -> None:
-        """Sets the priorities of the samples of this table by their absolute value errors, if these are finite; never
-        waits.
-        """
+        """Sets priorities of samples of this table by their absolute value errors, if finite; never waits."""
         errors = np.asarray(errors)
         for number, stream in enumerate(self._streams, self._first):
             mine = (keys.shard == number) & np.isfinite(errors)
@@ -221,9 +217,7 @@ class ShardedReader(Iterator[Any]):
 
 
 class StateReader(ShardedReader):
-    """An endless iterator over states `[games, ...]` from whichever shards have some, so that an empty or
-    lost shard delays nothing.
-    """
+    """An endless iterator over states `[games, ...]` from whichever shards have some; a lost one delays nothing."""
 
     _equal = False
 
@@ -246,8 +240,7 @@ class ShardStream:
         self.priorities = PriorityUpdater(shard) if prioritized else None
         self._index, self._intake = index, intake
         self._under_way = 0
-        """Items that the open stream was asked for and has not delivered; `changed` of the intake guards it, and the
-        fields below."""
+        """Items asked for and not delivered; `changed` of the intake guards it, and the fields below."""
         self._stream: SampleStream | None = None
         self._heard = time.monotonic()
         """When the last items arrived, or the wait for them began."""
@@ -367,9 +360,7 @@ def importance(probability: NDArray[Any], size: NDArray[Any]) -> NDArray[np.floa
 
 
 class PriorityUpdater:
-    """Sets the priorities of one shard's samples in a thread, so that the learner never waits and a shard that does not
-    answer blocks only its own thread.
-    """
+    """Sets the priorities of one shard's samples in a thread: a shard that does not answer delays only that."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard

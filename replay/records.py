@@ -51,9 +51,7 @@ class PositionLayout:
     """The row of one position of a game."""
 
     def __init__(self, spec: EnvSpec, discount: float, searched: bool = False) -> None:
-        """`discount` is that of the value targets, per move. With `searched`, policy targets are those of a search, in
-        float16, instead of the moves played.
-        """
+        """`discount` is per move, of values. If `searched`, policies are a search's, in float16, not the moves."""
         self._shape, self._dtype = spec.observation_shape, np.dtype(spec.observation_dtype)
         self._actions = spec.num_actions
         shape = ",".join(map(str, self._shape))
@@ -74,9 +72,7 @@ class PositionLayout:
         )
 
     def pack(self, samples: Sample) -> NDArray[Any]:
-        """Rows `[T]` of samples `[T, ...]` with auxiliary targets, whose policy targets choose one action unless they
-        were searched.
-        """
+        """Rows `[T]` of samples `[T, ...]` with auxiliary targets; policies not searched choose one action."""
         rows = np.empty(len(samples.legal), self.row)
         rows["observation"] = to_bytes(np.asarray(samples.observation, self._dtype), np)
         rows["legal"] = to_bytes(np.asarray(samples.legal), np)
@@ -166,9 +162,7 @@ def _open_rows[Kind: Layout[Any]](records: str | None, *layouts: Kind) -> tuple[
     file = folder / _POSITIONS
     size, expected = file.stat().st_size if file.is_file() else 0, int(tree["positions"]) * layout.row.itemsize
     if size != expected:
-        raise ConfigError(
-            f"{what} is damaged: {file} has {size:,} bytes instead of {expected:,}; import the games again"
-        )
+        raise ConfigError(f"{what} is damaged: {file} has {size:,} bytes, not {expected:,}; import the games again")
     return layout, np.memmap(file, layout.row, "r")
 
 
@@ -210,9 +204,7 @@ class EpisodeLayout:
         """`discount` is per step. Raises ConfigError if the environment has continuous actions or action masks."""
         if spec.action_bounds is not None or spec.masked:
             what = "action masks" if spec.masked else "continuous actions"
-            raise ConfigError(
-                f"{spec.name} has {what}; episodes are learned from only with discrete actions, all legal"
-            )
+            raise ConfigError(f"{spec.name} has {what}; only episodes of discrete actions, all legal, are learned from")
         shape, dtype = spec.observation_shape, np.dtype(spec.observation_dtype)
         self._discount = discount
         self.text = (
@@ -294,9 +286,7 @@ def recorded_batches(
     leading: tuple[int, ...],
     seed: int | None = None,
 ) -> Iterator[PackedBatch]:
-    """Endless batches of recorded samples, `[*leading, row_bytes]`; without `seed`, draws differ from process to
-    process.
-    """
+    """Endless batches of recorded samples, `[*leading, row_bytes]`; without `seed`, each process draws others."""
     random = np.random.default_rng(seed)
     while True:
         rows = packing.pack(records.draw(random, math.prod(leading)))

@@ -197,9 +197,7 @@ class ReplayServer:
         for name, shard in self._shards.items():
             found, expected = self.limits(name).settings, shard.table.settings
             if found != expected:
-                raise ReplayRestoreError(
-                    f"replay checkpoint {folder} restored {found} of table {name}; expected {expected}"
-                )
+                raise ReplayRestoreError(f"replay checkpoint {folder} restored {found} of {name}; expected {expected}")
 
 
 def _described(table: Table) -> dict[str, Any]:
@@ -271,9 +269,7 @@ def unseal(folder: Path, tables: Mapping[str, Table]) -> tuple[Path, str]:
         if text is None:
             raise ReplayRestoreError(f"{where}: {SHARD_MANIFEST} is missing")
         manifest = unsealed(text)
-        found = {
-            name: (table["layout"], TableSettings(**table["settings"])) for name, table in manifest["tables"].items()
-        }
+        found = {name: (one["layout"], TableSettings(**one["settings"])) for name, one in manifest["tables"].items()}
         older, files = str(manifest["identity"]), dict(manifest["files"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ReplayRestoreError(f"{where}: {SHARD_MANIFEST} is damaged ({error})") from None

@@ -1,8 +1,7 @@
 """A shard of replay as its users see it: tables with their settings, and a client that asks for their state.
 
 Reverb's SampleToInsertRatio keeps `error = inserted * samples_per_insert - sampled` within [min_diff, max_diff] once
-the table holds `min_size` items. An insert that would raise the error above max_diff blocks, and so does a sample that
-would lower it below min_diff.
+the table holds `min_size` items: an insert blocks that would raise it above, and a sample that would lower it below.
 """
 
 from __future__ import annotations

@@ -81,9 +81,7 @@ class SampleSignature:
         names = tuple(name for name in given if name in expected or name != "state")
         if names != expected:
             found = ", ".join(names) if names else type(samples).__name__
-            raise SignatureError(
-                f"samples: found {found}; expected a {self._kind.__name__} with the fields {', '.join(expected)}"
-            )
+            raise SignatureError(f"samples: found {found}; expected {self._kind.__name__} with {', '.join(expected)}")
         length = np.shape(samples.version)[0] if np.ndim(samples.version) else 0
         for field, expects in self.fields.items():
             value = getattr(samples, field)
@@ -123,9 +121,7 @@ def _check_window(windows: Window) -> None:
     policy = np.asarray(windows.policy)
     exists = np.arange(policy.shape[1]) < np.asarray(windows.length)[:, None]
     total = policy.sum(axis=-1)
-    _require_none(
-        "policy", exists & (abs(total - 1) > _SUM_TOLERANCE), total, "a sum of 1 at each position before the end"
-    )
+    _require_none("policy", exists & (abs(total - 1) > _SUM_TOLERANCE), total, "a sum of 1 at positions before the end")
 
 
 def _require_none(

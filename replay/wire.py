@@ -1,7 +1,6 @@
 """Reverb's wire protocol without Reverb: items in its messages, and a client of one server.
 
-An item is one row of bytes in a chunk, a tensor `[steps, bytes]` of uint8, compressed with raw Snappy. The item refers
-to the chunk and its step.
+An item is a row of bytes in a chunk, a tensor `[steps, bytes]` of uint8 in raw Snappy; it refers to chunk and step.
 """
 
 from __future__ import annotations
@@ -186,9 +185,7 @@ def _tensor(tensor: pb.Tensor) -> NDArray[np.uint8]:
     """A tensor of uint8, `[steps, bytes]`."""
     shape = [dim.size for dim in tensor.tensor_shape.dim]
     if tensor.dtype != _UINT8 or len(shape) != 2 or min(shape) < 1 or shape[0] * shape[1] > _LARGEST_CHUNK:
-        _refuse(
-            f"a tensor of dtype {tensor.dtype} and shape {shape}; expected uint8 ({_UINT8}) of shape [steps, bytes]"
-        )
+        _refuse(f"a tensor of dtype {tensor.dtype} and shape {shape}; expected uint8 ({_UINT8}), [steps, bytes]")
     steps = np.empty(shape, np.uint8)
     _decompress(tensor.tensor_content, steps.reshape(-1))
     return steps
@@ -333,8 +330,7 @@ class Connection:
 
 
 _BLOCKED_MS = 5_000
-"""A server whose limiter blocks ends a stream after this time without samples; a much longer silence means that the
-server is lost."""
+"""A server whose limiter blocks ends a stream after this time; after a much longer silence it is lost."""
 _JOIN_S = 5.0
 """Longest wait for a thread whose call was cancelled."""
 
@@ -346,16 +342,13 @@ Sent = tuple[bytes, set[int]]
 class InsertStream:
     """Inserts items into one table and keeps track of those that the server has confirmed.
 
-    After a stream breaks, `resume` opens it again and resends the unconfirmed items. They keep their keys, so that the
-    server inserts none twice.
+    After a break, `resume` opens it again and resends unconfirmed items, with their keys: none is inserted twice.
     """
 
     def __init__(
         self, connection: Connection, table: str, item_bytes: int, chunk_steps: int, *unconfirmed: Sent
     ) -> None:
-        """Opens the stream and sends what another one, to the same shard before it restarted, has left `unconfirmed`;
-        `chunk_steps` as in `Inserter`.
-        """
+        """Opens the stream; sends what one before a restart has left `unconfirmed`; `chunk_steps` as in `Inserter`."""
         self._connection = connection
         self._inserter = Inserter(table, item_bytes, chunk_steps)
         self._changed = threading.Condition()
@@ -395,15 +388,11 @@ class InsertStream:
         self._requests.put(request)
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits up to `timeout_s` until all items are confirmed, and returns whether they are; ends early if the stream
-        breaks.
-        """
+        """Waits up to `timeout_s`, or until the stream breaks, for all confirmations; returns whether they came."""
         return self._wait(lambda: not self.pending, timeout_s)
 
     def wait_for_room(self, timeout_s: float, at_most: int) -> bool:
-        """Waits up to `timeout_s` until at most `at_most` items are unconfirmed and the server takes more; returns
-        whether it does. Raises as `wait`.
-        """
+        """Waits as `wait`, until at most `at_most` items are unconfirmed and the server takes more."""
         # If some items were confirmed since the last request, the limiter does not block.
         return self._wait(lambda: not self.pending or (self._moving and self.pending <= at_most), timeout_s)
 

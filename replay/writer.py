@@ -93,8 +93,7 @@ class ShardedWriter:
         priorities: NDArray[Any] | None = None,
         stopping: threading.Event | None = None,
     ) -> None:
-        """Writes T samples, or packed rows of them; waits while every shard's limiter blocks inserts. `flush` waits for
-        confirmations.
+        """Writes T samples or packed rows; waits while all limiters block. `flush` waits for confirmations.
 
         See `ReplayWriter`. Each `replay.samples_per_item` consecutive samples make one item, which is always read as a
         whole, so they should come from different games (`actors/assembly.py`).
@@ -152,9 +151,7 @@ class ShardedWriter:
     def flush(self) -> None:
         """Waits until everything written has been confirmed."""
         wait = Wait(stage="write")
-        while waiting := [
-            connection for connection in self._connections if connection.pending and not connection.settled()
-        ]:
+        while waiting := [one for one in self._connections if one.pending and not one.settled()]:
             _check(wait, waiting)
             self._follow_restarts()
 

@@ -32,8 +32,7 @@ class BackgammonPosition(NamedTuple):
     """A state of backgammon, from the side of the player to move, who moves to higher points."""
 
     board: jax.Array
-    """`[28]` int8, the checkers on 24 points, on the bars and off: positive for the player to move, negative for the
-    opponent."""
+    """`[28]` int8, checkers on 24 points, on the bars and off: positive for the player to move, else negative."""
     dice: jax.Array
     """`[6]` int8, how often each die can still be played."""
     player: jax.Array
@@ -49,9 +48,8 @@ class BackgammonPosition(NamedTuple):
 class Backgammon:
     """The `ChanceGame` backgammon, with the rules of pgx.
 
-    Action `6 * s + d` moves a checker by `d + 1` points: from the bar (s = 1), or from point s - 2. If nothing can be
-    moved, the actions 0 to 5 end the turn. Outcomes are the 21 rolls. A win is worth 1 point, a gammon 2, and a
-    backgammon 3.
+    Action `6 * s + d` moves a checker by `d + 1` points: from the bar (s = 1) or from point s - 2. If nothing can move,
+    actions 0 to 5 end the turn. Outcomes are the 21 rolls. A win is worth 1 point, a gammon 2, a backgammon 3.
     """
 
     players, outcomes = 2, len(_ROLLS)

@@ -7,9 +7,8 @@ AlphaZero's planes: nine underpromotions, a queen's moves by direction and dista
 No move is tried out. A pinned piece moves only along the line of its pin; in check a move must end between king and
 attacker or on the attacker; the king avoids attacked squares.
 
-Directions and moves are axes of arrays, and lines grow in a loop: XLA would take minutes to compile unrolled code, and
-would repeat what moves share. Every step of a loop is a kernel on an accelerator, so moves along lines are arrays over
-all distances instead.
+Directions and moves are axes of arrays, and lines grow in a loop: XLA takes minutes to compile unrolled code, and would
+repeat what moves share. Each step of a loop is a kernel on an accelerator: moves along lines are arrays over distances.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ _KNIGHT_STEPS = np.array([(-2, -1), (-2, 1), (-1, -2), (-1, 2), (2, -1), (2, 1),
 UNDERPROMOTIONS = 9
 _KING_HOME = 32
 _CASTLINGS = ((_LEFT, 0, (8, 16, 24), (16, 24, 32)), (_RIGHT, 56, (40, 48), (32, 40, 48)))
-"""On the queen's and on the king's side: the king's direction, the rook's home, the squares that must be empty, and
-those that must not be attacked."""
+"""On the queen's and the king's side: the king's direction, the rook's home, squares to be empty, and not attacked."""
 _QUIET = 100
 """Plies without a capture or a pawn's move after which a game is drawn."""
 _CODES = np.arange(1, KINDS + 1)

@@ -15,8 +15,7 @@ from gymnasium import spaces
 from podzero.envs.gymnasium_envs.spaces import Actions, HostArray, Observations, is_truth
 
 MASK = "action_mask"
-"""Key of `info` and of Dict observations: which actions are legal, `[A]` bool or 0 and 1, as in gymnasium's Taxi-v4 and
-in PettingZoo."""
+"""Key of `info` and of Dict observations: the legal actions, `[A]` bool or 0 and 1, as in Taxi-v4 and PettingZoo."""
 _METHOD = "action_masks"
 """Method of an environment that returns the mask, as in sb3-contrib."""
 _NAMES = frozenset((
@@ -38,9 +37,7 @@ def _method(env: Any) -> Any:
 
 _PLACES: Mapping[str, Callable[[Any, Any, Mapping[str, Any]], Any]] = {
     f"info['{MASK}']": lambda env, observation, info: info.get(MASK),
-    f"observation['{MASK}']": lambda env, observation, info: (
-        observation.get(MASK) if isinstance(observation, Mapping) else None
-    ),
+    f"observation['{MASK}']": lambda env, seen, info: seen.get(MASK) if isinstance(seen, Mapping) else None,
     f"{_METHOD}()": lambda env, observation, info: _method(env),
 }
 """Reads the mask that belongs to an observation, or None, at each place where podzero looks for it."""
@@ -113,9 +110,7 @@ def _checked(mask: Any, shape: tuple[int, ...], running: HostArray, place: str) 
         )
     rows: HostArray = array[running]
     if not is_truth(rows):
-        raise ValueError(
-            f"{place} is {array.tolist()!r:.200}; expected bool, or 1 for each legal and 0 for each illegal action"
-        )
+        raise ValueError(f"{place} is {array.tolist()!r:.200}; expected bool, or 1 for legal and 0 for illegal actions")
     legal = rows.astype(bool)
     if not legal.any(axis=-1).all():
         raise ValueError(f"{place} allows no action")

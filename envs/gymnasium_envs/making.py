@@ -56,9 +56,7 @@ def make_own(config: GymnasiumConfig, count: int) -> gymnasium.vector.VectorEnv[
     """The vector environment that is registered for the id, with the autoreset mode `NEXT_STEP`."""
     entry_point = find_registered(config).vector_entry_point
     if entry_point is None:
-        raise ConfigError(
-            f"env.vectorization: no vector environment is registered for '{config.id}'; use 'sync' or 'async'"
-        )
+        raise ConfigError(f"env.vectorization: '{config.id}' registers no vector environment; use 'sync' or 'async'")
     with explained(f"env: '{config.id}'", config.kwargs):
         creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
         takes_mode = "autoreset_mode" in inspect.signature(creator).parameters

@@ -19,8 +19,7 @@ WIDEST_ACTION = 2.0**24
 """Largest distance between the bounds of an action. Actions are float32 in [-1, 1], which in a wider range do not
 distinguish even whole numbers: bounds such as ±3.4e38 do not count as bounds."""
 NOMINAL_WIDTHS = 10.0
-"""How far outside its bounds a float may lie during an episode, in multiples of their width: LunarLander flies four
-widths above its upper bound."""
+"""How far outside its bounds a float of an episode may lie, in their widths: LunarLander flies four widths above."""
 ROUNDING = 1e-3
 """How far outside its bounds a float of a first observation may lie, relative to one plus the bound."""
 _FLATTENED = (spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete, spaces.Dict, spaces.Tuple)
@@ -152,9 +151,7 @@ class Actions:
         elif isinstance(space, spaces.Box):
             self.bounds = self._bounded(space, where)
         else:
-            raise ConfigError(
-                f"{where}: its action space is {space}; podzero supports Discrete, MultiDiscrete, MultiBinary and Box"
-            )
+            raise ConfigError(f"{where}: its actions are {space}; supported: Discrete, MultiDiscrete, MultiBinary, Box")
 
     def decode(self, actions: Any) -> HostArray:
         """B actions `[B]` int32 or `[B, D]` float32, converted for a vector environment."""

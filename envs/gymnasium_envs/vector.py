@@ -57,9 +57,8 @@ class VectorEnv:
     """B environments of one config.
 
     If one environment raises an exception, or returns an observation outside its space or a reward that is not finite,
-    its episode is lost and it is recreated; the other environments continue. If an environment hangs or its process
-    dies, or if the environments are one object (`vectorization: own`), all running episodes are lost and all
-    environments are recreated.
+    its episode is lost and it is recreated; the others continue. If one hangs or its process dies, or if they are one
+    object (`vectorization: own`), all running episodes are lost and all environments are recreated.
 
     Each environment's `GuardedEnv` checks shape, dtype and the range of integers. Floats are checked after each step,
     for all environments at once; `Observations.valid` says which values are accepted.
@@ -115,8 +114,7 @@ class VectorEnv:
     def step(self, actions: Any) -> VectorStep:
         """Takes one action in each environment.
 
-        Actions are `[B]` int32, or `[B, D]` float32 in [-1, 1], which are scaled to the range between the bounds;
-        values outside [-1, 1] are clipped.
+        Actions are `[B]` int32, or `[B, D]` float32, which are clipped to [-1, 1] and scaled to the bounds.
 
         Raises:
           EnvironmentFailed: the environments failed too often in a row.

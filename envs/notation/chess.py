@@ -46,9 +46,7 @@ class ChessNames:
         found = _FORM.fullmatch(name)
         action = None if found is None else self._encoded(not white_to_move(state), *found.groups())
         if action is None or self.name(state, action) != name.lower():
-            raise NotationError(
-                f"'{name}' is not a move of {self._game} in this position; moves are named as e2e4 or a7a8q"
-            )
+            raise NotationError(f"'{name}' is not a move of {self._game} in this position; moves are as e2e4 or a7a8q")
         return action
 
     def names(self, actions: Sequence[int]) -> list[str]:
@@ -163,9 +161,7 @@ def state_of(fen: str, size: int) -> BoardState:
     plies = min(2 * max(int(fields[5]) - 1, 0), _LATEST_PLY) + second
     board = Chess(size).start()
     board = board._replace(
-        history=history_of(
-            {square: _PIECES.index(piece.upper()) + 8 * piece.islower() for square, piece in squares.items()}
-        ),
+        history=history_of({at: _PIECES.index(piece.upper()) + 8 * piece.islower() for at, piece in squares.items()}),
         castling=_castling(fields[2], fen, squares, size)[:: -1 if second else 1],
         en_passant=np.asarray(_passing(fields[3], fen, squares, size, second), np.int8),
         quiet=np.asarray(min(int(fields[4]), 99), np.int8),
@@ -210,9 +206,7 @@ def _castling(
             raise NotationError(f"'{fen}': castling '{letter}': expected - or letters of KQkq (HAha)")
         king, rook = (32, 56 * wing) if not second else (32 + 7, 56 * wing + 7)
         if (squares.get(king), squares.get(rook)) != (("k", "r") if second else ("K", "R")):
-            raise NotationError(
-                f"'{fen}': castling '{letter}': no king on {_square(king)} or no rook on {_square(rook)}"
-            )
+            raise NotationError(f"'{fen}': castling '{letter}': no king on {_square(king)} or rook on {_square(rook)}")
         rights[int(second), wing] = True
     return rights
 

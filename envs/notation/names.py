@@ -47,9 +47,7 @@ class FixedNames:
     """One name for each action in all positions."""
 
     def __init__(self, game: str, names: Sequence[str], form: str, also: Mapping[str, int] | None = None) -> None:
-        """`names` are those of actions 0, 1, ..., `also` further ones that are accepted; `form` says in messages how
-        they look, such as `a to g`.
-        """
+        """`names` of actions 0, 1, ..., `also` others that are accepted; `form`: how they look, such as `a to g`."""
         self._game, self._names, self._form = game, tuple(names), form
         self._actions = {name.lower(): action for action, name in enumerate(names)} | dict(also or {})
 

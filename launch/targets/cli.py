@@ -46,17 +46,13 @@ def launch(
     project: Annotated[str | None, typer.Option(help="The id of the Google Cloud project.")] = None,
     zone: Annotated[str | None, typer.Option(help="The zone of all machines, for example europe-west4-b.")] = None,
     image: Annotated[str | None, typer.Option(help="The container image; docs/tpu.md says how to build it.")] = None,
-    share: Annotated[
-        str | None, typer.Option(help="The NFS share that all machines mount, for example 10.0.0.2:/podzero.")
-    ] = None,
+    share: Annotated[str | None, typer.Option(help="The NFS share of all machines, such as 10.0.0.2:/podzero.")] = None,
     workdir: Annotated[
         str | None, typer.Option(help="The working directory on the machines.", show_default=f"{MOUNT}/NAME")
     ] = None,
     network: Annotated[str, typer.Option(help="The VPC network.")] = _DEFAULT.network,
     subnet: Annotated[str, typer.Option(help="The network's subnet in the zone's region.")] = _DEFAULT.subnet,
-    spot: Annotated[
-        bool, typer.Option(help="Use spot machines: cheaper, but Google may preempt them at any time.")
-    ] = _DEFAULT.spot,
+    spot: Annotated[bool, typer.Option(help="Spot machines: cheaper, but preempted at any time.")] = _DEFAULT.spot,
     worker_cpus: Annotated[
         int, typer.Option(min=2, help="CPUs of each machine for actors and replay (gke only).")
     ] = _DEFAULT.worker_cpus,
@@ -69,18 +65,12 @@ def launch(
             show_default="runs/launch/NAME-TARGET",
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the commands as a shell script and run nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print a shell script and run nothing.")] = False,
     yes: Annotated[
         bool,
-        typer.Option(
-            "--yes", help="Do not ask, though the run has no limit or the learner would wait most of its time."
-        ),
+        typer.Option("--yes", help="Do not ask if the run has no limit or the learner would wait most of its time."),
     ] = False,
-    down: Annotated[
-        bool, typer.Option("--down", help="End the run with a checkpoint, then delete the machines.")
-    ] = False,
+    down: Annotated[bool, typer.Option("--down", help="End the run with a checkpoint; delete the machines.")] = False,
     force: Annotated[
         bool,
         typer.Option(
@@ -96,9 +86,7 @@ def launch(
         bool,
         typer.Option("--stop", help="End the run with a checkpoint; its machines then go back unless it was kept."),
     ] = False,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the machines, which cost money, after the run has ended.")
-    ] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the machines, which cost money, after the run.")] = False,
 ) -> None:
     """Start a cluster on Google Cloud and train an experiment on it."""
     verb = _verb({"status": status, "logs": logs, "stop": stop, "down": down}, follow, force)

@@ -189,8 +189,7 @@ def run_on_head(verb: str, *arguments: str) -> str:
 def send_variables(names: Sequence[str], send: str) -> tuple[LaunchStep, ...]:
     """The step that sends environment variables to the cluster; none without `names`.
 
-    It finds their values in its own environment. `send` is a shell command that sends the file "$podzero_file", which
-    holds the values until the step ends.
+    It finds their values in its own environment. `send` is a shell command that sends the file "$podzero_file".
     """
     if not names:
         return ()

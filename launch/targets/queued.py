@@ -60,9 +60,7 @@ def plan(experiment: Experiment, site: Site) -> Plan:
             _TOKEN,
             _step("create", why="request the slice, unless it was requested before"),
             _step("await", why="wait until the slice exists, which takes minutes or days"),
-            _step(
-                "check", why="check that no run is under way: a new Ray cluster would end it", failure=_NO_RUN_FAILURE
-            ),
+            _step("check", why="check that no run goes on: a new Ray cluster would end it", failure=_NO_RUN_FAILURE),
             _step("prepare", why="mount the share, fetch the image and copy the experiment, on every host"),
             _step("join", why="start the Ray cluster on all hosts"),
             *send_variables(site.env, 'bash queued.sh send "$podzero_file"'),

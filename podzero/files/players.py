@@ -244,9 +244,7 @@ def _trained_player(name: str) -> TrainedPlayer:
     if step is not None and step not in present:
         known = ", ".join(map(str, present)) or "none"
         other = f"; for example: {workdir.root}@{present[-1]}" if present else ""
-        raise ConfigError(
-            f"player '{name}': {workdir.root} holds no snapshot of step {step}; there are: {known}{other}"
-        )
+        raise ConfigError(f"player '{name}': {workdir.root} holds no snapshot of step {step}; there are {known}{other}")
     return TrainedPlayer(workdir, step)
 
 

@@ -217,8 +217,7 @@ class Workdir:
     def keep_code(self, experiment: Experiment) -> Experiment:
         """Copies the files that the experiment names into this directory; returns the experiment with the copies.
 
-        The run and its players thus have the files with which it was started, on all nodes and whatever becomes of the
-        originals.
+        The run and its players thus have, on all nodes, the files with which it was started.
         """
         for section, own, copy in self._copies(experiment):
             if copy.is_file():

@@ -131,7 +131,7 @@ def test_actions_are_decoded_into_those_of_the_space():
         (Box(-1, np.inf, (1,)), "must contain floats between bounds"),
         (Box(0, 3, (1,), np.int32), "must contain floats between bounds"),
         (MultiDiscrete([64, 65]), "has 4160 combinations, but podzero supports at most 4096"),
-        (Tuple((Discrete(2), Discrete(2))), "podzero supports Discrete, MultiDiscrete, MultiBinary and Box"),
+        (Tuple((Discrete(2), Discrete(2))), "supported: Discrete, MultiDiscrete, MultiBinary, Box"),
     ],
     ids=str,
 )

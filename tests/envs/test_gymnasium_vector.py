@@ -254,7 +254,7 @@ def test_peek_is_refused_where_environments_cannot_be_copied(make_vector, config
         ),
         (
             {"id": "Acrobot-v1", "vectorization": "own"},
-            "no vector environment is registered for 'Acrobot-v1'",
+            "'Acrobot-v1' registers no vector environment",
         ),
         (
             toy(vectorization="own", kwargs={"mode": "SameStep"}),

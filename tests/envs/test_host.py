@@ -224,7 +224,7 @@ def test_an_illegal_action(countdown):
         ("observation", np.array([np.inf, 0.0], np.float32), r"countdown: observation\(\) contains NaN or infinity"),
         ("observation", np.zeros(3), r"observation\(\) is float64 of shape \[3\], and was float32 of shape \[2\]"),
         ("rewards", [1.0], r"rewards\(\) = \[1.0\]: expected 2 numbers"),
-        ("rewards", [1.0, 0.0], r"rewards\(\) = \[1.0, 0.0\]: the rewards of two players must sum to 0"),
+        ("rewards", [1.0, 0.0], r"rewards\(\) = \[1.0, 0.0\]: two players' must sum to 0"),
         ("player", 2, r"player\(\) = 2: expected a number below 2"),
         ("legal_actions", [], r"legal_actions\(\) is empty, but done\(\) is false"),
         ("legal_actions", [7], r"legal_actions\(\) = \[7\]: expected numbers below 3"),

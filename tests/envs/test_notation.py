@@ -180,7 +180,7 @@ def test_a_name_of_no_move_is_refused(game, name):
 
 @pytest.mark.parametrize("name", ["e2", "e2e9", "i2i4", "e2e4q", "e2f7", "a1b3n", "0000"])
 def test_a_name_of_no_move_of_chess_is_refused(chess_game, name):
-    with pytest.raises(NotationError, match="moves are named as e2e4"):
+    with pytest.raises(NotationError, match="moves are as e2e4"):
         chess_game.notation.action(after(chess_game, ""), name)
 
 

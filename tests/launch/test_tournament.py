@@ -68,7 +68,7 @@ def test_people_see_ratings_cross_table_and_findings(capsys):
 def test_findings_are_sentences():
     lines = findings(RESULT)
     assert lines[0].startswith("strong scores 90% against random; all other games predict 50%")
-    assert lines[-1] == "3 games were cut off by the limit on plies and are scored by their rewards so far"
+    assert lines[-1] == "3 games were cut off by the limit on plies and scored by rewards so far"
     assert findings(RESULT | {"surprises": [], "cycles": [], "cut_off": 0}) == []
 
 

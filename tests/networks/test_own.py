@@ -101,7 +101,7 @@ def test_functions_that_are_not_pure_are_named(name, message):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("three", "returned a tuple of 3; expected policy logits and values"),
+        ("three", "gave a tuple of 3; expected policy logits and values"),
         ("nothing", "is a NoneType; expected a Flax or Haiku module"),
         ("number", "is a int; expected a Flax or Haiku module"),
         ("wrong_dimensions", r"evaluation failed at line \d+ of own_nets.py: TypeError: dot_general"),

@@ -278,8 +278,7 @@ class FinishedGame:
     players: tuple[str, str]
     """The players' names; the first one began."""
     values: Floats
-    """`[plies]` float32, the value before each move by the search of the player to move, for the player who began; NaN
-    without a search."""
+    """`[plies]` float32, the mover's value before each move, for the player who began; NaN without a search."""
     resigned: bool = False
     """Whether the player to move at the end resigned or forfeited."""
 

@@ -49,8 +49,7 @@ def train(
 ) -> TrainingRun:
     """Starts or resumes a run, as `podzero train` does; returns when it has been accepted, before it trains.
 
-    The run is a process of its own. It ends with a last checkpoint when this Python ends, and an interrupted cell of a
-    notebook leaves it alone.
+    The run is a process of its own, which an interrupted cell leaves alone; it ends, saved, when this Python does.
 
     Args:
       experiment: the name of an experiment, a YAML file, a run to resume as `DIR` or `DIR@STEP`, or an `Experiment`.

@@ -53,17 +53,13 @@ Who = Annotated[
         "random, solver, mcts:400, greedy, gnugo:10, stockfish:3, fairy-stockfish:3.",
     ),
 ]
-Trained = Annotated[
-    str, typer.Argument(metavar="WHO", help="A trained agent: a working directory as DIR or DIR@STEP, or zoo:NAME.")
-]
+Trained = Annotated[str, typer.Argument(metavar="WHO", help="A trained agent: DIR or DIR@STEP of a run, or zoo:NAME.")]
 Simulations = Annotated[
     int | None, typer.Option(min=1, help="Simulations per move of trained players.", show_default="as in training")
 ]
 Records = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE", help="Write the games as SGF or PGN.", show_default="in matches/ of a working directory WHO"
-    ),
+    typer.Option(metavar="FILE", help="Write the games as SGF or PGN.", show_default="in matches/ of a run WHO"),
 ]
 GameOption = Annotated[
     str | None,

@@ -136,8 +136,7 @@ def ask_before_imports(environment: Mapping[str, str], trust_all: bool) -> None:
 def approve_code(experiment: Experiment) -> None:
     """Asks for the code that an experiment names, its teacher and its opponents included, before processes import it.
 
-    Raises `ConfigError` if the user does not trust it, and `WorkdirError` if the experiment of a teacher or opponent
-    cannot be read.
+    Raises `ConfigError` if the user does not trust it, `WorkdirError` if a teacher or opponent cannot be read.
     """
     experiments = [experiment]
     for who in filter(None, (experiment.teacher, *(opponent.who for opponent in experiment.actors.opponents))):

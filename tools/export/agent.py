@@ -46,9 +46,7 @@ def export_agent(who: str, file: Path) -> dict[str, Any]:
     """
     player = parse_player(who)
     if not isinstance(player, TrainedPlayer):
-        raise ConfigError(
-            f"player '{who}' has no network to export; expected a working directory as DIR or DIR@STEP, or zoo:NAME"
-        )
+        raise ConfigError(f"player '{who}' has no network to export; expected a run as DIR or DIR@STEP, or zoo:NAME")
     if file.suffix not in FORMATS:
         raise ConfigError(
             f"--to {file}: unknown suffix '{file.suffix}'{nearest(file.suffix, FORMATS)}; expected one of "
@@ -117,8 +115,7 @@ def _shapes(function: Function, outputs: Mapping[str, Any]) -> dict[str, Any]:
 BATCH_SIZES = (1, 7, 64)
 """Batch sizes with which a file is checked, ascending."""
 BOUND = 1e-4
-"""Largest allowed `greatest_difference`. Float32 sums in another order differ by 1e-6 to 1e-5; bfloat16 would differ by
-more than 1e-3."""
+"""Largest `greatest_difference`. Float32 sums in another order differ by 1e-6 to 1e-5, bfloat16 by more than 1e-3."""
 _SIDE_BY_SIDE = 16
 """Gymnasium environments per vector environment."""
 

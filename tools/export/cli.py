@@ -16,9 +16,7 @@ from podzero.tools.commands.printing import Rows, print_json, print_rows
 
 def export(
     who: Trained,
-    to: Annotated[
-        Path, typer.Option(metavar="FILE", help="The file to write: NAME.onnx (extra `export`) or NAME.stablehlo.")
-    ],
+    to: Annotated[Path, typer.Option(metavar="FILE", help="Write NAME.onnx (extra `export`) or NAME.stablehlo.")],
     as_json: Json = False,
 ) -> None:
     """Write the network of a trained agent to a file for ONNX Runtime or jax.export.

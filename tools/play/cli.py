@@ -55,9 +55,7 @@ def play(
     games: Annotated[
         int | None, typer.Option(min=1, max=MOST_GAMES, help="Where you watch: number of episodes.", show_default="1")
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Where you watch: the first episode's seed.", show_default="0")
-    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Where you watch: its first seed.", show_default="0")] = None,
     as_json: Json = False,
 ) -> None:
     """Play against an agent in the terminal or on a web page, or watch it.
@@ -107,7 +105,5 @@ def engine(
     from podzero.tools.play.engine import serve
 
     if resign is not None and protocol == "uci":
-        raise ConfigError(
-            "--resign: UCI has no resignation; the program that runs the match decides when a game is lost"
-        )
+        raise ConfigError("--resign: UCI has no resignation; the program that runs the match decides when it is lost")
     serve(who, protocol, simulations, game, resign)

@@ -32,8 +32,7 @@ class PageOptions(NamedTuple):
     """The options of the web page, by their names; None where an option was not given."""
 
     kept: Path | None = None
-    """A run's working directory or a tournament's folder, whose games can be stepped through; None for the games of
-    the players' own runs."""
+    """A run's or a tournament's folder, whose games can be stepped through; None for the players' own runs."""
     host: str | None = None
     """The address to listen on; None for one that only this machine reaches."""
     port: int | None = None

@@ -212,9 +212,7 @@ class Stones(NamedTuple):
     varying: tuple[int, ...]
     """The planes that differ between squares: two of stones, and perhaps one of empty squares."""
     planes: tuple[int, int]
-    """The planes of the player to move and of the other one if `by_mover`, else of the player who began and of the
-    other one.
-    """
+    """Those of the player to move and the other if `by_mover`, else of the first player and the other."""
     by_mover: bool
     upside_down: bool = False
     """Whether row 0 is the lowest row, to which stones fall."""

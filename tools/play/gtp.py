@@ -309,8 +309,7 @@ class GtpServer:
     def _turn_of(self, first: bool) -> Iterator[PlayableGame]:
         """The game with this colour to move.
 
-        `undo` takes back what is played in this context with the pass that gave the turn; if nothing is, the game stays
-        as it was.
+        `undo` takes back what is played in it with the pass that gave the turn; if nothing is, the game stays.
         """
         game = self._game
         before = game.ply

@@ -60,8 +60,7 @@ class Episode(NamedTuple):
     rewards: list[float]
     """`[T]`, the reward of each step."""
     values: list[float]
-    """`[T]`, the agent's estimate of the discounted return before each step, in units of the rewards; empty if the
-    player does not estimate values."""
+    """`[T]`, the estimated discounted return before each step, in units of the rewards; empty without estimates."""
 
     @property
     def steps(self) -> int:
@@ -188,8 +187,7 @@ def record(
 ) -> dict[str, Any]:
     """Plays episodes and writes them to one video, by default in `videos/` of the player's working directory.
 
-    The simulations are by default those of training. `seed` is that of the first episode; later ones have the next
-    numbers.
+    Simulations are by default those of training. `seed` is the first episode's; later ones have the next.
 
     Returns:
       `game`, `player`, `file`, `seed`, and for each episode its number of `steps` and of `frames` (as many as steps,

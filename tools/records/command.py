@@ -112,9 +112,7 @@ def _recorded(
     _check(files, SUFFIXES)
     env = make_env(game)
     if env.spec.values > 1:
-        raise ConfigError(
-            f"{env.spec.name}: recorded games are read only of games for one player and of zero-sum games for two"
-        )
+        raise ConfigError(f"{env.spec.name}: records are read only of games for one player and zero-sum games for two")
     policy_of, searched = None, {}
     if search is not None:
         player = resolve(search, env, simulations, game.discount)

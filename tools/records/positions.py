@@ -37,9 +37,8 @@ class ReplayedGame(NamedTuple):
 
     game: RecordedGame
     samples: Sample
-    """`[T, ...]` on every field, the positions after the opening in the order played, with the targets of auxiliary
-    heads. The policy target is the move played, or that of a search; the value target is the discounted outcome for the
-    player to move."""
+    """`[T, ...]`, the positions after the opening in order, with targets of auxiliary heads. The policy target is the
+    move played or a search's policy; the value target is the discounted outcome for the player to move."""
 
 
 @dataclass(eq=False)

@@ -1,5 +1,4 @@
 """The report of a run: a self-contained HTML page made from the files of its working directory.
 
-`record` reads a run, `figures`, `sections` and `sample_games` make the parts, `page` renders them, and `server` serves
-the page and keeps it up to date.
+`record` reads a run, `figures`, `sections` and `sample_games` make the parts, `page` renders, and `server` serves them.
 """

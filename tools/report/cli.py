@@ -34,13 +34,9 @@ def report(
     ],
     output: Annotated[
         Path | None,
-        typer.Option(
-            help="The file to write.", show_default="report.html in DIR; comparison.html in the first of several"
-        ),
+        typer.Option(help="The file to write.", show_default="report.html in DIR; comparison.html in the first"),
     ] = None,
-    serve: Annotated[
-        bool, typer.Option("--serve", help="Serve it as a page that stays up to date until Ctrl-C.")
-    ] = False,
+    serve: Annotated[bool, typer.Option("--serve", help="Serve it as a page, kept up to date until Ctrl-C.")] = False,
     host: ListenHost = None,
     port: ListenPort = None,
     as_json: Json = False,

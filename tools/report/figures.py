@@ -123,8 +123,7 @@ def numbers(values: FloatArray) -> list[float | None]:
 SHORTEST_PAUSE_S = 300.0
 """Seconds without a line from any worker that count as a pause of the run."""
 SPARSENESS = 1 / 1000
-"""The same limit as a share of the time since the first line, since long runs write lines less often
-(`monitoring.metrics.RESOLUTION`)."""
+"""The same limit as a share of the time so far: long runs write lines less often (`monitoring.metrics.RESOLUTION`)."""
 
 
 class Axes(NamedTuple):

@@ -137,9 +137,7 @@ def read_events(workdir: Workdir) -> list[Event]:
 
 
 def events(lines: Iterable[str]) -> list[Event]:
-    """Groups the warnings, errors and starts of workers in a log, oldest line first, into at most `MAX_EVENTS` events,
-    newest first.
-    """
+    """Groups warnings, errors and starts in a log, oldest line first, to at most `MAX_EVENTS` events, newest first."""
     found: dict[tuple[str, str], Event] = {}
     for line in lines:
         head = HEAD.match(line)

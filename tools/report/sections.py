@@ -131,9 +131,7 @@ def _judgement(rounds: Evaluations, positions: int) -> list[Figure]:
         return _interval(share, int(rounds.of(step).get(f"positions{band}", 0)))
 
     whole = rounds.curve("keeps_value", "all plies", lambda share, _: _interval(share, positions))
-    bands = sorted(
-        (int(found[2]), int(found[3]), found[1]) for name in rounds.names if (found := _BAND.fullmatch(name))
-    )
+    bands = sorted((int(found[2]), int(found[3]), found[1]) for one in rounds.names if (found := _BAND.fullmatch(one)))
     by_ply = [
         rounds.curve(f"keeps_value{band}", f"plies {first} to {last}", partial(interval, band=band))
         for first, last, band in bands

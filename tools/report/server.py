@@ -115,9 +115,7 @@ async def serving(dashboard: Dashboard, where: ListenAddress) -> AsyncIterator[s
     app.router.add_get("/{token}/", page)
     app.router.add_get("/{token}/version", version)
     # No request has a body that is read, so a connection need not linger until the rest of it has arrived.
-    runner = web.AppRunner(
-        app, access_log=None, lingering_time=0.0, keepalive_timeout=KEEP_ALIVE_S, shutdown_timeout=2.0
-    )
+    runner = web.AppRunner(app, access_log=None, lingering_time=0, keepalive_timeout=KEEP_ALIVE_S, shutdown_timeout=2)
     await runner.setup()
     try:
         with os_errors(AddressNotUsable, f"cannot listen on {where.url}", "choose another --port"):

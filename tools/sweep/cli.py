@@ -51,9 +51,7 @@ def sweep(
             show_default="runs/CONFIG-sweep",
         ),
     ] = None,
-    parallel: Annotated[
-        int | None, typer.Option(min=1, help="Runs at the same time.", show_default="as many as have CPUs")
-    ] = None,
+    parallel: Annotated[int | None, typer.Option(min=1, help="Runs at once.", show_default="as the CPUs allow")] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Minutes of training of each run: stop.minutes.", show_default="as in CONFIG")
     ] = None,
@@ -71,9 +69,7 @@ def sweep(
     ] = None,
     asha: Annotated[
         bool,
-        typer.Option(
-            "--asha", help="Stop a run at 1/9 and at 1/3 of its limit unless it is in the best third of those so far."
-        ),
+        typer.Option("--asha", help="Stop a run at 1/9 and 1/3 of its limit unless it is in the best third so far."),
     ] = False,
     metric: Annotated[
         Metric | None,

@@ -124,9 +124,7 @@ def plan(config: str, grid: Grid, samples: int | None = None) -> list[SweepRun]:
             run = _run(config, grid, combination | seed)
             same = runs.setdefault(run.experiment.model_dump_json(), run)
             if same is not run:
-                raise ConfigError(
-                    f"the runs {same.name} and {run.name} would have the same settings; give each value once"
-                )
+                raise ConfigError(f"the runs {same.name} and {run.name} have the same settings; give each value once")
     return list(runs.values())
 
 

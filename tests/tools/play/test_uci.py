@@ -157,8 +157,8 @@ def test_castling_rights_by_the_file_of_the_rook(talk, fen, move):
     ("fen", "words"),
     [
         ("8/8/8/8/8/8/8/8 w - - 0 1", "each player must have one king"),
-        ("4k3/8/8/8/8/8/8/4K2R w KQ - 0 1", "castling 'Q': no king on e1 or no rook on a1"),
-        ("4k2r/8/8/8/8/8/8/4K3 w q - 0 1", "castling 'q': no king on e8 or no rook on a8"),
+        ("4k3/8/8/8/8/8/8/4K2R w KQ - 0 1", "castling 'Q': no king on e1 or rook on a1"),
+        ("4k2r/8/8/8/8/8/8/4K3 w q - 0 1", "castling 'q': no king on e8 or rook on a8"),
         ("bqnb1rkr/pp3ppp/3ppn2/2p5/5P2/P2P4/NPP1P1PP/BQ1BNRKR w HFhf - 2 9", "castling 'H': no king on e1"),
         ("r3k2r/8/8/8/8/8/8/R3K2R w KB - 0 1", "castling 'B': expected - or letters of KQkq (HAha)"),
         ("4k3/8/8/8/8/8/8/4K3 w - e6 0 1", "no pawn has just passed over e6"),
