@@ -156,8 +156,8 @@ def convolve(x: jax.Array, kernel: jax.Array, bias: jax.Array, stride: int = 1) 
 def pooled(features: jax.Array) -> jax.Array:
     """Mean, mean scaled by the size of the board, and maximum of each channel: `[B, S, C]` to `[B, 3 * C]`.
 
-    Global pooling (Wu 2020, KataGo, section 3.3) lets the parameters fit boards of any size. The scaled mean is the mean
-    times `(b - 14) / 10`, where b is the root of S; with it, later layers can depend on sums as well as on means.
+    Global pooling (Wu 2020, KataGo, section 3.3) lets the parameters fit boards of any size. The scaled mean is the
+    mean times `(b - 14) / 10`, where b is the root of S; with it, later layers can depend on sums as well as on means.
     """
     assert features.ndim == 3, features.shape
     mean = jnp.mean(features, axis=1)
