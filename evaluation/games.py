@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from podzero.core.errors import ConfigError
+from podzero.core.reading import last_lines
 from podzero.evaluation.statistics import wilson
 from podzero.files.storage import StorageError
 from podzero.files.store import store_of
@@ -206,15 +207,7 @@ def stored_games(folder: Path) -> list[StoredGame]:
 
 def _read(file: Path, origin: str) -> list[StoredGame]:
     games = []
-    try:
-        with file.open("rb") as opened:
-            size = opened.seek(0, 2)
-            opened.seek(max(0, size - _MOST_BYTES))
-            lines = opened.read().splitlines()
-    except OSError:
-        # Another process may have just replaced the file.
-        return []
-    for line in lines:
+    for line in last_lines(file, _MOST_BYTES):
         try:
             games.append(StoredGame(origin, game_from_tree(json.loads(line))))
         except (ValueError, KeyError, TypeError):

@@ -116,9 +116,7 @@ class SearchPlayer:
 
     @property
     def tree(self) -> PlayerTree | None:
-        """A new tree for one game, with room for the simulations of `search`; None unless the player keeps nodes and
-        its search can go on (`make_growing_search`).
-        """
+        """A new tree for one game of `search`; None unless the player keeps nodes and its search can go on."""
         return None if self.growing is None else PlayerTree(self.growing, self.params)
 
     def evaluate(self, states: EnvState) -> tuple[Array, Array]:

@@ -271,8 +271,7 @@ def replay(env: Env, moves: np.ndarray[Any, Any]) -> EnvState:
 def random_games(env: Env, max_ply: int) -> Callable[[Array, Array], tuple[Array, Array, Array]]:
     """Compiles uniformly random play of N games, each up to a ply of its own: a function of `(key, plies [N])`.
 
-    It returns the moves, `[N, max_ply]` int32, padded with -1; the last observations, `[N, *observation_shape]`; and
-    whether the games are over, `[N]` bool.
+    Returns moves `[N, max_ply]` int32, padded with -1, last observations, and whether games are over, `[N]` bool.
     """
 
     def ply(states: EnvState, key: Array) -> tuple[EnvState, tuple[Array, Array, Array]]:

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import psutil
 import typer
 from packaging.requirements import Requirement
 from rich.console import Console
@@ -120,11 +121,9 @@ def cores() -> Check:
 
 def memory() -> Check:
     """The free memory."""
-    lines = (line.split() for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines())
-    gib = {words[0].rstrip(":"): int(words[1]) / 2**20 for words in lines}
-    free = gib["MemAvailable"]
-    found = f"{free:.1f} GiB free of {gib['MemTotal']:.1f}"
-    if free < MIN_MEMORY_GIB:
+    state = psutil.virtual_memory()
+    found = f"{state.available / 2**30:.1f} GiB free of {state.total / 2**30:.1f}"
+    if state.available < MIN_MEMORY_GIB * 2**30:
         hint = "a small run takes about 4 GiB; close other programs, or lower actors.count"
         return Check("memory", "warn", found, hint)
     return Check("memory", "ok", found)

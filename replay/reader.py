@@ -10,9 +10,9 @@ import logging
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from queue import Empty, Queue
 from typing import Any
 
 import jax
@@ -152,7 +152,8 @@ class ShardedReader(Iterator[Any]):
             if not late:
                 return self._take()
             if wait.message_due():
-                log.warning("the %s has waited %s for a batch: %s", self._table.users.reader, wait, _explain(late))
+                state = "; ".join(stream.shard.explain(Limits.explain_sample) for stream in late)
+                log.warning("the %s has waited %s for a batch: %s", self._table.users.reader, wait, state)
         raise StopIteration
 
     def update_priorities(self, keys: Keys, errors: NDArray[Any]) -> None:
@@ -224,10 +225,6 @@ class StateReader(ShardedReader):
     def __next__(self) -> Any:
         """The next states, a `StoredState` or `Window`."""
         return self._table.signature.packing.unpack(super().__next__().rows)
-
-
-def _explain(streams: Sequence[ShardStream]) -> str:
-    return "; ".join(stream.shard.explain(Limits.explain_sample) for stream in streams)
 
 
 class ShardStream:
@@ -364,9 +361,8 @@ class PriorityUpdater:
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
-        self._updates: deque[list[tuple[int, float]] | None] = deque(maxlen=_QUEUE_SIZE)
+        self._updates: Queue[list[tuple[int, float]] | None] = Queue(_QUEUE_SIZE)
         """Keys of items with their new priorities; None ends the thread."""
-        self._changed = threading.Condition()
         self._lost = 0
         name = f"replay-priorities-{shard.address.endpoint}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -387,32 +383,23 @@ class PriorityUpdater:
             log.warning(
                 "replay at %s does not take priority updates: the last %d are lost",
                 self._shard.address.endpoint,
-                len(self._updates),
+                self._updates.qsize(),
             )
 
     def _append(self, update: list[tuple[int, float]] | None) -> None:
-        with self._changed:
-            if len(self._updates) == _QUEUE_SIZE:
-                self._lost += 1
-                # Log at 1, 2, 4, 8, ... losses.
-                if self._lost.bit_count() == 1:
-                    log.warning(
-                        "replay at %s is slow to take priority updates: %d were left out",
-                        self._shard.address.endpoint,
-                        self._lost,
-                    )
-            # If the queue is full, this removes the oldest: newer errors are better.
-            self._updates.append(update)
-            self._changed.notify()
-
-    def _next(self) -> list[tuple[int, float]] | None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._updates)
-            return self._updates.popleft()
+        if self._updates.full():
+            with suppress(Empty):
+                self._updates.get_nowait()  # the oldest: newer errors are better
+            self._lost += 1
+            # Log at 1, 2, 4, 8, ... losses.
+            if self._lost.bit_count() == 1:
+                endpoint = self._shard.address.endpoint
+                log.warning("replay at %s is slow to take priority updates: %d were left out", endpoint, self._lost)
+        self._updates.put(update)
 
     def _run(self) -> None:
         table, connection = self._shard.table.name, self._shard.connection
-        while (update := self._next()) is not None:
+        for update in iter(self._updates.get, None):
             try:
                 connection.set_priorities(table, update, _ANSWER_S)
             except (ReplayUnavailable, RequestRefused, WrongServer) as error:

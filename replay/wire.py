@@ -244,8 +244,7 @@ _UNREADABLE = "deserializ"
 class Connection:
     """A connection to one Reverb server, opened when first needed and reopened when lost. Thread-safe.
 
-    A request raises ReplayUnavailable if the server does not answer in time, RequestRefused if it refuses, and
-    WrongServer if another program answers.
+    Raises ReplayUnavailable without an answer in time, RequestRefused if refused, WrongServer for another program.
     """
 
     def __init__(self, endpoint: str) -> None:

@@ -330,14 +330,11 @@ class _Connection:
 def _check(wait: Wait, connections: Sequence[_Connection]) -> None:
     """Called in each round of a wait for `connections`: logs a long wait, and keeps the rounds from spinning."""
     if wait.message_due():
-        log.warning("samples have waited %s to be inserted: %s", wait, _explain(connections))
+        state = "; ".join(connection.shard.explain(Limits.explain_insert) for connection in connections)
+        log.warning("samples have waited %s to be inserted: %s", wait, state)
     works = next((connection for connection in connections if connection.works), None)
     if works is None:
         time.sleep(_POLL_S)
     else:
         # The next `ready` waits for this one, and ends as soon as it accepts more.
         works.timed_out = False
-
-
-def _explain(connections: Sequence[_Connection]) -> str:
-    return "; ".join(connection.shard.explain(Limits.explain_insert) for connection in connections)

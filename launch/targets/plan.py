@@ -256,7 +256,8 @@ def script(plan: Plan, folder: Path, down: bool = False, force: bool = False, no
         lines += [f"# {step.why}", shlex.join(step.command)]
     if not down:
         lines += ["", "# To watch the run, to end it and to delete the machines, in the same folder:"]
-        lines += [f"# {line}" for line in _listed((plan.status, plan.logs, *_teardown(plan)))]
+        later = (plan.status, plan.logs, *_teardown(plan))
+        lines += [f"#   {shlex.join(step.command)}  # {step.why}" for step in later]
     return "\n".join(lines) + "\n"
 
 
@@ -364,7 +365,3 @@ def _ask(step: LaunchStep, folder: Path, limit_s: float | None) -> str | None:
     error = (done.stderr or "").strip()
     remedy = next((remedy for words, remedy in _REMEDIES.items() if re.search(words, error)), step.failure)
     return "\n".join(filter(None, [f"this command ended with code {done.returncode} ({command})", error, remedy]))
-
-
-def _listed(steps: Iterable[LaunchStep]) -> list[str]:
-    return [f"  {shlex.join(step.command)}  # {step.why}" for step in steps]

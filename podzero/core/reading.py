@@ -1,4 +1,4 @@
-"""Reads lines that programs write: ahead, so that their reader can see whether more have arrived; and as JSON."""
+"""Reads lines that programs write: ahead, so that their reader sees whether more have arrived; the last; as JSON."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import io
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from queue import Queue
 from threading import Thread
 from typing import Any
@@ -41,6 +43,14 @@ def read_ahead(lines: Iterable[str], limit: int) -> Queue[str | End]:
     # A daemon, because a blocking read from a terminal cannot be interrupted.
     Thread(target=read, name="read-ahead", daemon=True).start()
     return waiting
+
+
+def last_lines(file: Path, most_bytes: int) -> list[bytes]:
+    """The lines in the last bytes of a file; empty if it cannot be read, as while another process replaces it."""
+    with suppress(OSError), file.open("rb") as opened:
+        opened.seek(max(0, opened.seek(0, io.SEEK_END) - most_bytes))
+        return opened.read().splitlines()
+    return []
 
 
 def unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

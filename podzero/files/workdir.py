@@ -9,8 +9,9 @@ import shlex
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from podzero.config import Experiment, Layers, OwnFile, flatten, parse, read_tree
@@ -65,8 +66,7 @@ class RecordedChange(NamedTuple):
 def differences(held: Experiment, given: Experiment, exclude: Any = None, absent: Any = None) -> list[Change]:
     """The settings that differ between a working directory's experiment and a given one, sorted by name.
 
-    `exclude` are settings to leave out, as pydantic takes them; `absent` is the value of a setting that an experiment
-    lacks, such as a field of another network.
+    `exclude`: settings to leave out, as in pydantic; `absent`: the value of one that an experiment lacks.
     """
     changes = [Change(key, *values) for key, values in side_by_side((held, given), exclude, absent).items()]
     # Runs from before the digest of a file was recorded hold None.
@@ -223,14 +223,13 @@ class Workdir:
             if copy.is_file():
                 continue
             assert own.file is not None
-            partial = copy.with_name(f".{os.getpid()}-{copy.name}")
             with os_errors(WorkdirError, f"{section}: cannot copy {own.file} to {copy}"):
                 copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(own.file, partial)
-            if not str(file_digest(str(partial))).startswith(copy.parent.name):
-                partial.unlink()
-                raise WorkdirError(f"{section}: {own.file} has changed since the experiment was read; start it again")
-            os.replace(partial, copy)
+                with written_together(copy.parent) as folder:
+                    copied = shutil.copyfile(own.file, folder / copy.name)
+                    if not str(file_digest(str(copied))).startswith(copy.parent.name):
+                        changed = f"{section}: {own.file} has changed since the experiment was read; start it again"
+                        raise WorkdirError(changed)
             store_of(copy).put(copy)
         return self.with_copied_code(experiment)
 
@@ -387,6 +386,17 @@ def write_atomically(path: Path, text: str) -> None:
     os.replace(temporary, path)
     # The new name is an entry of the folder, and on disk only with it.
     sync(path.parent)
+
+
+@contextmanager
+def written_together(target: Path) -> Iterator[Path]:
+    """A temporary folder, whose files replace those in `target` at the end; after an error they are deleted."""
+    with TemporaryDirectory(dir=target, prefix=".new-") as folder:
+        yield Path(folder)
+        for written in Path(folder).iterdir():
+            sync(written)
+            os.replace(written, target / written.name)
+        sync(target)
 
 
 def read_json(path: Path) -> dict[str, Any]:

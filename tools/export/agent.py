@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import jax
@@ -17,13 +16,13 @@ import numpy as np
 from jax import export
 
 from podzero.config import EnvConfig, Experiment, GymnasiumConfig
-from podzero.core.errors import ConfigError, nearest
+from podzero.core.errors import ConfigError, nearest, os_errors
 from podzero.core.importing import import_extra
 from podzero.core.types import EnvSpec
 from podzero.envs import VectorEnv, make_env, simulator_errors, spec_of
 from podzero.evaluation.episodes import uniform_actions
 from podzero.files.players import PREFIX, TrainedPlayer, full_name, parse_player, zoo_card
-from podzero.files.store import sync
+from podzero.files.workdir import written_together
 from podzero.inference import random_positions
 from podzero.networks import trainable_network
 from podzero.networks.snapshots import check_matches, load_snapshot
@@ -32,13 +31,13 @@ from podzero.tools.export.onnx import onnx_model
 
 MOST_BYTES = 2**31 - 2**24
 """Largest size of all parameters: files of both formats are limited to 2 GiB (by Protocol Buffers and FlatBuffers)."""
+_REMEDY = "name another file with --to"
 
 
 def export_agent(who: str, file: Path) -> dict[str, Any]:
     """Writes a trained agent's network to a file, whose suffix is one of `FORMATS`, and checks its results against JAX.
 
-    A learned model is written to one file per network: `NAME.representation.onnx`, `NAME.prediction.onnx` and
-    `NAME.dynamics.onnx` instead of `NAME.onnx`.
+    A learned model becomes `NAME.representation.onnx`, `NAME.prediction.onnx` and `NAME.dynamics.onnx`.
 
     Returns:
       `player`, `files`, `metadata` (written to each file), `differences` (the largest of each output, see
@@ -70,7 +69,7 @@ def export_agent(who: str, file: Path) -> dict[str, Any]:
         inputs = {"observation": observations_of(experiment.env, spec, count), "action": actions}
         files: list[Path] = []
         differences: dict[str, float] = {}
-        with written_together(file) as folder:
+        with os_errors(ExportError, f"cannot write {file}", _REMEDY), written_together(file.parent) as folder:
             for function, (given, expected) in zip(functions, references(functions, inputs), strict=True):
                 files.append(file if function.name == "network" else file.with_suffix(f".{function.name}{file.suffix}"))
                 partial = folder / files[-1].name
@@ -234,27 +233,10 @@ FORMATS = {".onnx": Format(_onnx_bytes, _load_onnx), ".stablehlo": Format(_stabl
 
 def check_writable(file: Path) -> None:
     """Checks that a file can be written."""
-    if not file.parent.is_dir():
-        raise _refusal(file, "its folder does not exist")
-    if file.is_dir():
-        raise _refusal(file, "it is a folder")
-    if not os.access(file.parent, os.W_OK | os.X_OK):
-        raise _refusal(file, "its folder may not be written")
-
-
-@contextmanager
-def written_together(file: Path) -> Iterator[Path]:
-    """A temporary folder, whose files are moved beside `file` at the end; after an error they are deleted."""
-    try:
-        with TemporaryDirectory(dir=file.parent, prefix=".export-") as partial:
-            yield Path(partial)
-            for written in Path(partial).iterdir():
-                sync(written)
-                os.replace(written, file.parent / written.name)
-            sync(file.parent)
-    except OSError as error:
-        raise _refusal(file, error.strerror) from None
-
-
-def _refusal(file: Path, why: str | None) -> ExportError:
-    return ExportError(f"cannot write {file}: {why}; name another file with --to")
+    for problem, why in (
+        (not file.parent.is_dir(), "its folder does not exist"),
+        (file.is_dir(), "it is a folder"),
+        (not os.access(file.parent, os.W_OK | os.X_OK), "its folder may not be written"),
+    ):
+        if problem:
+            raise ExportError(f"cannot write {file}: {why}; {_REMEDY}")

@@ -39,8 +39,7 @@ class Function(NamedTuple):
 def functions_of(config: NetworkConfig, spec: EnvSpec, params: Params) -> list[Function]:
     """The functions to export; those whose outputs are inputs of others come first.
 
-    Observations are `[B, *observation_shape]` float32 and converted to the environment's dtype. Parameters are folded
-    as for acting (`podzero.networks.make_inference`).
+    Observations are float32 `[B, *observation_shape]`, converted to the environment's dtype; parameters are folded.
 
     - `network`: `observation` to `policy_logits` `[B, A]`, illegal actions not masked, and `value` `[B]`.
     - `representation`: `observation` to `latent` `[B, ...]`.

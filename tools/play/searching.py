@@ -351,8 +351,7 @@ class TimedSearch:
     ) -> Iterator[SearchedLines]:
         """Searches a position with at most `simulations` or `most`; each result is better than the one before.
 
-        `seconds` limit the time, and may be infinite; None if only the last result is used. `given_up` ends the search
-        when true, but not before the first result.
+        `seconds` may be infinite, or None to use the last result only. `given_up` ends the search after a first result.
         """
         assert self._steps is not None
         # Taken here, so that the time counts which a step that was given up still takes.

@@ -7,9 +7,8 @@ The episodes are those of `podzero evaluate --games 1` with the same player, sim
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from functools import cache
 from itertools import chain, islice, repeat
 from pathlib import Path
@@ -31,6 +30,7 @@ from podzero.evaluation.episodes import BASELINES, Policy, baseline, play_episod
 from podzero.evaluation.players import MovesPlayer, Player, SearchPlayer
 from podzero.evaluation.resolve import acting, resolve
 from podzero.files.players import PREFIX, TrainedPlayer, parse_player
+from podzero.files.workdir import written_together
 from podzero.tools.play.picture import png_of
 
 SUFFIXES = (".mp4", ".gif")
@@ -248,21 +248,20 @@ def check_file(path: Path) -> None:
         raise ConfigError(f"--to {path}: videos are written as {' or '.join(SUFFIXES)}, not as '{path.suffix}'")
     if path.suffix.lower() == ".mp4":
         import_extra("cv2", "a video as .mp4")
-    with os_errors(ConfigError, f"{path} cannot be written", "name a file with --to"):
+    with _unwritable(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         TemporaryFile(dir=path.parent).close()
 
 
+def _unwritable(path: Path) -> AbstractContextManager[None]:
+    return os_errors(ConfigError, f"{path} cannot be written", "name a file with --to")
+
+
 def write_video(path: Path, shown: Iterator[Image.Image], steps_per_second: float) -> None:
     """Writes pictures of one size to a file, whose suffix is one of `SUFFIXES`."""
-    # Replace the file only once all is written.
-    partial = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix.lower()}")
-    try:
-        with os_errors(ConfigError, f"{path} cannot be written", "name a file with --to"):
-            (_write_mp4 if partial.suffix == ".mp4" else _write_gif)(partial, shown, steps_per_second)
-            os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write = _write_mp4 if path.suffix.lower() == ".mp4" else _write_gif
+    with _unwritable(path), written_together(path.parent) as folder:
+        write(folder / path.name, shown, steps_per_second)
 
 
 def _write_mp4(path: Path, shown: Iterator[Image.Image], speed: float) -> None:

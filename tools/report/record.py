@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from podzero.config import FOR_SLICES, Experiment, builtin_configs, load
 from podzero.core.errors import ConfigError
+from podzero.core.reading import last_lines
 from podzero.files.players import run_workdir
 from podzero.files.store import store_of
 from podzero.files.workdir import Inheritance, RecordedChange, Workdir, WorkdirError, read_json, sweep_runs
@@ -133,7 +134,8 @@ def _base(name: str) -> Experiment | None:
 def read_events(workdir: Workdir) -> list[Event]:
     """The events at the end of the log files, newest first."""
     files = [workdir.log_file.with_name(f"{workdir.log_file.name}.{k}") for k in range(OLD_FILES, 0, -1)]
-    return events(line for file in (*files, workdir.log_file) for line in _last_lines(file))
+    lines = (line for file in (*files, workdir.log_file) for line in last_lines(file, READ_BYTES))
+    return events(line.decode(errors="replace") for line in lines)
 
 
 def events(lines: Iterable[str]) -> list[Event]:
@@ -149,17 +151,6 @@ def events(lines: Iterable[str]) -> list[Event]:
         earlier = found.pop(key, None)
         found[key] = Event(level, text, moment, 1 + (earlier.times if earlier else 0))
     return list(reversed(found.values()))[:MAX_EVENTS]
-
-
-def _last_lines(file: Path) -> list[str]:
-    """The lines in the last `READ_BYTES` of a file; empty if it cannot be read."""
-    try:
-        with file.open("rb") as log:
-            size = log.seek(0, 2)
-            log.seek(max(size - READ_BYTES, 0))
-            return log.read(READ_BYTES).decode(errors="replace").splitlines()
-    except OSError:
-        return []
 
 
 def node_cells(hardware: Mapping[str, Any]) -> list[list[str]]:

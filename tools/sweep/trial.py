@@ -1,7 +1,6 @@
 """A trial of Ray Tune: one run of a sweep, in a process of its own on the trial's node.
 
-The run has a local Ray of its own, and resumes from its newest checkpoint whenever it is started again. Each trial
-loads this module, which therefore imports no JAX.
+The run has a local Ray and resumes when started again. Each trial loads this module, which imports no JAX.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ STRENGTH = "strength"
 ENDED = "ended"
 """The metric that tells whether the run has ended by itself."""
 STOP_FILE = ".stop"
-"""A file in the sweep's folder that asks all trials, on any node, to end their runs. Tune itself kills a trial that
-takes longer than 5 s to end, as a last checkpoint may."""
+"""A file in the sweep's folder that asks trials to end. Tune kills one after 5 s, before a last checkpoint."""
 PROGRAM = (
     "-P",
     "-c",
