@@ -191,7 +191,7 @@ def find_start(config: str, overrides: Iterable[str], workdir: Path | None) -> S
     `config` is an experiment's name, a YAML file, or a run as `DIR` or `DIR@STEP`. `workdir` is by default `place`'s.
     """
     overrides = tuple(overrides)
-    found = None if config in builtin_configs() or Path(config).expanduser().is_file() else split_step(config)
+    found = None if config in builtin_configs() or os.path.isfile(os.path.expanduser(config)) else split_step(config)
     if found is not None:
         return _resumption(*found, overrides, workdir)
     layers = read_layers(config, overrides)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -16,7 +17,7 @@ from podzero.config.environments import ChanceGame, Game
 from podzero.config.networks import ResNetConfig
 from podzero.config.section import path_field_of
 from podzero.config.training import OptimizerConfig
-from podzero.core.errors import ConfigError, nearest
+from podzero.core.errors import ConfigError, described, nearest
 from podzero.core.importing import file_digest, place_of
 
 FOR_SLICES = "slices/"
@@ -181,10 +182,10 @@ def _find(config: str, folder: Path) -> Path:
     builtin = builtin_configs()
     if config in builtin:
         return builtin[config]
-    path = folder / Path(config).expanduser()
-    if path.is_file():
+    path = folder / os.path.expanduser(config)  # of pathlib's, some raise other errors for some names
+    if os.path.isfile(path):
         return path
-    if path.is_dir():
+    if os.path.isdir(path):
         held = path / "experiment.yaml"
         example = f", for example that of the run there: {held}" if held.is_file() else ""
         raise ConfigError(f"{config} is a directory; expected the name of an experiment, or a YAML file{example}")
@@ -206,7 +207,8 @@ def _find(config: str, folder: Path) -> Path:
 def read_tree(path: Path) -> dict[str, Any]:
     """The content of a YAML file, which must be a mapping; errors name the file."""
     try:
-        tree = read_yaml(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            tree = read_yaml(file.read(_LONGEST + 1))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -278,8 +280,8 @@ def _absolute_run(who: str, folder: Path) -> str:
     for place in (folder, Path.cwd()):
         # The name of a directory may itself contain an @.
         for name in (who, who.rpartition("@")[0]):
-            if name and (place / Path(name).expanduser()).is_dir():
-                return str((place / Path(who).expanduser()).absolute())
+            if name and os.path.isdir(place / os.path.expanduser(name)):
+                return str((place / os.path.expanduser(who)).absolute())
     return who
 
 
@@ -288,12 +290,36 @@ def _absolute_file(name: str, folder: Path) -> str:
     named = re.fullmatch(r"(.+\.py)(:.*)?", name)
     if named is None:
         return name
-    found = next((place / named[1] for place in (folder, Path.cwd()) if (place / named[1]).is_file()), None)
+    found = next((place / named[1] for place in (folder, Path.cwd()) if os.path.isfile(place / named[1])), None)
     return name if found is None else f"{found.absolute()}{named[2] or ''}"
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """Refuses two sections with one name, of which the first would be lost without a word."""
+_LONGEST = 2**15
+"""The most characters of a file; an experiment with all settings has 5,000."""
+_MOST_VALUES, _DEEPEST = 10_000, 50
+"""The most values of a file, each alias counted with all that it stands for, and how deep they may be nested."""
+_UNUSABLE = re.compile("[\0\ud800-\udfff]")
+"""Characters that no path and no file in UTF-8 can hold."""
+
+
+class _PlainValues(yaml.SafeLoader):
+    """Refuses two sections with one name, of which the first would be lost without a word, and what is too large."""
+
+    def get_single_node(self) -> yaml.Node | None:
+        root: yaml.Node | None = super().get_single_node()
+        below, seen = [(root, 0)], 0
+        while below:
+            (node, depth), seen, problem = below.pop(), seen + 1, ""
+            if seen > _MOST_VALUES or depth > _DEEPEST:
+                problem = f"more than {_MOST_VALUES:,} values, or {_DEEPEST} sections and lists within each other"
+            elif isinstance(node, yaml.ScalarNode) and _UNUSABLE.search(node.value):
+                problem = f"{node.value!r:.200} holds characters that cannot be used"
+            if problem and node is not None:
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+            if isinstance(node, yaml.CollectionNode):
+                parts = itertools.chain(*node.value) if isinstance(node, yaml.MappingNode) else node.value
+                below += [(part, depth + 1) for part in parts]
+        return root
 
     # Before the keys that `<<` brings are merged: those may be replaced.
     def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
@@ -310,7 +336,12 @@ class _UniqueKeys(yaml.SafeLoader):
 
 def read_yaml(text: str) -> Any:
     """The plain values of a YAML document, or a `yaml.YAMLError`, also if a mapping has a key twice."""
-    return yaml.load(text, _UniqueKeys)
+    try:
+        return yaml.load(text, _PlainValues)
+    except yaml.YAMLError:
+        raise
+    except Exception as error:  # such as of a date 2026-99-99, an integer of 5,000 digits, or 1,000 brackets
+        raise yaml.YAMLError(described(error)) from None
 
 
 def _commented(tree: Mapping[str, Any], comments: Mapping[str, str], section: str = "") -> Iterator[str]:

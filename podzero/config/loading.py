@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
@@ -14,7 +15,7 @@ from pydantic import BaseModel
 from podzero.config.checks import check
 from podzero.config.environments import BUILD_TIMEOUT_S
 from podzero.config.experiment import Experiment
-from podzero.config.layers import EXTENDS, read_layers
+from podzero.config.layers import EXTENDS, flatten, read_layers
 from podzero.config.section import IMPORT_PATH
 from podzero.core.errors import ConfigError, nearest
 
@@ -122,6 +123,7 @@ def parse(
         line gives. None for any other tree.
     """
     tree, lines = _without_gone(tree, given)
+    lines += _too_large(tree)
     try:
         experiment = Experiment.model_validate(tree)
         check(experiment)
@@ -146,6 +148,17 @@ def _without_gone(tree: Any, given: Collection[str] | None) -> tuple[Any, list[s
         if not harmless and (name not in FIXED or given is None or name in given):
             faults.append(f"{name} = {value!r}: {advice}")
     return tree, faults
+
+
+_LARGEST = 10**15
+"""The largest number of a setting: what is computed from two of them is still a number."""
+
+
+def _too_large(tree: Any) -> Iterator[str]:
+    """A line for each number that is too large."""
+    for setting, value in flatten(tree).items() if isinstance(tree, dict) else ():
+        if isinstance(value, int | float) and _LARGEST < abs(value) < math.inf:
+            yield f"{setting} = {value!r:.40}: must be at most {_LARGEST:g} in size"
 
 
 _ABSENT = object()
@@ -193,17 +206,17 @@ def explain(error: pydantic.ValidationError, tree: dict[str, Any], inherited: Ma
                 del location[len(union) : len(union) + 1]  # pydantic adds the tag of the kind to the path
         setting = ".".join(location)
         source = f" (inherited from {inherited[setting]})" if setting in inherited else ""
-        yield _line(setting, fault, tree) + source
+        yield _line(location, fault, tree) + source
 
 
-def _line(where: str, fault: Any, tree: dict[str, Any]) -> str:
-    value = fault.get("input")
-    what = f"{where} = {value!r}"
+def _line(location: list[str], fault: Any, tree: dict[str, Any]) -> str:
+    value, where = fault.get("input"), ".".join(location)
+    what = f"{where} = {value!r:.200}"
     match fault["type"]:
         case "extra_forbidden":
             if where in GONE_NAMES:
                 return f"{where}: {GONE_NAMES[where]}"
-            section, _, key = where.rpartition(".")
+            *section, key = location
             known = [*([] if section else [EXTENDS]), *_fields(section, tree)]
             line = f"{where}: no such field{nearest(key, known)}; known here: {', '.join(known)}"
         case "missing":
@@ -239,7 +252,7 @@ GONE_NAMES = {
 def _unknown(where: str, value: Any, known: list[str]) -> str:
     if str(value) in GONE_NAMES:
         return f"{where} = {value!r}: {GONE_NAMES[str(value)]}"
-    return f"{where} = {value!r}: unknown{nearest(str(value), known)}; known: {', '.join(known)}"
+    return f"{where} = {value!r:.200}: unknown{nearest(str(value), known)}; known: {', '.join(known)}"
 
 
 def _names(section: str) -> list[str]:
@@ -254,10 +267,10 @@ def _names(section: str) -> list[str]:
     return list(dict.fromkeys(chain.from_iterable(names)))
 
 
-def _fields(section: str, tree: Any) -> list[str]:
-    """The field names of the section at a dotted path, in which numbers are indices of lists."""
+def _fields(section: Iterable[str], tree: Any) -> list[str]:
+    """The field names of the section at a path, in which numbers are indices of lists."""
     model: type[BaseModel] = Experiment
-    for part in filter(None, section.split(".")):
+    for part in section:
         if isinstance(tree, list):
             tree = tree[int(part)]
             continue

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from podzero.core.errors import ConfigError, nearest
-from podzero.core.importing import file_digest, import_named, place_of
+from podzero.core.importing import file_digest, file_of, import_named, place_of
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 IMPORT_PATH = "file.py:Name"
@@ -23,7 +23,7 @@ IMPORT_PATH = "file.py:Name"
 class Section(BaseModel):
     """The base of all sections: frozen, without unknown keys, each field described by the string below it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 def kind_by_name(*kinds: type[Section], own: type[Section], default: str | None = None) -> Callable[[Any], str]:
@@ -63,7 +63,8 @@ class OwnFile(Section):
     @property
     def path_field(self) -> str:
         """The field that holds the import path or the file."""
-        return path_field_of(self.name)
+        field = path_field_of(self.name)
+        return field if field in type(self).model_fields else "name"
 
     @property
     def import_path(self) -> str:
@@ -74,7 +75,7 @@ class OwnFile(Section):
     def file(self) -> Path | None:
         """The file as it is given; None for the name of a module."""
         place = place_of(self.import_path)
-        return Path(place).expanduser() if place.endswith(".py") else None
+        return file_of(place) if place.endswith(".py") else None
 
     @property
     def place(self) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Annotated, Literal
 
 import pydantic
-from pydantic import Discriminator, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Tag
+from pydantic import AfterValidator, Discriminator, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Tag
 
 from podzero.config.section import Fraction, OwnPart, Section, kind_by_name
 
@@ -67,10 +68,21 @@ class OwnObjectiveConfig(OwnPart):
     """
 
 
+def _regular_expression(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"'{pattern:.200}' is no regular expression: {error}") from None
+    return pattern
+
+
+_Pattern = Annotated[str, AfterValidator(_regular_expression)]
+
+
 class SplitRule(Section):
     """A sharding rule: which parameters are split, and along which dimension."""
 
-    match: str
+    match: _Pattern
     """A regular expression to search in a parameter's path, for example `layer_0.mlp.hidden.kernel`."""
     dimension: int
     """The dimension that is split; negative numbers count from the last."""
@@ -117,7 +129,7 @@ class LearnerConfig(Section):
     """Learner steps over which `teacher_weight` falls to zero, linearly; by default it stays."""
     objective: OwnObjectiveConfig | None = None
     """A loss of your own, in place of AlphaZero's or MuZero's."""
-    frozen: tuple[str, ...] = ()
+    frozen: tuple[_Pattern, ...] = ()
     """Parameters that are not trained: regular expressions to search in their paths, for example `block_0`. For a
     network that `init_from` has given trained parts."""
     ema: Fraction = 0.99

@@ -73,12 +73,17 @@ def place_of(import_path: str) -> str:
     return place if colon and not name.endswith(".py") else import_path
 
 
+def file_of(place: str) -> Path:
+    """The path of a Python file, whose folder may be a user's, such as `~/mine.py`."""
+    return Path(os.path.expanduser(place))  # of pathlib's, one raises an error for users that there are not
+
+
 def file_digest(place: str) -> str | None:
     """The SHA-256 of a Python file; None for the name of a module, and for a file that cannot be read."""
     if not place.endswith(".py"):
         return None
     try:
-        return hashlib.sha256(Path(place).expanduser().read_bytes()).hexdigest()
+        return hashlib.sha256(file_of(place).read_bytes()).hexdigest()
     except OSError:
         return None
 
@@ -92,7 +97,7 @@ def import_place(place: str, wanted_by: str) -> ModuleType:
 def _import(place: str, wanted_by: str) -> ModuleType:
     try:
         if place.endswith(".py"):
-            return _import_file(Path(place))
+            return _import_file(file_of(place))
         with _named_if_slow(place):
             return importlib.import_module(place)
     except ConfigError:
@@ -154,6 +159,8 @@ def import_optional(module: str, wanted_by: str, remedy: str) -> Any:
 
 def import_openvino() -> Any:
     """Imports OpenVINO, or raises a `ConfigError` that names the settings that need it and how to install it."""
+    # OpenVINO does without this package, which would report to Google Analytics from each process.
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     return import_extra("openvino", "actors.inference = int8 or learner.cpu_convolutions = openvino", "openvino")
 
 
@@ -204,7 +211,7 @@ _EARLIER_NAMES = {f"podzero.{name}": f"podzero.core.{name}" for name in ("errors
 
 def _import_file(path: Path) -> ModuleType:
     """Imports a file as a module, once per process."""
-    file = path.expanduser().absolute()
+    file = path.absolute()
     # The checksum tells apart files of the same name; unlike `hash`, it is the same in every process, as pickle needs.
     name = f"podzero_file_{zlib.crc32(file.as_posix().encode()):08x}_{file.stem}"
     if name in sys.modules:

@@ -82,6 +82,8 @@ def side_by_side(experiments: Sequence[Experiment], exclude: Any = None, absent:
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")
 """An address, such as that of object storage; `pathlib` leaves one slash of two."""
+_STEP = re.compile("[0-9]{1,15}")
+"""A learner step."""
 _LONG = ("metrics.", "train.log")
 """How the names of the long files begin."""
 SWEEP_FILE = "sweep.json"
@@ -141,7 +143,7 @@ class Workdir:
         copy = copy_of(root, "run" if works else "read")
         if copy is None:
             refuse_url(root)
-        self.root = Path(root).expanduser().absolute() if copy is None else copy
+        self.root = Path(os.path.expanduser(root)).absolute() if copy is None else copy
         self._lock_file = self.root / ".lock"
         self.experiment_file = self.root / "experiment.yaml"
         self.changes_file = self.root / "changes.jsonl"
@@ -339,13 +341,13 @@ def split_step(name: str) -> tuple[Path, int | None] | None:
     folder, at, step = name.rpartition("@")
     if not at or not _is_directory(folder):
         return None
-    if not (step.isascii() and step.isdigit()):
+    if not _STEP.fullmatch(step):
         raise ConfigError(f"{name}: expected a learner step after the @, for example {folder}@1200")
     return Path(folder), int(step)
 
 
 def _is_directory(name: str) -> bool:
-    return bool(name) and Workdir(name).root.is_dir()
+    return bool(name) and os.path.isdir(Workdir(name).root)
 
 
 def keep_as(folder: Path, prefix: str) -> Path:
@@ -367,7 +369,7 @@ def unused(path: Path) -> Path:
 def step_folders(parent: Path) -> list[int]:
     """The steps for which `parent` has a folder, ascending."""
     return sorted(
-        int(name) for name in store_of(parent).list(parent) if name.isdigit() and not (parent / name).is_file()
+        int(name) for name in store_of(parent).list(parent) if _STEP.fullmatch(name) and not (parent / name).is_file()
     )
 
 

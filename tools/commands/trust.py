@@ -20,7 +20,7 @@ import typer
 
 from podzero.config import Experiment
 from podzero.core.errors import ConfigError
-from podzero.core.importing import approve, ask_before_import, file_digest, place_of
+from podzero.core.importing import approve, ask_before_import, file_digest, file_of, place_of
 from podzero.core.machine import user_config
 from podzero.files.players import TrainedPlayer, parse_player
 from podzero.files.workdir import read_json, write_atomically
@@ -76,7 +76,7 @@ class TrustedCode:
         self._approved.add(import_path)
 
     def _approve_file(self, place: str) -> None:
-        file = Path(place).expanduser().resolve()
+        file = file_of(place).resolve()
         digest = file_digest(place)  # not of `file`: a link may lead to a name that does not end in .py
         if digest is None and not self._trust_all:  # another process might find it
             raise ConfigError(f"the experiment names code in {file}, where no file can be read; correct its path")
