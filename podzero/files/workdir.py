@@ -122,7 +122,7 @@ class Workdir:
     code/DIGEST/NAME.py        copies of the files of the user's own that the experiment names
     teacher/                   a copy of the agent that the run learns from: experiment.yaml and one snapshot
     .../lost-STEP/             checkpoints and snapshots after the step from which the run was resumed
-    metrics.jsonl              the metrics of every worker, one JSON object a line
+    metrics.jsonl              the metrics of each kind of worker, one JSON object a line
     tensorboard/               the same metrics for TensorBoard
     status.json                the newest status, replaced as a whole every few seconds
     train.log                  the log

@@ -1,4 +1,4 @@
-"""The metrics of all workers in files: `metrics.jsonl`, and event files for TensorBoard.
+"""The metrics of a run by kind of worker in files: `metrics.jsonl`, and event files for TensorBoard.
 
 A failed write is repeated with the next one: a full disk must not end training.
 """
@@ -12,7 +12,7 @@ import os
 import socket
 import struct
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,8 @@ from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.record_writer import masked_crc32c
 
 from podzero.files.workdir import Workdir
-from podzero.runtime.monitoring.reports import MetricsReport, merge_metrics
+from podzero.runtime.monitoring.monitor import kind_of
+from podzero.runtime.monitoring.reports import MetricsReport, merge_metrics, merge_workers
 from podzero.runtime.monitoring.writers import MetricsWriter
 
 log = logging.getLogger(__name__)
@@ -30,10 +31,14 @@ log = logging.getLogger(__name__)
 FLUSH_EVERY_S = 5.0
 """Longest time that a line waits in memory."""
 RESOLUTION = 1 / 5_000
-"""Shortest time between two lines of a worker, as a share of the run's elapsed time.
+"""Shortest time between two lines of a kind, as a share of the run's elapsed time.
 
-A worker that reports every 2 s has 5,000 lines after 2.8 hours, 16,000 after a day, 45,000 after a year.
+A kind whose workers report every 2 s has 5,000 lines after 2.8 hours, 16,000 after a day, 45,000 after a year.
 """
+LATE_S = 5.0
+"""Longest time that a line waits for the workers of the one before."""
+RESTARTS = "count/restarts"
+"""A report of this is a line of its own, with the worker's name: it has ended."""
 LOST_FILE = "metrics.lost.jsonl"
 """Holds the lines of steps that a crash undid."""
 LOST_BYTES = 64 * 2**20
@@ -47,9 +52,10 @@ WAITING_BYTES = 4 * 2**20
 class MetricsLog:
     """Appends metrics to `metrics.jsonl` and TensorBoard's files, and passes them to writers. Not thread-safe.
 
-    A line holds `t` (Unix seconds), `step` (the learner step), `worker` and `metrics`. Lines of steps after
-    `resume_step`, that of the checkpoint from which the run resumes, or -1, move to `metrics.lost.jsonl`, so that every
-    curve has one value per step. `close` leaves the writers open.
+    A line holds `t` (Unix seconds), `step` (the learner step), `worker` (a kind, such as `actor`) and `metrics`
+    (`merge_workers`), so that files grow with time, but not with the workers. Lines of steps after `resume_step`, that
+    of the checkpoint from which the run resumes, or -1, move to `metrics.lost.jsonl`, so that every curve has one value
+    per step. `close` leaves the writers open.
     """
 
     def __init__(self, workdir: Workdir, resume_step: int = -1, writers: Sequence[MetricsWriter] = ()) -> None:
@@ -58,19 +64,28 @@ class MetricsLog:
         self._lines = AppendFile(workdir.metrics_file)
         self._events = TensorBoardWriter(workdir.tensorboard, resume_step + 1, self._attempt)
         self._writers = [self._events, *writers]
-        self._unwritten: dict[str, dict[str, float]] = {}
+        self._reports: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
+        """By kind, what each worker has reported since the last line."""
+        self._awaited: dict[str, set[str]] = defaultdict(set)
+        """By kind, the workers of the last line that have not reported since."""
         self._written_at: dict[str, float] = {}
         self._flushed = time.monotonic()
 
     def add(self, worker: str, metrics: Mapping[str, float], step: int, elapsed_s: float) -> None:
         """Adds the metrics of a worker at learner step `step`; `count/...` are counts since its previous report.
 
-        Metrics are merged into the worker's next line if its last one is newer than `RESOLUTION` allows.
+        The next line of its kind is written once all workers of the last one have reported, and `RESOLUTION` allows it.
         """
-        self._unwritten[worker] = merge_metrics(self._unwritten.get(worker, {}), metrics)
-        if elapsed_s - self._written_at.get(worker, -math.inf) >= RESOLUTION * elapsed_s:
-            self._written_at[worker] = elapsed_s
-            self._write(worker, step)
+        kind = kind_of(worker)
+        if RESTARTS in metrics:
+            self._add_line(worker, metrics, step)
+        else:
+            self._reports[kind][worker] = merge_metrics(self._reports[kind].get(worker, {}), metrics)
+            self._awaited[kind].discard(worker)
+            pause_s = max(RESOLUTION * elapsed_s, LATE_S if self._awaited[kind] else 0.0)
+            if elapsed_s - self._written_at.get(kind, -math.inf) >= pause_s:
+                self._written_at[kind] = elapsed_s
+                self._write(kind, step)
         if time.monotonic() - self._flushed >= FLUSH_EVERY_S:
             self.flush()
 
@@ -82,18 +97,21 @@ class MetricsLog:
 
     def close(self, step: int) -> None:
         """Writes all lines; metrics still to be merged get the learner step `step`."""
-        for worker in list(self._unwritten):
-            self._write(worker, step)
+        for kind in list(self._reports):
+            self._write(kind, step)
         self.flush()
 
-    def _write(self, worker: str, step: int) -> None:
-        metrics = self._unwritten.pop(worker)
-        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        now = time.time()
-        line = {"t": round(now, 3), "step": step, "worker": worker, "metrics": finite}
-        self._lines.add(json.dumps(line).encode() + b"\n")
+    def _write(self, kind: str, step: int) -> None:
+        reports = self._reports.pop(kind)
+        self._awaited[kind], metrics = set(reports), merge_workers(list(reports.values()))
+        self._add_line(kind, metrics, step)
         for writer in self._writers:
-            writer.write(MetricsReport(now, worker, metrics), step)
+            writer.write(MetricsReport(time.time(), kind, metrics), step)
+
+    def _add_line(self, worker: str, metrics: Mapping[str, float], step: int) -> None:
+        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        line = {"t": round(time.time(), 3), "step": step, "worker": worker, "metrics": finite}
+        self._lines.add(json.dumps(line).encode() + b"\n")
 
 
 def move_lost_lines(workdir: Workdir, step: int) -> None:
@@ -130,7 +148,7 @@ def _step_of(line: str) -> int | None:
 
 
 class TensorBoardWriter:
-    """Writes TensorBoard event files below `folder`, one per worker; a `MetricsWriter`.
+    """Writes TensorBoard event files below `folder`, one per kind of worker; a `MetricsWriter`.
 
     TensorBoard drops the values of files from before a resumption from `purge_step` on.
     """
@@ -142,9 +160,9 @@ class TensorBoardWriter:
         self._files: dict[str, AppendFile] = {}
 
     def write(self, report: MetricsReport, step: int) -> None:
-        """Adds the metrics of a worker, for the next flush."""
+        """Adds the metrics of a kind, for the next flush."""
         if report.worker not in self._files:
-            # Not tensorboardX's `SummaryWriter`, which would start a thread for every worker.
+            # Not tensorboardX's `SummaryWriter`, which would start a thread for every kind.
             self._files[report.worker] = _event_file(self._folder / report.worker, self._purge_step)
         values = [Summary.Value(tag=name, simple_value=value) for name, value in report.metrics.items()]
         event = Event(wall_time=time.time(), step=step, summary=Summary(value=values))
@@ -226,7 +244,6 @@ class AppendFile:
         if not self._waiting:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # Open only during a flush: the files of a thousand workers would exhaust the file descriptors.
         with self.path.open("ab") as file:
             if self._size is None:
                 self._size = file.tell()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -13,7 +13,7 @@ from podzero.config import Experiment
 from podzero.core.clock import REPORT_EVERY_S, REST, share_of_rest, whole
 from podzero.runtime.monitoring.goodput import PaidTime, learner_shares
 from podzero.runtime.monitoring.ledger import Books
-from podzero.runtime.monitoring.reports import merge_metrics
+from podzero.runtime.monitoring.reports import merge_metrics, spread
 from podzero.runtime.monitoring.status import Phase, RunStatus
 
 _OF_LEDGER = ("actor", "reanalyser", "replay")
@@ -148,7 +148,7 @@ class Monitor:
 
     def metrics(self, now: float) -> dict[str, float]:
         """The driver's own metrics: paid seconds by cause, and how far the actors' parameters are behind."""
-        lags = {f"actors/lag_{name}": lag for name, lag in _spread(self._values("actor", "actor/lag")).items()}
+        lags = {f"actors/lag_{name}": lag for name, lag in spread(self._values("actor", "actor/lag")).items()}
         return lags | {f"goodput/{cause}_s": seconds for cause, seconds in self._paid.seconds(now).items()}
 
     def ended(self, worker: str, now: float) -> None:
@@ -239,7 +239,7 @@ class Monitor:
             replay_capacity=experiment.replay.capacity if experiment.has_self_play else 0,
             samples_per_insert=self._samples_per_insert(),
             policy_age_spread=_with_prefix(learner, "learner/policy_age_"),
-            publication_lag=_spread(self._values("actor", "actor/lag")),
+            publication_lag=spread(self._values("actor", "actor/lag")),
             rating=evaluator.get("evaluation/elo"),
             rating_error=evaluator.get("evaluation/elo_error"),
             rated_step=_whole(evaluator.get("evaluation/step")),
@@ -432,12 +432,6 @@ def bottleneck(
     if share >= WAIT_SHARE:
         return f"the learner spends {share:.0%} of its time on {stage}"
     return "none: actors and learner keep each other busy" if writer and learner else ""
-
-
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    """Median, 99th percentile and maximum, by nearest rank; empty without values."""
-    ranked, shares = sorted(values), {"median": 0.5, "p99": 0.99, "max": 1.0}
-    return {name: ranked[math.ceil(share * len(ranked)) - 1] for name, share in shares.items() if ranked}
 
 
 def _largest(stages: Mapping[str, float], without: Collection[str]) -> tuple[str, float]:

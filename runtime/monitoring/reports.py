@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections import deque
-from collections.abc import Mapping
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 CAPACITY = 4_096
 """Most reports in a buffer; beyond that the oldest are dropped."""
+SPREAD = ("min", "median", "p99", "max")
+"""What `merge_workers` tells of the values of several workers beside their mean, as `NAME_min` and so on."""
 
 
 class MetricsReport(NamedTuple):
@@ -77,6 +80,34 @@ def merge_metrics(earlier: Mapping[str, float], later: Mapping[str, float]) -> d
     for name, value in later.items():
         result[name] = float(value) + (result.get(name, 0.0) if name.startswith("count/") else 0.0)
     return result
+
+
+def merge_workers(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Merges one report of each of several workers: counts are added, of all else the mean is taken.
+
+    Values that are not shares of time have their `SPREAD` as well. Values that are not finite count only where there
+    are no others; a stage that a worker does not name took none of its time.
+    """
+    values: dict[str, list[float]] = defaultdict(list)
+    for report in reports:
+        for name, value in report.items():
+            values[name].append(value)
+    timed = sum(any(name.startswith("time/") for name in report) for report in reports)
+    merged = {}
+    for name, found in values.items():
+        known = list(filter(math.isfinite, found)) or found
+        stage = name.partition("/")[0]
+        merged[name] = sum(known) / {"count": 1, "time": timed}.get(stage, len(known))
+        if len(known) > 1 and stage not in ("count", "time"):
+            merged |= {f"{name}_{which}": value for which, value in spread(known).items()}
+    return merged
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """The `SPREAD` of values, by nearest rank; empty without values."""
+    ranked, shares = sorted(values), (0.0, 0.5, 0.99, 1.0)
+    ranks = (max(math.ceil(share * len(ranked)) - 1, 0) for share in shares)
+    return {name: ranked[rank] for name, rank in zip(SPREAD, ranks, strict=True)} if ranked else {}
 
 
 def summary(record: logging.LogRecord) -> str:

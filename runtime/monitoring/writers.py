@@ -49,10 +49,10 @@ PACKAGES = {"wandb": "wandb", "mlflow": "mlflow-skinny"}
 
 
 class MetricsWriter(Protocol):
-    """Sends the metrics of all workers somewhere. Called from one thread."""
+    """Sends the metrics of all kinds of workers somewhere. Called from one thread."""
 
     def write(self, report: MetricsReport, step: int) -> None:
-        """Writes the metrics of a worker at a learner step; `count/...` are counts since its previous report.
+        """Writes the metrics of a kind at a learner step; `count/...` are counts since its previous report.
 
         A write that raises any exception may be repeated.
         """
@@ -82,7 +82,7 @@ class BackgroundWriter:
         self._thread.start()
 
     def write(self, report: MetricsReport, step: int) -> None:
-        """Queues the metrics of a worker; never blocks or fails."""
+        """Queues the metrics of a kind; never blocks or fails."""
         with self._woken:
             self._waiting.append((report, step))
             self._woken.notify()
@@ -139,7 +139,7 @@ class BackgroundWriter:
 
 
 class WandbWriter:
-    """Logs metrics as `WORKER/NAME`, over the learner step; a `MetricsWriter` for `PROJECT` or `ENTITY/PROJECT`.
+    """Logs metrics as `KIND/NAME`, over the learner step; a `MetricsWriter` for `PROJECT` or `ENTITY/PROJECT`.
 
     The working directory keeps the run's id, so that a resumed run continues the same W&B run.
     """
@@ -165,7 +165,7 @@ class WandbWriter:
         self._run.define_metric("*", step_metric=WANDB_STEP)
 
     def write(self, report: MetricsReport, step: int) -> None:
-        """Logs the metrics of a worker."""
+        """Logs the metrics of a kind."""
         named = {f"{report.worker}/{name}": value for name, value in report.metrics.items()}
         self._run.log(named | {WANDB_STEP: step})
 
@@ -175,7 +175,7 @@ class WandbWriter:
 
 
 class MlflowWriter:
-    """Logs metrics as `WORKER/NAME` at the learner step; a `MetricsWriter` for the tracking server at a URI.
+    """Logs metrics as `KIND/NAME` at the learner step; a `MetricsWriter` for the tracking server at a URI.
 
     The experiment's name becomes that of the MLflow experiment, and a working directory is one run of it, of which it
     keeps the id, so that a resumed run continues it.
@@ -190,7 +190,7 @@ class MlflowWriter:
         self._client.update_run(self._run, status="RUNNING")
 
     def write(self, report: MetricsReport, step: int) -> None:
-        """Logs the finite metrics of a worker."""
+        """Logs the finite metrics of a kind."""
         from mlflow.entities import Metric
 
         metrics = [
@@ -257,7 +257,7 @@ class PrometheusWriter:
         return int(self._server.server_port)
 
     def write(self, report: MetricsReport, step: int) -> None:
-        """Replaces the worker's gauges and adds to its counters."""
+        """Replaces the kind's gauges and adds to its counters."""
         self._metric(Gauge, "step", report.worker).set(step)
         for name, value in report.metrics.items():
             stage, _, quantity = name.partition("/")
@@ -274,7 +274,7 @@ class PrometheusWriter:
         self._thread.join()
 
     def _metric(self, kind: type[Gauge | Counter], name: str, worker: str) -> Any:
-        """A worker's gauge, or its counter."""
+        """The gauge of a kind, or its counter."""
         metric = prometheus_name(name)
         if metric not in self._metrics:
             what = f"podzero's {name}, summed" if kind is Counter else f"podzero's {name}"

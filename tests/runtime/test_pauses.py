@@ -91,7 +91,7 @@ def test_a_learner_that_is_killed_restarts_alone_and_actors_and_replay_keep_what
     phases = [status.phase for status in watcher.statuses]
     assert "starting" in phases[phases.index("training") :]
     assert watcher.statuses[-1].restarts == 1
-    inserted = [inserted for _, inserted in metrics(workdir, "replay-0", "replay/inserted")]
+    inserted = [inserted for _, inserted in metrics(workdir, "replay", "replay/inserted")]
     assert inserted == sorted(inserted)
     games = [status.games for status in watcher.statuses]
     assert games == sorted(games)

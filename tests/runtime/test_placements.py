@@ -16,15 +16,15 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 SERVED = ("actors.inference=server", "server.batch_sizes=[8,16]", "stop.minutes=12", "checkpoint.every_minutes=60")
 
 
-def values(workdir, worker, name):
-    """What a worker reported of a metric."""
+def values(workdir, kind, name):
+    """What a kind of worker reported of a metric."""
     lines = [json.loads(line) for line in workdir.metrics_file.read_text().splitlines()]
-    return [line["metrics"][name] for line in lines if line["worker"] == worker and name in line["metrics"]]
+    return [line["metrics"][name] for line in lines if line["worker"] == kind and name in line["metrics"]]
 
 
-def newest(workdir, worker, name):
-    """The last value of a metric of a worker."""
-    return values(workdir, worker, name)[-1]
+def newest(workdir, kind, name):
+    """The last value of a metric of a kind of worker."""
+    return values(workdir, kind, name)[-1]
 
 
 def test_a_run_with_a_server_learns_and_survives_a_killed_and_a_hung_one(tmp_path, tiny, watch, running):
@@ -50,9 +50,9 @@ def test_a_run_with_a_server_learns_and_survives_a_killed_and_a_hung_one(tmp_pat
     assert "has not answered for" in lines
     assert "actor-0 failed" not in lines
     assert watcher.statuses[-1].restarts == 2
-    assert newest(workdir, "inference-0", "server/version") >= 0
+    assert newest(workdir, "inference", "server/version") >= 0
     assert sum(values(workdir, "inference-0", "count/served")) > 0
-    assert newest(workdir, "actor-0", "server/cached") > 0
+    assert newest(workdir, "actor", "server/cached") > 0
     assert running("ray::") == []
 
 
@@ -60,7 +60,7 @@ def test_a_server_beside_the_learner_serves_on_its_devices(tmp_path, tiny, watch
     workdir, watcher = Workdir(tmp_path / "run"), watch()
     reason, _ = train(tiny(*SERVED, "server.beside_learner=true", "stop.steps=40"), workdir.root, None, watcher)
     assert "steps" in reason
-    assert newest(workdir, "inference-0", "server/fill") > 0
+    assert newest(workdir, "inference", "server/fill") > 0
     assert running("ray::") == []
 
 
@@ -72,9 +72,8 @@ def test_actors_play_on_devices_of_their_own(tmp_path, tiny, watch, running):
         tiny(*own, "actors.moves_per_dispatch=4", "stop.steps=40", "stop.minutes=12"), workdir.root, None, watcher
     )
     assert "steps" in reason
-    for actor in ("actor-0", "actor-1"):
-        assert newest(workdir, actor, "selfplay/depth") >= 1
-        assert newest(workdir, actor, "selfplay/plies_per_game") > 0
+    assert newest(workdir, "actor", "selfplay/depth_min") >= 1
+    assert newest(workdir, "actor", "selfplay/plies_per_game") > 0
     assert running("ray::") == []
 
 
@@ -84,7 +83,7 @@ def test_a_run_plays_on_the_devices_of_its_learner(tmp_path, tiny, watch, runnin
     reason, _ = train(tiny(*settings), workdir.root, None, watcher)
     assert "steps" in reason
     assert watcher.statuses[-1].games > 0
-    assert newest(workdir, "actor-0", "selfplay/depth") >= 1
+    assert newest(workdir, "actor", "selfplay/depth") >= 1
     assert running("ray::") == []
 
 
@@ -96,4 +95,4 @@ def test_a_run_plays_against_earlier_snapshots_and_others(tmp_path, tiny, watch,
     reason, _ = train(tiny(*settings), workdir.root, None, watcher)
     assert "steps" in reason
     for name in ("random", "earlier"):
-        assert 0 <= newest(workdir, "actor-0", f"selfplay/score_{name}") <= 1
+        assert 0 <= newest(workdir, "actor", f"selfplay/score_{name}") <= 1

@@ -61,7 +61,7 @@ def test_a_run_without_self_play_learns_the_moves_is_saved_and_resumes(tmp_path,
 def test_half_of_the_samples_are_recorded(tmp_path, tiny, watch, records):
     workdir = Workdir(tmp_path / "run")
     train(tiny(f"data.records={records}", "data.share=0.5", "stop.steps=200"), workdir.root, None, watch())
-    inserted, sampled = (metrics(workdir, "replay-0", f"replay/{name}")[-1] for name in ("inserted", "sampled"))
+    inserted, sampled = (metrics(workdir, "replay", f"replay/{name}")[-1] for name in ("inserted", "sampled"))
     # Half of 16 samples a step, and what was read ahead.
     assert 200 * 8 <= sampled <= 200 * 8 + 256
     assert abs(8 * inserted - sampled - 512) <= 128

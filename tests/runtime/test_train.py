@@ -64,7 +64,7 @@ def test_a_run_ends_at_its_steps_with_a_checkpoint_a_snapshot_and_metrics(first_
     assert found.status.phase == "ended"
     assert found.status.games > 0
     assert metrics(workdir, "learner", "learner/loss")
-    assert metrics(workdir, "replay-0", "replay/size")[-1][1] >= 64
+    assert metrics(workdir, "replay", "replay/size")[-1][1] >= 64
 
 
 def test_a_killed_actor_is_replaced_and_counted(first_run):
@@ -89,8 +89,8 @@ def test_no_process_is_left_behind(first_run, running):
 def test_the_limiter_keeps_samples_per_insert(first_run):
     """With 8 samples per insert, min_size 64 and tolerance 128: 8 * inserted - sampled stays in 512 +- 128."""
     workdir, _, _ = first_run
-    inserted = metrics(workdir, "replay-0", "replay/inserted")[-1][1]
-    sampled = metrics(workdir, "replay-0", "replay/sampled")[-1][1]
+    inserted = metrics(workdir, "replay", "replay/inserted")[-1][1]
+    sampled = metrics(workdir, "replay", "replay/sampled")[-1][1]
     assert sampled >= STEPS * 16
     assert 512 - 128 <= 8 * inserted - sampled <= 512 + 128
 
@@ -99,7 +99,7 @@ def test_the_limiter_keeps_samples_per_insert(first_run):
 def test_a_resumed_run_continues_where_it_stopped_and_judges_its_last_snapshot(first_run, tiny, watch):
     workdir, _, _ = first_run
     before = checkpoints(workdir)[0]
-    earlier = [size for _, size in metrics(workdir, "replay-0", "replay/size")]
+    earlier = [size for _, size in metrics(workdir, "replay", "replay/size")]
     watcher = watch()
     judged = ("evaluation.final_minutes=5", "evaluation.games=2", "evaluation.positions=10")
     reason, _ = train(tiny(f"stop.steps={STEPS + 40}", *judged), workdir.root, None, watcher)
@@ -113,7 +113,7 @@ def test_a_resumed_run_continues_where_it_stopped_and_judges_its_last_snapshot(f
     assert "judging" in [status.phase for status in watcher.statuses]
     assert read_status(workdir).status.rated_step == STEPS + 40
     assert f"@{STEPS + 40}" in checkpoints(workdir)[0].ladder["ratings"]
-    sizes = [size for _, size in metrics(workdir, "replay-0", "replay/size")][len(earlier) :]
+    sizes = [size for _, size in metrics(workdir, "replay", "replay/size")][len(earlier) :]
     assert min(sizes) >= earlier[-1]
     losses = metrics(workdir, "learner", "learner/loss")
     assert [step for step, _ in losses] == sorted(step for step, _ in losses)

@@ -39,7 +39,7 @@ class MetricsLine(NamedTuple):
     step: int
     """The learner step."""
     worker: str
-    """The process that reported them, such as `learner` or `actor-0`."""
+    """The kind of process that reported them, such as `actor`, or one that has ended, such as `actor-3`."""
     metrics: dict[str, float]
     """Values by name, such as `learner/loss`; docs/operations.md explains the main ones."""
 

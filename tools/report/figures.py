@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -254,7 +254,13 @@ class MetricCurves:
 
     def gauge(self, kind: str, name: str, label: str) -> ReportCurve | None:
         """The mean of a metric over the workers of a kind, with a band from minimum to maximum; None without values."""
-        return self.envelope(self.history.values(kind, name), label)
+        values = [self.history.values(kind, each) for each in (name, f"{name}_min", f"{name}_max")]
+        curve = self.envelope(values[0], label)
+        if curve is None or not len(values[1].values):
+            return curve
+        times, _, found = (np.concatenate(parts) for parts in zip(*values, strict=True))
+        _, low, high = self._bins.envelope(self.timeline.hours(times), found)
+        return replace(curve, low=low, high=high)
 
     def envelope(self, values: Values, label: str) -> ReportCurve | None:
         """The mean of the values per bin, with a band from minimum to maximum; None without values."""

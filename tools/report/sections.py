@@ -12,6 +12,7 @@ import numpy as np
 
 from podzero.config import Experiment
 from podzero.evaluation.statistics import student, wilson
+from podzero.runtime.monitoring.reports import SPREAD
 from podzero.tools.commands.printing import ReportTable
 from podzero.tools.report.figures import Figure, MetricCurves, ReportCurve, ReportSection
 from podzero.tools.report.record import FloatArray, Record, Values
@@ -301,12 +302,12 @@ SCORE = "selfplay/score_"
 
 def games(metrics: MetricCurves) -> ReportSection:
     """The section on the actors' games: length, values and depth of the search."""
-    opponents = [name for name in sorted(metrics.history.names("actor")) if name.startswith(SCORE)]
+    scores = [name for name in sorted(metrics.history.names("actor")) if name.startswith(SCORE)]
     points = Gauges(
         "Points against opponents",
         "points per game",
         "actor",
-        {name: name.removeprefix(SCORE) for name in opponents},
+        {name: name.removeprefix(SCORE) for name in scores if name.rpartition("_")[2] not in SPREAD},
         "Mean points of the search against each of actors.opponents: 1 won, 0.5 drew, 0 lost.",
     )
     return ReportSection("Games of the actors", _figures(metrics, (*_GAMES, points)))

@@ -71,7 +71,7 @@ def test_a_report_is_a_line_with_time_step_worker_and_metrics(workdir):
     first, second = lines(workdir.metrics_file)
     assert first.pop("t") > 0
     assert first == {"step": 8, "worker": "learner", "metrics": {"learner/loss": 1.5, "learner/step": 8.0}}
-    assert second["worker"] == "actor-0"
+    assert (second["worker"], second["metrics"]) == ("actor", {"count/moves": 64.0})
 
 
 def test_nan_and_infinity_become_null(workdir):
@@ -141,6 +141,61 @@ def test_tensorboard_reads_the_same_curve_without_the_lost_steps(workdir, event_
     ]
 
 
+def report_all(log, workers, elapsed_s, step=1, **more):
+    for worker in range(workers):
+        metrics = {"count/moves": 2.0, "selfplay/depth": float(worker), "time/search": 0.75, "time/write": 0.25}
+        log.add(f"actor-{worker}", metrics | more, step, elapsed_s)
+
+
+def test_a_line_is_of_all_workers_that_those_of_the_line_before_have_reported_with(workdir):
+    log = MetricsLog(workdir)
+    for round_s in range(4):
+        report_all(log, 100, 2.0 * round_s)
+    log.close(1)
+    first, *others = (line["metrics"] for line in lines(workdir.metrics_file))
+    assert first == {"count/moves": 2.0, "selfplay/depth": 0.0, "time/search": 0.75, "time/write": 0.25}
+    assert len(others) == 4, "one when actor-0 reports again, two when all have, and what is left at the end"
+    assert sum(line["count/moves"] for line in (first, *others)) == 800
+    assert [line["selfplay/depth_p99"] for line in others[1:3]] == [98, 98]
+
+
+def test_a_worker_that_no_longer_reports_is_not_waited_for(workdir):
+    log = MetricsLog(workdir)
+    for second, workers in enumerate((2, 2, 2, 1, 1, 1, 1, 1, 1, 1)):
+        report_all(log, workers, float(second))
+    log.flush()
+    found = lines(workdir.metrics_file)
+    assert [line["metrics"].get("selfplay/depth_max", 0.0) for line in found] == [0.0, 1.0, 1.0, 1.0, 0.0, 0.0]
+
+
+def test_a_restart_is_a_line_of_its_worker_alone_and_no_file_of_tensorboard(workdir):
+    log = MetricsLog(workdir)
+    report_all(log, 2, 0.0)
+    log.add("actor-1", {"count/restarts": 1.0}, 1, 0.0)
+    log.close(1)
+    alone = [line["metrics"] for line in lines(workdir.metrics_file) if line["worker"] == "actor-1"]
+    assert alone == [{"count/restarts": 1.0}]
+    assert [folder.name for folder in workdir.tensorboard.iterdir()] == ["actor"]
+
+
+def test_the_files_of_a_week_of_ten_thousand_actors_are_less_than_a_gigabyte(workdir):
+    """A line has as many bytes for ten thousand workers as for ten; a week's lines follow from `RESOLUTION`."""
+    more = {f"{stage}/{name}": 1 / 3 for stage in ("selfplay", "count", "time") for name in "abcdef"}
+    sizes = []
+    for workers in (10, 10_000):
+        run = Workdir(workdir.root / str(workers))
+        log = MetricsLog(run)
+        for round_s in range(3):
+            report_all(log, workers, 2.0 * round_s, **more)
+        log.close(1)
+        files = [run.metrics_file, *run.tensorboard.rglob("events*")]
+        assert len(files) == 2
+        sizes.append(sum(file.stat().st_size for file in files) / len(lines(run.metrics_file)))
+    assert sizes[1] < 1.1 * sizes[0]
+    kinds, resolved_s = 8, 2.0 / RESOLUTION
+    assert kinds * sizes[1] / RESOLUTION * (1 + math.log(7 * 86_400 / resolved_s)) < 1e9
+
+
 def test_a_workers_lines_become_sparse_and_their_counts_still_add_up(workdir, event_accumulator):
     """A worker that reports every second for 20 times as long as every report is written."""
     log, full = MetricsLog(workdir), round(1 / RESOLUTION)
@@ -153,7 +208,7 @@ def test_a_workers_lines_become_sparse_and_their_counts_still_add_up(workdir, ev
     assert sum(line["metrics"]["count/moves"] for line in written) == 20 * full
     assert written[-1]["metrics"]["acting/version"] == 20 * full
     assert workdir.metrics_file.stat().st_size < 200 * len(written)
-    (events,) = (workdir.tensorboard / "actor-0").iterdir()
+    (events,) = (workdir.tensorboard / "actor").iterdir()
     assert events.stat().st_size < 200 * len(written)
 
 

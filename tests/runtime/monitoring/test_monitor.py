@@ -445,7 +445,7 @@ def test_the_publication_lag_counts_the_learners_publications_since_the_actors_p
     monitor.add("learner", {"learner/published": 128, "learner/publish_steps": 32}, 1001.0)
     for index, version in enumerate((64, 96, 128, 160)):
         monitor.add(f"actor-{index}", {"acting/version": version}, 1002.0)
-    assert monitor.status(1002.0).publication_lag == {"median": 0, "p99": 2, "max": 2}
+    assert monitor.status(1002.0).publication_lag == {"min": 0, "median": 0, "p99": 2, "max": 2}
     assert monitor.metrics(1002.0)["actors/lag_max"] == 2
     for at, step in ((1002.0, 128), (1003.0, 176)):
         monitor.add("learner", {"learner/step": step, "learner/published": step}, at)

@@ -126,13 +126,13 @@ def scraped(writer):
 
 def test_gauges_are_replaced_and_counts_are_summed_up(writer):
     for step, size, moves in ((1, 10.0, 5.0), (2, 20.0, 7.0)):
-        writer.write(MetricsReport(0.0, "actor-0", {"replay/size": size, "count/moves": moves}), step)
-    writer.write(MetricsReport(0.0, "actor-1", {"count/moves": 1.0}), 2)
+        writer.write(MetricsReport(0.0, "actor", {"replay/size": size, "count/moves": moves}), step)
+    writer.write(MetricsReport(0.0, "reanalyser", {"count/moves": 1.0}), 2)
     found = scraped(writer)
-    assert found["podzero_replay_size", "actor-0"] == 20.0
-    assert found["podzero_moves_total", "actor-0"] == 12.0
-    assert found["podzero_moves_total", "actor-1"] == 1.0
-    assert found["podzero_step", "actor-0"] == 2.0
+    assert found["podzero_replay_size", "actor"] == 20.0
+    assert found["podzero_moves_total", "actor"] == 12.0
+    assert found["podzero_moves_total", "reanalyser"] == 1.0
+    assert found["podzero_step", "actor"] == 2.0
 
 
 def test_values_that_are_not_finite_and_odd_names_are_taken(writer):

@@ -13,7 +13,7 @@ from run_files import BEGAN, evaluation, line
 from podzero.files.workdir import Workdir, WorkdirError
 from podzero.runtime.monitoring.metrics import move_lost_lines
 from podzero.tools.report import record as module
-from podzero.tools.report.figures import MAX_BINS, SHORTEST_PAUSE_S, Bins, Timeline
+from podzero.tools.report.figures import MAX_BINS, SHORTEST_PAUSE_S, Bins, MetricCurves, Timeline
 from podzero.tools.report.record import History, MetricsTail, RunReader, events, read_events
 
 # Lines of metrics as columns: workers apart, gaps as NaN, damaged lines counted and left out.
@@ -34,6 +34,14 @@ def test_values_of_all_workers_of_a_kind_are_in_the_order_of_time():
     np.testing.assert_array_equal(values.times - BEGAN, [1, 3, 5])
     np.testing.assert_array_equal(values.steps, [0, 1, 2])
     np.testing.assert_array_equal(values.values, [1, 2, 3])
+
+
+def test_the_band_of_a_curve_has_the_least_and_greatest_value_of_lines_of_single_workers_and_of_all():
+    history = history_of(
+        line("actor-0", 1, 0, a__b=4.0), line("actor", 2, 1, a__b=3.0, a__b_min=1.0, a__b_max=8.0, a__b_p99=7.0)
+    )
+    curve = MetricCurves(history).gauge("actor", "a/b", "b")
+    assert (curve.known, curve.low, curve.high) == ([3.5], [1.0], [8.0])
 
 
 def test_a_metric_that_some_lines_lack_is_nan_there():
