@@ -145,7 +145,7 @@ class ShardedReader(Iterator[Any]):
 
     def __next__(self) -> PackedBatch:
         """The next batch, with weights and keys if the table is prioritized."""
-        wait = Wait(stage="wait_states")
+        wait = Wait(stage="wait_states" if self._table.name == STATES else "wait_replay")
         while not self._closed.is_set():
             self._follow_restarts()
             late = self._late()

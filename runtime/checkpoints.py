@@ -197,8 +197,10 @@ def add_replay(
         store.commit(unfinished / REPLAY_FOLDER, place)
     if (found := _read(step, folder)).fault is not None:
         raise found.fault
+    # Those are the learner's, which may have trained on, and been lost, since its part was written.
+    kept = {name: count for name, count in found.counters.items() if name == "training_s"}
     named = [SavedShard(shard_folder(folder, index, place.name), *part) for index, part in enumerate(saved)]
-    _write_run(found._replace(counters=counters, ladder=ladder, shards=named, replay_step=step))
+    _write_run(found._replace(counters={**counters, **kept}, ladder=ladder, shards=named, replay_step=step))
     for name in store.list(folder):
         if name.startswith(REPLAY_FOLDER) and name != place.name:
             store.delete(folder / name)

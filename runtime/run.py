@@ -98,8 +98,8 @@ class Run:
     def until_end(self, signals: StopSignals) -> str:
         """Runs until a limit is reached or a signal arrives, and writes a last checkpoint; returns why it ended.
 
-        If the run fails while its learner trains, a last checkpoint is written as well; once another process has taken
-        over the directory (`TakenOver`), nothing more is written there.
+        If the run fails, what works is saved as well, replay's contents also without a learner; once another process
+        has taken over the directory (`TakenOver`), nothing more is written there.
         """
         try:
             if (reason := self._loop(signals)) is None:
@@ -211,6 +211,7 @@ class Run:
             )
             self._files.put("go back", partial(self._open_metrics, step, self._monitor.step))
         self._monitor.go_back(step)
+        self._saver.newest = checkpoint.step if checkpoint else None
 
     def _recover(self, held: HeldByOthers, signals: StopSignals) -> bool:
         """Restarts all workers from the newest checkpoint once there are enough nodes; False if the run must end."""
@@ -246,8 +247,8 @@ class Run:
         return next(iter(seen_checkpoints(self._workdir, self._saver.newest)), None)
 
     def _record_restart(self, name: str) -> None:
-        self._monitor.ended(name, time.monotonic())
         self.handle([MetricsReport(time.time(), name, {"count/restarts": 1.0})])
+        self._monitor.ended(name, time.monotonic())
 
     def _end_reason(self, signals: StopSignals) -> str | None:
         """Why the run must end; None while it continues."""
@@ -273,10 +274,10 @@ class Run:
                 self._supervisor.start_evaluator()
         # Since the last check no other process can have taken over the directory, unless that is long ago.
         held = time.monotonic() - self._files.checked_at < GONE_AFTER_S
-        if self._saver.due and self._restart is None and held:
-            self._saver.start(self._save_state())
+        if self._saver.due and held:
+            self._saver.start(self._save_state(self._supervisor.learner.can_save))
 
-    def _save_state(self) -> SaveState:
+    def _save_state(self, learning: bool = True) -> SaveState:
         """Copies what a save needs: the saver's thread must not read what this thread changes."""
         supervisor = self._supervisor
         return SaveState(
@@ -286,6 +287,7 @@ class Run:
             counters=self._monitor.counters(time.monotonic()),
             ladder=dict(supervisor.ladder),
             step=self._monitor.step,
+            learning=learning,
         )
 
     def _show(self) -> None:
@@ -322,7 +324,7 @@ class Run:
                 log.error("the workers did not stop in order", exc_info=failure)
         failed: Exception | None = None
         try:
-            saved = self._saver.write_checkpoint(self._save_state())
+            saved = self._saver.write_checkpoint(self._save_state(self._restart is None))
         except Exception as failure:
             failed = failure
             log.error("the last checkpoint could not be written", exc_info=failure)
@@ -362,13 +364,14 @@ class Run:
 
     def _save_what_works(self, failure: Exception) -> None:
         """Writes a last checkpoint of a failing run; if that fails too, adds a note to `failure`."""
-        # A learner that has failed is not asked: its state may be the cause.
-        if isinstance(failure, TakenOver) or not self._supervisor.learner.can_save:
+        # A learner that has failed is not asked: its state may be the cause. Replay's contents are kept without it.
+        learning = self._supervisor.learner.can_save
+        if isinstance(failure, TakenOver) or not (learning or self._supervisor.shards.actors):
             return
         try:
             with suppress(Exception):  # the view itself may have caused the failure
                 self._enter("stopping")
-            self._saver.write_last(self._save_state(), LAST_SAVE_TIMEOUT_S)
+            self._saver.write_last(self._save_state(learning), LAST_SAVE_TIMEOUT_S)
         except Exception as unsaved:
             log.error("the last checkpoint could not be written", exc_info=unsaved)
             note = f"The last checkpoint could not be written: {described(unsaved)}"

@@ -56,6 +56,8 @@ class SaveState(NamedTuple):
     """The rating ladder to use if the evaluator does not answer."""
     step: int = -1
     """The learner's newest step that is known."""
+    learning: bool = True
+    """Whether the learner can be saved; else replay's contents are added to its newest checkpoint."""
 
 
 class Saved(NamedTuple):
@@ -146,11 +148,14 @@ class Saver:
     def start(self, state: SaveState) -> None:
         """Begins the write that is due; call it when `due` is true."""
         now = time.monotonic()
-        with_replay = self._replay_due(now)
+        with_replay = self._replay_due(now) and (state.learning or self.newest is not None)
         self._follows = state if with_replay else None
         if with_replay:
             self._checkpoint_due, self._began_at = now + self._every_s, now
             self._write_began["replay"] = now
+        if not state.learning:
+            self._add_replay()
+            return
         saved = state.step == self.newest  # the learner waits, and has this state
         if saved and not with_replay and now >= self._learner_due:
             self._learner_due, self._begun["learner"] = now + self._learner_every_s, now
@@ -174,10 +179,14 @@ class Saver:
         if failure := write.exception():
             self._warn(failure, self._writes)
             return None
+        self._add_replay()
+        return write.result()
+
+    def _add_replay(self) -> None:
+        """Begins to write replay's contents, if they are to follow, into the newest checkpoint."""
         if self._follows is not None and self.newest is not None:
             self._adding = self.newest
             self._replay_write = self._executor.submit(self._write_replay, self._follows, self.newest)
-        return write.result()
 
     def wait(self) -> None:
         """Waits for the writes under way, if any, and drops their results."""
@@ -188,11 +197,8 @@ class Saver:
         self._write = self._replay_write = None
 
     def write_checkpoint(self, state: SaveState) -> Saved:
-        """Writes a checkpoint with replay, and a snapshot of the newest acting parameters.
-
-        While the learner is away, replay's contents are added to the newest checkpoint.
-        """
-        saved = self._write_learner(state, with_replay=True) if state.learner.workers else Saved(0, state.ladder)
+        """Writes a checkpoint with replay, and a snapshot of the newest acting parameters."""
+        saved = self._write_learner(state, with_replay=True) if state.learning else Saved(0, state.ladder)
         if self.newest is not None:
             self._write_replay(state, self.newest)
         return saved

@@ -6,9 +6,9 @@ For each table of replay two sums close (docs/operations.md explains the columns
     confirmed + restored + unheard = held + evicted + lost_with_shards
 
 `unheard` is what replay took beyond what writers were told (below zero: the reverse). Reports of several processes are
-seconds apart, a process that is killed takes its last counts along, and what a writer gave up may have arrived. What
-these do not explain is `unexplained`: samples that nobody of this run wrote, or that vanished. `unaccounted` is by how
-much the first sum does not close.
+apart by as long as the slowest of them is silent, a process that is killed takes its last counts along, and what a
+writer gave up may have arrived. What these do not explain is `unexplained`: samples that nobody of this run wrote, or
+that vanished. `unaccounted` is by how much the first sum does not close.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COLUMNS = {
 }  # fmt: skip
 """The columns that are shown, in words."""
 REPORTS_APART_S = 60.0
-"""Longest time between the reports that one moment's sums are made of."""
+"""Longest time between the reports of one moment, if none of the processes is silent."""
 
 
 class Books:
@@ -43,6 +43,8 @@ class Books:
         self._sums["lost"] += self._sums["made"] - self._refused - self._sums["confirmed"] - self._sums["lost"]
         self._lost_before = self._sums["lost"]
         self._in_flight: Counter[str] = Counter()
+        self._heard: dict[str, float] = {}
+        """When each writer, or shard of its tables, reported last: a silent one may know more."""
         self._shards: dict[str, list[int]] = {}
         """What each inserted over the life of its contents, which a checkpoint counts too; its size; its reads."""
         self._absent = shards
@@ -57,7 +59,7 @@ class Books:
 
     def add(self, worker: str, metrics: Mapping[str, float], now: float) -> None:
         """Adds a report of a writer (`ShardedWriter.metrics`) or of a shard (`ReplayServer.info`)."""
-        before = self._moved
+        before, heard_at = self._moved, self._heard.get(worker, now)
         for name, count in metrics.items():
             if name == f"{self._counts}in_flight":
                 self._in_flight[worker] += int(count)
@@ -66,7 +68,10 @@ class Books:
         self._moved += int(metrics.get(f"{self._counts}confirmed", 0))
         if all(name in metrics for name in self._of_shards):
             self._add_shard(worker, [int(metrics[name]) for name in self._of_shards])
-        if now - self._ended_at <= REPORTS_APART_S:
+            self._heard[worker] = now
+        elif worker not in self._shards:
+            self._heard[worker] = now
+        if heard_at - self._ended_at <= REPORTS_APART_S:
             self._unsure += self._moved - before
         # One entry a second bounds the memory when many workers report.
         if len(self._moves) > 1 and now - self._moves[-2][0] < 1.0:
@@ -76,6 +81,7 @@ class Books:
     def ended(self, worker: str, now: float) -> None:
         """Records that a writer or a shard has ended, in whatever way; a shard's successor reports under its name."""
         self._unsure += self._recently(now)
+        self._heard.pop(worker, None)
         self._ended_at = now
         self._sums["lost"] += self._in_flight.pop(worker, 0)
 
@@ -130,7 +136,8 @@ class Books:
 
     def _recently(self, now: float) -> int:
         """What was confirmed or inserted lately: by so much two reports may differ that are to be of one moment."""
-        while len(self._moves) > 1 and self._moves[1][0] <= now - REPORTS_APART_S:
+        since = min(self._heard.values(), default=now) - REPORTS_APART_S
+        while len(self._moves) > 1 and self._moves[1][0] <= since:
             self._moves.popleft()
         return self._moved - self._moves[0][1]
 

@@ -105,7 +105,7 @@ class Monitor:
     def add(self, worker: str, metrics: Mapping[str, float], now: float) -> None:
         """Adds a report: `count/...` is summed, all other values replace the worker's earlier ones."""
         self._reported_at[worker] = now
-        for books in self._books.values():
+        for books in self._books.values() if kind_of(worker) in _OF_LEDGER else ():
             books.add(worker, metrics, now)
         # While a run stops, a worker's last report covers too short a time for its shares to mean anything.
         if self._forced is not None:

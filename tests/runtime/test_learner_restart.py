@@ -12,7 +12,7 @@ from fake_cluster import PENDING, saves_learner
 from podzero.core.errors import ClusterError, ConfigError
 from podzero.files.directory_lock import TakenOver
 from podzero.files.workdir import Workdir, step_folder
-from podzero.learner import CheckpointDamaged, CheckpointMismatch
+from podzero.learner import CheckpointDamaged, CheckpointMismatch, TrainingDiverged
 from podzero.replay import PortTaken
 from podzero.runtime import failures, learner_restart
 from podzero.runtime.checkpoints import checkpoints
@@ -23,7 +23,7 @@ from podzero.runtime.monitoring.reports import MetricsReport
 from podzero.runtime.run import STOPPED
 from podzero.runtime.start import Resumption
 from podzero.runtime.supervisor import Supervisor
-from podzero.runtime.workers import RunFailed
+from podzero.runtime.workers import RunFailed, WouldFailAgain
 
 
 @pytest.fixture(autouse=True)
@@ -203,6 +203,37 @@ def test_a_signal_while_the_learner_is_away_ends_the_run_and_saves_replay(make_r
     assert (after.step, after.folder) == (40, before.folder)
     assert after.shard(0)[0].folder != before.shard(0)[0].folder
     assert cluster.alive("learner") == []
+
+
+def test_replay_is_saved_while_the_learner_is_away(make_run, tmp_path):
+    """It is built only once replay's contents are in the checkpoint."""
+
+    def build(_):
+        learner = cluster.named("learner")
+        if "ready" in learner.answers and checkpoints(Workdir(tmp_path))[0].shards != before.shards:
+            learner.last("ready").end(None)
+
+    run, cluster, signals, _ = make_run(build)
+    save(run, 40)
+    (before,) = checkpoints(Workdir(tmp_path))
+    cluster.answers[LearnerProcess]["ready"] = PENDING
+    run._saver.request_checkpoint()
+    lose_learner(cluster)
+    assert "steps" in run.until_end(signals)
+    assert [found.step for found in checkpoints(Workdir(tmp_path))] == [40]
+
+
+def test_a_run_that_fails_through_its_learner_saves_replay(make_run, tmp_path):
+    run, cluster, signals, _ = make_run()
+    save(run, 40)
+    (before,) = checkpoints(Workdir(tmp_path))
+    cluster.named("learner").last("run").end(TrainingDiverged(1000, 50))
+    with pytest.raises(WouldFailAgain):
+        run.until_end(signals)
+    (after,) = checkpoints(Workdir(tmp_path))
+    assert after.step == 40
+    assert after.shard(0)[0].folder != before.shard(0)[0].folder
+    assert "learner checkpoint" not in cluster.history[cluster.history.index("replay-0 checkpoint") + 1 :]
 
 
 def test_a_run_whose_checkpoints_are_not_seen_for_a_moment_waits_for_them(make_run, tmp_path, monkeypatch):

@@ -2,7 +2,6 @@
 
 import logging
 from concurrent.futures import Future
-from types import SimpleNamespace
 
 import pytest
 from fake_cluster import FakeRemoteActor, learner_group, save_shard, saves_learner
@@ -273,9 +272,31 @@ def test_without_a_learner_the_last_save_adds_replay_to_the_newest_checkpoint(sa
     state = save_state()
     saver.write_checkpoint(state)
     before = checkpoints(Workdir(tmp_path))[0].shard(0)
-    saver.write_checkpoint(state._replace(learner=SimpleNamespace(workers={})))
+    saver.write_checkpoint(state._replace(learning=False))
     (checkpoint,) = checkpoints(Workdir(tmp_path))
     assert checkpoint.shard(0)[0].folder != before[0].folder
+
+
+def test_while_the_learner_is_away_replay_alone_is_saved_into_its_newest_checkpoint(saver, later, clock, tmp_path):
+    away = save_state()._replace(learning=False, counters={"games": 9.0, "training_s": 70.0})
+    clock[0] += 600
+    saver.start(away)
+    assert later.submitted == [], "there is no checkpoint to which it belongs"
+    saver.write_checkpoint(save_state()._replace(counters={"games": 3.0, "training_s": 50.0}))
+    before = checkpoints(Workdir(tmp_path))[0].shard(0)
+    assert saver.due
+    saver.start(away)
+    (write,) = later.submitted
+    assert write[1].__name__ == "_write_replay"
+    saver.start(away)
+    assert later.submitted == [write], "one at a time"
+    later.run()
+    assert saver.finished() is None
+    (checkpoint,) = checkpoints(Workdir(tmp_path))
+    assert checkpoint.shard(0)[0].folder != before[0].folder
+    assert checkpoint.counters == {"games": 9.0, "training_s": 50.0}, "the learner's state is no newer"
+    saver.start(away)
+    assert later.submitted == [write], "it is not due again"
 
 
 def test_a_learner_that_has_made_no_step_is_not_saved_again_but_by_a_checkpoint_with_replay(saver, later, clock):
