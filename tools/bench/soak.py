@@ -25,8 +25,8 @@ from podzero.tools.bench.faults import WORKERS, Disturber, Fault, summary
 
 log = logging.getLogger(__name__)
 
-SAMPLE_S = 5.0
-"""Time between two samples."""
+SAMPLE_S, MOST_SAMPLES = 5.0, 5_000
+"""Time between two samples, more for a run that would have too many: two minutes for a week."""
 PRODUCTIVE = ("training",)
 """Causes of `goodput.CAUSES` that count as goodput at any time: training that no restart took back."""
 BY_DESIGN = ("wait_actors", "wait_replay")
@@ -127,7 +127,7 @@ def _watch(run: ChildRun, disturber: Disturber, seconds: float) -> list[Sample]:
             start_t = disturber.start_t
             samples.clear()
         if (now := time.time()) >= due:
-            due = now + SAMPLE_S
+            due = now + max(SAMPLE_S, seconds / MOST_SAMPLES)
             samples.append(Sample(now - disturber.start_t, used(run), run.status(), bool(disturber.waiting)))
             write_sample(samples[-1], run.workdir.root.with_name(f"{run.workdir.root.name}.samples.jsonl"))
             if (status := samples[-1].status) is not None and now - told >= _PROGRESS_S:
