@@ -76,11 +76,11 @@ def bench_chaos(
         final = run.final_status()
     done = [*disturber.done, *disturber.waiting]
     last = max((fault.step for fault in done), default=0)
-    ledger, left_behind = closes(final), left + disturber.left
+    ledger = closes(final)
     unexpected = [end for end in disturber.exits if end["after"] not in ("raylet", "head")]
     survived = sum(fault.survived for fault in done)
     return {
-        "survived": survived == len(faults) and ledger == "closes" and not unexpected and not left_behind,
+        "survived": survived == len(faults) and ledger == "closes" and not unexpected and not left,
         "faults": len(faults),
         "survived_faults": survived,
         "not_done": len(disturber.undone),
@@ -93,7 +93,7 @@ def bench_chaos(
         "stop_s": round(stop_s, 1),
         "exits": disturber.exits,
         "unexpected_exits": unexpected,
-        "left_behind": left_behind,
+        "left_behind": left,
         "restarts": final["restarts"],
         "wall_s": round(time.time() - began, 1),
         "seed": seed,

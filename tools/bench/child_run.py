@@ -40,13 +40,15 @@ TITLES = {
     "directory": "ray::Directory",
     "raylet": "raylet/raylet",
     "head": "gcs/gcs_server",
+    "dashboard agent": "ray::DashboardAgent",
+    "environment agent": "ray::RuntimeEnvAgent",
 }
 """What the command line of each kind of process holds: `server` is the Reverb server of a shard, `store` the parameter
 store, `head` what a Ray cluster's head runs."""
 STOP_S = 300.0
 """Longest wait until a run has written its last checkpoint."""
-GONE_S = 60.0
-"""Longest wait until all processes of a driver that has ended are gone."""
+GONE_S = 150.0
+"""Longest wait until all processes of drivers that have ended are gone: Ray's agents look for its head for a minute."""
 STATUS_S = 60.0
 """Longest time of `podzero status`."""
 

@@ -116,12 +116,11 @@ def schedule(
 class Disturber:
     """Does faults when they are due, and resumes the run when it has ended. `advance` is called again and again.
 
-    Two faults of one kind never overlap, those of different kinds do. A learner is not killed more often than
-    `failures.LIMITS` lets a run survive.
+    Faults of different kinds overlap, but not with those of `WHOLE`, and never two of one kind. A learner is not killed
+    more often than `failures.LIMITS` lets a run survive.
 
     Attributes:
       exits: the exit codes of drivers that ended without being killed, each with the fault before it, if any.
-      left: processes that a driver has left behind, in words.
     """
 
     def __init__(self, run: ChildRun, experiment: Experiment, faults: Iterable[Fault], seed: int) -> None:
@@ -129,7 +128,6 @@ class Disturber:
         """Faults from which the run has not recovered yet."""
         self.done: list[Fault] = []
         self.exits: list[dict[str, Any]] = []
-        self.left: list[str] = []
         self.began_t = math.nan
         """The Unix time at which the run trained first."""
         self.start_t = time.time()
@@ -180,7 +178,6 @@ class Disturber:
         if self._run.exit_code != TRY_AGAIN or self._starts >= _STARTS:
             raise BenchError(f"the run ended before it trained: see {self._run.console}")
         log.info("the run did not start (exit code %d); next attempt in %g s", TRY_AGAIN, _PAUSE_S)
-        self._run.left()
         time.sleep(_PAUSE_S)
         self.start_t = time.time()
         self._run.start()
@@ -194,7 +191,7 @@ class Disturber:
         if time.time() - self.began_t < fault.at_s or self._run.exit_code is not None:
             return False
         kinds = {WORKER_OF.get(other.kind, other.kind) for other in self.waiting}
-        if WORKER_OF.get(fault.kind, fault.kind) in kinds or (kinds.intersection(WHOLE) and fault.kind in WHOLE):
+        if WORKER_OF.get(fault.kind, fault.kind) in kinds or kinds.intersection(WHOLE):
             return False
         now = time.time()
         recent = [t for t in self._learner_kills if now - t < 60 * LIMITS.window_minutes + 60]
@@ -288,7 +285,7 @@ class Disturber:
         return next(found, None)
 
     def _resume(self) -> None:
-        """Gives the same command again once the driver's processes have ended."""
+        """Gives the same command again at once, while some of the driver's processes may still end."""
         code, now = self._run.exit_code, time.time()
         cause = next((fault for fault in self.waiting if fault.kind in WHOLE), None)
         if cause is not None and cause.exit_code is None:
@@ -296,8 +293,7 @@ class Disturber:
         if cause is None or cause.kind != "driver":
             after = (cause or self.waiting[-1]).kind if cause or self.waiting else None
             self.exits.append({"t_s": round(now - self.began_t, 1), "exit_code": code, "after": after})
-        self.left += (left := self._run.left())
-        log.info("the driver ended with %s; left behind: %s; resuming", code, ", ".join(left) or "nothing")
+        log.info("the driver has ended with %s; resuming", code)
         self._learner_kills.clear()
         self._run.start()
 

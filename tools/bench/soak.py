@@ -100,7 +100,7 @@ def bench_soak(
         "restarts": final["restarts"],
         "exit_code": code,
         "unexpected_exits": disturber.exits,
-        "left_behind": left + disturber.left,
+        "left_behind": left,
         "seed": seed,
         "minutes": minutes,
         "kill_every_minutes": kill_every,

@@ -7,7 +7,7 @@ import pytest
 from podzero.tools.bench import chaos
 from podzero.tools.bench.chaos import bench_chaos
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow]
 
 
 def test_a_run_survives_kills_of_every_part_and_its_ledger_closes(tmp_path):
