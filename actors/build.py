@@ -151,7 +151,7 @@ def _served_groups(
 ) -> ActorGroups:
     """Groups of games whose network inference servers evaluate: while one group waits, the others search."""
     games = experiment.actors.games // experiment.server.groups
-    group = _with_games(experiment, games)
+    group = experiment.changed(actors={"games": games})
     actors, connections = [], []
     for number, group_clients in enumerate(clients):
         env = make_env(experiment.env)
@@ -180,7 +180,7 @@ def _device_actor(
             f"actors.games {games} is not a multiple of the {len(devices)} devices that play; "
             f"set it to {(games // len(devices) + 1) * len(devices)}"
         )
-    own = _with_games(experiment, games // len(devices))
+    own = experiment.changed(actors={"games": games // len(devices)})
     piece = own.actors.moves_per_dispatch * own.actors.games
     if experiment.learns_model:
         env = make_env(experiment.env)
@@ -201,10 +201,6 @@ def device_parts(experiment: Experiment) -> tuple[RolloutCore, PlacedNetwork]:
     placed = placed_network(experiment)
     core = selfplay_core(experiment, placed.env, network_evaluation(placed.env, placed.apply))
     return RolloutCore(core, experiment), placed
-
-
-def _with_games(experiment: Experiment, games: int) -> Experiment:
-    return experiment.model_copy(update={"actors": experiment.actors.model_copy(update={"games": games})})
 
 
 def make_reanalysis(experiment: Experiment, seed: int) -> tuple[Reanalyse, Callable[[Params], Params]]:

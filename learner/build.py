@@ -161,13 +161,7 @@ def timed(
     if host_sync is not None:
         steps = int(host_sync.told("steps per dispatch", str(steps)))
     log.info("learner.steps_per_dispatch = auto: %d, since a step takes %.2f ms on these devices", steps, 1e3 * step_s)
-    return with_steps(experiment, steps)
-
-
-def with_steps(experiment: Experiment, steps: int) -> Experiment:
-    """The experiment with so many steps per dispatch."""
-    learner = experiment.learner.model_copy(update={"steps_per_dispatch": steps})
-    return experiment.model_copy(update={"learner": learner})
+    return experiment.changed(learner={"steps_per_dispatch": steps})
 
 
 def example_dispatch(experiment: Experiment, spec: EnvSpec, packing: SamplePacking) -> PackedBatch:

@@ -322,8 +322,7 @@ class LearnerProcess(Process):
             seed = seed_of(experiment.seed, rank, self.attempt)  # other games after a restart
             return make_actor(experiment, name, seed, [clients], devices=jax.local_devices())
         # This server waits for its devices without a limit, since they also train; the driver watches for hangs.
-        server = experiment.server.model_copy(update={"timeout_s": math.inf})
-        unhurried = experiment.model_copy(update={"server": server})
+        unhurried = experiment.changed(server={"timeout_s": math.inf})
         return inference_server(self, unhurried, f"inference-{rank}", local)
 
     def run(self) -> None:

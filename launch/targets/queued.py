@@ -48,8 +48,7 @@ def plan(experiment: Experiment, site: Site) -> Plan:
             "cluster.slices=1"
         )
     _check_room(experiment, hosts)
-    cluster = experiment.cluster.model_copy(update={"actors_on_tpu_hosts": True})
-    resolved = experiment.model_copy(update={"cluster": cluster})
+    resolved = experiment.changed(cluster={"actors_on_tpu_hosts": True})
     workdir, copied = workdir_of(experiment, site), run_files(resolved)
     settings = _environment(experiment, site, hosts, " ".join(copied))
     return Plan(

@@ -143,11 +143,16 @@ class Experiment(Section):
         experiment = self
         for name, section in sections.items():
             outer, _, inner = name.rpartition(".")
-            changed = (
-                {outer: getattr(experiment, outer).model_copy(update={inner: section})} if outer else {name: section}
-            )
-            experiment = experiment.model_copy(update=changed)
+            if outer:
+                experiment = experiment.changed(**{outer: {inner: section}})
+            else:
+                experiment = experiment.model_copy(update={name: section})
         return experiment
+
+    def changed(self, **sections: Mapping[str, Any]) -> Experiment:
+        """The experiment with other values, which nothing checks, of these fields of its sections."""
+        changed = {name: getattr(self, name).model_copy(update=fields) for name, fields in sections.items()}
+        return self.model_copy(update=changed)
 
     @property
     def server_processes(self) -> int:
@@ -219,8 +224,7 @@ class Experiment(Section):
         """The experiment as so many learner hosts train it, which may be those of fewer slices."""
         if self.cluster.tpu is None:
             return self
-        fewer = {"slices": hosts // self.cluster.tpu.hosts, "hosts": None}
-        return self.model_copy(update={"cluster": self.cluster.model_copy(update=fewer)})
+        return self.changed(cluster={"slices": hosts // self.cluster.tpu.hosts, "hosts": None})
 
     @property
     def batch_parts(self) -> BatchParts:

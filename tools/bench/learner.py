@@ -60,8 +60,7 @@ def bench_learner(experiment: Experiment, seconds: float) -> dict[str, Any]:
             "device": lambda _: steps_per_s(lambda: resident),
         }
         if config.cpu_convolutions == "openvino":
-            xla = config.model_copy(update={"cpu_convolutions": "xla"})
-            by_xla = experiment.model_copy(update={"learner": xla})
+            by_xla = experiment.changed(learner={"cpu_convolutions": "xla"})
             rounds = _rounds(by_xla, _training(by_xla)[1], resident)
             sides["xla"] = lambda _: rounds(lambda: resident)
         ratio_of = "steps/s, fed from Reverb over a batch on the device"

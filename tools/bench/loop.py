@@ -34,7 +34,7 @@ from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec, PackedBatch, Params
 from podzero.envs import sample_packing
 from podzero.learner import Learner, Training, make_training
-from podzero.learner.build import learner_parts, timed, with_steps
+from podzero.learner.build import learner_parts, timed
 from podzero.learner.sharding import batch_sharding, replicated
 from podzero.learner.step import StepOutput, StepSums, TrainState
 from podzero.replay import ReplayServer, ShardedWriter, make_reader
@@ -83,7 +83,7 @@ def bench_loop(experiment: Experiment, seconds: float, stand_in: str | None = No
     times = None if stand_in is None else chip_times(experiment, stand_in)
     if times is not None:
         steps = experiment.learner.dispatch_steps(times.step_s)
-        experiment = with_steps(_of_one_host(experiment, times.hosts), steps)
+        experiment = _of_one_host(experiment, times.hosts).changed(learner={"steps_per_dispatch": steps})
     network, spec, symmetries = learner_parts(experiment)
     experiment = timed(experiment, network, spec, symmetries)
     training, local, reports = make_training(experiment, network, spec, symmetries), LocalParams(), list[Reported]()

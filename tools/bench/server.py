@@ -120,8 +120,7 @@ def device_seconds(experiment: Experiment) -> dict[int, float]:
 
 
 def _estimated_s(experiment: Experiment, size: int) -> float:
-    server = experiment.server.model_copy(update={"batch_sizes": (size,)})
-    program = compiled(experiment.model_copy(update={"server": server}), "v5e-1", "server")
+    program = compiled(experiment.changed(server={"batch_sizes": (size,)}), "v5e-1", "server")
     return float(program["estimated_seconds"])
 
 

@@ -191,19 +191,17 @@ _MOVES = 4
 
 def moves_per_core_s(experiment: Experiment) -> float:
     """Measures the moves/s of a game in JAX that one core of this machine plays: rules and tree, without network."""
-    games = max(1, experiment.actors.games // experiment.server.groups)
-    search = experiment.search
-    changes: dict[str, object] = {"actors": experiment.actors.model_copy(update={"games": games})}
+    games, env = max(1, experiment.actors.games // experiment.server.groups), make_env(experiment.env)
+    experiment = experiment.changed(actors={"games": games})
     if experiment.actors.inference == "device":  # actors on CPUs use other trees
-        changes["search"] = search.model_copy(update={"tree": "mctx", "slots": None})
-    env = make_env(experiment.env)
+        experiment = experiment.changed(search={"tree": "mctx", "slots": None})
 
     def evaluate(params: Params, key: Array, states: EnvState) -> tuple[jax.Array, jax.Array]:
         del params, key
         batch = len(jax.tree.leaves(states)[0])
         return jnp.zeros((batch, env.spec.num_actions)), jnp.zeros(batch)
 
-    core = selfplay_core(experiment.model_copy(update=changes), env, evaluate)
+    core = selfplay_core(experiment, env, evaluate)
     move = jax.jit(core.move)
     state, began = jax.jit(core.init)(jax.random.key(0)), 0.0
     for number in range(1 + _MOVES):
@@ -272,9 +270,7 @@ def step_time(compiled: CompiledProgram) -> StepTime:
 
 def with_batch_per_chip(experiment: Experiment, per_chip: int, where: Slice) -> Experiment:
     """The experiment with `per_chip` samples per step on each device of its slices, unchecked: only for compiling."""
-    devices = experiment.cluster.slices * where.devices
-    learner = experiment.learner.model_copy(update={"batch_size": per_chip * devices})
-    return experiment.model_copy(update={"learner": learner})
+    return experiment.changed(learner={"batch_size": per_chip * experiment.cluster.slices * where.devices})
 
 
 def scaling_of(programs: Sequence[CompiledProgram], per_chip: int) -> dict[str, Any]:

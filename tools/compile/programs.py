@@ -251,9 +251,7 @@ def _starts(experiment: Experiment) -> dict[str, Any]:
 
 def _playing(experiment: Experiment) -> tuple[Experiment, Callable[[], tuple[RolloutCore, tuple[Any, ...]]]]:
     """The experiment as accelerators play it, and what makes the core with the shapes of the arguments of `play`."""
-    actors = experiment.actors.model_copy(update={"inference": "device"})
-    search = experiment.search.model_copy(update={"tree": "dense"})
-    experiment = experiment.model_copy(update={"actors": actors, "search": search})
+    experiment = experiment.changed(actors={"inference": "device"}, search={"tree": "dense"})
 
     def parts() -> tuple[RolloutCore, tuple[Any, ...]]:
         core, placed = device_parts(experiment)
@@ -308,8 +306,7 @@ def of_one_device(experiment: Experiment, where: Slice) -> Experiment:
     if actors.inference != "device":
         return experiment
     chips = int(sum(actors.resources.values())) or where.chips_of_host
-    games = max(1, actors.games // (chips * where.chip.devices))
-    return experiment.model_copy(update={"actors": actors.model_copy(update={"games": games})})
+    return experiment.changed(actors={"games": max(1, actors.games // (chips * where.chip.devices))})
 
 
 def _device_word(devices: list[Any]) -> str:
@@ -339,8 +336,5 @@ def _advice(experiment: Experiment, devices: int) -> str:
 
 def _for_accelerators(experiment: Experiment) -> Experiment:
     """The experiment as on a TPU: `compute_dtype: auto` is bfloat16, and XLA computes all convolutions."""
-    learner = experiment.learner.model_copy(update={"cpu_convolutions": "xla"})
-    network = experiment.network
-    if network.compute_dtype == "auto":
-        network = network.model_copy(update={"compute_dtype": "bfloat16"})
-    return experiment.model_copy(update={"network": network, "learner": learner})
+    dtype = {"compute_dtype": "bfloat16"} if experiment.network.compute_dtype == "auto" else {}
+    return experiment.changed(network=dtype, learner={"cpu_convolutions": "xla"})
