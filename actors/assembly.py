@@ -34,10 +34,8 @@ class GameAssembler:
         self, config: ActorsConfig, discount: float = 1.0, auxiliary_targets: bool = False, values: int = 1
     ) -> None:
         """With `auxiliary_targets`, samples include the targets of auxiliary heads; `values` is `EnvSpec.values`."""
-        self._config = config
-        self._values = values
-        self._auxiliary_targets = auxiliary_targets
-        self._discount = discount
+        self._config, self._discount = config, discount
+        self._values, self._auxiliary_targets = values, auxiliary_targets
         self._moves: deque[tuple[Move, int]] = deque()
         self._first = 0
         """Index of the oldest stored move, counted from the first move ever."""

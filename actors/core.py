@@ -73,13 +73,9 @@ class SelfPlayCore:
     """
 
     def __init__(self, env: Env, search: BatchedSearch, config: ActorsConfig, keep_states: bool = False) -> None:
-        """With `keep_states`, moves include the packed states before them, for reanalysis and for replay that holds
-        them (`holds_states`).
-        """
-        self.env = env
-        self._search = search
-        self._config = config
-        self._keep_states = keep_states
+        """With `keep_states`, moves hold the packed states before them: for reanalysis or replay (`holds_states`)."""
+        self.env, self._search = env, search
+        self._config, self._keep_states = config, keep_states
 
     def init(self, key: Array) -> SelfPlayState:
         """Starts B games."""
@@ -150,11 +146,7 @@ class SelfPlayCore:
         return games, plies, pool._replace(used=pool.used + count)
 
     def _new_pool(self, key: Array) -> StartPool:
-        """Starts B games.
-
-        A fraction of them opens with uniformly random plies, so that replay also covers positions that good play never
-        reaches.
-        """
+        """Starts B games, some of them with random plies: replay also covers positions that good play never reaches."""
         config = self._config
         init_key, share_key, length_key, play_key = jax.random.split(key, 4)
         games = jax.vmap(self.env.init)(jax.random.split(init_key, config.games))

@@ -319,9 +319,7 @@ class DeviceActor(ActorLoop):
         self.report(metrics.flush())
 
     def _write(self, pieces: list[Any], held: int) -> None:
-        """Waits for the samples of `ChipRollouts.take`, adds them to the pool, and writes random full items from it as
-        long as `held` samples remain.
-        """
+        """Adds the samples of `ChipRollouts.take` to the pool, and writes random full items; `held` samples remain."""
         parts = [part for part in (self._pool, finish(pieces)) if part is not None]
         if not parts:
             return

@@ -93,13 +93,8 @@ class SelfPlayActor(ActorLoop):
     def _count(self, move: Move, games: list[Game], version: int) -> None:
         if self._opposed:
             self._opposed.count(move)
-        played = Played(
-            samples=sum(len(game.samples.version) for game in games),
-            games=len(games),
-            dropped=move.dropped,
-            depth=move.depth,
-            abs_root_value=np.abs(move.value),
-        )
+        samples = sum(len(game.samples.version) for game in games)
+        played = Played(samples, len(games), move.dropped, move.depth, abs_root_value=np.abs(move.value))
         self._metrics.add(played, version, plies=sum(game.plies for game in games))
 
     def _assembler(self) -> GameAssembler:

@@ -14,6 +14,7 @@ import numpy as np
 
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState
+from podzero.inference.evaluation_cache import Rows
 
 EVERY = 64
 """Every 64th batch is stored. A move evaluates simulations + 1 batches, often 33; without a common factor, all depths
@@ -27,9 +28,9 @@ _LONGEST = 256
 class CalibrationPositions(NamedTuple):
     """N positions for calibrating and comparing int8."""
 
-    observation: np.ndarray[Any, Any]
+    observation: Rows
     """`[N, *observation_shape]`."""
-    legal: np.ndarray[Any, Any]
+    legal: Rows
     """`[N, A]` bool; all False in terminal positions."""
 
 
@@ -45,11 +46,9 @@ class RecentPositions:
     def __init__(self, first: CalibrationPositions, every: int = EVERY, decode: Decode = lambda batch: batch) -> None:
         """Starts with N positions; `decode` extracts those of a batch, of which one of so many is stored."""
         self._positions = CalibrationPositions(*(field.copy() for field in first))
-        self._every = every
-        self._decode = decode
+        self._every, self._decode = every, decode
         self._lock = threading.Lock()
-        self._batches = 0
-        self._next = 0
+        self._batches = self._next = 0
 
     def add(self, batch: Any) -> None:
         """Stores up to N positions of every `every`-th batch."""
@@ -118,8 +117,6 @@ log = logging.getLogger(__name__)
 
 _ILLEGAL = -1e30
 """Logit of an illegal action; finite, so that differences are never NaN."""
-
-
 CALIBRATION_POSITIONS = 512
 """Positions for calibration (three quarters) and comparison (one quarter): from random play at first, then those that
 the actor's searches or the server evaluated last, or with `actors.inference=device` those played last."""
@@ -150,13 +147,7 @@ class AgreementCheck:
         self._metrics: dict[str, float] = {}
         self._warned = False
 
-    def accepts(
-        self,
-        expected: np.ndarray[Any, Any],
-        quantized: np.ndarray[Any, Any],
-        legal: np.ndarray[Any, Any],
-        reference: str,
-    ) -> bool:
+    def accepts(self, expected: Rows, quantized: Rows, legal: Rows, reference: str) -> bool:
         """Whether the newest version may be evaluated in int8; warns about the first one that may not.
 
         The evaluations are compared as by `agreement`, on positions held back from calibration. `reference` is the
@@ -181,9 +172,7 @@ class AgreementCheck:
         return dict(self._metrics)
 
 
-def agreement(
-    reference: np.ndarray[Any, Any], quantized: np.ndarray[Any, Any], legal: np.ndarray[Any, Any]
-) -> Agreement:
+def agreement(reference: Rows, quantized: Rows, legal: Rows) -> Agreement:
     """Compares evaluations `[N, A + 1]` (logits, then the value) of the same N positions.
 
     The divergence is `sum_a p(a) (log p(a) - log q(a))` over the legal actions a, with the reference's policy p and the
@@ -202,7 +191,7 @@ def agreement(
     )
 
 
-def _log_policy(logits: np.ndarray[Any, Any], legal: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _log_policy(logits: Rows, legal: Rows) -> Rows:
     """Log-probabilities `[N, A]`, large negative numbers for illegal actions."""
-    masked: np.ndarray[Any, Any] = np.where(legal, logits, _ILLEGAL)
+    masked: Rows = np.where(legal, logits, _ILLEGAL)
     return masked - np.logaddexp.reduce(masked, axis=1, keepdims=True)

@@ -26,9 +26,9 @@ from podzero.core.types import Array, Params, Versioned
 from podzero.core.waiting import behind, first_params
 from podzero.envs import make_env, sample_packing
 from podzero.inference.agreement import CALIBRATION_POSITIONS, CalibrationPositions, RecentPositions, random_positions
+from podzero.inference.evaluation_cache import Rows
 from podzero.inference.int8_network import Int8Network
 from podzero.inference.serving import Encoding, InferenceServer, encoding_of, identity_of
-from podzero.inference.serving.batching import Rows
 from podzero.inference.sources import FoldedSource
 from podzero.networks import make_inference
 

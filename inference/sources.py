@@ -16,8 +16,7 @@ class FoldedSource:
     """A `ParamSource` that passes another source's parameters through `fold`, which converts them for the search."""
 
     def __init__(self, source: ParamSource, fold: Callable[[Params], Params]) -> None:
-        self._source = source
-        self._fold = fold
+        self._source, self._fold = source, fold
 
     def wait(self, timeout_s: float) -> Versioned:
         """See `ParamSource.wait`."""
@@ -52,9 +51,7 @@ class BackgroundSource:
     def __init__(
         self, source: ParamSource, prepare: Callable[[Params], Params], share: float = SHARE, max_lag: int | None = None
     ) -> None:
-        self._source = source
-        self._prepare = prepare
-        self._share = share
+        self._source, self._prepare, self._share = source, prepare, share
         self._max_lag = math.inf if max_lag is None else max_lag
         self._next = 0.0
         self._newer: Versioned | None = None

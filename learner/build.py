@@ -24,21 +24,12 @@ from podzero.core.errors import ConfigError, nearest
 from podzero.core.types import Array, Batch, EnvSpec, ModelNetwork, Network, PackedBatch, Params, Sample, Symmetry
 from podzero.envs import SamplePacking, check_values, holds_states, make_env, pack_states, sample_packing, spec_of
 from podzero.inference import has_bfloat16_instructions
+from podzero.learner import sharding
 from podzero.learner.hosts import HostSync
 from podzero.learner.losses import LossOutput
 from podzero.learner.objectives import Objective, make_objective
 from podzero.learner.openvino_tower import host_resnet
 from podzero.learner.optimizers import make_optimizer, make_rate, own_optimizer
-from podzero.learner.sharding import (
-    batch_sharding,
-    check_batch,
-    make_mesh,
-    named_leaves,
-    placed,
-    put_batch,
-    put_parameter,
-    state_shardings,
-)
 from podzero.learner.step import TrainState, TrainStep, TrainStepSpec, init_state, make_train_step
 from podzero.learner.trained_agents import read_teacher, read_warm_start
 from podzero.networks import make_model_network, make_network, trainable_network
@@ -100,15 +91,15 @@ def make_training(
       SnapshotError: the teacher's snapshot is missing, damaged, or of other observations or actions.
     """
     config = experiment.learner
-    mesh = make_mesh(config.mesh, devices, experiment.cluster.slices)
-    check_batch(config, mesh)
+    mesh = sharding.make_mesh(config.mesh, devices, experiment.cluster.slices)
+    sharding.check_batch(config, mesh)
     optimizer, rate = make_optimizer(config.optimizer, config.frozen), make_rate(config.optimizer)
     objective = make_objective(experiment, network, spec, symmetries)
     packing = sample_packing(experiment, spec, make_env(experiment.env) if holds_states(experiment, spec) else None)
     init = partial(init_state, objective.init, optimizer, jax.random.key(experiment.seed))
     # Shapes of the state and names of the metrics are traced, so that nothing is computed or allocated here.
     shapes = replace(jax.eval_shape(init), teacher=jax.eval_shape(lambda: objective.teacher))
-    names = list(named_leaves(shapes.params))
+    names = list(sharding.named_leaves(shapes.params))
     for pattern in config.frozen:
         if not any(re.search(pattern, name) for name in names):
             raise ConfigError(
@@ -117,22 +108,22 @@ def make_training(
             )
     one = Batch(with_axes(sample_like(experiment, spec), 1))
     metric_names = tuple(jax.eval_shape(objective.taught_loss, shapes.params, shapes.teacher, shapes.step, one).metrics)
-    shardings, batches = state_shardings(mesh, shapes, config.mesh), batch_sharding(mesh)
+    shardings, batches = sharding.state_shardings(mesh, shapes, config.mesh), sharding.batch_sharding(mesh)
     spec_of_step = TrainStepSpec(
         objective, partial(packing.unpack, xp=jnp), metric_names, optimizer, rate, config.ema, config.microbatches
     )
     jitted_init = jax.jit(init, out_shardings=replace(shardings, teacher=None))
 
     def with_teacher(state: TrainState) -> TrainState:
-        return replace(state, teacher=jax.tree.map(put_parameter, objective.teacher, shardings.teacher))
+        return replace(state, teacher=jax.tree.map(sharding.put_parameter, objective.teacher, shardings.teacher))
 
     return Training(
         init=lambda: with_teacher(jitted_init()),
         with_teacher=with_teacher,
-        like=placed(shapes, shardings),
+        like=sharding.placed(shapes, shardings),
         mesh=mesh,
         packing=packing,
-        put=partial(put_batch, sharding=batches),
+        put=partial(sharding.put_batch, sharding=batches),
         step=make_train_step(spec_of_step, mesh, shardings),
     )
 
@@ -228,7 +219,7 @@ def _faults_of_forms(optimizer: optax.GradientTransformation, params: Params) ->
         if structure != jax.tree.structure(expected):
             yield f"{what} have another structure than {like}: {structure}"
             continue
-        for (path, one), two in zip(named_leaves(expected).items(), jax.tree.leaves(found), strict=True):
+        for (path, one), two in zip(sharding.named_leaves(expected).items(), jax.tree.leaves(found), strict=True):
             if (one.shape, one.dtype) != (two.shape, two.dtype):
                 yield f"{what}: {path} is {two.dtype} {list(two.shape)}; expected {one.dtype} {list(one.shape)}"
 
@@ -269,7 +260,7 @@ def check_objective(objective: Objective, params: Params, batch: Batch, name: st
         for where, value in {**output.metrics, "total": output.total, "errors": output.errors}.items()
         if not np.isfinite(value).all()
     ]
-    leaves = named_leaves(gradient)
+    leaves = sharding.named_leaves(gradient)
     faults += [f"the gradient of {path} is not finite" for path, leaf in leaves.items() if not np.isfinite(leaf).all()]
     if not any(leaf.any() for leaf in leaves.values()):
         faults.append("the gradient is zero: total does not depend on the parameters")

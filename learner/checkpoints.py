@@ -22,16 +22,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from podzero.core.errors import PodzeroError
-from podzero.files.storage import (
-    LEARNER_FOLDER,
-    LEARNER_MANIFEST,
-    altered,
-    digests,
-    read_saved,
-    sealed,
-    unreadable,
-    unsealed,
-)
+from podzero.files import storage
 from podzero.files.store import store_of
 from podzero.files.workdir import write_atomically
 from podzero.learner.devices import explained
@@ -78,7 +69,7 @@ class LearnerCheckpoints:
         leaves = self._copy(_stored(replace(state, teacher=None)))
         # A program that spans hosts must run on all of them, so it comes before anything that may fail on one.
         fingerprints = self._fingerprints(leaves)
-        folder = step_dir.absolute() / LEARNER_FOLDER
+        folder = step_dir.absolute() / storage.LEARNER_FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         # Orbax synchronizes the hosts by a transfer to the devices.
         with jax.transfer_guard_host_to_device("allow"):
@@ -97,14 +88,14 @@ class LearnerCheckpoints:
           DoesNotFit: a device has too little memory for the state.
         """
         like = replace(like, teacher=None)
-        folder = step_dir.absolute() / LEARNER_FOLDER
+        folder = step_dir.absolute() / storage.LEARNER_FOLDER
         store_of(folder).get(folder)
         manifest, files = _read_manifest(folder)
         shapes = jax.eval_shape(_stored, like)
         targets = {name: placed(shapes[name], leaf.sharding) for name, leaf in named_leaves(like).items()}
         _check_match(folder, manifest, targets)
         # One host reads everything; if it raises, the driver ends the others.
-        if jax.process_index() == 0 and (name := altered(folder / _ARRAYS, files)) is not None:
+        if jax.process_index() == 0 and (name := storage.altered(folder / _ARRAYS, files)) is not None:
             raise CheckpointDamaged(f"{folder}: {_ARRAYS}/{name} is missing, cut short or altered")
         try:
             leaves = self._orbax.restore(folder / _ARRAYS, args=self._args.StandardRestore(targets))
@@ -114,7 +105,7 @@ class LearnerCheckpoints:
         except Exception as error:
             # Orbax and TensorStore raise many types for damaged files.
             if _is_storage_error(error):
-                raise unreadable(folder, error) from error
+                raise storage.unreadable(folder, error) from error
             raise CheckpointDamaged(f"{folder} cannot be read: {error}") from error
         # The digests say nothing of what was altered on the way from the devices into the files.
         for name, found in jax.device_get(self._fingerprints(leaves)).items():
@@ -141,8 +132,8 @@ class LearnerCheckpoints:
         }
         self._orbax.wait_until_finished()
         if jax.process_index() == 0:
-            text = sealed({"leaves": manifest, "files": digests(folder / _ARRAYS)})
-            write_atomically(folder / LEARNER_MANIFEST, text)
+            text = storage.sealed({"leaves": manifest, "files": storage.digests(folder / _ARRAYS)})
+            write_atomically(folder / storage.LEARNER_MANIFEST, text)
 
 
 def _stored(state: TrainState) -> dict[str, Any]:
@@ -156,12 +147,12 @@ def _is_key(leaf: Any) -> bool:
 
 def _read_manifest(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """The leaves by name, and the digests of the files; checkpoints of older versions have none."""
-    file = folder / LEARNER_MANIFEST
+    file = folder / storage.LEARNER_MANIFEST
     try:
-        text = read_saved(file, folder.parent)
+        text = storage.read_saved(file, folder.parent)
         if text is None:
-            raise CheckpointDamaged(f"{folder} has no {LEARNER_MANIFEST}: the checkpoint was not finished")
-        manifest = unsealed(text)
+            raise CheckpointDamaged(f"{folder} has no {storage.LEARNER_MANIFEST}: the checkpoint was not finished")
+        manifest = storage.unsealed(text)
         return dict(manifest["leaves"]), dict(manifest.get("files", {}))
     except (ValueError, TypeError, KeyError) as error:
         raise CheckpointDamaged(f"{file} is damaged: {error}") from error

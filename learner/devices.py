@@ -8,8 +8,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import jax
 
@@ -23,7 +22,8 @@ _MEMORY = {
     "peak_bytes_in_use": "learner/hbm_peak_bytes",
     "bytes_limit": "learner/hbm_limit_bytes",
 }
-_TRAIN = "train"
+_TRAIN = "device"
+"""The name of the train step among the programs that `DeviceClock` measures."""
 
 
 class DoesNotFit(PodzeroError, RuntimeError):
@@ -77,19 +77,6 @@ def memory_metrics(devices: Sequence[jax.Device]) -> dict[str, float]:
     }
 
 
-class DeviceTime(NamedTuple):
-    """What the devices executed since the last flush of a `DeviceClock`."""
-
-    busy_s: float
-    """Device seconds of the train step's dispatches that ended."""
-    busy: float
-    """The same as a share of wall-clock time, in [0, 1]."""
-    dispatch_s: float | None
-    """The same per dispatch; None if no dispatch ended."""
-    others_s: Mapping[str, float]
-    """Device seconds of the programs of others by name, such as `play`."""
-
-
 class DeviceClock:
     """A train step that measures how long the devices execute each dispatch; the first, which compiles, is not counted.
 
@@ -97,8 +84,8 @@ class DeviceClock:
     dispatch to end. Others who use the devices call `ended`, so that their time does not count as that of training.
     """
 
-    def __init__(self, step: TrainStep) -> None:
-        self._step = step
+    def __init__(self, step: TrainStep, steps_per_dispatch: int) -> None:
+        self._step, self._steps_per_dispatch = step, steps_per_dispatch
         self._lock = threading.Lock()
         self._free_at = -math.inf
         self._flushed = time.perf_counter()
@@ -116,15 +103,18 @@ class DeviceClock:
         self._in_flight.put((start, output.sums))
         return output
 
-    def flush(self) -> DeviceTime:
-        """The busy time since the last flush; resets the clock."""
+    def flush(self) -> dict[str, float]:
+        """Metrics of what the devices executed since the last flush; resets the clock.
+
+        `count/device_s` are the seconds of the train step, `count/play_s` those of a program `play` of others.
+        """
         with self._lock:
             now = time.perf_counter()
-            others_s, count = dict(self._busy_s), self._dispatches
-            busy_s = others_s.pop(_TRAIN, 0.0)
-            busy, dispatch_s = min(1.0, busy_s / max(now - self._flushed, 1e-9)), busy_s / count if count else None
+            seconds, steps = {_TRAIN: 0.0} | self._busy_s, self._dispatches * self._steps_per_dispatch
+            busy = min(1.0, seconds[_TRAIN] / max(now - self._flushed, 1e-9))
             self._flushed, self._busy_s, self._dispatches = now, dict.fromkeys(self._busy_s, 0.0), 0
-        return DeviceTime(busy_s, busy, dispatch_s, others_s)
+        metrics = {"learner/device_busy": busy} | {f"count/{program}_s": each for program, each in seconds.items()}
+        return metrics | ({"learner/device_s_per_step": seconds[_TRAIN] / steps} if steps else {})
 
     def ended(self, program: str, start: float) -> None:
         """Counts a program that was dispatched at `start` (`time.perf_counter`) and has just ended; thread-safe.

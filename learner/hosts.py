@@ -107,10 +107,8 @@ class HostSync:
 
     def __init__(self, host: HostInfo, client: Any, timeout_s: float) -> None:
         self._rank, self._hosts, _ = host
-        self._client = client
-        self._timeout_s = timeout_s
-        self._commands = 0
-        self._steps = 0
+        self._client, self._timeout_s = client, timeout_s
+        self._commands = self._steps = 0
         self._ready_step = -1
         """The last step for which this host announced its batch."""
         self._wait: Wait | None = None

@@ -77,7 +77,7 @@ class Learner:
         self._steps = self._config.dispatch_steps()
         self._training = training or make_training(experiment, network, spec, symmetries)
         self._chip_metrics = chip_metrics(experiment, network, spec, symmetries, self._training.mesh)
-        self.device_clock = DeviceClock(self._training.step)
+        self.device_clock = DeviceClock(self._training.step, self._steps)
         """What the devices execute; an actor that uses them too tells it."""
         self._checkpoints = LearnerCheckpoints(self._training.mesh)
         self.state: TrainState = (
@@ -276,7 +276,7 @@ class Learner:
         if self._leads:
             metrics |= self._metrics.flush(self.step) | self._publisher.flush()
             metrics["learner/publish_steps"] = float(max(self._config.publish_every, self._steps))
-            metrics |= self._chip_metrics.compute(metrics["learner/samples_per_s"], self.device_clock.flush())
+            metrics |= self._chip_metrics.compute(metrics["learner/samples_per_s"]) | self.device_clock.flush()
         self._report(self._name, metrics)
 
     def _end(self, failure: BaseException | None) -> None:

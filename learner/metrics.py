@@ -18,7 +18,6 @@ from podzero.config.samples import UNSEARCHED, sample_like, with_axes
 from podzero.core.chips import peak_flops
 from podzero.core.errors import PodzeroError
 from podzero.core.types import Batch, EnvSpec, ModelNetwork, Network, Params, Sample, Symmetry, Window
-from podzero.learner.devices import DeviceTime
 from podzero.learner.objectives import Objective, make_objective
 from podzero.learner.step import StepSums
 from podzero.networks import make_network
@@ -44,8 +43,7 @@ class LearnerMetrics:
     """Accumulates the sums of dispatches between two reports."""
 
     def __init__(self, batch_size: int, step: int = 0) -> None:
-        self._batch_size = batch_size
-        self._step = step
+        self._batch_size, self._step = batch_size, step
         self._skipped_in_a_row = 0
         self._sums: dict[str, float] = defaultdict(float)
         self._since = time.perf_counter()
@@ -114,11 +112,10 @@ class ChipMetrics(NamedTuple):
     """Number of processes that own them."""
     peak_flops: float | None
     """bfloat16 operations per second of all devices together; None where the peak is unknown."""
-    steps_per_dispatch: int
     flops_per_sample: float
     """See `training_flops`."""
 
-    def compute(self, samples_per_s: float, device_time: DeviceTime) -> dict[str, float]:
+    def compute(self, samples_per_s: float) -> dict[str, float]:
         """The metrics whose inputs are known; rates are over wall-clock time, which includes waiting for replay."""
         flops_per_s = samples_per_s * self.flops_per_sample
         metrics = {
@@ -128,15 +125,10 @@ class ChipMetrics(NamedTuple):
             "learner/samples_per_s_per_host": samples_per_s / self.hosts,
             "learner/flops_per_sample": self.flops_per_sample,
             "learner/flops_per_s": flops_per_s,
-            "learner/device_busy": device_time.busy,
-            "count/device_s": device_time.busy_s,
         }
         if self.peak_flops is not None:
             metrics["learner/peak_flops"] = self.peak_flops
             metrics["learner/share_of_peak"] = flops_per_s / self.peak_flops
-        metrics |= {f"count/{program}_s": seconds for program, seconds in device_time.others_s.items()}
-        if device_time.dispatch_s is not None:
-            metrics["learner/device_s_per_step"] = device_time.dispatch_s / self.steps_per_dispatch
         return metrics
 
 
@@ -217,10 +209,6 @@ def chip_metrics(
     config, devices = experiment.learner, mesh.devices.ravel()
     chips, peak = len(devices), peak_flops(devices[0].device_kind)
     objective = make_objective(experiment, counted, spec, symmetries)
-    return ChipMetrics(
-        chips,
-        len({device.process_index for device in devices}),
-        None if peak is None else peak * chips,
-        config.dispatch_steps(),
-        training_flops(objective, sample_like(experiment, spec), config.batch_size),
-    )
+    hosts, flops = {device.process_index for device in devices}, None if peak is None else peak * chips
+    per_sample = training_flops(objective, sample_like(experiment, spec), config.batch_size)
+    return ChipMetrics(chips, len(hosts), flops, per_sample)

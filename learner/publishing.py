@@ -30,8 +30,7 @@ class Publisher:
 
     def __init__(self, sink: ParamSink | None, mesh: Mesh, local: ParamSink | None = None) -> None:
         """`sink` is None on hosts that only help to gather parameters; `local` receives device arrays on every host."""
-        self._sink = sink
-        self._local = local
+        self._sink, self._local = sink, local
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="learner-publish")
         self._in_progress: Future[None] | None = None
         self._late = False

@@ -45,14 +45,9 @@ def init_state(init: Callable[[Array], Params], optimizer: optax.GradientTransfo
     """The state before the first step; `key` is consumed."""
     init_key, train_key = jax.random.split(key)
     params = init(init_key)
-    return TrainState(
-        step=jnp.zeros((), jnp.int32),
-        progress=jnp.zeros((), jnp.float32),
-        params=params,
-        ema=jax.tree.map(jnp.copy, params),
-        opt_state=optimizer.init(params),
-        key=train_key,
-    )
+    step, progress = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32)
+    ema = jax.tree.map(jnp.copy, params)
+    return TrainState(step, progress, params, ema, optimizer.init(params), train_key)
 
 
 def with_progress(state: TrainState, progress: float) -> TrainState:

@@ -28,21 +28,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from podzero.core.errors import PodzeroError
-from podzero.files.storage import (
-    LEARNER_FOLDER,
-    LEARNER_MANIFEST,
-    REPLAY_FOLDER,
-    SHARD_MANIFEST,
-    StorageError,
-    belongs,
-    checkpoint_of,
-    digest_of,
-    read_saved,
-    reading,
-    sealed,
-    shard_folder,
-    unsealed,
-)
+from podzero.files import storage
+from podzero.files.storage import LEARNER_FOLDER, REPLAY_FOLDER, StorageError, shard_folder
 from podzero.files.store import UNFINISHED, store_of
 from podzero.files.workdir import Workdir, read_json, step_folder, step_folders, unused, write_atomically
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, RemoteActor
@@ -102,7 +89,7 @@ class Checkpoint(NamedTuple):
             own = [SavedShard(shard_folder(checkpoint.folder, index), 0)] if checkpoint.fault else []
             for shard in [*own, *checkpoint.shards[index : index + 1]]:
                 found.setdefault(shard.folder, shard)
-        return sorted(found.values(), key=lambda shard: checkpoint_of(shard.folder).name, reverse=True)
+        return sorted(found.values(), key=lambda shard: storage.checkpoint_of(shard.folder).name, reverse=True)
 
     @property
     def whole(self) -> bool:
@@ -113,9 +100,9 @@ class Checkpoint(NamedTuple):
         """Raises why no run may start from here, as far as `run.json` tells: it is damaged, or of another learner."""
         if self.fault is not None:
             raise self.fault
-        manifest = self.folder / LEARNER_FOLDER / LEARNER_MANIFEST
+        manifest = self.folder / LEARNER_FOLDER / storage.LEARNER_MANIFEST
         store_of(manifest).get(manifest)
-        if not belongs(manifest, self.digest):
+        if not storage.belongs(manifest, self.digest):
             raise RunFileDamaged(
                 f"{manifest} is not the one that {self.folder / _RUN_FILE} names by its digest: the learner's state "
                 "was changed, or copied from another checkpoint"
@@ -124,7 +111,7 @@ class Checkpoint(NamedTuple):
 
 def checkpoints(workdir: Workdir) -> list[Checkpoint]:
     """The checkpoints of a working directory, newest first; raises `StorageError` if it cannot be read."""
-    with reading(workdir.checkpoints):
+    with storage.reading(workdir.checkpoints):
         found: list[Checkpoint] = []
         for step in step_folders(workdir.checkpoints):
             found.insert(0, _read(step, step_folder(workdir.checkpoints, step))._replace(before=tuple(found)))
@@ -165,7 +152,7 @@ def write_learner(
     store = store_of(workdir.checkpoints)
     with _unfinished(workdir, "learner") as unfinished:
         step = save_learner(unfinished)
-        manifest = unfinished / LEARNER_FOLDER / LEARNER_MANIFEST
+        manifest = unfinished / LEARNER_FOLDER / storage.LEARNER_MANIFEST
         _check_visible([("the learner", manifest)])
         folder = step_folder(workdir.checkpoints, step)
         if folder.name in store.list(folder.parent) and _read(step, folder).fault is None:
@@ -173,7 +160,7 @@ def write_learner(
         store.delete(folder)
         saved = next((found for found in checkpoints(workdir) if found.whole and has_replay), None)
         replay = (saved.shards, saved.step) if saved else ((), -1 if has_replay else step)
-        _write_run(Checkpoint(step, unfinished, counters, ladder, *replay, digest_of(manifest)))
+        _write_run(Checkpoint(step, unfinished, counters, ladder, *replay, storage.digest_of(manifest)))
         store.put(unfinished)
         store.commit(unfinished, folder)
     return step
@@ -188,9 +175,9 @@ def add_replay(
         deadline = time.monotonic() + SHARD_TIMEOUT_S
         saves = [shard.begin("checkpoint", shard_folder(unfinished, i)) for i, shard in enumerate(shards)]
         samples = [int(save.result(max(0.0, deadline - time.monotonic()))) for save in saves]
-        manifests = [shard_folder(unfinished, i) / SHARD_MANIFEST for i in range(len(shards))]
+        manifests = [shard_folder(unfinished, i) / storage.SHARD_MANIFEST for i in range(len(shards))]
         _check_visible([(f"{one.name} on node {one.node}", file) for one, file in zip(shards, manifests, strict=True)])
-        saved = [*zip(samples, map(digest_of, manifests), strict=True)]
+        saved = [*zip(samples, map(storage.digest_of, manifests), strict=True)]
         store.put(unfinished)
         # The earlier contents stay until run.json names these.
         place = unused(folder / REPLAY_FOLDER)
@@ -299,10 +286,10 @@ def _read(step: int, folder: Path) -> Checkpoint:
     file, fault = folder / _RUN_FILE, None
     try:
         store_of(file).get(file)
-        text = read_saved(file, folder)
+        text = storage.read_saved(file, folder)
         if text is None:
             raise RunFileDamaged(f"{folder} has no {_RUN_FILE}: the checkpoint was not finished")
-        run = unsealed(text)
+        run = storage.unsealed(text)
         counters = {name: float(value) for name, value in run["counters"].items()}
         if "samples" in run:  # earlier versions saved all parts together
             run["replay"] = {"step": step, "folder": REPLAY_FOLDER, "shards": [[held, ""] for held in run["samples"]]}
@@ -330,7 +317,7 @@ def _write_run(checkpoint: Checkpoint) -> None:
         "replay": {"step": checkpoint.replay_step, "folder": place, "shards": shards},
     }
     file = checkpoint.folder / _RUN_FILE
-    write_atomically(file, sealed(run))
+    write_atomically(file, storage.sealed(run))
     store_of(file).put(file)
 
 

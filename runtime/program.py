@@ -9,17 +9,10 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from podzero.config import Experiment
+from podzero.runtime import kinds
 from podzero.runtime.cluster.placement import Reservation, described, host_resources
 from podzero.runtime.cluster.preflight import CPU_ONLY
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, START_TIMEOUT_S
-from podzero.runtime.kinds import (
-    ActorProcess,
-    EvaluatorProcess,
-    InferenceProcess,
-    LearnerProcess,
-    ReanalysisProcess,
-    ReplayProcess,
-)
 from podzero.runtime.process import Handle, Parameters, Replay, Servers, Snapshots
 
 
@@ -93,7 +86,7 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
     network = Servers(kind="learner" if server.beside_learner else "inference") if served else Parameters()
     return (
         Kind(
-            "replay", shards, process=partial(ReplayProcess), plural="replay shards", needed=shards,
+            "replay", shards, process=partial(kinds.ReplayProcess), plural="replay shards", needed=shards,
             cpus=replay.cpus, settings="replay.cpus", environment=CPU_ONLY,
             work="replay/size",
             # A server that swaps, or whose disk is slow, still holds its samples; a new one would have older ones.
@@ -102,13 +95,13 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
         ),
         Kind(
             "learner", learners, plural="learners", needed=learners, cpus=hosts.get("CPU", 0.0), resources=hosts,
-            process=partial(LearnerProcess, replay=Replay(receives="batches", sends=", ".join(returned))),
+            process=partial(kinds.LearnerProcess, replay=Replay(receives="batches", sends=", ".join(returned))),
             work="time/step",
             restart="together",
         ),
         Kind(
             "inference", servers, plural="inference servers", needed=servers,
-            process=partial(InferenceProcess, parameters=Parameters()),
+            process=partial(kinds.InferenceProcess, parameters=Parameters()),
             cpus=server.cpus, resources=server.resources,
             settings=f"server.count or server.{'resources' if server.resources else 'cpus'}",
             environment=_environment(server.resources, threads=max(1, round(server.cpus))),
@@ -122,7 +115,7 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
             "reanalyser", reanalyse.processes, plural="reanalysers",
             needed=min(reanalyse.processes, 1), cpus=actors.cpus, settings="actors.cpus",
             process=partial(
-                ReanalysisProcess, parameters=Parameters(), replay=Replay(receives="states", sends="new targets")
+                kinds.ReanalysisProcess, parameters=Parameters(), replay=Replay(receives="states", sends="new targets")
             ),
             environment=_environment({}, threads=max(1, round(actors.cpus))),
             ahead=1,  # training needs the samples of one reanalyser, but no actor should wait for the others
@@ -132,7 +125,7 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
         Kind(
             "actor", players, plural="actors", needed=min(players, actors.first_processes),
             process=partial(
-                ActorProcess, replay=Replay(sends=played), network=network,
+                kinds.ActorProcess, replay=Replay(sends=played), network=network,
                 opponents=Snapshots(receives="snapshots" if earlier else "") if actors.opponents else None,
             ),
             cpus=actors.cpus, resources=actors.resources,
@@ -145,8 +138,8 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
             if actors.resources else USUAL,
         ),
         Kind(
-            "evaluator", 1, process=partial(EvaluatorProcess, snapshots=Snapshots()), plural="evaluators", needed=0,
-            cpus=experiment.evaluation.cpus, environment=CPU_ONLY,
+            "evaluator", 1, plural="evaluators", needed=0, cpus=experiment.evaluation.cpus, environment=CPU_ONLY,
+            process=partial(kinds.EvaluatorProcess, snapshots=Snapshots()),
             ahead=0,  # training needs no ratings
             work="evaluation/step",
             silence_limit=SilenceLimit(first_work_s=math.inf, work_s=math.inf),  # a round may take long
@@ -160,9 +153,9 @@ def reserved_cpus(experiment: Experiment) -> list[float]:
     return [kind.cpus for kind in program(experiment) if kind.name != "learner" for _ in range(kind.count)]
 
 
-def start_order(kinds: Iterable[Kind]) -> list[tuple[Kind, int]]:
+def start_order(table: Iterable[Kind]) -> list[tuple[Kind, int]]:
     """The steps of a start: in each, a kind is filled up to a number of processes."""
-    rows = list(kinds)
+    rows = list(table)
     first = [(kind, kind.count if kind.ahead is None else min(kind.ahead, kind.count)) for kind in rows]
     return first + [(kind, kind.count) for kind in rows if kind.ahead is not None]
 

@@ -20,7 +20,6 @@ from podzero.runtime.checkpoints import Checkpoint, seen_checkpoints
 from podzero.runtime.cluster.placement import HeldByOthers
 from podzero.runtime.cluster.remote import NodeLost
 from podzero.runtime.failures import LearnerFailures, RestartPolicy
-from podzero.runtime.learner_restart import LearnerRestart
 from podzero.runtime.monitoring.background import Background
 from podzero.runtime.monitoring.metrics import MetricsLog, WriteAttempts
 from podzero.runtime.monitoring.monitor import Monitor
@@ -29,7 +28,7 @@ from podzero.runtime.monitoring.status import Phase, write_status
 from podzero.runtime.monitoring.view import TerminalView
 from podzero.runtime.monitoring.writers import MetricsWriter
 from podzero.runtime.saving import Saver, SaveState
-from podzero.runtime.start import last_checkpoint_failed, start_workers, with_advice
+from podzero.runtime.start import LearnerRestart, last_checkpoint_failed, start_workers, with_advice
 from podzero.runtime.stopping import StopSignals
 from podzero.runtime.supervisor import Supervisor
 from podzero.runtime.tracing import Tracer

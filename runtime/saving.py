@@ -14,17 +14,8 @@ from podzero.config import Experiment
 from podzero.core.waiting import doubled
 from podzero.files.storage import StorageError
 from podzero.files.workdir import Workdir
-from podzero.runtime.checkpoints import (
-    SHARD_TIMEOUT_S,
-    Checkpoint,
-    add_replay,
-    age_s,
-    amend,
-    delete_old,
-    delete_old_snapshots,
-    newest_checkpoint,
-    write_learner,
-)
+from podzero.runtime import checkpoints
+from podzero.runtime.checkpoints import SHARD_TIMEOUT_S, Checkpoint
 from podzero.runtime.cluster.remote import RemoteActor
 from podzero.runtime.monitoring.status import duration
 from podzero.runtime.workers import ANSWER_TIMEOUT_S, LearnerGroup
@@ -100,7 +91,7 @@ class Saver:
         """Monotonic time at which the write under way of each was begun."""
         self.newest = checkpoint.step if checkpoint else None
         """The step of the newest checkpoint."""
-        since = now - age_s(checkpoint) if checkpoint else now
+        since = now - checkpoints.age_s(checkpoint) if checkpoint else now
         self._begun: dict[Write, float] = {"learner": since, "replay": since}
         """Monotonic time at which the newest save of each was begun; without one, the start of the run."""
         self._failed: Counter[Write] = Counter()
@@ -206,8 +197,8 @@ class Saver:
     def amend(self, state: SaveState) -> None:
         """Writes the counters and the newest ratings into the newest checkpoint; a failure is logged."""
         try:
-            if (checkpoint := newest_checkpoint(self._workdir)) is not None:
-                amend(checkpoint, state.counters, _newest_ladder(state))
+            if (checkpoint := checkpoints.newest_checkpoint(self._workdir)) is not None:
+                checkpoints.amend(checkpoint, state.counters, _newest_ladder(state))
         except (OSError, StorageError) as failure:
             log.warning("the newest ratings are not in the newest checkpoint", exc_info=failure)
 
@@ -255,9 +246,9 @@ class Saver:
         # The evaluator may be compiling for long, so it is not asked each minute.
         ladder = _newest_ladder(state) if with_replay else state.ladder
         began, has_replay = time.monotonic(), bool(state.shards)
-        step = write_learner(self._workdir, state.learner.checkpoint, state.counters, ladder, has_replay)
+        step = checkpoints.write_learner(self._workdir, state.learner.checkpoint, state.counters, ladder, has_replay)
         self.newest, self._begun["learner"], self._failed["learner"] = step, began, 0
-        delete_old(self._workdir, MOST_CHECKPOINTS, self._adding)
+        checkpoints.delete_old(self._workdir, MOST_CHECKPOINTS, self._adding)
         if not with_replay:
             return Saved(0, ladder)
         log.info("checkpoint of step %d written", step)
@@ -273,17 +264,17 @@ class Saver:
             self.amend(state)
             return
         began = time.monotonic()
-        add_replay(self._workdir, step, state.shards, state.counters, _newest_ladder(state))
+        checkpoints.add_replay(self._workdir, step, state.shards, state.counters, _newest_ladder(state))
         self._begun["replay"], self._failed["replay"] = began, 0
         log.info("replay's contents are added to the checkpoint of step %d", step)
-        delete_old(self._workdir, MOST_CHECKPOINTS, self._adding)
+        checkpoints.delete_old(self._workdir, MOST_CHECKPOINTS, self._adding)
 
     def _write_snapshot(self, state: SaveState) -> Saved:
         step = int(state.learner.leader.actor.ask("snapshot"))
         if step <= 0:
             self._snapshot_due = time.monotonic() + FIRST_SNAPSHOT_S
         ladder = _newest_ladder(state)
-        delete_old_snapshots(self._workdir.snapshots, NEWEST_SNAPSHOTS, ladder)
+        checkpoints.delete_old_snapshots(self._workdir.snapshots, NEWEST_SNAPSHOTS, ladder)
         return Saved(step, ladder)
 
 

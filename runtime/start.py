@@ -1,12 +1,17 @@
-"""Starts a run's workers from its newest usable checkpoint; tells the user how to resume a failed run."""
+"""Starts workers from the newest usable checkpoint: all of them, or a lost learner; says how to resume a failed run."""
 
 from __future__ import annotations
 
 import logging
 import shlex
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from podzero.config import Experiment
 from podzero.core.errors import PodzeroError, described
+from podzero.core.waiting import Wait
+from podzero.files.directory_lock import TakenOver
 from podzero.files.storage import StorageError
 from podzero.files.workdir import Workdir, WorkdirError, keep_as, step_folder, step_folders
 from podzero.runtime.checkpoints import (
@@ -18,7 +23,9 @@ from podzero.runtime.checkpoints import (
     seen_checkpoints,
     set_aside,
 )
-from podzero.runtime.supervisor import Supervisor
+from podzero.runtime.cluster.placement import HeldByOthers, MissingNodes
+from podzero.runtime.failures import RestartPolicy
+from podzero.runtime.supervisor import LOOK_EVERY_S, Supervisor
 from podzero.runtime.workers import RunFailed
 
 log = logging.getLogger(__name__)
@@ -66,10 +73,15 @@ class Resumption:
             raise _none_usable(self._workdir, self._damaged)
         return None
 
-    def reject(self, checkpoint: Checkpoint, error: Exception) -> None:
-        """Counts the checkpoint as damaged."""
+    def reject(self, checkpoint: Checkpoint | None, error: Exception) -> bool:
+        """Counts the checkpoint as damaged if the error of a start from it says so; returns whether it does."""
+        from podzero.learner import CheckpointDamaged  # slow, and only needed after an error
+
+        if checkpoint is None or not isinstance(error, (CheckpointDamaged, RunFileDamaged)):
+            return False
         log.warning("the checkpoint of step %d is damaged", checkpoint.step, exc_info=error)
         self._damaged.append((checkpoint, error))
+        return True
 
     def settle(self, checkpoint: Checkpoint | None) -> None:
         """Renames damaged checkpoints, and checkpoints and snapshots of later steps; workers have started from this.
@@ -94,13 +106,6 @@ class Resumption:
                 keep_as(step_folder(self._workdir.snapshots, snapshot), "lost")
 
 
-def is_damage(error: Exception) -> bool:
-    """Whether an error of a start says that its checkpoint is damaged."""
-    from podzero.learner import CheckpointDamaged  # slow, and only needed after an error
-
-    return isinstance(error, CheckpointDamaged)
-
-
 def start_workers(
     supervisor: Supervisor, workdir: Workdir, step: int | None = None, seen: int | None = None
 ) -> Checkpoint | None:
@@ -117,9 +122,8 @@ def start_workers(
             supervisor.start(checkpoint)
             break
         except Exception as error:
-            if checkpoint is None or not is_damage(error):
+            if not resumption.reject(checkpoint, error):
                 raise
-            resumption.reject(checkpoint, error)
     try:
         resumption.settle(checkpoint)
     except BaseException:
@@ -128,6 +132,67 @@ def start_workers(
     if checkpoint is not None:
         log.info("resumed from the checkpoint of step %d", checkpoint.step)
     return checkpoint
+
+
+@dataclass(eq=False)
+class LearnerRestart:
+    """A restart of a lost learner from its newest usable checkpoint, while all other workers go on.
+
+    The driver's loop calls `advance` until the learner trains again.
+
+    Attributes:
+      seen: the step of a checkpoint that this process knows of.
+      go_back: is told from which checkpoint the learner starts, before each attempt.
+      next_at: monotonic time of the next attempt.
+    """
+
+    supervisor: Supervisor
+    workdir: Workdir
+    seen: int | None
+    go_back: Callable[[Checkpoint | None], None]
+    next_at: float
+    _policy: RestartPolicy = field(default_factory=RestartPolicy)
+    _nodes_wait: Wait = field(default_factory=Wait)
+    _resumption: Resumption | None = None
+    _checkpoint: Checkpoint | None = None
+    _building: bool = False
+
+    def advance(self) -> bool:
+        """Takes the next step, if it is time; returns whether the learner trains again. Does not wait for nodes.
+
+        Raises `HeldByOthers` if all workers have to start anew, and what `RestartPolicy` does not try again.
+        """
+        try:
+            if self._building and self._resumption is not None:
+                if built := self.supervisor.learner_built():
+                    self._resumption.settle(self._checkpoint)
+                return built
+            if time.monotonic() >= self.next_at:
+                self._begin()
+        except (HeldByOthers, TakenOver):
+            raise
+        except MissingNodes as missing:
+            self.supervisor.paid.enter("wait_nodes", time.monotonic())
+            self.next_at = time.monotonic() + LOOK_EVERY_S
+            if self._nodes_wait.message_due():
+                log.warning("the learner has waited %s for nodes to join: %s", self._nodes_wait, missing)
+        except Exception as failure:
+            self._building = False
+            self.supervisor.drop_learner()
+            if self._resumption is not None and self._resumption.reject(self._checkpoint, failure):
+                return False
+            pause_s = self._policy.pause_s(failure)
+            self.next_at = time.monotonic() + pause_s
+            log.warning("the learner could not start; next attempt in %g s", pause_s, exc_info=failure)
+        return False
+
+    def _begin(self) -> None:
+        if self._resumption is None:
+            self._resumption = Resumption(self.workdir, seen=self.seen)
+        self._checkpoint = self._resumption.newest()
+        self.go_back(self._checkpoint)
+        self.supervisor.restart_learner(self._checkpoint, self._nodes_wait.seconds)
+        self._building = True
 
 
 def _not_this_one(workdir: Workdir, step: int, damaged: list[tuple[Checkpoint, Exception]]) -> NoUsableCheckpoint:
@@ -178,11 +243,7 @@ def with_advice(failure: RunFailed, experiment: Experiment, workdir: Workdir) ->
 
 
 def _next_command(workdir: Workdir, diverged: int | None = None, rate: str = "") -> str:
-    """The command that resumes a run; after a divergence with `rate`, the setting of a smaller learning rate.
-
-    All steps after `diverged` were skipped. Later checkpoints have the weights of this step, since skipped steps leave
-    them as they are.
-    """
+    """The command that resumes a run; after a divergence with `rate`, the setting of a smaller learning rate."""
     try:
         whole = [found.step for found in seen_checkpoints(workdir) if found.fault is None]
     except StorageError as unseen:
@@ -193,6 +254,7 @@ def _next_command(workdir: Workdir, diverged: int | None = None, rate: str = "")
         return f"{what}: podzero train {shlex.quote(root)}"
     if not whole:
         return f"There is no checkpoint. Start again with a smaller learning rate: podzero train {anew(workdir)} {rate}"
+    # All steps after `diverged` were skipped, and left the weights of later checkpoints as they were.
     good = next((step for step in whole if step <= diverged), whole[-1])
     where = shlex.quote(f"{root}@{good}")
     return f"Resume from the checkpoint of step {good:,} with a smaller learning rate: podzero train {where} {rate}"

@@ -125,11 +125,10 @@ def train(
                 run = Run(experiment, workdir, supervisor, view, saver, writers, lock.check)
                 stack.callback(run.close)
                 run.begin(checkpoint)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Exception) as end:
             record_paid(workdir, paid.seconds(time.monotonic()))
-            return End(STOPPED, signals.number)
-        except Exception:
-            record_paid(workdir, paid.seconds(time.monotonic()))
+            if isinstance(end, KeyboardInterrupt):
+                return End(STOPPED, signals.number)
             raise
         reason = run.until_end(signals)
         return End(reason, signals.number if reason == STOPPED else 0)

@@ -15,20 +15,10 @@ from podzero.config.section import own_code
 from podzero.core.errors import ConfigError
 from podzero.core.protocols import BatchedSearch
 from podzero.core.types import Array, EnvState, Exploration, Params, SearchedNodes, SearchResult
+from podzero.search import selection
 from podzero.search.dense_tree import grow, root_edges, slots_of
 from podzero.search.models import ILLEGAL, Model
-from podzero.search.selection import (
-    PB_C_BASE,
-    Edges,
-    Transform,
-    gumbel_selection,
-    gumbel_transform,
-    outcome_scores,
-    puct_selection,
-    puct_transform,
-    root_value,
-    tree_range,
-)
+from podzero.search.selection import Edges, Transform
 
 
 def qtransform(transform: Transform) -> mctx.QTransform:
@@ -51,7 +41,7 @@ def edges_at(tree: mctx.Tree, node: Array) -> Edges:
         qvalues=tree.qvalues(node),
         raw_value=tree.raw_values[node][None],
         value=tree.node_values[node][None],
-        tree_range=tree_range(tree.node_values, tree.node_visits > 0, axis=0),
+        tree_range=selection.tree_range(tree.node_values, tree.node_visits > 0, axis=0),
     )
 
 
@@ -69,7 +59,7 @@ def _with_chance(select: mctx.InteriorActionSelectionFn, model: Model) -> mctx.I
 
     def selected(key: Array, tree: mctx.Tree, node: Array, depth: Array) -> jax.Array:
         state = jax.tree.map(lambda leaf: leaf[node][None], tree.embeddings)
-        outcome = jnp.argmax(outcome_scores(edges_at(tree, node)))
+        outcome = jnp.argmax(selection.outcome_scores(edges_at(tree, node)))
         chosen: jax.Array = jnp.where(is_afterstate(state)[0], outcome, select(key, tree, node, depth))
         return chosen.astype(jnp.int32)
 
@@ -95,8 +85,8 @@ def inner_selection(config: SearchConfig, model: Model) -> mctx.InteriorActionSe
     return partial(
         mctx.muzero_action_selection,
         pb_c_init=config.pb_c_init,
-        pb_c_base=PB_C_BASE,
-        qtransform=qtransform(puct_transform(config, model.bounds)),
+        pb_c_base=selection.PB_C_BASE,
+        qtransform=qtransform(selection.puct_transform(config, model.bounds)),
     )
 
 
@@ -108,13 +98,8 @@ def nodes_of(tree: mctx.Tree) -> SearchedNodes:
     action = jnp.maximum(tree.action_from_parent, 0)
     edge = row, above, action
     led_to = tree.children_rewards[edge] + tree.children_discounts[edge] * tree.node_values
-    return SearchedNodes(
-        parent=tree.parents,
-        action=tree.action_from_parent,
-        visits=tree.node_visits,
-        value=jnp.where(tree.parents < 0, tree.node_values, led_to),
-        prior=prior[edge],
-    )
+    value = jnp.where(tree.parents < 0, tree.node_values, led_to)
+    return SearchedNodes(tree.parents, tree.action_from_parent, tree.node_visits, value, prior[edge])
 
 
 class _Grown(NamedTuple):
@@ -164,9 +149,7 @@ def make_search(config: SearchConfig, model: Model, keep_nodes: bool = False) ->
 
 
 def _gumbel(config: SearchConfig, model: Model, keep_nodes: bool) -> BatchedSearch:
-    """Gumbel AlphaZero (Danihelka et al. 2022): sequential halving at the root; completed Q-values give the policy
-    target.
-    """
+    """Gumbel AlphaZero (Danihelka et al. 2022): sequential halving at the root, targets from completed Q-values."""
     transform = gumbel_values(config, model)
 
     def search(params: Params, key: Array, roots: EnvState, exploration: Exploration) -> SearchResult:
@@ -190,13 +173,12 @@ def _gumbel(config: SearchConfig, model: Model, keep_nodes: bool) -> BatchedSear
 
 def gumbel_values(config: SearchConfig, model: Model, some_actions: bool = False) -> Transform:
     """The transform of Q-values in Gumbel search of a model."""
-    return gumbel_transform(config, model.bounds, config.min_value_range or model.min_value_range, some_actions)
+    least = config.min_value_range or model.min_value_range
+    return selection.gumbel_transform(config, model.bounds, least, some_actions)
 
 
 def _puct(config: SearchConfig, model: Model, keep_nodes: bool) -> BatchedSearch:
-    """AlphaZero's search (Silver et al. 2018): PUCT with Dirichlet noise at the root; visit counts give the policy
-    target.
-    """
+    """AlphaZero's search (Silver et al. 2018): PUCT with Dirichlet noise at the root; visit counts are the target."""
 
     def search(params: Params, key: Array, roots: EnvState, exploration: Exploration) -> SearchResult:
         root_key, noise_key, search_key = jax.random.split(key, 3)
@@ -244,11 +226,12 @@ def _grown(
     if config.algorithm == "gumbel":
         slots = slots_of(root.prior_logits, config.slots, preference=root.prior_logits + noise)
         transform = gumbel_values(config, model, some_actions=slots.action is not None)
-        selection = gumbel_selection(config, transform, slots.of(noise), slots.legal)
+        rule = selection.gumbel_selection(config, transform, slots.of(noise), slots.legal)
     else:
         slots = slots_of(root.prior_logits, config.slots)
-        selection = puct_selection(config, puct_transform(config, model.bounds), slots.of(noise), slots.legal)
-    dense = grow(model, selection, params, key, root, slots, config)
+        transform = selection.puct_transform(config, model.bounds)
+        rule = selection.puct_selection(config, transform, slots.of(noise), slots.legal)
+    dense = grow(model, rule, params, key, root, slots, config)
     dropped = dense.dropped if config.slots else None
     return _Grown(root_edges(dense, root.prior_logits), dropped, depth=1 + dense.depth / config.simulations)
 
@@ -302,7 +285,7 @@ def _result(config: SearchConfig, model: Model, tree: _Grown, policy: Array, act
     return SearchResult(
         action=action.astype(jnp.int32),
         policy=policy[:, : model.actions].astype(jnp.float32),
-        value=root_value(config, tree.roots, policy, action).astype(jnp.float32),
+        value=selection.root_value(config, tree.roots, policy, action).astype(jnp.float32),
         visits=tree.roots.visits[:, : model.actions].astype(jnp.int32),
         dropped=tree.dropped,
         depth=tree.depth,

@@ -327,15 +327,8 @@ class _Path(NamedTuple):
 def _descend(tree: Tree, choice: jax.Array) -> _Path:
     """Follows the chosen actions `[N, B]` from the roots to the ends of the trees."""
     target = chosen(tree.child, choice).astype(jnp.int32)
-    blank = jnp.zeros_like(tree.value)
-    start = _Path(
-        last=jnp.zeros_like(target[0]),
-        following=target[0],
-        passed=jnp.zeros(target.shape, bool),
-        reward=blank,
-        discount=blank,
-        depth=tree.depth,
-    )
+    none, blank = jnp.zeros(target.shape, bool), jnp.zeros_like(tree.value)
+    start = _Path(jnp.zeros_like(target[0]), target[0], passed=none, reward=blank, discount=blank, depth=tree.depth)
 
     def step(path: _Path) -> _Path:
         moves = path.following != UNVISITED
@@ -352,10 +345,7 @@ def _descend(tree: Tree, choice: jax.Array) -> _Path:
 
 
 def _of_movers(tree: Tree, each: jax.Array) -> jax.Array:
-    """Rewards or values `[P, B]` of each player as those of the player to move in each node, `[N, B]`.
-
-    In a model without `turn` there is one of them, `[B]`, whose sign the discounts turn.
-    """
+    """Rewards or values `[P, B]` as those of the movers in each node, `[N, B]`; without `turn` the same `[B]`."""
     return each if tree.turn is None else jnp.sum(jnp.where(tree.turn, each[:, None], 0.0), axis=0)
 
 

@@ -26,6 +26,9 @@ MIN_VALUE_RANGE, MIN_OUTCOME_RANGE = 0.01, 0.2
 0.1 / 0.2, which equals the paper's `c_scale` = 1 over Q-values in [0, 1] (Danihelka et al. 2022).
 """
 
+_BOUNDS = (-1.0, 1.0)
+"""The smallest and largest value of a position in games."""
+
 Evaluate = Callable[[Params, Array, EnvState], tuple[jax.Array, jax.Array]]
 """Evaluates B states: `(params, key, states)` to logits `[B, A]` and values `[B]` for the player to move, or
 `[B, EnvSpec.values]`."""
@@ -137,21 +140,14 @@ def rules_model(env: Env, evaluate: Evaluate, discount: float = 1.0) -> Model:
     def turn(states: EnvState) -> Array:
         return view(states).player[:, None] == jnp.arange(players)
 
-    return Model(
-        root,
-        recurrent,
-        legal=lambda states: view(states).legal,
-        bounds=(-1.0, 1.0),
-        min_value_range=_least_range(env),
-        turn=turn if of_each else None,
-    )
+    def legal(states: EnvState) -> Array:
+        return view(states).legal
+
+    return Model(root, recurrent, legal, _BOUNDS, _least_range(env), turn=turn if of_each else None)
 
 
 def _decided(seen: View) -> Array:
-    """Whether games have ended with an outcome: they are worth their reward alone.
-
-    A truncated game has no outcome, so its last position is evaluated.
-    """
+    """Whether games have ended with an outcome, and are worth their reward alone; truncated ones are evaluated."""
     return seen.done & ~seen.truncated
 
 
@@ -193,7 +189,7 @@ def _model_of_chance(env: GameOfChance, evaluate: Evaluate, discount: float) -> 
         params: Params, key: Array, edge: Array, states: DrawnState
     ) -> tuple[mctx.RecurrentFnOutput, DrawnState]:
         outcome_key, tie_key, evaluate_key = jax.random.split(key, 3)
-        before, drawn = view(states), jnp.any(chance(states) > 0, axis=1)
+        before, drawn = view(states), waiting(states)
         decided_on = jax.vmap(env.afterstate)(states, jnp.minimum(edge, actions - 1))
         children = jax.vmap(optax.tree.where)(drawn, resolve(states, jnp.minimum(edge, outcomes - 1)), decided_on)
         probabilities = chance(children)
@@ -225,12 +221,7 @@ def _model_of_chance(env: GameOfChance, evaluate: Evaluate, discount: float) -> 
     def legal(states: DrawnState) -> Array:
         return edges(view(states).legal, False)
 
-    return Model(
-        root,
-        recurrent,
-        legal,
-        bounds=(-1.0, 1.0),
-        min_value_range=_least_range(env),
-        actions=actions,
-        chance=lambda states: jnp.any(chance(states) > 0, axis=1),
-    )
+    def waiting(states: DrawnState) -> Array:
+        return jnp.any(chance(states) > 0, axis=1)
+
+    return Model(root, recurrent, legal, _BOUNDS, _least_range(env), actions, waiting)

@@ -11,13 +11,12 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from podzero.inference.evaluation_cache import Rows
 from podzero.inference.serving.messages import Answer
-
-Rows = np.ndarray[Any, Any]
 
 RUNNING = 2
 """Batches on the device at once: one is computed while the next one is transferred."""
@@ -104,8 +103,7 @@ class Batcher:
     """
 
     def __init__(self, sizes: Sequence[int], deadline_s: float) -> None:
-        self._sizes = sizes
-        self._deadline_s = deadline_s
+        self._sizes, self._deadline_s = sizes, deadline_s
         self._queue: deque[Piece] = deque()
         self.queued = 0
         """Positions waiting for a batch."""

@@ -20,23 +20,9 @@ from podzero.config import ServerConfig
 from podzero.core.errors import ClusterError, ConfigError, PodzeroError
 from podzero.core.types import Array, EnvSpec, EnvState, Params, Versioned
 from podzero.core.waiting import Wait
-from podzero.inference.evaluation_cache import EvaluationCache
-from podzero.inference.serving.batching import Rows
-from podzero.inference.serving.messages import (
-    ANSWER,
-    REFUSED,
-    WELCOME,
-    Answer,
-    Encoding,
-    Hello,
-    MessageError,
-    copies,
-    hello_frames,
-    read_answer,
-    read_refused,
-    read_welcome,
-    request_frames,
-)
+from podzero.inference.evaluation_cache import EvaluationCache, Rows
+from podzero.inference.serving import messages
+from podzero.inference.serving.messages import Answer, Encoding, Hello, MessageError
 from podzero.search import Evaluate
 
 log = logging.getLogger(__name__)
@@ -87,10 +73,8 @@ class ServerClient:
         self._row: Rows | None = None
         # The same after a reconnection, so that the server replaces the old session.
         self._id = uuid.uuid4().hex.encode()
-        self._hello = hello
-        self._servers = servers
-        self._config = config
-        self._preferred = preferred
+        self._hello, self._config = hello, config
+        self._servers, self._preferred = servers, preferred
         self._failures = 0
         self._connected_at = self._answered_at = time.monotonic()
         self.failure: Exception | None = None
@@ -164,11 +148,11 @@ class ServerClient:
         """The server's answer to a request."""
         assert self._socket is not None
         number = next(self._numbers)
-        frames = request_frames(number, rows)
-        self._socket.send_multipart(frames, zmq.NOBLOCK, copy=copies(frames))
+        frames = messages.request_frames(number, rows)
+        self._socket.send_multipart(frames, zmq.NOBLOCK, copy=messages.copies(frames))
         due = self._answer_due()
         while True:
-            answer = read_answer(self._receive(ANSWER, *due), self._hello.identity.outputs)
+            answer = messages.read_answer(self._receive(messages.ANSWER, *due), self._hello.identity.outputs)
             # Late answers to requests that were given up have other numbers.
             if answer.number == number:
                 if len(answer.evaluations) != len(rows):
@@ -206,10 +190,10 @@ class ServerClient:
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.IDENTITY, self._id)
         self._socket.connect(self._address)
-        self._socket.send_multipart(hello_frames(self._hello))
+        self._socket.send_multipart(messages.hello_frames(self._hello))
         # Answers to earlier requests may arrive first, since the client reconnects with the same ZeroMQ identity.
-        frames = self._receive(WELCOME, *self._answer_due(deadline))
-        welcome = read_welcome(frames, self._hello.identity.outputs)
+        frames = self._receive(messages.WELCOME, *self._answer_due(deadline))
+        welcome = messages.read_welcome(frames, self._hello.identity.outputs)
         self._server = welcome.name
         if welcome.version < 0:
             # At the start of a run no server has parameters; later, another one has some.
@@ -249,8 +233,8 @@ class ServerClient:
             frames = self._socket.recv_multipart()
             if frames[0] == kind:
                 return frames
-            if frames[0] == REFUSED:
-                sentence, elsewhere = read_refused(frames)
+            if frames[0] == messages.REFUSED:
+                sentence, elsewhere = messages.read_refused(frames)
                 if not elsewhere:
                     raise ConfigError(sentence)
                 raise _Unserved(sentence)

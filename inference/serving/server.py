@@ -21,23 +21,10 @@ from podzero.config import ServerConfig
 from podzero.core.clock import REPORT_EVERY_S
 from podzero.core.errors import PodzeroError
 from podzero.core.protocols import Report
-from podzero.inference.serving.batching import RUNNING, Batcher, EvaluationBatch, Request, Rows, ServerMetrics
-from podzero.inference.serving.messages import (
-    CREDITS,
-    HELLO,
-    HELLO_BYTES,
-    REQUEST,
-    Hello,
-    Identity,
-    MessageError,
-    Welcome,
-    answer_frames,
-    copies,
-    read_hello,
-    read_request,
-    refused_frames,
-    welcome_frames,
-)
+from podzero.inference.evaluation_cache import Rows
+from podzero.inference.serving import messages
+from podzero.inference.serving.batching import RUNNING, Batcher, EvaluationBatch, Request, ServerMetrics
+from podzero.inference.serving.messages import CREDITS, Hello, Identity, MessageError, Welcome
 
 QUEUE_BYTES = 2**30
 """Memory of a server for requests and responses; it refuses actors whose requests might need more."""
@@ -218,7 +205,7 @@ class InferenceServer:
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         # Messages to a client that does not read are dropped instead of filling the memory.
         self._socket.setsockopt(zmq.SNDHWM, 4 * CREDITS)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, max(HELLO_BYTES, self.request_positions * identity.row_bytes))
+        self._socket.setsockopt(zmq.MAXMSGSIZE, max(messages.HELLO_BYTES, self.request_positions * identity.row_bytes))
         self.address = f"tcp://{self.host}:{self._socket.bind_to_random_port(f'tcp://{self.host}')}"
         """Address for actors."""
 
@@ -260,18 +247,17 @@ class InferenceServer:
             try:
                 self._handle(client, frames, now)
             except (MessageError, Refusal) as error:
-                self._send(client, refused_frames(str(error), elsewhere=getattr(error, "elsewhere", False)))
+                self._send(client, messages.refused_frames(str(error), elsewhere=getattr(error, "elsewhere", False)))
 
     def _handle(self, client: bytes, frames: list[bytes], now: float) -> None:
         """Handles one message, which may come from anyone and hold anything; raises if it cannot be read or served."""
         match frames[0]:
-            # A name alone would match anything.
-            case kind if kind == HELLO:
-                for lost in [client, *self._sessions.admit(client, read_hello(frames), now)]:
+            case messages.HELLO:
+                for lost in [client, *self._sessions.admit(client, messages.read_hello(frames), now)]:
                     self._batcher.drop(lost)
-                self._send(client, welcome_frames(Welcome(self.name, self.device.version, self.device.known)))
-            case kind if kind == REQUEST:
-                number, rows = read_request(frames, self.identity.row_bytes)
+                self._send(client, messages.welcome_frames(Welcome(self.name, self.device.version, self.device.known)))
+            case messages.REQUEST:
+                number, rows = messages.read_request(frames, self.identity.row_bytes)
                 if self.device.version < 0:
                     raise Refusal(f"{self.name} has no parameters yet", elsewhere=True)
                 try:
@@ -308,12 +294,12 @@ class InferenceServer:
             self._metrics.finished(now)
             for request in batch.answer(version, evaluations):
                 self._sessions.answered(request.client, request.number)
-                self._send(request.client, answer_frames(request.answer()._replace(lag=self.lag)))
+                self._send(request.client, messages.answer_frames(request.answer()._replace(lag=self.lag)))
                 self._metrics.answered(now - request.arrived)
 
     def _send(self, client: bytes, frames: list[Any]) -> None:
         """Sends without waiting; a ROUTER socket drops messages to clients that are gone or do not read."""
-        self._socket.send_multipart([client, *frames], zmq.NOBLOCK, copy=copies(frames))
+        self._socket.send_multipart([client, *frames], zmq.NOBLOCK, copy=messages.copies(frames))
 
     def _watch(self) -> None:
         """Reports every few seconds; fails if a batch hangs."""

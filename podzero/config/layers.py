@@ -251,10 +251,7 @@ def _apply(tree: dict[str, Any], override: str, setting: str, value: Any) -> Non
 
 
 def _make_paths_absolute(tree: dict[str, Any], folder: Path) -> None:
-    """Makes the paths of `_FILES` and `_RUNS` absolute, so that they hold in any working directory.
-
-    They are relative to the experiment's folder, or else to the current one.
-    """
+    """Makes paths of `_FILES` and `_RUNS`, which are relative to `folder` or else the current one, absolute."""
     for settings, absolute in ((_FILES, _absolute_file), (_RUNS, _absolute_run)):
         for setting in settings:
             for holder, key in _places(tree, setting):

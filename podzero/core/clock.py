@@ -79,9 +79,7 @@ class Progress:
     """
 
     def __init__(self, start: float, step: int, stop_steps: int | None) -> None:
-        self._start = start
-        self._step = step
-        self._stop_steps = stop_steps
+        self._start, self._step, self._stop_steps = start, step, stop_steps
         self._told = 0.0
 
     def tell(self, share: float) -> None:

@@ -17,13 +17,9 @@ DRIVER_SILENT_S = 60.0
 """A status of this age shows no rates: its driver may hang."""
 Phase = Literal["starting", "collecting", "training", "stopping", "judging", "ended"]
 PHASE_WORDS: Mapping[str, str] = {
-    "starting": "starting up",
-    "collecting": "filling replay",
-    "training": "training",
-    "stopping": "stopping",
-    "judging": "judging the last snapshot",
-    "ended": "ended",
-}
+    "starting": "starting up", "collecting": "filling replay", "training": "training",
+    "stopping": "stopping", "judging": "judging the last snapshot", "ended": "ended",
+}  # fmt: skip
 """The phases in words."""
 
 

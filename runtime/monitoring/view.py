@@ -131,50 +131,14 @@ def _framed(title: str, times: str, body: RenderableType, log_lines: Sequence[tu
     for number, (level, line) in enumerate(log_lines):
         style = "red" if level >= logging.ERROR else "yellow" if level >= logging.WARNING else "dim"
         text.append("\n" if number else "").append(line.splitlines()[0] if line else "", style=style)
+    body, width = Group(body, Rule(style="dim"), text) if log_lines else body, min(Console().width, WIDEST)
     return Panel(
-        Group(body, Rule(style="dim"), text) if log_lines else body,
-        title=title,
-        title_align="left",
-        subtitle=times,
-        subtitle_align="right",
-        width=min(Console().width, WIDEST),
-        border_style="cyan",
+        body, title=title, title_align="left", subtitle=times, subtitle_align="right", width=width, border_style="cyan"
     )
 
 
 def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
-    yield (
-        "learner",
-        _joined(
-            f"step {status.step:,}",
-            f"{_rate(status.steps_per_s)} steps/s",
-            _known("loss {:.3f}", status.loss),
-            _known("policy {:.3f}", status.policy_loss),
-            _known("value {:.3f}", status.value_loss),
-            _known("teacher's policy {:.3f}", status.teacher_policy_loss),
-            _known("teacher's value {:.3f}", status.teacher_value_loss),
-        ),
-    )
-    label, games, moves = _units(status)
-    yield (
-        label,
-        _joined(
-            f"{status.games:,} {games}",
-            f"{status.moves:,} {moves}",
-            f"{_rate(status.moves_per_s)} {moves}/s",
-            f"{_rate(status.evaluations_per_s)} evaluations/s",
-            _known("return {:,.1f}", status.acting_return),
-            f"[yellow]failed {status.failed_episodes:,}[/yellow]" if status.failed_episodes else "",
-            f"[yellow]restarts {status.restarts:,}[/yellow]" if status.restarts else "",
-        ),
-    )
-    if status.server_busy is not None:
-        latency = _known("latency {:.1f} ms, p99 {:.1f} ms", status.server_latency_ms, status.server_latency_p99_ms)
-        full = _known("batches {:.0%} full", status.server_fill)
-        rate = f"{_rate(status.served_per_s)} positions/s"
-        yield "servers", _joined(rate, f"busy {status.server_busy:.0%}", full, latency)
-    if status.reanalysed_per_s:
-        yield "reanalysis", _joined(f"{_rate(status.reanalysed_per_s)} samples/s reanalysed")
+    yield from _work(status)
     if status.replay_capacity:
         yield "replay", _replay(status)
         yield from _ledger(status)
@@ -198,6 +162,36 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
     yield from _faults(status)
     if status.bottleneck:
         yield "limit", Text(status.bottleneck, style="yellow")
+
+
+def _work(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
+    losses = _joined(
+        f"step {status.step:,}",
+        f"{_rate(status.steps_per_s)} steps/s",
+        _known("loss {:.3f}", status.loss),
+        _known("policy {:.3f}", status.policy_loss),
+        _known("value {:.3f}", status.value_loss),
+        _known("teacher's policy {:.3f}", status.teacher_policy_loss),
+        _known("teacher's value {:.3f}", status.teacher_value_loss),
+    )
+    yield "learner", losses
+    label, games, moves = _units(status)
+    played = _joined(
+        f"{status.games:,} {games}",
+        f"{status.moves:,} {moves}",
+        f"{_rate(status.moves_per_s)} {moves}/s",
+        f"{_rate(status.evaluations_per_s)} evaluations/s",
+        _known("return {:,.1f}", status.acting_return),
+        f"[yellow]failed {status.failed_episodes:,}[/yellow]" if status.failed_episodes else "",
+        f"[yellow]restarts {status.restarts:,}[/yellow]" if status.restarts else "",
+    )
+    yield label, played
+    if status.server_busy is not None:
+        latency = _known("latency {:.1f} ms, p99 {:.1f} ms", status.server_latency_ms, status.server_latency_p99_ms)
+        full, rate = _known("batches {:.0%} full", status.server_fill), f"{_rate(status.served_per_s)} positions/s"
+        yield "servers", _joined(rate, f"busy {status.server_busy:.0%}", full, latency)
+    if status.reanalysed_per_s:
+        yield "reanalysis", _joined(f"{_rate(status.reanalysed_per_s)} samples/s reanalysed")
 
 
 def _faults(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:

@@ -12,17 +12,12 @@ import jax
 import numpy as np
 import pytest
 
-from podzero.learner.devices import DeviceClock, DeviceTime, memory_metrics
+from podzero.learner.devices import DeviceClock, memory_metrics
 from podzero.learner.metrics import ChipMetrics, PolicyAges, chip_metrics
 from podzero.learner.step import StepOutput
 
-POD = ChipMetrics(
-    chips=16,
-    hosts=4,
-    peak_flops=16e12,
-    steps_per_dispatch=8,
-    flops_per_sample=2e6,
-)
+POD = ChipMetrics(chips=16, hosts=4, peak_flops=16e12, flops_per_sample=2e6)
+IDLE = {"learner/device_busy": 0.0, "count/device_s": 0.0}
 
 
 def device(kind="TPU v5 lite", host=0, **memory):
@@ -30,7 +25,7 @@ def device(kind="TPU v5 lite", host=0, **memory):
 
 
 def test_the_metrics_of_a_pod_by_hand():
-    assert POD.compute(800_000.0, DeviceTime(busy_s=1.0, busy=0.5, dispatch_s=0.005, others_s={})) == {
+    assert POD.compute(800_000.0) == {
         "learner/chips": 16,
         "learner/hosts": 4,
         "learner/samples_per_s_per_chip": 50_000,
@@ -39,18 +34,14 @@ def test_the_metrics_of_a_pod_by_hand():
         "learner/flops_per_s": 1.6e12,
         "learner/peak_flops": 16e12,
         "learner/share_of_peak": 0.1,
-        "learner/device_busy": 0.5,
-        "count/device_s": 1.0,
-        "learner/device_s_per_step": 0.005 / 8,
     }
 
 
 def test_unknown_metrics_are_omitted():
-    idle = DeviceTime(0.0, 0.0, None, {})
     unknown = POD._replace(chips=1, hosts=1, peak_flops=None)
-    assert unknown.compute(0.0, idle).keys() == {
+    assert unknown.compute(0.0).keys() == {
         "learner/chips", "learner/hosts", "learner/samples_per_s_per_chip", "learner/samples_per_s_per_host",
-        "learner/flops_per_sample", "learner/flops_per_s", "learner/device_busy", "count/device_s",
+        "learner/flops_per_sample", "learner/flops_per_s",
     }  # fmt: skip
 
 
@@ -99,7 +90,7 @@ def controlled(monkeypatch):
 
     monkeypatch.setattr("podzero.learner.devices.time.perf_counter", lambda: present[0])
     monkeypatch.setattr("podzero.learner.devices.jax.block_until_ready", wait)
-    clock = DeviceClock(lambda state, name: StepOutput(state, name, ()))
+    clock = DeviceClock(lambda state, name: StepOutput(state, name, ()), steps_per_dispatch=5)
 
     def end(name, at):
         present[0] = at
@@ -116,15 +107,16 @@ def test_a_dispatch_is_timed_from_when_the_devices_can_execute_it(controlled):
     clock, present, end = controlled
     assert clock("state", "first") == ("state", "first", ())
     end("first", at=100.0)  # compiles, so it is not counted
-    assert clock.flush() == DeviceTime(0.0, 0.0, None, {})
+    assert clock.flush() == IDLE
     present[0] = 110.0
     clock("state", "second")
     clock("state", "third")
     end("second", at=120.0)  # dispatched at 110, when the devices were idle
     end("third", at=140.0)  # dispatched at 110, but the devices were busy until 120
-    assert clock.flush() == DeviceTime(30.0, 0.75, dispatch_s=15.0, others_s={})
+    busy = {"learner/device_busy": 0.75, "count/device_s": 30.0, "learner/device_s_per_step": 3.0}
+    assert clock.flush() == busy
     present[0] = 150.0
-    assert clock.flush() == DeviceTime(0.0, 0.0, None, {})
+    assert clock.flush() == IDLE
 
 
 def test_devices_that_also_play_are_busy_with_one_or_the_other(controlled):
@@ -141,9 +133,8 @@ def test_devices_that_also_play_are_busy_with_one_or_the_other(controlled):
     clock("state", "third")
     end("third", at=130.0)
     found = clock.flush()
-    assert (found.busy_s, found.dispatch_s, found.others_s) == (16.0, 8.0, {"play": 4.0})
-    reported = POD.compute(1.0, found)
-    assert (reported["count/device_s"], reported["count/play_s"]) == (16.0, 4.0)
+    assert (found["count/device_s"], found["count/play_s"]) == (16.0, 4.0)
+    assert found["learner/device_s_per_step"] == 8.0 / 5
 
 
 def test_a_failed_dispatch_ends_the_thread_and_not_the_loop(monkeypatch):
@@ -154,11 +145,11 @@ def test_a_failed_dispatch_ends_the_thread_and_not_the_loop(monkeypatch):
         raise RuntimeError("the device is gone")
 
     monkeypatch.setattr("podzero.learner.devices.jax.block_until_ready", fail)
-    clock = DeviceClock(lambda state, batch: StepOutput(state, batch, ()))
+    clock = DeviceClock(lambda state, batch: StepOutput(state, batch, ()), 1)
     clock(1, 2)
     assert failed.wait(60)
     assert clock(3, 4) == (3, 4, ())
-    assert clock.flush() == DeviceTime(0.0, 0.0, None, {})
+    assert clock.flush() == IDLE
 
 
 def test_the_policy_age_is_step_minus_version_over_searched_samples():

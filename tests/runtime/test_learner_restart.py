@@ -14,7 +14,7 @@ from podzero.files.directory_lock import TakenOver
 from podzero.files.workdir import Workdir, step_folder
 from podzero.learner import CheckpointDamaged, CheckpointMismatch, TrainingDiverged
 from podzero.replay import PortTaken
-from podzero.runtime import failures, learner_restart
+from podzero.runtime import failures, start
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.cluster.placement import MissingNodes
 from podzero.runtime.cluster.remote import NodeLost, WorkerDied
@@ -30,7 +30,7 @@ from podzero.runtime.workers import RunFailed, WouldFailAgain
 def short_pauses(monkeypatch):
     monkeypatch.setattr(failures, "FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(failures, "LONGEST_PAUSE_S", 0.002)
-    monkeypatch.setattr(learner_restart, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(start, "LOOK_EVERY_S", 0.001)
 
 
 def names(cluster):
@@ -248,7 +248,7 @@ def test_a_run_whose_checkpoints_are_not_seen_for_a_moment_waits_for_them(make_r
             (tmp_path / "aside").rename(folder)
         return Resumption(*args, **options)
 
-    monkeypatch.setattr(learner_restart, "Resumption", look)
+    monkeypatch.setattr(start, "Resumption", look)
     lose_learner(cluster)
     assert "steps" in run.until_end(signals)
     assert cluster.started["learner"].context.restore_from == step_folder(folder, 40)

@@ -24,10 +24,9 @@ from podzero.runtime.cluster.placement import ClusterEnded, HeldByOthers, NodesA
 from podzero.runtime.cluster.remote import NodeLost, WorkerDied
 from podzero.runtime.failures import LearnerFailures, first_start
 from podzero.runtime.kinds import EvaluatorProcess, LearnerProcess
-from podzero.runtime.learner_restart import LearnerRestart
 from podzero.runtime.monitoring.reports import MetricsReport
 from podzero.runtime.run import STOPPED
-from podzero.runtime.start import LastCheckpointFailed
+from podzero.runtime.start import LastCheckpointFailed, LearnerRestart
 from podzero.runtime.supervisor import Supervisor
 from podzero.runtime.workers import LearnerFailed, RunFailed
 

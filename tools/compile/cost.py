@@ -141,8 +141,7 @@ def count(module: HloModule, trips: Mapping[str, float] | None = None) -> Cost:
 
 class _Counter:
     def __init__(self, module: HloModule, trips: Mapping[str, float]) -> None:
-        self._module = module
-        self._trips = trips
+        self._module, self._trips = module, trips
         self._known: dict[str, Cost] = {}
 
     def computation(self, computation: Computation) -> Cost:

@@ -132,13 +132,9 @@ def programs_of(
     """
     experiment = _for_accelerators(experiment)
     makers: dict[str, Callable[[Experiment, list[Any]], Program]] = {
-        "learner": _learner,
-        "evaluation": _evaluation,
-        "selfplay": _selfplay,
-        "device": partial(_device, depth=depth),
-        "take": _take,
-        "server": _server,
-    }
+        "learner": _learner, "evaluation": _evaluation, "selfplay": _selfplay,
+        "device": partial(_device, depth=depth), "take": _take, "server": _server,
+    }  # fmt: skip
     wanted = [name for name in names_of(experiment) if name in names]
     if not wanted:
         raise ConfigError(
@@ -157,20 +153,12 @@ def _learner(experiment: Experiment, devices: list[Any]) -> Program:
         weights = _Struct((steps, batch), "float32") if experiment.replay.sampler == "prioritized" else None
         batches = PackedBatch(_Struct((steps, batch, training.packing.row_bytes), "uint8"), weights)
         step: Any = training.step
-        return step.lower(
-            training.like, placed(batches, jax.tree.map(lambda _: batch_sharding(training.mesh), batches))
-        )
+        shardings = jax.tree.map(lambda _: batch_sharding(training.mesh), batches)
+        return step.lower(training.like, placed(batches, shardings))
 
-    return Program(
-        "learner",
-        f"{steps} steps on batches of {batch:,} over {len(devices)} {_device_word(devices)}s",
-        _advice(experiment, len(devices)),
-        lower,
-        batch,
-        trip_count=steps,
-        parameter_bytes=bytes_of(training.like.params),
-        from_host=1,
-    )
+    what = f"{steps} steps on batches of {batch:,} over {len(devices)} {_device_word(devices)}s"
+    advice, trained = _advice(experiment, len(devices)), bytes_of(training.like.params)
+    return Program("learner", what, advice, lower, batch, trip_count=steps, parameter_bytes=trained, from_host=1)
 
 
 def bytes_of(tree: Any) -> int:
@@ -187,13 +175,8 @@ def _evaluation(experiment: Experiment, devices: list[Any]) -> Program:
         observation = _Struct((games, *spec.observation_shape), spec.observation_dtype)
         return jax.jit(predict).lower(*on_one((params, observation), devices[0]))
 
-    return Program(
-        "evaluation",
-        f"the network on {games:,} positions, one {_device_word(devices)}",
-        f"actors.games below {games}",
-        lower,
-        games,
-    )
+    what = f"the network on {games:,} positions, one {_device_word(devices)}"
+    return Program("evaluation", what, f"actors.games below {games}", lower, games)
 
 
 def _acting_network(experiment: Experiment, spec: EnvSpec) -> tuple[Callable[[Any], Params], Callable[..., Any]]:
@@ -229,15 +212,9 @@ def _selfplay(experiment: Experiment, devices: list[Any]) -> Program:
         state = jax.eval_shape(core.init, jax.random.key(0))
         return jax.jit(core.move, donate_argnums=1).lower(*on_one((params, state), devices[0]))
 
-    return Program(
-        "selfplay",
-        f"a move of {games:,} games, {simulations} simulations, one {_device_word(devices)}",
-        f"actors.games below {games}, or search.simulations below {simulations}",
-        lower,
-        games,
-        simulations=simulations,
-        **_starts(experiment),
-    )
+    what = f"a move of {games:,} games, {simulations} simulations, one {_device_word(devices)}"
+    advice = f"actors.games below {games}, or search.simulations below {simulations}"
+    return Program("selfplay", what, advice, lower, games, simulations=simulations, **_starts(experiment))
 
 
 def _starts(experiment: Experiment) -> dict[str, Any]:
@@ -276,25 +253,18 @@ def _take(experiment: Experiment, devices: list[Any]) -> Program:
 
 def _device(experiment: Experiment, devices: list[Any], depth: float | None) -> Program:
     experiment, parts = _playing(experiment)
-    actors, search = experiment.actors, experiment.search
+    games, moves, search = experiment.actors.games, experiment.actors.moves_per_dispatch, experiment.search
 
     def lower() -> Any:
         core, arguments = parts()
         return jax.jit(core.play, donate_argnums=2).lower(*on_one(arguments, devices[0]))
 
-    return Program(
-        "device",
-        f"{actors.moves_per_dispatch} moves of {actors.games:,} games, {search.simulations} simulations, one "
-        f"{_device_word(devices)}",
-        f"actors.games below {actors.games}, or search.slots, which limits the actions of a node",
-        lower,
-        actors.games,
-        trip_count=actors.moves_per_dispatch,
-        simulations=search.simulations,
-        # A search of one's own counts as Gumbel search.
-        depth=depth or DEPTH.get(str(search.algorithm), DEPTH["gumbel"]),
-        **_starts(experiment),
-    )
+    what = f"{moves} moves of {games:,} games, {search.simulations} simulations, one {_device_word(devices)}"
+    advice = f"actors.games below {games}, or search.slots, which limits the actions of a node"
+    # A search of one's own counts as Gumbel search.
+    depth = depth or DEPTH.get(str(search.algorithm), DEPTH["gumbel"])
+    searches: dict[str, Any] = {"simulations": search.simulations, "depth": depth}
+    return Program("device", what, advice, lower, games, moves, **searches, **_starts(experiment))
 
 
 def of_one_device(experiment: Experiment, where: Slice) -> Experiment:
