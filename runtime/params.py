@@ -17,8 +17,7 @@ than it knows of while arrays are fetched. Faults are handled without a thread o
 - *Ray takes no parameters, or loses or damages them* (their checksum differs). The sink writes those that Ray does not
   take into a folder, where readers look while they get none from Ray.
 
-`LocalParams` needs none of this: learner and reader are in one process. Ray is imported where it is used, so that
-reading snapshots does not need it.
+`LocalParams` needs none of this: learner and reader are in one process.
 """
 
 from __future__ import annotations
@@ -34,6 +33,8 @@ from typing import Any
 
 import jax
 import numpy as np
+import ray
+from ray.exceptions import RayActorError, RayError
 
 from podzero.config import Experiment
 from podzero.core.errors import ClusterError
@@ -91,8 +92,6 @@ class RayParamSink:
         Waits for the parameter store only while `MAX_PENDING` publications are pending. Raises `ClusterError` if Ray
         did not take them, even if they were written into the folder.
         """
-        import ray
-
         failure = reference = None
         try:
             full = len(self._pending) >= MAX_PENDING
@@ -172,8 +171,6 @@ class RayParamSource:
 
     def _next(self, timeout_s: float) -> Versioned | None:
         """Waits at most `timeout_s` for the next event, the store's answer or the arrays; returns the arrays if any."""
-        import ray
-
         if (pause_s := self._paused_until - time.monotonic()) > 0:
             time.sleep(min(pause_s, timeout_s))
             return self._from_folder()
@@ -192,9 +189,6 @@ class RayParamSource:
 
     def _hear(self) -> None:
         """Takes the store's answer, and asks for the next one."""
-        import ray
-        from ray.exceptions import RayActorError
-
         try:
             newest = ray.get(self._request)
         except RayActorError as error:
@@ -220,9 +214,6 @@ class RayParamSource:
 
     def _fetched(self, number: int, publication: Publication) -> Versioned | None:
         """The parameters that have arrived; None if they were lost on their way, or damaged."""
-        import ray
-        from ray.exceptions import RayError
-
         # Also if they cannot be used: nobody waits for what does not come.
         self._returned, self._fetching, found = number, None, None
         try:
@@ -270,8 +261,6 @@ class RayParamSource:
 
 def _arrived(reference: Any, timeout_s: float) -> bool:
     """Whether a result is on this node within `timeout_s`; Ray begins to fetch it."""
-    import ray
-
     return bool(ray.wait([reference], timeout=timeout_s)[0])
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
-from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag
+from pydantic import Field, PositiveFloat, PositiveInt
 
-from podzero.config.section import Fraction, OwnFile, Section, kind_by_name
+from podzero.config.section import ByName, Fraction, OwnFile, Section
 
 Game = Literal[
     "animal_shogi", "chess", "connect_four", "gardner_chess", "go_7x7", "go_9x9",
@@ -228,17 +228,8 @@ def called(name: str, kwargs: dict[str, Any]) -> str:
 
 
 EnvConfig = Annotated[
-    Annotated[GameConfig, Tag("GameConfig")]
-    | Annotated[ChanceGameConfig, Tag("ChanceGameConfig")]
-    | Annotated[OwnGameConfig, Tag("OwnGameConfig")]
-    | Annotated[JaxLibraryConfig, Tag("JaxLibraryConfig")]
-    | Annotated[GymnasiumConfig, Tag("GymnasiumConfig")]
-    | Annotated[SimulatorConfig, Tag("SimulatorConfig")],
-    Discriminator(
-        kind_by_name(
-            GameConfig, ChanceGameConfig, JaxLibraryConfig, GymnasiumConfig, SimulatorConfig, own=OwnGameConfig
-        )
-    ),
+    GameConfig | ChanceGameConfig | OwnGameConfig | JaxLibraryConfig | GymnasiumConfig | SimulatorConfig,
+    ByName(own=lambda _: OwnGameConfig),
 ]
 
 

@@ -162,13 +162,9 @@ _MUST_BE = {
     "model_type": "a section, for example `{field: value}`",
     "model_attributes_type": "a section, for example `{name: value}`",
     "dict_type": "a mapping, for example `{name: value}`",
-    "int_type": "an integer",
-    "int_parsing": "an integer",
-    "int_from_float": "an integer",
-    "float_type": "a number",
-    "float_parsing": "a number",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "an integer"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
     "string_type": "a string",
     "tuple_type": "a list, for example `[a, b]`",
 }
@@ -207,7 +203,7 @@ def _line(location: list[str], fault: Any, tree: dict[str, Any]) -> str:
             # pydantic writes "'a', 'b' or 'c'".
             line = _unknown(where, value, re.findall(r"'([^']*)'", fault["ctx"]["expected"]))
         case "union_tag_invalid":
-            # `kind_by_name` gives a section without a name the tag "None".
+            # `ByName` gives a section without a name the tag "None".
             if isinstance(value, dict) and "name" not in value:
                 line = f"{where}.name: required, but missing; one of {', '.join(_names(where))}"
             else:

@@ -6,9 +6,9 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import Discriminator, PositiveInt, Tag
+from pydantic import PositiveInt
 
-from podzero.config.section import OwnPart, Section, kind_by_name
+from podzero.config.section import ByName, OwnPart, Section
 
 
 class _NetworkConfig(Section):
@@ -176,24 +176,7 @@ def learns_model(section: Any) -> bool:
     return get("name", None) in ("muzero_mlp", "muzero_resnet") or bool(get("learns_model", False))
 
 
-_BY_NAME = kind_by_name(
-    ResNetConfig, NestedConfig, TransformerConfig, MLPConfig, MuZeroMLPConfig, MuZeroResNetConfig, own=OwnNetworkConfig
-)
-
-
-def _kind(section: Any) -> str:
-    kind = _BY_NAME(section)
-    return OwnModelConfig.__name__ if kind == OwnNetworkConfig.__name__ and learns_model(section) else kind
-
-
 NetworkConfig = Annotated[
-    Annotated[ResNetConfig, Tag("ResNetConfig")]
-    | Annotated[NestedConfig, Tag("NestedConfig")]
-    | Annotated[TransformerConfig, Tag("TransformerConfig")]
-    | Annotated[MLPConfig, Tag("MLPConfig")]
-    | Annotated[MuZeroMLPConfig, Tag("MuZeroMLPConfig")]
-    | Annotated[MuZeroResNetConfig, Tag("MuZeroResNetConfig")]
-    | Annotated[OwnNetworkConfig, Tag("OwnNetworkConfig")]
-    | Annotated[OwnModelConfig, Tag("OwnModelConfig")],
-    Discriminator(_kind),
+    BoardNetworkConfig | ModelNetworkConfig,
+    ByName(own=lambda section: OwnModelConfig if learns_model(section) else OwnNetworkConfig),
 ]

@@ -10,7 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, PrivateAttr
+from pydantic_core import CoreSchema, core_schema
 
 from podzero.core.errors import ConfigError, nearest
 from podzero.core.importing import file_digest, file_of, import_named, place_of
@@ -26,22 +27,25 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
-def kind_by_name(*kinds: type[Section], own: type[Section], default: str | None = None) -> Callable[[Any], str]:
-    """The discriminator of a union of sections, which `name` tells apart; tags are the names of their classes.
+class ByName(NamedTuple):
+    """The annotation of a union of sections, which `name` tells apart: a `Literal`, or an import path."""
 
-    Args:
-      kinds: sections whose `name` is a `Literal`.
-      own: the section whose `name` is an import path, `module:Name` or `file.py:Name`.
-      default: the name of a section that gives none.
-    """
-    tags = {name: kind.__name__ for kind in kinds for name in get_args(kind.model_fields["name"].annotation)}
+    own: Callable[[Any], type[Section]]
+    """The class of a section whose `name` is an import path, `module:Name` or `file.py:Name`."""
+    default: str | None = None
+    """The name of a section that gives none."""
 
-    def tag(section: Any) -> str:
-        # A mapping when a file is read, an object when an experiment is written.
-        name = section.get("name", default) if isinstance(section, dict) else getattr(section, "name", None)
-        return own.__name__ if ":" in str(name) else tags.get(str(name), str(name))
+    def __get_pydantic_core_schema__(self, union: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        kinds = get_args(union)
+        tags = {name: kind.__name__ for kind in kinds for name in get_args(kind.model_fields["name"].annotation)}
 
-    return tag
+        def tag(section: Any) -> str:
+            # A mapping when a file is read, an object when an experiment is written.
+            name = section.get("name", self.default) if isinstance(section, dict) else getattr(section, "name", None)
+            return self.own(section).__name__ if ":" in str(name) else tags.get(str(name), str(name))
+
+        schemas = {kind.__name__: handler.generate_schema(kind) for kind in kinds}
+        return core_schema.tagged_union_schema(schemas, tag)
 
 
 _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

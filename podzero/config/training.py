@@ -7,9 +7,9 @@ import re
 from typing import Annotated, Literal
 
 import pydantic
-from pydantic import AfterValidator, Discriminator, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Tag
+from pydantic import AfterValidator, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from podzero.config.section import Fraction, OwnPart, Section, kind_by_name
+from podzero.config.section import ByName, Fraction, OwnPart, Section
 
 
 class _OptimizerConfig(Section):
@@ -56,8 +56,7 @@ class OwnOptimizerConfig(OwnPart, _OptimizerConfig):
 
 
 AnyOptimizerConfig = Annotated[
-    Annotated[OptimizerConfig, Tag("OptimizerConfig")] | Annotated[OwnOptimizerConfig, Tag("OwnOptimizerConfig")],
-    Discriminator(kind_by_name(OptimizerConfig, own=OwnOptimizerConfig, default="adamw")),
+    OptimizerConfig | OwnOptimizerConfig, ByName(own=lambda _: OwnOptimizerConfig, default="adamw")
 ]
 
 
