@@ -244,7 +244,7 @@ class ChipRollouts:
             pieces.append((self._take(state.history, finished, placed), lengths))
         return pieces
 
-    def _on_each(self, function: Callable[..., Any], *specs: PartitionSpec) -> Callable[..., Any]:
+    def _on_each(self, function: Callable[..., Any], *specs: PartitionSpec) -> Any:
         """Maps a program of one chip over all; each argument is split by chip (`_EACH`) or shared (`_ALL`)."""
 
         # Inside the map a chip's own arrays still have the chip axis, of size 1.
@@ -255,10 +255,7 @@ class ChipRollouts:
             ]
             return jax.tree.map(lambda leaf: leaf[None], function(*own))
 
-        program: Callable[..., Any] = jax.shard_map(
-            mapped, mesh=self._mesh, in_specs=specs, out_specs=_EACH, check_vma=False
-        )
-        return program
+        return jax.shard_map(mapped, mesh=self._mesh, in_specs=specs, out_specs=_EACH, check_vma=False)
 
 
 def finish(pieces: list[Any]) -> Rows | None:

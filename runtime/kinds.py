@@ -128,14 +128,10 @@ class ActorProcess(Process):
             opponents = make_opponents(experiment, self.opponents.folder(self), seed)
         # Actors of servers ask these which parameters they evaluate with.
         source = network.source(self) if isinstance(network, Parameters) else LocalParams()
+        clients = [actor_clients(self, self.name, shards, source, group) for group in range(groups)]
+        devices = own_devices(self.name, "actors", experiment.actors.resources)
         return build.make_actor(
-            experiment,
-            self.name,
-            seed,
-            [actor_clients(self, self.name, shards, source, group) for group in range(groups)],
-            opponents=opponents,
-            servers=servers,
-            devices=own_devices(self.name, "actors", experiment.actors.resources),
+            experiment, self.name, seed, clients, opponents=opponents, servers=servers, devices=devices
         )
 
 
@@ -193,12 +189,9 @@ class ReanalysisProcess(Process):
         self._states = make_state_reader(shards, spec, experiment)
         writer = ShardedWriter(shards, spec, experiment, own_address(), REANALYSED, writer=writer_id(self, self.name))
         self.counts.append((self.name, writer.metrics))
+        clients = ActorClients(FoldedSource(self.parameters.source(self), fold), writer, self.reports.report)
         return ReanalysisActor(
-            experiment=experiment,
-            name=self.name,
-            clients=ActorClients(FoldedSource(self.parameters.source(self), fold), writer, self.reports.report),
-            reanalyse=reanalyse,
-            states=self._states,
+            experiment=experiment, name=self.name, clients=clients, reanalyse=reanalyse, states=self._states
         )
 
     def stop(self) -> None:

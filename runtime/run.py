@@ -64,14 +64,9 @@ class Run:
         writers: Sequence[MetricsWriter] = (),
         check_held: Callable[[], None] = lambda: None,
     ) -> None:
-        self._experiment = experiment
-        self._workdir = workdir
-        self._supervisor = supervisor
-        self._view = view
-        self._saver = saver
-        self._writers = writers
-        self._check_held = check_held
-        self._paid = supervisor.paid
+        self._experiment, self._workdir, self._supervisor = experiment, workdir, supervisor
+        self._view, self._saver, self._writers = view, saver, writers
+        self._check_held, self._paid = check_held, supervisor.paid
         self._attempt_write = WriteAttempts()
         self._files = Background(check_held)
         self._tracer = Tracer(workdir)

@@ -189,9 +189,7 @@ def with_node(
     """Writes a new node, still without visits and without a parent, at index `node`."""
 
     def put(rows: jax.Array, row: Array | None) -> jax.Array:
-        updated: jax.Array = jax.lax.dynamic_update_index_in_dim(
-            rows, jnp.asarray(row, rows.dtype), node, rows.ndim - 2
-        )
+        updated: jax.Array = jax.lax.dynamic_update_index_in_dim(rows, jnp.asarray(row, rows.dtype), node, axis=-2)
         return updated
 
     turn = None if model.turn is None else jnp.transpose(model.turn(children))

@@ -90,14 +90,6 @@ class ReplayWriter(Protocol):
         """
         ...
 
-    def flush(self) -> None:
-        """Waits until the server has confirmed everything written."""
-        ...
-
-    def close(self) -> None:
-        """Closes the connection."""
-        ...
-
 
 class ReplayReader(Protocol):
     """Reads the learner's batches from replay: an endless iterator over host batches."""
