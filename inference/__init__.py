@@ -1,12 +1,6 @@
 """Fast network evaluation: int8 and bfloat16 on CPUs by OpenVINO, int8 on TPUs, and inference servers (`serving/`)."""
 
-from podzero.inference.agreement import Agreement as Agreement
-from podzero.inference.agreement import CalibrationPositions as CalibrationPositions
-from podzero.inference.agreement import RecentPositions as RecentPositions
-from podzero.inference.agreement import agreement as agreement
 from podzero.inference.agreement import random_positions as random_positions
-from podzero.inference.agreement import random_states as random_states
-from podzero.inference.int8_network import Int8Network as Int8Network
 from podzero.inference.openvino_network import QuantizedNetwork as QuantizedNetwork
 from podzero.inference.openvino_network import has_bfloat16_instructions as has_bfloat16_instructions
 from podzero.inference.openvino_network import has_int8_instructions as has_int8_instructions

@@ -7,7 +7,6 @@ One `ConfigError` reports all faults: each field, its value and the most similar
 
 from podzero.config.acting import ActorsConfig as ActorsConfig
 from podzero.config.acting import OwnAlgorithmConfig as OwnAlgorithmConfig
-from podzero.config.acting import ReanalyseConfig as ReanalyseConfig
 from podzero.config.acting import ReplayConfig as ReplayConfig
 from podzero.config.acting import SearchConfig as SearchConfig
 from podzero.config.acting import ServerConfig as ServerConfig

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero.actors import SelfPlayCore
-from podzero.actors.core import explore
+from podzero.actors.core import SelfPlayCore, explore
 from podzero.config import ActorsConfig, SimulatorConfig, parse
 from podzero.core.types import SearchResult
 from podzero.envs import make_env

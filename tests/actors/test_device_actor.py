@@ -11,10 +11,11 @@ import jax
 import numpy as np
 import pytest
 
-from podzero.actors import ActorClients, DeviceActor, RolloutCore, SelfPlayCore
+from podzero.actors import ActorClients
 from podzero.actors.assembly import GameAssembler
 from podzero.actors.build import make_actor
-from podzero.actors.device_actor import ChipRollouts, chip_keys, finish
+from podzero.actors.core import SelfPlayCore
+from podzero.actors.device_actor import ChipRollouts, DeviceActor, RolloutCore, chip_keys, finish
 from podzero.config import SearchConfig, parse
 from podzero.core.errors import ConfigError
 from podzero.core.types import Versioned

@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero.actors import ActorClients, EnvironmentActor
+from podzero.actors import ActorClients
+from podzero.actors.environments import EnvironmentActor
 from podzero.config import parse
 from podzero.core.types import EnvSpec, Versioned
 from podzero.envs import VectorStep

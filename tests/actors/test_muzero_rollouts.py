@@ -7,9 +7,9 @@ import pytest
 from random_parameters import random_parameters
 from random_walk import ACTIONS, SECTION, RandomWalk
 
-from podzero.actors import ActorClients, DeviceActor
+from podzero.actors import ActorClients
 from podzero.actors.build import make_actor
-from podzero.actors.device_actor import ChipRollouts
+from podzero.actors.device_actor import ChipRollouts, DeviceActor
 from podzero.actors.environments import WindowCutter, window_priorities
 from podzero.actors.muzero_rollouts import MuZeroRollout
 from podzero.config import parse

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero.actors import ActorClients, Opponent, SelfPlayActor, SelfPlayCore
-from podzero.actors.selfplay import OpposedGames, blocks
+from podzero.actors import ActorClients, Opponent
+from podzero.actors.core import SelfPlayCore
+from podzero.actors.selfplay import OpposedGames, SelfPlayActor, blocks
 from podzero.config import ActorsConfig, parse
 from podzero.envs import make_env
 

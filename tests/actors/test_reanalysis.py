@@ -8,16 +8,12 @@ import numpy as np
 import pytest
 from failing_callback import fail_in_callback
 
-from podzero.actors import (
-    ActorClients,
-    ReanalysisActor,
-    SelfPlayActor,
-    SelfPlayCore,
-    position_reanalysis,
-    window_reanalysis,
-)
+from podzero.actors import ActorClients, ReanalysisActor
 from podzero.actors.assembly import GameAssembler
+from podzero.actors.core import SelfPlayCore
 from podzero.actors.environments import WindowCutter, window_priorities
+from podzero.actors.reanalysis import position_reanalysis, window_reanalysis
+from podzero.actors.selfplay import SelfPlayActor
 from podzero.config import ActorsConfig, SearchConfig, SimulatorConfig, parse
 from podzero.config.samples import sample_like
 from podzero.core.types import EnvSpec, ModelNetwork, Sample, SearchResult, StoredState, Versioned, Window

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero.actors import RolloutCore, SelfPlayCore
 from podzero.actors.assembly import GameAssembler
+from podzero.actors.core import SelfPlayCore
+from podzero.actors.device_actor import RolloutCore
 from podzero.actors.targets import Plies, ends, targets_of
 from podzero.config import ActorsConfig, Experiment, SearchConfig
 from podzero.core.errors import ConfigError

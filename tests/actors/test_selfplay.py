@@ -5,8 +5,10 @@ import time
 import numpy as np
 import pytest
 
-from podzero.actors import ActorClients, SelfPlayActor, SelfPlayCore
+from podzero.actors import ActorClients
 from podzero.actors.clients import Played, SelfPlayMetrics
+from podzero.actors.core import SelfPlayCore
+from podzero.actors.selfplay import SelfPlayActor
 from podzero.config import load, parse
 from podzero.envs import EnvironmentFailed, HostEnv, faults
 

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 import numpy as np
 
 from podzero.config import ServerConfig
-from podzero.inference.serving import Hello, Identity, InferenceServer, ServerClient
+from podzero.inference.serving import Hello, InferenceServer, ServerClient
+from podzero.inference.serving.messages import Identity
 
 IDENTITY = Identity("run", "hex", "resnet 1234", row_bytes=4, outputs=3)
 CONFIG = ServerConfig(batch_sizes=(4, 16), timeout_s=0.5)

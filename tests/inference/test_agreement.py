@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from podzero.inference import Agreement, agreement
+from podzero.inference.agreement import Agreement, agreement
 
 
 def test_hand_computed_evaluations():

@@ -12,8 +12,8 @@ from random_parameters import random_parameters
 
 from podzero.config import ResNetConfig
 from podzero.core.types import EnvSpec
-from podzero.inference import CalibrationPositions, Int8Network, RecentPositions, agreement
-from podzero.inference.int8_network import Int8Params, float_evaluation, quantize
+from podzero.inference.agreement import CalibrationPositions, RecentPositions, agreement
+from podzero.inference.int8_network import Int8Network, Int8Params, float_evaluation, quantize
 from podzero.networks import make_inference, make_network
 
 

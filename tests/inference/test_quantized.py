@@ -15,8 +15,8 @@ from podzero.config import ResNetConfig, SearchConfig
 from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec, Exploration
 from podzero.envs import make_env
-from podzero.inference import CalibrationPositions, QuantizedNetwork, agreement
-from podzero.inference.agreement import EVERY
+from podzero.inference import QuantizedNetwork
+from podzero.inference.agreement import EVERY, CalibrationPositions, agreement
 from podzero.inference.openvino_network import quantize_weights
 from podzero.networks import make_inference, make_network
 from podzero.search import make_search, network_evaluation, rules_model

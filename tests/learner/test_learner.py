@@ -9,7 +9,8 @@ import orbax.checkpoint
 import pytest
 
 from podzero.core.errors import ConfigError
-from podzero.learner import Prefetcher, TrainingDiverged, publishing
+from podzero.learner import TrainingDiverged, publishing
+from podzero.learner.publishing import Prefetcher
 
 
 class EmptyReader:

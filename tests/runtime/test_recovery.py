@@ -14,7 +14,8 @@ from podzero.core.errors import ClusterError, ConfigError
 from podzero.files.directory_lock import TakenOver
 from podzero.files.storage import StorageError
 from podzero.files.workdir import Workdir
-from podzero.learner import CheckpointMismatch, HostLost, TrainingDiverged
+from podzero.learner import CheckpointMismatch, TrainingDiverged
+from podzero.learner.hosts import HostLost
 from podzero.replay import PortTaken, ReplayTimeout
 from podzero.runtime import failures as failures_module
 from podzero.runtime import run as run_module

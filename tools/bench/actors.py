@@ -21,8 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 import psutil
 
-from podzero.actors import ActorClients, SelfPlayActor, SelfPlayCore, SelfPlayState, StartPool
+from podzero.actors import ActorClients
 from podzero.actors.build import actor_parts
+from podzero.actors.core import SelfPlayCore, SelfPlayState, StartPool
+from podzero.actors.selfplay import SelfPlayActor
 from podzero.config import Experiment
 from podzero.core.protocols import ParamSource
 from podzero.core.types import Array, Move, Params, Versioned

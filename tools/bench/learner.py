@@ -15,8 +15,9 @@ import jax
 
 from podzero.config import Experiment
 from podzero.core.types import EnvSpec, PackedBatch
-from podzero.learner import Prefetcher, Training, make_training
-from podzero.learner.build import learner_parts, timed
+from podzero.learner import make_training
+from podzero.learner.build import Training, learner_parts, timed
+from podzero.learner.publishing import Prefetcher
 from podzero.replay import ReplayServer, make_reader
 from podzero.tools.bench.measuring import (
     START_S,

@@ -23,18 +23,18 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from podzero.actors import ActorClients, DeviceActor
+from podzero.actors import ActorClients
 from podzero.actors.build import make_actor
 from podzero.actors.clients import Played
-from podzero.actors.device_actor import ChipRollouts, Rows
+from podzero.actors.device_actor import ChipRollouts, DeviceActor, Rows
 from podzero.config import ClusterConfig, Experiment, StopConfig, parse
 from podzero.core.chips import find_slice
 from podzero.core.clock import whole
 from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec, PackedBatch, Params
 from podzero.envs import sample_packing
-from podzero.learner import Learner, Training, make_training
-from podzero.learner.build import learner_parts, timed
+from podzero.learner import Learner, make_training
+from podzero.learner.build import Training, learner_parts, timed
 from podzero.learner.sharding import batch_sharding, replicated
 from podzero.learner.step import StepOutput, StepSums, TrainState
 from podzero.replay import ReplayServer, ShardedWriter, make_reader

@@ -23,12 +23,13 @@ from unittest import mock
 import jax
 import numpy as np
 
-from podzero.config import Experiment, ReanalyseConfig
+from podzero.config import Experiment
+from podzero.config.acting import ReanalyseConfig
 from podzero.config.samples import sample_like
 from podzero.core.errors import ConfigError, PodzeroError
 from podzero.core.types import Array, EnvSpec, PackedBatch, Sample, Window
 from podzero.envs import holds_states, make_env, pack_states, sample_packing
-from podzero.inference import random_states
+from podzero.inference.agreement import random_states
 from podzero.replay import ShardedWriter
 
 log = logging.getLogger(__name__)

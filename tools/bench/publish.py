@@ -12,8 +12,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from podzero.actors import ActorClients, SelfPlayActor
+from podzero.actors import ActorClients
 from podzero.actors.build import actor_parts
+from podzero.actors.selfplay import SelfPlayActor
 from podzero.config import Experiment
 from podzero.core.types import Params, Versioned
 from podzero.envs import spec_of

@@ -15,9 +15,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from podzero.actors import ActorClients, explore
+from podzero.actors import ActorClients
 from podzero.actors.build import Actor, actor_parts, make_actor, model_search
 from podzero.actors.clients import ActorLoop
+from podzero.actors.core import explore
 from podzero.config import Experiment, parse
 from podzero.core.clock import REPORT_EVERY_S
 from podzero.core.errors import ConfigError

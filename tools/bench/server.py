@@ -20,12 +20,13 @@ import zmq
 
 from podzero.config import Experiment, ServerConfig
 from podzero.envs import make_env
-from podzero.inference import random_states
-from podzero.inference.serving import Hello, Identity, InferenceServer, ServerClient, identity_of
+from podzero.inference.agreement import random_states
+from podzero.inference.serving import Hello, InferenceServer, ServerClient, identity_of
 from podzero.inference.serving.messages import (
     ANSWER,
     HELLO,
     Answer,
+    Identity,
     Welcome,
     answer_frames,
     copies,

@@ -12,14 +12,9 @@ from number_server import CONFIG, IDENTITY, Device, Running, client_of, expected
 from podzero.core.errors import ClusterError, ConfigError
 from podzero.core.types import Versioned
 from podzero.core.waiting import Wait, behind, fresh_params
-from podzero.inference.serving import (
-    Hello,
-    ServedParams,
-    ServerClient,
-    ServerHung,
-    ServerLost,
-)
+from podzero.inference.serving import Hello, ServedParams, ServerClient
 from podzero.inference.serving import client as client_module
+from podzero.inference.serving.client import ServerLost
 from podzero.inference.serving.messages import (
     ANSWER,
     HELLO,
@@ -32,6 +27,7 @@ from podzero.inference.serving.messages import (
     request_frames,
     welcome_frames,
 )
+from podzero.inference.serving.server import ServerHung
 
 KNOWN = expected(np.zeros((1, 4)))[0]
 

@@ -12,7 +12,7 @@ from podzero.actors.clients import ActorLoop
 from podzero.config import load
 from podzero.core.errors import ConfigError
 from podzero.envs import spec_of
-from podzero.inference.serving import Identity
+from podzero.inference.serving.messages import Identity
 from podzero.tools.bench import replay, selfplay, server
 from podzero.tools.bench.actors import measure_counts, record
 from podzero.tools.bench.measuring import BenchError, answer, child_process, compare, random_samples

@@ -7,7 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from podzero.actors import ActorClients, DeviceActor
+from podzero.actors import ActorClients
+from podzero.actors.device_actor import DeviceActor
 from podzero.config import load
 from podzero.core.errors import ConfigError
 from podzero.runtime.params import LocalParams
