@@ -150,7 +150,7 @@ def _served_groups(
     experiment: Experiment, name: str, seed: int, clients: Sequence[ActorClients], servers: FoundServers
 ) -> ActorGroups:
     """Groups of games whose network inference servers evaluate: while one group waits, the others search."""
-    games = experiment.actors.games // experiment.server.groups
+    config, games = experiment.server, experiment.actors.games // experiment.server.groups
     group = experiment.changed(actors={"games": games})
     actors, connections = [], []
     for number, group_clients in enumerate(clients):
@@ -158,9 +158,7 @@ def _served_groups(
         encoding = encoding_of(env, experiment.int8.on_tpu)
         identity = identity_of(experiment, servers.run, encoding.row_bytes, env.spec.outputs)
         hello = Hello(f"{name}, group {number}", games, identity)
-        connection = ServerClient(
-            hello, servers.addresses, experiment.server, servers.first + number, experiment.actors.cache_mib
-        )
+        connection = ServerClient(hello, servers.addresses, config, servers.first + number, experiment.actors.cache_mib)
         connections.append(connection)
         # A prime, so that the seeds of groups and those of other actors (`seed_of`) do not meet.
         group_seed = (seed + 104_729 * number) % 2**31

@@ -101,9 +101,8 @@ def quantize(params: Params, largest: Mapping[str, Array]) -> Int8Params:
         return Int8Convolution(values, unit * ranges / LARGEST, bias, unit)
 
     tower = [name for name in layers if name.endswith(("/conv_0", "/conv_1"))]
-    return Int8Params(
-        {name: quantized(name) for name in tower}, {name: layers[name] for name in layers if name not in tower}
-    )
+    others = {name: layer for name, layer in layers.items() if name not in tower}
+    return Int8Params({name: quantized(name) for name in tower}, others)
 
 
 def _sums(x: jax.Array, kernel: jax.Array) -> jax.Array:

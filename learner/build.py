@@ -109,9 +109,8 @@ def make_training(
     one = Batch(with_axes(sample_like(experiment, spec), 1))
     metric_names = tuple(jax.eval_shape(objective.taught_loss, shapes.params, shapes.teacher, shapes.step, one).metrics)
     shardings, batches = sharding.state_shardings(mesh, shapes, config.mesh), sharding.batch_sharding(mesh)
-    spec_of_step = TrainStepSpec(
-        objective, partial(packing.unpack, xp=jnp), metric_names, optimizer, rate, config.ema, config.microbatches
-    )
+    unpack = partial(packing.unpack, xp=jnp)
+    spec_of_step = TrainStepSpec(objective, unpack, metric_names, optimizer, rate, config.ema, config.microbatches)
     jitted_init = jax.jit(init, out_shardings=replace(shardings, teacher=None))
 
     def with_teacher(state: TrainState) -> TrainState:

@@ -133,9 +133,7 @@ class HostSync:
             return text
         found = self._get(key, self._timeout_s)
         if found is None:
-            raise HostLost(
-                f"learner host {self._rank} has waited {self._timeout_s:g} s for host 0 to publish its {name}"
-            )
+            raise HostLost(f"learner host {self._rank} has waited {self._timeout_s:g} s for host 0 to tell its {name}")
         return found
 
     def next(self, proposal: Command | None, wait_s: float) -> Command | None:

@@ -238,9 +238,8 @@ class Learner:
         self._metrics.add(dispatch.sums)
         if dispatch.keys is not None:
             with self._clock("update_priorities"):
-                self._reader.update_priorities(
-                    dispatch.keys, np.concatenate([local_part(errors) for errors in dispatch.errors])
-                )
+                errors = np.concatenate([local_part(errors) for errors in dispatch.errors])
+                self._reader.update_priorities(dispatch.keys, errors)
 
     def _publish(self) -> None:
         """Publishes the averaged weights, in the background of the next dispatches."""

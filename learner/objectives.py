@@ -107,10 +107,8 @@ def _of_form(output: object, batch: Batch, where: str) -> LossOutput:
     shapes = {"total": (), "errors": jnp.shape(batch.samples.version)} | dict.fromkeys(output.metrics, ())
     found = output.metrics | {"total": output.total, "errors": output.errors}
     for name, shape in shapes.items():
-        if jnp.shape(found[name]) != shape:
-            raise ConfigError(
-                f"{where}: {name} of its LossOutput has shape {list(jnp.shape(found[name]))}; expected {list(shape)}"
-            )
+        if (given := jnp.shape(found[name])) != shape:
+            raise ConfigError(f"{where}: {name} of its LossOutput has shape {list(given)}; expected {list(shape)}")
     converted: LossOutput = jax.tree.map(partial(jnp.asarray, dtype=jnp.float32), output)
     return converted
 

@@ -89,9 +89,7 @@ class Publisher:
             self._trouble = Wait()
             log.warning("parameters were not published, so actors keep the previous ones: %s", reason)
         elif self._trouble.message_due():
-            log.warning(
-                "no parameters were published for %s so actors keep the previous ones: %s", self._trouble, reason
-            )
+            log.warning("no parameters were published for %s so actors keep the last ones: %s", self._trouble, reason)
 
     def _publish(self, version: int, params: Params, finite: jax.Array) -> None:
         if not finite:

@@ -200,9 +200,7 @@ class Run:
         self._began_at, lost = step, self._monitor.step - step
         self._keep_training(checkpoint)
         if lost > 0:
-            log.warning(
-                "the learner starts again from step %s: %s steps since then are made again", f"{step:,}", f"{lost:,}"
-            )
+            log.warning("the learner restarts from step %s: %s steps since are made again", f"{step:,}", f"{lost:,}")
             self._files.put("go back", partial(self._open_metrics, step, self._monitor.step))
         self._monitor.go_back(step)
         self._saver.newest = checkpoint.step if checkpoint else None

@@ -48,9 +48,7 @@ def request_trace(workdir: Workdir, seconds: float) -> Traces:
     """
     holder = workdir.holder()
     if holder is None:
-        raise NotTraced(
-            f"{workdir.root} is not running, so there is nothing to trace; `podzero runs` lists those that are"
-        )
+        raise NotTraced(f"{workdir.root} is not running, so nothing is traced; `podzero runs` lists those that are")
     name = time.strftime("%Y%m%d-%H%M%S")
     folder = workdir.traces / name
     try:

@@ -127,10 +127,8 @@ def make_search(config: SearchConfig, model: Model, keep_nodes: bool = False) ->
     if keep_nodes:
         config = config.model_copy(update={"tree": "mctx", "slots": None})
     if model.chance is not None and (config.slots is not None or isinstance(config.algorithm, OwnAlgorithmConfig)):
-        setting = (
-            "search.algorithm: a search of your own" if config.slots is None else "search.slots: a limit of actions"
-        )
-        raise ConfigError(f"{setting} is not supported in games of chance; remove it")
+        what = "search.algorithm: a search of your own" if config.slots is None else "search.slots: a limit of actions"
+        raise ConfigError(f"{what} is not supported in games of chance; remove it")
     if model.turn is not None:
         assert not keep_nodes, "mctx's trees have one value per node"
         config = config.model_copy(update={"tree": "dense"})

@@ -179,9 +179,8 @@ def gumbel_selection(config: SearchConfig, transform: Transform, noise: jax.Arra
     """Sequential halving at the root; below it, the action that brings the visits closest to the improved policy
     (Danihelka et al. 2022, sections 3 and 5). The root's actions have Gumbel noise, `[K, B]`.
     """
-    schedule = np.asarray(
-        [considered_visits(count, config.simulations) for count in range(config.max_considered_actions + 1)], np.int32
-    )
+    counts = range(config.max_considered_actions + 1)
+    schedule = np.asarray([considered_visits(count, config.simulations) for count in counts], np.int32)
     considered = jnp.minimum(jnp.sum(legal, axis=0), config.max_considered_actions)
     mine = jnp.arange(len(schedule))[:, None] == considered
     largest_weight = config.value_scale * (MAXVISIT_INIT + config.simulations)

@@ -83,9 +83,7 @@ class Sessions:
         if hello.identity.run != self.identity.run:
             raise Refusal(f"{self.name} belongs to another run than {hello.name}", elsewhere=True)
         if differences := self.identity.differences(hello.identity):
-            raise Refusal(
-                f"{hello.name} asks {self.name} for evaluations with another {', another '.join(differences)}"
-            )
+            raise Refusal(f"{hello.name} asks {self.name} for evaluations of another {', another '.join(differences)}")
         if hello.positions > self.request_positions:
             raise Refusal(
                 f"{hello.name} announces requests of {hello.positions} positions; this run's limit is "
@@ -117,9 +115,7 @@ class Sessions:
         session = self._open[client]
         session.heard = now
         if positions > session.hello.positions:
-            raise Refusal(
-                f"{session.hello.name} sent {positions} positions at once but announced {session.hello.positions}"
-            )
+            raise Refusal(f"{session.hello.name} sent {positions} positions, but announced {session.hello.positions}")
         if len(session.unanswered) >= CREDITS:
             raise Refusal(f"{session.hello.name} has more than {CREDITS} unanswered requests")
         if number in session.unanswered:
@@ -263,9 +259,7 @@ class InferenceServer:
                 try:
                     self._sessions.ask(client, number, len(rows), now)
                 except KeyError:
-                    raise Refusal(
-                        f"{self.name} closed this client's session while it was silent", elsewhere=True
-                    ) from None
+                    raise Refusal(f"{self.name} closed this session while it was silent", elsewhere=True) from None
                 self._batcher.add(Request(client, number, rows, now))
             case other:
                 raise MessageError(f"{self.name} does not know messages of the kind {other[:20]!r}")
@@ -306,9 +300,7 @@ class InferenceServer:
         now = time.monotonic()
         oldest = min((began for _, began in self._started.values()), default=now)
         if now - oldest > self.config.hang_s:
-            raise ServerHung(
-                f"{self.name}: a batch took more than {self.config.hang_s:g} s (three times server.timeout_s)"
-            )
+            raise ServerHung(f"{self.name}: a batch took over {self.config.hang_s:g} s (three times server.timeout_s)")
         if self._metrics.elapsed_s(now) >= REPORT_EVERY_S:
             self._report_metrics(now)
             self.announce(self.address)

@@ -47,9 +47,7 @@ def check_network(experiment: Experiment) -> None:
                 f"muzero_resnet, or {known}"
             )
         if experiment.evaluation.opponents:
-            raise ValueError(
-                f"evaluation.opponents: {env.title} has one player, so there are no opponents; remove them"
-            )
+            raise ValueError(f"evaluation.opponents: {env.title} has one player and no opponents; remove them")
     elif experiment.learns_model:
         raise ValueError(
             f"'{network.name}' learns a model, but the rules of '{env.name}' are known; set network.name "
@@ -57,9 +55,7 @@ def check_network(experiment: Experiment) -> None:
         )
     if not experiment.learns_model:
         if experiment.muzero != MuZeroConfig():
-            raise ValueError(
-                f"section muzero is only for networks that learn a model, and '{network.name}' does not; remove it"
-            )
+            raise ValueError(f"section muzero is for networks that learn a model, not '{network.name}'; remove it")
         return
     if experiment.teacher is not None:
         raise ValueError(
@@ -121,10 +117,8 @@ def check_placement(experiment: Experiment) -> None:
             f"actors.inference = server evaluates positions, and '{network.name}' learns a model; "
             "set actors.inference=local"
         )
-    if inference == "server" and games % experiment.server.groups:
-        raise ValueError(
-            f"actors.games {games} cannot be divided into server.groups = {experiment.server.groups} equal groups"
-        )
+    if inference == "server" and games % (groups := experiment.server.groups):
+        raise ValueError(f"actors.games {games} cannot be divided into server.groups = {groups} equal groups")
 
 
 def check_simulator(experiment: Experiment) -> None:

@@ -190,13 +190,9 @@ def _find(config: str, folder: Path) -> Path:
         example = f", for example that of the run there: {held}" if held.is_file() else ""
         raise ConfigError(f"{config} is a directory; expected the name of an experiment, or a YAML file{example}")
     if path.suffix in {".yaml", ".yml"} or "/" in config:
-        raise ConfigError(
-            f"no such file: {path}{nearest(config, builtin)}; `podzero configs` lists the built-in experiments"
-        )
+        raise ConfigError(f"no such file: {path}{nearest(config, builtin)}; `podzero configs` lists those built in")
     if config in (*get_args(Game), *get_args(ChanceGame)):
-        raise ConfigError(
-            f"{config} is a game without an experiment; write one: podzero new --game {config} --to {config}.yaml"
-        )
+        raise ConfigError(f"{config} is a game; write an experiment: podzero new --game {config} --to {config}.yaml")
     general = ", ".join(name for name in builtin if not name.startswith(FOR_SLICES))
     raise ConfigError(
         f"no experiment '{config}'{nearest(config, builtin)}; built in: {general}, and those for TPU slices that "
@@ -218,9 +214,7 @@ def read_tree(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     if tree is None:
-        raise ConfigError(
-            f"{path} is empty; an experiment has at least the section env, for example `env: {{name: hex}}`"
-        )
+        raise ConfigError(f"{path} is empty; an experiment has at least section env, for example `env: {{name: hex}}`")
     if not isinstance(tree, dict):
         kind = "a list" if isinstance(tree, list) else "a single value"
         raise ConfigError(f"{path} holds {kind}; expected sections, for example `env: {{name: hex}}`")

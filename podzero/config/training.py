@@ -152,10 +152,8 @@ class LearnerConfig(Section):
 
     @pydantic.model_validator(mode="after")
     def _publish_after_whole_dispatches(self) -> LearnerConfig:
-        if self.steps_per_dispatch != "auto" and self.publish_every % self.steps_per_dispatch:
-            raise ValueError(
-                f"publish_every {self.publish_every} must be a multiple of steps_per_dispatch {self.steps_per_dispatch}"
-            )
+        if (steps := self.steps_per_dispatch) != "auto" and self.publish_every % steps:
+            raise ValueError(f"publish_every {self.publish_every} must be a multiple of steps_per_dispatch {steps}")
         return self
 
     def dispatch_steps(self, step_s: float | None = None) -> int:

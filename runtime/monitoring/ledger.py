@@ -36,9 +36,8 @@ class Books:
         self._saved, self._counts = f"ledger/{table}/", f"count/{table}/"
         prefix = "replay" if table == "samples" else table
         self._of_shards = [f"{prefix}/{name}" for name in ("inserted", "size", "sampled")]
-        self._sums = Counter(
-            {name.removeprefix(self._saved): int(n) for name, n in counters.items() if name.startswith(self._saved)}
-        )
+        own = ((name, count) for name, count in counters.items() if name.startswith(self._saved))
+        self._sums = Counter({name.removeprefix(self._saved): int(count) for name, count in own})
         # The writers of an earlier start are gone.
         self._sums["lost"] += self._sums["made"] - self._refused - self._sums["confirmed"] - self._sums["lost"]
         self._lost_before = self._sums["lost"]

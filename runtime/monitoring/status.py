@@ -229,9 +229,7 @@ def read_status(workdir: Workdir) -> StoredStatus:
         ) from None
     except (OSError, ValueError, TypeError, AttributeError) as error:
         rewritten = "within seconds, since the run is alive" if alive else "when the run is resumed"
-        raise WorkdirError(
-            f"{workdir.status_file} is damaged ({error}); it will be written again {rewritten}"
-        ) from None
+        raise WorkdirError(f"{workdir.status_file} is damaged ({error}); it is written again {rewritten}") from None
     if alive and age_s > DRIVER_SILENT_S:
         silent = {"driver": age_s} if status.phase in ("collecting", "training") else {}  # else it waits for others
         status = dataclasses.replace(status.without_rates(), silent=silent)

@@ -8,7 +8,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import IO, Literal, Self
 
 import psutil
@@ -152,11 +152,13 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
         per_million = _known("{:,.2f} per million samples", status.cost_per_million_samples)
         yield "cost", _joined(f"{status.cost:,.2f} so far", per_million)
     if status.goodput is not None:
-        paid, causes = duration(sum(status.paid_s.values())), _shares(status.paid_s)
-        yield "paid time", _joined(f"{paid}, goodput {status.goodput:.0%}", *causes)
+        causes = [f"{cause} {share:.0%}" for cause, share in largest_first(status.paid_s) if share >= 0.005]
+        yield "paid time", _joined(f"{duration(sum(status.paid_s.values()))}, goodput {status.goodput:.0%}", *causes)
     for kind, stages in status.shares.items():
+        largest = sorted(stages.items(), key=lambda item: -item[1])
+        shown = [f"{stage.replace('_', ' ')} {share:.0%}" for stage, share in largest if share >= 0.005]
         of_step = f"{_short_time(status.step_s)} per step" if kind == "learner" and status.step_s is not None else ""
-        yield f"{kind} time"[:_LABEL_WIDTH], _joined(of_step, *_shares(stages))
+        yield f"{kind} time"[:_LABEL_WIDTH], _joined(of_step, *shown)
     yield from _faults(status)
     if status.bottleneck:
         yield "limit", Text(status.bottleneck, style="yellow")
@@ -278,10 +280,6 @@ def _memory(status: RunStatus) -> str:
     limit = "" if status.hbm_limit_bytes is None else f" of {status.hbm_limit_bytes / 2**30:.1f}"
     peak = "" if status.hbm_peak_bytes is None else f", peak {status.hbm_peak_bytes / 2**30:.1f}"
     return f"HBM {status.hbm_bytes / 2**30:.1f}{limit} GiB{peak}"
-
-
-def _shares(parts: Mapping[str, float]) -> list[str]:
-    return [f"{name} {share:.0%}" for name, share in largest_first(parts) if share >= 0.005]
 
 
 def _short_time(seconds: float) -> str:

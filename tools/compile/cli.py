@@ -22,9 +22,7 @@ ProgramName = Literal["learner", "evaluation", "selfplay", "device", "take", "se
 
 def _refuse_table(given: bool) -> None:
     if given:
-        raise ConfigError(
-            "--table and --again are removed: in a checkout, benchmarks/compile_table.py compiles all experiments"
-        )
+        raise ConfigError("--table and --again are removed: in a checkout, benchmarks/compile_table.py compiles all")
 
 
 def compile_(

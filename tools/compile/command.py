@@ -151,9 +151,8 @@ def compile_for_slices(experiment: Experiment, names: Sequence[str], per_chip: i
     each = per_chip or max(1, experiment.learner.batch_size // (experiment.cluster.slices * slices[0].devices))
     programs = []
     for where in slices:
-        (learner,) = programs_of(
-            with_batch_per_chip(experiment, each, where), devices_of(where, experiment.cluster.slices), ("learner",)
-        )
+        own, devices = with_batch_per_chip(experiment, each, where), devices_of(where, experiment.cluster.slices)
+        (learner,) = programs_of(own, devices, ("learner",))
         programs.append(compile_program(learner, where))
     return ComparedSlices(experiment.name, scaling_of(programs, each))
 

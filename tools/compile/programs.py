@@ -91,9 +91,7 @@ class Program(NamedTuple):
 def check_compiler() -> None:
     """Checks that the TPU compiler is installed."""
     if find_spec("libtpu") is None:
-        raise ConfigError(
-            "the TPU compiler (libtpu) is not installed: run `uv sync --inexact --extra tpu` in podzero's checkout"
-        )
+        raise ConfigError("the compiler (libtpu) is missing: run `uv sync --inexact --extra tpu` in podzero's checkout")
 
 
 def devices_of(where: Slice, slices: int = 1) -> list[Any]:
@@ -137,9 +135,7 @@ def programs_of(
     }  # fmt: skip
     wanted = [name for name in names_of(experiment) if name in names]
     if not wanted:
-        raise ConfigError(
-            f"{experiment.env.title} is not a game in JAX: its programs are {' and '.join(names_of(experiment))}"
-        )
+        raise ConfigError(f"{experiment.env.title} is no JAX game; its programs: {' and '.join(names_of(experiment))}")
     return [makers[name](experiment, devices) for name in wanted]
 
 

@@ -149,17 +149,14 @@ def _players(experiment: Experiment, where: Slice) -> tuple[float, str] | None:
 
     None on accelerators other than TPUs, whose speed is unknown here.
     """
-    actors, server = experiment.actors, experiment.server
-    resources, count = (
-        (server.resources, server.count) if actors.inference == "server" else (actors.resources, actors.count)
-    )
-    if resources and "TPU" not in resources:
+    actors = experiment.actors
+    place = experiment.server if actors.inference == "server" else actors
+    if place.resources and "TPU" not in place.resources:
         return None
     learners = experiment.cluster.slices * where.chips
-    chips = learners if experiment.uses_learner_devices else count * resources.get("TPU", 0.0)
+    chips = learners if experiment.uses_learner_devices else place.count * place.resources.get("TPU", 0.0)
     if chips:
         return PLAYING_SHARE * chips * where.chip.flops, f"{chips:g} chips evaluate at {PLAYING_SHARE:.0%} of theirs"
-    served = actors.inference == "server"
-    cores = server.count * server.cpus if served else actors.count * actors.cpus
+    cores = place.count * place.cpus
     speed = CORE_FLOPS["int8" if actors.inference == "int8" else "local"]
     return cores * speed, f"{cores:g} CPU cores evaluate at {speed / 1e9:g} GFLOP/s each"
