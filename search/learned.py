@@ -14,7 +14,7 @@ from jax.scipy.stats import norm
 from podzero.config import SearchConfig
 from podzero.core.types import Array, EnvSpec, Exploration, ModelNetwork, Params
 from podzero.search.algorithms import make_search
-from podzero.search.models import Model
+from podzero.search.models import Expanded, Model
 
 BROAD_SHARE = 0.25
 """Share of a root's candidates that are sampled from a broadened policy when the search explores."""
@@ -114,9 +114,7 @@ def _model(network: ModelNetwork, actions: ActionSpace, discount: float) -> Mode
         del params, key
         return mctx.RootFnOutput(prior_logits=roots.logits, value=roots.value, embedding=roots.node)
 
-    def recurrent(
-        params: Params, key: Array, index: Array, node: LatentNode
-    ) -> tuple[mctx.RecurrentFnOutput, LatentNode]:
+    def recurrent(params: Params, key: Array, index: Array, node: LatentNode) -> Expanded:
         latent, reward = network.dynamics(params, node.latent, actions.action(index, node.candidates))
         policy, value = network.predict(params, latent)
         logits, candidates = actions.propose(key, policy, None)

@@ -26,6 +26,8 @@ MIN_VALUE_RANGE, MIN_OUTCOME_RANGE = 0.01, 0.2
 0.1 / 0.2, which equals the paper's `c_scale` = 1 over Q-values in [0, 1] (Danihelka et al. 2022).
 """
 
+Expanded = tuple[mctx.RecurrentFnOutput, EnvState]
+"""What `Model.recurrent` returns: the evaluation of B new nodes, and their states."""
 _BOUNDS = (-1.0, 1.0)
 """The smallest and largest value of a position in games."""
 
@@ -72,9 +74,7 @@ def limited(model: Model) -> Model:
     def root(params: Params, key: Array, roots: LimitedState) -> mctx.RootFnOutput:
         return model.root(params, key, roots.state).replace(embedding=roots)
 
-    def recurrent(
-        params: Params, key: Array, action: Array, nodes: LimitedState
-    ) -> tuple[mctx.RecurrentFnOutput, LimitedState]:
+    def recurrent(params: Params, key: Array, action: Array, nodes: LimitedState) -> Expanded:
         output, children = model.recurrent(params, key, action, nodes.state)
         return output, LimitedState(children, jnp.zeros_like(nodes.forbidden))
 
@@ -111,9 +111,7 @@ def rules_model(env: Env, evaluate: Evaluate, discount: float = 1.0) -> Model:
         logits, value = evaluate(params, key, states)
         return mctx.RootFnOutput(prior_logits=logits, value=value[:, 0] if of_each else value, embedding=states)
 
-    def recurrent(
-        params: Params, key: Array, action: Array, states: EnvState
-    ) -> tuple[mctx.RecurrentFnOutput, EnvState]:
+    def recurrent(params: Params, key: Array, action: Array, states: EnvState) -> Expanded:
         before = view(states)
         children = step(states, action)
         seen = view(children)
@@ -185,9 +183,7 @@ def _model_of_chance(env: GameOfChance, evaluate: Evaluate, discount: float) -> 
         logits, value = evaluate(params, evaluate_key, redrawn)
         return mctx.RootFnOutput(prior_logits=edges(logits, ILLEGAL), value=value, embedding=redrawn)
 
-    def recurrent(
-        params: Params, key: Array, edge: Array, states: DrawnState
-    ) -> tuple[mctx.RecurrentFnOutput, DrawnState]:
+    def recurrent(params: Params, key: Array, edge: Array, states: DrawnState) -> Expanded:
         outcome_key, tie_key, evaluate_key = jax.random.split(key, 3)
         before, drawn = view(states), waiting(states)
         decided_on = jax.vmap(env.afterstate)(states, jnp.minimum(edge, actions - 1))

@@ -178,7 +178,7 @@ def find_slice(name: str) -> Slice:
     chip = CHIPS.get(re.split("[-:]", wanted)[0])
     if chip is not None and not chip.dimensions:
         compiled = ", ".join(dict.fromkeys(known.chip.name for known in slices()))
-        raise ConfigError(f"slice '{name}' is unknown: libtpu cannot compile for {chip.name}, only for {compiled}")
+        raise ConfigError(f"slice '{name}': libtpu cannot compile for {chip.name}, only for {compiled}")
     names = [known.short_name for known in slices()]
     listed = "; ".join(
         ", ".join(f"{known.short_name} ({known.topology})" for known in slices() if known.chip is chip)
