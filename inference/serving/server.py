@@ -259,7 +259,7 @@ class InferenceServer:
                 try:
                     self._sessions.ask(client, number, len(rows), now)
                 except KeyError:
-                    raise Refusal(f"{self.name} closed this session while it was silent", elsewhere=True) from None
+                    raise Refusal(f"{self.name} closed this client's session: it was silent", elsewhere=True) from None
                 self._batcher.add(Request(client, number, rows, now))
             case other:
                 raise MessageError(f"{self.name} does not know messages of the kind {other[:20]!r}")
