@@ -115,7 +115,7 @@ class Sessions:
         session = self._open[client]
         session.heard = now
         if positions > session.hello.positions:
-            raise Refusal(f"{session.hello.name} sent {positions} positions, but announced {session.hello.positions}")
+            raise Refusal(f"{session.hello.name} sent {positions} positions but announced {session.hello.positions}")
         if len(session.unanswered) >= CREDITS:
             raise Refusal(f"{session.hello.name} has more than {CREDITS} unanswered requests")
         if number in session.unanswered:
