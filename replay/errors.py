@@ -50,5 +50,11 @@ class ServerFailed(PodzeroError, RuntimeError):
     """A replay server did not start, or has ended."""
 
 
+class ServerKilled(ServerFailed):
+    """A signal has ended a replay server before it listened, as when memory is short."""
+
+    exit_code = TRY_AGAIN
+
+
 class EnvironmentUnusable(PodzeroError, RuntimeError):
     """The Python environment of the replay server cannot be found or made."""

@@ -27,7 +27,7 @@ import uv
 
 from podzero.core.machine import user_cache
 from podzero.core.waiting import Wait
-from podzero.replay.errors import EnvironmentUnusable, ReplayRestoreError, ServerFailed
+from podzero.replay.errors import EnvironmentUnusable, ReplayRestoreError, ServerFailed, ServerKilled
 
 log = logging.getLogger(__name__)
 
@@ -244,7 +244,7 @@ class ServerProcess(JsonProcess):
             self._child.kill()
             raise ServerFailed(f"the replay server did not listen within {timeout_s:g} s and was killed") from None
         if not line:
-            raise ServerFailed(
+            raise (ServerKilled if (self.exit_code or 0) < 0 else ServerFailed)(
                 f"the replay server ended before it listened, with exit code {self.exit_code}; its output is in the "
                 "standard error of this process, which Ray keeps in the folder `logs` of its session"
             )

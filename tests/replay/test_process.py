@@ -12,7 +12,9 @@ import psutil
 import pytest
 import uv
 
+from podzero.core.errors import TRY_AGAIN
 from podzero.replay import EnvironmentUnusable, ReplayRestoreError, ServerFailed, process, server_python
+from podzero.replay.errors import ServerKilled
 from podzero.replay.process import PROJECT, VARIABLE, ServerProcess, environment_folder
 
 
@@ -55,15 +57,16 @@ def test_a_server_that_does_not_listen_in_time_is_killed(tmp_path):
     [
         ("""read line; echo '{"error": "truncated record", "restoring": true}'; exit 1""", ReplayRestoreError),
         ("""read line; echo '{"error": "no memory", "restoring": false}'; exit 1""", ServerFailed),
-        ("kill -9 $$", ServerFailed),
+        ("kill -9 $$", ServerKilled),
         ("read line; echo 'Traceback of a wrapper'; exit 1", ServerFailed),
     ],
 )
 def test_only_a_server_that_says_so_has_refused_its_checkpoint(tmp_path, script, error):
-    """A failure for another reason, such as too little memory, does not condemn the checkpoint."""
+    """A failure for another reason, such as too little memory, does not condemn the checkpoint, and may pass."""
     with pytest.raises((ServerFailed, ReplayRestoreError)) as failure:
         ServerProcess(interpreter(tmp_path, script), {}, 20)
     assert failure.type is error
+    assert (failure.value.exit_code == TRY_AGAIN) == (error is ServerKilled)
 
 
 def test_a_server_that_has_not_answered_yet_dies_with_the_process_that_started_it(tmp_path):

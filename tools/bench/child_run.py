@@ -218,8 +218,8 @@ class Signals:
 
     Attributes:
       built: when each worker was last said to be built, by name.
-      worked: when each worker reported work, by name.
-      versions: the times at which actors reported the version of their parameters.
+      worked: when workers of each kind reported work; `together` when at least two of them did.
+      versions: the times at which actors reported the version of their parameters, and the newest one.
     """
 
     def __init__(self, experiment: Experiment, workdir: Workdir) -> None:
@@ -229,6 +229,7 @@ class Signals:
         self._last_t = 0.0
         self.built: dict[str, float] = {}
         self.worked: dict[str, list[float]] = defaultdict(list)
+        self.together: dict[str, list[float]] = defaultdict(list)
         self.versions: list[tuple[float, float]] = []
         self.last_line = ""
 
@@ -246,14 +247,16 @@ class Signals:
                 self._add(json.loads(line), replaced)
 
     def _add(self, told: Mapping[str, Any], replaced: bool) -> None:
-        t, worker, metrics = told["t"], told["worker"], told["metrics"]
+        t, kind, metrics = told["t"], told["worker"].partition("-")[0], told["metrics"]
         if replaced and t <= self._last_t:
             return
         self._last_t = t
-        if metrics.get(self._work.get(worker.partition("-")[0], "")) not in (None, 0.0):
-            self.worked[worker] = [*(old for old in self.worked[worker] if old > t - _HEARD_S), t]
-        version = metrics.get("selfplay/version", metrics.get("acting/version"))
-        if version is not None:
+        if metrics.get(self._work.get(kind, "")) not in (None, 0.0):
+            lists = [self.worked[kind]] + [self.together[kind]] * any(name.endswith("_min") for name in metrics)
+            for times in lists:
+                times[:] = [*(old for old in times if old > t - _HEARD_S), t]
+        versions = [metrics.get(f"{stage}/version{of}") for stage in ("selfplay", "acting") for of in ("_max", "")]
+        for version in [version for version in versions if version is not None][:1]:
             self.versions = [*(old for old in self.versions if old[0] > t - _HEARD_S), (t, version)]
 
 

@@ -32,8 +32,6 @@ WORKERS = ("actor", "replay", "server", "learner", "evaluator")
 """Kinds that the driver replaces."""
 WORKER_OF = {"server": "replay"}
 """Whose work shows that a kind has recovered, where it is not its own."""
-_REPORT_S = 4.0
-"""A worker that works reports at least so often."""
 _STARTS, _PAUSE_S = 30, 20.0
 """Most attempts to start a run, and the pause before the next one: on a busy machine Ray may not start in its 30 s."""
 _EXIT_S = 180.0
@@ -255,10 +253,7 @@ class Disturber:
         signals, since = self.signals, fault.done_t
         kind = WORKER_OF.get(fault.kind, fault.kind)
         if fault.stop_s:
-            # Of several actors, the one that was stopped is the one that was silent.
-            own = {name: times for name, times in signals.worked.items() if name.partition("-")[0] == kind}
-            silent = [times for times in own.values() if not _first(times, fault.stopped_t + _REPORT_S, since)]
-            return _first([t for times in silent or own.values() or self._training() for t in times], since)
+            return _first(self._all_worked(kind) if signals.worked[kind] else signals.worked["learner"], since)
         match fault.kind:
             case "store":
                 newer = [t for t, version in signals.versions if version > fault.step]
@@ -268,11 +263,12 @@ class Disturber:
                 return _first(signals.worked["learner"], max(since, new.create_time())) if new else None
         fault.worker = fault.worker or self._first_built("learner" if kind in WHOLE else kind, since)
         built = signals.built.get(fault.worker, 0.0)
-        return _first(signals.worked[fault.worker], built) if built > since else None
+        return _first(self._all_worked(fault.worker.partition("-")[0]), built) if built > since else None
 
-    def _training(self) -> list[list[float]]:
-        """The times at which the learner reported work: a kind that reports none has recovered by then."""
-        return [self.signals.worked["learner"]]
+    def _all_worked(self, kind: str) -> list[float]:
+        """The times at which all workers of a kind reported work; of more than two, at least two did."""
+        names = [name for name in self.signals.built if name.partition("-")[0] == kind]
+        return self.signals.together[kind] if len(names) > 1 else self.signals.worked[kind]
 
     def _first_built(self, kind: str, since: float) -> str:
         """The worker of a kind that was built first since a time, empty if none was."""
@@ -298,8 +294,8 @@ class Disturber:
         self._run.start()
 
 
-def _first(times: Iterable[float], since: float, until: float = math.inf) -> float | None:
-    return min((t for t in times if since < t < until), default=None)
+def _first(times: Iterable[float], since: float) -> float | None:
+    return min((t for t in times if t > since), default=None)
 
 
 def summary(faults: Sequence[Fault]) -> dict[str, dict[str, Any]]:

@@ -74,9 +74,9 @@ class Run:
     def status(self):
         return RunStatus("x", "training", 1.0, step=self.step)
 
-    def logs(self, text):
+    def logs(self, text, after_s=1):
         with self.workdir.log_file.open("a") as file:
-            stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() + 1))
+            stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() + after_s))
             file.write(f"{stamp},000 INFO {text}\n")
 
     def reports(self, worker, after_s=0.0, **metrics):
@@ -101,20 +101,22 @@ def disturbed(tmp_path, tiny, child):
         disturber.close()
 
 
-def test_a_killed_worker_has_recovered_once_a_new_one_is_built_and_reports_work(disturbed):
+def test_a_killed_worker_has_recovered_once_a_new_one_is_built_and_all_of_its_kind_report_work(disturbed):
     run, disturb, child = disturbed
     run.found = {"actor": child}
+    run.logs("actor-0: built in 3.2 s", after_s=-9)
+    run.logs("actor-1: built in 3.2 s", after_s=-9)
     disturber = disturb(fault := Fault(0.0, "actor"))
     disturber.advance()
     child.wait(10)
-    run.reports("actor-1", **{"count/moves": 3.0})  # another actor
+    run.reports("actor", **{"count/moves": 3.0})  # of the other actor
     disturber.advance()
     assert disturber.waiting == [fault]
     run.logs("actor-0: built in 3.2 s")
-    run.reports("actor-0", 2.0, **{"count/moves": 0.0})
+    run.reports("actor", 2.0, **{"count/moves": 3.0})
     disturber.advance()
     assert not disturber.over
-    run.reports("actor-0", 3.0, **{"count/moves": 4.0})
+    run.reports("actor", 3.0, **{"count/moves": 4.0, "selfplay/version_min": 8.0})
     disturber.advance()
     assert disturber.over
     assert fault.survived
@@ -166,7 +168,7 @@ def test_signals_survive_that_the_metrics_of_lost_steps_are_moved_away(tmp_path,
     run = Run(Workdir(tmp_path), {})
     signals = Signals(tiny(), run.workdir)
     run.reports("learner", **{"learner/loss": 1.0})
-    run.reports("actor-0", 0.1, **{"selfplay/version": 7.0, "count/moves": 1.0})
+    run.reports("actor", 0.1, **{"selfplay/version": 6.0, "selfplay/version_max": 7.0, "count/moves": 1.0})
     signals.read()
     kept = run.workdir.metrics_file.read_text().splitlines()[0]
     (tmp_path / "new").write_text(kept + "\n")
