@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -176,9 +176,7 @@ class Monitor:
             for worker in [worker for worker in self._reported_at if kind_of(worker) == "actor"]:
                 self.ended(worker, now)
         self._rates.pop("steps", None)
-        self._gauges = defaultdict(
-            dict, {name: kept for name, kept in self._gauges.items() if kind_of(name) != "learner"}
-        )
+        self._gauges = defaultdict(dict, {who: kept for who, kept in self._gauges.items() if kind_of(who) != "learner"})
 
     def go_back(self, step: int) -> None:
         """Goes back to the step from which the learner starts again."""
@@ -213,9 +211,7 @@ class Monitor:
         """The status of the run at `now`; `silent` are the workers that fell silent, by name for how many seconds."""
         experiment, learner = self._experiment, self._gauges["learner"]
         evaluator, driver = self._gauges["evaluator"], self._gauges["driver"]
-        shares, server_busy = self._shares(now, silent), self._mean_over("inference", "server/busy")
         size = sum(self._values("replay", "replay/size"))
-        phase = self._phase(size)
         known: dict[str, Any] = {name: learner.get(f"learner/{name}") for name in _OF_LEARNER}
         known |= {name: evaluator.get(f"evaluation/{name}") for name in _OF_EVALUATOR}
         known |= {name: int(self._totals[name]) for name in RESUMED_COUNTERS}
@@ -226,13 +222,13 @@ class Monitor:
         cost = experiment.cluster.cost(hours)
         status = RunStatus(
             name=experiment.name,
-            phase=phase,
+            phase=self._phase(size),
             elapsed_s=self.elapsed_s(now),
             time_left_s=self._time_left_s(now),
             step=self._step,
             episodic=experiment.learns_model,
             server_fill=self._mean_over("inference", "server/fill"),
-            server_busy=server_busy,
+            server_busy=self._mean_over("inference", "server/busy"),
             server_latency_ms=self._max_over("inference", "server/latency_ms_median"),
             server_latency_p99_ms=self._max_over("inference", "server/latency_ms_p99"),
             replay_size=int(size),
@@ -260,14 +256,12 @@ class Monitor:
             ledger={
                 table: books.ledger(self._step * self._trained[table], now) for table, books in self._books.items()
             },
-            shares=shares,
-            bottleneck=bottleneck(
-                phase, shares, size, experiment.replay.min_size, server_busy, experiment.has_self_play
-            ),
+            shares=self._shares(now, silent),
             **known,
         )
+        limit = bottleneck(status, experiment.replay.min_size, experiment.has_self_play)
         # Workers that start again do nothing yet.
-        return status.without_rates() if self._forced == "starting" else status
+        return status.without_rates() if self._forced == "starting" else replace(status, bottleneck=limit)
 
     def _of_chips(self, steps_per_s: float, moves_per_s: float) -> dict[str, Any]:
         """The fields of the status on chips and their memory."""
@@ -395,28 +389,18 @@ class RateWindow:
         return max(self._points[-1][1] - base, 0.0) / max(now - since, 1e-9)
 
 
-def bottleneck(
-    phase: Phase,
-    shares: Mapping[str, Mapping[str, float]],
-    replay_size: float,
-    min_size: int,
-    server_busy: float | None = None,
-    has_self_play: bool = True,
-) -> str:
-    """Says in words which side waits for which; empty while that is unknown.
-
-    The arguments are those of the status: `shares` of wall time by kind of worker and stage, and `server_busy`, the
-    share of time in which the inference servers' devices had a batch. Training begins with `min_size` samples.
-    """
-    if phase == "collecting":
-        waits = f"the learner waits for the first {min_size:,} samples ({replay_size / min_size:.0%} there)"
-        return waits if replay_size < min_size else "the learner prepares its first step (compiling)"
-    if phase != "training":
+def bottleneck(status: RunStatus, min_size: int, has_self_play: bool = True) -> str:
+    """Says in words which side waits for which; "" while that is unknown. Training begins with `min_size` samples."""
+    if status.phase == "collecting":
+        waits = f"the learner waits for the first {min_size:,} samples ({status.replay_size / min_size:.0%} there)"
+        return waits if status.replay_size < min_size else "the learner prepares its first step (compiling)"
+    if status.phase != "training":
         return ""
+    shares = status.shares
     writers = {"actors": shares.get("actor", {})} if has_self_play else {"recorded games": {}}
     if "reanalyser" in shares:
         writers["reanalysers"] = shares["reanalyser"]
-    learner, busy = shares.get("learner", {}), server_busy or 0.0
+    learner, busy = shares.get("learner", {}), status.server_busy or 0.0
     # Actors and reanalysers both write to replay; the kind that it blocks less is the slower one.
     kind, writer = min(writers.items(), key=lambda item: item[1].get("write", 0.0))
     starved, blocked = learner.get("wait_replay", 0.0), writer.get("write", 0.0)

@@ -8,6 +8,7 @@ import pytest
 from podzero.config import load
 from podzero.runtime.monitoring.goodput import PaidTime
 from podzero.runtime.monitoring.monitor import SILENT_AFTER_S, WINDOW_S, Monitor, RateWindow, bottleneck, kind_of
+from podzero.runtime.monitoring.status import RunStatus
 
 
 @pytest.fixture
@@ -368,6 +369,11 @@ def test_many_reporters_take_bounded_memory():
     assert window.per_s(100.0) == pytest.approx(1000.0, rel=0.05)
 
 
+def limit(phase, shares, size, min_size, busy=None, **more):
+    status = RunStatus("test", phase, 0.0, shares=shares, replay_size=size, server_busy=busy)
+    return bottleneck(status, min_size, **more)
+
+
 @pytest.mark.parametrize(
     ("actor", "learner", "words"),
     [
@@ -379,7 +385,7 @@ def test_many_reporters_take_bounded_memory():
     ],
 )
 def test_the_side_that_waits_longest_is_named(actor, learner, words):
-    text = bottleneck("training", {"actor": actor, "learner": learner}, 5000, 2000)
+    text = limit("training", {"actor": actor, "learner": learner}, 5000, 2000)
     for word in words:
         assert word in text
 
@@ -395,7 +401,7 @@ def test_the_side_that_waits_longest_is_named(actor, learner, words):
 def test_of_actors_and_reanalysers_the_slower_kind_is_named(blocked, starved, words):
     shares = {kind: {"write": write} for kind, write in zip(("actor", "reanalyser"), blocked, strict=True)}
     shares["learner"] = {"wait_replay": starved}
-    text = bottleneck("training", shares, 5000, 2000)
+    text = limit("training", shares, 5000, 2000)
     for word in words:
         assert word in text
 
@@ -403,26 +409,26 @@ def test_of_actors_and_reanalysers_the_slower_kind_is_named(blocked, starved, wo
 @pytest.mark.parametrize(("busy", "named"), [(0.97, True), (0.5, False), (None, False)])
 def test_servers_that_limit_the_actors_are_named(busy, named):
     shares = {"actor": {"search": 0.9}, "learner": {"wait_replay": 0.5}}
-    text = bottleneck("training", shares, 5000, 2000, busy)
+    text = limit("training", shares, 5000, 2000, busy)
     assert ("inference servers' devices are busy 97%" in text) == named
 
 
 def test_while_replay_fills_the_learner_waits_for_its_first_samples():
-    waiting = bottleneck("collecting", {}, 500, 2000)
+    waiting = limit("collecting", {}, 500, 2000)
     assert "2,000" in waiting
     assert "25%" in waiting
-    assert "compiling" in bottleneck("collecting", {}, 2000, 2000)
+    assert "compiling" in limit("collecting", {}, 2000, 2000)
 
 
 def test_without_shares_of_time_there_is_no_bottleneck():
-    assert bottleneck("starting", {}, 0, 2000) == ""
-    assert bottleneck("training", {}, 5000, 2000) == ""
+    assert limit("starting", {}, 0, 2000) == ""
+    assert limit("training", {}, 5000, 2000) == ""
 
 
 def test_a_learner_without_self_play_waits_for_recorded_games():
     shares = {"learner": {"wait_replay": 0.4, "step": 0.6}}
-    assert "recorded games" in bottleneck("training", shares, 0, 2000, has_self_play=False)
-    assert bottleneck("training", {"learner": {"step": 1.0}}, 0, 2000, has_self_play=False) == ""
+    assert "recorded games" in limit("training", shares, 0, 2000, has_self_play=False)
+    assert limit("training", {"learner": {"step": 1.0}}, 0, 2000, has_self_play=False) == ""
 
 
 def test_what_a_run_has_taken_counts_waits_for_nodes_and_no_checkpoint_takes_it_back():
