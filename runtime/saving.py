@@ -86,7 +86,6 @@ class Saver:
     def begin(self, checkpoint: Checkpoint | None = None) -> None:
         """Restarts the intervals after the workers have started from `checkpoint`."""
         now, config = time.monotonic(), self._experiment.checkpoint
-        self._began_at = -math.inf
         self._write_began: dict[Write, float] = {}
         """Monotonic time at which the write under way of each was begun."""
         self.newest = checkpoint.step if checkpoint else None
@@ -107,7 +106,7 @@ class Saver:
         While replay is still being written, the learner is saved at once, and replay again afterwards.
         """
         now = time.monotonic()
-        if now - self._began_at > SAME_NOTICE_S:
+        if now - self._write_began.get("replay", -math.inf) > SAME_NOTICE_S:
             self._checkpoint_due = self._learner_due = now
 
     def metrics(self) -> dict[str, float]:
@@ -142,8 +141,7 @@ class Saver:
         with_replay = self._replay_due(now) and (state.learning or self.newest is not None)
         self._follows = state if with_replay else None
         if with_replay:
-            self._checkpoint_due, self._began_at = now + self._every_s, now
-            self._write_began["replay"] = now
+            self._checkpoint_due, self._write_began["replay"] = now + self._every_s, now
         if not state.learning:
             self._add_replay()
             return
