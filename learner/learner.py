@@ -88,7 +88,7 @@ class Learner:
         """The train state on the devices, which `run` replaces with every dispatch."""
         self.step = int(self.state.step)
         """The number of steps made, including those before a resumption."""
-        self.progress = Progress(float(self.state.progress), self.step, experiment.stop.steps)
+        self.progress = Progress(float(self.state.progress), self.step, experiment.stop.steps, self._steps)
         """The progress of the run. Only host 0's counts: its commands carry it to the others."""
         self._reader = reader
         self._prefetcher = Prefetcher(reader)

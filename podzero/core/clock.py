@@ -75,12 +75,16 @@ class Progress:
 
     A run that starts or resumes at progress p has the progress `p + (1 - p) * s`, where s is the largest
     `share_of_rest` of any limit since. Resuming with other limits therefore makes it neither fall nor jump. `start` is
-    p, and `step` the learner step there.
+    p, and `step` the learner step there, which is `dispatch` steps later. With the limit of steps that a run had, these
+    make the progress that they would have made without a stop.
     """
 
-    def __init__(self, start: float, step: int, stop_steps: int | None) -> None:
-        self._start, self._step, self._stop_steps = start, step, stop_steps
-        self._told = 0.0
+    def __init__(self, start: float, step: int, stop_steps: int | None, dispatch: int = 0) -> None:
+        self._start, self._stop_steps, self._told = start, stop_steps, 0.0
+        before = share_of_rest(stop_steps, 0, max(0, step - dispatch))
+        same = dispatch > 0 and abs(before - start) < 1e-6  # what is saved is rounded
+        self._of_steps = (0.0, 0) if same else (start, step)
+        """The progress at a step, from where on the steps have their share of the rest."""
 
     def tell(self, share: float) -> None:
         """Records the largest `share_of_rest` of the limits of minutes and games; thread-safe."""
@@ -88,5 +92,6 @@ class Progress:
 
     def at(self, step: int) -> float:
         """The progress at a learner step."""
-        share = max(self._told, share_of_rest(self._stop_steps, self._step, step))
-        return self._start + (1.0 - self._start) * share
+        start, since = self._of_steps
+        by_steps = start + (1.0 - start) * share_of_rest(self._stop_steps, since, step)
+        return max(by_steps, self._start + (1.0 - self._start) * self._told)

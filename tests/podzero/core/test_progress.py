@@ -28,6 +28,14 @@ def test_a_run_resumed_with_the_same_limit_goes_on_as_if_it_had_not_ended():
     assert [Progress(0.25, 25, 100).at(step) for step in (25, 50, 100)] == pytest.approx([0.25, 0.5, 1.0])
 
 
+def test_after_a_stop_in_between_the_progress_is_bit_by_bit_what_it_would_have_been():
+    """What is saved is that of the last dispatch, of 4 steps, as float32: 0.33333334 for a third."""
+    straight, resumed = Progress(0.0, 0, 300, 4), Progress(0.3333333432674408, 104, 300, 4)
+    assert [resumed.at(step) for step in range(104, 300)] == [straight.at(step) for step in range(104, 300)]
+    resumed.tell(0.5)
+    assert resumed.at(108) == pytest.approx(2 / 3)
+
+
 def test_a_run_resumed_with_a_higher_limit_neither_falls_back_nor_jumps():
     """At 0.5 after 50 of 100 steps; with 200 the other half is spread over the 150 steps that are left."""
     resumed = Progress(0.5, 50, 200)
