@@ -5,6 +5,8 @@ import logging
 import math
 import os
 import shutil
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -122,6 +124,46 @@ def test_wherever_a_process_dies_while_it_saves_the_newest_complete_checkpoint_i
     assert len(seen) > 2
     assert seen[0] == (20, 1.0)
     assert seen == sorted(seen), "the later it dies, the newer is what is resumed"
+
+
+PAGE = 4096
+"""Bytes of a file that a file system in memory takes at least."""
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 40 pages."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={40 * PAGE}", "none", folder]
+    if os.getuid() or not shutil.which("mount") or subprocess.run(mount, check=False).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@pytest.mark.parametrize("replay", [True, False])
+def test_wherever_a_disk_is_full_the_newest_complete_checkpoint_is_resumed_and_later_ones_are_written(
+    small_disk, replay
+):
+    workdir, filler, ended = Workdir(small_disk), small_disk / "filler", []
+    for free in range(10):
+        shutil.rmtree(workdir.checkpoints, ignore_errors=True)
+        write(workdir, 10, games=1.0)
+        filler.write_bytes(bytes(shutil.disk_usage(small_disk).free - free * PAGE))
+        ended.append(10)
+        with suppress(OSError):  # no space left
+            ended[-1] = write(workdir, 20, games=2.0, replay=replay)
+        newest = Resumption(workdir, seen=10).newest()
+        learner, (shard, *_) = newest.folder / "learner" / "state", newest.shard(0)
+        assert learner.read_text() == f"{newest.step}"
+        assert digest_of(shard.folder / "shard.json") == shard.digest
+        filler.unlink()
+        write(workdir, 30, keep=1)
+        assert [path.name for path in workdir.checkpoints.iterdir()] == ["000000030"]
+        assert len(list(checkpoints(workdir)[0].folder.iterdir())) == 3
+    assert set(ended) == {10, 20}
+    assert ended == sorted(ended), "the more is free, the more is written"
 
 
 def test_everything_is_on_disk_before_the_checkpoint_gets_its_name(workdir, monkeypatch):
