@@ -26,6 +26,7 @@ COMMANDS = {
     "runs": "launch.runs:runs",
     "zoo": "launch.experiments:zoo",
     "compile": "tools.compile.cli:compile_",
+    "plan": "tools.plan.cli:plan",
     "import": "tools.records.cli:import_",
     "new": "launch.new:new",
     "diff": "launch.experiments:diff",

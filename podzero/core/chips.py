@@ -39,6 +39,8 @@ class Chip(NamedTuple):
     int8_channels: float = 0
     """The channels from which 3x3 convolutions gain by int8 according to docs/compile.md; inf if none do, or if int8 is
     none of the formats that JAX lists for the chip's products."""
+    watts: float | None = None
+    """Measured mean power; None where Google publishes none."""
 
     @property
     def device_word(self) -> str:
@@ -57,7 +59,7 @@ CHIPS: dict[str, Chip] = {
     for chip in (
         # Clocks follow from eight matrix units of 128 x 128 on v4 and v5p, from four on v5e. The pages of v4 and v5p
         # give the links in Gbit/s of one direction (2,400 and 4,800), the others in bytes/s of both.
-        Chip("v4", 275e12, 275e12, 32 * 2**30, 1200e9, 600e9, cores=2, chips_per_host=4, dimensions=3, clock=1.05e9),
+        Chip("v4", 275e12, 275e12, 32 * 2**30, 1200e9, 600e9, cores=2, dimensions=3, clock=1.05e9, watts=170.0),
         Chip("v5e", 197e12, 394e12, 16 * 2**30, 819e9, 400e9, cores=1, chips_per_host=4, dimensions=2, clock=1.5e9),
         Chip("v5p", 459e12, 918e12, 95 * 2**30, 2765e9, 1200e9, cores=2, chips_per_host=4, dimensions=3, clock=1.75e9),
         # Google says two matrix units of 256 x 256, which would need 3.5 GHz; the compiler's own estimates imply four.

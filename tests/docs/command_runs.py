@@ -181,6 +181,12 @@ def launch(verb: str, arguments: list[str]) -> Command:
     return Command((verb, *(word for word in arguments if word != "--dry-run"), "--dry-run"), quick=True)
 
 
+def simulation(verb: str, arguments: list[str]) -> Command:
+    """What needs no files."""
+    why = "tests/tools/plan gives it reports and runs" if "--rates" in arguments else ""
+    return Command((verb, *arguments), quick=True, not_run=why)
+
+
 def elsewhere(why: str) -> Callable[[str, list[str]], Command]:
     """Commands that other tests run."""
     return lambda verb, arguments: Command((verb, *arguments), not_run=why)
@@ -203,6 +209,7 @@ RUNNERS: dict[str, Callable[[str, list[str]], Command]] = {
     "launch": launch,
     "logs": elsewhere("tests/launch/test_runs.py writes and follows logs"),
     "new": plain,
+    "plan": simulation,
     "play": play,
     "report": report,
     "runs": plain,

@@ -162,6 +162,7 @@ def test_what_is_not_run_says_why():
         "import",
         "launch",
         "logs",
+        "plan",
         "stop",
         "sweep",
         "trace",

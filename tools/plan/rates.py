@@ -1,0 +1,134 @@
+"""How fast the parts of an experiment are by themselves: what was compiled or measured, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from podzero.config import Experiment
+from podzero.core.errors import ConfigError
+from podzero.files.workdir import Workdir, read_json
+from podzero.runtime.monitoring.status import RunStatus, read_status
+from podzero.tools.compile.waiting import known_rates, settings_of
+
+_LEAST_S = 60.0
+"""The shortest training from which rates are taken."""
+
+
+class Rates(NamedTuple):
+    """What each part does by itself; None is unknown."""
+
+    step_s: float | None = None
+    """Seconds of a learner step."""
+    moves_per_s: float | None = None
+    """Moves/s of an actor, or of a JAX device that plays."""
+    samples_per_move: float | None = None
+    plies: float | None = None
+    """The mean length of a game."""
+    memory: float | None = None
+    """Share of a device's memory that the largest program needs."""
+    start_s: float | None = None
+    """Seconds of a start until all processes work, with compilation."""
+    cores: float | None = None
+    """The CPU cores of a machine without accelerators, on which all processes were measured."""
+
+
+def find_rates(experiment: Experiment, names: Sequence[str]) -> Rates:
+    """What `names`, reports of `podzero compile --json` and working directories, and stored figures say; the first
+    counts. Raises `ConfigError` if one is of another experiment, or what is needed in none.
+    """
+    known, found = known_rates(experiment), []
+    for name in names:
+        found.append(of_run(experiment, Workdir(name)) if Path(name).is_dir() else of_report(experiment, name))
+    if known is not None:
+        found.append(Rates(experiment.learner.batch_size / known.samples_per_s, known.chip_moves_per_s))
+    rates = Rates(*(next((one for one in each if one is not None), None) for each in zip(Rates(), *found, strict=True)))
+    actors, where, name = experiment.actors, experiment.cluster.slice, experiment.name
+    compiled = f"`podzero compile {name} --topology {where} --json > FILE` computes it; then add --rates FILE"
+    measured = f"`podzero train {name} --workdir DIR stop.minutes=3` measures it; then add --rates DIR"
+    if rates.step_s is None:
+        raise ConfigError(f"the time of a learner step is unknown: {compiled if where else measured}")
+    if rates.moves_per_s is None and experiment.has_self_play:
+        on_tpu = where and actors.inference == "device" and set(actors.resources) <= {"TPU"}
+        raise ConfigError(f"the moves/s of an actor are unknown: {compiled if on_tpu else measured}")
+    return rates
+
+
+def of_report(experiment: Experiment, name: str) -> Rates:
+    """The rates in a report of `podzero compile --json`."""
+    report, where = read_json(Path(name)), experiment.cluster.tpu
+    wanted = (experiment.name, where and where.topology, experiment.cluster.slices)
+    if where is None or tuple(map(report.get, ("config", "topology", "slices"))) != wanted:
+        raise ConfigError(
+            f"--rates {name}: expected a working directory, or what `podzero compile {experiment.name} --topology "
+            f"{where and where.short_name} --json` prints; found {report.get('config')} on {report.get('topology')}"
+        )
+    programs: dict[str, Any] = {program["name"]: program for program in report["programs"]}
+    learner, step_s = programs.get("learner"), None
+    if learner and learner["batch"] != experiment.learner.batch_size:
+        raise ConfigError(f"--rates {name}: learner.batch_size was {learner['batch']} when it was compiled")
+    if learner and learner.get("estimated_seconds"):
+        step_s = (learner["estimated_seconds"] + learner["seconds"]["links"]) / learner["trip_count"]
+    moves_per_s, actors = report.get("moves_per_s"), experiment.actors
+    devices = actors.resources.get("TPU", 0.0) * where.chip.devices if actors.resources else 1.0
+    return Rates(
+        step_s,
+        moves_per_s * devices if moves_per_s and devices and actors.inference == "device" else None,
+        plies=programs.get("device", {}).get("plies"),
+        memory=max(program["bytes_per_chip"] / program["hbm_per_chip"] for program in programs.values()),
+    )
+
+
+def of_run(experiment: Experiment, workdir: Workdir) -> Rates:
+    """The rates of a run with equal settings; those of its learner only if it trains on the same slice.
+
+    Of processes that share the cores of one machine, they are what each would do alone.
+    """
+    run, status = workdir.experiment(), read_status(workdir).status
+    ours, theirs = settings_of(experiment), settings_of(run)
+    of_learner = ("learner", "slice", "slices")
+    differ = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
+    if set(differ) - set(of_learner) or run.actors.cpus != experiment.actors.cpus:
+        raise ConfigError(
+            f"--rates {workdir.root}: that run has other settings ({', '.join(differ) or 'actors.cpus'}); "
+            "`podzero diff` shows them"
+        )
+    if status.elapsed_s < _LEAST_S:
+        raise ConfigError(f"--rates {workdir.root}: that run has trained for less than {_LEAST_S:g} s; train longer")
+    rates = Rates(
+        samples_per_move=status.samples / max(status.moves, 1),
+        plies=status.moves / status.games if status.games else None,
+        memory=(status.hbm_peak_bytes or 0.0) / status.hbm_limit_bytes if status.hbm_limit_bytes else None,
+        start_s=status.paid_s["start"] + status.paid_s["compile"],
+    )
+    if run.actors.beside_learner:
+        busy = status.shares["device"]
+        rates = rates._replace(
+            step_s=busy["train"] / status.steps_per_s,
+            moves_per_s=status.moves_per_s / busy["play"] / (status.chips or 1),
+        )
+    else:
+        rates = _apart(rates, run, status, read_json(workdir.hardware_file).get("nodes", ()))
+    return rates._replace(step_s=None) if set(differ) & set(of_learner) else rates
+
+
+def _apart(rates: Rates, run: Experiment, status: RunStatus, nodes: Sequence[dict[str, Any]]) -> Rates:
+    """`rates` with those of a run whose actors have processes of their own.
+
+    On one machine without accelerators, training wants all cores, each actor its threads: what they took from each
+    other is given back.
+    """
+    training, stages = status.paid_s["training"] / status.elapsed_s, status.shares.get("actor", {})
+    playing = 1.0 - stages.get("write", 0.0) - stages.get("wait_params", 0.0)
+    # The limiter holds what is made and what is learned from together.
+    samples_per_s = status.step * run.batch_parts.fresh / run.replay.samples_per_insert / status.elapsed_s
+    step_s = status.paid_s["training"] / status.step
+    moves_per_s = samples_per_s / (rates.samples_per_move or 1.0) / run.actors.count / playing
+    if len(nodes) != 1 or nodes[0]["accelerators"]:
+        return rates._replace(step_s=step_s, moves_per_s=moves_per_s)
+    cores, threads = float(nodes[0]["cpus"]), max(1, round(run.actors.cpus))
+    others = (run.actors.count - 1) * playing * threads
+    beside = (1 - training) * min(1.0, cores / (threads + others)) + training * cores / (threads + others + cores)
+    step_s *= cores / (cores + playing * threads + others)
+    return rates._replace(step_s=step_s, moves_per_s=moves_per_s / beside, cores=cores)
