@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from podzero.core.errors import ConfigError
-from podzero.core.reading import last_lines
+from podzero.core.reading import last_lines, parse_json
 from podzero.evaluation.statistics import wilson
 from podzero.files.storage import StorageError
 from podzero.files.store import store_of
-from podzero.files.workdir import Workdir, step_folder, write_atomically
+from podzero.files.workdir import STEP_NAME, Workdir, step_folder, write_atomically
 
 End = Literal["over", "given up", "cut off"]
 
@@ -115,7 +115,7 @@ def game_from_tree(tree: Mapping[str, Any]) -> PlayedGame:
     """The inverse of `game_to_tree`; an invalid tree raises `ValueError`, `KeyError` or `TypeError`."""
     first, second = map(str, tree["players"])
     points = tree["points"]
-    if sum(points) != 1 or points[0] not in (0, 0.5, 1):
+    if points not in ([0, 1], [0.5, 0.5], [1, 0]):
         raise ValueError("invalid points")
     plies, moves, end = tree["opening_plies"], tuple(tree["moves"]), tree["end"]
     if not all(isinstance(one, int) for one in (plies, *moves)) or end not in get_args(End):
@@ -153,7 +153,7 @@ class GamesFolder:
     def steps(self) -> list[int]:
         """The steps with games, ascending."""
         files = map(Path, self._store.list(self._folder))
-        return sorted(int(file.stem) for file in files if file.suffix == ".jsonl" and file.stem.isdigit())
+        return sorted(int(file.stem) for file in files if file.suffix == ".jsonl" and STEP_NAME.fullmatch(file.stem))
 
     def write(self, step: int, games: Iterable[PlayedGame]) -> None:
         """Stores the games of the newest round; a failed write is only logged."""
@@ -209,7 +209,7 @@ def _read(file: Path, origin: str) -> list[StoredGame]:
     games = []
     for line in last_lines(file, _MOST_BYTES):
         try:
-            games.append(StoredGame(origin, game_from_tree(json.loads(line))))
+            games.append(StoredGame(origin, game_from_tree(parse_json(line))))
         except (ValueError, KeyError, TypeError):
             # A line may be incomplete while it is written.
             continue

@@ -27,6 +27,7 @@ from scipy import special
 from podzero.config import GameConfig, GymnasiumConfig
 from podzero.core.errors import ConfigError, PodzeroError, nearest, os_errors
 from podzero.core.protocols import Env
+from podzero.core.reading import parse_json
 from podzero.envs import make_env
 from podzero.evaluation.arena import OPENING_PLIES, Arena, Interrupted
 from podzero.evaluation.games import GAMES_FILE, PlayedGame, PlayedPair, game_from_tree, game_to_tree
@@ -131,7 +132,7 @@ class TournamentFiles:
     def _parse(self, number: int, line: bytes) -> tuple[int, int, PlayedGame]:
         """The batch, the pair and the game of a line."""
         try:
-            tree = json.loads(line)
+            tree = parse_json(line)
             game = game_from_tree(tree)
             if not {game.first, game.second} <= set(self.settings.players) or game.first == game.second:
                 raise ValueError("invalid players")

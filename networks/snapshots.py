@@ -110,8 +110,9 @@ def _manifest(folder: Path, step: int) -> dict[str, Any]:
         raise SnapshotError(f"{folder} holds no snapshot of step {step}; there are: {known}")
     read = _bytes(where / MANIFEST_FILE)
     try:
-        content = unsealed(read.decode())
-    except ValueError as error:
+        content = {"format": None, "step": None} | unsealed(read.decode())
+        content["leaves"] = dict(content["leaves"])
+    except (ValueError, KeyError, TypeError) as error:
         raise SnapshotError(f"snapshot {where} is damaged: {MANIFEST_FILE} cannot be used ({error})") from None
     if content["format"] != _FORMAT:
         raise SnapshotError(f"snapshot {where} has format {content['format']}, this podzero reads format {_FORMAT}")

@@ -302,7 +302,7 @@ def _read(step: int, folder: Path) -> Checkpoint:
         return Checkpoint(step, folder, counters, dict(run["ladder"]), shards, replay_step, str(run.get("learner", "")))
     except (RunFileDamaged, StorageError) as found:
         fault = found
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         fault = RunFileDamaged(f"{file} is damaged: {error}")
     return Checkpoint(step, folder, {}, {}, [], fault=fault)
 

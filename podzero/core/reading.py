@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -51,6 +52,18 @@ def last_lines(file: Path, most_bytes: int) -> list[bytes]:
         opened.seek(max(0, opened.seek(0, io.SEEK_END) - most_bytes))
         return opened.read().splitlines()
     return []
+
+
+LARGEST_FILE = 2**26
+"""The most characters that are read of a file which podzero writes as a whole, such as a manifest."""
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text; a `ValueError` if there is none, also where it is nested too deeply for Python."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

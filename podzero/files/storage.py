@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from podzero.core.errors import TRY_AGAIN, PodzeroError
+from podzero.core.reading import LARGEST_FILE, parse_json
 
 LEARNER_FOLDER = "learner"
 """The learner's folder in a checkpoint."""
@@ -69,7 +70,8 @@ def read_saved(file: Path, checkpoint: Path) -> str | None:
     """
     with reading(file):
         try:
-            return file.read_text(encoding="utf-8")
+            with file.open(encoding="utf-8") as opened:
+                return opened.read(LARGEST_FILE)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             if checkpoint.exists():
                 return None
@@ -88,7 +90,7 @@ def sealed(content: Mapping[str, Any]) -> str:
 
 def unsealed(text: str) -> dict[str, Any]:
     """The JSON object from which `sealed` made `text`, or a `ValueError` if it was changed since."""
-    content = json.loads(text)
+    content = parse_json(text)
     if not isinstance(content, dict) or _DIGEST not in content:
         raise ValueError("it holds no SHA-256 of itself: it was changed, or another version of podzero wrote it")
     if content.pop(_DIGEST) != _digest(content):

@@ -18,6 +18,7 @@ from podzero.config import Experiment, Layers, OwnFile, flatten, parse, read_tre
 from podzero.config.training import OptimizerConfig
 from podzero.core.errors import TRY_AGAIN, ConfigError, PodzeroError, os_errors
 from podzero.core.importing import file_digest
+from podzero.core.reading import LARGEST_FILE, parse_json
 from podzero.files.directory_lock import DirectoryLock, Held, LockHolder, holder_of
 from podzero.files.store import copy_of, store_of, sync
 
@@ -82,8 +83,10 @@ def side_by_side(experiments: Sequence[Experiment], exclude: Any = None, absent:
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")
 """An address, such as that of object storage; `pathlib` leaves one slash of two."""
-_STEP = re.compile("[0-9]{1,15}")
-"""A learner step."""
+STEP_NAME = re.compile("[0-9]{1,15}")
+"""A learner step as text."""
+LATEST_TIME = 1e11
+"""Latest plausible time, in seconds since the epoch (the year 5138); later times mark damaged lines."""
 _LONG = ("metrics.", "train.log")
 """How the names of the long files begin."""
 SWEEP_FILE = "sweep.json"
@@ -276,9 +279,17 @@ class Workdir:
         found = []
         for line in self._read_changes().splitlines():
             # Only the report reads this record: a line that was edited or damaged must not end anything.
-            with suppress(ValueError, KeyError, TypeError):
-                tree = json.loads(line)
-                found.append(RecordedChange(tree["t"], tree["step"], Change(tree["setting"], tree["old"], tree["new"])))
+            with suppress(ValueError):
+                match parse_json(line):
+                    case {
+                        "t": int() | float() as t,
+                        "step": int(step),
+                        "setting": str(setting),
+                        "old": old,
+                        "new": new,
+                    }:
+                        if 0 <= t < LATEST_TIME:
+                            found.append(RecordedChange(t, step, Change(setting, old, new)))
         return found
 
     def inheritance(self) -> Inheritance | None:
@@ -341,7 +352,7 @@ def split_step(name: str) -> tuple[Path, int | None] | None:
     folder, at, step = name.rpartition("@")
     if not at or not _is_directory(folder):
         return None
-    if not _STEP.fullmatch(step):
+    if not STEP_NAME.fullmatch(step):
         raise ConfigError(f"{name}: expected a learner step after the @, for example {folder}@1200")
     return Path(folder), int(step)
 
@@ -368,9 +379,8 @@ def unused(path: Path) -> Path:
 
 def step_folders(parent: Path) -> list[int]:
     """The steps for which `parent` has a folder, ascending."""
-    return sorted(
-        int(name) for name in store_of(parent).list(parent) if _STEP.fullmatch(name) and not (parent / name).is_file()
-    )
+    names = filter(STEP_NAME.fullmatch, store_of(parent).list(parent))
+    return sorted(int(name) for name in names if not (parent / name).is_file())
 
 
 def step_folder(parent: Path, step: int) -> Path:
@@ -404,7 +414,8 @@ def written_together(target: Path) -> Iterator[Path]:
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in `path`; empty if the file is missing or damaged."""
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            tree = parse_json(file.read(LARGEST_FILE))
     except (OSError, ValueError):
         return {}
     return tree if isinstance(tree, dict) else {}

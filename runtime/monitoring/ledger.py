@@ -24,6 +24,8 @@ COLUMNS = {
     "unheard": "unheard", "sampled": "read", "trained": "trained on",
 }  # fmt: skip
 """The columns that are shown, in words."""
+Ledgers = Mapping[str, Mapping[str, Any]]
+"""What `Books.ledger` returns, by table."""
 REPORTS_APART_S = 60.0
 """Longest time between the reports of one moment, if none of the processes is silent."""
 
@@ -141,7 +143,15 @@ class Books:
         return self._moved - self._moves[0][1]
 
 
-def open_sums(ledger: Mapping[str, Mapping[str, Any]]) -> str:
+def complete(ledgers: Ledgers) -> Ledgers:
+    """Ledgers that were read; raises `ValueError` if one lacks a number."""
+    for row in ledgers.values():
+        if not all(isinstance(row.get(name), int) for name in (*COLUMNS, "unaccounted", "unexplained")):
+            raise ValueError("a ledger lacks a number")
+    return ledgers
+
+
+def open_sums(ledger: Ledgers) -> str:
     """Says which sums of the tables' ledgers do not close, and by how many samples; empty if all do."""
     said = []
     for table, row in ledger.items():

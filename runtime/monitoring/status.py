@@ -8,10 +8,14 @@ import math
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 
 from podzero.core.errors import PodzeroError
+from podzero.core.reading import parse_json
 from podzero.files.workdir import Workdir, WorkdirError, write_atomically
+from podzero.runtime.monitoring.ledger import Ledgers, complete
 
 DRIVER_SILENT_S = 60.0
 """A status of this age shows no rates: its driver may hang."""
@@ -29,6 +33,8 @@ class RunStatus:
 
     Counts include all resumptions. Rates are per second, over the last minute. None means not reported yet.
     """
+
+    __pydantic_config__ = ConfigDict(allow_inf_nan=False)
 
     name: str
     """Name of the experiment."""
@@ -116,8 +122,8 @@ class RunStatus:
     """For how many seconds a checkpoint has been written; 0 if none is being written."""
     damaged_shards: int = 0
     """Replay shards in checkpoints that were damaged, so that older contents or none were restored."""
-    ledger: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    """What became of all samples: by table of replay, the fields of `podzero.runtime.monitoring.ledger.Ledger`."""
+    ledger: Annotated[Ledgers, AfterValidator(complete)] = dataclasses.field(default_factory=dict)
+    """What became of all samples: by table of replay, what `podzero.runtime.monitoring.ledger.Books.ledger` returns."""
     failing: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Workers that have not worked since they failed: by name, the number of failures and the last error."""
     silent: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -174,9 +180,15 @@ class RunStatus:
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> RunStatus:
-        """The inverse of `to_json`, from parsed JSON. Ignores unknown keys, which other versions may have written."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        return cls(**{key: value for key, value in tree.items() if key in known})
+        """The inverse of `to_json`, from parsed JSON. Ignores unknown keys and values of other types, which other
+        versions may have written; raises `ValueError` if name, phase or time are missing.
+        """
+        reader = TypeAdapter(cls)
+        try:
+            return reader.validate_python(tree)
+        except ValidationError as error:
+            wrong = {fault["loc"][:1] for fault in error.errors()}
+            return reader.validate_python({key: value for key, value in tree.items() if (key,) not in wrong})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,7 +232,7 @@ def read_status(workdir: Workdir) -> StoredStatus:
         return StoredStatus(RunStatus(name, "starting", elapsed_s=0.0), alive=True, age_s=0.0)
     experiment = workdir.experiment()
     try:
-        status = RunStatus.from_tree(json.loads(workdir.status_file.read_text(encoding="utf-8")))
+        status = RunStatus.from_tree(parse_json(workdir.status_file.read_text(encoding="utf-8")))
         age_s = time.time() - workdir.status_file.stat().st_mtime
     except FileNotFoundError:
         raise WorkdirError(

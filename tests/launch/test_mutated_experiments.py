@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from copy import deepcopy
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
+from mutations import TEXTS, mutated, values
 
 from podzero.config import builtin_configs, flatten, load, read_layers, schedule_note
 from podzero.core import importing
@@ -24,8 +24,8 @@ from podzero.tools.commands.trust import TrustedCode
 
 CPU_S = 2.0
 """The most seconds of a CPU that a refusal may take."""
-_NUMBERS = [0, -1, 3, 2**31, 2**63, 10**400, -(10**30), 0.5, -0.5, 1e-320, 1e308, math.inf, -math.inf, math.nan]
 _TEXTS = [
+    *TEXTS,
     *(
         "",
         " ",
@@ -51,11 +51,7 @@ _SECTIONS = [
     *({"a.b": 1}, {1: 2}, {None: 1}, {"": 1}, {"name": None}, {"name": []}, {"name": {}}, {"name": "simulator"}),
     *({"name": "x.py:Y", "learns_model": True}, {"name": "gymnasium"}, [{"who": "self", "share": math.nan}], [{}]),
 ]
-_VALUES = st.recursive(
-    st.none() | st.booleans() | st.sampled_from(_NUMBERS) | st.sampled_from(_TEXTS) | st.text(max_size=5),
-    lambda part: st.lists(part, max_size=3) | st.dictionaries(st.text(max_size=5), part, max_size=3),
-    max_leaves=6,
-) | st.sampled_from(_SECTIONS)  # fmt: skip
+_VALUES = values(_TEXTS, _SECTIONS)
 
 
 def bomb(one, several):
@@ -80,32 +76,11 @@ def tree_of(name, resolved):
     return yaml.safe_load(load(name).to_yaml()) if resolved else read_layers(name).tree
 
 
-def places(tree, above=()):
-    """The paths of all sections, lists and values."""
-    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
-        yield (*above, key)
-        if isinstance(value, (dict, list)):
-            yield from places(value, (*above, key))
-
-
 @st.composite
-def mutated(draw):
-    """An experiment as bytes of YAML."""
-    tree = deepcopy(tree_of(draw(st.sampled_from(sorted(builtin_configs()))), draw(st.booleans())))
-    for _ in range(draw(st.sampled_from([1, 1, 1, 2, 4]))):
-        *above, key = draw(st.sampled_from(list(places(tree)) or [("name",)]))
-        within = tree
-        for part in above:
-            within = within[part]
-        match draw(st.sampled_from(["value", "value", "value", "key", "none"])):
-            case "value":
-                within[key] = deepcopy(draw(_VALUES))
-            case "key" if isinstance(within, dict):
-                within[draw(st.sampled_from(["zz", "nam", "", 3, None, "extends", "<<", "a.b"]))] = deepcopy(
-                    draw(_VALUES)
-                )
-            case _:
-                del within[key]
+def experiments(draw):
+    """A mutated experiment as bytes of YAML."""
+    tree = tree_of(draw(st.sampled_from(sorted(builtin_configs()))), draw(st.booleans()))
+    tree = draw(mutated(tree, _VALUES, ("zz", "nam", "", 3, None, "extends", "<<", "a.b")))
     text = yaml.safe_dump(tree)
     if draw(st.integers(0, 3)) == 0:
         lines = text.splitlines()
@@ -147,7 +122,7 @@ def is_for_people(refusal):
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(content=mutated(), named=st.booleans())
+@given(content=experiments(), named=st.booleans())
 def test_a_mutated_experiment_is_refused_by_name_or_can_be_run(checked, monkeypatch, content, named):
     monkeypatch.setattr(train, "_check_made", lambda experiment: None)  # compiles programs
     refusal = checked(content, Path("run") if named else None)
@@ -162,7 +137,7 @@ def test_a_thousand_are(checked):
     took = []
 
     @settings(max_examples=1000, database=None, suppress_health_check=list(HealthCheck))
-    @given(content=mutated(), named=st.booleans())
+    @given(content=experiments(), named=st.booleans())
     def check(content, named):
         began = time.thread_time()
         refusal = checked(content, Path("run") if named else None)

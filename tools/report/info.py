@@ -127,7 +127,7 @@ def _hardware(record: Record, card: Mapping[str, Any]) -> dict[str, Any]:
     if card:
         return {"podzero": f"commit {card['commit']}", "hardware": [str(card["hardware"])]}
     found = record.hardware.get("driver")
-    driver = found if isinstance(found, dict) else {}
+    driver = {name: str(value) for name, value in found.items()} if isinstance(found, dict) else {}
     nodes = node_cells(record.hardware)
     machines = [f"{host}: {cpus} CPUs, {gib} GiB, accelerators: {kinds}" for host, cpus, gib, kinds in nodes]
     return {"podzero": driver.get("podzero"), "hardware": [*filter(None, [driver.get("processor")]), *machines]}

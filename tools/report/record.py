@@ -20,7 +20,7 @@ from podzero.core.errors import ConfigError
 from podzero.core.reading import last_lines
 from podzero.files.players import run_workdir
 from podzero.files.store import store_of
-from podzero.files.workdir import Inheritance, RecordedChange, Workdir, WorkdirError, read_json, sweep_runs
+from podzero.files.workdir import LATEST_TIME, Inheritance, RecordedChange, Workdir, WorkdirError, read_json, sweep_runs
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.monitoring.log_file import HEAD, OLD_FILES
 from podzero.runtime.monitoring.monitor import kind_of
@@ -172,8 +172,6 @@ def node_cells(hardware: Mapping[str, Any]) -> list[list[str]]:
 # The lines of `metrics.jsonl` as columns per worker.
 
 FloatArray = NDArray[np.float64]
-LATEST_TIME = 1e11
-"""Latest plausible time, in seconds since the epoch (the year 5138); later times mark damaged lines."""
 
 
 class WorkerTable:
