@@ -38,7 +38,7 @@ def test_fields_of_another_version_are_ignored():
 
 def test_nan_and_infinity_become_null():
     status = dataclasses.replace(STATUS, loss=math.nan, scores={"random": math.inf})
-    assert RunStatus.from_tree(json.loads(status.to_json())) == dataclasses.replace(STATUS, scores={"random": None})
+    assert RunStatus.from_tree(json.loads(status.to_json())) == dataclasses.replace(STATUS, scores={})
 
 
 def test_a_run_is_alive_while_its_directory_is_locked_and_reading_does_not_lock(workdir):
