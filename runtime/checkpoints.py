@@ -143,10 +143,12 @@ def write_learner(
     counters: Mapping[str, float],
     ladder: Mapping[str, Any],
     has_replay: bool = True,
+    confirm: Callable[[], None] = lambda: None,
 ) -> int:
     """Writes a checkpoint of the learner, which names the newest saved contents of replay; returns its step.
 
-    `save_learner` writes the learner's state below a folder and returns its step. If there is a checkpoint of this
+    `save_learner` writes the learner's state below a folder and returns its step; `confirm` raises if this process may
+    no longer write here. If there is a checkpoint of this
     step, it holds the same state, and stays. After any error the earlier checkpoints are untouched.
     """
     store = store_of(workdir.checkpoints)
@@ -162,12 +164,18 @@ def write_learner(
         replay = (saved.shards, saved.step) if saved else ((), -1 if has_replay else step)
         _write_run(Checkpoint(step, unfinished, counters, ladder, *replay, storage.digest_of(manifest)))
         store.put(unfinished)
+        confirm()
         store.commit(unfinished, folder)
     return step
 
 
 def add_replay(
-    workdir: Workdir, step: int, shards: Sequence[RemoteActor], counters: Mapping[str, float], ladder: Mapping[str, Any]
+    workdir: Workdir,
+    step: int,
+    shards: Sequence[RemoteActor],
+    counters: Mapping[str, float],
+    ladder: Mapping[str, Any],
+    confirm: Callable[[], None] = lambda: None,
 ) -> None:
     """Adds the contents of the replay shards to the checkpoint of a step, in place of earlier ones there."""
     store, folder = store_of(workdir.checkpoints), step_folder(workdir.checkpoints, step)
@@ -186,6 +194,7 @@ def add_replay(
         raise found.fault
     # Those are the learner's, which may have trained on, and been lost, since its part was written.
     kept = {name: count for name, count in found.counters.items() if name == "training_s"}
+    confirm()
     named = [SavedShard(shard_folder(folder, index, place.name), *part) for index, part in enumerate(saved)]
     _write_run(found._replace(counters={**counters, **kept}, ladder=ladder, shards=named, replay_step=step))
     for name in store.list(folder):

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from typing import Any, Literal, NamedTuple
 
@@ -68,8 +68,15 @@ class Saver:
     Every `checkpoint.every_minutes` replay's contents follow a checkpoint of the learner, and are added to it.
     """
 
-    def __init__(self, experiment: Experiment, workdir: Workdir, executor: Executor | None = None) -> None:
-        """Writes into a working directory, by default in threads of its own."""
+    def __init__(
+        self,
+        experiment: Experiment,
+        workdir: Workdir,
+        executor: Executor | None = None,
+        confirm: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Writes into a working directory, by default in threads of its own, as long as `confirm` raises nothing."""
+        self._confirm = confirm
         self._experiment = experiment
         self._workdir = workdir
         self._executor = executor or ThreadPoolExecutor(2, thread_name_prefix="saver")
@@ -244,7 +251,9 @@ class Saver:
         # The evaluator may be compiling for long, so it is not asked each minute.
         ladder = _newest_ladder(state) if with_replay else state.ladder
         began, has_replay = time.monotonic(), bool(state.shards)
-        step = checkpoints.write_learner(self._workdir, state.learner.checkpoint, state.counters, ladder, has_replay)
+        step = checkpoints.write_learner(
+            self._workdir, state.learner.checkpoint, state.counters, ladder, has_replay, self._confirm
+        )
         self.newest, self._begun["learner"], self._failed["learner"] = step, began, 0
         checkpoints.delete_old(self._workdir, MOST_CHECKPOINTS, self._adding)
         if not with_replay:
@@ -262,7 +271,7 @@ class Saver:
             self.amend(state)
             return
         began = time.monotonic()
-        checkpoints.add_replay(self._workdir, step, state.shards, state.counters, _newest_ladder(state))
+        checkpoints.add_replay(self._workdir, step, state.shards, state.counters, _newest_ladder(state), self._confirm)
         self._begun["replay"], self._failed["replay"] = began, 0
         log.info("replay's contents are added to the checkpoint of step %d", step)
         checkpoints.delete_old(self._workdir, MOST_CHECKPOINTS, self._adding)

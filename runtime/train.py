@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
@@ -120,7 +121,7 @@ def train(
                 # Written last: a failed start leaves no trace.
                 workdir.open(experiment, checkpoint.step if checkpoint else 0, layers)
                 record_hardware(workdir, cluster.nodes(), home)
-                saver = Saver(experiment, workdir)
+                saver = Saver(experiment, workdir, confirm=partial(lock.check, True))
                 stack.callback(saver.close)
                 run = Run(experiment, workdir, supervisor, view, saver, writers, lock.check)
                 stack.callback(run.close)

@@ -85,10 +85,10 @@ class DirectoryLock:
         self._thread = threading.Thread(target=self._beat, name="directory-lock", daemon=True)
         self._thread.start()
 
-    def check(self) -> None:
-        """Raises `TakenOver` if another process has written its name into the file since."""
+    def check(self, look: bool = False) -> None:
+        """Raises `TakenOver` if another process has written its name into the file since; `look` reads it now."""
         # This process stood still, and its thread may come later. A bucket is not asked: it may not answer.
-        if time.monotonic() - self._beat_at > GONE_AFTER_S and not store_of(self._path).remote:
+        if look or (time.monotonic() - self._beat_at > GONE_AFTER_S and not store_of(self._path).remote):
             self._look()
         if self._taken_by is not None:
             raise TakenOver(

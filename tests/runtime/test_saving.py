@@ -6,6 +6,7 @@ from concurrent.futures import Future
 import pytest
 from fake_cluster import FakeRemoteActor, learner_group, save_shard, saves_learner
 
+from podzero.files.directory_lock import TakenOver
 from podzero.files.workdir import Workdir, step_folder, step_folders
 from podzero.runtime import saving
 from podzero.runtime.checkpoints import checkpoints
@@ -297,6 +298,26 @@ def test_while_the_learner_is_away_replay_alone_is_saved_into_its_newest_checkpo
     assert checkpoint.counters == {"games": 9.0, "training_s": 50.0}, "the learner's state is no newer"
     saver.start(away)
     assert later.submitted == [write], "it is not due again"
+
+
+@pytest.mark.parametrize("part", ["learner", "replay"])
+def test_a_write_that_another_process_overtakes_completes_nothing(tiny, tmp_path, later, part):
+    """It is asked once all is written, before the checkpoint gets its name, and before it names replay's contents."""
+    asked = []
+
+    def confirm():
+        asked.append(1)
+        if len(asked) == (3 if part == "learner" else 4):
+            raise TakenOver("process 7 on elsewhere works there")
+
+    workdir = Workdir(tmp_path)
+    saver = Saver(tiny(*EVERY), workdir, later, confirm)
+    saver.write_checkpoint(save_state())
+    (before,) = checkpoints(workdir)
+    with pytest.raises(TakenOver):
+        saver.write_checkpoint(save_state(checkpoint=saves_learner(50)))
+    assert [found.step for found in checkpoints(workdir)] == ([40] if part == "learner" else [50, 40])
+    assert checkpoints(workdir)[0].shards == before.shards
 
 
 def test_a_learner_that_has_made_no_step_is_not_saved_again_but_by_a_checkpoint_with_replay(saver, later, clock):

@@ -85,6 +85,9 @@ def test_a_process_that_stood_still_looks_before_its_thread_does(path, monkeypat
     with DirectoryLock(path) as mine:
         path.write_text("7 elsewhere 000000000001")
         mine.check()
+        with pytest.raises(TakenOver):
+            mine.check(look=True)
+        mine._taken_by = None
         monkeypatch.setattr(directory_lock, "GONE_AFTER_S", -1.0)
         with pytest.raises(TakenOver):
             mine.check()
