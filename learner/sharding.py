@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import mesh_utils
+from jax.experimental.mesh_utils import create_hybrid_device_mesh
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from podzero.config import LearnerConfig, MeshConfig, SplitRule
@@ -58,9 +58,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None, s
     if config.model == 1 and slices == 1:
         return jax.make_mesh(shape, AXES, types, devices=found)
     if config.model == 1 and found[0].platform == "tpu":
-        grid = mesh_utils.create_hybrid_device_mesh(
-            (1, *shape[1:]), (slices, 1, 1), found, allow_split_physical_axes=True
-        )
+        grid = create_hybrid_device_mesh((1, *shape[1:]), (slices, 1, 1), found, allow_split_physical_axes=True)
     else:
         # The devices that share a parameter stay on one host, so that each host can load its own part of the batch.
         # Hosts are numbered slice by slice.

@@ -84,9 +84,7 @@ class DriverProcess:
             return
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace").strip().removeprefix("podzero: ")
-        raise TrainingFailed(
-            said or f"the process of the run in {root} died (exit code {code}); see {self._workdir.log_file}"
-        )
+        raise TrainingFailed(said or f"the run in {root} died (exit code {code}); see {self._workdir.log_file}")
 
     def end(self) -> None:
         """Ends the process with a last checkpoint, and waits at most `STOP_LIMIT_S`; ignores how it ended."""

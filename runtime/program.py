@@ -107,9 +107,7 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
             environment=_environment(server.resources, threads=max(1, round(server.cpus))),
             work="count/served",
             restart="alone",  # actors wait, or ask another server
-            silence_limit=SilenceLimit(
-                START_TIMEOUT_S, server.hang_s, advice=_advice("server", server.resources)
-            ),
+            silence_limit=SilenceLimit(START_TIMEOUT_S, server.hang_s, advice=_advice("server", server.resources)),
         ),
         Kind(
             "reanalyser", reanalyse.processes, plural="reanalysers",

@@ -28,9 +28,7 @@ GONE: dict[str, tuple[Any, str]] = {
     "actors.resignation": (False, "removed: games are played to their end"),
     "actors.surprise_weight": (0.0, "removed: each position is written once"),
     "data.smoothing": (0.0, "removed: the policy target is the move that was played or searched"),
-    "learner.auxiliary": (
-        {"outcome": 0.15, "moves_left": 0.15, "reply": 0.15}, "removed: each auxiliary loss has weight 0.15",
-    ),
+    "learner.auxiliary": ({"outcome": 0.15, "moves_left": 0.15, "reply": 0.15}, "removed: each has weight 0.15"),
     "learner.optimizer.momentum": (
         0.9, "removed: it is 0.9; for another use learner.optimizer={name: optax:sgd, momentum: 0.95}, with the same "
         "learning rate and schedule, but without weight decay",

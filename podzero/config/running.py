@@ -146,9 +146,7 @@ class ClusterConfig(Section):
                 "for machines without TPUs"
             )
         if self.min_slices is not None and self.min_slices > self.slices:
-            raise ValueError(
-                f"min_slices {self.min_slices} is more than slices {self.slices}; raise slices or lower it"
-            )
+            raise ValueError(f"min_slices {self.min_slices} is more than slices {self.slices}; raise those or lower it")
         return self
 
     @property

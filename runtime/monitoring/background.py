@@ -38,12 +38,10 @@ class Background:
             self._jobs[key] = job
             self._changed.notify_all()
 
-    def wait(self, timeout_s: float) -> bool:
+    def wait(self, limit_s: float) -> bool:
         """Waits until all work has ended; returns whether it has."""
         with self._changed:
-            return self._changed.wait_for(
-                lambda: self._failure is not None or not (self._busy or self._jobs), timeout_s
-            )
+            return self._changed.wait_for(lambda: self._failure is not None or not (self._busy or self._jobs), limit_s)
 
     def _run(self) -> None:
         while self._failure is None:

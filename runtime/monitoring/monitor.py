@@ -253,9 +253,7 @@ class Monitor:
             silent=dict(silent),
             paid_s=paid_s,
             goodput=_per(paid_s["training"], sum(paid_s.values())),
-            ledger={
-                table: books.ledger(self._step * self._trained[table], now) for table, books in self._books.items()
-            },
+            ledger={table: each.ledger(self._step * self._trained[table], now) for table, each in self._books.items()},
             shares=self._shares(now, silent),
             **known,
         )
@@ -315,9 +313,7 @@ class Monitor:
 
     def _values(self, kind: str, name: str) -> list[float]:
         """A gauge of the workers of a kind that report it."""
-        return [
-            metrics[name] for worker, metrics in self._gauges.items() if kind_of(worker) == kind and name in metrics
-        ]
+        return [metrics[name] for who, metrics in self._gauges.items() if kind_of(who) == kind and name in metrics]
 
     def _samples_per_insert(self) -> float | None:
         """Mean over the shards, weighted by their inserted samples."""

@@ -20,7 +20,7 @@ _SLICE = "v5e-16"
 ProgramName = Literal["learner", "evaluation", "selfplay", "device", "take", "server"]
 
 
-def _refuse_table(given: bool) -> None:
+def _removed(given: bool) -> None:
     if given:
         raise ConfigError("--table and --again are removed: in a checkout, benchmarks/compile_table.py compiles all")
 
@@ -49,9 +49,7 @@ def compile_(
         int | None,
         typer.Option(min=1, help="With --scaling: samples per step and chip.", show_default="as on the first slice"),
     ] = None,
-    table: Annotated[
-        bool, typer.Option("--table", "--again", hidden=True, is_eager=True, callback=_refuse_table)
-    ] = False,
+    table: Annotated[bool, typer.Option("--table", "--again", hidden=True, is_eager=True, callback=_removed)] = False,
     as_json: Json = False,
 ) -> None:
     """Compile an experiment for a TPU slice: does it fit, and what does it cost? Needs no TPU."""

@@ -42,15 +42,13 @@ def _convolution(instruction: Instruction, image: tuple[int, ...], kernel: tuple
     # Such as {size=3x3 pad=1_1x1_1 rhs_dilate=2x2}: what is not named is 1, but `pad` 0.
     window = dict(re.findall(r"(\w+)=(\S+)", instruction.attribute(r"window=\{([^}]*)\}") or ""))
     pairs = 1
-    for place, letter in enumerate(sorted(letter for letter in left if letter.isdigit())):
+    for place, axis in enumerate(sorted(letter for letter in left if letter.isdigit())):
         stride, dilation, kernel_dilation = (
             int(window[name].split("x")[place]) if name in window else 1
             for name in ("stride", "lhs_dilate", "rhs_dilate")
         )
-        before = int(window["pad"].split("x")[place].partition("_")[0]) if "pad" in window else 0
-        pairs *= window_pairs(
-            image_of[letter], kernel_of[letter], result_of[letter], stride, before, dilation, kernel_dilation
-        )
+        pad = int(window["pad"].split("x")[place].partition("_")[0]) if "pad" in window else 0
+        pairs *= window_pairs(image_of[axis], kernel_of[axis], result_of[axis], stride, pad, dilation, kernel_dilation)
     return 2.0 * float(pairs * kernel_of["i"] * result_of["b"] * result_of["f"])
 
 
