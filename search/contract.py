@@ -15,22 +15,20 @@ from podzero.core.errors import ConfigError
 from podzero.core.protocols import BatchedSearch
 from podzero.core.types import Exploration, Params, SearchResult
 from podzero.search.learned import ModelSearch, ModelSearchResult
+from podzero.search.selection import Bounds
 
+_Bools = np.ndarray[Any, Any]
+_Result = SearchResult | ModelSearchResult
 _ROUNDING = 1e-4
 
 
 def check_search(
-    search: BatchedSearch | ModelSearch,
-    params: Params,
-    roots: Any,
-    legal: np.ndarray[Any, Any],
-    bounds: tuple[float, float] | None,
-    name: str,
+    search: BatchedSearch | ModelSearch, params: Params, roots: Any, legal: _Bools, bounds: Bounds, name: str
 ) -> None:
     """Checks that policies are distributions over legal actions, that actions are legal, and that values are possible.
 
-    `roots` are B states or observations, none of which is over, with the legal actions `[B, P]` bool; `bounds` the
-    smallest and largest value of a position, None if unknown. Messages call the search `name`.
+    `roots` are B states or observations, none of which is over, with the legal actions `[B, P]` bool. Messages call the
+    search `name`.
     """
     rows = len(legal)
     run, faults = jax.jit(search), []
@@ -42,12 +40,7 @@ def check_search(
         raise ConfigError("\n  ".join([f"{name} violates the contract of searches (docs/own_parts.md):", *faults]))
 
 
-def _faults(
-    result: SearchResult | ModelSearchResult,
-    again: SearchResult | ModelSearchResult,
-    legal: np.ndarray[Any, Any],
-    bounds: tuple[float, float] | None,
-) -> Iterator[str]:
+def _faults(result: _Result, again: _Result, legal: _Bools, bounds: Bounds) -> Iterator[str]:
     policy, value, action = (np.asarray(field) for field in (result.policy, result.value, result.action))
     low, high = bounds or (-np.inf, np.inf)
     if not np.isfinite(policy).all():
@@ -68,7 +61,7 @@ def _faults(
         yield "two calls with equal arguments differ; draw all random numbers from the key"
 
 
-def _chosen(legal: np.ndarray[Any, Any], action: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _chosen(legal: _Bools, action: np.ndarray[Any, Any]) -> _Bools:
     """Whether each action `[B]` is legal; none outside of `[0, A)` is."""
-    inside: np.ndarray[Any, Any] = (action >= 0) & (action < legal.shape[1])
+    inside: _Bools = (action >= 0) & (action < legal.shape[1])
     return np.where(inside, legal[np.arange(len(legal)), np.where(inside, action, 0)], False)

@@ -14,6 +14,7 @@ import optax
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState, Params, View
 from podzero.envs import DrawnState, GameOfChance
+from podzero.search.selection import Bounds
 
 ILLEGAL = np.finfo(np.float32).min
 """The logit of an illegal action. It is finite because all actions are illegal once a game is over."""
@@ -46,8 +47,7 @@ class Model(NamedTuple):
     values for the player to move, and discounts negative where these are opponents; see also `turn`."""
     legal: Callable[[EnvState], Array]
     """Legal actions of B states: `[B, A]` bool."""
-    bounds: tuple[float, float] | None
-    """Smallest and largest value of a position; None if unknown."""
+    bounds: Bounds
     min_value_range: float = MIN_VALUE_RANGE
     """The default of `search.min_value_range`."""
     actions: int | None = None

@@ -24,6 +24,10 @@ _EPSILON = 1e-8
 """Lower bound of the range of a node's Q-values, as in mctx."""
 
 
+Bounds = tuple[float, float] | None
+"""The smallest and largest value of a position; None if unknown."""
+
+
 class Edges(NamedTuple):
     """Nodes and their actions. Quantities of a node have size 1 along the actions axis."""
 
@@ -64,15 +68,12 @@ def completed(edges: Edges, axis: int = -1) -> jax.Array:
     return jnp.where(edges.visits > 0, edges.qvalues, mixed_value(edges, axis))
 
 
-def gumbel_transform(
-    config: SearchConfig, bounds: tuple[float, float] | None, min_range: float, some_actions: bool = False
-) -> Transform:
+def gumbel_transform(config: SearchConfig, bounds: Bounds, min_range: float, some_actions: bool = False) -> Transform:
     """`sigma` of Danihelka et al. 2022, equation 8, over completed Q-values divided by their range; Gumbel search adds
     it to the logits.
 
-    `bounds` are the smallest and largest value of a position (None if unknown), `min_range` the lower bound of the
-    range of a node or a tree. With `some_actions` the nodes hold only some of the actions; the others count as
-    unvisited, like illegal ones.
+    `min_range` is the lower bound of the range of a node or a tree. With `some_actions` the nodes hold only some of the
+    actions; the others count as unvisited, like illegal ones.
     """
     scale = config.q_scale or ("tree" if bounds is None else "node")
 
@@ -108,12 +109,11 @@ def tree_range(values: Array, exists: Array, axis: int) -> jax.Array:
     return highest - lowest
 
 
-def puct_transform(config: SearchConfig, bounds: tuple[float, float] | None) -> Transform:
+def puct_transform(config: SearchConfig, bounds: Bounds) -> Transform:
     """Q-values scaled to [0, 1] for PUCT; unvisited actions get the value of `first_play_urgency`.
 
-    `bounds` are the smallest and largest value of a position. If they are unknown (None), the Q-values are rescaled by
-    the range at each node, as mctx does by default; the paper (Schrittwieser et al. 2020, appendix B) uses the range of
-    the whole tree.
+    Without `bounds` the Q-values are rescaled by the range at each node, as mctx does by default; the paper
+    (Schrittwieser et al. 2020, appendix B) uses the range of the whole tree.
     """
 
     def transform(edges: Edges, axis: int) -> jax.Array:

@@ -145,10 +145,7 @@ def _fresh(experiment: Experiment) -> float:
 
 
 def _players(experiment: Experiment, where: Slice) -> tuple[float, str] | None:
-    """The operations/s of everything that evaluates the network for actors, and in words how they are estimated.
-
-    None on accelerators other than TPUs, whose speed is unknown here.
-    """
+    """The operations/s of what evaluates for actors, and how they are estimated; None on accelerators but TPUs."""
     actors = experiment.actors
     place = experiment.server if actors.inference == "server" else actors
     if place.resources and "TPU" not in place.resources:
