@@ -164,8 +164,6 @@ class OwnModelConfig(OwnPart, _MuZeroConfig):
     """Distinguishes it from a network for games with known rules."""
 
 
-BoardNetworkConfig = ResNetConfig | NestedConfig | TransformerConfig | MLPConfig | OwnNetworkConfig
-"""Networks for AlphaZero, which knows the rules."""
 ModelNetworkConfig = MuZeroMLPConfig | MuZeroResNetConfig | OwnModelConfig
 """Networks for MuZero, which learns a model."""
 
@@ -177,6 +175,7 @@ def learns_model(section: Any) -> bool:
 
 
 NetworkConfig = Annotated[
-    BoardNetworkConfig | ModelNetworkConfig,
+    ResNetConfig | NestedConfig | TransformerConfig | MLPConfig | MuZeroMLPConfig | MuZeroResNetConfig |
+    OwnNetworkConfig | OwnModelConfig,
     ByName(own=lambda section: OwnModelConfig if learns_model(section) else OwnNetworkConfig),
-]
+]  # fmt: skip
