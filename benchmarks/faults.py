@@ -2,9 +2,10 @@
 
 uv run --group dev python benchmarks/faults.py hangs --seconds 600 > hangs.json
 uv run --group dev python benchmarks/faults.py stops --repetitions 60 > stops.json
-sudo env PATH="$PATH" python benchmarks/faults.py limits > limits.json (mounts, control groups, network namespaces)
+uv run --group dev python benchmarks/faults.py limits > limits.json
 
-Each run is `podzero train tic_tac_toe`, as small as it gets, below --workdir.
+`limits` needs root: it mounts file systems, and makes control groups and network namespaces. Each run is
+`podzero train tic_tac_toe`, as small as it gets, below --workdir.
 """
 
 from __future__ import annotations
