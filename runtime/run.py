@@ -309,12 +309,14 @@ class Run:
         self._saver.wait()
         if self._restart is not None:
             self._supervisor.drop_learner()
+        self._paid.enter("idle", time.monotonic())
         for stop in (self._supervisor.stop_actors, self._supervisor.stop_learner):
             try:
                 self.handle(stop())
             except Exception as failure:  # the checkpoint may still succeed
                 log.error("the workers did not stop in order", exc_info=failure)
         failed: Exception | None = None
+        self._paid.enter("checkpoint", time.monotonic())
         try:
             saved = self._saver.write_checkpoint(self._save_state(self._restart is None))
         except Exception as failure:

@@ -10,19 +10,17 @@ from collections import defaultdict
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from podzero.core.clock import REST
-
 CAUSES = (
     "training", "lost", "start", "compile", "restore", "checkpoint", "wait_actors", "wait_replay", "wait_nodes", "idle",
     "other",
 )  # fmt: skip
 """What a second went into. `lost` is training that a restart took back; `start` includes pauses between attempts,
-`restore` the wait for restored shards, `checkpoint` the end of a run with its last one, `idle` the judgement of the
-last snapshot and a silent learner, `other` what has no cause, as hours of earlier versions."""
+`restore` the wait for restored shards, `checkpoint` that for the last one, `idle` the end of workers, the judgement of
+the last snapshot and a silent learner, `other` what no stage of the learner names, and hours of earlier versions."""
 SILENT_S = 60.0
 """After this time without a report, a learner counts as idle, until it reports what it did."""
-_OF_TRAINING = ("step", "host_to_device", "update_priorities", "publish", REST)
-"""Stages of the learner's loop: it feeds its devices, and between two steps does what no stage names."""
+_OF_TRAINING = ("step", "host_to_device", "update_priorities", "publish")
+"""Stages of the learner's loop in which it feeds its devices."""
 
 
 class PaidTime:

@@ -206,6 +206,20 @@ def test_a_last_judgement_that_fails_is_a_warning_and_the_run_has_ended(make_run
     assert status(workdir)["phase"] == "ended"
 
 
+def test_the_end_of_a_run_is_that_of_its_workers_and_its_last_checkpoint(make_run, workdir, clock):
+    supervisor, save = FakeSupervisor(), saves_learner(8)
+
+    def lasts(seconds, what):
+        clock[0] += seconds
+        return what
+
+    supervisor.stop_actors = lambda: lasts(5.0, [])
+    supervisor.learner.leader.actor.answers["checkpoint"] = lambda folder, timeout_s: lasts(3.0, save(folder))
+    make_run(supervisor).until_end(StopSignals())
+    paid_s = status(workdir)["paid_s"]
+    assert (paid_s["idle"], paid_s["checkpoint"]) == (5.0, 3.0)
+
+
 def test_a_run_that_a_signal_ends_judges_nothing(make_run):
     supervisor, signals = FakeSupervisor(), StopSignals()
     supervisor.judge_last = lambda step: pytest.fail("was asked")

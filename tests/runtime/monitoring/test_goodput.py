@@ -88,7 +88,7 @@ def test_a_checkpoint_that_does_not_say_what_it_keeps_loses_nothing():
             {"compile": 0.8, "checkpoint": 0.1, "other": 0.1},
             0.0,
             0.0,
-            {"compile": 0.8, "checkpoint": 0.1, "training": 0.1},
+            {"compile": 0.8, "checkpoint": 0.1, "other": 0.1},
         ),
         ({"a stage of a later version": 1.0}, 0.5, 0.0, {"training": 0.5, "other": 0.5}),
         ({"step": 1.0}, 0.7, 0.0, {"training": 1.0}),
