@@ -94,20 +94,20 @@ def of_run(experiment: Experiment, workdir: Workdir) -> Rates:
             f"--rates {workdir.root}: that run has other settings ({', '.join(differ) or 'actors.cpus'}); "
             "`podzero diff` shows them"
         )
-    if status.elapsed_s < _LEAST_S:
+    paid_s, busy = status.paid_s, status.shares.get("device", {})
+    if status.elapsed_s < _LEAST_S or not (status.step and paid_s.get("training")):
         raise ConfigError(f"--rates {workdir.root}: that run has trained for less than {_LEAST_S:g} s; train longer")
     rates = Rates(
         samples_per_move=status.samples / max(status.moves, 1),
         plies=status.moves / status.games if status.games else None,
         memory=(status.hbm_peak_bytes or 0.0) / status.hbm_limit_bytes if status.hbm_limit_bytes else None,
-        start_s=status.paid_s["start"] + status.paid_s["compile"],
+        start_s=paid_s.get("start", 0.0) + paid_s.get("compile", 0.0),
     )
     if run.actors.beside_learner:
-        busy = status.shares["device"]
-        rates = rates._replace(
-            step_s=busy["train"] / status.steps_per_s,
-            moves_per_s=status.moves_per_s / busy["play"] / (status.chips or 1),
-        )
+        if not (busy.get("play") and status.steps_per_s):
+            raise ConfigError(f"--rates {workdir.root}: its chips do nothing now; give it while the run trains")
+        moves_per_s = status.moves_per_s / busy["play"] / (status.chips or 1)
+        rates = rates._replace(step_s=busy["train"] / status.steps_per_s, moves_per_s=moves_per_s)
     else:
         rates = _apart(rates, run, status, read_json(workdir.hardware_file).get("nodes", ()))
     return rates._replace(step_s=None) if set(differ) & set(of_learner) else rates
@@ -120,7 +120,7 @@ def _apart(rates: Rates, run: Experiment, status: RunStatus, nodes: Sequence[dic
     other is given back.
     """
     training, stages = status.paid_s["training"] / status.elapsed_s, status.shares.get("actor", {})
-    playing = 1.0 - stages.get("write", 0.0) - stages.get("wait_params", 0.0)
+    playing = max(0.01, 1.0 - stages.get("write", 0.0) - stages.get("wait_params", 0.0))
     # The limiter holds what is made and what is learned from together.
     samples_per_s = status.step * run.batch_parts.fresh / run.replay.samples_per_insert / status.elapsed_s
     step_s = status.paid_s["training"] / status.step

@@ -132,9 +132,15 @@ def test_a_run_of_other_settings_is_refused_by_their_names(run, overrides):
         find_rates(load("connect_four", RUN), [run(*overrides)])
 
 
-def test_a_run_that_has_hardly_trained_is_refused(run):
+@pytest.mark.parametrize("changes", [{"elapsed_s": 30.0}, {"step": 0}, {"paid_s": {}}])
+def test_a_run_that_has_hardly_trained_is_refused(run, changes):
     with pytest.raises(ConfigError, match="train longer"):
-        find_rates(load("connect_four", RUN), [run(elapsed_s=30.0)])
+        find_rates(load("connect_four", RUN), [run(**changes)])
+
+
+def test_a_run_whose_chips_are_not_at_work_is_refused(run):
+    with pytest.raises(ConfigError, match="while the run trains"):
+        find_rates(load("connect_four", [*RUN, "actors.inference=device"]), [run("actors.inference=device")])
 
 
 @pytest.mark.parametrize(
