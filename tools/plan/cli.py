@@ -157,7 +157,7 @@ def summary(experiment: Experiment, rates: Rates, system: System, outcome: Outco
             "samples to each learner host": samples_per_s * row_bytes / cluster.learner_hosts,
         },
         "memory_of_actors_and_replay_gib": memory_gib(experiment),
-        "memory_of_a_device": rates.memory or "unknown (--rates FILE of podzero compile --json)",
+        "memory_share_of_a_device": rates.memory or "unknown (--rates FILE of podzero compile --json)",
         "first_step_minutes": outcome.first_step_s / 60,
         "hours": hours,
         "moves": outcome.moves,

@@ -45,8 +45,8 @@ def find_rates(experiment: Experiment, names: Sequence[str]) -> Rates:
         found.append(Rates(experiment.learner.batch_size / known.samples_per_s, known.chip_moves_per_s))
     rates = Rates(*(next((one for one in each if one is not None), None) for each in zip(Rates(), *found, strict=True)))
     actors, where, name = experiment.actors, experiment.cluster.slice, experiment.name
-    compiled = f"`podzero compile {name} --topology {where} --json > FILE` computes it; then add --rates FILE"
-    measured = f"`podzero train {name} --workdir DIR stop.minutes=3` measures it; then add --rates DIR"
+    compiled = f"`podzero compile {name} --topology {where} --json > FILE` with these settings; then add --rates FILE"
+    measured = f"`podzero train {name} --workdir DIR stop.minutes=3` with these settings; then add --rates DIR"
     if rates.step_s is None:
         raise ConfigError(f"the time of a learner step is unknown: {compiled if where else measured}")
     if rates.moves_per_s is None and experiment.has_self_play:
