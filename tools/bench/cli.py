@@ -139,9 +139,12 @@ def _record(result: Mapping[str, Any], note: str) -> dict[str, Any]:
     """A result in the form of `benchmarks/results`."""
     from podzero.tools.bench.child_run import machine_in_words
 
-    said = [word for word in sys.argv[1:] if word not in ("--note", note)]
+    words = sys.argv[1:]
+    for option in ("--note", "--workdir"):
+        if option in words:
+            del words[(at := words.index(option)) : at + 2]
     return {
-        "command": shlex.join(["podzero", *said]),
+        "command": shlex.join(["podzero", *words]),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "hardware": machine_in_words(),
         "note": note,

@@ -10,7 +10,7 @@ import pytest
 
 from podzero.files.workdir import Workdir
 from podzero.runtime.monitoring.status import RunStatus
-from podzero.tools.bench import chaos, faults
+from podzero.tools.bench import chaos, cli, faults
 from podzero.tools.bench.child_run import ChildRun, Signals, lives
 from podzero.tools.bench.faults import Disturber, Fault, schedule, summary
 from podzero.tools.bench.measuring import BenchError
@@ -196,3 +196,12 @@ def test_options_of_other_stages_are_refused(command, arguments, named):
     code, _, error = command("bench", *arguments)
     assert code == 2
     assert named in error
+
+
+def test_a_record_for_the_results_names_command_hardware_and_note_but_no_folder(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["podzero", "bench", "soak", "--workdir", "/x", "--note", "a b", "--json"])
+    found = cli._record({"goodput": 1.0}, "a b")
+    assert (found["command"], found["note"]) == ("podzero bench soak --json", "a b")
+    assert found["result"] == {"goodput": 1.0}
+    assert found["hardware"]
+    assert found["date"]
