@@ -41,9 +41,7 @@ from podzero.envs.simulator_libraries import GymnasiumSimulator, OpenSpielGame
 def make_host_env(config: SimulatorConfig) -> HostEnv:
     """Makes the game of `config` and checks it with two short random games."""
     simulator = make_simulator(config)
-    check_simulator(
-        simulator, config.title, games=2, max_plies=12, discount=config.discount, reward_scale=config.reward_scale
-    )
+    check_simulator(simulator, config.title, 2, 12, config.discount, config.reward_scale)
     max_plies = simulator.max_length if isinstance(simulator, OpenSpielGame) else config.max_plies
     return HostEnv(
         simulator,
@@ -144,9 +142,7 @@ def check_env(env: EnvConfig, games: int, max_plies: int) -> EnvSpec:
         return check_steps(env, games, max_plies)
     made = make_env(env)
     if isinstance(env, SimulatorConfig):
-        check_simulator(
-            make_simulator(env), env.title, games, max_plies, discount=env.discount, reward_scale=env.reward_scale
-        )
+        check_simulator(make_simulator(env), env.title, games, max_plies, env.discount, env.reward_scale)
     else:
         check_game(made, games, max_plies, learned=is_learned(env))
     return made.spec

@@ -62,12 +62,7 @@ class SamplePacking:
     """How samples of one kind become rows of bytes, and rows samples."""
 
     def __init__(
-        self,
-        like: Any,
-        spec: EnvSpec,
-        targets: int | None = None,
-        holds_states: bool = False,
-        env: Env | None = None,
+        self, like: Any, spec: EnvSpec, targets: int | None = None, holds_states: bool = False, env: Env | None = None
     ) -> None:
         """Takes the shapes of a `Stored` sample (`podzero.config.samples`), and its environment's specification.
 

@@ -104,10 +104,9 @@ def check_simulator(
     name: str,
     games: int = 3,
     max_plies: int = 24,
-    seed: int = 0,
-    *,
     discount: float = 1.0,
     reward_scale: float | None = None,
+    seed: int = 0,
 ) -> None:
     """Plays random games and checks the contract of `Simulator` in every position.
 

@@ -112,17 +112,14 @@ def _check_options(name: str, players: int, opponent: str | None, positions: int
     if positions is not None and opponent is not None:
         raise ConfigError(f"--positions {positions} is for judgement by a solver: remove it, or --opponent {opponent}")
     if positions is not None and (players == 1 or name not in SOLVED):
-        raise ConfigError(
-            f"--positions {positions}: {name} has no solver (only {', '.join(SOLVED)} have one); leave --positions out"
-        )
+        solved = ", ".join(SOLVED)
+        raise ConfigError(f"--positions {positions}: {name} has no solver (only {solved} have); leave --positions out")
     if opponent is not None and players == 1:
         raise ConfigError(f"{name} has a single agent: remove --opponent {opponent}")
 
 
 def records_file(who: str, name: str, opponent: str, spec: EnvSpec) -> Path | None:
-    """The default file for match records of `who`, whose full name is `name`; None unless it is a working directory, or
-    if the game is for more than two players.
-    """
+    """The default file for records of `who` (in full `name`); None unless it is a run, in a game for two players."""
     player = parse_player(who)
     if not isinstance(player, TrainedPlayer) or who.startswith(PREFIX) or spec.players > 2:
         return None

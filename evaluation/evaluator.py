@@ -124,9 +124,8 @@ class MatchRounds:
         search = experiment.search.model_copy(update={"simulations": self._config.simulations})
         self._selves = NetworkPlayers(env, experiment.network, search, experiment.env.discount)
         self._names = OPPONENTS if self._config.opponents is None else self._config.opponents
-        self._opponents = {
-            name: resolve(name, env, discount=experiment.env.discount) for name in self._names if name != "earlier"
-        }
+        others = [name for name in self._names if name != "earlier"]
+        self._opponents = {name: resolve(name, env, discount=experiment.env.discount) for name in others}
         self._arena = Arena(env)
         self._seed = jax.random.key(experiment.seed)
         self.rated = max(snapshot_steps_of(self._ladder), default=-1)
@@ -225,9 +224,7 @@ RATED_TOGETHER = 24
 class RatingRound:
     """The matches of one round. Two opponents may also meet, if that reduces the newest rating's uncertainty most."""
 
-    def __init__(
-        self, arena: Arena, players: Mapping[str, Contestant], newest: str, ladder: Ladder, games: int
-    ) -> None:
+    def __init__(self, arena: Arena, players: dict[str, Contestant], newest: str, ladder: Ladder, games: int) -> None:
         """Prepares a round of `players`: the newest snapshot, whose name is `newest`, and at least one opponent.
 
         `ladder`, of earlier rounds, is copied; `games` are the most for each opponent, rounded up to an even number.

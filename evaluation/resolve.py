@@ -77,21 +77,19 @@ def acting(name: str, env: GymnasiumConfig, simulations: int | None = None) -> t
     return full_name(name, player, snapshot.version), actor(snapshot.params)
 
 
-def _network_player(
-    name: str, player: TrainedPlayer, env: Env, simulations: int | None, keep_nodes: bool
-) -> SearchPlayer:
-    experiment = player.workdir.experiment()
+def _network_player(name: str, run: TrainedPlayer, env: Env, simulations: int | None, keep_nodes: bool) -> SearchPlayer:
+    experiment = run.workdir.experiment()
     if not experiment.plays(env.spec.name):
         raise ConfigError(f"player '{name}' was trained on {experiment.env.title} and cannot play {env.spec.name}")
     if isinstance(env, Go):
         # As the network observes it; the states are the same.
         env = env.observed(shows_komi=observes_komi(experiment.env))
-    snapshot = _snapshot(player, trainable_network(experiment.network, env.spec))
+    snapshot = _snapshot(run, trainable_network(experiment.network, env.spec))
     search = experiment.search
     if simulations is not None:
         search = search.model_copy(update={"simulations": simulations})
     players = _network_players(cast(Hashable, env), experiment.network, search, experiment.env.discount, keep_nodes)
-    return players.player(full_name(name, player, snapshot.version), snapshot.params)
+    return players.player(full_name(name, run, snapshot.version), snapshot.params)
 
 
 def _snapshot(player: TrainedPlayer, network: Network | ModelNetwork) -> Versioned:

@@ -294,7 +294,6 @@ class Tournament:
         return [NumberedPair(batch, self._pairs + number, games) for number, games in enumerate(played)]
 
     def _count(self, pair: NumberedPair) -> None:
-        """Counts the two games of an opening."""
         one = pair.games.opened
         self._ladder.add(one.first, one.second, [pair.games.points])
         self._known.setdefault(frozenset((one.first, one.second)), set()).add(one.position)

@@ -204,9 +204,7 @@ def tpu_library() -> Check:
         return Check("TPU library", "warn" if chips else "ok", "not installed", hint)
 
 
-def probe(
-    code: str, interpreter: str | Path = sys.executable, variables: Mapping[str, str] = os.environ
-) -> tuple[str, str]:
+def probe(code: str, python: str | Path = sys.executable, variables: Mapping[str, str] = os.environ) -> tuple[str, str]:
     """Runs Python code in a process; returns the last line of its output and its error, one of them empty.
 
     The current folder is not on the path of the process, as in a run.
@@ -214,7 +212,7 @@ def probe(
     # In a process of its own, since a broken library may crash it or never return. After a crash the last line would
     # be one of TensorFlow's notices.
     environment = {**variables, "TF_CPP_MIN_LOG_LEVEL": "2"}
-    command = [str(interpreter), "-P", "-c", code]
+    command = [str(python), "-P", "-c", code]
     try:
         done = subprocess.run(
             command,

@@ -72,9 +72,7 @@ def evaluate(
     keep_compiled_programs()
     from podzero.evaluation.evaluate import evaluate as run
 
-    report = progress(
-        lambda opponent, over, games, plies: f"{over:,} of {games:,} games against {opponent} are over at ply {plies}"
-    )
+    report = progress("{1:,} of {2:,} games against {0} are over at ply {3}".format)
     found = run(who, opponent, games, simulations, positions, seed, game, records, report=report)
     (print_json if as_json else print_evaluation)(found)
 
@@ -215,10 +213,7 @@ def tournament(
         if records is not None:
             running.write_records(records)
         result = running.standings() | {"workdir": str(running.folder), "ended": ended}
-    if as_json:
-        print_json(result)
-    else:
-        print_ratings(result)
+    (print_json if as_json else print_ratings)(result)
     if signals.number:
         raise typer.Exit(128 + signals.number)
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markdown import Markdown
-from rich.table import Table
 
 from podzero.config import FOR_SLICES, Experiment, GymnasiumConfig, builtin_configs, load
 from podzero.config.section import IMPORT_PATH
@@ -19,7 +18,7 @@ from podzero.core.errors import ConfigError, nearest
 from podzero.files.players import PREFIX, zoo_card, zoo_names
 from podzero.files.workdir import Workdir, differences
 from podzero.tools.commands.options import Json, config_names
-from podzero.tools.commands.printing import print_json
+from podzero.tools.commands.printing import plain_table, print_json
 
 ABSENT = "absent"
 """Shown for a setting that only the other experiment has, such as a field of another network."""
@@ -40,10 +39,8 @@ def configs(as_json: Json = False) -> None:
     if as_json:
         print_json({"configs": [{"name": name, "file": str(files[name]), "card": cards[name]} for name in cards]})
         return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("name", no_wrap=True, style="cyan")
-    table.add_column("experiment")
-    table.add_column("result")
+    table = plain_table("name", "experiment", "result")
+    table.columns[0].no_wrap, table.columns[0].style = True, "cyan"
     general = {name: text for name, text in cards.items() if not name.startswith(FOR_SLICES)}
     for name, text in general.items():
         found = re.search(r"^Result:(.*?)(?=^\w+:|\Z)", text, re.DOTALL | re.MULTILINE)

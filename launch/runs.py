@@ -13,7 +13,6 @@ import typer
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from podzero.core.errors import ConfigError, nearest
@@ -25,7 +24,7 @@ from podzero.runtime.monitoring.status import StoredStatus, duration, read_statu
 from podzero.runtime.monitoring.view import status_panel
 from podzero.runtime.stopping import stop_run
 from podzero.tools.commands.options import Json
-from podzero.tools.commands.printing import print_json, readable
+from podzero.tools.commands.printing import plain_table, print_json, readable
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The run's working directory.")]
 REFRESH_S = 2.0
@@ -45,9 +44,8 @@ def runs(
     if as_json:
         print_json({"runs": [run._asdict() for run in found]})
         return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("directory", "experiment", "state", "status age", "step", "newest metrics"):
-        table.add_column(column, justify="right" if column in ("status age", "step") else "left")
+    table = plain_table("directory", "experiment", "state", "status age", "step", "newest metrics")
+    table.columns[3].justify = table.columns[4].justify = "right"
     for run in found:
         age = "" if run.age_s is None else duration(run.age_s)
         metrics = ", ".join(f"{name} {readable(value)}" for name, value in run.metrics.items())

@@ -197,31 +197,29 @@ def find_start(config: str, overrides: Iterable[str], workdir: Path | None) -> S
     layers = read_layers(config, overrides)
     experiment = parse(layers.tree, config, layers.inherited)
     if workdir is None:
-        standing = None
+        plain = None
         with suppress(ConfigError):  # it may be valid with its overrides alone
-            standing = load(config)
-        workdir, reason = place(experiment, standing, _held(RUNS / experiment.name))
+            plain = load(config)
+        workdir, reason = place(experiment, plain, _held(RUNS / experiment.name))
     else:
         reason = f"{'Resuming the' if Workdir(workdir).is_run else 'New'} run in {workdir}"
     Workdir(workdir).check(experiment)
     return Start(experiment, workdir, None, reason + _changed(Workdir(workdir), experiment), layers)
 
 
-def place(
-    experiment: Experiment, standing: Experiment | None, held: Mapping[str, Experiment | None]
-) -> tuple[Path, str]:
+def place(experiment: Experiment, plain: Experiment | None, held: Mapping[str, Experiment | None]) -> tuple[Path, str]:
     """Chooses an experiment's directory: the one that holds the experiment already, or else a new one.
 
     An experiment goes to the directory of its name. Overrides that change what is learned are appended if they are few,
     for example `cartpole-seed1`. If another experiment is there, a number is appended.
 
-    `standing` is the experiment without overrides, None if it is invalid; `held` are those in existing directories, by
+    `plain` is the experiment without overrides, None if it is invalid; `held` are those in existing directories, by
     the directory's name, None if one cannot be read. Returns the directory and `Start.reason`.
     """
     # A name may hold several folders.
     home = RUNS / experiment.name
     # Of all differences, those that change what is learned.
-    differing = [] if standing is None else differences(standing, experiment, NEUTRAL)
+    differing = [] if plain is None else differences(plain, experiment, NEUTRAL)
     changes = [change for change in differing if change.setting != "name"]
     suffix = _suffix(changes)
     preferred = f"{home.name}-{suffix}" if suffix else home.name
@@ -256,7 +254,6 @@ def continuation(experiment: Experiment, root: Path, done: Mapping[str, float] |
 
 
 def _resumption(folder: Path, step: int | None, overrides: tuple[str, ...], workdir: Path | None) -> Start:
-    """Resumes the run in `folder`."""
     if workdir is not None and Workdir(workdir).root != Workdir(folder).root:
         raise ConfigError(
             f"podzero train {folder} resumes the run in that directory: leave out --workdir {workdir}; to start a new "

@@ -181,8 +181,7 @@ VALUE_PLANES = 8
 POOLED_PLANES = 32
 """Features per square in both heads, if they are pooled."""
 LAST_LAYER_SCALE = 1e-2
-"""Variance scale of both last layers. An untrained network must have a nearly uniform policy and values near zero;
-otherwise search would only amplify its noise."""
+"""Variance scale of both last layers, small: search would only amplify the noise of an untrained network."""
 LAST = nn.initializers.variance_scaling(LAST_LAYER_SCALE, "fan_in", "truncated_normal")
 """Initializer of both last layers."""
 HIDDEN = nn.initializers.he_normal()

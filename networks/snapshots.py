@@ -122,7 +122,6 @@ def _manifest(folder: Path, step: int) -> dict[str, Any]:
 
 
 def _bytes(file: Path) -> bytes:
-    """The content of a file of a snapshot."""
     try:
         return file.read_bytes()
     except FileNotFoundError:

@@ -41,8 +41,7 @@ class Intake:
     rows from `t * count` on. Callers hold `changed`, but not while they fill the places of items.
     """
 
-    # Every block has arrays of its own, and nobody writes into those of a batch that was taken: devices may read from
-    # them at any later time.
+    # Every block has arrays of its own, and nobody writes into those of a batch that was taken: devices may read them.
 
     def __init__(self, signature: SampleSignature, count: int, shards: int, equal: bool, most_ahead: int) -> None:
         """Batches have `count` rows, and at most `most_ahead` rows are read beside the next one.

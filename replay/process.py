@@ -146,9 +146,8 @@ class JsonProcess:
     """A child process that answers each line of its standard input by a line, and ends when this input is closed."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        self._child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8", env=environment
-        )
+        pipe = subprocess.PIPE
+        self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, encoding="utf-8", env=environment)
 
     @property
     def exit_code(self) -> int | None:
@@ -207,12 +206,11 @@ class ServerProcess(JsonProcess):
         super().__init__(command, {"TF_CPP_MIN_LOG_LEVEL": "2"} | server_variables())
         try:
             answer = self._answer(wanted, timeout_s)
+            error = answer.get("error")
             if answer.get("restoring"):
-                raise ReplayRestoreError(
-                    f"replay checkpoint {wanted.get('restore')}: Reverb cannot read it: {answer['error']}"
-                )
-            if "error" in answer:
-                raise ServerFailed(f"the replay server did not start: {answer['error']}")
+                raise ReplayRestoreError(f"replay checkpoint {wanted['restore']}: Reverb cannot read it: {error}")
+            if error is not None:
+                raise ServerFailed(f"the replay server did not start: {error}")
             version = str(answer["ready"]["reverb"])
             if not version.startswith(_KNOWN):
                 raise ServerFailed(
@@ -237,7 +235,6 @@ class ServerProcess(JsonProcess):
         return float(times.user + times.system)
 
     def _answer(self, wanted: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """What the server says of its start."""
         try:
             line = self.exchange(wanted, timeout_s)
         except TimeoutError:

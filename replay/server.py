@@ -219,7 +219,6 @@ def _described(table: Table) -> dict[str, Any]:
 
 
 def _port(first: int, shard: int) -> int:
-    """The port of a shard."""
     # Reverb would silently share a port that is taken.
     port = first + shard if first else 0
     try:

@@ -124,9 +124,7 @@ def _check_window(windows: Window) -> None:
     _require_none("policy", exists & (abs(total - 1) > _SUM_TOLERANCE), total, "a sum of 1 at positions before the end")
 
 
-def _require_none(
-    name: str, wrong: NDArray[np.bool_], value: NDArray[Any], expected: str, reason: str = "illegal"
-) -> None:
+def _require_none(name: str, wrong: NDArray[Any], value: NDArray[Any], expected: str, reason: str = "illegal") -> None:
     """Raises an error about the first wrong entry."""
     if wrong.any():
         where = tuple(int(axis[0]) for axis in np.nonzero(wrong))

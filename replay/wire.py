@@ -273,10 +273,8 @@ class Connection:
 
     def insert(self, requests: Iterator[bytes]) -> Any:
         """Opens a stream of serialized requests; returns an iterator over `InsertStreamResponse`, see `sample`."""
-        call = self._inserting.stream_stream(
-            f"{_SERVICE}InsertStream", response_deserializer=pb.InsertStreamResponse.FromString
-        )
-        return call(requests)
+        read = pb.InsertStreamResponse.FromString
+        return self._inserting.stream_stream(f"{_SERVICE}InsertStream", response_deserializer=read)(requests)
 
     def sample(self, requests: Iterator[pb.SampleStreamRequest]) -> Any:
         """Opens a stream of samples; returns an iterator over `SampleStreamResponse`, to be read inside `errors`."""
@@ -344,11 +342,9 @@ class InsertStream:
     After a break, `resume` opens it again and resends unconfirmed items, with their keys: none is inserted twice.
     """
 
-    def __init__(
-        self, connection: Connection, table: str, item_bytes: int, chunk_steps: int, *unconfirmed: Sent
-    ) -> None:
+    def __init__(self, server: Connection, table: str, item_bytes: int, chunk_steps: int, *unconfirmed: Sent) -> None:
         """Opens the stream; sends what one before a restart has left `unconfirmed`; `chunk_steps` as in `Inserter`."""
-        self._connection = connection
+        self._connection = server
         self._inserter = Inserter(table, item_bytes, chunk_steps)
         self._changed = threading.Condition()
         """Guards the fields below."""

@@ -31,8 +31,7 @@ _PIECE = 64
 _AHEAD = 2 * _PIECE
 """Unconfirmed items with which a shard still gets more, so that it is never idle."""
 _CHUNK_BYTES = 512
-"""Items are compressed together up to this size. Longer chunks are cheaper to write but slower to read: the whole
-chunk is sent for every item that is read."""
+"""Most bytes compressed together. Longer chunks are cheaper to write, but are sent whole for each item that is read."""
 _POLL_S = 0.02
 """How long to wait for one shard before trying the next."""
 PROBE_S = 10.0

@@ -34,8 +34,7 @@ Steps = np.ndarray[Any, np.dtype[np.int_]]
 """Files and ranks of moves, `[n, 2]`, or of one move, `[2]`."""
 
 _DIRECTIONS = np.array([(0, -1), (0, 1), (-1, 0), (1, 0), (-1, -1), (1, 1), (-1, 1), (1, -1)])
-"""In the order of their planes. Each pair is opposite: planes of its first direction begin with the greatest distance,
-those of its second with the smallest."""
+"""By planes, in opposite pairs: the first of a pair begins with the greatest distance, the second with the least."""
 _STRAIGHT = (_DIRECTIONS == 0).any(axis=1)
 _DOWN, _UP, _LEFT, _RIGHT, _UP_RIGHT, _UP_LEFT = 0, 1, 2, 3, 5, 6
 """Indices into `_DIRECTIONS`."""

@@ -169,9 +169,8 @@ def build(config: GymnasiumConfig, count: int, interface: Interface, max_faults:
         # A fork of this process would inherit locks that threads of JAX and Ray hold and never release in the child.
         # The fork server imports gymnasium once for all environments.
         multiprocessing.set_forkserver_preload(["__main__", "gymnasium"])
-        return AsyncVectorEnv(
-            [partial(_in_child, guarded)] * count, copy=False, context="forkserver", autoreset_mode=mode
-        )
+        made = [partial(_in_child, guarded)] * count
+        return AsyncVectorEnv(made, copy=False, context="forkserver", autoreset_mode=mode)
 
 
 def _in_child(make: Callable[[], GuardedEnv]) -> GuardedEnv:

@@ -142,9 +142,8 @@ def _wrapper_class(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:
     if name == "Autoreset":
         raise ConfigError("env.wrappers: leave out 'Autoreset': podzero starts the episodes itself")
     if not module_name and name not in known:
-        raise ConfigError(
-            f"env.wrappers: gymnasium.wrappers has no '{name}'{nearest(name, known)}; write others as module:Class"
-        )
+        close = nearest(name, known)
+        raise ConfigError(f"env.wrappers: gymnasium.wrappers has no '{name}'{close}; write others as module:Class")
     kind = import_class(name if module_name else f"gymnasium.wrappers:{name}", "env.wrappers")
     if not (isinstance(kind, type) and issubclass(kind, gymnasium.Wrapper)):
         raise ConfigError(f"env.wrappers: '{name}' is not a gymnasium.Wrapper")
@@ -180,9 +179,8 @@ def interface_to(
             (first,) = gymnasium.vector.utils.iterate(env.observation_space, observation)
         if (wrong := mismatch(observation_space, first, bounds=True)) is not None:
             raise ValueError(f"its first observation is not in its observation space {observation_space}: {wrong}")
-        interface = Interface(
-            name, observations, actions, find_masks(env, observation, info, observation_space, actions)
-        )
+        masks = find_masks(env, observation, info, observation_space, actions)
+        interface = Interface(name, observations, actions, masks)
         interface.after_reset(env, returned)
     except Exception as error:
         raise ConfigError(f"{name}: after its first reset: {error}. {REMEDY}") from error

@@ -186,7 +186,6 @@ class VectorEnv:
         return self._thread.call(function, times * self._config.step_timeout_s, "env.step_timeout_s")
 
     def _build(self) -> None:
-        """Makes the environments."""
         make = partial(batches.build, self._config, self.count, self._interface, self._faults.most_in_a_row + 1)
         with batches.no_orphans():
             self._batch = self._thread.call(make, environments.BUILD_TIMEOUT_S)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from podzero.core.types import EnvState
 from podzero.envs.boards.bits import Bits
@@ -195,9 +196,7 @@ def _placed(text: str, size: int) -> dict[int, str]:
     return squares
 
 
-def _castling(
-    text: str, fen: str, squares: dict[int, str], size: int
-) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+def _castling(text: str, fen: str, squares: dict[int, str], size: int) -> NDArray[np.bool_]:
     """`[2, 2]`, the first player's rights and the second's, on the queen's and on the king's side."""
     rights = np.zeros((2, 2), bool)
     for letter in "" if text == "-" else text:
@@ -218,9 +217,8 @@ def _passing(text: str, fen: str, squares: dict[int, str], size: int, second: bo
     if size != 8 or not re.fullmatch("[a-h]3" if second else "[a-h]6", text):
         raise NotationError(f"'{fen}': expected a square as e{3 if second else 6} or - for taking en passant")
     first = 8 * _FILES.index(text[0])
-    origin, over, target, pawn = (
-        (first + 1, first + 2, first + 3, "P") if second else (first + 6, first + 5, first + 4, "p")
-    )
+    origin, over, target = (first + rank for rank in ((1, 2, 3) if second else (6, 5, 4)))
+    pawn = "P" if second else "p"
     if squares.get(target) != pawn or origin in squares or over in squares:
         raise NotationError(f"'{fen}': no pawn has just passed over {text}; write - for taking en passant")
     return first + 5

@@ -127,10 +127,8 @@ def ask_before_imports(environment: Mapping[str, str], trust_all: bool) -> None:
         return  # nothing need be remembered: later commands have the variable too
     asks = sys.stdin.isatty() and sys.stderr.isatty() and "--json" not in sys.argv[1:]
     record = user_config(environment) / "trusted.json"
-    trusted = TrustedCode(
-        record, partial(typer.confirm, err=True) if asks else None, shlex.join(sys.argv[1:]), trust_all
-    )
-    ask_before_import(trusted.approve)
+    confirm = partial(typer.confirm, err=True) if asks else None
+    ask_before_import(TrustedCode(record, confirm, shlex.join(sys.argv[1:]), trust_all).approve)
 
 
 def approve_code(experiment: Experiment) -> None:

@@ -86,7 +86,6 @@ def export_agent(who: str, file: Path) -> dict[str, Any]:
 
 
 def _metadata(who: str, experiment: Experiment, spec: EnvSpec, step: int) -> dict[str, Any]:
-    """The description of the agent in a file."""
     commit = {"trained_with_commit": zoo_card(who.removeprefix(PREFIX))["commit"]} if who.startswith(PREFIX) else {}
     return {
         "game": spec.name,

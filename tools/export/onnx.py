@@ -159,7 +159,6 @@ class Graph:
         return model
 
     def _batch_size(self) -> Value:
-        """The batch size, `[1]` int64."""
         if self._batch is None:
             self._batch = self.node("Shape", next(iter(self._inputs)), start=0, end=1)
         return self._batch

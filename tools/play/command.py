@@ -225,7 +225,6 @@ class TerminalGame:
         self._show()
 
     def _reply(self) -> None:
-        """Plays the player's move."""
         found = self._player(self._game.state, self._simulations)
         name = self._game.name(found.action)
         value = "" if found.value is None else f" (value {found.value:+.2f} for itself)"

@@ -404,7 +404,6 @@ class GtpServer:
                 raise GtpError("syntax error: expected none, absolute, byoyomi, canadian")
 
     def _set_clocks(self, main_s: float, period_s: float, stones: int) -> None:
-        """See `GtpClock`."""
         self._clocks = {first: GtpClock(main_s, period_s, stones) for first in (True, False)}
 
     def _time_left(self, words: list[str]) -> None:

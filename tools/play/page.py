@@ -252,7 +252,6 @@ class GamePage:
             self._press(event.key.name)
 
     def _draw(self) -> None:
-        """Draws the position with its search, if there was one."""
         game, found = self._game, self._searched.get(self._game.ply)
         self._status.set_text(game.result or f"move {game.ply + 1}: {game.sides[game.turn]} to move")
         self._drawing = drawing_of(game)

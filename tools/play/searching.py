@@ -382,8 +382,7 @@ _GREATEST_SHARE = 0.5
 def share_of_clock(remaining_s: float, increment_s: float = 0.0, moves: int = MOVES_LEFT) -> float:
     """Seconds for the next move, on a clock that has to last for `moves` moves."""
     usable = max(remaining_s - OVERHEAD_S, 0.0)
-    # A quarter of the increment and half of the clock (unless this is its last move) stay for searches that take
-    # longer than expected.
+    # A quarter of the increment and half of the clock (except at its last move) stay for searches that take longer.
     return min(usable / max(moves, 1) + 0.75 * increment_s, max(_GREATEST_SHARE, 1 / max(moves, 1)) * usable)
 
 

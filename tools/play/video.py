@@ -95,10 +95,10 @@ class GymnasiumWatcher:
             policy = self._policy or baseline(self.player, environments)
 
             def show(step: VectorStep) -> None:
-                renders = self._rendering.renders
-                recorded.add_frame(
-                    lambda: environments.render()[0] if renders else observed_picture(step.observation[0])
-                )
+                if self._rendering.renders:
+                    recorded.add_frame(lambda: environments.render()[0])
+                else:
+                    recorded.add_frame(lambda: observed_picture(step.observation[0]))
 
             def choose(key: Array, step: VectorStep) -> tuple[Array, Array | None]:
                 progress(f"seed {seed}: step {recorded.steps:,}")

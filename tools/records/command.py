@@ -141,7 +141,6 @@ def _check(files: Iterable[Path], suffixes: Sequence[str]) -> None:
 
 
 def _read(file: Path, spec: EnvSpec) -> Iterator[RecordedGame | Fault]:
-    """The games of a file."""
     with os_errors(ConfigError, f"{file} cannot be read"), file.open("rb") as opened:
         if (head := opened.read(2)) in (BOM_UTF16_LE, BOM_UTF16_BE) or b"\0" in head:
             yield Fault(str(file), "unreadable", "it is in UTF-16; save it as UTF-8")

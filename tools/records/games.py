@@ -80,7 +80,6 @@ _INVALID = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
 
 
 def _game(where: str, tree: dict[str, Any], spec: EnvSpec) -> RecordedGame | Fault:
-    """The game of a line."""
     if (name := tree.get("game", spec.name)) != spec.name:
         return Fault(where, "foreign", f"it is a game of {name}, not of {spec.name}")
     moves, komi = tree["moves"], tree.get("komi")

@@ -89,7 +89,6 @@ def own_code(experiment: Experiment) -> list[dict[str, Any]]:
 
 
 def _strings(tree: Any) -> list[str]:
-    """The strings in settings."""
     if isinstance(tree, str):
         return [tree]
     inner = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()

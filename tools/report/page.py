@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jinja2
+from jinja2 import Environment, StrictUndefined, Template
 
 from podzero.config import Experiment, flatten
 from podzero.runtime.monitoring.goodput import largest_first
@@ -100,10 +100,8 @@ def _asset(name: str) -> str:
 
 
 @cache
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
+def _template() -> Template:
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     environment.filters |= {"id": id, "slug": lambda title: title.lower().replace(" ", "-")}
     return environment.from_string(_asset("page.html"))
 

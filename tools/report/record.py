@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from podzero.config import FOR_SLICES, Experiment, builtin_configs, load
 from podzero.core.errors import ConfigError
@@ -178,38 +178,30 @@ class WorkerTable:
     """The lines of a worker, with a row per line and a column per metric."""
 
     def __init__(self) -> None:
-        self._times = array("d")
-        self._steps = array("d")
+        self.times = array("d")
+        """`[N]` seconds since the epoch."""
+        self.steps = array("d")
+        """`[N]` learner steps."""
         self._columns: dict[str, array[float]] = {}
 
     def add(self, time_s: float, step: float, metrics: dict[str, float]) -> None:
         """Adds a line."""
         # Earlier lines lack a new metric.
         for name in metrics.keys() - self._columns.keys():
-            self._columns[name] = array("d", [math.nan]) * len(self._times)
+            self._columns[name] = array("d", [math.nan]) * len(self.times)
         for name, column in self._columns.items():
             column.append(metrics.get(name, math.nan))
-        self._times.append(time_s)
-        self._steps.append(step)
+        self.times.append(time_s)
+        self.steps.append(step)
 
     @property
     def names(self) -> set[str]:
         """The metrics that occur in at least one line."""
         return set(self._columns)
 
-    @property
-    def times(self) -> FloatArray:
-        """`[N]` seconds since the epoch."""
-        return np.array(self._times)
-
-    @property
-    def steps(self) -> FloatArray:
-        """`[N]` learner steps."""
-        return np.array(self._steps)
-
     def column(self, name: str) -> FloatArray:
         """`[N]`, the values of a metric; NaN for lines without it."""
-        return np.array(self._columns.get(name, [math.nan] * len(self._times)))
+        return np.array(self._columns.get(name, [math.nan] * len(self.times)))
 
 
 class Values(NamedTuple):
@@ -266,11 +258,11 @@ class History:
         return _known(*(np.concatenate(parts) for parts in zip(*workers, strict=True)))
 
 
-def _known(times: FloatArray, steps: FloatArray, values: FloatArray) -> Values:
+def _known(times: ArrayLike, steps: ArrayLike, values: FloatArray) -> Values:
     """The finite values, sorted by time."""
     known = np.isfinite(values)
-    order = np.argsort(times[known], kind="stable")
-    return Values(*(column[known][order] for column in (times, steps, values)))
+    order = np.argsort(np.asarray(times)[known], kind="stable")
+    return Values(*(np.asarray(column)[known][order] for column in (times, steps, values)))
 
 
 def parse_line(line: bytes) -> tuple[float, float, str, dict[str, float]] | None:

@@ -164,7 +164,6 @@ def _scores(rounds: Evaluations, games: int) -> list[Figure]:
 
 
 def _interval(share: float, trials: int) -> tuple[float, float]:
-    """Wilson's interval for a share."""
     # Damaged files may hold shares below 0 or above 1.
     return wilson(min(max(share, 0.0), 1.0) * trials, trials)
 
