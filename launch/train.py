@@ -56,17 +56,28 @@ from podzero.runtime.monitoring.writers import check_packages
 from podzero.tools.commands.options import RUNS, Address, Env, Overrides, config_names, read_env
 from podzero.tools.commands.trust import approve_code
 
+_Start = Annotated[
+    str,
+    typer.Argument(
+        metavar="CONFIG",
+        help="The name of an experiment (see `podzero configs`) or a YAML file; to resume a run, its working directory "
+        "DIR, or DIR@STEP for an earlier checkpoint.",
+        autocompletion=config_names,
+    ),
+]
+_With = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--with",
+        metavar="REQUIREMENT",
+        help="A package that your code imports, such as pettingzoo==1.25, for cluster.install_environment: the nodes "
+        "get this machine's version; may be repeated. Give it again when you resume.",
+    ),
+]
+
 
 def train(
-    config: Annotated[
-        str,
-        typer.Argument(
-            metavar="CONFIG",
-            help="The name of an experiment (see `podzero configs`) or a YAML file; to resume a run, its working "
-            "directory DIR, or DIR@STEP for an earlier checkpoint.",
-            autocompletion=config_names,
-        ),
-    ],
+    config: _Start,
     overrides: Overrides = None,
     workdir: Annotated[
         Path | None,
@@ -77,15 +88,7 @@ def train(
     ] = None,
     address: Address = None,
     env: Env = None,
-    with_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--with",
-            metavar="REQUIREMENT",
-            help="A package that your code imports, such as pettingzoo==1.25, for cluster.install_environment: the "
-            "nodes get this machine's version; may be repeated. Give it again when you resume.",
-        ),
-    ] = None,
+    with_: _With = None,
     view: Annotated[Literal["auto", "plain", "live"], typer.Option(help="auto: live on a terminal or plain.")] = "auto",
     check: Annotated[bool, typer.Option("--check", help="Check it, print it as YAML, start nothing.")] = False,
 ) -> None:

@@ -208,7 +208,7 @@ class ServerProcess(JsonProcess):
             answer = self._answer(wanted, timeout_s)
             error = answer.get("error")
             if answer.get("restoring"):
-                raise ReplayRestoreError(f"replay checkpoint {wanted['restore']}: Reverb cannot read it: {error}")
+                raise ReplayRestoreError(f"replay checkpoint {wanted.get('restore')}: Reverb cannot read it: {error}")
             if error is not None:
                 raise ServerFailed(f"the replay server did not start: {error}")
             version = str(answer["ready"]["reverb"])

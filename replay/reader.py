@@ -134,10 +134,8 @@ class ShardedReader(Iterator[Any]):
         self, addresses: Addresses, table: Table, leading: tuple[int, ...], first: int = 0, most_ahead: int = 0
     ) -> None:
         """Keys name the shards of this table by numbers from `first` on; `most_ahead` as in `Intake`."""
-        self._addresses = addresses
-        self._table = table
-        self._leading = leading
-        self._first = first
+        self._addresses, self._table = addresses, table
+        self._leading, self._first = leading, first
         self._closed = threading.Event()
         found = addresses()
         self._intake = Intake(table.signature, math.prod(leading), len(found), self._equal, most_ahead)
@@ -380,11 +378,8 @@ class PriorityUpdater:
         """Waits until the thread has ended, at most until `until` on the monotonic clock."""
         self._thread.join(max(0.0, until - time.monotonic()))
         if self._thread.is_alive():
-            log.warning(
-                "replay at %s does not take priority updates: the last %d are lost",
-                self._shard.address.endpoint,
-                self._updates.qsize(),
-            )
+            endpoint, left = self._shard.address.endpoint, self._updates.qsize()
+            log.warning("replay at %s does not take priority updates: the last %d are lost", endpoint, left)
 
     def _append(self, update: list[tuple[int, float]] | None) -> None:
         if self._updates.full():

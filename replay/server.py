@@ -139,14 +139,9 @@ class ReplayServer:
         metrics: dict[str, float] = {}
         for name in self._shards:
             limits, prefix = self.limits(name), "replay" if name == SAMPLES else name
-            metrics |= {
-                f"{prefix}/size": float(limits.size),
-                f"{prefix}/inserted": float(limits.inserted),
-                f"{prefix}/sampled": float(limits.sampled),
-                f"{prefix}/samples_per_insert": limits.sampled / max(limits.inserted, 1),
-                f"{prefix}/insert_blocked": float(limits.insert_blocked),
-                f"{prefix}/sample_blocked": float(limits.sample_blocked),
-            }
+            for field in ("size", "inserted", "sampled", "insert_blocked", "sample_blocked"):
+                metrics[f"{prefix}/{field}"] = float(getattr(limits, field))
+            metrics[f"{prefix}/samples_per_insert"] = limits.sampled / max(limits.inserted, 1)
         return metrics
 
     def checkpoint(self, folder: Path) -> Path:

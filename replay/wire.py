@@ -151,17 +151,12 @@ def _read(place: NDArray[np.uint8], item: Any, chunks: Sequence[Any], converted:
 
 def _is_one_step(piece: Any, chunks: Sequence[Any], item_bytes: int) -> bool:
     """Whether the item is the only step of its only chunk."""
-    if len(chunks) != 1:
-        return False
-    chunk = chunks[0]
     return bool(
-        piece.offset == 0
-        and piece.length == 1
-        and piece.index == 0
-        and piece.chunk_key == chunk.chunk_key
-        and chunk.data_uncompressed_size == item_bytes
-        and not chunk.delta_encoded
-        and len(chunk.data.tensors) == 1
+        len(chunks) == 1
+        and (piece.offset, piece.length, piece.index, piece.chunk_key) == (0, 1, 0, chunks[0].chunk_key)
+        and chunks[0].data_uncompressed_size == item_bytes
+        and not chunks[0].delta_encoded
+        and len(chunks[0].data.tensors) == 1
     )
 
 
@@ -350,7 +345,8 @@ class InsertStream:
         """Guards the fields below."""
         self._sent = deque(unconfirmed)
         """Requests, beginning with the first that has unconfirmed items."""
-        self._pending = sum(len(keys) for _, keys in self._sent)
+        self.pending = sum(len(keys) for _, keys in self._sent)
+        """Number of unconfirmed items."""
         self._confirmed = 0
         self._moving = True
         """Whether items were confirmed since the last request."""
@@ -358,15 +354,10 @@ class InsertStream:
         self._call = self._open()
 
     @property
-    def pending(self) -> int:
-        """Number of unconfirmed items."""
-        return self._pending
-
-    @property
     def counts(self) -> tuple[int, int]:
         """The numbers of items that were confirmed and of those that were not yet, at one moment."""
         with self._changed:
-            return self._confirmed, self._pending
+            return self._confirmed, self.pending
 
     @property
     def broken(self) -> bool:
@@ -379,7 +370,7 @@ class InsertStream:
         with self._changed:
             self._moving = False
             self._sent.append((request, set(keys)))
-            self._pending += len(keys)
+            self.pending += len(keys)
         self._requests.put(request)
 
     def wait(self, timeout_s: float) -> bool:
@@ -442,8 +433,8 @@ class InsertStream:
             for _, keys in self._sent:
                 keys.difference_update(answer.keys)
                 pending += len(keys)
-            self._confirmed += self._pending - pending
-            self._pending = pending
+            self._confirmed += self.pending - pending
+            self.pending = pending
             self._moving = True
             while self._sent and not self._sent[0][1]:
                 self._sent.popleft()

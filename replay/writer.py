@@ -69,11 +69,9 @@ class ShardedWriter:
         the ids of samples, and must differ from those of all other writers; by default it is random. Raises
         `WrongServer` if another server answers at an address.
         """
-        self._addresses = addresses
-        self._near = near
+        self._addresses, self._near, self._lenient = addresses, near, lenient
         self._table = tables_of(experiment, spec)[table]
         self._signature = self._table.signature
-        self._lenient = lenient
         self._refused_in_row = 0
         self._ids = SampleIds(f"{writer or secrets.token_hex(8)}/{table}")
         self._counting = threading.Lock()
@@ -226,9 +224,7 @@ class _Connection:
     """The connection to one shard."""
 
     def __init__(self, index: int, shard: Shard, remote: bool, unconfirmed: Iterable[Sent] = ()) -> None:
-        self.index = index
-        self.shard = shard
-        self.remote = remote
+        self.index, self.shard, self.remote = index, shard, remote
         """Whether the shard is on another node than this writer."""
         self.timed_out = False
         """Whether the last wait timed out; the next one then does not wait."""

@@ -31,16 +31,35 @@ def _known_target(name: str) -> str:
     return name
 
 
+_Target = Annotated[
+    str,
+    typer.Argument(
+        parser=_known_target,
+        metavar="gke|queued",
+        help="gke: KubeRay on Google Kubernetes Engine; queued: only a TPU slice, by Cloud TPU's queued resources.",
+    ),
+]
+_Folder = Annotated[
+    Path | None,
+    typer.Option(
+        help="The folder for the launch's files: new, empty, or of an earlier launch.",
+        show_default="runs/launch/NAME-TARGET",
+    ),
+]
+_Yes = Annotated[
+    bool, typer.Option("--yes", help="Do not ask if the run has no limit or the learner would wait most of its time.")
+]
+_Force = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="With --down: delete the machines at once. The run loses everything since its newest complete checkpoint.",
+    ),
+]
+
+
 def launch(
-    target: Annotated[
-        str,
-        typer.Argument(
-            parser=_known_target,
-            metavar="gke|queued",
-            help="gke: KubeRay on Google Kubernetes Engine; queued: only a TPU slice, through Cloud TPU's queued "
-            "resources.",
-        ),
-    ],
+    target: _Target,
     config: Config,
     overrides: Overrides = None,
     project: Annotated[str | None, typer.Option(help="The id of the Google Cloud project.")] = None,
@@ -58,27 +77,11 @@ def launch(
     ] = _DEFAULT.worker_cpus,
     cluster: Annotated[str, typer.Option(help="The GKE cluster (gke only).")] = _DEFAULT.cluster,
     env: Env = None,
-    folder: Annotated[
-        Path | None,
-        typer.Option(
-            help="The folder for the launch's files: new, empty, or of an earlier launch.",
-            show_default="runs/launch/NAME-TARGET",
-        ),
-    ] = None,
+    folder: _Folder = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print a shell script and run nothing.")] = False,
-    yes: Annotated[
-        bool,
-        typer.Option("--yes", help="Do not ask if the run has no limit or the learner would wait most of its time."),
-    ] = False,
+    yes: _Yes = False,
     down: Annotated[bool, typer.Option("--down", help="End the run with a checkpoint; delete the machines.")] = False,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force",
-            help="With --down: delete the machines at once. The run loses everything since its newest complete "
-            "checkpoint.",
-        ),
-    ] = False,
+    force: _Force = False,
     status: Annotated[bool, typer.Option("--status", help="Show the state of the run.")] = False,
     logs: Annotated[bool, typer.Option("--logs", help="Show the newest lines of the run's log.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="With --logs: go on until Ctrl-C.")] = False,

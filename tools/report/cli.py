@@ -24,18 +24,21 @@ class ReportNotWritten(PodzeroError, RuntimeError):
     """The report's file cannot be written."""
 
 
+_Directories = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="DIR", help="The run's working directory; of several, or a sweep's folder, the curves are compared."
+    ),
+]
+_Output = Annotated[
+    Path | None,
+    typer.Option(help="The file to write.", show_default="report.html in DIR; comparison.html in the first"),
+]
+
+
 def report(
-    directories: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="DIR",
-            help="The run's working directory; of several, or of the folder of a sweep, the curves are compared.",
-        ),
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option(help="The file to write.", show_default="report.html in DIR; comparison.html in the first"),
-    ] = None,
+    directories: _Directories,
+    output: _Output = None,
     serve: Annotated[bool, typer.Option("--serve", help="Serve it as a page, kept up to date until Ctrl-C.")] = False,
     host: ListenHost = None,
     port: ListenPort = None,

@@ -32,38 +32,40 @@ from podzero.tools.sweep.folder import METRICS, SweepFolder, SweepRun, absolute_
 Metric = Literal["keeps_value", "mean_return", "rating"]
 
 
+_Settings = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SECTION.FIELD=VALUES",
+        help="Settings to try, as a,b,c, or whole numbers from 0 to 4 as 0..4. All combinations are run; a setting "
+        "with one value has it in all runs.",
+        show_default=False,
+    ),
+]
+_To = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="The folder of the sweep; the run NAME is in DIR/NAME.", show_default="runs/CONFIG-sweep"
+    ),
+]
+_Steps = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Learner steps of each run, so that equal steps are compared: stop.steps, without CONFIG's other limits.",
+        show_default="as in CONFIG",
+    ),
+]
+
+
 def sweep(
     config: Config,
-    settings: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="SECTION.FIELD=VALUES",
-            help="Settings to try, as a,b,c, or whole numbers from 0 to 4 as 0..4. All combinations are run; a setting "
-            "with one value has it in all runs.",
-            show_default=False,
-        ),
-    ],
-    to: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="The folder of the sweep; the run NAME is in DIR/NAME.",
-            show_default="runs/CONFIG-sweep",
-        ),
-    ] = None,
+    settings: _Settings,
+    to: _To = None,
     parallel: Annotated[int | None, typer.Option(min=1, help="Runs at once.", show_default="as the CPUs allow")] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Minutes of training of each run: stop.minutes.", show_default="as in CONFIG")
     ] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Learner steps of each run, so that equal steps are compared: stop.steps, without the other limits of "
-            "CONFIG.",
-            show_default="as in CONFIG",
-        ),
-    ] = None,
+    steps: _Steps = None,
     samples: Annotated[
         int | None, typer.Option(min=1, help="Random search: run only so many of the combinations, with all seeds.")
     ] = None,
