@@ -11,6 +11,7 @@ from itertools import count
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import jax
 import numpy as np
@@ -32,6 +33,8 @@ SUFFIXES = (".sgf", ".pgn", ".jsonl")
 """The kinds of files of games."""
 EPISODE_SUFFIXES = (".npz", ".jsonl")
 """The kinds of files of episodes."""
+LARGEST_EPISODE = 2**32
+"""The most bytes of an episode's arrays."""
 MOST_NAMED = 3
 """Games left out that are named for each reason."""
 
@@ -180,12 +183,21 @@ def read_episodes(file: Path, interface: Interface) -> Iterator[Episode | Fault]
 def _contents(file: Path) -> Iterator[tuple[str, Any]]:
     """Where each episode of a file is, and a function that reads it."""
     if file.suffix.lower() == ".npz":
-        yield str(file), lambda: np.load(file, allow_pickle=False)
+        yield str(file), lambda: _arrays(file)
         return
     with os_errors(ConfigError, f"{file} cannot be read"), file.open(encoding="utf-8-sig", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
                 yield f"{file}, line {number}", lambda line=line: json.loads(line)
+
+
+def _arrays(file: Path) -> Any:
+    """The arrays of an archive; a small one could unpack to more than memory holds."""
+    with ZipFile(file) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+    if size > LARGEST_EPISODE:
+        raise ValueError(f"it unpacks to {size:,} bytes; expected at most {LARGEST_EPISODE:,}")
+    return np.load(file, allow_pickle=False)
 
 
 def _episode(where: str, tree: Mapping[str, Any], interface: Interface) -> Episode | Fault:

@@ -1,7 +1,9 @@
 """Files of episodes: what is read, and what is left out and why."""
 
+import io
 import json
 import re
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from podzero.config import load
 from podzero.core.errors import ConfigError
 from podzero.envs.gymnasium_envs.interface import Interface, Masks
 from podzero.envs.gymnasium_envs.spaces import Actions, Observations
+from podzero.tools.records import command
 from podzero.tools.records.command import import_games, read_episodes
 
 
@@ -186,6 +189,23 @@ def test_thousands_of_damaged_archives_are_left_out(tmp_path_factory, damage):
 
 def test_a_file_that_is_no_archive_is_left_out(tmp_path):
     (tmp_path / "one.npz").write_text("nothing")
+    (fault,) = read_episodes(tmp_path / "one.npz", CARTPOLE)
+    assert fault.kind == "unreadable"
+
+
+def test_an_archive_that_unpacks_to_more_than_an_episode_can_have_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "LARGEST_EPISODE", 2**20)
+    np.savez_compressed(tmp_path / "one.npz", **GOOD | {"observations": np.zeros(2**18)})
+    assert (tmp_path / "one.npz").stat().st_size < 2**13
+    (fault,) = read_episodes(tmp_path / "one.npz", CARTPOLE)
+    assert (fault.kind, "bytes" in str(fault)) == ("unreadable", True)
+
+
+def test_an_archive_whose_header_claims_more_than_memory_holds_is_left_out(tmp_path):
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": (2**40,)})
+    with ZipFile(tmp_path / "one.npz", "w") as archive:
+        archive.writestr("observations.npy", file.getvalue() + bytes(100))
     (fault,) = read_episodes(tmp_path / "one.npz", CARTPOLE)
     assert fault.kind == "unreadable"
 
