@@ -153,8 +153,10 @@ def _read_manifest(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, s
         if text is None:
             raise CheckpointDamaged(f"{folder} has no {storage.LEARNER_MANIFEST}: the checkpoint was not finished")
         manifest = storage.unsealed(text)
-        return dict(manifest["leaves"]), dict(manifest.get("files", {}))
-    except (ValueError, TypeError, KeyError) as error:
+        known = ("shape", "dtype", "fingerprint")
+        leaves = {name: {key: leaf[key] for key in known} for name, leaf in manifest["leaves"].items()}
+        return leaves, dict(manifest.get("files", {}))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointDamaged(f"{file} is damaged: {error}") from error
 
 

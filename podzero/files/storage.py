@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from podzero.core.errors import TRY_AGAIN, PodzeroError
-from podzero.core.reading import LARGEST_FILE, parse_json
+from podzero.core.reading import parse_json
 
 LEARNER_FOLDER = "learner"
 """The learner's folder in a checkpoint."""
@@ -70,8 +70,7 @@ def read_saved(file: Path, checkpoint: Path) -> str | None:
     """
     with reading(file):
         try:
-            with file.open(encoding="utf-8") as opened:
-                return opened.read(LARGEST_FILE)
+            return file.read_text(encoding="utf-8")
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             if checkpoint.exists():
                 return None

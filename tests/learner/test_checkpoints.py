@@ -1,6 +1,8 @@
 """Checkpoints are restored onto other meshes, and refused if they are damaged or of another network."""
 
 import errno
+import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import jax
@@ -8,10 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from mutations import mutated
 
 from podzero.config import MeshConfig, OptimizerConfig
+from podzero.core.errors import PodzeroError
 from podzero.core.types import Network
 from podzero.files.storage import StorageError, sealed, unsealed
 from podzero.learner.checkpoints import CheckpointDamaged, CheckpointMismatch, LearnerCheckpoints, as_text, fingerprint
@@ -136,6 +140,21 @@ def test_an_unfinished_or_damaged_manifest_is_damage(checkpoints, state, tmp_pat
     if content is not None:
         manifest.write_text(content)
     with pytest.raises(CheckpointDamaged, match=r"manifest\.json"):
+        checkpoints.restore(tmp_path / "7", like(state))
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_a_manifest_says_the_state_is_restored_or_refused(checkpoints, state, tmp_path, data):
+    """Also one with its own digest, of somebody else's checkpoint."""
+    if not (tmp_path / "7").exists():
+        save(checkpoints, tmp_path / "7", state)
+        shutil.copyfile(tmp_path / "7" / "learner" / "manifest.json", tmp_path / "whole.json")
+    whole = unsealed((tmp_path / "whole.json").read_text())
+    keys = ("../../whole.json", "/etc/passwd", "a\0")
+    whole["files"] = dict(list(whole["files"].items())[:2])
+    (tmp_path / "7" / "learner" / "manifest.json").write_text(sealed(data.draw(mutated(whole, keys=keys))))
+    with suppress(PodzeroError):
         checkpoints.restore(tmp_path / "7", like(state))
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import errno
 import shutil
 import tempfile
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from mutations import damaged, mutated
 
+from podzero.core.errors import PodzeroError
 from podzero.files import storage
 from podzero.files.storage import StorageError, sealed, unsealed
 from podzero.replay import (
@@ -38,6 +42,25 @@ def rewrite(saved, change):
     manifest = unsealed((saved / "shard.json").read_text())
     change(manifest)
     (saved / "shard.json").write_text(sealed(manifest))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_a_manifest_says_the_shard_is_refused_or_its_own_files_are_restored(
+    saved, make_experiment, spec, data
+):
+    """Also one with its own digest, of somebody else's checkpoint."""
+    tables = tables_of(make_experiment(), spec)
+    if not (whole := saved.parent / "whole.json").exists():
+        shutil.copyfile(saved / "shard.json", whole)
+    tree = unsealed(whole.read_text())
+    content = st.one_of(
+        mutated(tree, keys=("../../x", "a\0", "zz")).map(lambda tree: sealed(tree).encode()),
+        damaged(whole.read_bytes()),
+    )
+    (saved / "shard.json").write_bytes(data.draw(content))
+    with suppress(PodzeroError):
+        assert server.unseal(saved, tables)[0].parent == saved
 
 
 def test_a_restored_shard_continues_with_its_samples_and_counts(
