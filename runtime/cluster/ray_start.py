@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -34,6 +35,8 @@ Handler = Callable[[int, FrameType | None], Any]
 """A signal handler of Python's."""
 START_ATTEMPTS = 3
 """Attempts to start a cluster on this machine."""
+LEAST_FILES = 1024
+"""Files that each process of a run must be able to open at once; with a tenth of it Ray does not even start."""
 
 
 @contextmanager
@@ -125,12 +128,25 @@ def check_session_folder(folder: Path) -> None:
         )
 
 
+def allow_files() -> None:
+    """Lets this process and those that it starts open `LEAST_FILES` files at once, or says that they may not."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= hard < LEAST_FILES:  # -1 is no limit
+        raise ConfigError(
+            f"a process may open only {hard} files at once here, and a run needs {LEAST_FILES:,}: raise the limit, for "
+            "example with `ulimit -Hn 65536` as root, or in /etc/security/limits.conf"
+        )
+    if 0 <= soft < LEAST_FILES:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (LEAST_FILES, hard))
+
+
 @contextmanager
 def local_cluster(cpus: float) -> Iterator[str]:
     """Starts a cluster of at least `cpus` CPUs on this machine as long as the context lasts; yields its address."""
     from ray._private import ray_constants
 
     check_session_folder(session_folder())
+    allow_files()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # By default Ray hides all accelerators from processes that reserve none, such as a learner on one machine.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from ray._private import accelerators
 
 from podzero.core.errors import ConfigError
 from podzero.runtime.cluster.ray_start import (
+    LEAST_FILES,
+    allow_files,
     check_session_folder,
     deferred_signals,
     local_cluster,
@@ -158,4 +161,21 @@ def test_a_folder_whose_path_is_too_long_for_sockets_is_refused_before_ray_start
     check_session_folder(Path("/tmp"))
     monkeypatch.setenv("RAY_TMPDIR", f"/tmp/{'ü' * 45}")
     with pytest.raises(ConfigError, match="TMPDIR"), local_cluster(1):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("limits", "raised"), [((256, 4096), [(LEAST_FILES, 4096)]), ((LEAST_FILES, 4096), []), ((-1, -1), [])]
+)
+def test_a_run_may_open_as_many_files_as_it_needs(monkeypatch, limits, raised):
+    found = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda which, given: found.append(given))
+    allow_files()
+    assert found == raised
+
+
+def test_a_limit_of_open_files_that_is_too_low_is_named_before_ray_starts(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 96))
+    with pytest.raises(ConfigError, match=r"96 files .*ulimit"), local_cluster(1.0):
         pass
