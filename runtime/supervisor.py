@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
+from uuid import uuid4
 
 from podzero.config import Experiment
 from podzero.files.storage import StorageError
@@ -97,9 +97,7 @@ class Supervisor:
         # The new run id marks all earlier processes as stale. A new directory and a new store keep the processes of
         # this start from finding the addresses and parameters of earlier ones.
         directory, store = start_lasting(Directory, self._home), start_param_store(self._home)
-        self._context = replace(
-            self._context, run=uuid.uuid4().hex, store=store, directory=directory, restore_from=folder
-        )
+        self._context = replace(self._context, run=uuid4().hex, store=store, directory=directory, restore_from=folder)
         # Attempts count from the checkpoint's step, since the driver does not know how many there were before: seeds
         # that earlier attempts used must not be used again.
         self._first_attempt = checkpoint.step if checkpoint else 0
@@ -115,9 +113,7 @@ class Supervisor:
                 self.shards.start(index, node, contents=checkpoint.shard(index) if checkpoint else [])
             with self._nodes.prepared_hosts(nodes.learner) as coordinator:
                 self._context = replace(self._context, coordinator=coordinator)
-                self._start_learner(
-                    nodes.learner, self.learner.start, 60 * self._context.experiment.cluster.join_minutes
-                )
+                self._start_learner(nodes.learner, self.learner.start, 60 * self._experiment.cluster.join_minutes)
                 self.scale()
                 self.shards.await_ready()
                 self.learner.await_ready()

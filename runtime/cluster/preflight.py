@@ -27,22 +27,9 @@ import psutil
 import podzero
 from podzero.config import ClusterConfig
 from podzero.core.errors import ClusterError
+from podzero.runtime.cluster import placement
 from podzero.runtime.cluster.node_environment import code_files
-from podzero.runtime.cluster.placement import (
-    ClusterEnded,
-    HeldByOthers,
-    MissingNodes,
-    Node,
-    NodesAbsent,
-    Placement,
-    Reservation,
-    actor_nodes,
-    host_resources,
-    learner_nodes,
-    place,
-    without_learner,
-    without_room,
-)
+from podzero.runtime.cluster.placement import HeldByOthers, MissingNodes, Node, NodesAbsent, Placement, Reservation
 from podzero.runtime.cluster.remote import START_TIMEOUT_S, Call, NodeCalls, RemoteActor
 
 log = logging.getLogger(__name__)
@@ -131,9 +118,9 @@ class RunNodes:
         deadline, log_at = time.monotonic() + 60 * minutes, time.monotonic()
         while True:
             try:
-                placement = place(self.usable(wait=True), self._program, config, self._home)
-                self._learner = placement.learner
-                return placement
+                found = placement.place(self.usable(wait=True), self._program, config, self._home)
+                self._learner = found.learner
+                return found
             except MissingNodes as missing:
                 reason = "\n  not used: ".join([str(missing), *self.refusals()])
                 # An autoscaler adds no nodes unless processes ask for them, and none has been started yet.
@@ -178,10 +165,10 @@ class RunNodes:
         nodes = self.usable(wait=False)
         if not accelerators:  # which TPU hosts have
             try:
-                nodes = actor_nodes(nodes, self._config)
+                nodes = placement.actor_nodes(nodes, self._config)
             except MissingNodes:
                 return []
-        return without_learner(nodes, self._learner, host_resources(self._config))
+        return placement.without_learner(nodes, self._learner, placement.host_resources(self._config))
 
     def for_learner(self, taken: Mapping[str, Mapping[str, float]], waited_s: float) -> tuple[Node, ...]:
         """The nodes for the learner's hosts, beside the resources that other processes have `taken` by node id.
@@ -191,13 +178,13 @@ class RunNodes:
         """
         self._check_ended()
         nodes, config = self.usable(wait=False), self._config
-        left = [one for node in nodes for one in without_learner([node], [node], taken.get(node.id, {}))]
+        left = [one for node in nodes for one in placement.without_learner([node], [node], taken.get(node.id, {}))]
         late = waited_s > 60 * config.join_minutes
         least = config.slice_counts[0] if late else config.slices * len(self._learner) // config.learner_hosts
         missing = MissingNodes()
         for slices in range(config.slices, least - 1, -1):
             try:
-                hosts = learner_nodes(left, config.model_copy(update={"slices": slices}), self._home)
+                hosts = placement.learner_nodes(left, config.model_copy(update={"slices": slices}), self._home)
             except MissingNodes as absent:
                 missing = absent
             else:
@@ -205,12 +192,12 @@ class RunNodes:
                     log.warning("the learner goes on with %d of %d slices: %s", slices, config.slices, missing)
                 self._learner = hosts
                 return hosts
-        place(nodes, self._program, config.model_copy(update={"slices": least}), self._home)
+        placement.place(nodes, self._program, config.model_copy(update={"slices": least}), self._home)
         raise HeldByOthers(f"other processes of this run hold what the learner needs: {missing}")
 
     def _check_ended(self) -> None:
         if not (self._cluster.joined or self._cluster.nodes()):
-            raise ClusterEnded("Ray has ended on this machine: give the same command again, to resume the run")
+            raise placement.ClusterEnded("Ray has ended on this machine: give the same command again to resume the run")
 
     def describe(self, node: str) -> str:
         """Describes the node with an id."""
@@ -219,7 +206,7 @@ class RunNodes:
     def request_capacity(self, taken: Mapping[str, float], cpus: Sequence[float]) -> None:
         """Asks an autoscaler for room for processes that need `cpus`, beside those taken; replaces the last request."""
         nodes = self.for_workers() if cpus else []
-        self._cluster.request_capacity(without_room(nodes, taken, cpus), frozenset(self._differences))
+        self._cluster.request_capacity(placement.without_room(nodes, taken, cpus), frozenset(self._differences))
 
     @contextmanager
     def prepared_hosts(self, hosts: Sequence[Node]) -> Iterator[str]:

@@ -94,9 +94,7 @@ class BackgroundWriter:
             self._woken.notify()
         self._thread.join(CLOSE_TIMEOUT_S)
         if self._thread.is_alive():
-            log.warning(
-                "%s has not taken the last metrics after %g s; they are lost there", self._name, CLOSE_TIMEOUT_S
-            )
+            log.warning("%s has not taken the last metrics in %g s; they are lost there", self._name, CLOSE_TIMEOUT_S)
 
     def _run(self) -> None:
         while (item := self._next()) is not None and self._repeat(partial(self._send, *item)):
@@ -300,9 +298,7 @@ def check_packages(config: MetricsConfig) -> None:
     """Refuses a chosen writer whose package is missing; the message says how to install it."""
     for setting, package in PACKAGES.items():
         if getattr(config, setting) is not None and find_spec(setting) is None:
-            raise ConfigError(
-                f"metrics.{setting} needs the package {package}, which is not installed: {how_to_install(setting)}"
-            )
+            raise ConfigError(f"metrics.{setting} needs {package}, which is not installed: {how_to_install(setting)}")
 
 
 def start_writers(experiment: Experiment, workdir: Workdir) -> list[BackgroundWriter]:
