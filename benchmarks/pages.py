@@ -243,7 +243,8 @@ def _found(bench: Json) -> Json:
     else:
         parts = [f"{result['survived_faults']} of {result['faults']} survived"]
     parts += [f"recovery (median/95%): {recovery}"] * bool(recovery)
-    said = "; ".join([*parts, f"ledger {result['ledger']}", f"exit code {result['exit_code']}"])
+    parts += [f"ledger {result['ledger']}", f"exit code {result['exit_code']}"]
+    said = "; ".join(parts + [bench["note"]] * ("note" in bench))
     return {key: bench[key] for key in ("command", "date", "hardware")} | {"found": said}
 
 
