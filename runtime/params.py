@@ -43,12 +43,10 @@ from podzero.files.storage import StorageError
 from podzero.files.store import store_of
 from podzero.networks.snapshots import SnapshotError, load_snapshot, save_snapshot, snapshot_steps
 from podzero.runtime.checkpoints import delete_old_snapshots
-from podzero.runtime.cluster.services import Publication
+from podzero.runtime.cluster.services import LONG_POLL_S, Publication
 
 log = logging.getLogger(__name__)
 
-LONG_POLL_S = 60.0
-"""How long the store may leave a reader's request pending; the reader then repeats it."""
 MAX_PENDING = 4
 """Most publications of a sink that may be pending: the newest, and those still being sent to the store."""
 STORE_TIMEOUT_S = 60.0

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -46,8 +46,8 @@ class RunContext:
     Attributes:
       workdir: the working directory, on a file system that all nodes share, or in a bucket.
       run: the id of the run. It changes when all processes start again, to distinguish them from those left behind.
-      store: the Ray handle of the parameter store.
-      directory: the Ray handle of the directory, which knows the addresses of replay shards and inference servers.
+      store: the Ray handle of the parameter store, or of the agent in its place on this node.
+      directory: that of the directory, which knows the addresses of replay shards and inference servers, or the same.
       restore_from: the folder of the checkpoint that the learner continues; None starts from nothing.
       coordinator: the address at which learner host 0 coordinates the others; empty for one host on this machine.
       ladder: the rating ladder that the evaluator continues.
@@ -245,6 +245,7 @@ class Host:
             jax.profiler.stop_trace()
 
 
+@cache
 def hosted(process: type[Process]) -> type[Host]:
     """`Host` with the name of a process class, which `ps` and Ray show, and its public methods."""
     methods = {

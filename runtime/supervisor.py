@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,19 +21,23 @@ from podzero.runtime.cluster.placement import Node, actor_places, with_fewest
 from podzero.runtime.cluster.preflight import RUN_VARIABLE, RunNodes
 from podzero.runtime.cluster.ray_cluster import Bundle, Cluster, PlacementGroup
 from podzero.runtime.cluster.remote import STOP_TIMEOUT_S, Call, RemoteActor, start_lasting
-from podzero.runtime.cluster.services import Directory, start_param_store
+from podzero.runtime.cluster.services import Directory, start_agent, start_param_store
 from podzero.runtime.failures import SHARD, Failures
 from podzero.runtime.monitoring.goodput import PaidTime
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, log_report
 from podzero.runtime.process import RunContext, hosted
-from podzero.runtime.program import Kind, program, start_order
+from podzero.runtime.program import Kind, SilenceLimit, program, start_order
 from podzero.runtime.stopping import StopRequest
-from podzero.runtime.workers import LearnerGroup, Worker, WorkerGroup, as_done, last_reports
+from podzero.runtime.workers import LearnerGroup, Worker, WorkerGroup, as_done, drained, last_reports
 
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 2.0
 """Time between two looks for nodes with room for the workers that are missing."""
+MOST_STARTS = 500
+"""Most workers of a kind that are started at once; the others follow at the next look."""
+OF_AGENTS = SilenceLimit(later_s=60.0, first_work_s=math.inf)
+"""How long an agent may be silent before it is restarted; it reports no work."""
 RESERVE_TIMEOUT_S = 30.0
 """Longest wait for the resources of a learner that starts again, which its lost processes may still hold."""
 
@@ -76,6 +81,8 @@ class Supervisor:
         self.shards = self._groups["replay"]
         self._samplers = [group for group in self._groups.values() if "replay" in group.kind.reaches]
         """The groups whose processes write samples, and wait for all shards while they are built."""
+        self._agents: dict[str, Worker] = {}
+        """The agents of a joined cluster's nodes, by node id: each drains the writers there."""
         self._evaluators = self._groups["evaluator"]
         self._evaluators.wanted = 0
         self._first_attempt = 0
@@ -128,6 +135,8 @@ class Supervisor:
         self._release_learner()
         # The parameters are lost with the process that published them.
         self._context.store.forget.remote()
+        for agent in self._agents.values():
+            agent.actor.begin("forget")
 
     def restart_learner(self, checkpoint: Checkpoint | None, waited_s: float = 0.0) -> None:
         """Begins to start the learner again, from a checkpoint if any, beside the others; `learner_built` ends it.
@@ -175,7 +184,8 @@ class Supervisor:
     @property
     def silent(self) -> dict[str, float]:
         """The workers that have been silent for long: by name, for how many seconds."""
-        return {worker.actor.name: seconds for worker in self._everybody if (seconds := worker.silence[0])}
+        everybody = (*self._everybody, *self._agents.values())
+        return {worker.actor.name: seconds for worker in everybody if (seconds := worker.silence[0])}
 
     def reconcile(self, newest: Callable[[], Checkpoint | None]) -> list[str]:
         """Replaces workers that have ended, except the learner's, and starts those for which there is now room.
@@ -208,7 +218,7 @@ class Supervisor:
                 continue
             where = self._nodes.for_workers(accelerators=True) if kind.resources and not group.complete else nodes
             usable = self._failures.usable(kind.name, [node for node in where if group.could_run_on(node)])
-            absent = group.missing(limit, self._failures.may_start)
+            absent = group.missing(limit, self._failures.may_start)[:MOST_STARTS]
             places = actor_places(usable, self._taken(), kind.cpus, len(absent), kind.resources, group.running)
             for index, node in zip(absent, places, strict=False):
                 group.start(index, node)
@@ -218,10 +228,28 @@ class Supervisor:
 
     def listen(self) -> Iterator[MetricsReport | LogReport]:
         """All workers' reports that have arrived since the last call; never waits for a worker."""
+        nodes: dict[str, dict[str, Worker]] = {node: {} for node in self._agents}
+        for group in self._samplers if nodes else ():
+            for name, worker in group.workers.items():
+                nodes[str(worker.actor.node)][name] = worker
+        for node, workers in nodes.items():
+            yield from self._listen_to_agent(node, workers)
         for worker in self._everybody:
-            yield from worker.reports()
+            if worker.actor.name not in nodes.get(str(worker.actor.node), {}):
+                yield from worker.reports()
             self._look_after(worker)
         self._tell_examined()
+
+    def _listen_to_agent(self, node: str, workers: Mapping[str, Worker]) -> Iterator[MetricsReport | LogReport]:
+        agent = self._agents[node]
+        yield from drained(agent, workers)
+        self._look_after(agent)
+        if not workers:  # an autoscaler may remove the node
+            self._agents.pop(node).actor.kill()
+        elif agent.check_silence() or agent.failure is not None:
+            log.warning("%s is started again: %s", agent.actor.name, agent.failure)
+            agent.actor.kill(restart=True)
+            self._agents[node] = Worker(agent.actor, silence_limit=OF_AGENTS)
 
     def _look_after(self, worker: Worker) -> None:
         """Names a worker that may hang, and finds out what it does."""
@@ -260,7 +288,7 @@ class Supervisor:
             worker.ended()
             if worker.failure is not None:
                 log.warning("%s failed before the run ended", worker.actor.name, exc_info=worker.failure)
-        reports = last_reports([*workers, *self._groups["inference"].workers.values()])
+        reports = last_reports([*workers, *self._groups["inference"].workers.values(), *self._agents.values()])
         for group in (*self._samplers, self._groups["inference"]):
             group.wanted = 0
             group.kill()
@@ -290,6 +318,9 @@ class Supervisor:
         """Ends all workers at once and releases what they reserved."""
         for group in (*self._samplers, self._groups["inference"], self._evaluators, self.learner, self.shards):
             group.kill()
+        for agent in self._agents.values():
+            agent.actor.kill()
+        self._agents = {}
         self._release_learner()
         self._evaluators.wanted = 0
         self._stranded = set()
@@ -336,11 +367,18 @@ class Supervisor:
         # The number of the attempt, which no earlier attempt of this name had.
         attempt = self._first_attempt + self._starts[name]
         self._starts[name] += 1
-        process = kind.process(name, replace(self._context, ladder=self.ladder), index, attempt, **parts)
+        context = replace(self._context, ladder=self.ladder)
+        if self._cluster.joined and self._groups.get(kind.name) in self._samplers:
+            if node.id not in self._agents:
+                agent = start_agent(node.id, context.directory, context.store)
+                self._agents[node.id] = Worker(agent, silence_limit=OF_AGENTS)
+            handle = self._agents[node.id].actor.actor
+            context = replace(context, store=handle, directory=handle)
+        process = kind.process(name, context, index, attempt, **parts)
         if kind.restart == "with contents" and node.cpus - self._taken(without=name).get(node.id, 0.0) < kind.cpus:
             kind = replace(kind, cpus=0.0)  # a run needs all of its shards
         return self._cluster.spawn(
-            hosted(type(process)),
+            hosted(process.__class__),
             name,
             process,
             cpus=kind.cpus,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from podzero.core.errors import TRY_AGAIN, ClusterError, PodzeroError, described
 from podzero.runtime.cluster.placement import Node
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, STOP_TIMEOUT_S, Call, NodeLost, RemoteActor, WorkerDied
-from podzero.runtime.monitoring.pace import Pace
+from podzero.runtime.monitoring.pace import LONGEST_LOOK_S, Pace
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport
 from podzero.runtime.program import USUAL, Kind, SilenceLimit
 
@@ -25,6 +25,8 @@ CHECKPOINT_TIMEOUT_S = 600.0
 """Longest time for a host to reach the end of its dispatch and to write its part of a checkpoint."""
 BLAME_TIMEOUT_S = 60.0
 """How long to look for the lost host that made another one fail: Ray takes 15 s to declare a node dead."""
+NAME_EVERY_S = 10.0
+"""Time after which a silent worker is named to its agent again."""
 POLL_S = 0.1
 
 
@@ -48,6 +50,8 @@ class Worker:
     """The pending `drain`: at most one, however long the worker takes to answer."""
     suspected: bool = False
     """Whether it was said that it may hang."""
+    named_at_s: float = 0.0
+    """At which length of its silence it is named to the agent that drains it, if any."""
 
     def __post_init__(self) -> None:
         now, limit = time.monotonic(), self.silence_limit
@@ -99,15 +103,13 @@ class Worker:
         reports: list[MetricsReport | LogReport] = []
         if self.failure is not None:
             return reports
-        now = time.monotonic()
-        self.answers.look(now)
-        self.progress.look(now)
+        self.look()
         if self.drain is not None:
             if not self.drain.done:
                 return reports
             try:
                 reports = self.drain.result(ANSWER_TIMEOUT_S)
-                self._heard(reports)
+                self.heard(reports)
             except ClusterError as lost:
                 log.warning("reports of %s are lost: %s", self.actor.name, lost)
             except Exception as failure:
@@ -116,7 +118,13 @@ class Worker:
         self.drain = self.actor.begin("drain")
         return reports
 
-    def _heard(self, reports: Iterable[MetricsReport | LogReport]) -> None:
+    def look(self) -> None:
+        """Counts the time since the last look as silence."""
+        now = time.monotonic()
+        self.answers.look(now)
+        self.progress.look(now)
+
+    def heard(self, reports: Iterable[MetricsReport | LogReport]) -> None:
         """Notes an answer, and by its own metrics whether the worker goes on or only says that it waits."""
         own = [found for found in reports if isinstance(found, MetricsReport) and found.worker == self.actor.name]
         if not self.answers.begun:
@@ -127,6 +135,30 @@ class Worker:
             self.worked |= any(shown) or not self.metric.startswith("count/")
         elif own:
             self.progress.excuse()
+
+
+def drained(agent: Worker, workers: Mapping[str, Worker]) -> list[MetricsReport | LogReport]:
+    """The reports that the agent of a node has read of the workers there, by name; names to it those that are silent.
+
+    An agent that was restarted knows none of them.
+    """
+    found: dict[str, list[MetricsReport | LogReport]] = defaultdict(list)
+    for report in agent.reports():
+        theirs = found[report.worker]  # an empty report says that the worker has answered
+        theirs += [report] if isinstance(report, LogReport) or report.metrics else []
+    silent = {}
+    for name, worker in workers.items():
+        if agent.answers.silent_s < LONGEST_LOOK_S:  # else nobody knows what they do
+            worker.look()
+        if name in found:
+            worker.heard(found[name])
+            worker.named_at_s = min(worker.named_at_s, NAME_EVERY_S)
+        elif worker.answers.silent_s >= worker.named_at_s:
+            worker.named_at_s += NAME_EVERY_S
+            silent[name] = worker.actor.actor
+    if silent:
+        agent.actor.begin("add", silent)
+    return [report for theirs in found.values() for report in theirs]
 
 
 class WorkerGroup:
@@ -188,9 +220,12 @@ class WorkerGroup:
 
     def remove_ended(self) -> list[tuple[RemoteActor, Exception]]:
         """Removes the workers that have ended or were silent for too long; returns each with what ended it."""
-        for worker in self.workers.values():
-            worker.check_silence()
-        found = [(worker.actor, worker.ended()) for worker in self.workers.values()]
+        works = Call.done_of(worker.work for worker in self.workers.values() if worker.work is not None)
+        found = [
+            (worker.actor, worker.ended())
+            for worker in self.workers.values()
+            if worker.check_silence() or worker.failure or worker.restart or worker.work in works
+        ]
         ended = [(actor, error) for actor, error in found if error is not None]
         for actor, _ in ended:
             del self.workers[actor.name]
@@ -217,9 +252,9 @@ def as_done(calls: Iterable[tuple[Worker, Call]], timeout_s: float) -> Iterator[
     """
     deadline, pending = time.monotonic() + timeout_s, list(calls)
     while True:
-        for found in [found for found in pending if found[1].done]:
-            pending.remove(found)
-            yield found
+        done = Call.done_of(call for _, call in pending)
+        yield from (found for found in pending if found[1] in done)
+        pending = [found for found in pending if found[1] not in done]
         if not pending or time.monotonic() >= deadline:
             return
         time.sleep(POLL_S)

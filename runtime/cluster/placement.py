@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from heapq import heapify, heappop, heappush
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -197,15 +198,18 @@ def actor_places(
     Each needs these `cpus` and other `resources`; for such, `nodes` are those by `without_learner`. By node id, `taken`
     are the CPUs that this run has reserved, and `running` the processes of this kind that there are.
     """
-    free = {node.id: node.cpus - taken.get(node.id, 0.0) for node in nodes}
+    ranked = enumerate(sorted(nodes, key=lambda node: node.id, reverse=True))
     room = {node.id: _processes_on(node, resources) - running.get(node.id, 0) for node in nodes}
-    by_id = {node.id: node for node in nodes}
+    # The free CPUs are negative, so that the most come first.
+    left = [(taken.get(node.id, 0.0) - node.cpus, rank, node) for rank, node in ranked]
+    heapify(left)
     places: list[Node] = []
-    while len(places) < count and (able := [name for name in free if free[name] >= cpus and room[name] > 0]):
-        roomiest = max(able, key=lambda name: (free[name], name))
-        free[roomiest] -= cpus
-        room[roomiest] -= 1
-        places.append(by_id[roomiest])
+    while left and len(places) < count:
+        free, rank, node = heappop(left)
+        if -free >= cpus and room[node.id] > 0:
+            places.append(node)
+            room[node.id] -= 1
+            heappush(left, (free + cpus, rank, node))
     return places
 
 
@@ -217,10 +221,10 @@ def _processes_on(node: Node, resources: Mapping[str, float]) -> int:
 def without_room(nodes: Sequence[Node], taken: Mapping[str, float], cpus: Iterable[float]) -> list[float]:
     """The CPUs of those processes, each of which needs some of `cpus`, for which `nodes` have no room."""
     left = []
-    for amount in sorted(cpus, reverse=True):
-        places = actor_places(nodes, taken, amount, 1)
+    for amount, count in sorted(Counter(cpus).items(), reverse=True):
+        places = actor_places(nodes, taken, amount, count)
         taken = added(taken, places, amount)
-        left += [] if places else [amount]
+        left += [amount] * (count - len(places))
     return left
 
 

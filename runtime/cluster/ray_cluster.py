@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import tempfile
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +27,8 @@ from podzero.runtime.cluster.remote import NodeCalls, RemoteActor, node_affinity
 
 THREADS = 4
 """Most methods of a process that run at the same time."""
+MOST_REQUESTS = 64
+"""Most placement groups that ask an autoscaler for room: Ray slows down beyond a thousand in all runs."""
 
 
 class Bundle(NamedTuple):
@@ -60,7 +64,7 @@ class Cluster:
         """Whether it was already running, on nodes that may differ from this one and be shared with others."""
         self._installations: NodeCalls | None = None
         self._requested: list[float] = []
-        """The CPUs of the processes for which room was requested, each by a placement group that none of them uses."""
+        """The CPUs of the processes for which room was requested, by placement groups that none of them uses."""
         self._requests: list[Any] = []
         self._beyond: frozenset[str] = frozenset()
         self._reserved_cpus: dict[str, float] = {}
@@ -85,10 +89,8 @@ class Cluster:
         Without a node, Ray spreads such processes over the nodes. The node's own Python runs it, if asked to, even
         where podzero installs environments.
         """
-        import ray
-
         actor = (
-            ray.remote(process)
+            _remote_class(process)
             .options(
                 **resource_options(bundle.resources if bundle else {"CPU": cpus, **(resources or {})}),
                 max_concurrency=THREADS,
@@ -185,7 +187,8 @@ class Cluster:
 
         The ids `beyond` are those of nodes without room for them. The autoscaler adds nodes for placement groups that
         Ray cannot place, and Ray removes the groups when their driver ends in any way.
-        `ray.autoscaler.sdk.request_resources` would outlive the driver, and all drivers share one request.
+        `ray.autoscaler.sdk.request_resources` would outlive the driver, and all drivers share one request. Each of at
+        most `MOST_REQUESTS` groups is for as many processes, which Ray places together or not at all.
 
         A node that has just joined may serve the request, which then reserves its CPUs until the node is in `beyond`.
         Whenever `beyond` changes, the request is only withdrawn, so that these CPUs become free; the next call asks for
@@ -201,8 +204,21 @@ class Cluster:
             remove_placement_group(group)
         # No spaces: Ray would take them for parts of the ids.
         selector = {"ray.io/node-id": f"!in({','.join(sorted(beyond))})"} if beyond else {}
-        self._requests = [placement_group([{"CPU": amount}], bundle_label_selector=[selector]) for amount in wanted]
+        size = math.ceil(len(wanted) / MOST_REQUESTS)
+        parts = [wanted[first : first + size] for first in range(0, len(wanted), max(size, 1))]
+        self._requests = [
+            placement_group([{"CPU": amount} for amount in part], bundle_label_selector=[selector] * len(part))
+            for part in parts
+        ]
         self._requested = wanted
+
+
+@cache
+def _remote_class(process: type) -> Any:
+    """Ray's class of a process: each that is made anew is stored in the cluster once more, until the driver ends."""
+    import ray
+
+    return ray.remote(process)
 
 
 def resource_options(resources: Mapping[str, float]) -> dict[str, Any]:

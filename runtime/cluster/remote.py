@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -61,11 +61,11 @@ class RemoteActor:
         """Calls a method and waits for its result (`Call.result`)."""
         return self.begin(method, *args).result(timeout_s)
 
-    def kill(self) -> None:
-        """Ends the process at once; does nothing if it has ended."""
+    def kill(self, restart: bool = False) -> None:
+        """Ends the process at once, and lets Ray start it again if asked to; does nothing if it has ended."""
         import ray
 
-        ray.kill(self.actor, no_restart=True)
+        ray.kill(self.actor, no_restart=not restart)
 
     def diagnose(self, method: str, error: RayError) -> ClusterError | WorkerDied:
         """Why a call failed with Ray's `error`: the node is lost, the process died, or only the answer was lost.
@@ -114,6 +114,15 @@ class Call:
             with suppress(ClusterError):  # Ray has it, but does not give it yet
                 self._outcome = self._fetched(READ_TIMEOUT_S)
         return self._outcome is not None and self._outcome.done()
+
+    @staticmethod
+    def done_of(calls: Iterable[Call]) -> set[Call]:
+        """Those of many calls that are done; asks Ray once for all."""
+        import ray
+
+        asked = {call._reference: call for call in calls}
+        ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=0)
+        return {asked[reference] for reference in ready if asked[reference].done}
 
     def result(self, timeout_s: float) -> Any:
         """The result.
@@ -221,16 +230,16 @@ def node_affinity(node: str) -> Any:
     return NodeAffinitySchedulingStrategy(node, soft=False)
 
 
-def start_lasting(service: type, node: str, **options: Any) -> Any:
-    """Starts `service()` as a small Ray actor, which reserves no CPU; returns its handle.
+def start_lasting(service: type, node: str, *arguments: Any, **options: Any) -> Any:
+    """Starts `service(*arguments)` as a small Ray actor, which reserves no CPU; returns its handle.
 
     Ray restarts it, on the same node (its id), for as long as its owner lives, and repeats the calls that were pending.
-    Choose the driver's node: it must survive the loss of any other.
+    What serves several nodes belongs on the driver's, which must survive the loss of any other.
     """
     import ray
 
     lasting = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": node_affinity(node)}
-    return ray.remote(service).options(**lasting, **options).remote()
+    return ray.remote(service).options(**lasting, **options).remote(*arguments)
 
 
 def current_node_id() -> str:

@@ -1,7 +1,8 @@
-"""Two small Ray actors that last as long as the driver, on its node: the directory and the parameter store.
+"""Small Ray actors that last as long as the driver: on its node the directory and the parameter store, and agents.
 
 Servers announce their addresses to the directory, and other processes ask it. The parameter store holds a reference to
-the newest parameters (`podzero.runtime.params`); its process needs no JAX.
+the newest parameters (`podzero.runtime.params`). On each node of a cluster an agent answers for both, and drains the
+node's processes for the driver, so that all three count nodes and not processes. None of them needs JAX.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from podzero.core.errors import ClusterError
-from podzero.runtime.cluster.remote import start_lasting
+from podzero.runtime.cluster.remote import RemoteActor, start_lasting
+from podzero.runtime.monitoring.reports import LogReport, MetricsReport
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +28,8 @@ ASK_EVERY_S = 2.0
 """Time between two updates of an `AddressBook`."""
 ANSWER_TIMEOUT_S = 20.0
 """Longest wait for the directory's answer: Ray may be restarting it."""
+LONG_POLL_S = 60.0
+"""How long the store may leave a reader's request pending; the reader then repeats it."""
 MAX_READERS = 100_000
 """Most requests to the parameter store that wait at the same time."""
 
@@ -164,17 +168,14 @@ class ParamStore:
         # After a restart Ray repeats the pending calls, in any order.
         if publication.publisher == self._newest.publisher and publication.version <= self._newest.version:
             return
-        self._newest = publication
+        await self._replace(publication)
         async with self._changed:
-            self._changed.notify_all()
             # Pending until then, so that Ray repeats it if this actor is restarted without its contents.
             await self._changed.wait_for(lambda: self._newest is not publication)
 
     async def forget(self) -> None:
         """Forgets the newest publication, whose publisher is lost: who does not know it waits for the next one."""
-        self._newest = Publication()
-        async with self._changed:
-            self._changed.notify_all()
+        await self._replace(Publication())
 
     async def other_than(self, publisher: str, serial: int, timeout_s: float) -> Publication | None:
         """Waits until the newest publication is another one than this, and returns it; None after `timeout_s`."""
@@ -186,7 +187,79 @@ class ParamStore:
             return None
         return self._newest
 
+    async def _replace(self, publication: Publication) -> None:
+        self._newest = publication
+        async with self._changed:
+            self._changed.notify_all()
+
+
+class NodeAgent(ParamStore):
+    """Directory and parameter store for the processes of one node, which it drains. A Ray asyncio actor.
+
+    After a restart it knows no processes until the driver names them again.
+    """
+
+    def __init__(self, handles: bytes) -> None:
+        """Takes the pickled handles of directory and store: Ray warns of others in what it starts again."""
+        from ray import cloudpickle
+
+        super().__init__()
+        self._directory, self._store = cloudpickle.loads(handles)
+        self._following: asyncio.Future[None] | None = None
+        self._answer: Any = None
+        self._ask_at = 0.0
+        self._drains: dict[str, tuple[Any, asyncio.Future[Any]]] = {}
+        """Each process of the node, and the pending answer to its `drain`."""
+
+    async def addresses(self) -> dict[str, str]:
+        """See `Directory.addresses`; asks once for all processes."""
+        if time.monotonic() >= self._ask_at:
+            self._ask_at = time.monotonic() + ASK_EVERY_S
+            self._answer = self._directory.addresses.remote()
+        return dict(await self._answer)
+
+    async def other_than(self, publisher: str, serial: int, timeout_s: float) -> Publication | None:
+        """See `ParamStore.other_than`; one request to the store is pending for all processes."""
+        if self._following is None or self._following.done():
+            self._following = asyncio.ensure_future(self._follow())
+        return await super().other_than(publisher, serial, timeout_s)
+
+    async def add(self, processes: Mapping[str, Any]) -> None:
+        """Drains these Ray actors from now on, in place of others of their names."""
+        for name, process in processes.items():
+            if name not in self._drains or self._drains[name][0] != process:
+                self._begin(name, process)
+
+    async def drain(self) -> list[MetricsReport | LogReport]:
+        """The reports of all processes since the last call, after an empty one of each that has answered."""
+        reports: list[MetricsReport | LogReport] = []
+        for name, (process, answer) in list(self._drains.items()):
+            if answer.done():
+                del self._drains[name]
+                if answer.exception() is None:  # else it has died
+                    reports += [MetricsReport(time.time(), name, {}), *answer.result()]
+                    self._begin(name, process)
+        return reports
+
+    def _begin(self, name: str, process: Any) -> None:
+        self._drains[name] = process, asyncio.ensure_future(process.drain.remote())
+
+    async def _follow(self) -> None:
+        """Takes over each publication that the store gets."""
+        while True:
+            newest = await self._store.other_than.remote(*self._newest[:2], LONG_POLL_S)
+            if newest is not None:
+                await self._replace(newest)
+
 
 def start_param_store(node: str) -> Any:
     """Starts the store on the node with this id, the driver's; returns its Ray handle."""
     return start_lasting(ParamStore, node, max_concurrency=MAX_READERS)
+
+
+def start_agent(node: str, directory: Any, store: Any) -> RemoteActor:
+    """Starts the agent of the node with this id."""
+    from ray import cloudpickle
+
+    agent = start_lasting(NodeAgent, node, cloudpickle.dumps((directory, store)), max_concurrency=MAX_READERS)
+    return RemoteActor(f"the agent of node {node[:8]}", agent, node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import SimpleNamespace
 
 from podzero.config import load
@@ -17,6 +18,7 @@ from podzero.runtime.kinds import (
     ReanalysisProcess,
     ReplayProcess,
 )
+from podzero.runtime.monitoring.reports import MetricsReport
 from podzero.runtime.program import program
 from podzero.runtime.workers import LearnerGroup
 
@@ -44,6 +46,11 @@ def save_shard(folder):
 def _write_empty(file):
     file.parent.mkdir(parents=True)
     file.write_text("{}")
+
+
+def done_of(calls):
+    """Takes the place of `remote.done_of`, which asks Ray."""
+    return {call for call in calls if call.done}
 
 
 class FakeCall:
@@ -100,6 +107,37 @@ class FakeRemoteActor:
         self.answers = dict.fromkeys([*self.answers, "drain", "ready"], failure)
 
 
+class FakeAgent(FakeRemoteActor):
+    """The agent of a node, which reads the answers of its processes at once."""
+
+    def __init__(self, cluster, node):
+        super().__init__(f"the agent of {node}", node, drain=self._drain, add=self._add)
+        self._cluster, self._drains = cluster, {}
+        self.restarts = 0
+
+    def kill(self, restart=False):
+        """Forgets all processes, as after its death."""
+        self._drains, self.restarts, self.killed = {}, self.restarts + restart, not restart
+
+    def _add(self, processes):
+        for name in processes:
+            process = self._cluster.named(name)
+            if name not in self._drains or self._drains[name][0] is not process:
+                self._drains[name] = process, process.begin("drain")
+
+    def _drain(self):
+        reports = []
+        for name, (process, call) in list(self._drains.items()):
+            if call.done:
+                del self._drains[name]
+                with suppress(Exception):
+                    answer = call.result(0.0)
+                    if not process.killed:
+                        reports += [MetricsReport(0.0, name, {}), *answer]
+                        self._drains[name] = process, process.begin("drain")
+        return reports
+
+
 class FakeCluster:
     """A cluster of the given nodes, which may be changed at any time."""
 
@@ -112,6 +150,8 @@ class FakeCluster:
         self.options = {}
         """What it reserved there, and its environment."""
         self.placement_groups, self.requests, self.history = [], [], []
+        self.agents = {}
+        """The agent of each node that has one."""
         self.answers = {
             PreflightCheck: {
                 "versions": versions,
@@ -145,6 +185,12 @@ class FakeCluster:
         group.release = lambda: setattr(group, "released", True)
         self.placement_groups.append(group)
         return group
+
+    def start_agent(self, node, directory, store):
+        """Takes the place of `services.start_agent`."""
+        del directory, store
+        self.agents[node] = FakeAgent(self, node)
+        return self.agents[node]
 
     def request_capacity(self, cpus, beyond):
         self.requests.append((sorted(cpus), sorted(beyond)))

@@ -6,11 +6,11 @@ import time
 from unittest.mock import Mock
 
 import pytest
-from fake_cluster import FakeCluster, cpu_node, saves_learner
+from fake_cluster import FakeCluster, cpu_node, done_of, saves_learner
 
 from podzero.config import parse
 from podzero.files.workdir import Workdir
-from podzero.runtime import failures, run, supervisor
+from podzero.runtime import failures, run, supervisor, workers
 from podzero.runtime.cluster.placement import POD_TYPE, SLICE_NAME, WORKER_ID, Node
 from podzero.runtime.kinds import LearnerProcess
 from podzero.runtime.run import Run
@@ -67,6 +67,7 @@ def experiment():
 @pytest.fixture
 def make_supervisor(monkeypatch, tmp_path, experiment):
     """Makes a supervisor that is not started, and its cluster of nodes, the first of which is the driver's."""
+    monkeypatch.setattr(workers.Call, "done_of", done_of)
     monkeypatch.setattr(supervisor, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(supervisor, "STOP_TIMEOUT_S", 0.1)
     monkeypatch.setattr(supervisor, "start_lasting", lambda service, node: f"the {service.__name__} on {node}")
@@ -74,6 +75,7 @@ def make_supervisor(monkeypatch, tmp_path, experiment):
 
     def make(*nodes, joined=True, stopping=None, **sections):
         cluster = FakeCluster(*nodes, joined=joined)
+        monkeypatch.setattr(supervisor, "start_agent", cluster.start_agent)
         stopping = stopping or NoWait()
         made = Supervisor(cluster, experiment(**sections), Workdir(tmp_path), stopping, nodes[0].id)
         return made, cluster

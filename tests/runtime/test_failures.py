@@ -183,11 +183,17 @@ def tick(supervisor, clock, seconds=1.0):
 
 def work(supervisor, cluster, name, metrics):
     """A worker reports metrics."""
-    list(supervisor.listen())
+    hear(supervisor)
     process = cluster.named(name)
     process.last("drain").end([MetricsReport(0.0, name, metrics)])
     process.answers["drain"] = []
-    list(supervisor.listen())
+    hear(supervisor)
+
+
+def hear(supervisor):
+    """Listens until what processes have said has arrived by way of their agents."""
+    for _ in range(3):
+        list(supervisor.listen())
 
 
 def die(cluster, name, error="a bug"):

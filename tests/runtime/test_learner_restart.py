@@ -54,7 +54,7 @@ def test_only_the_learner_restarts_and_the_others_keep_what_they_have(make_run, 
     run, cluster, signals, view = make_run()
     save(run, 40)
     before, alive = names(cluster), cluster.alive()
-    context = cluster.started["actor-0"].context
+    context = cluster.started["replay-0"].context
     lose_learner(cluster, loss)
     assert "steps" in run.until_end(signals)
     assert names(cluster) == [*before, "learner"]

@@ -391,7 +391,7 @@ def test_a_worker_that_comes_back_in_time_goes_on(playing, caplog):
     silent.answers["drain"] = reported("actor-0", "count/moves")
     silent.last("drain").end(silent.answers["drain"])
     with caplog.at_level(logging.INFO, "podzero"):
-        pass_time(supervisor, clock, 2)
+        pass_time(supervisor, clock, 4)
     assert caplog.messages[-1] == "actor-0 goes on"
     pass_time(supervisor, clock, 400)
     assert supervisor.reconcile(nothing_saved) == []

@@ -171,11 +171,12 @@ def test_checkpoints_that_stay_away_end_a_recovery(make_run, tmp_path):
 @pytest.mark.usefixtures("held")
 def test_the_parameters_of_lost_workers_are_not_given_to_those_that_follow(make_run):
     run, cluster, signals, _ = make_run()
-    before = cluster.started["actor-0"].context.store
+    before, agent = cluster.started["learner"].context.store, cluster.agents["home"]
     cluster.answers[LearnerProcess]["run"] = None
     learner_dies_with_its_node(cluster)
     run.until_end(signals)
-    stores = {cluster.started[name].context.store for name in ("actor-0", "learner")}
+    assert agent.killed
+    stores = {cluster.started[name].context.store for name in ("replay-0", "learner")}
     assert len(stores) == 1
     assert before not in stores
 

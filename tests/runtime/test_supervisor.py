@@ -33,7 +33,7 @@ def test_a_start_starts_replay_learner_and_actors(make_supervisor):
     assert sorted(cluster.alive()) == ["actor-0", "actor-1", "learner", "replay-0", "replay-1"]
     assert supervisor.learning
     assert cluster.named("actor-0").last("run").args == ()
-    assert cluster.started["actor-1"].context.store is cluster.started["learner"].context.store is not None
+    assert cluster.started["replay-1"].context.store is cluster.started["learner"].context.store is not None
 
 
 def test_the_time_that_a_start_waits_for_nodes_is_counted(make_supervisor, tpu_host, no_wait, clock):
@@ -52,7 +52,7 @@ def test_reanalysers_are_started_where_a_share_is_reanalysed(make_supervisor):
     supervisor.start(None)
     assert cluster.alive("reanalyser") == ["reanalyser-0", "reanalyser-1"]
     process = cluster.started["reanalyser-1"]
-    assert (process.index, process.context.store) == (1, cluster.started["learner"].context.store)
+    assert (process.index, process.context.store) == (1, cluster.agents["home"].actor)
     without, cluster = make_supervisor(cpu_node("home", 8), reanalyse={"count": 2})
     without.start(None)
     assert cluster.alive("reanalyser") == []
@@ -305,7 +305,7 @@ def test_the_loss_of_a_learner_node_is_raised(make_supervisor):
 
 
 def test_reports_arrive_from_all_workers_and_a_silent_one_delays_no_other(make_supervisor):
-    supervisor, cluster = make_supervisor(cpu_node("home", 8), reanalyse=REANALYSE)
+    supervisor, cluster = make_supervisor(cpu_node("home", 8), reanalyse=REANALYSE, joined=False)
     supervisor.start(None)
     names = ["replay-0", "reanalyser-0", "actor-0", "learner"]
     for name in names:
@@ -341,7 +341,9 @@ def test_reports_that_are_lost_on_the_way_do_not_end_the_worker(make_supervisor)
 
 
 def test_actors_and_reanalysers_stop_before_they_are_killed_and_while_the_learner_trains(make_supervisor):
-    supervisor, cluster = make_supervisor(cpu_node("home", 8), actors={"count": 1}, reanalyse=REANALYSE | {"count": 1})
+    supervisor, cluster = make_supervisor(
+        cpu_node("home", 8), actors={"count": 1}, reanalyse=REANALYSE | {"count": 1}, joined=False
+    )
     supervisor.start(None)
     names = ["reanalyser-0", "actor-0"]
     for name in names:
@@ -372,7 +374,7 @@ def test_inference_servers_start_before_the_actors_that_they_serve(make_supervis
     assert cluster.alive("inference") == ["inference-0", "inference-1"]
     names = [process.name for process in cluster.processes]
     assert max(map(names.index, ("inference-0", "inference-1"))) < names.index("actor-0")
-    names = ("replay-0", "inference-0", "actor-0", "learner")
+    names = ("replay-0", "inference-0", "learner")
     assert {cluster.started[name].context.directory for name in names} == {"the Directory on home"}
     environments = {name: cluster.options[name]["environment"] for name in ("inference-0", "actor-0")}
     assert environments["inference-0"]["JAX_PLATFORMS"] == "cpu"

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from fake_cluster import PENDING, FakeRemoteActor, learner_group
+from fake_cluster import PENDING, FakeRemoteActor, done_of, learner_group
 
 from podzero.core.errors import ClusterError
 from podzero.runtime import workers
@@ -19,6 +19,7 @@ from podzero.runtime.workers import CHECKPOINT_TIMEOUT_S, LearnerFailed, Worker
 def short_waits(monkeypatch):
     monkeypatch.setattr(workers, "BLAME_TIMEOUT_S", 0.2)
     monkeypatch.setattr(workers, "POLL_S", 0.01)
+    monkeypatch.setattr(workers.Call, "done_of", done_of)
 
 
 @pytest.fixture

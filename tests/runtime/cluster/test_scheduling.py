@@ -154,6 +154,17 @@ def test_a_request_for_capacity_is_replaced_by_the_next_and_ends_when_it_is_empt
     await_value([], requests)
 
 
+def test_many_processes_without_room_are_few_requests(cluster, monkeypatch):
+    monkeypatch.setattr("podzero.runtime.cluster.ray_cluster.MOST_REQUESTS", 4)
+    nodes = frozenset(node.id for node in cluster.nodes())
+    cluster.request_capacity([], nodes)
+    cluster.request_capacity([50.0] * 30 + [70.0], nodes)
+    await_value([50.0] * 30 + [70.0], requests)
+    assert len(cluster._requests) == 4
+    cluster.request_capacity([], nodes)
+    await_value([], requests)
+
+
 def test_a_node_that_joined_serves_a_request_until_it_is_known(cluster):
     (head, worker) = sorted(cluster.nodes(), key=lambda node: node.cpus)
     known = frozenset([head.id])
