@@ -95,11 +95,25 @@ def wait_for(run: ChildRun, what: Callable[[RunStatus], bool], limit_s: float = 
 
 
 @contextmanager
-def trained(config: Sequence[str], workdir: Path) -> Iterator[ChildRun]:
-    """A run that trains."""
+def prefixed(prefix: Sequence[str], workdir: Path, *overrides: str, console: Path | None = None) -> Iterator[ChildRun]:
+    """A run whose command is given to another one; `console` is for what it prints."""
+    run = ChildRun("tic_tac_toe", (*SMALL, *OFTEN, *overrides), workdir)
+    run.command, run.console = [*prefix, *run.command], console or run.console
+    try:
+        run.start()
+        yield run
+    finally:
+        run.close()
+
+
+@contextmanager
+def trained(
+    workdir: Path, *overrides: str, prefix: Sequence[str] = (), console: Path | None = None
+) -> Iterator[ChildRun]:
+    """A run that trains and has a checkpoint, in as many attempts as it takes."""
     for attempt in range(1, STARTS + 1):
-        with child_run("tic_tac_toe", config, workdir) as run:
-            if wait_for(run, lambda status: status.step > 0, 2 * LONG_S):
+        with prefixed(prefix, workdir, *overrides, console=console) as run:
+            if wait_for(run, lambda status: status.step > 0 and status.checkpoint_step is not None, 2 * LONG_S):
                 yield run
                 return
         said(f"attempt {attempt}: the run does not train, see {run.console}")
@@ -121,9 +135,9 @@ def hangs(workdir: Path, seconds: float) -> Json:
 
     Returns for each: seconds until the status named it; whether it came back, or when it was replaced; restarts.
     """
-    more = ("reanalyse.share=0.5", "reanalyse.count=1", "evaluation.every_minutes=0.1", "actors.count=2", *OFTEN)
+    more = ("reanalyse.share=0.5", "reanalyse.count=1", "evaluation.every_minutes=0.1", "actors.count=2")
     found: Json = {}
-    with trained((*SMALL, *more), workdir) as run:
+    with trained(workdir, *more) as run:
         for kinds in GROUPS:
             ready = wait_for(run, partial(_has, run, kinds))
             if not (ready and goes_on(run)):
@@ -275,18 +289,6 @@ def is_complete(checkpoint: Checkpoint) -> bool:
 
 
 @contextmanager
-def prefixed(prefix: Sequence[str], workdir: Path, *overrides: str) -> Iterator[ChildRun]:
-    """A run whose command is given to another one."""
-    run = ChildRun("tic_tac_toe", (*SMALL, *OFTEN, *overrides), workdir)
-    run.command = [*prefix, *run.command]
-    try:
-        run.start()
-        yield run
-    finally:
-        run.close()
-
-
-@contextmanager
 def mounted(folder: Path, options: str) -> Iterator[Path]:
     """A file system in memory."""
     folder.mkdir(parents=True)
@@ -299,30 +301,26 @@ def mounted(folder: Path, options: str) -> Iterator[Path]:
 
 def full_disk(workdir: Path) -> Json:
     """Fills the file system of a run, waits a minute, frees it, fills it again, and ends the run."""
-    with mounted(workdir.with_name("disk"), f"size={FULL_MIB}m") as disk:
-        run = ChildRun("tic_tac_toe", (*SMALL, *OFTEN), disk / "run")
-        run.console = workdir.with_suffix(".log")
-        try:
-            run.start()
-            ready = wait_for(run, lambda status: status.checkpoint_step is not None)
-            before, driver = newest_checkpoint(run.workdir), psutil.Process(run.driver.pid)
-            memory = [driver.memory_info().rss]
-            filler = _fill(disk)
-            _watch(run, 90.0)
-            memory.append(driver.memory_info().rss if run.exit_code is None else 0)
-            alive, restarts = run.exit_code is None, _restarts(run)
-            filler.unlink()
-            newer = wait_for(run, lambda _: _step(run.workdir) > (before.step if before else 0))
-            found = {"ready": ready, "lives": alive, "driver_mib": [round(size / 2**20) for size in memory]}
-            found |= {"checkpoint after": newer, "restarts": _restarts(run) - restarts, "said": _named(run, "space")}
-            # What is complete by now is what a run that ends on a full disk keeps.
-            before = newest_checkpoint(run.workdir)
-            _fill(disk)
-            end = _stopped(run)
-            kept = newest_checkpoint(run.workdir)
-            return found | {"stop while full": end, "keeps": bool(kept and before and kept.step >= before.step)}
-        finally:
-            run.close()
+    with (
+        mounted(workdir.with_name("disk"), f"size={FULL_MIB}m") as disk,
+        trained(disk / "run", console=workdir.with_suffix(".log")) as run,
+    ):
+        before, driver = newest_checkpoint(run.workdir), psutil.Process(run.driver.pid)
+        memory, restarts = [driver.memory_info().rss], _restarts(run)
+        filler = _fill(disk)
+        _watch(run, 90.0)
+        alive = run.exit_code is None
+        memory.append(driver.memory_info().rss if alive else 0)
+        filler.unlink()
+        newer = wait_for(run, lambda _: _step(run.workdir) > (before.step if before else 0))
+        found: Json = {"lives": alive, "driver_mib": [round(size / 2**20) for size in memory]}
+        found |= {"checkpoint after": newer, "restarts": _restarts(run) - restarts, "said": _named(run, "space")}
+        # What is complete by now is what a run that ends on a full disk keeps.
+        before = newest_checkpoint(run.workdir)
+        _fill(disk)
+        found["stop while full"] = _stopped(run)
+        kept = newest_checkpoint(run.workdir)
+        return found | {"keeps": bool(kept and before and kept.step >= before.step)}
 
 
 def _step(workdir: Workdir) -> int:
@@ -354,8 +352,7 @@ def read_only(workdir: Path) -> Json:
         found: Json = {
             "at the start": [done.returncode, round(time.monotonic() - began, 1), done.stderr.strip()[-300:]]
         }
-    with child_run("tic_tac_toe", (*SMALL, *OFTEN), workdir) as run:
-        wait_for(run, lambda status: status.checkpoint_step is not None)
+    with trained(workdir) as run:
         subprocess.run(["chattr", "+i", str(run.workdir.checkpoints)], check=True)
         try:
             fails = wait_for(run, lambda status: status.failed_saves > 0, 120.0)
@@ -404,8 +401,8 @@ def _outcome(prefix: Sequence[str], workdir: Path) -> Json:
 
 def network(workdir: Path) -> Json:
     """A run in a network namespace of its own, all of whose messages are slowed down, and then cut off."""
-    with prefixed(["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"], workdir) as run:
-        found: Json = {"ready": wait_for(run, lambda status: status.checkpoint_step is not None)}
+    with trained(workdir, prefix=["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]) as run:
+        found: Json = {}
 
         def inside(*command: str) -> None:
             subprocess.run(["nsenter", "-t", str(run.driver.pid), "-n", *command], check=True)

@@ -85,9 +85,10 @@ def samples(count):
 
 @pytest.fixture(scope="module")
 def real_run(tmp_path_factory, tiny, watch):
-    """The same of two real runs in one directory, the second of which also saves the learner alone."""
+    """The same of three real runs in one directory, the last of which saves the learner alone."""
     workdir = Workdir(tmp_path_factory.mktemp("run"))
-    train(tiny("stop.steps=80"), workdir.root, None, watch())
+    for steps in (80, 160):
+        train(tiny(f"stop.steps={steps}"), workdir.root, None, watch())
     experiment = tiny("stop.steps=2000", "checkpoint.learner_minutes=0.05", "checkpoint.every_minutes=60")
     newest = []
 
