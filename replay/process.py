@@ -11,11 +11,9 @@ import hashlib
 import json
 import logging
 import os
-import queue
 import shutil
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -26,7 +24,7 @@ import psutil
 import uv
 
 from podzero.core.machine import user_cache
-from podzero.core.waiting import Wait
+from podzero.core.waiting import Wait, in_thread
 from podzero.replay.errors import EnvironmentUnusable, ReplayRestoreError, ServerFailed, ServerKilled
 
 log = logging.getLogger(__name__)
@@ -161,18 +159,13 @@ class JsonProcess:
         """
         assert self._child.stdin is not None
         assert self._child.stdout is not None
-        # `readline` has no timeout, so a thread calls it.
-        lines: queue.Queue[str] = queue.Queue()
-        reader = threading.Thread(target=lambda out: lines.put(out.readline()), args=(self._child.stdout,), daemon=True)
-        reader.start()
+        reader = in_thread("answer", self._child.stdout.readline)  # which has no timeout
         try:
             self._child.stdin.write(json.dumps(request) + "\n")
             self._child.stdin.flush()
-            line = lines.get(timeout=timeout_s)
+            line = reader.result(timeout_s)
         except BrokenPipeError:
             line = ""
-        except queue.Empty:
-            raise TimeoutError from None
         if not line:
             with suppress(subprocess.TimeoutExpired):
                 self._child.wait(_STOP_S)

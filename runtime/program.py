@@ -121,7 +121,7 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
             restart="alone",  # with other random numbers
         ),
         Kind(
-            "actor", players, plural="actors", needed=min(players, actors.first_processes),
+            "actor", players, plural="actors", needed=experiment.first_actors,
             process=partial(
                 kinds.ActorProcess, replay=Replay(sends=played), network=network,
                 opponents=Snapshots(receives="snapshots" if earlier else "") if actors.opponents else None,

@@ -19,6 +19,7 @@ from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import Checkpoint, seen_checkpoints
 from podzero.runtime.cluster.placement import HeldByOthers
 from podzero.runtime.cluster.remote import NodeLost
+from podzero.runtime.demand import Demand
 from podzero.runtime.failures import LearnerFailures, RestartPolicy
 from podzero.runtime.monitoring.background import Background
 from podzero.runtime.monitoring.metrics import MetricsLog, WriteAttempts
@@ -74,6 +75,7 @@ class Run:
         self._reports: deque[tuple[str, dict[str, float], int, float]] = deque(maxlen=MOST_REPORTS)
         """The arguments of `MetricsLog.add` that wait for the thread of `_files`, which alone uses the log."""
         self._learner_failures = LearnerFailures()
+        self._demand = Demand(experiment.first_actors, experiment.actor_processes)
         self._restart: LearnerRestart | None = None
         """The restart of a learner that is lost; None while it trains."""
 
@@ -114,8 +116,7 @@ class Run:
                         self.handle(self._supervisor.listen())
                         self._tend_learner()
                         self._supervisor.learner.advance(self._monitor.share_passed(time.monotonic()))
-                        for name in self._supervisor.reconcile(self._newest):
-                            self._record_restart(name)
+                        self._reconcile()
                         self._save()
                         self._files.put("trace", partial(self._tracer.advance, self._supervisor.traceable()))
                         self._show()
@@ -170,7 +171,7 @@ class Run:
         """Ends what is left of a learner, which restarts alone."""
         pause_s = 0.0
         if isinstance(loss, LearnerFailed):
-            self.handle(last_reports([self._supervisor.learner.leader]))  # they tell the step at which it failed
+            self.handle(loss.reports)  # they tell the step at which it failed
             step, now = self._monitor.step, time.monotonic()
             pause_s = self._learner_failures.pause_s(loss, self._began_at, step, now)
         when = f"in {pause_s:g} s" if pause_s else "as soon as it has room"
@@ -238,6 +239,14 @@ class Run:
         """The newest checkpoint, whatever its state; None before the first one."""
         return next(iter(seen_checkpoints(self._workdir, self._saver.newest)), None)
 
+    def _reconcile(self) -> None:
+        """Replaces workers that have ended, and lets go of actors that are no longer wanted."""
+        for name in self._supervisor.reconcile(self._newest):
+            self._record_restart(name)
+        for name, reports in self._supervisor.actors.fit().items():
+            self.handle(reports)
+            self._monitor.ended(name, time.monotonic())
+
     def _record_restart(self, name: str) -> None:
         self.handle([MetricsReport(time.time(), name, {"count/restarts": 1.0})])
         self._monitor.ended(name, time.monotonic())
@@ -289,6 +298,11 @@ class Run:
             metrics = self._saver.metrics() | self._monitor.metrics(time.monotonic())
             self.handle([MetricsReport(time.time(), "driver", metrics)])
         status = self._monitor.status(time.monotonic(), self._supervisor.silent)
+        actors = self._supervisor.actors
+        if self._demand.look(status, len(actors.workers), time.monotonic()):
+            log.info("%d actors are wanted from now on: %s", self._demand.wanted, status.bottleneck)
+        actors.wanted = self._demand.wanted
+        status = replace(status, actors=len(actors.workers), actors_wanted=actors.wanted)
         status = replace(status, failing=self._supervisor.failing)
         if due:
             self._status_due = time.monotonic() + STATUS_EVERY_S

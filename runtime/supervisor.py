@@ -7,6 +7,7 @@ import math
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
 from types import MappingProxyType
@@ -14,6 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 from podzero.config import Experiment
+from podzero.core.waiting import in_thread
 from podzero.files.storage import StorageError
 from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import Checkpoint
@@ -28,7 +30,7 @@ from podzero.runtime.monitoring.reports import LogReport, MetricsReport, log_rep
 from podzero.runtime.process import RunContext, hosted
 from podzero.runtime.program import Kind, SilenceLimit, program, start_order
 from podzero.runtime.stopping import StopRequest
-from podzero.runtime.workers import LearnerGroup, Worker, WorkerGroup, as_done, drained, last_reports
+from podzero.runtime.workers import LearnerGroup, Worker, WorkerGroup, drained, end, last_reports
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +80,7 @@ class Supervisor:
         self._groups = {kind.name: WorkerGroup(kind, self._spawn) for kind in table if kind.name != "learner"}
         """The groups whose workers are replaced one by one."""
         self.learner = LearnerGroup(next(kind for kind in table if kind.name == "learner"), self._spawn)
-        self.shards = self._groups["replay"]
+        self.shards, self.actors = self._groups["replay"], self._groups["actor"]
         self._samplers = [group for group in self._groups.values() if "replay" in group.kind.reaches]
         """The groups whose processes write samples, and wait for all shards while they are built."""
         self._agents: dict[str, Worker] = {}
@@ -90,6 +92,8 @@ class Supervisor:
         self._learner_resources: PlacementGroup | None = None
         self._hosts = ExitStack()
         """What prepares the hosts of a learner that starts again until it is built."""
+        self._preparation: Future[tuple[Sequence[Node], str]] | None = None
+        """Its nodes and its coordinator, while they are prepared."""
         self._stranded: set[str] = set()
         """The lost shards that no node can run."""
         self._look_at = 0.0
@@ -120,7 +124,8 @@ class Supervisor:
                 self.shards.start(index, node, contents=checkpoint.shard(index) if checkpoint else [])
             with self._nodes.prepared_hosts(nodes.learner) as coordinator:
                 self._context = replace(self._context, coordinator=coordinator)
-                self._start_learner(nodes.learner, self.learner.start, 60 * self._experiment.cluster.join_minutes)
+                self._reserve(nodes.learner, 60 * self._experiment.cluster.join_minutes)
+                self._start_learner(nodes.learner, self.learner.start)
                 self.scale()
                 self.shards.await_ready()
                 self.learner.await_ready()
@@ -149,13 +154,25 @@ class Supervisor:
             for node, running in group.running.items():
                 taken[node].update({name: running * amount for name, amount in reserved.items()})
         nodes = self._nodes.for_learner(taken, waited_s)
-        coordinator = self._hosts.enter_context(self._nodes.prepared_hosts(nodes))
         folder, experiment = checkpoint.folder if checkpoint else None, self._experiment.on_hosts(len(nodes))
-        self._context = replace(self._context, experiment=experiment, restore_from=folder, coordinator=coordinator)
-        self._start_learner(nodes, self.learner.restart, RESERVE_TIMEOUT_S)
+        self._context = replace(self._context, experiment=experiment, restore_from=folder)
+
+        def prepare() -> tuple[Sequence[Node], str]:
+            coordinator = self._hosts.enter_context(self._nodes.prepared_hosts(nodes))
+            self._reserve(nodes, RESERVE_TIMEOUT_S)
+            return nodes, coordinator
+
+        self._preparation = in_thread("preparation", prepare)
 
     def learner_built(self) -> bool:
         """Whether a learner that starts again is built, and trains from now on; raises what kept it from that."""
+        if (prepared := self._preparation) is not None:
+            if not prepared.done():
+                return False
+            self._preparation = None
+            hosts, coordinator = prepared.result()
+            self._context = replace(self._context, coordinator=coordinator)
+            self._start_learner(hosts, self.learner.restart)
         if not self.learner.built():
             return False
         self._hosts.close()
@@ -279,16 +296,8 @@ class Supervisor:
 
     def stop_actors(self) -> list[MetricsReport | LogReport]:
         """Asks actors and reanalysers to stop, kills the slow, then ends the servers; returns their last reports."""
-        workers = [worker for group in self._samplers for worker in group.workers.values()]
-        for worker in workers:
-            worker.actor.begin("stop")
-        works = [(worker, worker.work) for worker in workers if worker.work]
-        list(as_done(works, STOP_TIMEOUT_S / 3))
-        for worker in workers:
-            worker.ended()
-            if worker.failure is not None:
-                log.warning("%s failed before the run ended", worker.actor.name, exc_info=worker.failure)
-        reports = last_reports([*workers, *self._groups["inference"].workers.values(), *self._agents.values()])
+        reports = end([worker for group in self._samplers for worker in group.workers.values()], STOP_TIMEOUT_S / 3)
+        reports += last_reports([*self._groups["inference"].workers.values(), *self._agents.values()])
         for group in (*self._samplers, self._groups["inference"]):
             group.wanted = 0
             group.kill()
@@ -351,13 +360,16 @@ class Supervisor:
             self._learner_resources.release()
             self._learner_resources = None
 
-    def _start_learner(self, hosts: Sequence[Node], start: Callable[..., object], timeout_s: float) -> None:
-        """Reserves the resources of all learner hosts together and starts a process on each host."""
-        self.learner.wanted = len(hosts)  # which may be those of fewer slices than the table has
-        resources, bundles = self.learner.kind.resources, list[Bundle | None]([None] * len(hosts))
-        if resources:
+    def _reserve(self, hosts: Sequence[Node], timeout_s: float) -> None:
+        """Reserves the resources of all learner hosts together."""
+        if resources := self.learner.kind.resources:
             self._learner_resources = self._cluster.reserve(hosts, resources, timeout_s)
-            bundles = list(self._learner_resources.bundles)
+
+    def _start_learner(self, hosts: Sequence[Node], start: Callable[..., object]) -> None:
+        """Starts a process on each learner host."""
+        self.learner.wanted = len(hosts)  # which may be those of fewer slices than the table has
+        reserved = self._learner_resources
+        bundles: Sequence[Bundle | None] = reserved.bundles if reserved else [None] * len(hosts)
         for rank, (node, bundle) in enumerate(zip(hosts, bundles, strict=True)):
             start(rank, node, bundle=bundle)
 

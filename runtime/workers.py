@@ -6,11 +6,16 @@ import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from podzero.core.errors import TRY_AGAIN, ClusterError, PodzeroError, described
+from podzero.core.waiting import in_thread
 from podzero.runtime.cluster.placement import Node
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, STOP_TIMEOUT_S, Call, NodeLost, RemoteActor, WorkerDied
 from podzero.runtime.monitoring.pace import LONGEST_LOOK_S, Pace
@@ -170,11 +175,13 @@ class WorkerGroup:
     def __init__(self, kind: Kind, spawn: Callable[..., RemoteActor]) -> None:
         self.kind = kind
         self.wanted = kind.count
-        """How many workers there should be; they take the first names."""
+        """How many workers there should be."""
         self.workers: dict[str, Worker] = {}
         """The workers by name, without those that have not started or are lost."""
         self._newest: dict[str, RemoteActor] = {}
         """The newest process of each name, which may be lost."""
+        self._leaving: dict[str, Future[list[MetricsReport | LogReport]]] = {}
+        """The pending last reports of those that are to end, by name."""
         self._spawn = spawn
 
     @property
@@ -209,9 +216,24 @@ class WorkerGroup:
         worker.restart = worker.actor.begin("ready")
 
     def missing(self, limit: int, may_start: Callable[[str], bool]) -> list[int]:
-        """The indices, below `limit`, of the wanted workers that are not there and may start now."""
-        names = self.kind.names[: min(self.wanted, limit)]
-        return [index for index, name in enumerate(names) if name not in self.workers and may_start(name)]
+        """The indices of as many workers as lack of `limit`, or of those wanted, which are not there and may start."""
+        present, lack = self.workers.keys() | self._leaving.keys(), min(self.wanted, limit) - len(self.workers)
+        absent = (index for index, name in enumerate(self.kind.names) if name not in present and may_start(name))
+        return list(islice(absent, max(0, lack)))
+
+    def fit(self) -> dict[str, list[MetricsReport | LogReport]]:
+        """Lets workers beyond the wanted number end, first those on the nodes with the fewest; never waits for them.
+
+        Returns the last reports of those that have ended since, by name.
+        """
+        running = self.running
+        names = sorted(self.workers, key=lambda name: running[self.workers[name].actor.node or ""])
+        for name in names[: max(0, len(names) - self.wanted)]:
+            self._leaving[name] = in_thread("leave", partial(end, [self.workers.pop(name)], STOP_TIMEOUT_S))
+        left = {name: self._leaving.pop(name).result() for name in list(self._leaving) if self._leaving[name].done()}
+        for name in left:
+            self._newest[name].kill()
+        return left
 
     @property
     def running(self) -> Counter[str]:
@@ -288,6 +310,18 @@ def last_reports(workers: Sequence[Worker], timeout_s: float = ANSWER_TIMEOUT_S)
     return reports
 
 
+def end(workers: Sequence[Worker], timeout_s: float) -> list[MetricsReport | LogReport]:
+    """Asks workers to end their work, waits at most `timeout_s` for that, and returns their last reports."""
+    for worker in workers:
+        worker.actor.begin("stop")
+    list(as_done([(worker, worker.work) for worker in workers if worker.work], timeout_s))
+    for worker in workers:
+        worker.ended()
+        if worker.failure is not None:
+            log.warning("%s failed before it was to end", worker.actor.name, exc_info=worker.failure)
+    return last_reports(workers)
+
+
 class RunFailed(PodzeroError, RuntimeError):
     """The run cannot continue; the message says which worker failed, why, and what to do."""
 
@@ -303,12 +337,17 @@ class WouldFailAgain(RunFailed):
 class LearnerFailed(PodzeroError, RuntimeError):
     """The learner failed, or its process died although its node did not; its cause is what a host raised."""
 
+    reports: Sequence[MetricsReport | LogReport] = ()
+    """The last ones of host 0, if it still answers."""
+
 
 class LearnerGroup(WorkerGroup):
     """The learner's hosts, rank 0 first, which start, train and save together; the loss of one is the loss of all."""
 
     _advance: Call | None = None
     """The pending `advance` of host 0."""
+    _loss: Future[Any] | None = None
+    """The pending answer to why a host failed."""
 
     @property
     def leader(self) -> Worker:
@@ -336,6 +375,7 @@ class LearnerGroup(WorkerGroup):
 
     def begin(self) -> None:
         """Starts training."""
+        self._loss = None
         for worker in self.workers.values():
             worker.work = worker.actor.begin("run")
 
@@ -343,13 +383,15 @@ class LearnerGroup(WorkerGroup):
     def working(self) -> bool:
         """Whether all hosts train; False before that, and once host 0 has ended its work without an error.
 
-        Raises `NodeLost` if a host is gone with its node, `LearnerFailed` if one failed or hangs.
+        Raises `NodeLost` if a host is gone with its node, `LearnerFailed` if one failed or hangs, once it is known why.
         """
         for worker in self.workers.values():
             if worker.check_silence():
                 raise LearnerFailed(str(worker.failure)) from worker.failure
-            if worker.work is not None and worker.work.done:
+            if self._loss is None and worker.work is not None and worker.work.done:
                 self._check(worker, worker.work)
+        if self._loss is not None:
+            return not self._loss.done() or bool(self._loss.result())
         return bool(self.workers) and self.leader.work is not None and not self.leader.work.done
 
     @property
@@ -388,7 +430,7 @@ class LearnerGroup(WorkerGroup):
         return last_reports(list(self.workers.values()))
 
     def _check(self, worker: Worker, work: Call) -> None:
-        """Raises the error that ended a host's work; if another host's loss caused it, raises that loss."""
+        """Lets a thread find out why a host's work ended with an error, if it did."""
         try:
             work.result(ANSWER_TIMEOUT_S)
         except NodeLost:
@@ -396,11 +438,17 @@ class LearnerGroup(WorkerGroup):
         except Exception as failure:
             # Those that answer live, so that the search is over once Ray knows of the others.
             others = [(other, other.actor.begin("ready")) for other in self.workers.values() if other is not worker]
-            dead = _dead(others, failure)
-            if isinstance(failure, WorkerDied):
-                dead.insert(0, failure)
-            reason = "; ".join(map(str, dead)) or f"{worker.actor.name} failed: {failure}"
-            raise LearnerFailed(reason) from failure
+            self._loss = in_thread("loss", partial(self._explain, worker, failure, others))
+
+    def _explain(self, worker: Worker, failure: Exception, others: Sequence[tuple[Worker, Call]]) -> None:
+        """Raises why a host failed: the loss of another one, or its own error."""
+        dead = _dead(others, failure)
+        if isinstance(failure, WorkerDied):
+            dead.insert(0, failure)
+        failed = LearnerFailed("; ".join(map(str, dead)) or f"{worker.actor.name} failed: {failure}")
+        with suppress(Exception):
+            failed.reports = self.leader.actor.ask("drain", timeout_s=ANSWER_TIMEOUT_S)
+        raise failed from failure
 
 
 def _dead(calls: Sequence[tuple[Worker, Call]], failure: Exception) -> list[WorkerDied]:

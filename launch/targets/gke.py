@@ -167,9 +167,11 @@ def ray_cluster(name: str, site: Site, pool: Pool, hosts: TpuHosts, disk_gib: in
             "template": _pod("ray-head", name, site, disk | HEAD, {}, spot=False),
         },
         "workerGroupSpecs": [
-            _group("actors", pool.workers, 1, _pod("ray-worker", name, site, actors, {}, site.spot)),
+            _group("actors", pool.workers, 1, _pod("ray-worker", name, site, actors, {}, site.spot))
+            | {"minReplicas": pool.least},
             _group("slice", hosts.slices, hosts.number, slice_pod),
         ],
+        "enableInTreeAutoscaling": pool.least < pool.workers,
     }
 
 

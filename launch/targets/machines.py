@@ -97,6 +97,8 @@ class Pool(NamedTuple):
     workers: int
     cpus: int
     """CPUs of each worker."""
+    least: int
+    """How many are enough for `actors.min_count` actors."""
 
     @property
     def memory_gib(self) -> int:
@@ -133,7 +135,8 @@ def cpu_pool(experiment: Experiment, cpus: int) -> Pool:
     processes = playing + math.ceil(others / actors.cpus)
     by_cpus = math.ceil(processes / per_worker)
     by_memory = math.ceil(memory_gib(experiment) / (WORKER_GIB_PER_CPU * cpus))
-    return Pool(max(by_cpus, by_memory, 1), cpus)  # the evaluator reserves nothing, but needs a machine
+    workers = max(by_cpus, by_memory, 1)  # the evaluator reserves nothing, but needs a machine
+    return Pool(workers, cpus, max(1, workers - (playing - experiment.first_actors) // per_worker))
 
 
 def memory_gib(experiment: Experiment) -> float:

@@ -93,7 +93,9 @@ class ActorsConfig(Section):
     count: PositiveInt = 1
     """Actor processes."""
     min_count: PositiveInt | None = None
-    """Actors that must fit into the cluster before a run starts; the others start as nodes join. By default all."""
+    """Actors that must fit into the cluster before a run starts; the others start as nodes join. Afterwards, each
+    minute, 10% of the actors leave, down to this number, while they wait for the learner more than 15% of their time,
+    and as many come, up to `count`, while it waits so long for replay. By default there are always `count`."""
     games: PositiveInt = 128
     """Games or environments that an actor steps in parallel: the batch size of its network evaluations. A reanalyser
     searches as many positions, or windows of K + 1 positions, rounded up to `replay.samples_per_item`."""
@@ -152,11 +154,6 @@ class ActorsConfig(Section):
         """The number of actor processes: 0 if the learner's processes play."""
         return 0 if self.beside_learner else self.count
 
-    @property
-    def first_processes(self) -> int:
-        """The number of actor processes that must fit into the cluster before a run starts."""
-        return self.processes and (self.min_count or self.count)
-
     @pydantic.model_validator(mode="after")
     def _resources_are_for_devices(self) -> ActorsConfig:
         if self.resources and self.inference != "device":
@@ -188,6 +185,8 @@ class ActorsConfig(Section):
     def _min_count_is_at_most_count(self) -> ActorsConfig:
         if self.min_count is not None and self.min_count > self.count:
             raise ValueError(f"min_count {self.min_count} is larger than count {self.count}")
+        if self.min_count is not None and self.beside_learner:
+            raise ValueError("min_count has no use with inference=device, where the learner's processes play: unset it")
         return self
 
 

@@ -117,6 +117,11 @@ class Experiment(Section):
         return self.actors.processes if self.has_self_play else 0
 
     @property
+    def first_actors(self) -> int:
+        """The number of actor processes that must fit into the cluster before a run starts."""
+        return min(self.actor_processes, self.actors.min_count or self.actors.count)
+
+    @property
     def own_parts(self) -> dict[str, OwnPart]:
         """The sections that name code of the user's own by an import path, by their dotted names."""
         sections = {

@@ -6,6 +6,8 @@ import logging
 import math
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -72,6 +74,20 @@ class Wait:
         # A caller's `first_s` may exceed the longest silence; the silence then stays as long as it is.
         self._silence_s = min(2 * self._silence_s, max(LONGEST_SILENCE_S, self._silence_s))
         return True
+
+
+def in_thread[Found](name: str, work: Callable[[], Found]) -> Future[Found]:
+    """The result of `work`, which a thread does: unlike an executor's, it keeps no process from ending."""
+    outcome: Future[Found] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as failure:
+            outcome.set_exception(failure)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return outcome
 
 
 def waits_in() -> str:

@@ -55,9 +55,9 @@ def main():
         said = {"error": f"{type(error).__name__}: {error}", "restoring": isinstance(error, CheckpointUnreadable)}
         print(json.dumps(said), file=answers, flush=True)
         return 1
-    # From here on the end of standard input tells that the parent died. The signal would also come if only the thread
-    # that started this process ended.
-    die_with_parent(0)
+    # From here on the end of standard input tells that the parent died, also this process if it was stopped: the signal
+    # lets it go on. It would also come if only the thread that started this process ended.
+    die_with_parent(signal.SIGCONT)
     print(json.dumps({"ready": ready}), file=answers, flush=True)
     sys.stdin.read()
     server.stop()
@@ -65,7 +65,7 @@ def main():
 
 
 def die_with_parent(number):
-    """Lets the kernel send this process a signal when the thread that started it ends; 0 for none."""
+    """Lets the kernel send this process a signal when the thread that started it ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 

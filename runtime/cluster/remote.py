@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from podzero.core.errors import TRY_AGAIN, ClusterError, PodzeroError, described
-from podzero.core.waiting import doubled
+from podzero.core.waiting import doubled, in_thread
 
 if TYPE_CHECKING:
     from ray.exceptions import RayError
@@ -156,16 +156,11 @@ class Call:
             cause.__cause__ = error
             outcome.set_exception(cause)
         except RayError as error:
-            threading.Thread(target=self._diagnose, args=(error, outcome), name="diagnosis", daemon=True).start()
+            return in_thread("diagnosis", partial(self._diagnose, error))
         return outcome
 
-    def _diagnose(self, error: RayError, outcome: Future[Any]) -> None:
-        try:
-            found: Exception = self._actor.diagnose(self._method, error)
-        except Exception as failure:  # Ray has ended meanwhile
-            found = failure
-        found.__cause__ = error
-        outcome.set_exception(found)
+    def _diagnose(self, error: RayError) -> Any:
+        raise self._actor.diagnose(self._method, error) from error
 
 
 class NodeCalls:

@@ -155,6 +155,8 @@ class Monitor:
         """Records that a worker has ended before the end of the run."""
         for books in self._books.values() if kind_of(worker) in _OF_LEDGER else ():
             books.ended(worker, now)
+        if kind_of(worker) == "actor":  # what it reported last is no longer so
+            self._gauges.pop(worker, None)
 
     def enter(self, phase: Phase, now: float, limit_s: float = math.inf) -> None:
         """Sets a phase, at most `limit_s` long, that the metrics cannot tell. It ends training for good."""

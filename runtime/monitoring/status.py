@@ -110,6 +110,10 @@ class RunStatus:
     """Share of positions in which the agent's move keeps the game's value, for games with a solver."""
     scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Mean score in [0, 1] against each opponent of the last evaluation."""
+    actors: int = 0
+    """Actor processes that run."""
+    actors_wanted: int = 0
+    """Between `actors.min_count` and `actors.count`; `bottleneck` says why it changes."""
     restarts: int = 0
     """Replaced workers, and restarts of the learner and of the whole run."""
     checkpoint_step: int | None = None

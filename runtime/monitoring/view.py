@@ -184,6 +184,7 @@ def _work(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
         _known("return {:,.1f}", status.acting_return),
         f"[yellow]failed {status.failed_episodes:,}[/yellow]" if status.failed_episodes else "",
         f"[yellow]restarts {status.restarts:,}[/yellow]" if status.restarts else "",
+        f"{status.actors:,} of {status.actors_wanted:,} actors" if status.actors != status.actors_wanted else "",
     )
     yield label, played
     if status.server_busy is not None:

@@ -209,6 +209,17 @@ def test_the_pool_holds_all_actors():
     assert machines.cpu_pool(experiment("actors.count=100", "actors.cpus=2"), 16).workers == math.ceil(100 / 8)
 
 
+def test_where_fewer_actors_may_do_the_pool_shrinks_with_them():
+    job = gke_file(experiment("actors.count=64", "actors.cpus=1", "actors.min_count=16"))["RayJob"]
+    jsonschema.validate(job, schema())
+    spec = job["spec"]["rayClusterSpec"]
+    actors, chips = spec["workerGroupSpecs"]
+    assert actors["replicas"] - actors["minReplicas"] == (64 - 16) // SITE.worker_cpus
+    assert actors["replicas"] == actors["maxReplicas"]
+    assert chips["minReplicas"] == chips["maxReplicas"]
+    assert spec["enableInTreeAutoscaling"]
+
+
 def test_the_pool_has_room_for_the_cpus_of_replay():
     few, many = (
         machines.cpu_pool(experiment("actors.count=64", "actors.cpus=1", f"replay.cpus={cpus}"), 16) for cpus in (0, 1)

@@ -134,13 +134,16 @@ from podzero.replay import ReplayServer
 from podzero.core.types import EnvSpec
 experiment = parse({"name": "test", "env": {"name": "tic_tac_toe"}}, "test")
 server = ReplayServer(experiment, EnvSpec("line", (3,), "float32", 4), 0)
-print(psutil.Process().children()[0].pid, flush=True)
+child = psutil.Process().children()[0].pid
+print(child, flush=True)
+os.kill(child, {signal})
 os.kill(os.getpid(), 9)
 """
 
 
 @pytest.mark.usefixtures("real_server")
-def test_a_server_ends_with_the_process_that_started_it():
-    command = [sys.executable, "-c", START_AND_DIE]
+@pytest.mark.parametrize("number", [signal.SIGCONT, signal.SIGSTOP])
+def test_a_server_ends_with_the_process_that_started_it_even_if_it_is_stopped(number):
+    command = [sys.executable, "-c", START_AND_DIE.replace("{signal}", str(int(number)))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     psutil.Process(int(done.stdout)).wait(20)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import Future
 from unittest.mock import Mock
 
 import pytest
@@ -31,6 +32,21 @@ class NoWait(StopRequest):
         self.waits.append(timeout_s)
         self._meanwhile()
         return self.is_set()
+
+
+@pytest.fixture(scope="session")
+def at_once():
+    """`in_thread` without a thread."""
+
+    def run(name, work):
+        outcome = Future()
+        try:
+            outcome.set_result(work())
+        except Exception as failure:
+            outcome.set_exception(failure)
+        return outcome
+
+    return run
 
 
 @pytest.fixture(scope="session")
@@ -65,13 +81,14 @@ def experiment():
 
 
 @pytest.fixture
-def make_supervisor(monkeypatch, tmp_path, experiment):
+def make_supervisor(monkeypatch, tmp_path, experiment, at_once):
     """Makes a supervisor that is not started, and its cluster of nodes, the first of which is the driver's."""
     monkeypatch.setattr(workers.Call, "done_of", done_of)
     monkeypatch.setattr(supervisor, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(supervisor, "STOP_TIMEOUT_S", 0.1)
     monkeypatch.setattr(supervisor, "start_lasting", lambda service, node: f"the {service.__name__} on {node}")
     monkeypatch.setattr(supervisor, "start_param_store", lambda node: Mock())
+    monkeypatch.setattr(supervisor, "in_thread", at_once)
 
     def make(*nodes, joined=True, stopping=None, **sections):
         cluster = FakeCluster(*nodes, joined=joined)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from fake_cluster import PENDING, FakeRemoteActor, cpu_node
 
 from podzero.core.errors import ConfigError
+from podzero.core.waiting import in_thread
 from podzero.files.storage import StorageError, shard_folder
 from podzero.replay.errors import PortTaken
+from podzero.runtime import workers
 from podzero.runtime.checkpoints import Checkpoint, SavedShard
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, START_TIMEOUT_S, NodeLost, WorkerDied
 from podzero.runtime.failures import LIMITS
@@ -439,3 +442,47 @@ def test_a_learner_that_compiles_or_waits_for_samples_does_not_hang(start, clock
     learner.answers["drain"] = []
     pass_time(supervisor, clock, 3000)
     assert supervisor.learning
+
+
+def test_actors_leave_the_least_filled_node_first_in_order_and_without_having_failed(start, monkeypatch):
+    monkeypatch.setattr(workers, "in_thread", in_thread)
+    supervisor, cluster = start(cpu_node("home", 4), cpu_node("large", 7), actors={"count": 8, "min_count": 2})
+    assert Counter(cluster.places("actor").values()) == {"large": 6, "home": 2}
+    last = MetricsReport(0.0, "actor", {"count/games": 1.0})
+    leaving = [actor for actor in cluster.processes if actor.name.startswith("actor") and actor.node == "home"]
+    supervisor.actors.wanted = 6
+    assert supervisor.actors.fit() == {}
+    assert len(supervisor.actors.workers) == 6
+    assert {actor.name for actor in leaving if "stop" in [call.method for call in actor.calls]} == {
+        actor.name for actor in leaving
+    }
+    supervisor.scale()
+    assert not any(actor.killed for actor in leaving), "they end their work"
+    for actor in leaving:
+        actor.answers["drain"] = [last]
+        actor.last("run").end(None)
+    left = {}
+    while len(left) < 2:
+        left |= supervisor.actors.fit()
+    assert left == {actor.name: [last] for actor in leaving}
+    assert all(actor.killed for actor in leaving)
+    assert supervisor.reconcile(nothing_saved) == []
+    assert (supervisor.failing, set(cluster.places("actor").values())) == ({}, {"large"})
+    supervisor.actors.wanted = 7
+    supervisor.actors.fit()
+    supervisor.scale()
+    assert cluster.requests[-1][0] == []
+    assert len(cluster.alive("actor")) == 7
+
+
+def test_actors_that_are_wanted_and_have_no_room_are_asked_of_the_autoscaler_and_others_not(start):
+    supervisor, cluster = start(cpu_node("home", 3), actors={"count": 8, "min_count": 2})
+    assert cluster.requests[-1][0] == [1.0] * 5
+    supervisor.actors.wanted = 4
+    supervisor.actors.fit()
+    supervisor.scale()
+    assert cluster.requests[-1][0] == [1.0]
+    supervisor.actors.wanted = 2
+    supervisor.actors.fit()
+    supervisor.scale()
+    assert cluster.requests[-1][0] == []

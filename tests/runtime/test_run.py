@@ -43,6 +43,7 @@ class FakeSupervisor:
         self.killed = False
         self.ended = []
         self.failing, self.silent = {}, {}
+        self.actors = SimpleNamespace(workers={}, wanted=0, fit=dict)
         self.paid = PaidTime(time.monotonic())
         self.shares = []
         self.restarted = []

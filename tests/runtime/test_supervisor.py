@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 from fake_cluster import PENDING, cpu_node
 
 from podzero.core.errors import ClusterError
+from podzero.core.waiting import in_thread
 from podzero.files.storage import shard_folder
+from podzero.runtime import supervisor as module
 from podzero.runtime.checkpoints import Checkpoint, SavedShard
 from podzero.runtime.cluster.placement import HeldByOthers, MissingNodes
 from podzero.runtime.cluster.preflight import RUN_VARIABLE, PreflightCheck
@@ -225,9 +228,9 @@ def test_a_learner_restarts_alone_on_hosts_that_have_joined_and_are_reserved_ane
     cluster.answers[LearnerProcess]["ready"] = PENDING
     cluster.history.clear()
     supervisor.restart_learner(SAVED)
+    assert not supervisor.learner_built()
     assert [node.id for node in cluster.placement_groups[1].nodes] == ["tpu-0", "tpu-1-new", "tpu-2", "tpu-3"]
     assert cluster.started["learner"].context.restore_from == SAVED.folder
-    assert not supervisor.learner_built()
     for process in cluster.processes[-4:]:
         process.last("ready").end(None)
     assert "preflight check on node tpu-0 at 10.0.1.0 killed" not in cluster.history, "it holds the port"
@@ -243,9 +246,26 @@ def test_a_host_that_fails_while_a_learner_restarts_is_raised(pod):
     supervisor.drop_learner()
     cluster.answers[LearnerProcess]["ready"] = PENDING
     supervisor.restart_learner(None)
+    assert not supervisor.learner_built()
     cluster.named("learner-2").last("ready").end(NodeLost("learner-2 is gone"))
     with pytest.raises(NodeLost, match="learner-2"):
         supervisor.learner_built()
+
+
+def test_hosts_that_hang_while_they_are_prepared_hold_up_nobody(pod, monkeypatch):
+    supervisor, cluster = pod
+    supervisor.start(None)
+    supervisor.drop_learner()
+    monkeypatch.setattr(module, "in_thread", in_thread)
+    gate = threading.Event()
+    cluster.answers[PreflightCheck]["end_stale_processes"] = lambda: gate.wait(60) and []
+    supervisor.restart_learner(SAVED)
+    assert [supervisor.learner_built() for _ in range(3)] == [False] * 3
+    assert cluster.alive("learner") == []
+    gate.set()
+    supervisor._preparation.result(60)
+    assert supervisor.learner_built()
+    assert supervisor.learning
 
 
 def test_a_learner_whose_slice_is_not_complete_waits_for_it(pod):
@@ -273,13 +293,16 @@ def test_a_learner_that_lost_a_slice_restarts_with_fewer_once_it_has_waited_and_
     with pytest.raises(MissingNodes):
         supervisor.restart_learner(SAVED, waited_s=30.0)
     supervisor.restart_learner(SAVED, waited_s=90.0)
+    assert supervisor.learner_built()
     assert cluster.started["learner"].context.experiment.cluster.learner_hosts == 4
     supervisor.drop_learner()
     supervisor.restart_learner(SAVED)
+    assert supervisor.learner_built()
     assert cluster.started["learner"].context.experiment.cluster.learner_hosts == 4
     supervisor.drop_learner()
     cluster.listed.append(lost)
     supervisor.restart_learner(SAVED)
+    assert supervisor.learner_built()
     assert cluster.started["learner-7"].context.experiment.cluster.learner_hosts == 8
 
 

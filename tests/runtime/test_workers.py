@@ -9,6 +9,7 @@ import pytest
 from fake_cluster import PENDING, FakeRemoteActor, done_of, learner_group
 
 from podzero.core.errors import ClusterError
+from podzero.core.waiting import in_thread
 from podzero.runtime import workers
 from podzero.runtime.cluster.remote import NodeLost, WorkerDied
 from podzero.runtime.monitoring.log_file import log_to_file
@@ -16,7 +17,8 @@ from podzero.runtime.workers import CHECKPOINT_TIMEOUT_S, LearnerFailed, Worker
 
 
 @pytest.fixture(autouse=True)
-def short_waits(monkeypatch):
+def short_waits(monkeypatch, at_once):
+    monkeypatch.setattr(workers, "in_thread", at_once)
     monkeypatch.setattr(workers, "BLAME_TIMEOUT_S", 0.2)
     monkeypatch.setattr(workers, "POLL_S", 0.01)
     monkeypatch.setattr(workers.Call, "done_of", done_of)
@@ -125,21 +127,39 @@ def test_a_lost_node_is_raised_instead_of_the_error_that_it_caused_on_another_ho
         assert learner.working
 
 
-def test_a_node_that_ray_declares_dead_only_after_another_host_failed_is_waited_for(make_group, monkeypatch):
+def test_a_node_that_ray_declares_dead_only_after_another_host_failed_is_waited_for_without_holding_the_loop(
+    make_group, monkeypatch
+):
     monkeypatch.setattr(workers, "BLAME_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(workers, "in_thread", in_thread)
     learner, actors, _ = make_group(2)
     actors[0].last("run").end(RuntimeError("Gloo: connection reset by peer"))
     actors[1].answers["ready"] = PENDING
-    looks = []
-
-    def look(_):
-        looks.append(1)
-        if len(looks) == 3:
-            actors[1].die(NodeLost("learner-1 is gone"))
-
-    monkeypatch.setattr(workers.time, "sleep", look)
+    assert [learner.working for _ in range(3)] == [True] * 3
+    assert not learner.can_save
+    actors[1].die(NodeLost("learner-1 is gone"))
+    with pytest.raises(NodeLost, match="learner-1 is gone"):
+        learner._loss.result(60)
     with pytest.raises(NodeLost, match="learner-1 is gone"):
         assert learner.working
+
+
+def test_a_host_that_does_not_tell_why_another_one_failed_is_waited_for_only_so_long(make_group):
+    learner, actors, _ = make_group(2)
+    actors[1].answers["ready"] = PENDING
+    actors[0].last("run").end(RuntimeError("Gloo: connection reset by peer"))
+    with pytest.raises(LearnerFailed, match=r"^learner failed: Gloo"):
+        assert learner.working
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_last_reports_of_host_0_come_with_a_failure_if_it_still_answers(make_group, rank):
+    learner, actors, _ = make_group(2)
+    actors[0].answers["drain"] = ["its step"]
+    actors[rank].last("run").end(FloatingPointError("NaN"))
+    with pytest.raises(LearnerFailed) as raised:
+        assert learner.working
+    assert raised.value.reports == ["its step"]
 
 
 def test_a_lost_node_is_raised_at_once(make_group):

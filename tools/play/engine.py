@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
-from threading import Thread
 
 from podzero.config import ChanceGameConfig, GymnasiumConfig
 from podzero.core.errors import ConfigError
 from podzero.core.reading import standard_input
+from podzero.core.waiting import in_thread
 from podzero.envs import GameOfChance, make_env
 from podzero.evaluation.engines import UCI_VARIANTS
 from podzero.files.players import BuiltinPlayer, EnginePlayer, TrainedPlayer, game_to_play, knows_komi, parse_player
@@ -39,7 +37,7 @@ def serve(
     """
     write = partial(print, file=sys.stdout, flush=True)
     title = _served_game(who, protocol, game)
-    parts = in_background(lambda: make_parts(who, simulations, game))
+    parts = in_thread("engine-load", lambda: make_parts(who, simulations, game))
     if protocol == "uci":
         UciServer(who, title, parts, write).run(standard_input())
     else:
@@ -83,19 +81,3 @@ def make_parts(who: str, simulations: int | None, game: str | None) -> EnginePar
     # Compiles the game's step too.
     parts.game.copy().play(parts.game.legal[0])
     return parts
-
-
-def in_background(make: Callable[[], EngineParts]) -> Future[EngineParts]:
-    """Calls `make` in a thread; the future raises its error."""
-    future: Future[EngineParts] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(make())
-        # Whatever ends this thread: those who wait for the future would wait forever.
-        except BaseException as error:
-            future.set_exception(error)
-
-    # Not a `ThreadPoolExecutor`, whose threads keep the process from ending: a controller may quit during compilation.
-    Thread(target=run, name="engine-load", daemon=True).start()
-    return future

@@ -109,6 +109,7 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
         ({"learner": {"batch_size": 0}}, "learner.batch_size = 0", ["greater than 0"]),
         ({"learner": {"batch_size": "many"}}, "learner.batch_size = 'many'", ["integer"]),
         ({"actors": {"count": 2, "min_count": 3}}, "actors", ["min_count 3 is larger than count 2"]),
+        ({"actors": {"count": 2, "min_count": 1, "inference": "device"}}, "actors", ["min_count", "device"]),
         (
             {"actors": {"opponents": [{"who": "earlier", "share": 0.3}]}},
             "actors",

@@ -32,6 +32,13 @@ def test_counts_are_summed_and_other_values_replaced(monitor):
     assert (status.loss, status.policy_age) == (1.5, 3)
 
 
+def test_the_shares_of_an_actor_that_has_ended_no_longer_count(monitor):
+    monitor.add("actor-0", {"time/write": 1.0}, 1001.0)
+    monitor.add("actor-1", {"time/write": 0.5, "time/search": 0.5}, 1001.0)
+    monitor.ended("actor-0", 1002.0)
+    assert monitor.status(1002.0).shares["actor"] == {"search": 0.5, "write": 0.5}
+
+
 def test_training_counts_from_the_first_step_of_each_start_until_it_ends(experiment):
     """Ten minutes of training before; a start that took 40 s; 100 s with steps; a judgement after training."""
     monitor = Monitor(experiment, 1000.0, {"elapsed_s": 600.0}, step=400)
