@@ -7,6 +7,7 @@ import pytest
 
 from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import checkpoints
+from podzero.runtime.monitoring.ledger import open_sums
 from podzero.runtime.train import train
 
 from .test_train import metrics
@@ -61,8 +62,9 @@ def test_training_goes_on_after_the_actor_and_the_learner_have_paused_for_long(t
     assert any("so actors wait for the learner" in line for line in watcher.lines)
 
 
+@pytest.mark.parametrize("pacing", ["actors.max_lag=null", "actors.max_lag=1"])
 def test_a_learner_that_is_killed_restarts_alone_and_actors_and_replay_keep_what_they_have(
-    tmp_path, tiny, watch, running
+    tmp_path, tiny, watch, running, pacing
 ):
     """A checkpoint of the learner alone is what it restarts from: replay was not saved before the end."""
     workdir, killed, after = Workdir(tmp_path / "run"), {}, {}
@@ -81,7 +83,7 @@ def test_a_learner_that_is_killed_restarts_alone_and_actors_and_replay_keep_what
         return bool(after)
 
     watcher = watch(act)
-    often = ("checkpoint.learner_minutes=0.05", "checkpoint.every_minutes=60")
+    often = ("checkpoint.learner_minutes=0.05", "checkpoint.every_minutes=60", pacing)
     ended = train(tiny(*often, "stop.steps=6000", "stop.minutes=12"), workdir.root, None, watcher)
     assert "steps" in ended.reason
     assert after["others"] == killed["others"]
@@ -95,6 +97,7 @@ def test_a_learner_that_is_killed_restarts_alone_and_actors_and_replay_keep_what
     assert inserted == sorted(inserted)
     games = [status.games for status in watcher.statuses]
     assert games == sorted(games)
+    assert open_sums(watcher.statuses[-1].ledger) == ""
     steps = [step for step, _ in metrics(workdir, "learner", "learner/loss")]
     assert steps == sorted(steps)
     newest = checkpoints(workdir)[0]

@@ -9,7 +9,9 @@ import pytest
 
 from podzero.config import load
 from podzero.files.workdir import Workdir, WorkdirError
-from podzero.runtime.monitoring.status import RunStatus, duration, read_status, write_status
+from podzero.runtime.monitoring.goodput import PaidTime
+from podzero.runtime.monitoring.monitor import Monitor
+from podzero.runtime.monitoring.status import RunStatus, duration, read_status, record_paid, spent, write_status
 
 STATUS = RunStatus(
     "small", "training", 61.5, step=128, rating=3.5, scores={"random": 0.75}, shares={"actor": {"search": 0.9}}
@@ -109,3 +111,16 @@ def test_an_old_status_of_a_live_run_shows_no_rate_and_names_the_driver(workdir)
         write_status(workdir, dataclasses.replace(moving, phase="starting"))
         os.utime(workdir.status_file, (time.time() - 100, time.time() - 100))
         assert read_status(workdir).status.silent == {}, "it waits for workers or nodes"
+
+
+def test_the_hours_of_all_attempts_are_counted_by_the_directory_also_of_those_that_do_not_start(tiny, tmp_path):
+    """As those of a job on Kubernetes, whose deadline counts anew for each: two are killed, one finds no nodes."""
+    workdir, experiment = Workdir(tmp_path), tiny("stop.hours=2")
+    workdir.open(experiment)
+    for _ in range(2):
+        monitor = Monitor(experiment, 0.0, paid=PaidTime(0.0, spent(workdir)))
+        write_status(workdir, monitor.status(3600.0))
+    record_paid(workdir, PaidTime(0.0, spent(workdir)).seconds(1800.0))
+    assert sum(spent(workdir).values()) == 2.5 * 3600
+    assert Monitor(experiment, 0.0, paid=PaidTime(0.0, spent(workdir))).share_passed(0.0) == 1.0
+    assert read_status(workdir).status.hours == 2.5
