@@ -19,11 +19,10 @@ from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import Checkpoint, seen_checkpoints
 from podzero.runtime.cluster.placement import HeldByOthers
 from podzero.runtime.cluster.remote import NodeLost
-from podzero.runtime.demand import Demand
 from podzero.runtime.failures import LearnerFailures, RestartPolicy
 from podzero.runtime.monitoring.background import Background
 from podzero.runtime.monitoring.metrics import MetricsLog, WriteAttempts
-from podzero.runtime.monitoring.monitor import Monitor
+from podzero.runtime.monitoring.monitor import Demand, Monitor
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, PreemptionNotice, log_report
 from podzero.runtime.monitoring.status import Phase, write_status
 from podzero.runtime.monitoring.view import TerminalView

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podzero.runtime.demand import DECIDE_EVERY_S, Demand, wanted_actors
+from podzero.runtime.monitoring.monitor import DECIDE_EVERY_S, Demand, wanted_actors
 from podzero.runtime.monitoring.status import RunStatus
 
 LEAST, MOST = 2, 200
