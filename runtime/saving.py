@@ -68,15 +68,10 @@ class Saver:
     Every `checkpoint.every_minutes` replay's contents follow a checkpoint of the learner, and are added to it.
     """
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        workdir: Workdir,
-        executor: Executor | None = None,
-        confirm: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Writes into a working directory, by default in threads of its own, as long as `confirm` raises nothing."""
-        self._confirm = confirm
+    def __init__(self, experiment: Experiment, workdir: Workdir, executor: Executor | None = None) -> None:
+        """Writes into a working directory, by default in threads of its own."""
+        self.confirm: Callable[[], None] = lambda: None
+        """Raises if this process may no longer write there."""
         self._experiment = experiment
         self._workdir = workdir
         self._executor = executor or ThreadPoolExecutor(2, thread_name_prefix="saver")
@@ -252,7 +247,7 @@ class Saver:
         ladder = _newest_ladder(state) if with_replay else state.ladder
         began, has_replay = time.monotonic(), bool(state.shards)
         step = checkpoints.write_learner(
-            self._workdir, state.learner.checkpoint, state.counters, ladder, has_replay, self._confirm
+            self._workdir, state.learner.checkpoint, state.counters, ladder, has_replay, self.confirm
         )
         self.newest, self._begun["learner"], self._failed["learner"] = step, began, 0
         checkpoints.delete_old(self._workdir, MOST_CHECKPOINTS, self._adding)
@@ -271,7 +266,7 @@ class Saver:
             self.amend(state)
             return
         began = time.monotonic()
-        checkpoints.add_replay(self._workdir, step, state.shards, state.counters, _newest_ladder(state), self._confirm)
+        checkpoints.add_replay(self._workdir, step, state.shards, state.counters, _newest_ladder(state), self.confirm)
         self._begun["replay"], self._failed["replay"] = began, 0
         log.info("replay's contents are added to the checkpoint of step %d", step)
         checkpoints.delete_old(self._workdir, MOST_CHECKPOINTS, self._adding)

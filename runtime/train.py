@@ -121,7 +121,8 @@ def train(
                 # Written last: a failed start leaves no trace.
                 workdir.open(experiment, checkpoint.step if checkpoint else 0, layers)
                 record_hardware(workdir, cluster.nodes(), home)
-                saver = Saver(experiment, workdir, confirm=partial(lock.check, True))
+                saver = Saver(experiment, workdir)
+                saver.confirm = partial(lock.check, True)
                 stack.callback(saver.close)
                 run = Run(experiment, workdir, supervisor, view, saver, writers, lock.check)
                 stack.callback(run.close)

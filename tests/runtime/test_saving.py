@@ -311,7 +311,8 @@ def test_a_write_that_another_process_overtakes_completes_nothing(tiny, tmp_path
             raise TakenOver("process 7 on elsewhere works there")
 
     workdir = Workdir(tmp_path)
-    saver = Saver(tiny(*EVERY), workdir, later, confirm)
+    saver = Saver(tiny(*EVERY), workdir, later)
+    saver.confirm = confirm
     saver.write_checkpoint(save_state())
     (before,) = checkpoints(workdir)
     with pytest.raises(TakenOver):
