@@ -160,7 +160,7 @@ def drained(agent: Worker, workers: Mapping[str, Worker]) -> list[MetricsReport 
             worker.named_at_s = min(worker.named_at_s, NAME_EVERY_S)
         elif worker.answers.silent_s >= worker.named_at_s:
             worker.named_at_s += NAME_EVERY_S
-            silent[name] = worker.actor.actor
+            silent[name] = worker.actor.actor, MetricsReport(0.0, name, {})
     if silent:
         agent.actor.begin("add", silent)
     return [report for theirs in found.values() for report in theirs]

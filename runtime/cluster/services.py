@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from podzero.core.errors import ClusterError
 from podzero.runtime.cluster.remote import RemoteActor, start_lasting
-from podzero.runtime.monitoring.reports import LogReport, MetricsReport
 
 log = logging.getLogger(__name__)
 
@@ -208,8 +207,8 @@ class NodeAgent(ParamStore):
         self._following: asyncio.Future[None] | None = None
         self._answer: Any = None
         self._ask_at = 0.0
-        self._drains: dict[str, tuple[Any, asyncio.Future[Any]]] = {}
-        """Each process of the node, and the pending answer to its `drain`."""
+        self._drains: dict[str, tuple[Any, Any, asyncio.Future[Any]]] = {}
+        """Each process of the node, what says that it has answered, and the pending answer to its `drain`."""
 
     async def addresses(self) -> dict[str, str]:
         """See `Directory.addresses`; asks once for all processes."""
@@ -224,25 +223,25 @@ class NodeAgent(ParamStore):
             self._following = asyncio.ensure_future(self._follow())
         return await super().other_than(publisher, serial, timeout_s)
 
-    async def add(self, processes: Mapping[str, Any]) -> None:
-        """Drains these Ray actors from now on, in place of others of their names."""
-        for name, process in processes.items():
+    async def add(self, processes: Mapping[str, tuple[Any, Any]]) -> None:
+        """Drains these Ray actors from now on, each with a report that says that it has answered, by name."""
+        for name, (process, answers) in processes.items():
             if name not in self._drains or self._drains[name][0] != process:
-                self._begin(name, process)
+                self._begin(name, process, answers)
 
-    async def drain(self) -> list[MetricsReport | LogReport]:
-        """The reports of all processes since the last call, after an empty one of each that has answered."""
-        reports: list[MetricsReport | LogReport] = []
-        for name, (process, answer) in list(self._drains.items()):
+    async def drain(self) -> list[Any]:
+        """The reports of all processes since the last call, and of each that has answered the one that says so."""
+        reports = list[Any]()
+        for name, (process, answers, answer) in list(self._drains.items()):
             if answer.done():
                 del self._drains[name]
                 if answer.exception() is None:  # else it has died
-                    reports += [MetricsReport(time.time(), name, {}), *answer.result()]
-                    self._begin(name, process)
+                    reports += [answers, *answer.result()]
+                    self._begin(name, process, answers)
         return reports
 
-    def _begin(self, name: str, process: Any) -> None:
-        self._drains[name] = process, asyncio.ensure_future(process.drain.remote())
+    def _begin(self, name: str, process: Any, answers: Any) -> None:
+        self._drains[name] = process, answers, asyncio.ensure_future(process.drain.remote())
 
     async def _follow(self) -> None:
         """Takes over each publication that the store gets."""

@@ -210,22 +210,24 @@ def test_an_agent_asks_directory_and_store_once_for_all_processes_of_its_node():
 def test_an_agent_says_what_each_process_reported_and_forgets_the_dead():
     from ray.exceptions import RayActorError
 
+    def named(**processes):
+        return {name: (process, MetricsReport(0.0, name, {})) for name, process in processes.items()}
+
     def told(reports):
-        assert all(report.metrics or report == MetricsReport(report.time_s, report.worker, {}) for report in reports)
         return [(report.worker, report.metrics) for report in reports]
 
     async def drain():
         moves = MetricsReport(0.0, "lively", MOVES)
         busy, dead, lively = Handle(drain=[]), Handle(drain=[RayActorError()]), Handle(drain=[[moves], []])
         agent = agent_of(Handle(), Handle())
-        await agent.add({"busy": busy, "dead": dead, "lively": lively})
+        await agent.add(named(busy=busy, dead=dead, lively=lively))
         await settle()
         assert told(await agent.drain()) == [("lively", {}), ("lively", MOVES)]
-        await agent.add({"busy": busy, "lively": lively})
+        await agent.add(named(busy=busy, lively=lively))
         await settle()
         assert told(await agent.drain()) == [("lively", {})]
         assert len(busy.asked) == 1, "it is drained already"
-        await agent.add({"busy": Handle(drain=[[]])})
+        await agent.add(named(busy=Handle(drain=[[]])))
         await settle()
         assert told(await agent.drain()) == [("busy", {})]
 
