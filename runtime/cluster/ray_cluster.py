@@ -18,6 +18,7 @@ from podzero.runtime.cluster.node_environment import NODE_PYTHON, EnvironmentSpe
 from podzero.runtime.cluster.placement import MEMORY, Node, described
 from podzero.runtime.cluster.ray_start import (
     deferred_signals,
+    errors_in_log,
     local_cluster,
     own_handlers,
     restore_handlers,
@@ -276,6 +277,7 @@ def _session(address: str, environment: EnvironmentSpec | None) -> Iterator[None
     job._py_driver_sys_path = deque(maxlen=0)
     with ExitStack() as stack:
         stack.callback(restore_handlers, own_handlers())
+        stack.enter_context(errors_in_log())
         stack.callback(ray.shutdown)  # also if a signal interrupts `ray.init`
         try:
             with separate_signals(), deferred_signals():

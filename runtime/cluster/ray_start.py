@@ -206,6 +206,18 @@ def _without_dashboard() -> AbstractContextManager[None]:
     return _replaced((Node, "start_api_server", _nothing), (utils, missing, lambda: ImportError("left out")))
 
 
+def errors_in_log() -> AbstractContextManager[None]:
+    """In this context, what Ray says of processes that it restarts goes to the log instead of the driver's screen."""
+    from ray._private import worker
+
+    return _replaced((worker, "print_to_stdstream", _log_lines))
+
+
+def _log_lines(said: Mapping[str, Any], **_: Any) -> None:
+    for line in said["lines"]:
+        log.info("Ray: %.400s", line)  # advice of a page follows
+
+
 def _nothing(*_: Any, **__: Any) -> None:
     """Stands in for a function of Ray's."""
 

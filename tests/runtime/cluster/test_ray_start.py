@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ray._private import accelerators
+from ray._private import accelerators, worker
 
 from podzero.core.errors import ConfigError
 from podzero.runtime.cluster.ray_start import (
@@ -19,6 +19,7 @@ from podzero.runtime.cluster.ray_start import (
     allow_files,
     check_session_folder,
     deferred_signals,
+    errors_in_log,
     local_cluster,
     local_node,
     session_folder,
@@ -179,3 +180,10 @@ def test_a_limit_of_open_files_that_is_too_low_is_named_before_ray_starts(monkey
     monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 96))
     with pytest.raises(ConfigError, match=r"96 files .*ulimit"), local_cluster(1.0):
         pass
+
+
+def test_what_ray_says_of_processes_that_it_restarts_goes_to_the_log_instead_of_the_screen(caplog, capfd):
+    with errors_in_log(), caplog.at_level("INFO"):
+        worker.print_to_stdstream({"lines": ["Task ParamStore.hold failed."], "pid": "raylet", "is_err": False})
+    assert "ParamStore.hold failed" in caplog.text
+    assert capfd.readouterr() == ("", "")
