@@ -242,6 +242,7 @@ class Run:
         """Replaces workers that have ended, and lets go of actors that are no longer wanted."""
         for name in self._supervisor.reconcile(self._newest):
             self._record_restart(name)
+        self._supervisor.actors.wanted = self._demand.wanted
         for name, reports in self._supervisor.actors.fit().items():
             self.handle(reports)
             self._monitor.ended(name, time.monotonic())
@@ -300,7 +301,6 @@ class Run:
         actors = self._supervisor.actors
         if self._demand.look(status, len(actors.workers), time.monotonic()):
             log.info("%d actors are wanted from now on: %s", self._demand.wanted, status.bottleneck)
-        actors.wanted = self._demand.wanted
         status = replace(status, actors=len(actors.workers), actors_wanted=actors.wanted)
         status = replace(status, failing=self._supervisor.failing)
         if due:

@@ -216,6 +216,14 @@ def test_a_run_whose_hours_are_over_writes_a_last_checkpoint(make_run, tmp_path)
     assert [found.step for found in checkpoints(Workdir(tmp_path))] == [40]
 
 
+def test_actors_that_have_stopped_are_not_wanted_again(make_run):
+    run, cluster, signals, view = make_run()
+    cluster.named("learner").last("run").end(None)
+    run.until_end(signals)
+    assert (run._supervisor.actors.wanted, cluster.alive("actor")) == (0, [])
+    assert (view.statuses[0].actors, view.statuses[-1].actors, view.statuses[-1].actors_wanted) == (2, 0, 0)
+
+
 def test_a_run_ends_with_a_checkpoint(make_run, tmp_path):
     run, cluster, signals, view = make_run()
     cluster.named("learner").last("run").end(None)
