@@ -22,6 +22,7 @@ from podzero.benchmarks.markdown import Row, table
 from podzero.benchmarks.results_page import page_of_results, removed_settings
 from podzero.config import load
 from podzero.replay import server_python
+from podzero.runtime.cluster.doors import DOORS
 from podzero.runtime.program import Kind, program
 from podzero.tools.bench.measuring import ratios
 
@@ -33,6 +34,7 @@ ABLATIONS_PAGE = ROOT / "docs" / "ablations.md"
 EVALUATION_PAGE = ROOT / "docs" / "evaluation.md"
 ARCHITECTURE_PAGE = ROOT / "docs" / "architecture.md"
 LICENCES_PAGE = ROOT / "docs" / "licences.md"
+OPERATIONS_PAGE = ROOT / "docs" / "operations.md"
 RELIABILITY_PAGE = ROOT / "docs" / "reliability.md"
 README = ROOT / "README.md"
 BENCHES = (
@@ -63,6 +65,7 @@ def main() -> None:
     EVALUATION_PAGE.write_text(evaluation_page(EVALUATION_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     ARCHITECTURE_PAGE.write_text(architecture_page(ARCHITECTURE_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     LICENCES_PAGE.write_text(dependencies_page(), encoding="utf-8")
+    OPERATIONS_PAGE.write_text(operations_page(OPERATIONS_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     RELIABILITY_PAGE.write_text(reliability_page(RELIABILITY_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     for path, text in table_files(StoredResults(RESULTS / "compile.json")).items():
         (ROOT / path).write_text(text, encoding="utf-8")
@@ -108,6 +111,12 @@ def architecture_page(page: str) -> str:
     drawn = figure(program(load(name, overrides)))
     caption = f"`{PROGRAM}` starts these processes."
     return _updated(page, {"program": lambda: ["```mermaid", *drawn.splitlines(), "```", "", caption]})
+
+
+def operations_page(page: str) -> str:
+    """docs/operations.md with its generated part updated; see `performance_page`."""
+    rows: list[Row] = [(door.who, door.port, door.alone, door.joined, door.credential) for door in DOORS]
+    return _updated(page, {"doors": lambda: table(("listens", "port", "alone", "in a cluster", "credential"), rows)})
 
 
 def reliability_page(page: str) -> str:

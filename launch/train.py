@@ -16,6 +16,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 import typer
 from packaging.requirements import InvalidRequirement, Requirement
@@ -149,6 +150,12 @@ def pinned(text: str, joins: bool, installs: bool) -> str:
         wanted = Requirement(text)
     except InvalidRequirement:
         raise ConfigError(f"--with {text}: expected a requirement, such as pettingzoo==1.25") from None
+    place = urlsplit(wanted.url or "")
+    if place.password or (place.username and place.scheme.startswith("http")):
+        raise ConfigError(
+            f"--with {wanted.name}: the address holds a name or a password, which nodes and logs would show; "
+            "leave them out, and put them into the file .netrc of each node"
+        )
     try:
         found = version(wanted.name)
     except PackageNotFoundError:

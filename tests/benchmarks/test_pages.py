@@ -28,6 +28,8 @@ def test_the_committed_pages_are_the_generated_ones():
     assert pages.LICENCES_PAGE.read_text() == pages.dependencies_page()
     reliability = pages.RELIABILITY_PAGE.read_text()
     assert reliability == pages.reliability_page(reliability)
+    operations = pages.OPERATIONS_PAGE.read_text()
+    assert operations == pages.operations_page(operations)
 
 
 def test_every_file_of_results_is_on_a_page():

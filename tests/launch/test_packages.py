@@ -31,6 +31,8 @@ def test_nodes_get_the_version_of_this_machine(given, sent):
         ("mctx", True, False, r"cluster\.install_environment=true"),
         ("no-such-package>=1", True, True, "uv pip install 'no-such-package>=1'"),
         ("mctx<0.0.1", True, True, f"version {MCTX}"),
+        ("mctx @ https://me:s3cret@host.example/mctx", True, True, r"^--with mctx: .*password"),
+        ("mctx @ git+https://t0ken@host.example/mctx", True, True, r"^--with mctx: .*netrc"),
         ("./mctx", True, True, r"such as pettingzoo==1\.25"),
         ("--index-url=http://host.example", True, True, "expected a requirement"),
     ],

@@ -1,15 +1,19 @@
 """Environment variables of the driver that the processes of a run get."""
 
 import os
+import shutil
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from podzero.config import load
 from podzero.core.errors import ConfigError
 from podzero.files.workdir import Workdir
 from podzero.runtime.process import Process, RunContext, hosted
-from podzero.runtime.train import read_secrets
+from podzero.runtime.train import read_secrets, train
 
 VALUE = "s3cret-value"
 
@@ -76,3 +80,56 @@ def test_the_command_takes_names_alone(command, tmp_path, monkeypatch):
     code, out, error = command("train", "tic_tac_toe", "--env", "NO_SUCH_KEY", "--check")
     assert code == 2
     assert "NO_SUCH_KEY" in error
+
+
+PASSED_ON = {"API_KEY": "s3cret-passed-on"}
+"""Given to the run's processes by `--env`."""
+OF_THE_DRIVER = {
+    name: f"s3cret-{name.lower()}"
+    for name in (
+        "WANDB_API_KEY", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN",
+        "RAY_AUTH_TOKEN",
+    )
+} | {"HTTPS_PROXY": "http://me:s3cret-proxy@127.0.0.1:9"}  # fmt: skip
+"""What users have in their environment."""
+
+
+@pytest.fixture
+def session_folder(monkeypatch):
+    """A short path for Ray's folder."""
+    folder = Path(tempfile.mkdtemp(prefix="ds", dir="/tmp"))
+    monkeypatch.setenv("RAY_TMPDIR", str(folder))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def holding(folders, values):
+    """The files below folders that hold one of the values."""
+    files = [file for folder in folders for file in folder.rglob("*") if file.is_file() and not file.is_symlink()]
+    assert len(files) > 20
+    return [(str(file), value) for file in files for value in values if value.encode() in file.read_bytes()]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_run_writes_no_secret_and_shows_none_in_its_arguments(
+    tmp_path, tiny, watch, monkeypatch, session_folder, capfd
+):
+    shown = set()
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    for name, value in (OF_THE_DRIVER | PASSED_ON).items():
+        monkeypatch.setenv(name, value)
+
+    def look(status):
+        driver = psutil.Process()
+        for process in [driver, *driver.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                shown.update(process.cmdline())
+
+    train(tiny("stop.steps=40"), tmp_path / "run", None, watch(look), secrets=read_secrets(["API_KEY"], os.environ))
+    values = ["s3cret", *PASSED_ON.values(), *OF_THE_DRIVER.values()]
+    assert len(shown) > 20
+    assert [text for text in shown if "s3cret" in text] == []
+    assert holding([tmp_path, session_folder], values) == []
+    out, error = capfd.readouterr()
+    assert "s3cret" not in out + error

@@ -6,8 +6,8 @@ import json
 import os
 import signal
 
-import psutil
 import pytest
+from open_doors import doors_of, family, sockets_of
 
 import podzero
 from podzero.files.workdir import Workdir, WorkdirError
@@ -38,13 +38,16 @@ def first_run(tmp_path_factory, tiny, watch, running):
     """
 
     def kill_the_actor(status):
+        seen.update(sockets_of(family()))
         found = running("ray::ActorProcess")
         for process in found:
             process.kill()
         return bool(found)
 
+    seen = set()
     workdir = Workdir(tmp_path_factory.mktemp("run") / "tiny")
     watcher = watch(kill_the_actor)
+    watcher.sockets = seen
     reason, _ = train(
         tiny(f"stop.steps={STEPS}", "stop.minutes=12", "checkpoint.every_minutes=60"), workdir.root, None, watcher
     )
@@ -78,6 +81,12 @@ def test_the_log_holds_tracebacks_and_the_screen_neither_them_nor_lines_of_ray(f
     assert "Traceback" in workdir.log_file.read_text() or "WorkerDied" in workdir.log_file.read_text()
     assert not any("Traceback" in line for line in watcher.lines)
     assert capfd.readouterr().err == ""
+
+
+def test_its_sockets_are_those_of_the_list_of_doors(first_run):
+    _, watcher, _ = first_run
+    assert len(watcher.sockets) > 5
+    assert [socket for socket in watcher.sockets if not doors_of(socket)] == []
 
 
 def test_no_process_is_left_behind(first_run, running):
@@ -217,16 +226,3 @@ def test_half_of_the_samples_are_reanalysed_with_newer_parameters(tmp_path, tiny
     assert last("replay-0", "states/size") >= kept[0]
     assert last("replay-0", "reanalysed/inserted") >= kept[1]
     assert running("ray::") == []
-
-
-@pytest.mark.slow
-def test_a_run_on_one_machine_is_not_reached_from_other_machines(tmp_path, tiny, watch, listening):
-    ports = {}
-
-    def look(status):
-        driver = psutil.Process()
-        ports.update(listening([driver, *driver.children(recursive=True)]))
-
-    train(tiny("stop.steps=40"), tmp_path / "run", None, watch(look))
-    assert len(ports) > 10
-    assert {port: addresses for port, addresses in ports.items() if addresses} == {}
