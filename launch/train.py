@@ -151,7 +151,7 @@ def pinned(text: str, joins: bool, installs: bool) -> str:
     except InvalidRequirement:
         raise ConfigError(f"--with {text}: expected a requirement, such as pettingzoo==1.25") from None
     place = urlsplit(wanted.url or "")
-    if place.password or (place.username and place.scheme.startswith("http")):
+    if place.password or (place.username and place.scheme.endswith(("http", "https"))):
         raise ConfigError(
             f"--with {wanted.name}: the address holds a name or a password, which nodes and logs would show; "
             "leave them out, and put them into the file .netrc of each node"
