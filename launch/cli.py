@@ -120,7 +120,9 @@ def main() -> None:
         if as_json:
             print_json({"error": message, "kind": type(error).__name__})
         else:
-            print(f"podzero: {message}", file=sys.stderr)
+            # A stranger's file may name its settings by escape codes, by which a terminal would show something else.
+            shown = "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in message)
+            print(f"podzero: {shown}", file=sys.stderr)
         code = error.exit_code if isinstance(error, PodzeroError) else 2
     sys.exit(code)
 

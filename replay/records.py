@@ -93,7 +93,7 @@ class PositionLayout:
             policy = rows["policy"].astype(np.float32)
             policy /= policy.sum(axis=1, keepdims=True)  # float16 rounds the sum
         else:
-            policy = np.eye(self._actions, dtype=np.float32)[rows["action"]]
+            policy = _chosen(rows["action"], self._actions)
         targets = {name: rows[name].copy() for name in ("outcome", "moves_left", "reply")} if auxiliary else {}
         return Sample(
             observation=from_bytes(rows["observation"], self._shape, self._dtype, np),
@@ -160,10 +160,21 @@ def _open_rows[Kind: Layout[Any]](records: str | None, *layouts: Kind) -> tuple[
     if layout is None:
         raise ConfigError(f"{what} holds '{tree.get('layout')}'; this experiment needs '{layouts[0].text}'")
     file = folder / _POSITIONS
-    size, expected = file.stat().st_size if file.is_file() else 0, int(tree["positions"]) * layout.row.itemsize
-    if size != expected:
+    positions = found if isinstance(found := tree.get("positions"), int) else 0
+    size, expected = file.stat().st_size if file.is_file() else 0, positions * layout.row.itemsize
+    if size != expected or not size:
         raise ConfigError(f"{what} is damaged: {file} has {size:,} bytes, not {expected:,}; import the games again")
     return layout, np.memmap(file, layout.row, "r")
+
+
+_DAMAGED = "the folder is damaged; import the games again"
+
+
+def _chosen(action: NDArray[np.int32], actions: int) -> NDArray[np.float32]:
+    """`[*action.shape, actions]`: 1 for the action, 0 for the others."""
+    if action.min() < 0 or action.max() >= actions:
+        raise ConfigError(f"data.records: a row has an action outside 0 to {actions - 1}: {_DAMAGED}")
+    return np.eye(actions, dtype=np.float32)[action]
 
 
 class RecordedPositions:
@@ -242,7 +253,10 @@ class RecordedEpisodes:
 
     def __init__(self, experiment: Experiment, spec: EnvSpec) -> None:
         _, self._rows = _open_rows(experiment.data.records, EpisodeLayout(spec, experiment.env.discount))
-        self._starts = np.flatnonzero(self._rows["left"] > 0)
+        left = self._rows["left"]
+        if left.min() < 0 or (np.arange(len(left)) + left).max() >= len(left):
+            raise ConfigError(f"data.records: an episode ends outside of the file: {_DAMAGED}")
+        self._starts = np.flatnonzero(left > 0)
         self._unroll, self._steps = experiment.muzero.unroll_steps, window_steps(experiment)
         self._kept = stored_observations(experiment)
         self._actions = spec.num_actions
@@ -265,7 +279,7 @@ class RecordedEpisodes:
         # As in `WindowCutter`: no action leaves the absorbing state after the end.
         missing = ~step_exists[:, : self._unroll]
         action[missing] = random.integers(self._actions, size=int(missing.sum()))
-        policy = np.eye(self._actions, dtype=np.float32)[gathered("action", self._unroll + 1, step_exists)]
+        policy = _chosen(gathered("action", self._unroll + 1, step_exists), self._actions)
         policy[~step_exists[:, : self._unroll + 1]] = 0
         return Window(
             observation=gathered("observation", self._kept, position_exists),

@@ -381,3 +381,11 @@ def test_analyze_fails_if_a_line_has_no_answer(command, monkeypatch, answers, co
     found, out, _ = command("analyze", "mcts:2", "--game", "tic_tac_toe")
     assert found == code
     assert [json.loads(line) for line in out.splitlines()] == answers
+
+
+def test_escape_codes_of_a_file_are_shown_and_not_obeyed(command, tmp_path):
+    (tmp_path / "a.yaml").write_text('env: {name: hex}\n"\\e]0;x\\a": 1\n')
+    code, _, error = command("train", str(tmp_path / "a.yaml"), "--check")
+    assert code == 2
+    assert "\x1b" not in error
+    assert r"\x1b]0;x" in error

@@ -1,13 +1,17 @@
 """Recorded positions: what a folder holds, and their part of the learner's batches."""
 
 import json
-from contextlib import closing
+import shutil
+from contextlib import closing, suppress
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from mutations import mutated
 
 from podzero.config import parse
-from podzero.core.errors import ConfigError
+from podzero.core.errors import ConfigError, PodzeroError
 from podzero.core.types import EnvSpec, Sample
 from podzero.envs import sample_packing
 from podzero.replay import (
@@ -167,3 +171,31 @@ def test_folders_that_cannot_be_used_are_refused(tmp_path, write, spec, experime
 def test_the_folder_says_what_it_holds(write, spec):
     tree = json.loads((write(positions(spec, 3)) / "records.json").read_text())
     assert tree == {"layout": PositionLayout(spec, 1.0).text, "positions": 3, "games": 1}
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_a_folder_holds_it_is_refused_or_read_within_its_bounds(tmp_path, write, experiment_on, spec, data):
+    shutil.rmtree(tmp_path / "records", ignore_errors=True)
+    folder = write(positions(spec, 4))
+    for name in ("records.json", "positions.bin"):
+        whole = (folder / name).read_bytes()
+        place, byte = data.draw(st.integers(0, len(whole) - 1)), data.draw(st.binary(min_size=1, max_size=1))
+        content = st.sampled_from([whole, whole[:place] + byte + whole[place + 1 :], whole[:place]])
+        if name == "records.json":
+            content |= mutated(json.loads(whole)).map(lambda tree: json.dumps(tree).encode())
+        (folder / name).write_bytes(data.draw(content))
+    with suppress(PodzeroError):
+        found = open_records(experiment_on(folder), spec)
+        drawn = found.draw(np.random.default_rng(1), 16)
+        assert drawn.legal.shape == drawn.policy_target.shape == (16, spec.num_actions)
+
+
+@pytest.mark.parametrize("action", [-1, 2**30])
+def test_an_action_that_there_is_not_is_damage(write, experiment_on, spec, action):
+    folder = write(positions(spec, 4))
+    rows = np.fromfile(folder / "positions.bin", PositionLayout(spec, 1.0).row)
+    rows["action"][:] = action
+    rows.tofile(folder / "positions.bin")
+    with pytest.raises(ConfigError, match="action outside 0"):
+        open_records(experiment_on(folder), spec).draw(np.random.default_rng(1), 2)
