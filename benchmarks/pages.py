@@ -22,8 +22,7 @@ from podzero.benchmarks.markdown import Row, table
 from podzero.benchmarks.results_page import page_of_results, removed_settings
 from podzero.config import load
 from podzero.replay import server_python
-from podzero.runtime.cluster.doors import DOORS
-from podzero.runtime.program import Kind, program
+from podzero.runtime.program import DOORS, Kind, program
 from podzero.tools.bench.measuring import ratios
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import psutil
 
-from podzero.runtime.cluster.doors import DOORS
+from podzero.runtime.program import DOORS
 
 
 def sockets_of(processes):
