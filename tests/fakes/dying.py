@@ -26,7 +26,7 @@ def deaths(prepare, act):
 
 def _dies(act, moment):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # the other threads of this process are none of the fork's
+        warnings.simplefilter("ignore")  # Python's and JAX's: the fork needs none of this process's other threads
         child = os.fork()
     if not child:
         try:
