@@ -55,6 +55,7 @@ class Fault:
       exit_s: seconds until then.
       stopped_t: the Unix time of SIGSTOP.
       process: the process that got the signal.
+      driver: the id of the driver at that time: what is stopped when its driver ends need not come back.
     """
 
     at_s: float
@@ -69,6 +70,7 @@ class Fault:
     exit_s: float | None = None
     stopped_t: float = math.nan
     process: Any = field(default=None, repr=False)
+    driver: int = 0
 
     @property
     def begun(self) -> bool:
@@ -208,6 +210,7 @@ class Disturber:
             victim.send_signal(signal.SIGSTOP if fault.stop_s else signal.SIGKILL)
         except psutil.NoSuchProcess:
             return
+        fault.driver = self._run.driver.pid
         fault.process, fault.done_t, fault.step = victim, time.time(), status.step if status else 0
         if fault.stop_s:
             fault.stopped_t = fault.done_t
@@ -235,7 +238,7 @@ class Disturber:
             fault.ended = True
         if (recovered := self._recovered(fault)) is not None:
             fault.recovered_s = recovered - fault.done_t
-            fault.ended |= bool(fault.stop_s) and not lives(fault.process)
+            fault.ended |= bool(fault.stop_s) and not lives(fault.process) and self._run.driver.pid == fault.driver
             log.info("%s: recovered after %.1f s", fault.kind, fault.recovered_s)
         elif now - fault.done_t < RECOVERY_S:
             return

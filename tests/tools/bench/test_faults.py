@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -67,6 +68,7 @@ class Run:
 
     def __init__(self, workdir, processes):
         self.workdir, self.found, self.exit_code, self.step = workdir, processes, None, 5
+        self.driver = SimpleNamespace(pid=1)
 
     def processes(self):
         return {kind: [process] for kind, process in self.found.items() if lives(process)}
@@ -140,7 +142,10 @@ def test_a_stopped_process_goes_on_after_its_time_and_is_to_be_left_alone(distur
     assert fault.recovered_s == pytest.approx(1.0, abs=0.5)
 
 
-def test_what_is_replaced_although_it_came_back_has_not_survived(disturbed, monkeypatch):
+@pytest.mark.parametrize(("driver", "survived"), [(1, False), (2, True)])
+def test_what_is_replaced_although_it_came_back_has_not_survived_unless_its_driver_ended(
+    disturbed, monkeypatch, driver, survived
+):
     run, disturb, child = disturbed
     run.found = {"learner": child}
     disturber = disturb(fault := Fault(0.0, "learner", stop_s=30.0))
@@ -149,11 +154,12 @@ def test_what_is_replaced_although_it_came_back_has_not_survived(disturbed, monk
     child.wait(10)
     now = time.time()
     monkeypatch.setattr(faults.time, "time", lambda: now + 31.0)
+    run.driver.pid = driver
     run.reports("learner", 1.0, **{"learner/loss": 1.0})
     disturber.advance()
     disturber.advance()
     assert fault.recovered_s is not None
-    assert not fault.survived
+    assert fault.survived == survived
 
 
 def test_two_faults_of_one_kind_do_not_overlap_and_a_shard_is_of_one_kind_with_its_server(disturbed):
