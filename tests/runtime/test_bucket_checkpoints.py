@@ -1,12 +1,14 @@
 """Checkpoints and snapshots of a run in a bucket: parts come from several nodes, and the driver completes them."""
 
+import time
+
 import numpy as np
 import pytest
 from fake_bucket import Killed, on_machine, use_fake_bucket
 from fake_cluster import FakeRemoteActor, save_shard, saves_learner
 
 from podzero.config import load
-from podzero.files.storage import LEARNER_FOLDER, StorageError
+from podzero.files.storage import LEARNER_FOLDER, LEARNER_MANIFEST, StorageError
 from podzero.files.store import store_of
 from podzero.files.workdir import Workdir, step_folders
 from podzero.networks.snapshots import load_snapshot, save_snapshot
@@ -21,6 +23,7 @@ from podzero.runtime.checkpoints import (
     set_aside,
     write_learner,
 )
+from podzero.runtime.start import Resumption
 
 
 @pytest.fixture
@@ -70,6 +73,26 @@ def test_a_run_goes_on_from_its_newest_checkpoint_on_another_machine(workdir, mo
     found = checkpoints(Workdir("gs://b/run", works=True))
     assert [(one.step, *state(one)) for one in found] == [(30, "30", "30"), (20, "20", "20")]
     assert [one.shards[0].samples for one in found] == [100, 100]
+
+
+def test_a_learner_that_restarts_alone_takes_its_newest_whole_checkpoint_from_the_bucket(workdir, bucket):
+    for step in (10, 20):
+        write(workdir, step, games=step)
+    found = Resumption(workdir, seen=20).newest()
+    assert (found.step, *state(found)) == (20, "20", "20")
+    (manifest,) = [name for name in bucket.objects if name.endswith(LEARNER_MANIFEST) and in_newest(bucket, name)]
+    bucket.objects[manifest] = b"of another learner", time.time()
+    resumption = Resumption(workdir, seen=20)
+    found = resumption.newest()
+    assert (found.step, *state(found)) == (10, "10", "10")
+    resumption.settle(found)
+    assert [checkpoint.step for checkpoint in checkpoints(workdir)] == [10]
+
+
+def in_newest(bucket, name):
+    """Whether an object is of the checkpoint of step 20."""
+    (pointer,) = [one for one in bucket.objects if "/000000020@" in one]
+    return pointer.partition("@")[2].removesuffix(".complete") in name
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
