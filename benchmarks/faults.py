@@ -148,7 +148,9 @@ def hangs(workdir: Path, seconds: float) -> Json:
 
 
 def _has(run: ChildRun, kinds: Sequence[str], _: RunStatus) -> bool:
-    return all(run.processes().get(kind) for kind in kinds)
+    """Whether there is a process of each kind, and the evaluator, which starts last, has been built."""
+    built = "evaluator: built" in run.console.read_text(errors="replace")
+    return built and all(run.processes().get(kind) for kind in kinds)
 
 
 def _stop_for(run: ChildRun, kinds: Sequence[str], seconds: float) -> Json:
