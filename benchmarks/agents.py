@@ -54,14 +54,19 @@ def main() -> None:
     parser.add_argument("--actors", type=int, default=10_000)
     parser.add_argument("--nodes", type=int, default=313)
     parser.add_argument("--seconds", type=float, default=30.0, help="time of the driver's loop, after its start")
+    parser.add_argument("--only", choices=("metrics", "loop"), help="leave out the other measurement")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = {
             "actors": options.actors,
             "nodes": options.nodes,
             "most_placement_groups": MOST_REQUESTS,
-            **metrics_of_a_week(Path(folder) / "metrics", options.actors),
-            **driver_loop(Path(folder) / "run", options.actors, options.nodes, options.seconds),
+            **({} if options.only == "loop" else metrics_of_a_week(Path(folder) / "metrics", options.actors)),
+            **(
+                {}
+                if options.only == "metrics"
+                else driver_loop(Path(folder) / "run", options.actors, options.nodes, options.seconds)
+            ),
             "load_average": os.getloadavg()[0],
             "cpus": os.cpu_count(),
             "processor": platform.processor(),
