@@ -53,7 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--actors", type=int, default=10_000)
     parser.add_argument("--nodes", type=int, default=313)
-    parser.add_argument("--seconds", type=float, default=30.0, help="time of the driver's loop, after its start")
+    parser.add_argument("--seconds", type=float, default=120.0, help="time of the driver's loop")
     parser.add_argument("--only", choices=("metrics", "loop"), help="leave out the other measurement")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -255,11 +255,11 @@ def _loop(experiment: Experiment, root: Path, cluster: StandInCluster, seconds: 
     began = time.monotonic()
     supervisor.start(None)
     start_s = time.monotonic() - began
-    rounds: list[float] = []
+    rounds: list[tuple[float, bool]] = []
     listen = supervisor.listen
 
     def timed() -> Any:
-        rounds.append(time.monotonic())
+        rounds.append((time.monotonic(), supervisor._groups["actor"].complete))
         return listen()
 
     supervisor.listen = timed  # type: ignore[method-assign]
@@ -276,13 +276,18 @@ def _loop(experiment: Experiment, root: Path, cluster: StandInCluster, seconds: 
     cpu = time.process_time() - cpu
     run.close()
     saver.close()
-    passed = sorted(later - earlier for earlier, later in pairwise(rounds[2:]))
+    starting, all_there = ([], [])
+    for (earlier, complete), (later, _) in pairwise(rounds):
+        (all_there if complete else starting).append(later - earlier)
+    all_there.sort()
     return {
         "start_s": round(start_s, 2),
-        "rounds": len(passed),
         "pause_s": TICK_S,
-        "round_s_median": round(passed[len(passed) // 2], 3),
-        "round_s_p99": round(passed[math.ceil(0.99 * len(passed)) - 1], 3),
+        "rounds_while_starting": len(starting),
+        "longest_round_while_starting_s": round(max(starting, default=0.0), 3),
+        "rounds": len(all_there),
+        "round_s_median": round(all_there[len(all_there) // 2], 3),
+        "round_s_p99": round(all_there[math.ceil(0.99 * len(all_there)) - 1], 3),
         "cpu_share": round(cpu / seconds, 2),
         "moves_counted": statuses[-2].moves,
         "restarts": statuses[-2].restarts,
