@@ -42,7 +42,7 @@ from podzero.runtime.supervisor import Supervisor
 
 WEEK_S = 7 * 86_400.0
 REPORT_EVERY_S = 2.0
-STAND_INS = 2
+STAND_INS = 4
 """Ray actors that stand for all agents and processes."""
 KINDS = ("actor", "reanalyser", "inference", "replay", "learner", "driver", "evaluator")
 """Kinds with a line of metrics. All are taken to have as many metrics as an actor."""
@@ -135,6 +135,11 @@ class StandIn:
 
     async def ready(self, whose: str) -> None:
         """Is built."""
+
+    async def snapshot(self, whose: str) -> int:
+        """Has no parameters to write."""
+        del whose
+        return -1
 
     async def advance(self, whose: str, share: float) -> None:
         """Takes the share of the run."""
