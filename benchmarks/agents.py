@@ -281,9 +281,11 @@ def _loop(experiment: Experiment, root: Path, cluster: StandInCluster, seconds: 
     cpu = time.process_time() - cpu
     run.close()
     saver.close()
-    starting, all_there = ([], [])
+    starting, all_there = list[float](), list[float]()
     for (earlier, complete), (later, _) in pairwise(rounds):
         (all_there if complete else starting).append(later - earlier)
+    if not all_there:
+        raise SystemExit(f"after {seconds:g} s not all actors were there: give more --seconds")
     all_there.sort()
     return {
         "start_s": round(start_s, 2),
