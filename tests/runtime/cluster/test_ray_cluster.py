@@ -6,9 +6,12 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 
 import psutil
 import pytest
+import ray
+from ray._private import state
 
 from podzero.core.errors import ConfigError
 from podzero.runtime.cluster.ray_cluster import connect
@@ -106,10 +109,13 @@ def cluster(ray_nodes):
         yield nodes
 
 
-def test_a_cluster_on_this_machine_has_room_for_fractions_of_cpus_and_starts_no_dashboard():
+def test_a_cluster_on_this_machine_has_room_for_fractions_of_cpus_starts_no_dashboard_and_remembers_no_calls():
     cpus = os.cpu_count() + 0.5
     with connect(None, cpus=cpus) as here:
         assert [node.cpus for node in here.nodes()] == [os.cpu_count() + 1]
+        ray.get(ray.remote(num_cpus=0)(lambda: 0).remote())
+        time.sleep(2)  # by default Ray's processes tell of calls every second
+        assert state.state._get_all_task_events() == []
         started = " ".join(part for child in psutil.Process().children() for part in child.cmdline())
     assert "gcs_server" in started
     assert "dashboard/dashboard.py" not in started
