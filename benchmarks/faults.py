@@ -179,7 +179,7 @@ def _stop_for(run: ChildRun, kinds: Sequence[str], seconds: float) -> Json:
     for kind, victim in victims.items():
         found[kind] |= {"came_back": kind in back, "stays": kind in back and lives(victim), "trains": trains}
     said(f"goes on: {trains}")
-    return found | {"+".join(kinds): {"restarts": _restarts(run) - restarts}}
+    return found | {f"while {', '.join(kinds)} stood still": {"restarts": _restarts(run) - restarts}}
 
 
 def _restarts(run: ChildRun) -> int:
