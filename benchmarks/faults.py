@@ -149,7 +149,7 @@ def hangs(workdir: Path, seconds: float) -> Json:
 
 def _has(run: ChildRun, kinds: Sequence[str], _: RunStatus) -> bool:
     """Whether there is a process of each kind, and the evaluator, which starts last, has been built."""
-    built = "evaluator: built" in run.console.read_text(errors="replace")
+    built = "evaluator: built" in run.console.read_text(encoding="utf-8", errors="replace")
     return built and all(run.processes().get(kind) for kind in kinds)
 
 
@@ -279,10 +279,10 @@ def is_complete(checkpoint: Checkpoint) -> bool:
     """Whether a checkpoint has replay, and all files of learner and shards have their digests."""
     checkpoint.check()
     learner = checkpoint.folder / LEARNER_FOLDER
-    files = unsealed((learner / LEARNER_MANIFEST).read_text())["files"]
+    files = unsealed((learner / LEARNER_MANIFEST).read_text(encoding="utf-8"))["files"]
     changed = [altered(learner / "arrays", files)]
     for shard in checkpoint.shards:
-        files = unsealed((shard.folder / SHARD_MANIFEST).read_text())["files"]
+        files = unsealed((shard.folder / SHARD_MANIFEST).read_text(encoding="utf-8"))["files"]
         changed.append(altered(shard.folder / "reverb", files))
     return len(changed) > 1 and not any(changed)
 
@@ -340,7 +340,7 @@ def _fill(disk: Path) -> Path:
 
 def _named(run: ChildRun, *words: str) -> list[str]:
     """The last lines of the console with one of these words, without repetitions."""
-    lines = run.console.read_text(errors="replace").splitlines()
+    lines = run.console.read_text(encoding="utf-8", errors="replace").splitlines()
     found = [line[:300] for line in lines if any(word in line.lower() for word in words)]
     return list(dict.fromkeys(found))[-4:]
 
@@ -350,7 +350,7 @@ def read_only(workdir: Path) -> Json:
     with mounted(workdir.with_name("read-only"), "ro") as disk:
         command = [str(Path(sys.executable).with_name("podzero")), "train", "tic_tac_toe", "--workdir", f"{disk}/run"]
         began = time.monotonic()
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=LONG_S)
+        done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8", timeout=LONG_S)
         found: Json = {
             "at the start": [done.returncode, round(time.monotonic() - began, 1), done.stderr.strip()[-300:]]
         }
@@ -381,7 +381,7 @@ def little_memory(workdir: Path) -> Json:
         group = Path(f"/sys/fs/cgroup/memory/podzero-{os.getpid()}-{mib}")
         group.mkdir()
         try:
-            (group / "memory.limit_in_bytes").write_text(str(mib * 2**20))
+            (group / "memory.limit_in_bytes").write_text(str(mib * 2**20), encoding="utf-8")
             enter = ["sh", "-c", f'echo $$ > {group}/tasks && exec "$@"', "sh"]
             found[f"{mib} MiB"] = _outcome(enter, workdir.with_name(f"memory-{mib}"))
         finally:
@@ -396,7 +396,9 @@ def _outcome(prefix: Sequence[str], workdir: Path) -> Json:
     with prefixed(prefix, workdir) as run:
         trains = wait_for(run, lambda status: status.checkpoint_step is not None and status.step > 40, 300.0)
         found: Json = {"trains": trains, "seconds": round(time.monotonic() - began, 1), "exit_code": run.exit_code}
-        lines = [line for line in run.console.read_text(errors="replace").splitlines() if line.strip()]
+        lines = [
+            line for line in run.console.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()
+        ]
         found |= {"restarts": _restarts(run), "said": lines[-4:]}
         return found | {"stop": _stopped(run) if run.exit_code is None else None, "left": run.left(20.0)}
 
@@ -424,7 +426,9 @@ def network(workdir: Path) -> Json:
             if ended is None:
                 inside(*end)
             trains = ended is None and goes_on(run)
-            lines = [line for line in run.console.read_text(errors="replace").splitlines() if line.strip()]
+            lines = [
+                line for line in run.console.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()
+            ]
             found[name] = {"trains": trains, "seconds": round(time.monotonic() - began, 1), "said": lines[-4:]}
             found[name] |= {"restarts": _restarts(run) - restarts, "exit_code": run.exit_code}
             said(f"{name}: {found[name]}")

@@ -121,7 +121,9 @@ def against_chip(options: argparse.Namespace) -> dict[str, Any]:
     reports = []
     for program in ("learner", "device"):
         report = options.folder / f"{program}.json"
-        report.write_text(podzero("compile", *CHIP, "--topology", SLICE, "--program", program, "--json"))
+        report.write_text(
+            podzero("compile", *CHIP, "--topology", SLICE, "--program", program, "--json"), encoding="utf-8"
+        )
         reports += ["--rates", str(report)]
     plan = json.loads(podzero("plan", *CHIP, "--slice", SLICE, "--hours", "0.1", *reports, "--json"))
     overrides = ("--config", *CHIP, "--stand-in", SLICE, "--seconds", str(options.seconds), "--json")
