@@ -38,10 +38,10 @@ def find_rates(experiment: Experiment, names: Sequence[str]) -> Rates:
     """What `names`, reports of `podzero compile --json` and working directories, and stored figures say; the first
     counts. Raises `ConfigError` if one is of another experiment, or what is needed in none.
     """
-    known, found = known_rates(experiment), []
-    for name in names:
-        found.append(of_run(experiment, Workdir(name)) if Path(name).is_dir() else of_report(experiment, name))
-    if known is not None:
+    found = [
+        of_run(experiment, Workdir(name)) if Path(name).is_dir() else of_report(experiment, name) for name in names
+    ]
+    if (known := known_rates(experiment)) is not None:
         found.append(Rates(experiment.learner.batch_size / known.samples_per_s, known.chip_moves_per_s))
     rates = Rates(*(next((one for one in each if one is not None), None) for each in zip(Rates(), *found, strict=True)))
     actors, where, name = experiment.actors, experiment.cluster.slice, experiment.name
@@ -81,54 +81,48 @@ def of_report(experiment: Experiment, name: str) -> Rates:
 
 
 def of_run(experiment: Experiment, workdir: Workdir) -> Rates:
-    """The rates of a run with equal settings; those of its learner only if it trains on the same slice.
-
-    Of processes that share the cores of one machine, they are what each would do alone.
-    """
-    run, status = workdir.experiment(), read_status(workdir).status
+    """The rates of a run with equal settings; those of its learner only if it trains on the same slice."""
+    run, status, where = workdir.experiment(), read_status(workdir).status, f"--rates {workdir.root}: that run"
     ours, theirs = settings_of(experiment), settings_of(run)
-    of_learner = ("learner", "slice", "slices")
-    differ = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
-    if set(differ) - set(of_learner) or run.actors.cpus != experiment.actors.cpus:
-        raise ConfigError(
-            f"--rates {workdir.root}: that run has other settings ({', '.join(differ) or 'actors.cpus'}); "
-            "`podzero diff` shows them"
-        )
-    paid_s, busy = status.paid_s, status.shares.get("device", {})
+    differ = {name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)}
+    others = differ - {"learner", "slice", "slices"}
+    if others or run.actors.cpus != experiment.actors.cpus:
+        names = ", ".join(sorted(others)) or "actors.cpus"
+        raise ConfigError(f"{where} has other settings ({names}); `podzero diff` shows them")
+    paid_s, busy, cores = status.paid_s, status.shares.get("device", {}), None
     if status.elapsed_s < _LEAST_S or not (status.step and paid_s.get("training")):
-        raise ConfigError(f"--rates {workdir.root}: that run has trained for less than {_LEAST_S:g} s; train longer")
-    rates = Rates(
+        raise ConfigError(f"{where} has trained for less than {_LEAST_S:g} s; train longer")
+    if not run.actors.beside_learner:
+        step_s, moves_per_s, cores = _apart(run, status, read_json(workdir.hardware_file).get("nodes", ()))
+    elif busy.get("play") and status.steps_per_s:
+        step_s, moves_per_s = (
+            busy["train"] / status.steps_per_s,
+            status.moves_per_s / busy["play"] / (status.chips or 1),
+        )
+    else:
+        raise ConfigError(f"{where} has chips that do nothing now; give it while the run trains")
+    return Rates(
+        step_s=None if differ else step_s,
+        moves_per_s=moves_per_s,
         samples_per_move=status.samples / max(status.moves, 1),
         plies=status.moves / status.games if status.games else None,
         memory=(status.hbm_peak_bytes or 0.0) / status.hbm_limit_bytes if status.hbm_limit_bytes else None,
         start_s=paid_s.get("start", 0.0) + paid_s.get("compile", 0.0),
+        cores=cores,
     )
-    if run.actors.beside_learner:
-        if not (busy.get("play") and status.steps_per_s):
-            raise ConfigError(f"--rates {workdir.root}: its chips do nothing now; give it while the run trains")
-        moves_per_s = status.moves_per_s / busy["play"] / (status.chips or 1)
-        rates = rates._replace(step_s=busy["train"] / status.steps_per_s, moves_per_s=moves_per_s)
-    else:
-        rates = _apart(rates, run, status, read_json(workdir.hardware_file).get("nodes", ()))
-    return rates._replace(step_s=None) if set(differ) & set(of_learner) else rates
 
 
-def _apart(rates: Rates, run: Experiment, status: RunStatus, nodes: Sequence[dict[str, Any]]) -> Rates:
-    """`rates` with those of a run whose actors have processes of their own.
-
-    On one machine without accelerators, training wants all cores, each actor its threads: what they took from each
-    other is given back.
-    """
+def _apart(run: Experiment, status: RunStatus, nodes: Sequence[Any]) -> tuple[float, float, float | None]:
+    """Seconds of a step, moves/s of an actor and shared cores of a run whose actors have processes of their own."""
     training, stages = status.paid_s["training"] / status.elapsed_s, status.shares.get("actor", {})
     playing = max(0.01, 1.0 - stages.get("write", 0.0) - stages.get("wait_params", 0.0))
     # The limiter holds what is made and what is learned from together.
-    samples_per_s = status.step * run.batch_parts.fresh / run.replay.samples_per_insert / status.elapsed_s
-    step_s = status.paid_s["training"] / status.step
-    moves_per_s = samples_per_s / (rates.samples_per_move or 1.0) / run.actors.count / playing
+    moves = status.step * run.batch_parts.fresh / run.replay.samples_per_insert * status.moves / max(status.samples, 1)
+    step_s, moves_per_s = status.paid_s["training"] / status.step, moves / status.elapsed_s / run.actors.count / playing
     if len(nodes) != 1 or nodes[0]["accelerators"]:
-        return rates._replace(step_s=step_s, moves_per_s=moves_per_s)
-    cores, threads = float(nodes[0]["cpus"]), max(1, round(run.actors.cpus))
-    others = (run.actors.count - 1) * playing * threads
-    beside = (1 - training) * min(1.0, cores / (threads + others)) + training * cores / (threads + others + cores)
-    step_s *= cores / (cores + playing * threads + others)
-    return rates._replace(step_s=step_s, moves_per_s=moves_per_s / beside, cores=cores)
+        return step_s, moves_per_s, None
+    # Training wants all cores, an actor its threads: what they took from each other on one machine is given back.
+    cores, threads, count = float(nodes[0]["cpus"]), max(1, round(run.actors.cpus)), run.actors.count
+    wanted = threads * (1 + (count - 1) * playing)  # while an actor plays, with the others
+    speed = (1 - training) * min(1.0, cores / wanted) + training * cores / (wanted + cores)
+    return step_s * cores / (cores + count * playing * threads), moves_per_s / speed, cores

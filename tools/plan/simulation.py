@@ -7,9 +7,7 @@ longer, so that there are about `EVENTS`: no mean rate changes, since a wait is 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from random import Random
 from typing import Any, NamedTuple
 
@@ -19,7 +17,7 @@ EVENTS = 40_000
 
 
 class Players(NamedTuple):
-    """The actors of a node, or all devices of a learner that plays."""
+    """The actors of a node, or all devices of a learner that plays as one."""
 
     number: int
     moves_per_s: float
@@ -38,20 +36,21 @@ class System(NamedTuple):
     """Seconds of a learner step while nothing makes it wait."""
     batch_size: float
     """Samples of self-play in a step."""
-    samples_per_insert: float
-    min_size: float = 0.0
+    reads_per_move: float
+    """Samples that the learner reads for each move."""
+    min_moves: float = 0.0
+    """Moves before the first step."""
     tolerance: float = 0.0
-    samples_per_move: float = 1.0
+    """Samples by which either side may run ahead."""
     steps_per_dispatch: int = 1
     save_s: float = 60.0
     """Seconds between the learner's checkpoints."""
     hosts: int = 1
     """Machines of the learner, each of which is needed; the others have a node each."""
     shards: int = 1
-    in_turns: bool = False
-    """Whether the learner's chips play, too."""
+    """Nodes that have a replay server, too."""
     cores: float | None = None
-    """The CPU cores that actors and a learner that wants all of them share; None if they share none."""
+    """What players and learner share: the cores of one machine, or 1 for chips that play and train; None if nothing."""
     start_s: float = 0.0
     """Seconds until all processes work at first."""
     mtbf_s: float = math.inf
@@ -61,77 +60,83 @@ class System(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What happened in `seconds`."""
+    """What happened."""
 
-    seconds: float
+    moves_per_s: float
+    """From the first step on, as `steps_per_s`."""
+    steps_per_s: float
+    learner_time: Mapping[str, float]
+    """Shares of its time: what training takes alone, machines that are lost, and waiting, also for shared cores."""
+    actor_time: Mapping[str, float]
+    """The same in the mean over all nodes."""
     first_step_s: float
     """When the first step began; infinite if none did."""
     moves: float
     steps: float
-    """Those that were not lost."""
-    moves_per_s: float
-    """From the first step on."""
-    steps_per_s: float
+    """Those that were not lost, as those since the last checkpoint are with a machine of the learner."""
     lost_steps: float
-    """Steps since the last checkpoint of a lost learner."""
     lost_machines: int
-    learner: Mapping[str, float]
-    """Shares of its time."""
-    players: Mapping[str, float]
-    """The same in the mean over all actors."""
-    cores_used: float
-    """Share of shared cores."""
 
 
 def simulate(system: System, seconds: float, seed: int = 0) -> Outcome:
     """What `system` does in `seconds`; with equal seeds the same machines are lost at the same times."""
-    return _Run(system, seconds, seed).outcome()
+    return _Run(system, seconds, Random(seed)).outcome()
 
 
-class _Machines:
-    """Machines that are away together: until each of them is there."""
+class _Machine:
+    """A machine with cores for which its threads queue, or several that are lost together."""
 
-    def __init__(self, env: simpy.Environment, system: System, count: int, random: Random) -> None:
-        self.losses = 0
+    def __init__(self, env: simpy.Environment, cores: float) -> None:
+        self.losses, self.away_s = 0, 0.0
         self.back = env.event().succeed()
-        self._env, self._up_s, self._since = env, 0.0, 0.0
-        if math.isfinite(system.mtbf_s):
-            env.process(self._fail(system.mtbf_s / count, system.repair_s, random))
+        self._env, self._cores, self._threads, self._changed = env, cores, 0.0, env.event()
 
-    def up_s(self) -> float:
-        """How long they have been there so far."""
-        return self._up_s + (self._env.now - self._since if self.back.triggered else 0.0)
+    def work(self, seconds: float, threads: float) -> Iterator[simpy.Event]:
+        """Does what takes so long alone: all threads get equal parts of the cores, at most one core each."""
+        self._change(threads)
+        while seconds > 1e-6:  # rounding leaves less
+            yield self.back
+            began, speed = self._env.now, min(1.0, self._cores / self._threads)
+            yield self._env.timeout(seconds / speed) | self._changed
+            seconds -= (self._env.now - began) * speed
+        self._change(-threads)
 
-    def _fail(self, mtbf_s: float, repair_s: float, random: Random) -> Iterator[simpy.Event]:
+    def fail(self, mtbf_s: float, repair_s: float, random: Random, end_s: float) -> Iterator[simpy.Event]:
+        """Is lost and comes back until the end."""
         while True:
             yield self._env.timeout(random.expovariate(1 / mtbf_s))
-            self._up_s, self.losses, self.back = self.up_s(), self.losses + 1, self._env.event()
+            self.losses, self.back = self.losses + 1, self._env.event()
+            self.away_s += min(repair_s, end_s - self._env.now)
+            self._change(0)
             yield self._env.timeout(repair_s)
-            self._since = self._env.now
             self.back.succeed()
+
+    def _change(self, threads: float) -> None:
+        self._threads += threads
+        self._changed.succeed()
+        self._changed = self._env.event()
 
 
 class _Run:
     """The processes of a run."""
 
-    def __init__(self, system: System, seconds: float, seed: int) -> None:
-        self.system, self.seconds, self.random = system, seconds, Random(seed)
+    def __init__(self, system: System, seconds: float, random: Random) -> None:
+        self.system, self.seconds, self.random = system, seconds, random
         self.env = env = simpy.Environment()
-        self.spent: dict[str, float] = defaultdict(float)
-        self.moves = self.steps = self.lost_steps = self.moves_before = 0.0
+        self.moves = self.steps = self.lost_steps = self.moves_before = self.played_s = self.stopped_s = 0.0
         self.first_step_s = math.inf
         self.dispatch = max(system.steps_per_dispatch, math.ceil(seconds / system.step_s / EVENTS))
-        self.cores = _Cores(env, system.cores) if system.cores else None
-        self.chips, self.filled, self.now = simpy.Resource(env), env.event(), env.event().succeed()
         # Reverb's limiter: `inserted * samples_per_insert - sampled` stays within the tolerance around its value at
         # `min_size`. It must have room for a block and a dispatch, as Reverb's has for an item and a batch.
-        largest = max((players.number * self._moves(players) for players in system.nodes), default=0.0)
-        room = max(system.tolerance, self._samples(largest) + self.dispatch * system.batch_size)
-        self.ahead = simpy.Container(env, 2 * room, room)
-        self.learners = _Machines(env, system, system.hosts, self.random)
-        self.machines = [
-            self.learners if system.in_turns else _Machines(env, system, 1, self.random) for _ in system.nodes
-        ]
+        largest = max((node.number * self._block(node) for node in system.nodes), default=0.0)
+        room = max(system.tolerance, largest * system.reads_per_move + self.dispatch * system.batch_size)
+        self.ahead, self.filled = simpy.Container(env, 2 * room, room), env.event()
+        self.learner = _Machine(env, system.cores or math.inf)
+        self.machines = [self.learner if system.cores else _Machine(env, math.inf) for _ in system.nodes]
+        if math.isfinite(system.mtbf_s):
+            for machine in dict.fromkeys([self.learner, *self.machines]):
+                mtbf_s = system.mtbf_s / (system.hosts if machine is self.learner else 1)
+                env.process(machine.fail(mtbf_s, system.repair_s, random, seconds))
         for players, machine in zip(system.nodes, self.machines, strict=True):
             env.process(self._play(players, machine))
         env.process(self._learn())
@@ -139,48 +144,41 @@ class _Run:
     def outcome(self) -> Outcome:
         """Runs the processes until the end."""
         self.env.run(self.seconds)
-        since, system = max(self.seconds - self.first_step_s, 0.0) or math.inf, self.system
-        actors = sum(players.number for players in system.nodes)
-        up_s = sum(node.number * machine.up_s() for node, machine in zip(system.nodes, self.machines, strict=True))
-        away_s = self.seconds - self.learners.up_s() + self.spent["shards"]
+        since_s, nodes = max(self.seconds - self.first_step_s, 0.0) or math.inf, len(self.machines)
+        trained_s = (self.steps + self.lost_steps) * self.system.step_s
+        away_s = sum(machine.away_s for machine in self.machines)
         return Outcome(
-            self.seconds, self.first_step_s, self.moves, self.steps,
-            (self.moves - self.moves_before) / since, self.steps / since, self.lost_steps,
-            sum(machine.losses for machine in {self.learners, *self.machines}),
-            self._shares(training=self.spent["training"], lost=away_s),
-            self._shares(playing=self.spent["playing"] / actors, lost=self.seconds - up_s / actors) if actors else {},
-            self.cores.used_s / self.seconds / system.cores if self.cores and system.cores else 0.0,
-        )  # fmt: skip
+            moves_per_s=(self.moves - self.moves_before) / since_s,
+            steps_per_s=self.steps / since_s,
+            learner_time=self._shares(training=trained_s, lost=self.learner.away_s + self.stopped_s),
+            actor_time=self._shares(playing=self.played_s / nodes, lost=away_s / nodes) if nodes else {},
+            first_step_s=self.first_step_s,
+            moves=self.moves,
+            steps=self.steps,
+            lost_steps=self.lost_steps,
+            lost_machines=sum(machine.losses for machine in {self.learner, *self.machines}),
+        )
 
     def _shares(self, **spent_s: float) -> dict[str, float]:
         shares = {name: seconds / self.seconds for name, seconds in spent_s.items()}
         return shares | {"waiting": max(0.0, 1.0 - sum(shares.values()))}
 
-    def _moves(self, players: Players) -> float:
+    def _block(self, players: Players) -> float:
         """The moves of a block in a long time, of each actor."""
         return max(players.games, players.moves_per_s * self.seconds * len(self.system.nodes) / EVENTS)
 
-    def _samples(self, moves: float) -> float:
-        """How many samples may be read for so many moves."""
-        return moves * self.system.samples_per_move * self.system.samples_per_insert
-
-    def _play(self, players: Players, machine: _Machines) -> Iterator[Any]:
+    def _play(self, players: Players, machine: _Machine) -> Iterator[Any]:
         yield self.env.timeout(self.system.start_s)
         moves = players.games * self.random.uniform(0.1, 1.0)  # nodes do not move in step
         while True:
-            with self._turn() as turn:
-                yield turn
-                began, up_s = self.env.now, machine.up_s()
-                yield self._work(moves / players.moves_per_s, players.number * players.threads)
-                passed, there = self.env.now - began, machine.up_s() - up_s
-            self.spent["playing"] += players.number * there
-            made = players.number * moves * there / passed
-            if self.filled.triggered and made:
-                yield self.ahead.put(self._samples(made))
-            self.moves += made
-            if self.moves * self.system.samples_per_move >= self.system.min_size and not self.filled.triggered:
+            yield from machine.work(moves / players.moves_per_s, players.number * players.threads)
+            if self.filled.triggered:
+                yield self.ahead.put(players.number * moves * self.system.reads_per_move)
+            self.moves += players.number * moves
+            self.played_s += moves / players.moves_per_s
+            if self.moves >= self.system.min_moves and not self.filled.triggered:
                 self.filled.succeed()
-            moves = min(2 * moves, self._moves(players))  # short at first, so that the first step is not late
+            moves = min(2 * moves, self._block(players))  # short at first, so that the first step is not late
 
     def _learn(self) -> Iterator[Any]:
         system, losses = self.system, 0
@@ -189,72 +187,16 @@ class _Run:
             if system.nodes:
                 yield self.filled
                 yield self.ahead.get(self.dispatch * system.batch_size)
-            yield self.learners.back
+            yield self.learner.back
             began = self.env.now
             for machine in self.machines[: system.shards]:
-                if not machine.back.triggered:
-                    yield machine.back
-            self.spent["shards"] += self.env.now - began
-            with self._turn() as turn:
-                yield turn
-                began, up_s = self.env.now, self.learners.up_s()
-                if math.isinf(self.first_step_s):
-                    self.first_step_s, self.moves_before = began, self.moves
-                yield self._work(self.dispatch * system.step_s, system.cores or 0.0)
-                there = self.learners.up_s() - up_s
-            self.spent["training"] += there
-            self.steps += self.dispatch * there / (self.env.now - began)
+                yield machine.back
+            self.stopped_s += self.env.now - began
+            if math.isinf(self.first_step_s):
+                self.first_step_s, self.moves_before = self.env.now, self.moves
+            yield from self.learner.work(self.dispatch * system.step_s, system.cores or 1.0)
             # A loss takes back what was trained since the checkpoint, at any time between two.
-            since_s = sum(self.random.uniform(0.0, system.save_s) for _ in range(losses, self.learners.losses))
-            lost = self.steps * min(1.0, since_s / (self.env.now - self.first_step_s))
-            self.steps, self.lost_steps, losses = self.steps - lost, self.lost_steps + lost, self.learners.losses
-
-    def _turn(self) -> Any:
-        """The chips, if play and training share them, else nothing to wait for."""
-        return self.chips.request() if self.system.in_turns else nullcontext(self.now)
-
-    def _work(self, seconds: float, threads: float) -> simpy.Event:
-        """The end of what takes so long alone."""
-        return self.cores.work(seconds, threads) if self.cores else self.env.timeout(seconds)
-
-
-class _Cores:
-    """The cores of a machine, of which all threads get equal parts, at most one core each."""
-
-    def __init__(self, env: simpy.Environment, number: float) -> None:
-        self.used_s = 0.0
-        self._env, self._number, self._planned = env, number, env.event()
-        self._done_s = self._since = 0.0
-        self._jobs: list[tuple[float, float, simpy.Event]] = []
-        """Of each job what a thread that began first has done when it ends, its threads, and its end."""
-
-    def work(self, seconds: float, threads: float) -> simpy.Event:
-        """The end of what takes so many threads so long with a core each."""
-        end, self.used_s = self._env.event(), self.used_s + threads * seconds
-        self._go_on()
-        self._jobs.append((self._done_s + seconds, threads, end))
-        self._plan()
-        return end
-
-    def _speed(self) -> float:
-        return min(1.0, self._number / sum(threads for _, threads, _ in self._jobs))
-
-    def _go_on(self) -> None:
-        if self._jobs:
-            self._done_s += (self._env.now - self._since) * self._speed()
-        self._since = self._env.now
-
-    def _plan(self) -> None:
-        if self._jobs:
-            self._planned = self._env.timeout(
-                max(0.0, min(end_s for end_s, _, _ in self._jobs) - self._done_s) / self._speed()
-            )
-            self._planned.callbacks.append(self._end)
-
-    def _end(self, planned: simpy.Event) -> None:
-        if planned is self._planned:  # no job has begun or ended since
-            self._go_on()
-            first = min(self._jobs, key=lambda job: job[0])
-            self._jobs.remove(first)
-            first[-1].succeed()
-            self._plan()
+            since_s = sum(self.random.uniform(0.0, system.save_s) for _ in range(losses, self.learner.losses))
+            trained, losses = self.steps + self.dispatch, self.learner.losses
+            lost = trained * min(1.0, since_s / (self.env.now - self.first_step_s))
+            self.steps, self.lost_steps = trained - lost, self.lost_steps + lost
