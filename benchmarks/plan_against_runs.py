@@ -88,7 +88,7 @@ def against_run(case: str, options: argparse.Namespace) -> dict[str, Any]:
         system = system._replace(nodes=[one, slow])
     outcome = simulate(system, system.start_s + 60 * options.minutes)
     return {
-        "measured": status.step / status.elapsed_s, "planned": outcome.steps_per_s,
+        "measured": status.step / status.elapsed_s, "planned": outcome["steps_per_s"],
         "rates": rates._asdict(), "shares": status.shares,
     }  # fmt: skip
 

@@ -20,7 +20,6 @@ class Rates(NamedTuple):
     """What each part does by itself; None is unknown."""
 
     step_s: float | None = None
-    """Seconds of a learner step."""
     moves_per_s: float | None = None
     """Moves/s of an actor, or of a JAX device that plays."""
     samples_per_move: float | None = None
@@ -38,9 +37,7 @@ def find_rates(experiment: Experiment, names: Sequence[str]) -> Rates:
     """What `names`, reports of `podzero compile --json` and working directories, and stored figures say; the first
     counts. Raises `ConfigError` if one is of another experiment, or what is needed in none.
     """
-    found = [
-        of_run(experiment, Workdir(name)) if Path(name).is_dir() else of_report(experiment, name) for name in names
-    ]
+    found = [(of_run if Path(name).is_dir() else of_report)(experiment, name) for name in names]
     if (known := known_rates(experiment)) is not None:
         found.append(Rates(experiment.learner.batch_size / known.samples_per_s, known.chip_moves_per_s))
     rates = Rates(*(next((one for one in each if one is not None), None) for each in zip(Rates(), *found, strict=True)))
@@ -80,9 +77,10 @@ def of_report(experiment: Experiment, name: str) -> Rates:
     )
 
 
-def of_run(experiment: Experiment, workdir: Workdir) -> Rates:
+def of_run(experiment: Experiment, name: str) -> Rates:
     """The rates of a run with equal settings; those of its learner only if it trains on the same slice."""
-    run, status, where = workdir.experiment(), read_status(workdir).status, f"--rates {workdir.root}: that run"
+    workdir, where = Workdir(name), f"--rates {name}: that run"
+    run, status = workdir.experiment(), read_status(workdir).status
     ours, theirs = settings_of(experiment), settings_of(run)
     differ = {name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)}
     others = differ - {"learner", "slice", "slices"}
@@ -95,10 +93,8 @@ def of_run(experiment: Experiment, workdir: Workdir) -> Rates:
     if not run.actors.beside_learner:
         step_s, moves_per_s, cores = _apart(run, status, read_json(workdir.hardware_file).get("nodes", ()))
     elif busy.get("play") and status.steps_per_s:
-        step_s, moves_per_s = (
-            busy["train"] / status.steps_per_s,
-            status.moves_per_s / busy["play"] / (status.chips or 1),
-        )
+        step_s = busy["train"] / status.steps_per_s
+        moves_per_s = status.moves_per_s / busy["play"] / (status.chips or 1)
     else:
         raise ConfigError(f"{where} has chips that do nothing now; give it while the run trains")
     return Rates(

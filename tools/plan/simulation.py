@@ -1,13 +1,13 @@
 """A discrete-event simulation of a run: actors on their nodes, replay's limiter, the learner, and lost machines.
 
-The actors of a node play one block of moves, and the learner makes one dispatch, as one event. In a long time they are
-longer, so that there are about `EVENTS`: no mean rate changes, since a wait is as long as the work that is missing.
+The actors of a node play some moves, and the learner makes some steps, as one event: so many that there are about
+`EVENTS`. No mean rate depends on it, since a wait is as long as the work that is missing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
@@ -22,8 +22,6 @@ class Players(NamedTuple):
     number: int
     moves_per_s: float
     """Of each, while nothing makes it wait."""
-    games: int = 1
-    """The moves that each makes at once."""
     threads: float = 1
     """Of each, where they share cores."""
 
@@ -42,7 +40,6 @@ class System(NamedTuple):
     """Moves before the first step."""
     tolerance: float = 0.0
     """Samples by which either side may run ahead."""
-    steps_per_dispatch: int = 1
     save_s: float = 60.0
     """Seconds between the learner's checkpoints."""
     hosts: int = 1
@@ -59,37 +56,42 @@ class System(NamedTuple):
     """Seconds until the processes of a lost machine work again."""
 
 
-class Outcome(NamedTuple):
-    """What happened."""
+def simulate(system: System, seconds: float, seed: int = 0) -> dict[str, Any]:
+    """What `system` does in `seconds`; with equal seeds the same machines are lost at the same times.
 
-    moves_per_s: float
-    """From the first step on, as `steps_per_s`."""
-    steps_per_s: float
-    learner_time: Mapping[str, float]
-    """Shares of its time: what training takes alone, machines that are lost, and waiting, also for shared cores."""
-    actor_time: Mapping[str, float]
-    """The same in the mean over all nodes."""
-    first_step_s: float
-    """When the first step began; infinite if none did."""
-    moves: float
-    steps: float
-    """Those that were not lost, as those since the last checkpoint are with a machine of the learner."""
-    lost_steps: float
-    lost_machines: int
-
-
-def simulate(system: System, seconds: float, seed: int = 0) -> Outcome:
-    """What `system` does in `seconds`; with equal seeds the same machines are lost at the same times."""
-    return _Run(system, seconds, Random(seed)).outcome()
+    Returns:
+      Moves and steps, without those that a lost learner had made since its checkpoint, and their rates from the first
+      step on (`first_step_s`: infinite if there was none); losses; and shares of the time of the learner and of the
+      mean node: what work takes alone, lost machines, and waiting, also for shared cores.
+    """
+    run = _Run(system, seconds, Random(seed))
+    run.env.run(seconds)
+    since_s, nodes = max(seconds - run.first_step_s, 0.0) or math.inf, max(1, len(run.machines))
+    trained = (run.steps + run.lost_steps) * system.step_s / seconds
+    stopped = (run.learner.away_s + run.stopped_s) / seconds
+    played, away = run.played_s / seconds / nodes, sum(one.away_s for one in run.machines) / seconds / nodes
+    return {
+        "hours": seconds / 3600,
+        "moves_per_s": (run.moves - run.moves_before) / since_s,
+        "steps_per_s": run.steps / since_s,
+        "learner_time": {"training": trained, "lost": stopped, "waiting": max(0.0, 1.0 - trained - stopped)},
+        "actor_time": {"playing": played, "lost": away, "waiting": max(0.0, 1.0 - played - away)},
+        "first_step_s": run.first_step_s,
+        "moves": run.moves,
+        "steps": run.steps,
+        "lost_steps": run.lost_steps,
+        "lost_machines": sum(machine.losses for machine in {run.learner, *run.machines}),
+    }
 
 
 class _Machine:
-    """A machine with cores for which its threads queue, or several that are lost together."""
+    """A machine, or several that are lost together, with cores for the threads of all work."""
 
-    def __init__(self, env: simpy.Environment, cores: float) -> None:
-        self.losses, self.away_s = 0, 0.0
-        self.back = env.event().succeed()
-        self._env, self._cores, self._threads, self._changed = env, cores, 0.0, env.event()
+    def __init__(self, run: _Run, cores: float, hosts: int = 1) -> None:
+        self.losses, self.away_s, self.back = 0, 0.0, run.env.event().succeed()
+        self._env, self._cores, self._threads, self._changed = run.env, cores, 0.0, run.env.event()
+        if math.isfinite(run.system.mtbf_s):
+            run.env.process(self._fail(run, hosts))
 
     def work(self, seconds: float, threads: float) -> Iterator[simpy.Event]:
         """Does what takes so long alone: all threads get equal parts of the cores, at most one core each."""
@@ -101,14 +103,13 @@ class _Machine:
             seconds -= (self._env.now - began) * speed
         self._change(-threads)
 
-    def fail(self, mtbf_s: float, repair_s: float, random: Random, end_s: float) -> Iterator[simpy.Event]:
-        """Is lost and comes back until the end."""
+    def _fail(self, run: _Run, hosts: int) -> Iterator[simpy.Event]:
         while True:
-            yield self._env.timeout(random.expovariate(1 / mtbf_s))
-            self.losses, self.back = self.losses + 1, self._env.event()
-            self.away_s += min(repair_s, end_s - self._env.now)
+            yield run.env.timeout(run.random.expovariate(hosts / run.system.mtbf_s))
+            self.losses, self.back = self.losses + 1, run.env.event()
+            self.away_s += min(run.system.repair_s, run.seconds - run.env.now)
             self._change(0)
-            yield self._env.timeout(repair_s)
+            yield run.env.timeout(run.system.repair_s)
             self.back.succeed()
 
     def _change(self, threads: float) -> None:
@@ -122,54 +123,27 @@ class _Run:
 
     def __init__(self, system: System, seconds: float, random: Random) -> None:
         self.system, self.seconds, self.random = system, seconds, random
-        self.env = env = simpy.Environment()
+        self.env = simpy.Environment()
         self.moves = self.steps = self.lost_steps = self.moves_before = self.played_s = self.stopped_s = 0.0
         self.first_step_s = math.inf
-        self.dispatch = max(system.steps_per_dispatch, math.ceil(seconds / system.step_s / EVENTS))
+        self.dispatch = math.ceil(seconds / system.step_s / EVENTS)
         # Reverb's limiter: `inserted * samples_per_insert - sampled` stays within the tolerance around its value at
         # `min_size`. It must have room for a block and a dispatch, as Reverb's has for an item and a batch.
         largest = max((node.number * self._block(node) for node in system.nodes), default=0.0)
         room = max(system.tolerance, largest * system.reads_per_move + self.dispatch * system.batch_size)
-        self.ahead, self.filled = simpy.Container(env, 2 * room, room), env.event()
-        self.learner = _Machine(env, system.cores or math.inf)
-        self.machines = [self.learner if system.cores else _Machine(env, math.inf) for _ in system.nodes]
-        if math.isfinite(system.mtbf_s):
-            for machine in dict.fromkeys([self.learner, *self.machines]):
-                mtbf_s = system.mtbf_s / (system.hosts if machine is self.learner else 1)
-                env.process(machine.fail(mtbf_s, system.repair_s, random, seconds))
+        self.ahead, self.filled = simpy.Container(self.env, 2 * room, room), self.env.event()
+        self.learner = _Machine(self, system.cores or math.inf, system.hosts)
+        self.machines = [self.learner if system.cores else _Machine(self, math.inf) for _ in system.nodes]
         for players, machine in zip(system.nodes, self.machines, strict=True):
-            env.process(self._play(players, machine))
-        env.process(self._learn())
-
-    def outcome(self) -> Outcome:
-        """Runs the processes until the end."""
-        self.env.run(self.seconds)
-        since_s, nodes = max(self.seconds - self.first_step_s, 0.0) or math.inf, len(self.machines)
-        trained_s = (self.steps + self.lost_steps) * self.system.step_s
-        away_s = sum(machine.away_s for machine in self.machines)
-        return Outcome(
-            moves_per_s=(self.moves - self.moves_before) / since_s,
-            steps_per_s=self.steps / since_s,
-            learner_time=self._shares(training=trained_s, lost=self.learner.away_s + self.stopped_s),
-            actor_time=self._shares(playing=self.played_s / nodes, lost=away_s / nodes) if nodes else {},
-            first_step_s=self.first_step_s,
-            moves=self.moves,
-            steps=self.steps,
-            lost_steps=self.lost_steps,
-            lost_machines=sum(machine.losses for machine in {self.learner, *self.machines}),
-        )
-
-    def _shares(self, **spent_s: float) -> dict[str, float]:
-        shares = {name: seconds / self.seconds for name, seconds in spent_s.items()}
-        return shares | {"waiting": max(0.0, 1.0 - sum(shares.values()))}
+            self.env.process(self._play(players, machine))
+        self.env.process(self._learn())
 
     def _block(self, players: Players) -> float:
-        """The moves of a block in a long time, of each actor."""
-        return max(players.games, players.moves_per_s * self.seconds * len(self.system.nodes) / EVENTS)
+        return max(1.0, players.moves_per_s * self.seconds * len(self.system.nodes) / EVENTS)
 
     def _play(self, players: Players, machine: _Machine) -> Iterator[Any]:
         yield self.env.timeout(self.system.start_s)
-        moves = players.games * self.random.uniform(0.1, 1.0)  # nodes do not move in step
+        moves = self.random.uniform(0.1, 1.0)  # nodes do not move in step
         while True:
             yield from machine.work(moves / players.moves_per_s, players.number * players.threads)
             if self.filled.triggered:
