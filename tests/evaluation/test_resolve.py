@@ -64,7 +64,7 @@ def test_named_players(env, who):
 
 
 def test_a_step_that_is_not_there(env, workdir):
-    with pytest.raises(ConfigError, match=r"step 11; .*: 10, 20"):
+    with pytest.raises(ConfigError, match=r"step 11; .* 10, 20"):
         resolve(f"{workdir.root}@11", env)
 
 

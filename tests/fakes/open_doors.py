@@ -1,6 +1,7 @@
 """The sockets at which processes listen, and which of the list of doors they are."""
 
 import ipaddress
+import os
 import re
 from contextlib import suppress
 
@@ -14,7 +15,8 @@ def sockets_of(processes):
     found = set()
     for process in processes:
         with suppress(psutil.NoSuchProcess):
-            title = " ".join(process.cmdline())
+            # The driver is this process, whose command line is xdist's if tests run in parallel.
+            title = "podzero" if process.pid == os.getpid() else " ".join(process.cmdline())
             sockets = process.net_connections("tcp")
             found |= {(title, *one.laddr) for one in sockets if one.status == psutil.CONN_LISTEN}
     return found

@@ -17,11 +17,11 @@ def test_each_kind_of_reach_is_told():
 def test_the_sockets_of_a_run_are_those_of_the_list_and_none_is_reached_from_other_machines(
     tmp_path, tiny, watch, listening
 ):
-    found, reached = set(), {}
+    found, reached, before = set(), {}, sockets_of(family())
     replay, prometheus = free_ports(2)
 
     def look(status):
-        found.update(sockets_of(family()))
+        found.update(sockets_of(family()) - before)
         reached.update(listening(family()))
 
     ports = (f"replay.port={replay}", f"metrics.prometheus={prometheus}")

@@ -38,12 +38,13 @@ def first_run(tmp_path_factory, tiny, watch, running):
     """
 
     def kill_the_actor(status):
-        seen.update(sockets_of(family()))
+        seen.update(sockets_of(family()) - before)
         found = running("ray::ActorProcess")
         for process in found:
             process.kill()
         return bool(found)
 
+    before = sockets_of(family())  # of other tests in this process
     seen = set()
     workdir = Workdir(tmp_path_factory.mktemp("run") / "tiny")
     watcher = watch(kill_the_actor)

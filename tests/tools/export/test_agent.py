@@ -144,7 +144,7 @@ def test_a_full_disk_leaves_nothing_behind(board_agent, tmp_path, monkeypatch):
     def full(path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("podzero.tools.export.agent.sync", full)
+    monkeypatch.setattr("podzero.files.workdir.sync", full)
     with pytest.raises(ExportError, match=r"agent\.stablehlo: No space left"):
         export_agent(str(board_agent.root), tmp_path / "agent.stablehlo")
     assert files_in(tmp_path) == []
