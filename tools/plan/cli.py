@@ -32,7 +32,7 @@ def plan(
     overrides: Overrides = None,
     slice_: Annotated[str | None, typer.Option("--slice", help="The TPU slice, as cluster.slice.")] = None,
     actors: Annotated[int | None, typer.Option(min=1, help="Actor processes, as actors.count.")] = None,
-    hours: Annotated[float | None, typer.Option(min=0.001, help="How long, as stop.hours; or 24.")] = None,
+    hours: Annotated[float | None, typer.Option(min=0.001, help="How long, as stop.hours; else 24.")] = None,
     budget: Annotated[float | None, typer.Option(min=0.001, help="What to spend, as stop.cost.")] = None,
     rates: Annotated[list[str] | None, typer.Option(metavar="FILE|DIR", help=_RATES)] = None,
     mtbf: Annotated[float, typer.Option(min=0.001, help="Mean hours until a machine is lost.")] = math.inf,
@@ -40,11 +40,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Simulate an experiment on a slice: speed, bottleneck, traffic, memory, price."""
-    if hours and budget:
-        raise ConfigError("--hours and --budget: give one of them")
-    changes: dict[str, Any] = {"cluster.slice": slice_, "actors.count": actors}
-    if hours or budget:
-        changes |= {"stop.hours": hours or "null", "stop.cost": budget or "null"}
+    changes = {"cluster.slice": slice_, "actors.count": actors, "stop.hours": hours, "stop.cost": budget}
     given = [f"{name}={value}" for name, value in changes.items() if value]
     experiment = load(config, [*(overrides or ()), *given])
     approve_code(experiment)
@@ -54,8 +50,7 @@ def plan(
     hours = experiment.most_hours or (experiment.stop.minutes or 24 * 60) / 60
     found = simulate(system, 3600 * hours)
     if math.isinf(found["first_step_s"]):
-        short = f"{60 * hours:.3g} minutes end before replay has replay.min_size samples"
-        raise ConfigError(f"nothing is trained: {short}; raise --hours or --budget")
+        raise ConfigError(f"start and replay.min_size take over {60 * hours:.3g} minutes: raise --hours or --budget")
     asked = {"experiment": experiment.name, "machines": machines, "bottleneck": bottleneck(experiment, system, found)}
     print_result(asked | found | summary(experiment, known, system, found), as_json)
 

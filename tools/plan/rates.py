@@ -81,12 +81,10 @@ def of_run(experiment: Experiment, name: str) -> Rates:
     """The rates of a run with equal settings; those of its learner only if it trains on the same slice."""
     workdir, where = Workdir(name), f"--rates {name}: that run"
     run, status = workdir.experiment(), read_status(workdir).status
-    ours, theirs = settings_of(experiment), settings_of(run)
+    ours, theirs = (settings_of(one) | {"actors.cpus": one.actors.cpus} for one in (experiment, run))
     differ = {name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)}
-    others = differ - {"learner", "slice", "slices"}
-    if others or run.actors.cpus != experiment.actors.cpus:
-        names = ", ".join(sorted(others)) or "actors.cpus"
-        raise ConfigError(f"{where} has other settings ({names}); `podzero diff` shows them")
+    if others := sorted(differ - {"learner", "slice", "slices"}):
+        raise ConfigError(f"{where} has other settings ({', '.join(others)}); `podzero diff` shows them")
     paid_s, busy, cores = status.paid_s, status.shares.get("device", {}), None
     if status.elapsed_s < _LEAST_S or not (status.step and paid_s.get("training")):
         raise ConfigError(f"{where} has trained for less than {_LEAST_S:g} s; train longer")

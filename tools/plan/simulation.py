@@ -129,19 +129,17 @@ class _Run:
         self.dispatch = math.ceil(seconds / system.step_s / EVENTS)
         # Reverb's limiter: `inserted * samples_per_insert - sampled` stays within the tolerance around its value at
         # `min_size`. It must have room for a block and a dispatch, as Reverb's has for an item and a batch.
-        largest = max((node.number * self._block(node) for node in system.nodes), default=0.0)
+        blocks = [max(1.0, node.moves_per_s * seconds * len(system.nodes) / EVENTS) for node in system.nodes]
+        largest = max((node.number * moves for node, moves in zip(system.nodes, blocks, strict=True)), default=0.0)
         room = max(system.tolerance, largest * system.reads_per_move + self.dispatch * system.batch_size)
         self.ahead, self.filled = simpy.Container(self.env, 2 * room, room), self.env.event()
         self.learner = _Machine(self, system.cores or math.inf, system.hosts)
         self.machines = [self.learner if system.cores else _Machine(self, math.inf) for _ in system.nodes]
-        for players, machine in zip(system.nodes, self.machines, strict=True):
-            self.env.process(self._play(players, machine))
+        for players, machine, block in zip(system.nodes, self.machines, blocks, strict=True):
+            self.env.process(self._play(players, machine, block))
         self.env.process(self._learn())
 
-    def _block(self, players: Players) -> float:
-        return max(1.0, players.moves_per_s * self.seconds * len(self.system.nodes) / EVENTS)
-
-    def _play(self, players: Players, machine: _Machine) -> Iterator[Any]:
+    def _play(self, players: Players, machine: _Machine, block: float) -> Iterator[Any]:
         yield self.env.timeout(self.system.start_s)
         moves = self.random.uniform(0.1, 1.0)  # nodes do not move in step
         while True:
@@ -152,7 +150,7 @@ class _Run:
             self.played_s += moves / players.moves_per_s
             if self.moves >= self.system.min_moves and not self.filled.triggered:
                 self.filled.succeed()
-            moves = min(2 * moves, self._block(players))  # short at first, so that the first step is not late
+            moves = min(2 * moves, block)  # short at first, so that the first step is not late
 
     def _learn(self) -> Iterator[Any]:
         system, losses = self.system, 0

@@ -34,6 +34,9 @@ def test_a_slice_whose_chips_play_does_what_the_launch_says(command):
 
 
 def test_a_budget_buys_its_hours_and_a_limit_its_own(command):
+    """The first limit that is reached ends the run."""
+    both = ["--hours", "1", "--budget", "60"]
+    assert planned(command, NAME, *both, "cluster.price_per_hour=30")[1]["hours"] == 1.0
     assert planned(command, NAME, "--budget", "60", "cluster.price_per_hour=30")[1]["hours"] == pytest.approx(2.0)
     found = planned(command, NAME, "stop.minutes=90", "stop.steps=1000000")[1]
     assert found["hours"] == 1.5
@@ -57,7 +60,6 @@ def test_lost_machines_cost_steps(command):
     ("arguments", "words"),
     [
         (["--slice", "v5e-17"], "v5e-16"),
-        (["--hours", "1", "--budget", "10"], "give one"),
         (["--budget", "10"], "cluster.price_per_hour"),
         (["--budget", "0.001", "cluster.price_per_hour=30"], "--budget"),
         (["search.simulations=128"], "podzero compile"),
