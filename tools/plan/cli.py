@@ -36,17 +36,22 @@ def plan(
     budget: Annotated[float | None, typer.Option(min=0.001, help="What to spend, as stop.cost.")] = None,
     rates: Annotated[list[str] | None, typer.Option(metavar="FILE|DIR", help=_RATES)] = None,
     mtbf: Annotated[float, typer.Option(min=0.001, help="Mean hours until a machine is lost.")] = math.inf,
-    repair: Annotated[float, typer.Option(min=0.0, help="Minutes until its processes work again.")] = 10.0,
+    repair: Annotated[
+        float | None, typer.Option(min=0.0, help="Minutes until its processes work again.", show_default="10")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Simulate an experiment on a slice: speed, bottleneck, traffic, memory, price."""
+    if repair is not None and math.isinf(mtbf):
+        raise ConfigError("--repair needs --mtbf, how often a machine is lost")
+    repair_s = 60 * (10.0 if repair is None else repair)
     changes = {"cluster.slice": slice_, "actors.count": actors, "stop.hours": hours, "stop.cost": budget}
     given = [f"{name}={value}" for name, value in changes.items() if value]
     experiment = load(config, [*(overrides or ()), *given])
     approve_code(experiment)
     known = find_rates(experiment, rates or ())
     machines, workers = machines_of(experiment, known)
-    system = system_of(experiment, known, workers)._replace(mtbf_s=3600 * mtbf, repair_s=60 * repair)
+    system = system_of(experiment, known, workers)._replace(mtbf_s=3600 * mtbf, repair_s=repair_s)
     hours = experiment.most_hours or (experiment.stop.minutes or 24 * 60) / 60
     found = simulate(system, 3600 * hours)
     if math.isinf(found["first_step_s"]):

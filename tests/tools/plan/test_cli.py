@@ -64,6 +64,7 @@ def test_lost_machines_cost_steps(command):
         (["--budget", "0.001", "cluster.price_per_hour=30"], "--budget"),
         (["search.simulations=128"], "podzero compile"),
         (["--rates", "absent.json"], "--rates absent.json"),
+        (["--repair", "5"], "--mtbf"),
     ],
 )
 def test_bad_input_is_refused_with_what_to_do(command, arguments, words):
