@@ -239,7 +239,7 @@ def driver_loop(root: Path, actors: int, nodes: int, seconds: float) -> dict[str
     import ray
 
     experiment = load("tic_tac_toe", [
-        f"actors.count={actors}", "actors.cpus=1", "actors.min_count=1", "replay.cpus=0", "stop.minutes=600",
+        f"actors.count={actors}", "actors.cpus=1", f"actors.min_count={actors}", "replay.cpus=0", "stop.minutes=600",
         "checkpoint.every_minutes=600", "checkpoint.learner_minutes=600",
     ])  # fmt: skip
     with (
