@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from podzero.config import Experiment
@@ -42,6 +42,24 @@ OF_AGENTS = SilenceLimit(later_s=60.0, first_work_s=math.inf)
 """How long an agent may be silent before it is restarted; it reports no work."""
 RESERVE_TIMEOUT_S = 30.0
 """Longest wait for the resources of a learner that starts again, which its lost processes may still hold."""
+
+
+class _Prepared(NamedTuple):
+    """What a learner starts on: its nodes, its coordinator, and what is held for it, if anything."""
+
+    nodes: Sequence[Node]
+    coordinator: str
+    resources: PlacementGroup | None
+    hosts: ExitStack
+
+
+def _released(preparation: Future[_Prepared]) -> None:
+    """Releases what a preparation that nobody waits for any more has taken."""
+    if preparation.exception() is None:
+        prepared = preparation.result()
+        prepared.hosts.close()
+        if prepared.resources is not None:
+            prepared.resources.release()
 
 
 class Supervisor:
@@ -92,8 +110,8 @@ class Supervisor:
         self._learner_resources: PlacementGroup | None = None
         self._hosts = ExitStack()
         """What prepares the hosts of a learner that starts again until it is built."""
-        self._preparation: Future[tuple[Sequence[Node], str]] | None = None
-        """Its nodes and its coordinator, while they are prepared."""
+        self._preparation: Future[_Prepared] | None = None
+        """Its nodes, while they are prepared."""
         self._stranded: set[str] = set()
         """The lost shards that no node can run."""
         self._look_at = 0.0
@@ -124,7 +142,8 @@ class Supervisor:
                 self.shards.start(index, node, contents=checkpoint.shard(index) if checkpoint else [])
             with self._nodes.prepared_hosts(nodes.learner) as coordinator:
                 self._context = replace(self._context, coordinator=coordinator)
-                self._reserve(nodes.learner, 60 * self._experiment.cluster.join_minutes)
+                join_s = 60 * self._experiment.cluster.join_minutes
+                self._learner_resources = self._reserve(nodes.learner, join_s)
                 self._start_learner(nodes.learner, self.learner.start)
                 self.scale()
                 self.shards.await_ready()
@@ -157,10 +176,10 @@ class Supervisor:
         folder, experiment = checkpoint.folder if checkpoint else None, self._experiment.on_hosts(len(nodes))
         self._context = replace(self._context, experiment=experiment, restore_from=folder)
 
-        def prepare() -> tuple[Sequence[Node], str]:
-            coordinator = self._hosts.enter_context(self._nodes.prepared_hosts(nodes))
-            self._reserve(nodes, RESERVE_TIMEOUT_S)
-            return nodes, coordinator
+        def prepare() -> _Prepared:
+            with ExitStack() as hosts:
+                coordinator = hosts.enter_context(self._nodes.prepared_hosts(nodes))
+                return _Prepared(nodes, coordinator, self._reserve(nodes, RESERVE_TIMEOUT_S), hosts.pop_all())
 
         self._preparation = in_thread("preparation", prepare)
 
@@ -170,9 +189,9 @@ class Supervisor:
             if not prepared.done():
                 return False
             self._preparation = None
-            hosts, coordinator = prepared.result()
+            nodes, coordinator, self._learner_resources, self._hosts = prepared.result()
             self._context = replace(self._context, coordinator=coordinator)
-            self._start_learner(hosts, self.learner.restart)
+            self._start_learner(nodes, self.learner.restart)
         if not self.learner.built():
             return False
         self._hosts.close()
@@ -355,15 +374,18 @@ class Supervisor:
         return taken
 
     def _release_learner(self) -> None:
+        if self._preparation is not None:  # the thread may take minutes: what it finds by then belongs to nobody
+            self._preparation.add_done_callback(_released)
+            self._preparation = None
         self._hosts.close()
         if self._learner_resources is not None:
             self._learner_resources.release()
             self._learner_resources = None
 
-    def _reserve(self, hosts: Sequence[Node], timeout_s: float) -> None:
-        """Reserves the resources of all learner hosts together."""
-        if resources := self.learner.kind.resources:
-            self._learner_resources = self._cluster.reserve(hosts, resources, timeout_s)
+    def _reserve(self, hosts: Sequence[Node], timeout_s: float) -> PlacementGroup | None:
+        """Reserves the resources of all learner hosts together, if it needs any."""
+        resources = self.learner.kind.resources
+        return self._cluster.reserve(hosts, resources, timeout_s) if resources else None
 
     def _start_learner(self, hosts: Sequence[Node], start: Callable[..., object]) -> None:
         """Starts a process on each learner host."""

@@ -268,6 +268,30 @@ def test_hosts_that_hang_while_they_are_prepared_hold_up_nobody(pod, monkeypatch
     assert supervisor.learning
 
 
+def test_a_preparation_that_is_given_up_holds_nothing_and_takes_nothing_from_the_next_learner(pod, monkeypatch):
+    supervisor, cluster = pod
+    supervisor.start(None)
+    supervisor.drop_learner()
+    monkeypatch.setattr(module, "in_thread", in_thread)
+    gate = threading.Event()
+    cluster.answers[PreflightCheck]["end_stale_processes"] = lambda: gate.wait(60) and []
+    supervisor.restart_learner(SAVED)
+    given_up = supervisor._preparation
+    supervisor.kill()
+    released = threading.Event()
+    given_up.add_done_callback(lambda _: released.set())
+    cluster.answers[PreflightCheck]["end_stale_processes"] = list
+    supervisor.start(None)
+    gate.set()
+    assert released.wait(60)
+    first, of_next, of_given_up = cluster.placement_groups
+    assert first.released
+    assert of_given_up.released
+    assert not of_next.released
+    supervisor.drop_learner()
+    assert of_next.released
+
+
 def test_a_learner_whose_slice_is_not_complete_waits_for_it(pod):
     supervisor, cluster = pod
     supervisor.start(None)
