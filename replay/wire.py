@@ -26,6 +26,8 @@ _UINT8 = 4
 """TensorFlow's number of this dtype."""
 _LARGEST_CHUNK = 2**28
 """Largest size of a chunk in bytes; an answer with a larger one counts as malformed."""
+_LARGEST_ARENA = 2**18
+"""Bytes after which a message that is filled in repeatedly is built anew: what it held before is freed only with it."""
 Converted = Callable[[NDArray[np.uint8]], NDArray[np.uint8] | None]
 """Maps the bytes of an older item to those of one of today, and others to None."""
 
@@ -95,22 +97,30 @@ class _Chunk:
     """The message of one chunk, which is filled in repeatedly."""
 
     def __init__(self, steps: int, item_bytes: int) -> None:
-        shape = pb.Shape(dim=[pb.Shape.Dim(size=steps), pb.Shape.Dim(size=item_bytes)])
+        self._steps, self._item_bytes = steps, item_bytes
+        self._build()
+
+    def request(self, rows: NDArray[np.uint8], key: int) -> bytes:
+        """The serialized request with `rows` under `key`."""
+        if self._held > _LARGEST_ARENA:
+            self._build()
+        self._chunk.chunk_key = self._range.episode_id = key
+        self._tensor.tensor_content = content = bytes(cramjam.snappy.compress_raw(rows))
+        self._held += len(content)
+        return self._request.SerializeToString()
+
+    def _build(self) -> None:
+        shape = pb.Shape(dim=[pb.Shape.Dim(size=self._steps), pb.Shape.Dim(size=self._item_bytes)])
         chunk = pb.ChunkData(
-            sequence_range=pb.SequenceRange(start=0, end=steps - 1),
+            sequence_range=pb.SequenceRange(start=0, end=self._steps - 1),
             data=pb.ChunkData.Data(tensors=[pb.Tensor(dtype=_UINT8, tensor_shape=shape)]),
             data_tensors_len=1,
-            data_uncompressed_size=steps * item_bytes,
+            data_uncompressed_size=self._steps * self._item_bytes,
         )
         self._request = pb.InsertStreamRequest(chunks=[chunk])
         self._chunk = self._request.chunks[0]
         self._range, self._tensor = self._chunk.sequence_range, self._chunk.data.tensors[0]
-
-    def request(self, rows: NDArray[np.uint8], key: int) -> bytes:
-        """The serialized request with `rows` under `key`."""
-        self._chunk.chunk_key = self._range.episode_id = key
-        self._tensor.tensor_content = bytes(cramjam.snappy.compress_raw(rows))
-        return self._request.SerializeToString()
+        self._held = 0
 
 
 class Unpacker:

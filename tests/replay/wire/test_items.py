@@ -4,6 +4,7 @@ import contextlib
 
 import cramjam
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,6 +57,16 @@ def test_any_bytes_come_back_also_where_keys_pass_the_largest_number(rows, first
     items, found = unpacked(answer(inserted(table, first_key, steps), range(4)), 3)
     np.testing.assert_array_equal(found, table)
     assert items.key.tolist() == [(first_key + index) % 2**64 for index in range(4)]
+
+
+def test_the_memory_of_a_writer_does_not_grow_with_what_it_has_written():
+    rows = np.random.default_rng(0).integers(0, 256, (64, 8192), np.uint8)  # so that they are not compressed
+    inserter, priorities, keys = Inserter("t", 8192, 1), np.ones(64), range(64)
+    inserter.request(rows, priorities, keys)
+    before = psutil.Process().memory_info().rss
+    written = sum(len(inserter.request(rows, priorities, keys)) for _ in range(200))
+    assert written > 100 * 2**20
+    assert psutil.Process().memory_info().rss - before < 25 * 2**20
 
 
 def test_a_request_holds_tables_priorities_and_chunks_of_the_steps_that_were_asked_for():
