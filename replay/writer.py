@@ -42,6 +42,8 @@ MOST_REFUSED = 16
 """So many refused writes in a row raise an error, since then more than single numbers are wrong."""
 _ASKING_SHARE = 0.1
 """Largest share of time spent on these checks: each takes seconds if the shard hangs, in which nothing is written."""
+_LONGEST_PAUSE_S = 30.0
+"""Longest time between two checks: one during which this machine itself stood still says nothing about the shard."""
 
 
 class ShardedWriter:
@@ -256,7 +258,7 @@ class _Connection:
             self.alive = False
             log.error("%s", error)
         self._probed = time.monotonic()
-        self._resume_s = max(_RESUME_S, (self._probed - began) / _ASKING_SHARE)
+        self._resume_s = min(max(_RESUME_S, (self._probed - began) / _ASKING_SHARE), _LONGEST_PAUSE_S)
         if self.alive and self._stream.broken:
             self._stream.resume()
         if self.alive and not was:

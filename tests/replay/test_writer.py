@@ -240,19 +240,44 @@ def test_a_shard_that_hangs_is_asked_for_a_small_share_of_the_time(
     assert 1 <= asked.count(hanging.address().partition("#")[0]) <= 2
 
 
-@pytest.mark.parametrize("answers", ["ready", "settled"])
-def test_a_shard_that_is_back_has_not_confirmed_what_was_sent_before(monkeypatch, answers):
+@pytest.fixture
+def faked(monkeypatch):
+    """Makes a connection, to a shard with these `limits`, whose stream never has room or confirms anything."""
     stream = SimpleNamespace(pending=3, broken=False, wait=lambda s: False, wait_for_room=lambda s, at_most: False)
     monkeypatch.setattr(writer_module, "InsertStream", lambda *_: stream)
+    table = SimpleNamespace(name="samples", signature=SimpleNamespace(item_bytes=8, samples_per_item=1))
+    address = shard.Address("10.0.0.1:7", "1234")
+
+    def make(limits):
+        return _Connection(0, SimpleNamespace(limits=limits, connection=None, table=table, address=address), True, ())
+
+    return make
+
+
+@pytest.mark.parametrize("answers", ["ready", "settled"])
+def test_a_shard_that_is_back_has_not_confirmed_what_was_sent_before(monkeypatch, faked, answers):
     monkeypatch.setattr(writer_module, "_RESUME_S", 0.0)
     away_once = iter([None, "its limits"])
-    table = SimpleNamespace(name="samples", signature=SimpleNamespace(item_bytes=8, samples_per_item=1))
-    found = SimpleNamespace(
-        limits=lambda: next(away_once), connection=None, table=table, address=shard.Address("10.0.0.1:7", "1234")
-    )
-    connection = _Connection(0, found, remote=True)
+    connection = faked(lambda: next(away_once))
     assert not getattr(connection, answers)()
     assert connection.alive
+
+
+def test_a_shard_is_asked_again_soon_after_the_machine_stood_still(monkeypatch, faked):
+    now, asked = [0.0], []
+    monkeypatch.setattr(writer_module.time, "monotonic", lambda: now[0])
+
+    def limits():
+        asked.append(now[0])
+        now[0] += 180.0 if len(asked) == 2 else 2.0
+
+    connection = faked(limits)
+    for _ in range(300):
+        now[0] += 1.0
+        connection.ready()
+    assert asked[1] < 30
+    assert asked[2] - asked[1] < 180 + 40
+    assert max(np.diff(asked[2:])) < 40
 
 
 def listens(process, server):
