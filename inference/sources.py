@@ -38,14 +38,16 @@ class FoldedSource:
 
 SHARE = 0.05
 """Largest share of time spent on preparations, so that frequent versions do not slow the games down."""
+LONGEST_PAUSE_S = 600.0
+"""Longest time between two of them: parameters do not grow old because the machine stood still during one."""
 
 
 class BackgroundSource:
     """A `ParamSource` that passes another source's parameters through `prepare`, in a thread.
 
     `poll` returns a version once it is prepared. If a preparation takes t seconds, the next one, of the newest version,
-    begins at least t / `share` seconds after it began, or once the version returned last is half of `max_lag`
-    publications behind. `prepare` is called for one version at a time.
+    begins t / `share` seconds after it began, at most `LONGEST_PAUSE_S`, or once the version returned last is half of
+    `max_lag` publications behind. `prepare` is called for one version at a time.
     """
 
     def __init__(
@@ -104,7 +106,7 @@ class BackgroundSource:
     def _paced(self, versioned: Versioned) -> Versioned:
         began = time.monotonic()
         prepared = self._prepared(versioned)
-        self._next = began + (time.monotonic() - began) / self._share
+        self._next = began + min((time.monotonic() - began) / self._share, LONGEST_PAUSE_S)
         return prepared
 
     def _prepared(self, versioned: Versioned) -> Versioned:

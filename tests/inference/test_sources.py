@@ -8,6 +8,7 @@ import pytest
 from podzero.core.types import Versioned
 from podzero.core.waiting import behind
 from podzero.inference import BackgroundSource, FoldedSource
+from podzero.inference.sources import LONGEST_PAUSE_S
 
 
 class Source:
@@ -100,14 +101,15 @@ def test_a_version_that_was_being_prepared_before_a_wait_is_dropped():
     assert background.poll() is None
 
 
-def test_preparations_take_no_more_than_their_share_of_the_time(monkeypatch):
+@pytest.mark.parametrize(("took_s", "pause_s"), [(2.0, 20.0), (300.0, LONGEST_PAUSE_S)])
+def test_preparations_take_a_bounded_share_of_the_time_unless_they_stand_still(monkeypatch, took_s, pause_s):
     """One of 2 s at a share of a tenth: the next begins 20 s after it began, with the newest version."""
     clock, prepared = [100.0], []
     monkeypatch.setattr(time, "monotonic", lambda: clock[-1])
 
     def prepare(params):
         prepared.append(params)
-        clock.append(clock[-1] + 2.0)
+        clock.append(clock[-1] + took_s)
         return params.upper()
 
     source = Source()
@@ -115,11 +117,11 @@ def test_preparations_take_no_more_than_their_share_of_the_time(monkeypatch):
     source.newer = [Versioned(2, "two")]
     assert background.poll() is None
     assert poll_until_there_is_one(background) == Versioned(2, "TWO")
-    for seconds, version in ((102.0, Versioned(3, "three")), (119.9, Versioned(4, "four"))):
+    for seconds, version in ((100.0 + took_s, Versioned(3, "three")), (99.9 + pause_s, Versioned(4, "four"))):
         clock.append(seconds)
         source.newer = [version]
         assert background.poll() is None
-    clock.append(120.0)
+    clock.append(100.0 + pause_s)
     assert background.poll() is None
     assert poll_until_there_is_one(background) == Versioned(4, "FOUR")
     assert prepared == ["two", "four"]
