@@ -33,7 +33,7 @@ from podzero.files.storage import LEARNER_FOLDER, LEARNER_MANIFEST, SHARD_MANIFE
 from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import Checkpoint, newest_checkpoint
 from podzero.runtime.monitoring.status import RunStatus
-from podzero.tools.bench.child_run import ChildRun, child_run, lives
+from podzero.tools.bench.child_run import ChildRun, lives
 
 SMALL = (
     "network.channels=4", "network.blocks=1", "search.simulations=4", "actors.games=16", "replay.min_size=64",
@@ -198,7 +198,7 @@ def stops(workdir: Path, repetitions: int, seed: int, moments: Sequence[str]) ->
     rng, found = random.Random(seed), list[Json]()
     for number in range(STARTS * repetitions):
         moment = moments[len(found) % len(moments)]
-        with child_run("tic_tac_toe", (*SMALL, *OFTEN), workdir / f"stop-{number}") as run:
+        with prefixed((), workdir / f"stop-{number}") as run:
             _await_moment(run, moment, rng)
             if run.exit_code is None:
                 found.append({"moment": moment} | _stopped(run))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from podzero.config import load
-from podzero.tools.bench.child_run import child_run, closes
+from podzero.tools.bench.child_run import ChildRun, closes
 from podzero.tools.bench.faults import Disturber, schedule, summary
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ _QUIET_S = 10.0
 
 
 def bench_chaos(
-    config: str, overrides: Sequence[str], workdir: Path, minutes: float | None, quick: bool, seed: int
+    config: str, overrides: Sequence[str], workdir: Path, seed: int, minutes: float | None, quick: bool
 ) -> dict[str, Any]:
     """Trains while processes are killed and stopped at random times.
 
@@ -58,20 +59,18 @@ def bench_chaos(
     stops = {} if quick else {kind: (max(1, round(count * share)), s) for kind, (count, s) in STOPS.items()}
     faults, began = schedule(counts, stops, 60 * minutes, seed), time.time()
     log.info("%d faults in %g minutes, with seed %d, in %s", len(faults), minutes, seed, workdir)
-    with child_run(config, [*SMALL, *overrides], workdir) as run:
+    with closing(ChildRun(config, [*SMALL, *overrides], workdir)) as run:
+        run.start()
         disturber = Disturber(run, load(config, [*SMALL, *overrides]), faults, seed)
-        try:
-            while not disturber.over and time.time() - began < 60 * minutes * _LONGER + 600:
-                disturber.advance()
-                time.sleep(0.5)
-            quiet = time.time() + _QUIET_S
-            while time.time() < quiet:
-                disturber.advance()
-                time.sleep(0.5)
-            stopping = time.time()
-            code = run.stop()
-        finally:
-            disturber.close()
+        end = began + 60 * minutes * _LONGER + 600
+        while time.time() < end:
+            disturber.advance()
+            if disturber.over:
+                end = min(end, time.time() + _QUIET_S)
+            time.sleep(0.5)
+        disturber.close()
+        stopping = time.time()
+        code = run.stop()
         stop_s, left = time.time() - stopping, run.left()
         final = run.final_status()
     done = [*disturber.done, *disturber.waiting]

@@ -11,8 +11,9 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ from podzero.config import Experiment
 from podzero.core.errors import PodzeroError
 from podzero.files.workdir import Workdir
 from podzero.runtime.monitoring.ledger import open_sums
+from podzero.runtime.monitoring.monitor import kind_of
 from podzero.runtime.monitoring.status import RunStatus, read_status
 from podzero.runtime.program import program
 from podzero.tools.bench.measuring import BenchError
+from podzero.tools.report.record import GrowingFile, parse_line
 
 log = logging.getLogger(__name__)
 
@@ -157,17 +160,6 @@ class ChildRun:
             self.left(0.0)
 
 
-@contextmanager
-def child_run(config: str, overrides: Sequence[str], workdir: Path) -> Iterator[ChildRun]:
-    """A started run, of which nothing is left at the end."""
-    run = ChildRun(config, overrides, workdir)
-    try:
-        run.start()
-        yield run
-    finally:
-        run.close()
-
-
 def kind_of_process(process: psutil.Process) -> str | None:
     """The kind of a descendant of a driver, None if it has ended."""
     try:
@@ -186,29 +178,7 @@ def lives(process: psutil.Process) -> bool:
     return False
 
 
-class Lines:
-    """The lines that a file gets, which may be replaced meanwhile."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._inode = self._offset = 0
-
-    def read(self) -> tuple[bool, list[str]]:
-        """Whether the file was replaced, and the complete lines since the last call; all of a file that was."""
-        with suppress(FileNotFoundError), self._path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            replaced = found.st_ino != self._inode or found.st_size < self._offset
-            if replaced:
-                self._inode, self._offset = found.st_ino, 0
-            file.seek(self._offset)
-            new = file.read()
-            whole = new[: new.rfind(b"\n") + 1]
-            self._offset += len(whole)
-            return replaced, whole.decode("utf-8", errors="replace").splitlines()
-        return False, []
-
-
-_BUILT = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3}) INFO (\S+): built in ")
+_BUILT = re.compile(rb"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) INFO (\S+): built in ")
 _HEARD_S = 1800.0
 """For how long reports are remembered."""
 
@@ -225,31 +195,25 @@ class Signals:
     def __init__(self, experiment: Experiment, workdir: Workdir) -> None:
         # A learner that waits reports no steps.
         self._work = {kind.name: kind.work for kind in program(experiment)} | {"learner": "learner/loss"}
-        self._log, self._metrics = Lines(workdir.log_file), Lines(workdir.metrics_file)
+        self._log, self._metrics = GrowingFile(workdir.log_file), GrowingFile(workdir.metrics_file)
         self._last_t = 0.0
         self.built: dict[str, float] = {}
         self.worked: dict[str, list[float]] = defaultdict(list)
         self.together: dict[str, list[float]] = defaultdict(list)
         self.versions: list[tuple[float, float]] = []
-        self.last_line = ""
 
     def read(self) -> None:
         """Reads what is new."""
         _, lines = self._log.read()
         for line in lines:
-            self.last_line = line or self.last_line
             if found := _BUILT.match(line):
-                seconds = time.mktime(time.strptime(found[1], "%Y-%m-%d %H:%M:%S"))
-                self.built[found[3]] = seconds + int(found[2]) / 1000
+                self.built[found[2].decode()] = datetime.strptime(found[1].decode(), "%Y-%m-%d %H:%M:%S,%f").timestamp()
         replaced, lines = self._metrics.read()
-        for line in lines:
-            with suppress(ValueError, KeyError, TypeError):
-                self._add(json.loads(line), replaced)
+        for t, _, worker, metrics in filter(None, map(parse_line, lines)):
+            if not replaced or t > self._last_t:
+                self._add(t, kind_of(worker), metrics)
 
-    def _add(self, told: Mapping[str, Any], replaced: bool) -> None:
-        t, kind, metrics = told["t"], told["worker"].partition("-")[0], told["metrics"]
-        if replaced and t <= self._last_t:
-            return
+    def _add(self, t: float, kind: str, metrics: Mapping[str, float]) -> None:
         self._last_t = t
         if metrics.get(self._work.get(kind, "")) not in (None, 0.0):
             lists = [self.worked[kind]] + [self.together[kind]] * any(name.endswith("_min") for name in metrics)

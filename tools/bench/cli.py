@@ -84,16 +84,16 @@ def bench(
     stages = (*STAGES, *OF_RUNS)
     if stage not in stages:
         raise ConfigError(f"unknown stage '{stage}'{nearest(stage, stages)}; expected one of {', '.join(stages)}")
-    of_runs = {"--minutes": minutes, "--kill-every": kill_every, "--seed": seed, "--workdir": workdir, "--note": note}
-    if (given := [name for name, value in of_runs.items() if value]) and stage not in OF_RUNS:
-        raise ConfigError(f"{given[0]} is of the stages {' and '.join(OF_RUNS)}; {stage} takes --seconds")
-    if kill_every is not None and stage != "soak":
-        raise ConfigError("--kill-every is of the stage soak; the schedule of chaos follows from --minutes and --seed")
-    if quick and stage != "chaos":
-        raise ConfigError("--quick is of the stage chaos")
+    options: dict[str, tuple[Any, Sequence[str]]] = {
+        "--stand-in": (stand_in, ("loop",)), "--kill-every": (kill_every, ("soak",)), "--quick": (quick, ("chaos",)),
+        "--minutes": (minutes, OF_RUNS), "--seed": (seed, OF_RUNS), "--workdir": (workdir, OF_RUNS),
+        "--note": (note, OF_RUNS),
+    }  # fmt: skip
+    for option, (given, takers) in options.items():
+        if given and stage not in takers:
+            taken = [name for name, (_, others) in options.items() if stage in others] or ["--seconds"]
+            raise ConfigError(f"{option} is of {' and '.join(takers)}; {stage} takes {', '.join(taken)}")
     config = config or ("tic_tac_toe" if stage in OF_RUNS else "connect_four")
-    if stand_in is not None and stage != "loop":
-        raise ConfigError(f"--stand-in is of the stage loop; {stage} measures this machine")
     for override in overrides or ():
         # In other commands the experiment stands here.
         if "=" not in override and (override in builtin_configs() or override.endswith((".yaml", ".yml"))):
@@ -103,36 +103,18 @@ def bench(
             )
     experiment = load(config, overrides or ())
     approve_code(experiment)
+    what: tuple[Any, ...] = (experiment, seconds) if stand_in is None else (experiment, seconds, stand_in)
     if stage in OF_RUNS:
-        folder = workdir or RUNS / f"{stage}-seed{seed}"
-        with nullcontext() if as_json else _shown_log():
-            result = _of_run(stage, config, overrides or (), folder, minutes, kill_every, seed, quick)
-        print_result(result if note is None else _record(result, note), as_json)
-        return
-    keep_compiled_programs()
-    use_graphs(nvidia_driver())
-    start_cudnn(nvidia_driver())
+        folder, faults = workdir or RUNS / f"{stage}-seed{seed}", kill_every if stage == "soak" else quick
+        what = config, overrides or (), folder, seed, minutes, faults
+    else:
+        keep_compiled_programs()
+        use_graphs(nvidia_driver())
+        start_cudnn(nvidia_driver())
     with nullcontext() if as_json else _shown_log():
-        measure = getattr(import_module(f"podzero.tools.bench.{STAGES[stage]}"), f"bench_{stage}")
-        chip = {} if stand_in is None else {"stand_in": stand_in}
-        print_result(measure(experiment, seconds, **chip), as_json)
-
-
-def _of_run(
-    stage: str,
-    config: str,
-    overrides: Sequence[str],
-    workdir: Path,
-    minutes: float | None,
-    kill_every: float | None,
-    seed: int,
-    quick: bool,
-) -> dict[str, Any]:
-    """The result of a stage that watches a run."""
-    measure = getattr(import_module(f"podzero.tools.bench.{stage}"), f"bench_{stage}")
-    chosen = (minutes or 120.0, kill_every) if stage == "soak" else (minutes, quick)
-    found: dict[str, Any] = measure(config, overrides, workdir, *chosen, seed)
-    return found
+        measure = getattr(import_module(f"podzero.tools.bench.{STAGES.get(stage, stage)}"), f"bench_{stage}")
+        result = measure(*what)
+        print_result(result if note is None else _record(result, note), as_json)
 
 
 def _record(result: Mapping[str, Any], note: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import random
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import median
@@ -53,7 +53,6 @@ class Fault:
       ended: whether a stopped process was replaced although it came back, or a driver did not end by itself.
       exit_code: that of the driver, if it ended.
       exit_s: seconds until then.
-      stopped_t: the Unix time of SIGSTOP.
       process: the process that got the signal.
       driver: the id of the driver at that time: what is stopped when its driver ends need not come back.
     """
@@ -68,14 +67,8 @@ class Fault:
     ended: bool = False
     exit_code: int | None = None
     exit_s: float | None = None
-    stopped_t: float = math.nan
     process: Any = field(default=None, repr=False)
     driver: int = 0
-
-    @property
-    def begun(self) -> bool:
-        """Whether the signal was sent."""
-        return self.process is not None
 
     @property
     def survived(self) -> bool:
@@ -100,16 +93,14 @@ def schedule(
     The time of the k-th of n faults of a kind is uniform in the k-th of n equal parts of `seconds`. `stops` are the
     number of stops and the longest time of one, by kind; the shortest is a third of that.
     """
-    rng, faults = random.Random(seed), list[Fault]()
-    for kind, count in kills.items():
-        part = seconds / max(count, 1)
-        faults += [Fault(part * (number + rng.random()), kind) for number in range(count)]
-    for kind, (count, longest_s) in stops.items():
-        part = seconds / max(count, 1)
-        faults += [
-            Fault(part * (number + rng.random()), kind, stop_s=round(longest_s * rng.uniform(1 / 3, 1), 1))
-            for number in range(count)
-        ]
+    rng = random.Random(seed)
+    kinds = [(kind, count, 0.0) for kind, count in kills.items()]
+    kinds += [(kind, count, longest_s) for kind, (count, longest_s) in stops.items()]
+    faults = [
+        Fault(seconds / count * (number + rng.random()), kind, round(longest_s * rng.uniform(1 / 3, 1), 1))
+        for kind, count, longest_s in kinds
+        for number in range(count)
+    ]
     return sorted(faults, key=lambda fault: fault.at_s)
 
 
@@ -124,6 +115,8 @@ class Disturber:
     """
 
     def __init__(self, run: ChildRun, experiment: Experiment, faults: Iterable[Fault], seed: int) -> None:
+        self.undone = list(faults)
+        """Faults that are not due yet, or were not possible so far."""
         self.waiting: list[Fault] = []
         """Faults from which the run has not recovered yet."""
         self.done: list[Fault] = []
@@ -135,7 +128,6 @@ class Disturber:
         self._starts = 0
         self.signals = Signals(experiment, run.workdir)
         self._run = run
-        self._pending = list(faults)
         self._rng = random.Random(seed)
         self._stopped: list[Fault] = []
         self._learner_kills: list[float] = []
@@ -144,16 +136,7 @@ class Disturber:
     @property
     def over(self) -> bool:
         """Whether all faults are done, and the run has recovered from them or will not."""
-        return not self._pending and not self.waiting
-
-    @property
-    def undone(self) -> list[Fault]:
-        """Faults that are not due yet, or were not possible so far."""
-        return list(self._pending)
-
-    def add(self, fault: Fault) -> None:
-        """Adds a fault that is due at its time."""
-        self._pending.append(fault)
+        return not self.undone and not self.waiting
 
     def advance(self) -> None:
         """Does what is due."""
@@ -168,7 +151,7 @@ class Disturber:
             self._resume()
         for fault in list(self.waiting):
             self._look(fault)
-        for fault in [fault for fault in self._pending if self._possible(fault)]:
+        for fault in [fault for fault in self.undone if self._possible(fault)]:
             if self._possible(fault):  # the one before may have been of the same kind
                 self._do(fault)
 
@@ -213,20 +196,19 @@ class Disturber:
         fault.driver = self._run.driver.pid
         fault.process, fault.done_t, fault.step = victim, time.time(), status.step if status else 0
         if fault.stop_s:
-            fault.stopped_t = fault.done_t
             self._stopped.append(fault)
         elif fault.kind == "learner":
             self._learner_kills.append(fault.done_t)
         what = f"stopped for {fault.stop_s:g} s" if fault.stop_s else "killed"
         log.info("%s (%d) %s at step %d", fault.kind, victim.pid, what, fault.step)
-        self._pending.remove(fault)
+        self.undone.remove(fault)
         self.waiting.append(fault)
 
     def _look(self, fault: Fault) -> None:
         """Lets a stopped process go on, and finds out whether the run has recovered."""
         now = time.time()
         if fault in self._stopped:
-            if now - fault.stopped_t < fault.stop_s:
+            if now - fault.done_t < fault.stop_s:
                 return
             self._continue(fault)
             fault.done_t = now
@@ -315,10 +297,3 @@ def summary(faults: Sequence[Fault]) -> dict[str, dict[str, Any]]:
             found[kind] |= {"median_s": round(median(times), 1), "p95_s": round(times[rank], 1)}
             found[kind] |= {"longest_s": round(times[-1], 1)}
     return found
-
-
-def advance_until(disturber: Disturber, over: Callable[[], bool], poll_s: float = 0.5) -> None:
-    """Lets faults happen until `over`."""
-    while not over():
-        disturber.advance()
-        time.sleep(poll_s)

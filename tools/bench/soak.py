@@ -10,7 +10,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -20,11 +20,12 @@ import psutil
 
 from podzero.config import load
 from podzero.runtime.monitoring.status import RunStatus
-from podzero.tools.bench.child_run import ChildRun, child_run, closes
+from podzero.tools.bench.child_run import ChildRun, closes
 from podzero.tools.bench.faults import WORKERS, Disturber, Fault, summary
 
 log = logging.getLogger(__name__)
 
+MINUTES = 120.0
 SAMPLE_S, MOST_SAMPLES = 5.0, 5_000
 """Time between two samples, more for a run that would have too many: two minutes for a week."""
 PRODUCTIVE = ("training",)
@@ -56,14 +57,9 @@ class Sample(NamedTuple):
 
 
 def bench_soak(
-    config: str,
-    overrides: Sequence[str],
-    workdir: Path,
-    minutes: float,
-    kill_every: float | None,
-    seed: int,
+    config: str, overrides: Sequence[str], workdir: Path, seed: int, minutes: float | None, kill_every: float | None
 ) -> dict[str, Any]:
-    """Trains for `minutes`, and kills a random worker every `kill_every` minutes.
+    """Trains for `minutes`, by default `MINUTES`, and kills a random worker every `kill_every` minutes.
 
     Returns:
       `goodput`, the share of wall time, from the start of the command to its end, in `PRODUCTIVE` and `BY_DESIGN`;
@@ -71,6 +67,7 @@ def bench_soak(
       in the whole time; `paid_s` as `podzero status` tells them; `slopes`, see `fit`; `flat`, whether all of them are;
       `recovery` by kind; the ledger; exit code, processes left behind, and the schedule of kills.
     """
+    minutes = minutes or MINUTES
     faults = list(kills(minutes, kill_every, seed))
     limits = (
         f"stop.hours={minutes / 60:g}",
@@ -79,13 +76,12 @@ def bench_soak(
         "evaluation.final_minutes=0",
     )
     log.info("training %s for %g minutes in %s", config, minutes, workdir)
-    with child_run(config, [*limits, *overrides], workdir) as run:
+    with closing(ChildRun(config, [*limits, *overrides], workdir)) as run:
+        run.start()
         disturber = Disturber(run, load(config, overrides), faults, seed)
-        try:
-            samples = _watch(run, disturber, 60 * minutes)
-            code = run.stop()
-        finally:
-            disturber.close()
+        samples = _watch(run, disturber, 60 * minutes)
+        disturber.close()
+        code = run.stop()
         wall_s, left = time.time() - disturber.start_t, run.left()
         final = run.final_status()
     return {
@@ -142,12 +138,6 @@ def write_sample(sample: Sample, path: Path) -> None:
     status = None if sample.status is None else json.loads(sample.status.to_json())
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(sample._asdict() | {"status": status}) + "\n")
-
-
-def read_samples(path: Path) -> list[Sample]:
-    """The inverse of `write_sample`, of all lines of a file."""
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [Sample(**line | {"status": line["status"] and RunStatus.from_tree(line["status"])}) for line in lines]
 
 
 def used(run: ChildRun) -> dict[str, float]:

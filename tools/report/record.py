@@ -282,36 +282,49 @@ def _is_number(value: object) -> bool:
 
 
 LONGEST_LINE = 2**20
-"""Bytes after which a line counts as damaged."""
+"""Bytes after which a line is cut, and so counts as damaged."""
 
 
-class MetricsTail:
-    """Reads a file of metrics as it grows; not thread-safe.
-
-    Half a line at the end is read once it is complete. A file that was replaced is read from its start.
-    """
+class GrowingFile:
+    """The lines that a file gets, which may be replaced meanwhile; not thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._restart(None)
+        self._inode = self._offset = 0
 
-    def read(self) -> History:
-        """All metrics so far; empty without a file. A file that cannot be read raises `OSError`."""
+    def read(self) -> tuple[bool, list[bytes]]:
+        """Whether the file was replaced, and its complete lines since the last call, or all of one that was replaced.
+
+        A missing file has no lines; one that cannot be read raises `OSError`.
+        """
+        lines: list[bytes] = []
         try:
             file = self._path.open("rb")
         except FileNotFoundError:
-            self._restart(None)
-            return self._history
+            replaced, self._inode, self._offset = bool(self._inode), 0, 0
+            return replaced, lines
         with file:
             found = os.fstat(file.fileno())
             # With another inode or a smaller size, the file was replaced, as when a run is resumed.
-            if found.st_ino != self._inode or found.st_size < self._offset:
-                self._restart(found.st_ino)
-            file.seek(self._offset)
+            replaced = found.st_ino != self._inode or found.st_size < self._offset
+            start = file.seek(0 if replaced else self._offset)
             while (line := file.readline(LONGEST_LINE)).endswith(b"\n") or len(line) == LONGEST_LINE:
-                self._offset += len(line)
-                self._history.add_line(line)
-        return self._history
+                lines.append(line)
+        self._inode, self._offset = found.st_ino, start + sum(map(len, lines))
+        return replaced, lines
 
-    def _restart(self, inode: int | None) -> None:
-        self._inode, self._offset, self._history = inode, 0, History()
+
+class MetricsTail:
+    """Reads a file of metrics as it grows; not thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        self._file, self._history = GrowingFile(path), History()
+
+    def read(self) -> History:
+        """All metrics so far; empty without a file. A file that cannot be read raises `OSError`."""
+        replaced, lines = self._file.read()
+        if replaced:
+            self._history = History()
+        for line in lines:
+            self._history.add_line(line)
+        return self._history

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow]
 
 
 def test_a_run_survives_kills_of_every_part_and_its_ledger_closes(tmp_path):
-    found = bench_chaos("tic_tac_toe", [], tmp_path / "run", None, quick=True, seed=0)
+    found = bench_chaos("tic_tac_toe", [], tmp_path / "run", seed=0, minutes=None, quick=True)
     told = json.dumps(found, indent=1)
     assert found["survived"], told
     assert {kind: one["count"] for kind, one in found["recovery"].items()} == chaos.QUICK

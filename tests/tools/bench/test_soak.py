@@ -15,7 +15,6 @@ from podzero.tools.bench.soak import (
     goodput,
     kills,
     part_of,
-    read_samples,
     series,
     slopes,
     write_sample,
@@ -99,4 +98,6 @@ def test_samples_are_kept_as_they_come(tmp_path):
     told = [sample(1.0, training=1.0), Sample(2.0, {"all threads": 3.0}, None, True)]
     for one in told:
         write_sample(one, tmp_path / "samples")
-    assert read_samples(tmp_path / "samples") == told
+    first, second = map(json.loads, (tmp_path / "samples").read_text().splitlines())
+    assert RunStatus.from_tree(first["status"]) == told[0].status
+    assert second == told[1]._asdict()
