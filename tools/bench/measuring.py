@@ -82,12 +82,13 @@ def ratios(rates: Sequence[float], limits: Sequence[float]) -> list[float]:
     return [rate / limit for rate, limit in zip(rates, limits, strict=True)]
 
 
-def calls_per_s(call: Callable[[], object], seconds: float) -> float:
-    """Calls `call` repeatedly for at least `seconds`; returns the number of calls per second."""
+def calls_per_s(call: Callable[[], object], seconds: float, finish: Callable[[], None] = lambda: None) -> float:
+    """Calls `call` repeatedly for at least `seconds`, and then `finish`; returns the number of calls per second."""
     start, calls = time.perf_counter(), 0
     while time.perf_counter() - start < seconds:
         call()
         calls += 1
+    finish()
     return calls / (time.perf_counter() - start)
 
 

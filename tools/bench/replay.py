@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -94,24 +93,37 @@ def _write(
         ReplayServer(unlimited, spec, 0) as server,
         closing(ShardedWriter(lambda: [server.address()], spec, unlimited)) as writer,
     ):
-        rounds = {"podzero": _writing(writer.write, writer.flush, samples)}
+        count = len(samples.version)
+        sides: dict[str, Side] = {
+            "podzero": lambda turn_s: count * calls_per_s(lambda: writer.write(samples), turn_s, writer.flush)
+        }
         for name, layout in layouts.items():
             few = random_samples(experiment, spec, _PIECE * layout.samples_per_item)
-            rounds[name] = _bare_writing(bare, layout, few)
-        return compare_clients(rounds, seconds)
+            sides[name] = _bare(bare, layout, "write", rows=layout.rows(few))
+        return compare_clients(sides, seconds)
 
 
 def _read(
     experiment: Experiment, spec: EnvSpec, bare: BareClient, layouts: dict[str, TableLayout], seconds: float
 ) -> dict[str, Any]:
     sampling = without_sample_limit(experiment)
+    dispatch = experiment.learner.batch_size * experiment.learner.dispatch_steps()
     with ReplayServer(sampling, spec, 0) as server:
-        _fill(sampling, spec, server.address(), bare, layouts)
+        # `replay.min_size` samples, or a little more, in each table that is read.
+        samples = fill(sampling, spec, server.address())
+        for layout in layouts.values():
+            rows = layout.rows(samples)
+            bare.ask("write", f"{layout.table}-read", columns=layout.columns, rows=rows, seconds=_FILL_S)
         with closing(make_reader(lambda: [server.address()], spec, experiment)) as reader:
-            rounds = {"podzero": _reading(reader, experiment)}
+
+            def read(turn_s: float) -> float:
+                calls_per_s(lambda: next(reader), _DRAIN_S)
+                return dispatch * calls_per_s(lambda: next(reader), turn_s)
+
+            sides: dict[str, Side] = {"podzero": read}
             for name, layout in layouts.items():
-                rounds[name] = _bare_reading(bare, layout, experiment)
-            return compare_clients(rounds, seconds)
+                sides[name] = _bare(bare, layout, "read", items=dispatch // layout.samples_per_item)
+            return compare_clients(sides, seconds)
 
 
 def compare_clients(sides: dict[str, Side], seconds: float) -> dict[str, Any]:
@@ -122,72 +134,14 @@ def compare_clients(sides: dict[str, Side], seconds: float) -> dict[str, Any]:
     return compare(sides, "samples_per_s", ratio_of, seconds, longest_s=_ROUND_S, rounds=_ROUNDS)
 
 
-def _round(
-    move: Callable[[], int], prepare: Callable[[], None] = lambda: None, finish: Callable[[], None] = lambda: None
-) -> Side:
-    """Calls `move` and returns samples/s; `finish` is timed, `prepare` is not."""
+def _bare(bare: BareClient, layout: TableLayout, command: str, **arguments: Any) -> Side:
+    """A command of Reverb's own client, `write` or `read`, on a layout's table for it, in samples/s."""
 
     def rate(seconds: float) -> float:
-        prepare()
-        moved, start = 0, time.perf_counter()
-        while time.perf_counter() - start < seconds:
-            moved += move()
-        finish()
-        return moved / (time.perf_counter() - start)
-
-    return rate
-
-
-def _writing(write: Callable[[Sample | Window], None], flush: Callable[[], None], samples: Sample | Window) -> Side:
-    def move() -> int:
-        write(samples)
-        return len(samples.version)
-
-    return _round(move, finish=flush)
-
-
-def _reading(batches: Iterator[Any], experiment: Experiment) -> Side:
-    config = experiment.learner
-
-    def read() -> int:
-        next(batches)
-        return config.batch_size * config.dispatch_steps()
-
-    def drain() -> None:
-        calls_per_s(lambda: next(batches), _DRAIN_S)
-
-    return _round(read, prepare=drain)
-
-
-def _bare_writing(bare: BareClient, layout: TableLayout, samples: Sample | Window) -> Side:
-    rows = layout.rows(samples)
-
-    def rate(seconds: float) -> float:
-        table = f"{layout.table}-write"
-        items = bare.ask("write", table, columns=layout.columns, rows=rows, seconds=seconds)
+        items = bare.ask(command, f"{layout.table}-{command}", columns=layout.columns, seconds=seconds, **arguments)
         return float(items) * layout.samples_per_item
 
     return rate
-
-
-def _bare_reading(bare: BareClient, layout: TableLayout, experiment: Experiment) -> Side:
-    dispatch = experiment.learner.batch_size * experiment.learner.dispatch_steps()
-    batch = dispatch // layout.samples_per_item
-
-    def rate(seconds: float) -> float:
-        items = bare.ask("read", f"{layout.table}-read", columns=layout.columns, items=batch, seconds=seconds)
-        return float(items) * layout.samples_per_item
-
-    return rate
-
-
-def _fill(
-    experiment: Experiment, spec: EnvSpec, address: str, bare: BareClient, layouts: dict[str, TableLayout]
-) -> None:
-    """Writes `replay.min_size` samples or a little more to each table that is read."""
-    samples = fill(experiment, spec, address)
-    for layout in layouts.values():
-        bare.ask("write", f"{layout.table}-read", columns=layout.columns, rows=layout.rows(samples), seconds=_FILL_S)
 
 
 # Reverb's own client and tables.

@@ -116,13 +116,9 @@ def device_seconds(experiment: Experiment) -> dict[int, float]:
     """
     sizes = experiment.server.batch_sizes
     ends = sizes[0], sizes[-1]
-    known = [_estimated_s(experiment, size) for size in ends]
+    programs = [compiled(experiment.changed(server={"batch_sizes": (size,)}), "v5e-1", "server") for size in ends]
+    known = [program["estimated_seconds"] for program in programs]
     return {size: float(np.interp(size, ends, known)) for size in sizes}
-
-
-def _estimated_s(experiment: Experiment, size: int) -> float:
-    program = compiled(experiment.changed(server={"batch_sizes": (size,)}), "v5e-1", "server")
-    return float(program["estimated_seconds"])
 
 
 class StandIn:
