@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from queue import Empty, Queue
 from statistics import median
 from typing import Any
 
@@ -148,22 +149,28 @@ def _compare_actor(
     `bare` is compiled already, makes `evaluations` of the network, and is called `what`. The parameters never change.
 
     Returns:
-      what `compare` returns for `actor` and `bare`; for each round of the actor its `ReportTotals.measure`.
+      what `compare` returns for `actor` and `bare`; for each round of the actor what `between_reports` returns.
     """
-    totals, rounds = ReportTotals(), []
+    reports, rounds = Reports(), []
     with (
         ReplayServer(without_insert_limit(experiment), spec, 0) as server,
         closing(ShardedWriter(lambda: [server.address()], spec, experiment)) as writer,
     ):
         # A turn of the actor begins and ends with a report, so reports must not be further apart than a turn is long.
         every_s = min(REPORT_EVERY_S, seconds / (2 * _ROUNDS))
-        clients = ActorClients(_Published(params), writer, totals, report_every_s=every_s)
+        clients = ActorClients(
+            _Published(params),
+            writer,
+            lambda _, metrics: reports.put((time.perf_counter(), metrics)),
+            report_every_s=every_s,
+        )
         actor = make_actor(experiment, "actor-0", experiment.seed, [clients], devices=jax.local_devices())
 
         def actor_rate(turn_s: float) -> float:
+            while not reports.empty():  # from the end of the turn before
+                reports.get()
             with _running(actor):
-                totals.next_report()  # the first one covers the start
-                rounds.append(totals.measure(turn_s))
+                rounds.append(between_reports(reports, turn_s))
             return rounds[-1]["count/evaluations"]
 
         def bare_rate(turn_s: float) -> float:
@@ -172,7 +179,7 @@ def _compare_actor(
 
         log.info("starting an actor; it has %g s to compile and to play the first moves", START_S)
         with _running(actor):
-            totals.next_report()
+            next_report(reports)
         found = compare(
             {"actor": actor_rate, "bare": bare_rate}, "evaluations_per_s",
             f"evaluations/s, complete actor over {what}", seconds, longest_s=_ACTOR_S, rounds=_ROUNDS,
@@ -180,42 +187,31 @@ def _compare_actor(
     return found, rounds
 
 
-class ReportTotals:
-    """Adds up what an actor reports; a `Report`."""
+Reports = Queue[tuple[float, Mapping[str, float]]]
+"""The metrics that an actor reports, each with the time of `time.perf_counter`."""
 
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._totals: dict[str, float] = defaultdict(float)
-        self._reports = 0
-        self._at = time.perf_counter()
 
-    def __call__(self, worker: str, metrics: Mapping[str, float]) -> None:
-        """Takes a report: counts, and stages' shares of the time since the last report."""
-        with self._changed:
-            now = time.perf_counter()
-            for name, value in metrics.items():
-                if name.startswith("count/"):
-                    self._totals[name] += value
-                elif name.startswith("time/"):
-                    self._totals[name] += value * (now - self._at)
-            self._at = now
-            self._reports += 1
-            self._changed.notify_all()
+def next_report(reports: Reports) -> tuple[float, Mapping[str, float]]:
+    """Waits for the actor's next report, for at most `START_S`."""
+    try:
+        return reports.get(timeout=START_S)
+    except Empty:
+        raise BenchError(f"the actor has not reported for {START_S:g} s: measure a smaller experiment") from None
 
-    def next_report(self) -> None:
-        """Waits for the actor's next report, for at most `START_S`."""
-        with self._changed:
-            before = self._reports
-            if not self._changed.wait_for(lambda: self._reports > before, START_S):
-                raise BenchError(f"the actor has not reported for {START_S:g} s: measure a smaller experiment")
 
-    def measure(self, seconds: float) -> dict[str, float]:
-        """The increase per second between two reports at least `seconds` apart: `count/...`, and shares `time/...`."""
-        first, since = dict(self._totals), self._at
-        while self._at - since < seconds:
-            self.next_report()
-        elapsed = self._at - since
-        return {name: (total - first.get(name, 0.0)) / elapsed for name, total in self._totals.items()}
+def between_reports(reports: Reports, seconds: float) -> dict[str, float]:
+    """The increase per second from the next report to one at least `seconds` later.
+
+    `count/...` are counts since the report before, and `time/...` shares of the time since then.
+    """
+    began, _ = next_report(reports)
+    totals, at = defaultdict[str, float](float), began
+    while at - began < seconds:
+        before, (at, metrics) = at, next_report(reports)
+        for name, value in metrics.items():
+            if name.startswith(("count/", "time/")):
+                totals[name] += value * (at - before if name.startswith("time/") else 1.0)
+    return {name: total / (at - began) for name, total in totals.items()}
 
 
 @contextmanager

@@ -20,11 +20,13 @@ from podzero.tools.bench.publish import spread
 from podzero.tools.bench.replay import one_sample_items
 from podzero.tools.bench.reverb_client import items_of
 from podzero.tools.bench.selfplay import (
-    ReportTotals,
+    Reports,
     bench_acting,
     bench_int8,
     bench_selfplay,
+    between_reports,
     moves_per_version,
+    next_report,
 )
 
 
@@ -99,37 +101,26 @@ def test_actors_that_ask_servers_are_refused_by_the_bench_of_self_play(tiny):
         bench_selfplay(tiny("actors.inference=server"), 0.1)
 
 
-def test_rates_are_measured_between_reports(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("podzero.tools.bench.selfplay.time.perf_counter", lambda: now[0])
-    totals = ReportTotals()
-    reports = [
-        (52.0, {"time/search": 0.5, "time/write": 0.25, "count/moves": 100, "count/samples": 50}),
-        (60.0, {"time/search": 1.0, "count/moves": 400, "acting/mean_return": 9.0}),
-    ]
-    now[0] = 50.0
-    totals("actor-0", {"time/search": 0.1, "count/moves": 7})  # compilation
-
-    def next_report():
-        now[0], metrics = reports.pop(0)
-        totals("actor-0", metrics)
-
-    totals.next_report = next_report
+def test_rates_are_measured_between_reports():
+    reports = Reports()
+    reports.put((50.0, {"time/search": 0.1, "count/moves": 7}))  # compilation
+    reports.put((52.0, {"time/search": 0.5, "time/write": 0.25, "count/moves": 100, "count/samples": 50}))
+    reports.put((60.0, {"time/search": 1.0, "count/moves": 400, "acting/mean_return": 9.0}))
     # 2 s of which half were search and a quarter writing, then 8 s of search.
-    assert totals.measure(9.0) == pytest.approx(
+    assert between_reports(reports, 9.0) == pytest.approx(
         {"time/search": 0.9, "time/write": 0.05, "count/moves": 50.0, "count/samples": 5.0}
     )
 
 
 def test_the_wait_for_a_report_is_bounded(monkeypatch):
-    totals = ReportTotals()
-    timer = threading.Timer(0.05, totals, ("actor-0", {"count/moves": 1}))
+    reports = Reports()
+    timer = threading.Timer(0.05, reports.put, ((1.0, {"count/moves": 1}),))
     timer.start()
-    totals.next_report()
+    assert next_report(reports) == (1.0, {"count/moves": 1})
     timer.join()
     monkeypatch.setattr("podzero.tools.bench.selfplay.START_S", 0.01)
     with pytest.raises(BenchError, match=r"not reported for 0\.01 s"):
-        totals.next_report()
+        next_report(reports)
 
 
 def test_ratios_are_medians_over_rounds_measured_in_turn(monkeypatch):
