@@ -13,6 +13,7 @@ import statistics
 import threading
 import time
 from contextlib import ExitStack
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -217,67 +218,30 @@ class _Sleep(ParamSource):
         return None
 
 
-class _Players:
-    """The actors of one process, a thread each. `parent` is its pipe."""
-
-    def __init__(
-        self,
-        experiment: Experiment,
-        addresses: list[str],
-        moves: Move,
-        search_s: float,
-        process: int,
-        parent: Connection,
-    ) -> None:
-        self._experiment = experiment
-        self._addresses = addresses
-        self._core = Playback(moves)
-        self._source = _Sleep(search_s)
-        self._process = process
-        self._parent = parent
-        self._playing: list[tuple[SelfPlayActor, threading.Thread, ShardedWriter]] = []
-
-    def grow(self, count: int) -> float:
-        """Starts actors until `count` play or the pipe is closed; returns the CPU seconds of this process."""
-        while len(self._playing) < count and not self._parent.poll():
-            # A seed that no other actor has, of any process.
-            self._start(self._process + 1000 * len(self._playing))
-        return time.process_time()
-
-    def stop(self) -> None:
-        """Ends all games."""
-        for actor, _, _ in self._playing:
-            actor.stop()
-        for _, thread, writer in self._playing:
-            thread.join(_MOVE_S)
-            writer.close()
-
-    def make_writer(self) -> ShardedWriter:
-        """A writer to all shards."""
-        return ShardedWriter(lambda: self._addresses, spec_of(self._experiment.env), self._experiment)
-
-    def _start(self, seed: int) -> None:
-        writer = self.make_writer()
-        actor = SelfPlayActor(
-            experiment=self._experiment,
-            name=f"actor-{seed}",
-            seed=seed,
-            core=self._core,
-            clients=ActorClients(self._source, writer, report=lambda worker, metrics: None),
-        )
-        thread = threading.Thread(target=actor.run, name=f"actor-{seed}", daemon=True)
-        thread.start()
-        self._playing.append((actor, thread, writer))
-
-
 def _serve(experiment: Experiment, addresses: list[str], search_s: float, process: int, parent: Connection) -> None:
-    """In the child: takes the recorded moves and sends None, then starts actors until the requested number play.
-
-    It answers each request with its CPU seconds.
+    """In the child: takes the recorded moves and sends None, then starts actors until the requested number play or the
+    pipe is closed, each with a thread and a writer to all shards. It answers each request with its CPU seconds.
     """
     (moves,) = parent.recv()
-    players = _Players(experiment, addresses, moves, search_s, process, parent)
-    players.make_writer().close()  # connects before counting begins
+    core, source = Playback(moves), _Sleep(search_s)
+    playing: list[tuple[SelfPlayActor, threading.Thread, ShardedWriter]] = []
+    make_writer = partial(ShardedWriter, lambda: addresses, spec_of(experiment.env), experiment)
+
+    def grow(count: int) -> float:
+        while len(playing) < count and not parent.poll():
+            seed, writer = process + 1000 * len(playing), make_writer()  # a seed that no actor of any process has
+            clients = ActorClients(source, writer, report=lambda worker, metrics: None)
+            actor = SelfPlayActor(experiment=experiment, name=f"actor-{seed}", seed=seed, core=core, clients=clients)
+            thread = threading.Thread(target=actor.run, name=f"actor-{seed}", daemon=True)
+            thread.start()
+            playing.append((actor, thread, writer))
+        return time.process_time()
+
+    make_writer().close()  # connects before counting begins
     parent.send(None)
-    answer(parent, players.grow)
-    players.stop()
+    answer(parent, grow)
+    for actor, _, _ in playing:
+        actor.stop()
+    for _, thread, writer in playing:
+        thread.join(_MOVE_S)
+        writer.close()
