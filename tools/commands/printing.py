@@ -64,12 +64,14 @@ def plain_table(*header: str, **column: Any) -> Table:
     return table
 
 
-def print_result(result: Mapping[str, Any], as_json: bool) -> None:
-    """Prints a result as one line of JSON, or one aligned line per value."""
+def print_result(
+    result: Mapping[str, Any], as_json: bool, rows: Callable[[Mapping[str, Any]], Rows] | None = None
+) -> None:
+    """Prints a result as one line of JSON, or in aligned lines: its `rows`, by default one for each value."""
     if as_json:
         print_json(result)
-        return
-    print_rows([(name, readable(value)) for name, value in _flat(result).items()])
+    else:
+        print_rows(rows(result) if rows else [(name, readable(value)) for name, value in _flat(result).items()])
 
 
 def print_rows(rows: Rows) -> None:

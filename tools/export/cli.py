@@ -11,7 +11,7 @@ import typer
 from podzero.core.machine import keep_compiled_programs
 from podzero.files.players import parse_player
 from podzero.tools.commands.options import Json, Trained
-from podzero.tools.commands.printing import Rows, print_json, print_rows
+from podzero.tools.commands.printing import Rows, print_result
 
 
 def export(
@@ -29,11 +29,7 @@ def export(
     keep_compiled_programs()
     from podzero.tools.export.agent import export_agent
 
-    result = export_agent(who, to.expanduser().absolute())
-    if as_json:
-        print_json(result)
-    else:
-        print_rows(export_rows(result))
+    print_result(export_agent(who, to.expanduser().absolute()), as_json, export_rows)
 
 
 def export_rows(found: Mapping[str, Any]) -> Rows:

@@ -13,7 +13,7 @@ from podzero.config import KOMI, GymnasiumConfig
 from podzero.core.errors import ConfigError
 from podzero.core.machine import keep_compiled_programs
 from podzero.files.players import game_to_play
-from podzero.tools.commands.options import Json
+from podzero.tools.commands.options import Json, Simulations
 from podzero.tools.commands.printing import print_json, progress
 
 
@@ -32,10 +32,7 @@ def import_(
             show_default="the moves played",
         ),
     ] = None,
-    simulations: Annotated[
-        int | None,
-        typer.Option(min=1, help="Simulations per position of a trained agent.", show_default="as in training"),
-    ] = None,
+    simulations: Simulations = None,
     as_json: Json = False,
 ) -> None:
     """Import recorded games or episodes that `data.records` trains on.

@@ -13,7 +13,7 @@ from podzero.files.workdir import Workdir, sweep_runs, write_atomically
 from podzero.runtime.monitoring.status import duration
 from podzero.tools.commands.listen_address import free_address
 from podzero.tools.commands.options import Json, ListenHost, ListenPort, Trained
-from podzero.tools.commands.printing import Rows, measure, print_json, print_rows, print_tables, share
+from podzero.tools.commands.printing import Rows, measure, print_json, print_result, print_tables, share
 from podzero.tools.report.comparison import compare as side_by_side
 from podzero.tools.report.info import agent_info
 from podzero.tools.report.page import make_comparison, make_report
@@ -85,11 +85,7 @@ def report(
 
 def info(who: Trained, as_json: Json = False) -> None:
     """Show what a trained agent is: network, steps, hours, hardware, strength, and what it was started from."""
-    found = agent_info(who)
-    if as_json:
-        print_json(found)
-    else:
-        print_rows(agent_rows(found))
+    print_result(agent_info(who), as_json, agent_rows)
 
 
 def compare(
