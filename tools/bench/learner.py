@@ -54,16 +54,15 @@ def bench_learner(experiment: Experiment, seconds: float) -> dict[str, Any]:
     config = experiment.learner
     spec, training = _training(experiment)
     with _reverb(experiment, spec) as reader, Prefetcher(reader) as prefetcher:
-        resident = training.put(_next(prefetcher))
-        steps_per_s = _rounds(experiment, training, resident)
+        steps, resident = _DISPATCHES * config.dispatch_steps(), training.put(_next(prefetcher))
+        train = _trained(training, resident)
         sides: dict[str, Side] = {
-            "fed": lambda _: steps_per_s(lambda: training.put(_next(prefetcher))),
-            "device": lambda _: steps_per_s(lambda: resident),
+            "fed": lambda _: steps / train(lambda: training.put(_next(prefetcher)), _DISPATCHES),
+            "device": lambda _: steps / train(lambda: resident, _DISPATCHES),
         }
         if config.cpu_convolutions == "openvino":
-            by_xla = experiment.changed(learner={"cpu_convolutions": "xla"})
-            rounds = _rounds(by_xla, _training(by_xla)[1], resident)
-            sides["xla"] = lambda _: rounds(lambda: resident)
+            by_xla = _trained(_training(experiment.changed(learner={"cpu_convolutions": "xla"}))[1], resident)
+            sides["xla"] = lambda _: steps / by_xla(lambda: resident, _DISPATCHES)
         ratio_of = "steps/s, fed from Reverb over a batch on the device"
         found = compare(sides, "steps_per_s", ratio_of, seconds, longest_s=seconds, rounds=1)
     return found | {
@@ -80,48 +79,41 @@ def _training(experiment: Experiment) -> tuple[EnvSpec, Training]:
     return spec, make_training(experiment, network, spec, symmetries)
 
 
-def _rounds(
-    experiment: Experiment, training: Training, first: PackedBatch
-) -> Callable[[Callable[[], PackedBatch]], float]:
-    """Compiles the train step; returns a function that trains for one round on given batches and returns steps/s."""
-    config = experiment.learner
+def _trained(training: Training, first: PackedBatch) -> Callable[[Callable[[], PackedBatch], int], float]:
+    """Compiles the train step on a batch `[K, B, ...]` that is on the devices.
+
+    Returns:
+      a function that runs the learner's loop on given batches for a number of dispatches, and returns the seconds.
+    """
     log.info("compiling the train step")
-    state, _ = _train(training, training.init(), lambda: first, 1)
+    state = training.init()
 
-    def steps_per_s(batch: Callable[[], PackedBatch]) -> float:
+    def train(batch: Callable[[], PackedBatch], dispatches: int) -> float:
         nonlocal state
-        state, elapsed = _train(training, state, batch, _DISPATCHES)
-        return _DISPATCHES * config.dispatch_steps() / elapsed
+        start, in_flight = time.perf_counter(), None
+        for _ in range(dispatches):
+            state, sums, _ = training.step(state, batch())
+            jax.device_get(in_flight)  # one dispatch behind, like the learner's loop
+            in_flight = sums
+        jax.device_get(in_flight)
+        return time.perf_counter() - start
 
-    return steps_per_s
+    train(lambda: first, 1)
+    return train
 
 
 def resident_side(training: Training, batch: PackedBatch) -> Side:
     """Training on a host batch `[K, B, ...]` that is on the devices, in steps/s; compiled already."""
     resident = training.put(batch)
-    state, _ = _train(training, training.init(), lambda: resident, 1)
+    train = _trained(training, resident)
 
     def steps_per_s(seconds: float) -> float:
-        nonlocal state
         dispatches, elapsed = 0, 0.0
         while elapsed < seconds:
-            state, took = _train(training, state, lambda: resident, _FEWEST)
-            dispatches, elapsed = dispatches + _FEWEST, elapsed + took
+            dispatches, elapsed = dispatches + _FEWEST, elapsed + train(lambda: resident, _FEWEST)
         return dispatches * len(batch.rows) / elapsed
 
     return steps_per_s
-
-
-def _train(training: Training, state: Any, batch: Callable[[], PackedBatch], dispatches: int) -> tuple[Any, float]:
-    """Runs the learner's loop for a number of dispatches; returns the state and the wall time in seconds."""
-    start = time.perf_counter()
-    in_flight = None
-    for _ in range(dispatches):
-        state, sums, _ = training.step(state, batch())
-        jax.device_get(in_flight)  # one dispatch behind, like the learner's loop
-        in_flight = sums
-    jax.device_get(in_flight)
-    return state, time.perf_counter() - start
 
 
 def _next(prefetcher: Prefetcher) -> PackedBatch:
