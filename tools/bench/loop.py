@@ -340,20 +340,22 @@ class ChipTimes(NamedTuple):
         }
 
 
-class _Measured(NamedTuple):
-    """Rates that were measured on a chip."""
+def measured_times(games: int, moves_per_s: float, steps_per_s: Mapping[int, float]) -> ChipTimes:
+    """The times of rates that were measured on a chip. A dispatch of K steps takes `dispatch_s + K step_s`.
 
-    moves_per_s: float
-    steps_per_s: Mapping[int, float]
-    """By `learner.steps_per_dispatch`, for two numbers of them."""
+    Learner steps/s are by `learner.steps_per_dispatch`, for two numbers of them.
+    """
+    (few, few_s), (many, many_s) = ((steps, steps / rate) for steps, rate in steps_per_s.items())
+    step_s = (many_s - few_s) / (many - few)
+    return ChipTimes(games / moves_per_s, step_s, few_s - few * step_s)
 
 
 _C4 = "connect_four network=(name=resnet, channels=32, blocks=3) search.simulations=32 actors.games=4096"
 MEASURED = {
     # One H200 with jax 0.11.2 in bfloat16, 2026-11-27, 16 moves a program; medians of three.
     "h200": {
-        f"{_C4} learner.batch_size=512": _Measured(233_347, {4: 1167.1, 32: 1879.3}),
-        f"{_C4} learner.batch_size=4096": _Measured(233_347, {4: 873.1, 32: 892.5}),
+        f"{_C4} learner.batch_size=512": measured_times(4096, 233_347, {4: 1167.1, 32: 1879.3}),
+        f"{_C4} learner.batch_size=4096": measured_times(4096, 233_347, {4: 873.1, 32: 892.5}),
     },
 }
 """What was measured by chip and experiment, which the texts describe as `_described` does."""
@@ -371,7 +373,7 @@ def chip_times(experiment: Experiment, name: str) -> ChipTimes:
                 f"--stand-in {name}: {_described(experiment)} was not measured; measured were "
                 f"{'; '.join(measured)}. TPU slices, such as v5e-1, stand in for all experiments, by the TPU compiler"
             )
-        return measured_times(found, experiment.actors.games)
+        return found
     try:
         where = find_slice(name)
     except ConfigError as unknown:
@@ -383,13 +385,6 @@ def chip_times(experiment: Experiment, name: str) -> ChipTimes:
         step_s=step["estimated_seconds"] / step["trip_count"],
         hosts=where.hosts,
     )
-
-
-def measured_times(found: _Measured, games: int) -> ChipTimes:
-    """The times of measured rates. A dispatch of K steps takes `dispatch_s + K step_s`."""
-    (few, few_s), (many, many_s) = ((steps, steps / rate) for steps, rate in found.steps_per_s.items())
-    step_s = (many_s - few_s) / (many - few)
-    return ChipTimes(games / found.moves_per_s, step_s, few_s - few * step_s)
 
 
 def _described(experiment: Experiment) -> str:
