@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import chain
 from types import MappingProxyType
 from typing import Any, get_args
 
@@ -16,7 +15,6 @@ from podzero.config.checks import check
 from podzero.config.environments import BUILD_TIMEOUT_S
 from podzero.config.experiment import Experiment
 from podzero.config.layers import EXTENDS, flatten, read_layers
-from podzero.config.section import IMPORT_PATH
 from podzero.core.errors import ConfigError, nearest
 
 GONE: dict[str, tuple[Any, str]] = {
@@ -110,7 +108,7 @@ def parse(
         if not lines:
             return experiment
     except pydantic.ValidationError as error:
-        lines += explain(error, tree, inherited)
+        lines += explain(error, inherited)
     except ValueError as broken_rule:
         lines.append(str(broken_rule))
     raise ConfigError("\n  ".join([f"{origin}: this experiment cannot be run:", *lines])) from None
@@ -173,39 +171,53 @@ _UNIONS = ("env", "network", "search.algorithm", "learner.optimizer")
 """The settings that may be of several kinds."""
 
 
-def explain(error: pydantic.ValidationError, tree: dict[str, Any], inherited: Mapping[str, str]) -> Iterator[str]:
+def explain(error: pydantic.ValidationError, inherited: Mapping[str, str]) -> Iterator[str]:
     """One line for each fault: the field, its value, what was expected, and the most similar valid name."""
     for fault in error.errors(include_url=False):
-        location = [str(part) for part in fault["loc"]]
-        for union in (name.split(".") for name in _UNIONS):
-            if location[: len(union)] == union:
-                del location[len(union) : len(union) + 1]  # pydantic adds the tag of the kind to the path
+        location, section = _located(fault["loc"])
         setting = ".".join(location)
         source = f" (inherited from {inherited[setting]})" if setting in inherited else ""
-        yield _line(location, fault, tree) + source
+        yield _line(location, section, fault) + source
 
 
-def _line(location: list[str], fault: Any, tree: dict[str, Any]) -> str:
+def _located(parts: Iterable[int | str]) -> tuple[list[str], type[BaseModel]]:
+    """The path of a fault without the kinds of sections, which pydantic adds, and the section at its end."""
+    path: list[str] = []
+    section: type[BaseModel] = Experiment
+    unions = {*_UNIONS}
+    kinds: dict[str, type[BaseModel]] = {}
+    for part in map(str, parts):
+        if (where := ".".join(path)) in unions:  # then pydantic says which kind it took
+            unions.remove(where)
+            section = kinds.get(part, section)
+            continue
+        path.append(part)
+        field = section.model_fields.get(part)
+        kinds = {kind.__name__: kind for kind in _kinds(field.annotation)} if field else {}
+        section = next(iter(kinds.values()), section)
+    return path, section
+
+
+def _line(location: list[str], section: type[BaseModel], fault: Any) -> str:
     value, where = fault.get("input"), ".".join(location)
     what = f"{where} = {value!r:.200}"
     match fault["type"]:
         case "extra_forbidden":
             if where in GONE_NAMES:
                 return f"{where}: {GONE_NAMES[where]}"
-            *section, key = location
-            known = [*([] if section else [EXTENDS]), *_fields(section, tree)]
-            line = f"{where}: no such field{nearest(key, known)}; known here: {', '.join(known)}"
+            known = [*([] if location[1:] else [EXTENDS]), *section.model_fields]
+            line = f"{where}: no such field{nearest(location[-1], known)}; known here: {', '.join(known)}"
         case "missing":
             line = f"{where}: required, but missing"
         case "literal_error":
             # pydantic writes "'a', 'b' or 'c'".
             line = _unknown(where, value, re.findall(r"'([^']*)'", fault["ctx"]["expected"]))
-        case "union_tag_invalid":
-            # `ByName` gives a section without a name the tag "None".
+        case "unknown_kind":  # from `ByName`
+            known = fault["ctx"]["known"].split(", ")
             if isinstance(value, dict) and "name" not in value:
-                line = f"{where}.name: required, but missing; one of {', '.join(_names(where))}"
+                line = f"{where}.name: required, but missing; one of {', '.join(known)}"
             else:
-                line = _unknown(f"{where}.name", value.get("name") if isinstance(value, dict) else value, _names(where))
+                line = _unknown(f"{where}.name", value.get("name") if isinstance(value, dict) else value, known)
         case "value_error":
             line = f"{where}: {fault['ctx']['error']}".removeprefix(": ")
         case "invalid_key":
@@ -229,36 +241,6 @@ def _unknown(where: str, value: Any, known: list[str]) -> str:
     if str(value) in GONE_NAMES:
         return f"{where} = {value!r}: {GONE_NAMES[str(value)]}"
     return f"{where} = {value!r:.200}: unknown{nearest(str(value), known)}; known: {', '.join(known)}"
-
-
-def _names(section: str) -> list[str]:
-    """The values that `name` may have in a section with several kinds."""
-    *outer, field = section.split(".")
-    model: type[BaseModel] = Experiment
-    for part in outer:
-        model = next(_kinds(model.model_fields[part].annotation))
-    kinds = _kinds(model.model_fields[field].annotation)
-    names = (get_args(kind.model_fields["name"].annotation) or (IMPORT_PATH,) for kind in kinds)
-    # Networks that learn a model and those that do not have import paths alike.
-    return list(dict.fromkeys(chain.from_iterable(names)))
-
-
-def _fields(section: Iterable[str], tree: Any) -> list[str]:
-    """The field names of the section at a path, in which numbers are indices of lists."""
-    model: type[BaseModel] = Experiment
-    for part in section:
-        if isinstance(tree, list):
-            tree = tree[int(part)]
-            continue
-        tree = tree[part]
-        kinds = [*_kinds(model.model_fields[part].annotation)]
-        model = kinds[0]
-        for kind in kinds if len(kinds) > 1 else ():  # the one with this name, which may be an import path
-            names, name = get_args(kind.model_fields["name"].annotation), tree.get("name")
-            if name in names or (not names and ":" in str(name)):
-                model = kind
-                break
-    return list(model.model_fields)
 
 
 def _kinds(annotation: Any) -> Iterator[type[BaseModel]]:

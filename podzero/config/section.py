@@ -45,7 +45,13 @@ class ByName(NamedTuple):
             return self.own(section).__name__ if ":" in str(name) else tags.get(str(name), str(name))
 
         schemas = {kind.__name__: handler.generate_schema(kind) for kind in kinds}
-        return core_schema.tagged_union_schema(schemas, tag)
+        return core_schema.tagged_union_schema(
+            schemas,
+            tag,
+            custom_error_type="unknown_kind",
+            custom_error_message="unknown kind",
+            custom_error_context={"known": ", ".join([*tags, IMPORT_PATH])},
+        )
 
 
 _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
