@@ -42,6 +42,10 @@ NOT_TRAINING = (
     "case it continues by itself. The machines cost money until you launch with --down"
 )
 """What a failure of `run.sh start` means."""
+_CREATED = (
+    "Everything created so far still exists and may cost money. Launch again to continue from there, or launch with "
+    "--down to delete it"
+)
 
 
 @dataclass(frozen=True)
@@ -265,19 +269,11 @@ def perform(plan: Plan, folder: Path) -> None:
     """Writes the files, then prints and runs the commands."""
     _begin(plan, folder)
     for step in plan.checks:
-        print(f"\n# {step.why}\n$ {shlex.join(step.command)}", flush=True)
-        if problem := _ask(step, folder, LIMITS_S["check"]):
+        if problem := _run(step, folder, LIMITS_S["check"]):
             raise LaunchFailed(f"nothing was created. {problem}")
     for step in plan.up:
-        code = _run(step, folder)
-        if code and step.failure:
-            raise LaunchFailed(f"{step.failure}. {WATCH}")
-        if code:
-            raise LaunchFailed(
-                f"this command ended with code {code} (in {folder}):\n  {shlex.join(step.command)}\n"
-                "Everything created so far still exists and may cost money. Launch again to continue from there, or "
-                "launch with --down to delete it"
-            )
+        if problem := _run(step, folder):
+            raise LaunchFailed(f"{problem}. {WATCH}" if step.failure else f"{problem}\n{_CREATED}")
     print(f"\nThe run is training. {WATCH}")
 
 
@@ -297,20 +293,19 @@ def take_down(plan: Plan, folder: Path, force: bool = False) -> None:
     """Ends the run with a checkpoint, unless `force` is given, then deletes the machines."""
     _begin(plan, folder)
     for step in _teardown(plan, force):
-        code = _run(step, folder)
-        if code and step is plan.stop:
+        problem = _run(step, folder)
+        if problem and step is plan.stop:
             raise LaunchFailed(
                 "no machine was deleted, because the run may still be writing a checkpoint, or has ended without its "
-                f"last one. The command that ends the run failed with code {code} (in {folder}):\n"
-                f"  {shlex.join(step.command)}\n"
+                f"last one: {problem}\n"
                 "Its output above says which it is. Repeat --down to keep waiting for the run, or launch again to "
                 "resume a run that has ended. To delete the machines at once, use --down --force: everything since "
                 "the newest complete checkpoint is then lost"
             )
-        if code:
+        if problem:
             raise LaunchFailed(
-                f"not everything was deleted, and the rest still costs money. This command failed with code {code} "
-                f"(in {folder}):\n  {shlex.join(step.command)}\nRepeat --down, or delete the machines by hand"
+                f"not everything was deleted, and the rest still costs money: {problem}\n"
+                "Repeat --down, or delete the machines by hand"
             )
 
 
@@ -346,13 +341,14 @@ def _files(plan: Plan) -> dict[str, str]:
     return {".gitignore": _GITIGNORE, **plan.files}
 
 
-def _run(step: LaunchStep, folder: Path) -> int:
+def _run(step: LaunchStep, folder: Path, limit_s: float | None = None) -> str | None:
+    """Prints a command, and runs it as `_ask` does."""
     print(f"\n# {step.why}\n$ {shlex.join(step.command)}", flush=True)
-    return subprocess.run(step.command, cwd=folder, check=False).returncode
+    return _ask(step, folder, limit_s)
 
 
 def _ask(step: LaunchStep, folder: Path, limit_s: float | None) -> str | None:
-    """Runs a command; returns what went wrong and what to do, None if it succeeded."""
+    """Runs a command; returns what went wrong and what to do, None if it succeeded. Without a limit it shows errors."""
     command, said = f"in {folder}: {shlex.join(step.command)}", subprocess.PIPE if limit_s else None
     try:
         done = subprocess.run(
