@@ -189,13 +189,8 @@ class StopConfig(Section):
         """Whether there is no limit."""
         return not self.model_dump(exclude_none=True)
 
-    def reached(
-        self, minutes: float, steps: int, games: float, hours: float = 0.0, cost: float | None = None
-    ) -> str | None:
+    def reached(self, minutes: float, steps: int, games: float, hours: float, cost: float | None) -> str | None:
         """The first limit that a run has reached, for example `stop.steps=1000`, or None."""
         done = {"minutes": minutes, "steps": steps, "games": games, "hours": hours, "cost": cost or 0.0}
-        limits = {name: getattr(self, name) for name in done}
-        return next(
-            (f"stop.{name}={limit:g}" for name, limit in limits.items() if limit is not None and done[name] >= limit),
-            None,
-        )
+        limits = self.model_dump(exclude_none=True).items()
+        return next((f"stop.{name}={limit:g}" for name, limit in limits if done[name] >= limit), None)

@@ -28,7 +28,6 @@ class Chip(NamedTuple):
     """Bytes/s over all inter-chip links of the chip, both directions together; nan if unknown."""
     cores: int = 1
     """Cores that a chip counts in a slice's short name: v4, v5p and TPU7x count their two TensorCores."""
-    chips_per_host: int = 4
     dimensions: int = 0
     """Dimensions of the torus; 0 if libtpu cannot compile for the chip, whose slices are then unknown."""
     clock: float = math.nan
@@ -60,18 +59,15 @@ CHIPS: dict[str, Chip] = {
         # Clocks follow from eight matrix units of 128 x 128 on v4 and v5p, from four on v5e. The pages of v4 and v5p
         # give the links in Gbit/s of one direction (2,400 and 4,800), the others in bytes/s of both.
         Chip("v4", 275e12, 275e12, 32 * 2**30, 1200e9, 600e9, cores=2, dimensions=3, clock=1.05e9, watts=170.0),
-        Chip("v5e", 197e12, 394e12, 16 * 2**30, 819e9, 400e9, cores=1, chips_per_host=4, dimensions=2, clock=1.5e9),
-        Chip("v5p", 459e12, 918e12, 95 * 2**30, 2765e9, 1200e9, cores=2, chips_per_host=4, dimensions=3, clock=1.75e9),
+        Chip("v5e", 197e12, 394e12, 16 * 2**30, 819e9, 400e9, dimensions=2, clock=1.5e9),
+        Chip("v5p", 459e12, 918e12, 95 * 2**30, 2765e9, 1200e9, cores=2, dimensions=3, clock=1.75e9),
         # Google says two matrix units of 256 x 256, which would need 3.5 GHz; the compiler's own estimates imply four.
-        Chip(
-            "v6e", 918e12, 1836e12, 32 * 2**30, 1638e9, 800e9, cores=1, chips_per_host=4, dimensions=2, clock=1.75e9,
-            int8_channels=math.inf,
-        ),
+        Chip("v6e", 918e12, 1836e12, 32 * 2**30, 1638e9, 800e9, dimensions=2, clock=1.75e9, int8_channels=math.inf),
         # Four units in each TensorCore by the compiler's estimates, in which int8 is as fast as bfloat16: Google's page
         # has a rate for FP8 (4614e12) and none for int8.
         Chip(
-            "tpu7x", 2307e12, 2307e12, 192 * 2**30, 7380e9, 1200e9, cores=2, chips_per_host=4, dimensions=3,
-            clock=2.2e9, devices=2, int8_channels=256,
+            "tpu7x", 2307e12, 2307e12, 192 * 2**30, 7380e9, 1200e9, cores=2, dimensions=3, clock=2.2e9,
+            devices=2, int8_channels=256,
         ),
         Chip("tpu8i", 1101e12, math.nan, 309e9, 8600e9, cores=2, devices=2, int8_channels=math.inf),
         Chip("tpu8t", 996.1e12, 996.1e12, 231e9, 6400e9, int8_channels=math.inf),
@@ -135,10 +131,10 @@ class Slice(NamedTuple):
     @property
     def hosts(self) -> int:
         """The number of hosts."""
-        # Eight chips of a two-dimensional torus share one host, a machine type of its own.
+        # Hosts have four chips. Eight of a two-dimensional torus share one host, a machine type of its own.
         if self.chips == 8 and self.chip.dimensions == 2:
             return 1
-        return max(1, self.chips // self.chip.chips_per_host)
+        return max(1, self.chips // 4)
 
     @property
     def chips_of_host(self) -> int:

@@ -603,8 +603,11 @@ def test_module_is_refused_for_other_simulators():
      (0.0, 0, 100.0, "stop.games=100")],
 )  # fmt: skip
 def test_the_first_reached_limit_is_named(minutes, steps, games, reached):
-    assert experiment(stop={"minutes": 60, "steps": 10, "games": 100}).stop.reached(minutes, steps, games) == reached
-    assert experiment().stop.reached(minutes, steps, games) is None
+    assert (
+        experiment(stop={"minutes": 60, "steps": 10, "games": 100}).stop.reached(minutes, steps, games, 0.0, None)
+        == reached
+    )
+    assert experiment().stop.reached(minutes, steps, games, 0.0, None) is None
 
 
 @pytest.mark.parametrize(
