@@ -30,6 +30,7 @@ PROBE_TIMEOUT_S = 120.0
 """Time limit for importing a library in its own process."""
 PYTHONS = ((3, 12), (3, 13))
 """Python versions on which podzero is tested."""
+_SYNC = "`uv sync --locked --inexact` installs the tested versions"
 MIN_MEMORY_GIB = 4.0
 MIN_DISK_GIB = 5.0
 
@@ -41,12 +42,7 @@ class Check(NamedTuple):
     verdict: Literal["ok", "warn", "fail"]
     found: str
     hint: str = ""
-    """Advice; empty if the verdict is `ok`."""
-
-    @property
-    def failed(self) -> bool:
-        """Whether podzero cannot train on this machine because of this check."""
-        return self.verdict == "fail"
+    """Advice; empty if the verdict is `ok`. With `fail`, podzero cannot train on this machine."""
 
 
 def doctor(as_json: Json = False) -> None:
@@ -55,7 +51,7 @@ def doctor(as_json: Json = False) -> None:
     This also creates the replay server's Python environment if it is missing.
     """
     checks = examine()
-    failed = any(check.failed for check in checks)
+    failed = any(check.verdict == "fail" for check in checks)
     if as_json:
         print_json({"ok": not failed, "checks": [check._asdict() for check in checks]})
         raise typer.Exit(int(failed))
@@ -106,7 +102,7 @@ def packages() -> Check:
         if not requirement.specifier.contains(version, prereleases=True):
             wrong.append(f"{requirement.name} {version}, expected {requirement.specifier}")
     if wrong:
-        return Check("packages", "warn", "; ".join(wrong), "`uv sync --locked --inexact` installs the tested versions")
+        return Check("packages", "warn", "; ".join(wrong), _SYNC)
     return Check("packages", "ok", "as podzero declares them")
 
 
@@ -152,13 +148,9 @@ def ports() -> Check:
 
 def jax_devices() -> Check:
     """The devices that JAX finds for the learner."""
-    code = "import jax; d = jax.devices(); print(jax.__version__, len(d), d[0].platform, d[0].device_kind, sep='|')"
-    answer, error = probe(code)
-    if error:
-        hint = "run `uv sync --locked --inexact`; the driver of an accelerator may be missing"
-        return Check("JAX", "fail", error, hint)
-    version, count, kind, name = answer.split("|")
-    return Check("JAX", "ok", f"{version}, {count} {kind} device(s): {name}")
+    found = "f'{jax.__version__}, {len(d)} {d[0].platform} device(s): {d[0].device_kind}'"
+    hint = "run `uv sync --locked --inexact`; the driver of an accelerator may be missing"
+    return probe("JAX", f"import jax; d = jax.devices(); print({found})", hint)
 
 
 def ray() -> Check:
@@ -167,10 +159,7 @@ def ray() -> Check:
         check_session_folder(session_folder())
     except ConfigError as error:
         return Check("Ray", "fail", str(error), "no experiment can be trained here without Ray")
-    answer, fault = probe("import ray; print(ray.__version__)")
-    if fault:
-        return Check("Ray", "fail", fault, "`uv sync --locked --inexact` installs the tested versions")
-    return Check("Ray", "ok", answer)
+    return probe("Ray", "import ray; print(ray.__version__)", _SYNC)
 
 
 def replay_server() -> Check:
@@ -182,16 +171,14 @@ def replay_server() -> Check:
         interpreter = server_python()
     except EnvironmentUnusable as error:
         return Check("replay server", "fail", str(error), "no experiment can be trained without it")
-    code = "import reverb, tensorflow; from importlib.metadata import version; print('dm-reverb', version('dm-reverb'))"
-    answer, error_text = probe(code, interpreter, server_variables())
-    if error_text:
-        hint = (
-            f"{VARIABLE} names it: it needs dm-reverb 0.14 and its TensorFlow; or unset {VARIABLE}"
-            if VARIABLE in os.environ
-            else f"delete {interpreter.parents[1]}, and podzero makes it again"
-        )
-        return Check("replay server", "fail", f"{interpreter}: {error_text}", hint)
-    return Check("replay server", "ok", f"{answer}, {interpreter}")
+    found = f"'dm-reverb', version('dm-reverb') + ',', {str(interpreter)!r}"
+    code = f"import reverb, tensorflow; from importlib.metadata import version; print({found})"
+    hint = (
+        f"{VARIABLE} names {interpreter}: it needs dm-reverb 0.14 and its TensorFlow; or unset {VARIABLE}"
+        if VARIABLE in os.environ
+        else f"delete {interpreter.parents[1]}, and podzero makes it again"
+    )
+    return probe("replay server", code, hint, interpreter, server_variables())
 
 
 def tpu_library() -> Check:
@@ -204,8 +191,10 @@ def tpu_library() -> Check:
         return Check("TPU library", "warn" if chips else "ok", "not installed", hint)
 
 
-def probe(code: str, python: str | Path = sys.executable, variables: Mapping[str, str] = os.environ) -> tuple[str, str]:
-    """Runs Python code in a process; returns the last line of its output and its error, one of them empty.
+def probe(
+    name: str, code: str, hint: str, python: str | Path = sys.executable, variables: Mapping[str, str] = os.environ
+) -> Check:
+    """Runs Python code in a process, which finds the last line of its output, or fails with the last of its errors.
 
     The current folder is not on the path of the process, as in a run.
     """
@@ -224,8 +213,8 @@ def probe(code: str, python: str | Path = sys.executable, variables: Mapping[str
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return "", f"no answer within {PROBE_TIMEOUT_S:.0f} s"
+        return Check(name, "fail", f"no answer within {PROBE_TIMEOUT_S:.0f} s", hint)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return "", lines[-1]
-    return done.stdout.strip().splitlines()[-1], ""
+        return Check(name, "fail", lines[-1], hint)
+    return Check(name, "ok", done.stdout.strip().splitlines()[-1])

@@ -9,7 +9,7 @@ from podzero.launch.doctor import Check
 
 def test_no_check_fails_on_this_machine():
     for check in (doctor.python(), doctor.packages(), doctor.cores(), doctor.ports(), doctor.memory(), doctor.disk()):
-        assert not check.failed, check
+        assert check.verdict != "fail", check
         assert check.found
         assert (check.verdict == "ok") == (not check.hint), check
 
@@ -21,17 +21,29 @@ def test_the_devices_of_jax_are_named():
 
 
 def test_a_library_that_cannot_be_imported_fails_with_its_error(monkeypatch):
-    monkeypatch.setattr(doctor, "probe", lambda *probe: ("", "ImportError: no such library"))
+    monkeypatch.setattr(
+        doctor, "probe", lambda *probe: Check(probe[0], "fail", "ImportError: no such library", probe[2])
+    )
     for check in (doctor.ray(), doctor.replay_server(), doctor.jax_devices()):
-        assert check.failed
-        assert check.found.endswith("ImportError: no such library")
+        assert check.verdict == "fail"
+        assert check.found == "ImportError: no such library"
         assert check.hint
 
 
-def test_a_probe_returns_the_answer_or_the_last_line_of_the_error():
-    assert doctor.probe("print('noise'); print('answer')") == ("answer", "")
-    assert doctor.probe("import no_such_library") == ("", "ModuleNotFoundError: No module named 'no_such_library'")
-    assert doctor.probe("import os; os._exit(9)") == ("", "exit code 9")
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("import no_such_library", "ModuleNotFoundError: No module named 'no_such_library'"),
+        ("import os; os._exit(9)", "exit code 9"),
+    ],
+)
+def test_a_probe_that_fails_has_the_last_line_of_the_error(code, found):
+    assert doctor.probe("library", code, "install it") == Check("library", "fail", found, "install it")
+
+
+def test_a_probe_that_answers_has_the_last_line_of_the_answer():
+    found = doctor.probe("library", "print('noise'); print('answer')", "install it")
+    assert found == Check("library", "ok", "answer")
 
 
 SHADOWS = ("jax", "numpy", "ray", "reverb", "types", "random", "linecache", "podzero")
@@ -42,7 +54,8 @@ def test_a_probe_imports_what_training_does_whatever_is_in_the_current_folder(tm
     for name in SHADOWS:
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('not the library')")
     monkeypatch.chdir(tmp_path)
-    assert doctor.probe("import random, types, numpy; print('found')") == ("found", "")
+    found = doctor.probe("library", "import random, types, numpy; print('found')", "install it")
+    assert found == Check("library", "ok", "found")
 
 
 def test_the_disk_is_looked_at_where_ray_keeps_its_files(tmp_path, monkeypatch):
@@ -54,13 +67,13 @@ def test_the_disk_is_looked_at_where_ray_keeps_its_files(tmp_path, monkeypatch):
 def test_a_folder_whose_path_is_too_long_for_ray_fails(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_TMPDIR", f"/tmp/{'x' * 90}")
     check = doctor.ray()
-    assert check.failed
+    assert check.verdict == "fail"
     assert "TMPDIR" in check.found
 
 
 def test_a_probe_that_hangs_is_ended(monkeypatch):
     monkeypatch.setattr(doctor, "PROBE_TIMEOUT_S", 0.5)
-    assert doctor.probe("import time; time.sleep(60)") == ("", "no answer within 0 s")
+    assert doctor.probe("library", "import time; time.sleep(60)", "wait").found == "no answer within 0 s"
 
 
 def test_a_package_of_another_version_and_a_missing_one_are_named(monkeypatch):
@@ -92,7 +105,7 @@ def test_the_environment_of_the_replay_server_is_named_with_its_reverb(tmp_path,
 
 def test_an_environment_of_the_replay_server_that_cannot_be_made_fails_with_the_reason(monkeypatch, tmp_path):
     monkeypatch.setenv("PODZERO_REPLAY_PYTHON", str(tmp_path / "none"))
-    assert doctor.replay_server().failed
+    assert doctor.replay_server().verdict == "fail"
     assert "PODZERO_REPLAY_PYTHON" in doctor.replay_server().found
 
 
