@@ -22,9 +22,9 @@ def check(experiment: Experiment) -> None:
     """Applies all rules, in this order, up to the first that is broken."""
     check_network(experiment)
     check_self_play(experiment)
+    check_tower(experiment)
     check_placement(experiment)
     check_simulator(experiment)
-    check_tower(experiment)
     check_replay(experiment)
     check_hosts(experiment)
     # Both divide the batch among the hosts, which now is known to work.
@@ -90,19 +90,8 @@ def check_placement(experiment: Experiment) -> None:
             f"{'local' if experiment.learns_model else 'server or local'}"
         )
     where, games = experiment.cluster.tpu, experiment.actors.games
-    if experiment.actors.beside_learner and where is not None and games % where.chips_of_host:
-        raise ValueError(
-            f"actors.games {games} cannot be divided among the {where.chips_of_host} chips of a host of "
-            f"{where.short_name}, which play; set it to {(games // where.chips_of_host + 1) * where.chips_of_host}"
-        )
-    for setting, otherwise, chosen in (
-        ("actors.inference = int8", "actors.inference=local", inference == "int8"),
-        ("int8.on_tpu", "int8.on_tpu=false", experiment.int8.on_tpu),
-    ):
-        if chosen and not isinstance(network, ResNetConfig):
-            raise ValueError(
-                f"{setting} supports the network resnet, not '{network.name}'; set {otherwise} or network.name=resnet"
-            )
+    if experiment.actors.beside_learner and where is not None:
+        _check_multiple("actors.games", games, where.chips_of_host, f"chips of a {where.short_name} host, which play")
     if experiment.int8.on_tpu and inference not in ("server", "device"):
         raise ValueError(
             f"int8.on_tpu is for evaluation on TPUs, and actors.inference = {inference} evaluates on CPUs; set "
@@ -117,8 +106,15 @@ def check_placement(experiment: Experiment) -> None:
             f"actors.inference = server evaluates positions, and '{network.name}' learns a model; "
             "set actors.inference=local"
         )
-    if inference == "server" and games % (groups := experiment.server.groups):
-        raise ValueError(f"actors.games {games} cannot be divided into server.groups = {groups} equal groups")
+    if inference == "server":
+        _check_multiple("actors.games", games, experiment.server.groups, "groups of equal size (server.groups)")
+
+
+def _check_multiple(name: str, value: int, parts: int, what: str) -> None:
+    """The setting `name` can be divided equally among so many `parts`, which are `what`."""
+    if value % parts:
+        wanted = (value // parts + 1) * parts
+        raise ValueError(f"{name} {value} is not a multiple of the {parts} {what}; set {name}={wanted}")
 
 
 def check_simulator(experiment: Experiment) -> None:
@@ -136,16 +132,18 @@ def check_simulator(experiment: Experiment) -> None:
 
 
 def check_tower(experiment: Experiment) -> None:
-    """The network suits `learner.cpu_convolutions`."""
-    network = experiment.network
-    if experiment.learner.cpu_convolutions != "openvino":
-        return
-    if not isinstance(network, ResNetConfig):
-        raise ValueError(
-            f"learner.cpu_convolutions = openvino supports the network resnet, not '{network.name}'; "
-            "set learner.cpu_convolutions=xla or network.name=resnet"
-        )
-    if network.global_pooling:
+    """What computes towers in other ways than XLA supports the network."""
+    network, openvino = experiment.network, experiment.learner.cpu_convolutions == "openvino"
+    for setting, otherwise, chosen in (
+        ("actors.inference = int8", "actors.inference=local", experiment.actors.inference == "int8"),
+        ("int8.on_tpu", "int8.on_tpu=false", experiment.int8.on_tpu),
+        ("learner.cpu_convolutions = openvino", "learner.cpu_convolutions=xla", openvino),
+    ):
+        if chosen and not isinstance(network, ResNetConfig):
+            raise ValueError(
+                f"{setting} supports the network resnet, not '{network.name}'; set {otherwise} or network.name=resnet"
+            )
+    if openvino and isinstance(network, ResNetConfig) and network.global_pooling:
         raise ValueError(
             "learner.cpu_convolutions = openvino does not support network.global_pooling; "
             "set learner.cpu_convolutions=xla or network.global_pooling=false"
@@ -195,11 +193,7 @@ def check_hosts(experiment: Experiment) -> None:
     hosts = experiment.cluster.learner_hosts
     shares = {"replay.shards": experiment.replay_shards, "learner.batch_size": experiment.learner.batch_size}
     for name, value in shares.items():
-        if value % hosts:
-            raise ValueError(
-                f"{name} {value} is not a multiple of the {hosts} learner hosts (cluster.slice, cluster.hosts), "
-                f"which share it equally; set {name}={(value // hosts + 1) * hosts}"
-            )
+        _check_multiple(name, value, hosts, "learner hosts (cluster.slice, cluster.hosts), which share it equally")
     others = {"reanalyse.share": experiment.reanalyse.share, "data.share": experiment.data.records}
     kinds = [name for name, used in others.items() if used and experiment.has_self_play]
     least = hosts * (1 + len(kinds))
@@ -224,12 +218,8 @@ def check_slices(experiment: Experiment) -> None:
         ("learner.batch_size", learner.batch_size, devices, "devices of the data axis, times microbatches,"),
     ):
         parts = math.lcm(*(count * of_slice for count in counts))
-        if value % parts:
-            raise ValueError(
-                f"{name} {value} is not a multiple of {parts}, so that the {what} of {among} slices (cluster.slices, "
-                f"cluster.min_slices) of {where.short_name} could share it equally; set {name}="
-                f"{(value // parts + 1) * parts}"
-            )
+        divide = f"{what} of {among} slices (cluster.slices, cluster.min_slices) of {where.short_name} divide it"
+        _check_multiple(name, value, parts, f"parts into which the {divide}")
 
 
 def check_reanalyse(experiment: Experiment) -> None:

@@ -76,7 +76,7 @@ def of_a_chip(found):
 
 
 def test_the_chips_of_a_host_share_the_games_of_a_slice_evenly():
-    with pytest.raises(ConfigError, match=r"actors\.games 1026 .* 4 chips .*v5e-16.* 1028"):
+    with pytest.raises(ConfigError, match=r"actors\.games 1026 .* 4 chips .*v5e-16.*=1028"):
         load("slices/go_9x9_v5e_16", ["actors.games=1026"])
     assert load("slices/go_9x9_v5e_16", ["actors.games=1026", "actors.resources={TPU: 2}"]).actors.games == 1026
 
@@ -139,7 +139,7 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
         (
             {"actors": {"inference": "server", "games": 9}},
             "",
-            ["actors.games 9 cannot be divided into server.groups = 2 equal groups"],
+            ["actors.games 9 is not a multiple of the 2 groups", "server.groups", "set actors.games=10"],
         ),
         (
             {
