@@ -195,29 +195,22 @@ class Experiment(Section):
 
     @pydantic.model_validator(mode="before")
     @classmethod
-    def _items_that_fit(cls, tree: Any) -> Any:
-        """Sets the default of `replay.samples_per_item` for MuZero, and for actors of many games."""
-        # An episode yields any number of windows, which larger items may not divide. The samples of an item are of
-        # different games: with few games per actor, samples would wait long for items of 32. This runs before
-        # validation, because sections cannot be changed after it.
-        if not isinstance(tree, dict):
-            return tree
-        network, actors, replay = (tree.get(name, {}) for name in ("network", "actors", "replay"))
-        if not isinstance(replay, dict):
-            return tree
-        if isinstance(network, dict) and learns_model(network):
-            return tree | {"replay": {"samples_per_item": 1} | replay}
-        if isinstance(actors, dict) and isinstance(games := actors.get("games"), int) and games >= _MANY_GAMES:
-            return tree | {"replay": {"samples_per_item": 32} | replay}
-        return tree
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _dense_trees_on_devices(cls, tree: Any) -> Any:
-        """Sets the default of `search.tree` for self-play on accelerators."""
+    def _defaults_that_fit(cls, tree: Any) -> Any:
+        """Sets defaults that depend on other sections, before validation, since sections cannot be changed after it."""
+        defaults: dict[str, dict[str, Any]] = {}
         match tree:
-            case {"actors": {"inference": "device"}} if isinstance(search := tree.get("search", {}), dict):
-                return tree | {"search": {"tree": "dense"} | search}
+            # An episode yields any number of windows, which larger items may not divide.
+            case {"network": {**network}} if learns_model(network):
+                defaults["replay"] = {"samples_per_item": 1}
+            # The samples of an item are of different games: with few, samples would wait long for items of 32.
+            case {"actors": {"games": int(games)}} if games >= _MANY_GAMES:
+                defaults["replay"] = {"samples_per_item": 32}
+        match tree:
+            case {"actors": {"inference": "device"}}:
+                defaults["search"] = {"tree": "dense"}
+        for name, fields in defaults.items():
+            if isinstance(given := tree.get(name, {}), dict):
+                tree = tree | {name: fields | given}
         return tree
 
     @property
