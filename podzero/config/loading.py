@@ -15,6 +15,7 @@ from podzero.config.checks import check
 from podzero.config.environments import BUILD_TIMEOUT_S
 from podzero.config.experiment import Experiment
 from podzero.config.layers import EXTENDS, flatten, read_layers
+from podzero.config.section import ByName
 from podzero.core.errors import ConfigError, nearest
 
 GONE: dict[str, tuple[Any, str]] = {
@@ -167,10 +168,6 @@ _MUST_BE = {
 """The expected value by pydantic's type of error."""
 
 
-_UNIONS = ("env", "network", "search.algorithm", "learner.optimizer")
-"""The settings that may be of several kinds."""
-
-
 def explain(error: pydantic.ValidationError, inherited: Mapping[str, str]) -> Iterator[str]:
     """One line for each fault: the field, its value, what was expected, and the most similar valid name."""
     for fault in error.errors(include_url=False):
@@ -184,17 +181,17 @@ def _located(parts: Iterable[int | str]) -> tuple[list[str], type[BaseModel]]:
     """The path of a fault without the kinds of sections, which pydantic adds, and the section at its end."""
     path: list[str] = []
     section: type[BaseModel] = Experiment
-    unions = {*_UNIONS}
     kinds: dict[str, type[BaseModel]] = {}
+    several = False
     for part in map(str, parts):
-        if (where := ".".join(path)) in unions:  # then pydantic says which kind it took
-            unions.remove(where)
-            section = kinds.get(part, section)
+        if several:  # of which pydantic took this one
+            section, several = kinds.get(part, section), False
             continue
         path.append(part)
-        field = section.model_fields.get(part)
-        kinds = {kind.__name__: kind for kind in _kinds(field.annotation)} if field else {}
-        section = next(iter(kinds.values()), section)
+        if (field := section.model_fields.get(part)) is not None:
+            kinds = {kind.__name__: kind for kind in _kinds(field.annotation)}
+            several = any(isinstance(each, ByName | pydantic.Discriminator) for each in field.metadata)
+            section = next(iter(kinds.values()), section)
     return path, section
 
 
