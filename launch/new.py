@@ -15,17 +15,7 @@ import numpy as np
 import typer
 import yaml
 
-from podzero.config import (
-    ChanceGame,
-    ChanceGameConfig,
-    EnvConfig,
-    Game,
-    GameConfig,
-    GymnasiumConfig,
-    JaxLibrary,
-    JaxLibraryConfig,
-    SimulatorConfig,
-)
+from podzero.config import BUILTIN_GAMES, EnvConfig, GymnasiumConfig, JaxLibrary, JaxLibraryConfig, SimulatorConfig
 from podzero.core.errors import ConfigError, nearest, os_errors
 
 if TYPE_CHECKING:
@@ -216,14 +206,11 @@ def _game(name: str) -> tuple[EnvConfig, EnvSpec, int | None]:
         section = _scaled(JaxLibraryConfig(name=library, id=game))  # type: ignore[arg-type]  # a JaxLibrary
     elif library == "open_spiel" and game:
         section = SimulatorConfig(name="open_spiel", id=game)
-    elif name in get_args(ChanceGame):
-        section = ChanceGameConfig(name=name)  # type: ignore[arg-type]
-    elif name in get_args(Game):
-        section = GameConfig(name=name)  # type: ignore[arg-type]
+    elif name in BUILTIN_GAMES:
+        section = BUILTIN_GAMES[name]
     else:
-        games = (*get_args(Game), *get_args(ChanceGame))
-        libraries = ", ".join(f"{library}/GAME" for library in ("open_spiel", *get_args(JaxLibrary)))
-        raise ConfigError(f"unknown game '{name}'{nearest(name, games)}; known: {', '.join(games)}, {libraries}")
+        known = [*BUILTIN_GAMES, *(f"{library}/GAME" for library in ("open_spiel", *get_args(JaxLibrary)))]
+        raise ConfigError(f"unknown game '{name}'{nearest(name, BUILTIN_GAMES)}; known: {', '.join(known)}")
     spec = spec_of(section)
     return section, spec, spec.max_plies
 

@@ -22,10 +22,9 @@ import typer
 from packaging.requirements import InvalidRequirement, Requirement
 
 from podzero.config import (
-    ChanceGameConfig,
+    BUILTIN_GAMES,
     EvaluationConfig,
     Experiment,
-    GameConfig,
     GymnasiumConfig,
     Layers,
     builtin_configs,
@@ -361,7 +360,7 @@ def check_startable(experiment: Experiment, workdir: Workdir, step: int | None =
         if experiment.uses_openvino:
             import_openvino()
     # What is built in needs no check.
-    built_in = isinstance(experiment.env, GameConfig | ChanceGameConfig) and not experiment.own_parts
+    built_in = experiment.env.name in BUILTIN_GAMES and not experiment.own_parts
     more = (experiment.init_from, experiment.teacher, experiment.data.records, experiment.actors.opponents)
     if not built_in or any(more) or experiment.search.targets or experiment.network.name == "nested":
         _check_made(experiment)
@@ -414,7 +413,7 @@ def _check_made(experiment: Experiment) -> None:
     env, limit_s = experiment.env, IMPORT_TIMEOUT_S
     own = [f"{section}.name = '{part.name}'" for section, part in experiment.own_parts.items()]
     what = " and ".join(own) or f"network.name = '{experiment.network.name}'"
-    if not isinstance(env, GameConfig | ChanceGameConfig):
+    if env.name not in BUILTIN_GAMES:
         what, limit_s = env.title, limit_s + environments.BUILD_TIMEOUT_S
     with without_current_folder(), ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         made = pool.submit(check_parts, experiment)

@@ -11,6 +11,7 @@ from podzero.config.acting import ReplayConfig as ReplayConfig
 from podzero.config.acting import SearchConfig as SearchConfig
 from podzero.config.acting import ServerConfig as ServerConfig
 from podzero.config.checks import schedule_note as schedule_note
+from podzero.config.environments import BUILTIN_GAMES as BUILTIN_GAMES
 from podzero.config.environments import KOMI as KOMI
 from podzero.config.environments import LARGEST_KOMI as LARGEST_KOMI
 from podzero.config.environments import ChanceGame as ChanceGame

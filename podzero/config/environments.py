@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import pydantic
 from pydantic import Field, PositiveFloat, PositiveInt
@@ -80,6 +80,13 @@ class ChanceGameConfig(JaxGameConfig):
     def scale(self) -> float:
         """`reward_scale`, or its default."""
         return self.reward_scale or {"2048": 1 / 50_000, "backgammon": 1 / 3}[self.name]
+
+
+BUILTIN_GAMES: dict[str, GameConfig | ChanceGameConfig] = {
+    **{name: GameConfig(name=name) for name in get_args(Game)},
+    **{name: ChanceGameConfig(name=name) for name in get_args(ChanceGame)},
+}
+"""The games that come with podzero, by name, with default settings."""
 
 
 class _SimulatorInJax(JaxGameConfig):

@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import yaml
 
-from podzero.config.environments import ChanceGame, Game
+from podzero.config.environments import BUILTIN_GAMES
 from podzero.config.networks import ResNetConfig
 from podzero.config.section import path_field_of
 from podzero.config.training import OptimizerConfig
@@ -90,7 +90,7 @@ def read_layers(config: str, overrides: Iterable[str] = ()) -> Layers:
       overrides: `section.field=value` items; values are YAML.
     """
     path = _find(config, Path())
-    chain = dict(_chain(path))
+    chain = dict(_chain(config))
     tree: dict[str, Any] = {}
     for child in reversed(chain.values()):
         tree.pop("name", None)
@@ -99,8 +99,7 @@ def read_layers(config: str, overrides: Iterable[str] = ()) -> Layers:
     origins = {name: next(origin for origin in given if name in given[origin]) for name in flatten(tree)}
     tree.setdefault("name", path.stem)
     for override in overrides:
-        setting, value = _parse_override(override)
-        _apply(tree, override, setting, value)
+        setting, value = _apply(tree, override)
         # An override of a section replaces everything in it. With the dots, `env` does not match `envs.a`.
         others = {name: origin for name, origin in origins.items() if not f"{name}.".startswith(f"{setting}.")}
         origins = others | dict.fromkeys(flatten({setting: value}), COMMAND_LINE)
@@ -144,37 +143,34 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _chain(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _chain(config: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """The origins and contents of a file and of those that it extends, nearest first."""
     builtin = {file: name for name, file in builtin_configs().items()}
     seen: dict[Path, str] = {}
-    child = ""
+    child, folder = "", Path()
     while True:
+        try:
+            path = _find(config, folder)
+            tree = read_tree(path)
+        except ConfigError as error:
+            raise ConfigError(f"{child}{error}") from None
         origin, file = builtin.get(path) or os.path.normpath(path), path.resolve()
         if file in seen:
             circle = " extends ".join([*list(seen.values())[list(seen).index(file) :], origin])
             raise ConfigError(f"{circle}: files extend each other in a circle; remove one of these lines `extends`")
         seen[file] = origin
-        try:
-            tree = read_tree(path)
-        except ConfigError as error:
-            raise ConfigError(f"{child}{error}") from None
         # `extends:` without a value is None in YAML, and is refused.
-        extends_nothing, parent = EXTENDS not in tree, tree.pop(EXTENDS, None)
-        _make_paths_absolute(tree, path.parent)
+        extends_nothing, config = EXTENDS not in tree, tree.pop(EXTENDS, None)
+        child, folder = f"{origin}: {EXTENDS}: ", path.parent
+        _make_paths_absolute(tree, folder)
         yield origin, tree
         if extends_nothing:
             return
-        if not isinstance(parent, str) or not parent:
+        if not isinstance(config, str) or not config:
             raise ConfigError(
-                f"{origin}: {EXTENDS} = {parent!r}: expected the name of an experiment (`podzero configs` lists them), "
+                f"{origin}: {EXTENDS} = {config!r}: expected the name of an experiment (`podzero configs` lists them), "
                 f"or the path of a YAML file, for example `{EXTENDS}: connect_four`"
             )
-        child = f"{origin}: {EXTENDS}: "
-        try:
-            path = _find(parent, path.parent)
-        except ConfigError as error:
-            raise ConfigError(f"{child}{error}") from None
 
 
 def _find(config: str, folder: Path) -> Path:
@@ -191,7 +187,7 @@ def _find(config: str, folder: Path) -> Path:
         raise ConfigError(f"{config} is a directory; expected the name of an experiment, or a YAML file{example}")
     if path.suffix in {".yaml", ".yml"} or "/" in config:
         raise ConfigError(f"no such file: {path}{nearest(config, builtin)}; `podzero configs` lists those built in")
-    if config in (*get_args(Game), *get_args(ChanceGame)):
+    if config in BUILTIN_GAMES:
         raise ConfigError(f"{config} is a game; write an experiment: podzero new --game {config} --to {config}.yaml")
     general = ", ".join(name for name in builtin if not name.startswith(FOR_SLICES))
     raise ConfigError(
@@ -221,20 +217,16 @@ def read_tree(path: Path) -> dict[str, Any]:
     return tree
 
 
-def _parse_override(override: str) -> tuple[str, Any]:
-    """The dotted name and the value of a `section.field=value`."""
+def _apply(tree: dict[str, Any], override: str) -> tuple[str, Any]:
+    """Sets a value of `tree` as `section.field=value` says; returns its dotted name and the value."""
     setting, equals, text = override.partition("=")
     if not equals or not setting:
         raise ConfigError(f"override '{override}': expected section.field=value, for example learner.batch_size=256")
     try:
-        return setting, read_yaml(text)
+        value = read_yaml(text)
     except yaml.YAMLError as error:
         why = f": {error.problem}" if isinstance(error, yaml.MarkedYAMLError) else ""
         raise ConfigError(f"override '{override}': the value '{text}' is not valid YAML{why}") from None
-
-
-def _apply(tree: dict[str, Any], override: str, setting: str, value: Any) -> None:
-    """Sets a value of `tree`; `override` is what the user wrote, for messages."""
     *sections, field = setting.split(".")
     for section in sections:
         inner = tree.setdefault(section, {})
@@ -242,6 +234,7 @@ def _apply(tree: dict[str, Any], override: str, setting: str, value: Any) -> Non
             raise ConfigError(f"override '{override}': '{section}' is a value, not a section")
         tree = inner
     tree[field] = value
+    return setting, value
 
 
 def _make_paths_absolute(tree: dict[str, Any], folder: Path) -> None:

@@ -20,15 +20,12 @@ import logging
 import os
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from podzero.config import (
-    ChanceGame,
-    ChanceGameConfig,
+    BUILTIN_GAMES,
     EnvConfig,
     Experiment,
-    Game,
-    GameConfig,
     import_paths,
     in_matches,
     load,
@@ -206,12 +203,7 @@ def game_to_play(game: str | None, *players: str | None) -> EnvConfig:
     games: dict[str, EnvConfig] = {}
     # First, because its arguments take precedence over those of the players' experiments.
     if game is not None:
-        if game in get_args(Game):
-            games["--game"] = GameConfig(name=game)  # type: ignore[arg-type]
-        elif game in get_args(ChanceGame):
-            games["--game"] = ChanceGameConfig(name=game)  # type: ignore[arg-type]
-        else:
-            games["--game"] = load(game).env
+        games["--game"] = BUILTIN_GAMES[game] if game in BUILTIN_GAMES else load(game).env
     names = [name for name in players if name is not None]
     parsed = ((name, parse_player(name)) for name in names)
     experiments = {name: player.workdir.experiment() for name, player in parsed if isinstance(player, TrainedPlayer)}
