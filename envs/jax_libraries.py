@@ -20,7 +20,7 @@ import numpy as np
 import optax
 
 from podzero.core.errors import ConfigError, nearest
-from podzero.core.importing import import_extra, import_optional
+from podzero.core.importing import import_extra
 from podzero.core.types import Array, EnvState, Symmetry, View
 from podzero.envs.boards.rules import symmetries_of
 
@@ -245,7 +245,7 @@ class GymnaxEnv(_LibraryEnv):
         """
         where = f"env.id = '{identifier}' of gymnax"
         # It is in no extra, because its metadata excludes podzero's JAX.
-        gymnax = import_optional("gymnax", where, "install it with `uv pip install --no-deps gymnax`")
+        gymnax = import_extra("gymnax", where, remedy="install it with `uv pip install --no-deps gymnax`")
         super().__init__("gymnax", identifier, sorted(gymnax.registered_envs), reward_scale, learned)
 
         def make(identifier: str, **kwargs: Any) -> tuple[Any, Any, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,12 +57,8 @@ def configs(as_json: Json = False) -> None:
 
 def card(config: Path) -> str:
     """The comment at the top of an experiment's file."""
-    lines: list[str] = []
-    for line in config.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            break
-        lines.append(line.removeprefix("#").removeprefix(" ").rstrip())
-    return "\n".join(lines)
+    lines = takewhile(lambda line: line.startswith("#"), config.read_text(encoding="utf-8").splitlines())
+    return "\n".join(line.removeprefix("#").removeprefix(" ").rstrip() for line in lines)
 
 
 def zoo(as_json: Json = False) -> None:

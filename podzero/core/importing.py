@@ -144,17 +144,13 @@ def restore_path(before: str | None = None) -> None:
         os.environ[_SAFE_PATH] = before
 
 
-def import_extra(module: str, wanted_by: str, extra: str = "envs") -> Any:
-    """Imports a module of an optional package, or raises a `ConfigError` that says which `extra` installs it."""
-    return import_optional(module, wanted_by, how_to_install(extra))
-
-
-def import_optional(module: str, wanted_by: str, remedy: str) -> Any:
-    """Imports a module, or raises a `ConfigError` with the `remedy`, which says how to install it."""
+def import_extra(module: str, wanted_by: str, extra: str = "envs", remedy: str = "") -> Any:
+    """Imports a module of an optional package; a `ConfigError` says which `extra` has it, or another `remedy`."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ConfigError(f"{wanted_by} needs a package that is not installed ({error}): {remedy}") from error
+        how = remedy or how_to_install(extra)
+        raise ConfigError(f"{wanted_by} needs a package that is not installed ({error}): {how}") from error
 
 
 def import_openvino() -> Any:

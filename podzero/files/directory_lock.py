@@ -14,9 +14,9 @@ import os
 import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from podzero.core.errors import PodzeroError
 from podzero.core.waiting import Wait
@@ -59,7 +59,7 @@ class TakenOver(PodzeroError, RuntimeError):
     """Another process has taken the lock over while this one stood still."""
 
 
-class DirectoryLock:
+class DirectoryLock(AbstractContextManager["DirectoryLock"]):
     """A lock that this process holds until `close`, or until it ends in any way; makes its file if that is missing.
 
     Raises:
@@ -106,9 +106,6 @@ class DirectoryLock:
             if self._taken_by is None:
                 store_of(self._own).write(self._own, "")
         os.close(self._descriptor)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

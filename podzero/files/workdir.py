@@ -14,8 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from podzero.config import Experiment, Layers, OwnFile, flatten, parse, read_tree
-from podzero.config.training import OptimizerConfig
+from podzero.config import Experiment, Layers, OptimizerConfig, OwnFile, flatten, parse, read_tree
 from podzero.core.errors import TRY_AGAIN, ConfigError, PodzeroError, os_errors
 from podzero.core.importing import file_digest
 from podzero.core.reading import LARGEST_FILE, parse_json
