@@ -157,7 +157,6 @@ def _taken_out(tree: Any, path: list[str]) -> tuple[Any, Any]:
 
 _MUST_BE = {
     "model_type": "a section, for example `{field: value}`",
-    "model_attributes_type": "a section, for example `{name: value}`",
     "dict_type": "a mapping, for example `{name: value}`",
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "an integer"),
     **dict.fromkeys(("float_type", "float_parsing"), "a number"),

@@ -147,12 +147,9 @@ class ParamSource(Protocol):
         return 0, 0
 
 
-class Report(Protocol):
-    """Reports the metrics of a worker; never blocks, never raises."""
-
-    def __call__(self, worker: str, metrics: Mapping[str, float]) -> None:
-        """Reports the metrics of `worker` (such as `actor-0`), named `stage/quantity` with the unit in the name."""
-        ...
+Report = Callable[[str, Mapping[str, float]], None]
+"""Reports the metrics of a worker, such as `actor-0`; never blocks, never raises. They are named `stage/quantity`, with
+the unit in the name."""
 
 
 def with_metrics(report: Report, more: Callable[[], Mapping[str, float]]) -> Report:
