@@ -194,7 +194,7 @@ def tpu_library() -> Check:
 def probe(
     name: str, code: str, hint: str, python: str | Path = sys.executable, variables: Mapping[str, str] = os.environ
 ) -> Check:
-    """Runs Python code in a process, which finds the last line of its output, or fails with the last of its errors.
+    """Runs Python code in a process: the check finds the last line of its output, or fails with that of its errors.
 
     The current folder is not on the path of the process, as in a run.
     """

@@ -192,14 +192,12 @@ def _pod(
     container: str, name: str, site: Site, resources: dict[str, str], nodes: dict[str, str], spot: bool
 ) -> dict[str, Any]:
     """The template of a pod with one container that mounts the share and the experiment."""
-    mounts = {"share": MOUNT, "run-files": RUN_FILES}
-    volumes = [
-        {"name": "share", "persistentVolumeClaim": {"claimName": name}},
-        {"name": "run-files", "configMap": {"name": name}},
-    ]
+    mounted: dict[str, tuple[str, dict[str, Any]]] = {
+        "share": (MOUNT, {"persistentVolumeClaim": {"claimName": name}}),
+        "run-files": (RUN_FILES, {"configMap": {"name": name}}),
+    }
     if container == "ray-head":
-        mounts |= {"variables": _SECRETS}
-        volumes += [{"name": "variables", "secret": {"secretName": name, "optional": True}}]
+        mounted["variables"] = (_SECRETS, {"secret": {"secretName": name, "optional": True}})
     spec = {
         "nodeSelector": {"topology.kubernetes.io/zone": site.zone, **nodes, **(_SPOT if spot else {})},
         "terminationGracePeriodSeconds": SPOT_GRACE_S if spot else STOP_S,
@@ -213,11 +211,11 @@ def _pod(
                 "lifecycle": {"preStop": {"exec": {"command": run_on_head("notice").split()}}},
                 "volumeMounts": [
                     {"name": key, "mountPath": path, **({} if key == "share" else {"readOnly": True})}
-                    for key, path in mounts.items()
+                    for key, (path, _) in mounted.items()
                 ],
             }
         ],
-        "volumes": volumes,
+        "volumes": [{"name": key, **source} for key, (_, source) in mounted.items()],
     }
     labels = {"labels": {"podzero": name}}
     return {"metadata": labels if spot else labels | {"annotations": _NOT_EVICTED}, "spec": spec}

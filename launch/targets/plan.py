@@ -348,7 +348,7 @@ def _run(step: LaunchStep, folder: Path, limit_s: float | None = None) -> str | 
 
 
 def _ask(step: LaunchStep, folder: Path, limit_s: float | None) -> str | None:
-    """Runs a command; returns what went wrong and what to do, None if it succeeded. Without a limit it shows errors."""
+    """Runs a command; returns what went wrong and what to do, or None. Without a limit it shows its own errors."""
     command, said = f"in {folder}: {shlex.join(step.command)}", subprocess.PIPE if limit_s else None
     try:
         done = subprocess.run(

@@ -132,7 +132,7 @@ def check_simulator(experiment: Experiment) -> None:
 
 
 def check_tower(experiment: Experiment) -> None:
-    """What computes towers in other ways than XLA supports the network."""
+    """What computes the tower of `resnet` in a way of its own is chosen with no other network."""
     network, openvino = experiment.network, experiment.learner.cpu_convolutions == "openvino"
     for setting, otherwise, chosen in (
         ("actors.inference = int8", "actors.inference=local", experiment.actors.inference == "int8"),
