@@ -75,7 +75,8 @@ class ChildRun:
         self._driver: psutil.Popen | None = None
 
     def start(self) -> None:
-        """Starts the run, or resumes it."""
+        """Starts the run, or resumes it. SIGTERM then ends this process as Ctrl-C does, so that the run is closed."""
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         self.console.parent.mkdir(parents=True, exist_ok=True)
         with self.console.open("ab") as console:
             self._driver = psutil.Popen(

@@ -190,6 +190,23 @@ def test_a_directory_that_exists_is_refused(tmp_path):
         ChildRun("tic_tac_toe", [], tmp_path)
 
 
+def test_sigterm_ends_the_run_of_a_bench_too(tmp_path):
+    code = (
+        "import time; from contextlib import closing; from pathlib import Path\n"
+        "from podzero.tools.bench.child_run import ChildRun\n"
+        f"with closing(ChildRun('tic_tac_toe', [], Path({str(tmp_path / 'run')!r}))) as run:\n"
+        "    run.command = ['sleep', '600']\n"
+        "    run.start()\n"
+        "    print(run.driver.pid, flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as bench:
+        driver = psutil.Process(int(bench.stdout.readline()))
+        bench.terminate()
+        assert bench.wait(60) != 0
+    assert not lives(driver)
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
