@@ -27,7 +27,7 @@ from podzero.actors.build import actor_parts
 from podzero.actors.core import SelfPlayCore, SelfPlayState, StartPool
 from podzero.actors.selfplay import SelfPlayActor
 from podzero.config import Experiment
-from podzero.core.protocols import ParamSource
+from podzero.core.protocols import Env, ParamSource
 from podzero.core.types import Array, Move, Params, Versioned
 from podzero.envs import make_env, spec_of
 from podzero.networks import make_network
@@ -184,13 +184,8 @@ class _Reading:
 class Playback(SelfPlayCore):
     """A self-play core that repeats a recording; the `games` of its state are an index into it."""
 
-    def __init__(self, moves: Move) -> None:
-        self._moves = moves
-
-    @property
-    def values(self) -> int:
-        """As in the recorded game."""
-        return 1 if self._moves.value.ndim == 2 else self._moves.value.shape[-1]
+    def __init__(self, env: Env, moves: Move) -> None:
+        self.env, self._moves = env, moves
 
     def init(self, key: Array) -> SelfPlayState:
         """Starts at a random index, so that actors are not synchronized."""
@@ -223,9 +218,9 @@ def _serve(experiment: Experiment, addresses: list[str], search_s: float, proces
     pipe is closed, each with a thread and a writer to all shards. It answers each request with its CPU seconds.
     """
     (moves,) = parent.recv()
-    core, source = Playback(moves), _Sleep(search_s)
+    env, source = make_env(experiment.env), _Sleep(search_s)
+    core, make_writer = Playback(env, moves), partial(ShardedWriter, lambda: addresses, env.spec, experiment)
     playing: list[tuple[SelfPlayActor, threading.Thread, ShardedWriter]] = []
-    make_writer = partial(ShardedWriter, lambda: addresses, spec_of(experiment.env), experiment)
 
     def grow(count: int) -> float:
         while len(playing) < count and not parent.poll():
