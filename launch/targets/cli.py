@@ -90,8 +90,11 @@ def launch(
     check(site, target)
     plan: Plan = import_module(f"podzero.launch.targets.{target}").plan(experiment, site)
     where = folder or Path("runs/launch") / f"{name_of(experiment).removeprefix('podzero-')}-{target}"
-    if verb:
-        _answer(plan, where, verb, force or follow, dry_run)
+    if verb == "down":
+        take_down(plan, where, force, dry_run)
+        return
+    if verb is not None:
+        watch(plan, where, verb, follow, dry_run)
         return
     approve_code(experiment)  # the head runs it without a question
     lines = summary(plan, experiment)
@@ -110,16 +113,6 @@ def _verb(given: Mapping[str, bool], follow: bool, force: bool) -> str | None:
     if sum(given.values()) > 1 or (follow and not given["logs"]) or (force and not given["down"]):
         raise ConfigError("give one of --status, --logs (with --follow), --stop and --down (with --force)")
     return next((name for name, is_given in given.items() if is_given), None)
-
-
-def _answer(plan: Plan, folder: Path, verb: str, more: bool, dry_run: bool) -> None:
-    """Does what an option asks for; `more`: with --force or --follow."""
-    if verb != "down":
-        watch(plan, folder, verb, more, dry_run)
-    elif dry_run:
-        print(script(plan, folder, True, more), end="")
-    else:
-        take_down(plan, folder, more)
 
 
 MOST_WAITING = 0.5

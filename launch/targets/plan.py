@@ -289,8 +289,11 @@ def watch(plan: Plan, folder: Path, verb: str, follow: bool, dry_run: bool) -> N
         raise LaunchFailed(problem)
 
 
-def take_down(plan: Plan, folder: Path, force: bool = False) -> None:
+def take_down(plan: Plan, folder: Path, force: bool, dry_run: bool) -> None:
     """Ends the run with a checkpoint, unless `force` is given, then deletes the machines."""
+    if dry_run:
+        print(script(plan, folder, True, force), end="")
+        return
     _begin(plan, folder)
     for step in _teardown(plan, force):
         problem = _run(step, folder)
