@@ -24,8 +24,8 @@ from podzero.core.types import EnvSpec, ModelNetwork, Network, Params
 from podzero.networks.contract import check_model as check_model
 from podzero.networks.contract import check_network as check_network
 from podzero.networks.layers import as_computed, mlp
-from podzero.networks.nested import folded_nested, nested
-from podzero.networks.resnet import fold_resnet, folded_resnet, resnet
+from podzero.networks.nested import nested
+from podzero.networks.resnet import fold_resnet, resnet
 from podzero.networks.transformer import transformer
 
 
@@ -63,22 +63,17 @@ def make_inference(config: NetworkConfig, spec: EnvSpec) -> tuple[Callable[[Para
     `network.apply(fold(params), observation)` equals `make_network(...).apply(params, observation)` up to rounding.
     `fold` also gives each weight the dtype in which the network computes with it, so that evaluations convert none.
     """
+    acting = network = make_network(config, spec)
     match config:
         case ResNetConfig():
-            network = folded_resnet(config, spec)
+            acting = resnet(config, spec, folded=True)
         case NestedConfig():
-            network = folded_nested(config, spec)
-        case _:
-            network = make_network(config, spec)
-
-    def cast(params: Params) -> Params:
-        return as_computed(network.apply, spec, params)
+            acting = nested(config, spec, folded=True)
 
     def fold(params: Params) -> Params:
-        folds = isinstance(config, ResNetConfig | NestedConfig)
-        return cast(fold_resnet(params) if folds else params)
+        return as_computed(acting.apply, spec, params if acting is network else fold_resnet(params))
 
-    return fold, network._replace(init=lambda key: cast(network.init(key)))
+    return fold, acting._replace(init=lambda key: fold(network.init(key)))
 
 
 def trainable_network(config: NetworkConfig, spec: EnvSpec) -> Network | ModelNetwork:

@@ -20,19 +20,18 @@ _TOLERANCE = 1e-4
 """Largest difference between two evaluations of a row, relative to the largest output: rounding."""
 
 
-def check_network(network: Network, spec: EnvSpec, name: str, params: Params | None = None) -> None:
+def check_network(network: Network, spec: EnvSpec, name: str) -> None:
     """Checks shapes, dtypes, ranges, determinism and that the rows of a batch are independent.
 
     The functions of the network should be jitted: each is called a few times with the same shapes. Messages call it
-    `name`. The parameters that are evaluated are by default those of `init`.
+    `name`.
     """
     shapes = {"policy logits": (ROWS, spec.num_actions), "values": (ROWS, *spec.value_shape)}
 
     def run(params: Params, observation: Array) -> dict[str, jax.Array]:
         return dict(zip(shapes, network.apply(params, observation), strict=True))
 
-    made = _checked_params(network.init, name)
-    _refuse(_faults_of_outputs(run, made if params is None else params, spec, shapes), name)
+    _refuse(_faults_of_outputs(run, _checked_params(network.init, name), spec, shapes), name)
 
 
 def check_model(network: ModelNetwork, spec: EnvSpec, name: str) -> None:

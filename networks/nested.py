@@ -14,7 +14,7 @@ from podzero.config import NestedConfig
 from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec, Network
 from podzero.networks.layers import HeadOutputs, Heads, actions_are_squares, check_boards, compute_dtype, flax_network
-from podzero.networks.resnet import Block, Conv, fold_resnet, residual_start
+from podzero.networks.resnet import Block, Conv, residual_start
 
 PAIRS = 2
 """Residual pairs of 3x3 convolutions in a block."""
@@ -82,23 +82,13 @@ class Nested(nn.Module):
         return outputs
 
 
-def nested(config: NestedConfig, spec: EnvSpec) -> Network:
-    """The trainable network for the boards of `spec`, a game for two."""
+def nested(config: NestedConfig, spec: EnvSpec, folded: bool = False) -> Network:
+    """The network for the boards of `spec`, a game for two; `folded` as in `resnet`."""
     check_boards(spec, config.name)
     if spec.players != 2 or spec.values != 1:
         raise ConfigError(
             f"network.name = 'nested' predicts loss, draw and win, as of a zero-sum game for two; '{spec.name}' has "
             f"{spec.players} player(s) and {spec.values} value(s). Set network.name=resnet"
         )
-    return flax_network(_module(config, spec), spec, config.auxiliary, outcomes=True)
-
-
-def folded_nested(config: NestedConfig, spec: EnvSpec) -> Network:
-    """The same network for parameters that `fold_resnet` returned: plain convolutions with biases."""
-    trainable = nested(config, spec)
-    folded = flax_network(_module(config, spec, folded=True), spec)
-    return Network(lambda key: fold_resnet(trainable.init(key)), folded.apply)
-
-
-def _module(config: NestedConfig, spec: EnvSpec, folded: bool = False) -> Nested:
-    return Nested(config, spec.num_actions, actions_are_squares(spec), folded)
+    module = Nested(config, spec.num_actions, actions_are_squares(spec), folded)
+    return flax_network(module, spec, config.auxiliary and not folded, outcomes=not folded)

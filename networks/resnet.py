@@ -116,27 +116,17 @@ class ResNet(nn.Module):
         return outputs
 
 
-def resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
-    """The trainable network for the boards of `spec`."""
+def resnet(config: ResNetConfig, spec: EnvSpec, folded: bool = False) -> Network:
+    """The network for the boards of `spec`: to train, or for parameters that `fold_resnet` returned if `folded`."""
     check_boards(spec, config.name)
-    return flax_network(_module(config, spec), spec, config.auxiliary)
-
-
-def folded_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
-    """The same network for parameters that `fold_resnet` returned: plain convolutions with biases."""
-    trainable = resnet(config, spec)
-    folded = flax_network(_module(config, spec, folded=True), spec)
-    return Network(lambda key: fold_resnet(trainable.init(key)), folded.apply)
+    pooled_heads = config.global_pooling and actions_are_squares(spec)
+    module = ResNet(config, spec.num_actions, pooled_heads, folded, spec.values)
+    return flax_network(module, spec, config.auxiliary and not folded)
 
 
 def fold_resnet(params: Params) -> Params:
-    """The parameters for acting of a tower of `Conv`: `fold`, without auxiliary heads."""
+    """The parameters for acting of a tower of `Conv`: by `fold` plain convolutions with biases, no auxiliary heads."""
     return without_auxiliary(fold(params))
-
-
-def _module(config: ResNetConfig, spec: EnvSpec, folded: bool = False) -> ResNet:
-    pooled_heads = config.global_pooling and actions_are_squares(spec)
-    return ResNet(config, spec.num_actions, pooled_heads, folded, spec.values)
 
 
 class Layer(NamedTuple):
