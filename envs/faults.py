@@ -18,6 +18,10 @@ from podzero.config import EnvConfig, JaxGameConfig
 from podzero.core.errors import PodzeroError
 
 
+class Violation(Exception):
+    """A game violates its contract; the message says how."""
+
+
 class SimulatorError(PodzeroError, RuntimeError):
     """A simulator failed during play; the message names the game, the seed, the moves so far and the error."""
 

@@ -14,6 +14,7 @@ import optax
 from podzero.core.errors import ConfigError, described
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvSpec, EnvState, Symmetry, View
+from podzero.envs.faults import Violation
 from podzero.envs.packing import packed_bytes
 
 
@@ -192,10 +193,6 @@ class GameOfChance(_Drawing[ChanceGame]):
         return DrawnState(self._game.resolve(state.game, outcome), jax.random.key_data(key))
 
 
-class _Violation(Exception):
-    pass
-
-
 def check_game(env: Env, games: int = 8, max_plies: int = 64, seed: int = 0, learned: bool = False) -> None:
     """Plays random games, all together, and checks the contract of `Env` in every position of each.
 
@@ -219,7 +216,7 @@ def check_game(env: Env, games: int = 8, max_plies: int = 64, seed: int = 0, lea
         _check_rewards(env.spec, played)
         if not learned:
             _check_returns(played)
-    except _Violation as violation:
+    except Violation as violation:
         raise ConfigError(f"{name} violates the contract of podzero.envs.JaxGame: {violation}") from None
     except Exception as error:
         raise ConfigError(f"{name} cannot be played: {described(error)}") from error
@@ -242,14 +239,14 @@ def _check_forms(env: Env) -> None:
     """Checks shapes and dtypes; nothing is computed."""
     spec = env.spec
     if spec.players < 1:
-        raise _Violation(f"players = {spec.players!r}: expected at least 1")
+        raise Violation(f"players = {spec.players!r}: expected at least 1")
     if spec.values > 1 and isinstance(env, GameOfChance):
-        raise _Violation(
+        raise Violation(
             "chance is supported only with one player, or with two whose rewards sum to zero; here "
             f"players = {spec.players}"
         )
     if np.dtype(spec.observation_dtype).kind not in "biuf":
-        raise _Violation(f"the observation is of {spec.observation_dtype}; expected bool, integers or floats")
+        raise Violation(f"the observation is of {spec.observation_dtype}; expected bool, integers or floats")
     state = jax.eval_shape(env.init, jax.random.key(0))
     after = jax.eval_shape(env.step, state, np.zeros((), np.int32))
     _require_same_form("step() returns a state that differs from that of init()", state, after)
@@ -272,11 +269,11 @@ def _check_forms(env: Env) -> None:
 def _require_same_form(what: str, expected: Any, found: Any) -> None:
     structures = [str(jax.tree.structure(tree)) for tree in (found, expected)]
     if structures[0] != structures[1]:
-        raise _Violation(f"{what}: found {structures[0]}; expected {structures[1]}")
+        raise Violation(f"{what}: found {structures[0]}; expected {structures[1]}")
     leaves = zip(jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(found), strict=True)
     for (path, right), leaf in leaves:
         if (right.shape, right.dtype) != (leaf.shape, leaf.dtype):
-            raise _Violation(
+            raise Violation(
                 f"{what}: {jax.tree_util.keystr(path) or 'the state'} is {leaf.dtype} of shape {list(leaf.shape)}; "
                 f"expected {right.dtype} of shape {list(right.shape)}"
             )
@@ -287,7 +284,7 @@ def _check_symmetries(env: Env) -> None:
     observation = np.zeros(spec.observation_shape, spec.observation_dtype)
     for number, symmetry in enumerate(env.symmetries):
         if sorted(np.asarray(symmetry.actions).tolist()) != list(range(spec.num_actions)):
-            raise _Violation(f"symmetries[{number}].actions: expected a permutation of {spec.num_actions} actions")
+            raise Violation(f"symmetries[{number}].actions: expected a permutation of {spec.num_actions} actions")
         turned = jax.eval_shape(symmetry.observation, observation)
         _require_same_form(f"symmetries[{number}].observation()", observation, turned)
 
@@ -402,4 +399,4 @@ def _require(holds: np.ndarray[Any, Any], played: _Played, violation: str, after
     ply, game = (int(index[0]) for index in np.nonzero(~holds))
     ply += after
     moves = played.actions[:ply, game].tolist()
-    raise _Violation(f"{violation} (game {game}, after the moves {moves})")
+    raise Violation(f"{violation} (game {game}, after the moves {moves})")

@@ -267,7 +267,7 @@ class GymnaxEnv(_LibraryEnv):
         observation, state = self._env.reset_env(key, self._params)
         start = LibraryState(state, self._encoded(observation), jnp.float32(0), jnp.bool_(False), jnp.bool_(False))
         # gymnax starts with Python's numbers; a state must have the dtypes that steps give it.
-        after = jax.eval_shape(self._stepped, state, jnp.int32(0), jax.random.key(0))
+        after = jax.eval_shape(self._after, state, jnp.int32(0))
         started: LibraryState = jax.tree.map(lambda value, form: jnp.asarray(value, form.dtype), start, after)
         return started
 
@@ -275,11 +275,9 @@ class GymnaxEnv(_LibraryEnv):
         return state.observation, jnp.ones(self._actions, bool)
 
     def _after(self, state: Any, action: Array, key: Array | None = None) -> LibraryState:
-        return self._stepped(state, action, jax.random.key(0) if key is None else key)
-
-    def _stepped(self, state: Any, action: Array, key: Array) -> LibraryState:
+        drawn_from = jax.random.key(0) if key is None else key
         # Not `step`, which goes on with the next episode when one ends.
-        observation, after, reward, terminated, _ = self._env.step_env(key, state, action, self._params)
+        observation, after, reward, terminated, _ = self._env.step_env(drawn_from, state, action, self._params)
         terminated = jnp.asarray(terminated, bool)
         truncated = jnp.asarray(self._env.is_truncated(after, self._params)) & ~terminated
         scaled = jnp.float32(self._scale) * jnp.asarray(reward, jnp.float32)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 import numpy as np
 
 from podzero.core.errors import ConfigError
+from podzero.envs.faults import Violation
 
 
 @runtime_checkable
@@ -125,18 +126,18 @@ def check_simulator(
         moves: list[int] = []
         try:
             if not isinstance(simulator.num_actions, int | np.integer) or simulator.num_actions < 1:
-                raise _Violation(f"num_actions = {simulator.num_actions!r}: expected a positive number")
+                raise Violation(f"num_actions = {simulator.num_actions!r}: expected a positive number")
             if simulator.players not in (1, 2):
-                raise _Violation(f"players = {simulator.players!r}: expected 1 or 2")
+                raise Violation(f"players = {simulator.players!r}: expected 1 or 2")
             simulator.reset(game)
             form = _Snapshot.of(simulator).observation if form is None else form
             snapshots = _check_game(simulator, game, max_plies, choose, moves, form)
             _check_chance(simulator, snapshots, game, moves)
             if snapshots[0].done:
-                raise _Violation("done() is true before the first move")
+                raise Violation("done() is true before the first move")
             if reward_scale is not None:
                 _check_range(snapshots, discount, reward_scale)
-        except _Violation as violation:
+        except Violation as violation:
             raise ConfigError(
                 f"{name} violates the contract of podzero.envs.Simulator: {violation} "
                 f"(seed {game}, moves so far {moves})"
@@ -144,10 +145,6 @@ def check_simulator(
         except Exception as error:
             raised = f"it raised {type(error).__name__}: {error}"
             raise ConfigError(f"{name} cannot be played: {raised} (seed {game}, moves so far {moves})") from error
-
-
-class _Violation(Exception):
-    pass
 
 
 class _Snapshot(NamedTuple):
@@ -180,7 +177,7 @@ class _Snapshot(NamedTuple):
 def _number(action: Any) -> int:
     """One of the legal actions; `True` is none, though Python counts it as 1."""
     if isinstance(action, bool | np.bool_) or not isinstance(action, int | np.integer):
-        raise _Violation(f"legal_actions() contains {action!r}: expected the numbers of actions, not a mask")
+        raise Violation(f"legal_actions() contains {action!r}: expected the numbers of actions, not a mask")
     return int(action)
 
 
@@ -191,7 +188,7 @@ def _check_range(snapshots: list[_Snapshot], discount: float, scale: float) -> N
     for snapshot in reversed(snapshots[1:]):
         returns = scale * np.array(snapshot.rewards) + discount * returns
         if (worst := float(np.abs(returns).max())) > most + 1e-6:
-            raise _Violation(
+            raise Violation(
                 f"the rewards of a random game sum to {worst:.6g}, but values must lie in [-1, 1]; set "
                 f"env.reward_scale to {scale * most / worst:.2g} or less, so that this holds for every game"
             )
@@ -236,7 +233,7 @@ def _check_chance(simulator: Simulator, snapshots: list[_Snapshot], seed: int, m
         for move, snapshot in zip(moves, snapshots[1:], strict=True):
             replayed.step(move)
             if field := snapshot.difference(_Snapshot.of(replayed)):
-                raise _Violation(
+                raise Violation(
                     f"it has chance events: after the same moves, {field}() differs between seeds {seed} and {other}. "
                     f"Tree search plays clones, so it would foresee them; {CHANCE_ADVICE}"
                 )
@@ -252,35 +249,35 @@ def _play_randomly(simulator: Simulator, choose: random.Random, plies: int = 4) 
 def _check_names(simulator: NamedSimulator, legal: Sequence[int]) -> None:
     names = ["".join(simulator.action_name(action).split()) for action in legal]
     if not all(names) or len(set(names)) < len(names):
-        raise _Violation(f"action_name() of the legal actions gives {names}: expected distinct names")
+        raise Violation(f"action_name() of the legal actions gives {names}: expected distinct names")
 
 
 def _valid_snapshot(simulator: Simulator, form: np.ndarray[Any, Any]) -> _Snapshot:
     """The snapshot of the current position, after checking that every part of it is valid."""
     snapshot = _Snapshot.of(simulator)
     if (snapshot.observation.shape, snapshot.observation.dtype) != (form.shape, form.dtype):
-        raise _Violation(
+        raise Violation(
             f"the observation was {form.dtype} of shape {list(form.shape)} at the start, and is now "
             f"{snapshot.observation.dtype} of shape {list(snapshot.observation.shape)}"
         )
     if snapshot.observation.dtype.kind not in "biuf" or not np.isfinite(snapshot.observation).all():
-        raise _Violation(f"the observation ({form.dtype}) must contain only finite numbers")
+        raise Violation(f"the observation ({form.dtype}) must contain only finite numbers")
     if len(snapshot.rewards) != simulator.players or not np.isfinite(snapshot.rewards).all():
-        raise _Violation(f"rewards() = {snapshot.rewards}: expected {simulator.players} finite numbers")
+        raise Violation(f"rewards() = {snapshot.rewards}: expected {simulator.players} finite numbers")
     if simulator.players == 2 and abs(sum(snapshot.rewards)) > 1e-6:
-        raise _Violation(f"rewards() = {snapshot.rewards}: the rewards of two players must sum to zero")
+        raise Violation(f"rewards() = {snapshot.rewards}: the rewards of two players must sum to zero")
     if snapshot.done:
         return snapshot
     if not snapshot.legal:
-        raise _Violation("legal_actions() is empty, but done() is false")
+        raise Violation("legal_actions() is empty, but done() is false")
     known = set(range(simulator.num_actions))
     if len(set(snapshot.legal)) < len(snapshot.legal) or not known.issuperset(snapshot.legal):
-        raise _Violation(
+        raise Violation(
             f"legal_actions() = {list(snapshot.legal)}: expected distinct numbers below {simulator.num_actions}, "
             "not a mask"
         )
     if snapshot.player not in range(simulator.players):
-        raise _Violation(f"player() = {snapshot.player}: expected a number below {simulator.players}")
+        raise Violation(f"player() = {snapshot.player}: expected a number below {simulator.players}")
     if isinstance(simulator, NamedSimulator):
         _check_names(simulator, snapshot.legal)
     return snapshot
@@ -289,4 +286,4 @@ def _valid_snapshot(simulator: Simulator, form: np.ndarray[Any, Any]) -> _Snapsh
 def _require_equal(expected: _Snapshot, simulator: Simulator, violation: str) -> None:
     if field := expected.difference(_Snapshot.of(simulator)):
         method = "legal_actions" if field == "legal" else field
-        raise _Violation(f"{violation}; {method}() differs")
+        raise Violation(f"{violation}; {method}() differs")

@@ -111,10 +111,8 @@ class OpenSpielGame:
         """See `Simulator`."""
         # Without __init__, which would load the game again; each search clones thousands of positions.
         twin = object.__new__(OpenSpielGame)
-        twin.num_actions, twin.players, twin.max_length = self.num_actions, self.players, self.max_length
-        twin._game, twin._observer, twin._shape = self._game, self._observer, self._shape
-        twin._adds_player, twin._seed, twin._state = self._adds_player, self._seed, self._state.clone()
-        twin._returns, twin._rewards = self._returns, self._rewards  # replaced by a step, never changed in place
+        vars(twin).update(vars(self))  # a step replaces the returns and rewards, and changes nothing else in place
+        twin._state = self._state.clone()
         return twin
 
     def _play_chance_moves(self) -> None:

@@ -427,11 +427,8 @@ class Chess(BoardGame):
         """The history with a new position, in which the player who moved has the pieces `mine`."""
         turn = board.plies % 2 == 1
         first, second = either(turn, self._turned(theirs), mine), either(turn, self._turned(mine), theirs)
-        both, planes = first | second, []
-        for bit in range(3):
-            held = [kind for kind in range(KINDS) if (kind + 1) >> bit & 1]
-            planes.append(union(Bits(both.low[kind], both.high[kind]) for kind in held))
-        planes.append(union(Bits(second.low[kind], second.high[kind]) for kind in range(KINDS)))
+        held = [[kind for kind in range(KINDS) if (kind + 1) >> bit & 1] for bit in range(3)]
+        planes = [*(_of_kinds(first | second, *kinds) for kinds in held), _of_kinds(second)]
         low, high = (jnp.stack(words)[None] for words in zip(*planes, strict=True))
         return Bits(jnp.concatenate([low, board.history.low[:-1]]), jnp.concatenate([high, board.history.high[:-1]]))
 
@@ -462,17 +459,10 @@ def _arrives(moving: jax.Array, promotes: Array, plane: Array) -> jax.Array:
 def _castled(mine: Bits, king_moves: Array, target: Array) -> Bits:
     """One's own pieces with the rook moved, if the king has castled."""
     for home, to, rook_to in _CASTLED:
-        castles = king_moves & (target == to)
-        rook = np.arange(KINDS) == ROOK
-        leave, arrive = (_at(square, rook).when(castles) for square in (home, rook_to))
+        moves = (np.arange(KINDS) == ROOK) & king_moves & (target == to)
+        leave, arrive = (constant(1 << square).when(moves) for square in (home, rook_to))
         mine = (mine & ~leave) | arrive
     return mine
-
-
-def _at(square: int, kinds: np.ndarray[Any, Any]) -> Bits:
-    """A square in the sets of some kinds, `[6]`."""
-    one = constant(1 << square)
-    return Bits(np.where(kinds, one.low, np.uint32(0)), np.where(kinds, one.high, np.uint32(0)))
 
 
 def _castling(rights: Array, origin: Array, target: Array) -> jax.Array:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.core.types import Array
-from podzero.envs.boards.bits import EMPTY, Bits, constant
+from podzero.envs.boards.bits import EMPTY, Bits, constant, union
 from podzero.envs.boards.rules import BoardGame, PlyResult
 
 _HEIGHT, _WIDTH = 6, 7
@@ -68,8 +68,5 @@ class ConnectFour(BoardGame):
 def _has_line(stones: Bits) -> jax.Array:
     """Whether four stones stand in a line, `[]` bool."""
     # Four in a line are two pairs, two squares apart.
-    found = Bits(jnp.uint32(0), jnp.uint32(0))
-    for distance in _LINES:
-        pairs = stones & stones.down(distance)
-        found = found | (pairs & pairs.down(2 * distance))
-    return found.any()
+    pairs = {distance: stones & stones.down(distance) for distance in _LINES}
+    return union(pair & pair.down(2 * distance) for distance, pair in pairs.items()).any()

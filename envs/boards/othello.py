@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.core.types import Array
-from podzero.envs.boards.bits import Bits, Distance, constant, single
+from podzero.envs.boards.bits import EMPTY, Bits, Distance, constant, single, union
 from podzero.envs.boards.rules import BoardGame, PlyResult
 
 _SIZE = 8
@@ -67,17 +67,17 @@ class Othello(BoardGame):
 
 def _turned(disc: Bits, mine: Bits, theirs: Bits) -> Bits:
     """The discs of the opponent between `disc` and one's own."""
-    turned = []
+    found = EMPTY
     for move in (Bits.up, Bits.down):
         lines = _lines(disc, theirs, move)
-        turned.append(lines.when((move(lines, _DISTANCES) & mine).any()))
-    return _in_any_direction(*turned)
+        found = found | lines.when((move(lines, _DISTANCES) & mine).any())
+    return found.joined()
 
 
 def _moves(mine: Bits, theirs: Bits) -> Bits:
     """The empty squares from which discs of the opponent are enclosed."""
-    ends = [move(_lines(mine, theirs, move), _DISTANCES) for move in (Bits.up, Bits.down)]
-    return _in_any_direction(*ends) & ~(mine | theirs)
+    ends = union(move(_lines(mine, theirs, move), _DISTANCES) for move in (Bits.up, Bits.down))
+    return ends.joined() & ~(mine | theirs)
 
 
 def _lines(start: Bits, over: Bits, move: Callable[[Bits, Distance], Bits]) -> Bits:
@@ -88,9 +88,3 @@ def _lines(start: Bits, over: Bits, move: Callable[[Bits, Distance], Bits]) -> B
     for _ in range(_SIZE - 3):
         lines = lines | (move(lines, _DISTANCES) & allowed)
     return lines
-
-
-def _in_any_direction(*sets: Bits) -> Bits:
-    """The squares that are in one of the sets, `[4]` each, in any direction."""
-    low, high = (jax.lax.reduce_or(jnp.stack(words), (0, 1)) for words in zip(*sets, strict=True))
-    return Bits(low, high)

@@ -133,15 +133,10 @@ def _compact(columns: list[jax.Array]) -> list[jax.Array]:
 
 def _legal(board: jax.Array) -> jax.Array:
     """The slides that change the board, `[4]` bool."""
-    before, after = board[:, :-1], board[:, 1:]
-    # Along a row, towards lower and towards higher columns.
-    lower, higher = (before == 0) & (after > 0), (before > 0) & (after == 0)
-    rows_merge = jnp.any((before > 0) & (before == after))
-    above, below = board[:-1], board[1:]
-    up, down = (above == 0) & (below > 0), (above > 0) & (below == 0)
-    columns_merge = jnp.any((above > 0) & (above == below))
-    free = jnp.stack([jnp.any(lower), jnp.any(up), jnp.any(higher), jnp.any(down)])
-    return free | jnp.stack([rows_merge, columns_merge] * 2)
+    left, right, upper, lower = board[:, :-1], board[:, 1:], board[:-1], board[1:]
+    ways = ((right, left), (lower, upper), (left, right), (upper, lower))
+    # Some tile has an empty cell before it, or an equal tile.
+    return jnp.stack([jnp.any((tile > 0) & ((to == 0) | (to == tile))) for tile, to in ways])
 
 
 def _symmetry(turns: int, mirrored: bool) -> Symmetry:
