@@ -206,9 +206,8 @@ def _described(table: Table) -> dict[str, Any]:
         "priority_exponent": settings.priority_exponent,
         "limiter": {
             "samples_per_insert": settings.samples_per_insert,
-            "min_size": settings.min_size // settings.samples_per_item,
-            "min_diff": settings.min_diff / settings.samples_per_item,
-            "max_diff": settings.max_diff / settings.samples_per_item,
+            "min_size_to_sample": settings.min_size // settings.samples_per_item,
+            "error_buffer": [diff / settings.samples_per_item for diff in (settings.min_diff, settings.max_diff)],
         },
     }
 

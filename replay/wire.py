@@ -8,7 +8,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -123,22 +123,17 @@ class _Chunk:
         self._held = 0
 
 
-class Unpacker:
-    """Extracts the items from the answers of one stream; an item may be spread over several answers."""
-
-    def __init__(self) -> None:
-        self._begun: list[Any] = []
-        """The entries so far of an incomplete item."""
-
-    def unpack(self, answer: pb.SampleStreamResponse) -> Items:
-        """The items that `answer` completes, in order."""
+def items_of(answers: Iterable[pb.SampleStreamResponse]) -> Iterator[Items]:
+    """The items that each answer of a stream completes, in order; an item may be spread over several answers."""
+    begun: list[Any] = []
+    for answer in answers:
         items = []
         for entry in answer.entries:
-            self._begun.append(entry)
+            begun.append(entry)
             if entry.end_of_sequence:
-                items.append(self._begun)
-                self._begun = []
-        return Items(items)
+                items.append(begun)
+                begun = []
+        yield Items(items)
 
 
 def _read(place: NDArray[np.uint8], item: Any, chunks: Sequence[Any], converted: Converted) -> None:
@@ -383,14 +378,21 @@ class InsertStream:
             self.pending += len(keys)
         self._requests.put(request)
 
-    def wait(self, timeout_s: float) -> bool:
-        """Waits up to `timeout_s`, or until the stream breaks, for all confirmations; returns whether they came."""
-        return self._wait(lambda: not self.pending, timeout_s)
+    def wait(self, timeout_s: float, at_most: int = 0) -> bool:
+        """Waits up to `timeout_s`, or until the stream breaks, for confirmations; returns whether they came.
 
-    def wait_for_room(self, timeout_s: float, at_most: int) -> bool:
-        """Waits as `wait`, until at most `at_most` items are unconfirmed and the server takes more."""
-        # If some items were confirmed since the last request, the limiter does not block.
-        return self._wait(lambda: not self.pending or (self._moving and self.pending <= at_most), timeout_s)
+        All items must be confirmed, or all but `at_most` if the server takes more.
+        """
+
+        def came() -> bool:
+            # If some items were confirmed since the last request, the limiter does not block.
+            return not self.pending or (self._moving and self.pending <= at_most)
+
+        with self._changed:
+            self._changed.wait_for(lambda: came() or self._failure, timeout_s)
+            if self._failure is not None and not isinstance(self._failure, ReplayUnavailable):
+                raise self._failure
+            return came()
 
     def resume(self) -> None:
         """Opens a broken stream again and resends the unconfirmed items."""
@@ -406,13 +408,6 @@ class InsertStream:
         self._thread.join(_JOIN_S)
         with self._changed:
             return list(self._sent)
-
-    def _wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        with self._changed:
-            self._changed.wait_for(lambda: condition() or self._failure, timeout_s)
-            if self._failure is not None and not isinstance(self._failure, ReplayUnavailable):
-                raise self._failure
-            return condition()
 
     def _open(self) -> Any:
         """Opens the stream and sends the unconfirmed items."""
@@ -461,7 +456,6 @@ class SampleStream:
         """Opens the stream; nothing is sampled before `ask`."""
         self._connection = connection
         self._table = table
-        self._unpacker = Unpacker()
         self._requests: queue.SimpleQueue[pb.SampleStreamRequest | None] = queue.SimpleQueue()
         self._call = connection.sample(iter(self._requests.get, None))
         self._closed = False
@@ -475,8 +469,7 @@ class SampleStream:
         """Blocks of items in the order in which they were sampled."""
         with self._connection.errors("samples"):
             try:
-                for answer in self._call:
-                    yield self._unpacker.unpack(answer)
+                yield from items_of(self._call)
             except grpc.RpcError:
                 # The call itself has no deadline, so this one means that the limiter blocks.
                 if not self._closed and self._call.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:

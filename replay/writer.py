@@ -268,24 +268,15 @@ class _Connection:
 
     def ready(self) -> bool:
         """Whether the shard takes more samples; asks it if it is silent or lost."""
-        self._look_after(self._stream.wait_for_room(self._poll_s, _AHEAD))
-        return self.works and not self.timed_out
+        return self.settled(_AHEAD) and not self._stream.broken
 
-    def settled(self) -> bool:
-        """Whether everything sent has been confirmed; asks the shard if it is silent or lost."""
-        self._look_after(self._stream.wait(self._poll_s))
-        return self.alive and not self.timed_out
-
-    @property
-    def _poll_s(self) -> float:
-        """How long to wait for the shard before trying the next."""
-        return 0.0 if self.timed_out or not self.alive else _POLL_S
-
-    def _look_after(self, answered: bool) -> None:
-        """Probes a shard that is lost, or has not `answered` for some time."""
+    def settled(self, at_most: int = 0) -> bool:
+        """Whether all items but `at_most` have been confirmed; asks the shard if it is silent or lost."""
+        answered = self._stream.wait(0.0 if self.timed_out or not self.alive else _POLL_S, at_most)
         self.timed_out, lost = not answered, not self.works
         if (not answered or lost) and time.monotonic() - self._probed > (self._resume_s if lost else PROBE_S):
             self.probe()
+        return self.alive and answered
 
     @property
     def counts(self) -> dict[str, int]:

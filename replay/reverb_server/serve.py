@@ -12,7 +12,7 @@ The first line of standard input is one JSON object:
                   name, max_size, and if wanted
                   signature (a name and the shape of uint8 below it)
                   priority_exponent (else sampled uniformly)
-                  limiter: samples_per_insert, min_size, min_diff, max_diff (else unlimited)
+                  limiter: samples_per_insert, min_size_to_sample, error_buffer of SampleToInsertRatio (else unlimited)
 
 It answers with one line of JSON: `{"ready": {"reverb": VERSION, "loopback": true}}`, or ends with
 `{"error": TEXT, "restoring": whether it could not read the checkpoint}`. The server then runs until standard input is
@@ -98,21 +98,15 @@ def table(name, max_size, signature=None, priority_exponent=None, limiter=None):
     import reverb
     import tensorflow as tf
 
-    uniform = priority_exponent is None
+    uniform, limiters = priority_exponent is None, reverb.rate_limiters
     return reverb.Table(
         name=name,
         sampler=reverb.selectors.Uniform() if uniform else reverb.selectors.Prioritized(priority_exponent),
         remover=reverb.selectors.Fifo(),
         max_size=max_size,
-        rate_limiter=limited(**limiter) if limiter else reverb.rate_limiters.MinSize(1),
+        rate_limiter=limiters.SampleToInsertRatio(**limiter) if limiter else limiters.MinSize(1),
         signature=signature and {field: tf.TensorSpec(shape, tf.uint8) for field, shape in signature.items()},
     )
-
-
-def limited(samples_per_insert, min_size, min_diff, max_diff):
-    import reverb
-
-    return reverb.rate_limiters.SampleToInsertRatio(samples_per_insert, min_size, (min_diff, max_diff))
 
 
 def keep_to_loopback(port):

@@ -243,7 +243,7 @@ def test_a_shard_that_hangs_is_asked_for_a_small_share_of_the_time(
 @pytest.fixture
 def faked(monkeypatch):
     """Makes a connection, to a shard with these `limits`, whose stream never has room or confirms anything."""
-    stream = SimpleNamespace(pending=3, broken=False, wait=lambda s: False, wait_for_room=lambda s, at_most: False)
+    stream = SimpleNamespace(pending=3, broken=False, wait=lambda s, at_most: False)
     monkeypatch.setattr(writer_module, "InsertStream", lambda *_: stream)
     table = SimpleNamespace(name="samples", signature=SimpleNamespace(item_bytes=8, samples_per_item=1))
     address = shard.Address("10.0.0.1:7", "1234")

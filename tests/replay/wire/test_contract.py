@@ -17,7 +17,7 @@ from podzero.replay.process import ServerProcess
 from podzero.replay.wire import Connection, Inserter, InsertStream, SampleStream
 
 SIZE = 33
-RATIO = {"samples_per_insert": 2.0, "min_size": 4, "min_diff": 0.0, "max_diff": 40.0}
+RATIO = {"samples_per_insert": 2.0, "min_size_to_sample": 4, "error_buffer": [0.0, 40.0]}
 
 
 def table(name, priority_exponent=None, limiter=None, max_size=1000):

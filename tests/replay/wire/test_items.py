@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from podzero.replay import reverb_pb2 as pb
 from podzero.replay.errors import WrongServer
-from podzero.replay.wire import Inserter, Unpacker
+from podzero.replay.wire import Inserter, items_of
 
 ROWS = (np.arange(5 * 7).reshape(5, 7) * 37 % 256).astype(np.uint8)
 
@@ -34,12 +34,16 @@ def inserted(rows=ROWS, first_key=100, chunk_steps=1):
     return pb.InsertStreamRequest.FromString(request)
 
 
-def unpacked(answer, item_bytes=7, unpacker=None):
+def unpacked(answer, item_bytes=7):
     """The items that an answer completes, and their rows."""
-    items = (unpacker or Unpacker()).unpack(answer)
+    (items,) = items_of([answer])
+    return items, read(items, item_bytes)
+
+
+def read(items, item_bytes):
     rows = np.empty((len(items), item_bytes), np.uint8)
     items.read(list(rows))
-    return items, rows
+    return rows
 
 
 @pytest.mark.parametrize("chunk_steps", [1, 2, 4, 5, 9])
@@ -93,12 +97,11 @@ def test_an_item_whose_chunks_come_in_two_answers_is_given_with_the_second():
     trajectory = pb.FlatTrajectory(columns=[pb.FlatTrajectory.Column(chunk_slices=pieces)])
     info = pb.SampleInfo(item=pb.PrioritizedItem(key=3, flat_trajectory=trajectory))
     entry = pb.SampleStreamResponse.SampleEntry
-    unpacker = Unpacker()
     begun = pb.SampleStreamResponse(entries=[entry(info=info, data=first.chunks)])
-    assert len(unpacker.unpack(begun)) == 0
     end = pb.SampleStreamResponse(entries=[entry(data=second.chunks, end_of_sequence=True)])
-    _, rows = unpacked(end, 14, unpacker)
-    np.testing.assert_array_equal(rows, [np.concatenate([ROWS[0], ROWS[1]])])
+    none, items = items_of([begun, end])
+    assert len(none) == 0
+    np.testing.assert_array_equal(read(items, 14), [np.concatenate([ROWS[0], ROWS[1]])])
 
 
 def test_steps_that_reverb_stored_as_differences_are_summed():
