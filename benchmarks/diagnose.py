@@ -32,7 +32,7 @@ from podzero.evaluation.solvers import (
 from podzero.files.workdir import Workdir
 from podzero.networks import make_inference
 from podzero.networks.snapshots import load_snapshot
-from podzero.search import Evaluate, network_evaluation
+from podzero.search import Evaluate, network_evaluation, rules_model
 
 BANDS = {"0 to 9": (0, 9), "10 to 19": (10, 19), "20 to 30": (20, 30)}
 """The bands of plies that are judged separately."""
@@ -100,7 +100,7 @@ class DiagnosedAgent:
     def _search(self, evaluate: Evaluate | None, count: int | None, settings: Json) -> list[SearchResult]:
         """Searches the positions without noise; returns one result for each `PIECE` of them."""
         config = self.experiment.search.model_copy(update=settings)
-        decide: Decide = make_decide(self.env, config, evaluate or self.evaluate)
+        decide: Decide = make_decide(config, rules_model(self.env, evaluate or self.evaluate))
         moves = self.positions.moves[:count]
         pieces = (replay(self.env, moves[start : start + PIECE]) for start in range(0, len(moves), PIECE))
         return [jax.device_get(decide(self.params, jax.random.key(0), states)) for states in pieces]

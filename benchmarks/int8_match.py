@@ -22,6 +22,7 @@ from podzero.inference import QuantizedNetwork, random_positions
 from podzero.inference.agreement import CALIBRATION_POSITIONS
 from podzero.networks import make_inference
 from podzero.networks.snapshots import load_snapshot
+from podzero.search import rules_model
 
 OPENING_PLIES = 6
 """Random plies of an opening: enough for more openings than games."""
@@ -41,7 +42,7 @@ def match(workdir: Workdir, games: int) -> dict[str, Any]:
     positions = random_positions(env, jax.random.key(1), CALIBRATION_POSITIONS)
     network = QuantizedNetwork(env.spec, experiment.actors.cache_mib, THREADS, batch, positions)
     fold = jax.jit(make_inference(experiment.network, env.spec)[0])
-    decide = make_decide(env, search, network.evaluation(env))
+    decide = make_decide(search, rules_model(env, network.evaluation(env)))
     quantized = partial(SearchPlayer, "int8", decide, deterministic=True)
 
     arena, token = Arena(env), network.load(fold(snapshot.params))

@@ -30,7 +30,7 @@ from podzero.core.types import Array
 from podzero.envs import make_env
 from podzero.evaluation.players import SearchPlayer, make_decide
 from podzero.evaluation.solvers import Judge, judged_positions
-from podzero.search import network_evaluation
+from podzero.search import network_evaluation, rules_model
 
 GAME = "connect_four"
 CHANNELS, BLOCKS, GAMES, SIMULATIONS = 32, 3, 128, 32
@@ -119,7 +119,9 @@ def curve(minutes: float, every_minutes: float) -> Iterator[dict[str, Any]]:
     """Trains an agent, and judges it now and then as podzero judges its agents; judging is no training time."""
     env, learner = make_env(GAME), PlainLearner()
     judge = Judge(env, judged_positions(env, POSITIONS, seed=0))
-    decide = make_decide(env, SearchConfig(simulations=SIMULATIONS), network_evaluation(env, learner.network.apply))
+    decide = make_decide(
+        SearchConfig(simulations=SIMULATIONS), rules_model(env, network_evaluation(env, learner.network.apply))
+    )
     trained_s, next_s = 0.0, 0.0
     while True:
         ended = trained_s >= 60 * minutes

@@ -14,13 +14,13 @@ from podzero.config import ModelNetworkConfig, NetworkConfig, SearchConfig
 from podzero.core.errors import ConfigError
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState, Exploration, Params, SearchResult
-from podzero.envs import GameOfChance
 from podzero.evaluation.growing import GrowingSearch, PlayerTree, make_growing_search
 from podzero.inference import QuantizedNetwork
 from podzero.networks import make_inference, make_model_network
 from podzero.search import (
     Evaluate,
     LimitedState,
+    Model,
     limited,
     make_model_search,
     make_search,
@@ -130,9 +130,9 @@ def mcts_player(env: Env, simulations: int, discount: float = 1.0, keep_nodes: b
     """Monte Carlo tree search without a network: PUCT with a uniform prior and one random rollout per leaf."""
     # An unvisited action takes the value of its node. If it counted as a loss, most of many actions would stay untried.
     config = SearchConfig(algorithm="puct", simulations=simulations, first_play_urgency="parent")
-    evaluate = rollout_evaluation(env, discount)
-    decide = make_decide(env, config, evaluate, discount, keep_nodes)
-    growing = make_growing_search(config, rules_model(env, evaluate, discount)) if keep_nodes else None
+    model = rules_model(env, rollout_evaluation(env, discount), discount)
+    decide = make_decide(config, model, keep_nodes)
+    growing = make_growing_search(config, model) if keep_nodes else None
     return SearchPlayer(f"mcts:{simulations}", decide, None, deterministic=False, growing=growing)
 
 
@@ -161,8 +161,9 @@ class NetworkPlayers:
         fold, inference = make_inference(network, env.spec)
         self._fold = jax.jit(fold)
         evaluate = network_evaluation(env, inference.apply) if int8 is None else int8.evaluation(env)
-        self._decide = make_decide(env, config, evaluate, discount, keep_nodes)
-        self._growing = make_growing_search(config, rules_model(env, evaluate, discount)) if keep_nodes else None
+        model = rules_model(env, evaluate, discount)
+        self._decide = make_decide(config, model, keep_nodes)
+        self._growing = make_growing_search(config, model) if keep_nodes else None
         self._network = _policy_and_value(env, evaluate)
 
     def player(self, name: str, params: Params) -> SearchPlayer:
@@ -178,15 +179,12 @@ class NetworkPlayers:
         )
 
 
-def make_decide(
-    env: Env, config: SearchConfig, evaluate: Evaluate, discount: float = 1.0, keep_nodes: bool = False
-) -> Decide:
-    """Compiles a search without exploration; `keep_nodes` keeps the nodes of the trees in its results.
+def make_decide(config: SearchConfig, model: Model, keep_nodes: bool = False) -> Decide:
+    """Compiles a search of `model` without exploration; `keep_nodes` keeps the nodes of the trees in its results.
 
     Trees of games of chance, whose outcomes have no names, and those with values for each player are not kept.
     """
-    keep_nodes = keep_nodes and not isinstance(env, GameOfChance) and env.spec.values == 1
-    model = rules_model(env, evaluate, discount)
+    keep_nodes = keep_nodes and model.chance is None and model.turn is None
     search = make_search(config, model, keep_nodes)
 
     def decide(params: Params, key: Array, roots: EnvState) -> SearchResult:
