@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState
@@ -73,12 +74,8 @@ class RecentPositions:
 
 def random_positions(env: Env, key: Array, count: int) -> CalibrationPositions:
     """The positions of `random_states`."""
-
-    def play() -> tuple[Array, Array]:
-        view = jax.vmap(env.view)(random_states(env, key, count))
-        return view.observation, view.legal
-
-    return CalibrationPositions(*jax.device_get(jax.jit(play)()))
+    seen = jax.jit(lambda: jax.vmap(env.view)(random_states(env, key, count)))()
+    return CalibrationPositions(*jax.device_get((seen.observation, seen.legal)))
 
 
 def random_states(env: Env, key: Array, count: int) -> EnvState:
@@ -94,12 +91,8 @@ def random_states(env: Env, key: Array, count: int) -> EnvState:
         choice_key, move_key = jax.random.split(jax.random.fold_in(key, i))
         # Reservoir sampling: state i + 1 replaces the one drawn so far with probability 1 / (i + 1).
         draws = (jax.random.uniform(choice_key, (count,)) * (i + 1) < 1.0) & ~seen.done
-
-        def chosen(new: jax.Array, old: jax.Array) -> jax.Array:
-            return jnp.where(draws.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-
         action = jax.random.categorical(move_key, jnp.where(seen.legal, 0.0, -jnp.inf)).astype(jnp.int32)
-        return i + 1, step(states, action), jax.tree.map(chosen, states, drawn)
+        return i + 1, step(states, action), jax.vmap(optax.tree.where)(draws, states, drawn)
 
     def running(carry: _Play) -> jax.Array:
         i, states, _ = carry

@@ -85,29 +85,15 @@ _LEAST_RANGE = 1e-6
 """Smallest range of an activation, which may be zero in all calibration positions."""
 
 
-def network_model(
-    layers: Mapping[str, Layer],
-    batch: int,
-    board: tuple[int, ...],
-    dtype: str,
-    ranges: np.ndarray[Any, Any] | None = None,
-) -> Any:
-    """The network as an OpenVINO model: in float32, or in int8 with the `ranges` of its N activations, `[N, 2]`.
-
-    It maps observations `[batch, *board]` of the `dtype` (uint8 for `bool`) to logits and value, `[B, A + 1]` float32.
-    A model in float32 has the ranges, the minimum and maximum of each activation, as its second output.
+class _Builder:
+    """Builds the network as an OpenVINO model: in float32, or in int8 with the `ranges` of its N activations, `[N, 2]`.
 
     In int8 all convolutions, including the heads' 1x1 convolutions, have weights quantized symmetrically with one scale
     per output channel, and inputs with one range per tensor. The residual stream and the dense layers of the heads stay
-    in float32.
+    in float32. Tensors are `[B, C, H, W]`.
     """
-    return _Builder(layers, ranges).build(batch, board, dtype)
 
-
-class _Builder:
-    """Builds one model of OpenVINO operations. Tensors are `[B, C, H, W]`."""
-
-    def __init__(self, layers: Mapping[str, Layer], ranges: np.ndarray[Any, Any] | None) -> None:
+    def __init__(self, layers: Mapping[str, Layer], ranges: np.ndarray[Any, Any] | None = None) -> None:
         self._openvino = import_openvino()
         self._ops = self._openvino.opset13
         self._layers = layers
@@ -115,7 +101,9 @@ class _Builder:
         self._extremes: list[Any] = []
 
     def build(self, batch: int, board: tuple[int, ...], dtype: str) -> Any:
-        """The model; see `network_model`."""
+        """The model: observations `[batch, *board]` of the `dtype` (uint8 for `bool`) to logits and value, `[B, A + 1]`
+        float32. In float32 its second output is the ranges, the minimum and maximum of each activation.
+        """
         ops = self._ops
         observation = ops.parameter([batch, *board], np.uint8 if dtype == "bool" else np.dtype(dtype))
         x = ops.transpose(ops.convert(observation, np.float32), FROM_CHANNELS_LAST)
@@ -250,14 +238,13 @@ class QuantizedNetwork:
         `params` come from the `fold` of `podzero.networks.make_inference`. Returns the version's token, `[]` int32; the
         two newest tokens are valid.
         """
-        board, dtype = self._spec.observation_shape, self._spec.observation_dtype
+        form = self._piece, self._spec.observation_shape, self._spec.observation_dtype
         layers = layers_of(jax.tree.map(partial(np.asarray, dtype=np.float32), jax.device_get(params)))
-        model = partial(network_model, layers, self._piece, board, dtype)
-        reference = self._compiler.compile(model())
+        reference = self._compiler.compile(_Builder(layers).build(*form))
         calibration, held_back = self._positions.split()
         _, extremes = self._in_pieces(reference, calibration.observation)
         ranges = np.stack([extremes[..., 0].min(axis=0), extremes[..., 1].max(axis=0)], axis=-1)
-        engine = self._compiler.compile(model(ranges))
+        engine = self._compiler.compile(_Builder(layers, ranges).build(*form))
         expected, quantized = (self._evaluations(one, held_back.observation) for one in (reference, engine))
         if not self._check.accepts(expected, quantized, held_back.legal, "float32"):
             engine = reference

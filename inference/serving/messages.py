@@ -207,10 +207,8 @@ def read_refused(frames: Sequence[bytes]) -> tuple[str, bool]:
 
 
 class Encoding(NamedTuple):
-    """The encoding of positions: the smallest from which the server can compute observations."""
+    """The encoding of positions by the packed observation, or by the packed state of the game if that is smaller."""
 
-    name: str
-    """`bits` of a bool observation, the packed `state` of the game, or the `values` of an observation."""
     row_bytes: int
     """Bytes per position, S."""
     encode: Callable[[EnvState], jax.Array]
@@ -229,7 +227,6 @@ def encoding_of(env: Env, with_legal: bool = False) -> Encoding:
     if spec.state_bytes and spec.state_bytes < packed_bytes(observed):
         state = jax.eval_shape(env.init, jax.random.key(0))
         return Encoding(
-            "state",
             spec.state_bytes,
             pack_states,
             lambda rows: jnp.asarray(view(unpack_states(rows, state)).observation),
@@ -241,7 +238,6 @@ def encoding_of(env: Env, with_legal: bool = False) -> Encoding:
         return pack_states([jnp.asarray(seen.observation, observed.dtype), seen.legal][: len(like)])
 
     return Encoding(
-        "bits" if observed.dtype == np.bool_ else "values",
         packed_bytes(like),
         encode,
         lambda rows: unpack_states(rows, like)[0],
