@@ -55,13 +55,10 @@ def _faults(result: _Result, again: _Result, legal: _Bools, bounds: Bounds) -> I
     elif value.min() < low - _ROUNDING or value.max() > high + _ROUNDING:
         yield f"value lies between {value.min():.3g} and {value.max():.3g}; expected [{low:g}, {high:g}]"
     # Continuous actions have no legality.
-    if action.dtype.kind == "i" and not _chosen(legal, action).all():
-        yield f"action is illegal in {np.sum(~_chosen(legal, action))} of {len(legal)} roots"
+    if action.dtype.kind == "i":
+        inside = (action >= 0) & (action < legal.shape[1])
+        illegal = ~(inside & legal[np.arange(len(legal)), np.where(inside, action, 0)])
+        if illegal.any():
+            yield f"action is illegal in {illegal.sum()} of {len(legal)} roots"
     if not all(np.array_equal(one, two, equal_nan=True) for one, two in zip(result[:3], again[:3], strict=True)):
         yield "two calls with equal arguments differ; draw all random numbers from the key"
-
-
-def _chosen(legal: _Bools, action: np.ndarray[Any, Any]) -> _Bools:
-    """Whether each action `[B]` is legal; none outside of `[0, A)` is."""
-    inside: _Bools = (action >= 0) & (action < legal.shape[1])
-    return np.where(inside, legal[np.arange(len(legal)), np.where(inside, action, 0)], False)

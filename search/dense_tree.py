@@ -129,15 +129,10 @@ def root_edges(tree: Tree, logits: jax.Array) -> Edges:
         found = action[:, :, None] == jnp.arange(actions)
         return jnp.sum(jnp.where(found, held[:, :, None], 0), axis=0, dtype=held.dtype)
 
-    return Edges(
-        logits=logits,
-        prior=jax.nn.softmax(logits),
-        visits=spread(tree.visits[:, 0]),
-        total_visits=tree.samples[0, :, None] - 1,
-        qvalues=spread(tree.qvalues[:, 0]),
-        raw_value=tree.raw_value[0, :, None],
-        value=tree.value[0, :, None],
-        tree_range=tree_range(tree.value, tree.samples > 0, axis=0).T,
+    root = Edges(*(field[:, 0] for field in edges_of(tree)))
+    # Quantities of a node have size 1 along the actions axis, which becomes the last one.
+    return Edges(*(field.T for field in root))._replace(
+        logits=logits, prior=jax.nn.softmax(logits), visits=spread(root.visits), qvalues=spread(root.qvalues)
     )
 
 
