@@ -17,7 +17,6 @@ from podzero.envs.jax_game import DrawnState as DrawnState
 from podzero.envs.jax_game import GameOfChance as GameOfChance
 from podzero.envs.jax_game import JaxGame as JaxGame
 from podzero.envs.jax_game import JaxSimulator as JaxSimulator
-from podzero.envs.jax_game import Simulation as Simulation
 from podzero.envs.jax_game import check_game as check_game
 from podzero.envs.notation import notation_for as notation_for
 from podzero.envs.packing import pack_states as pack_states

@@ -16,14 +16,12 @@ from podzero.replay.process import server_python as server_python
 from podzero.replay.reader import LEAST_PRIORITY as LEAST_PRIORITY
 from podzero.replay.reader import make_reader as make_reader
 from podzero.replay.reader import make_state_reader as make_state_reader
-from podzero.replay.reader import priorities_of as priorities_of
 from podzero.replay.records import Episode as Episode
 from podzero.replay.records import EpisodeLayout as EpisodeLayout
 from podzero.replay.records import Layout as Layout
 from podzero.replay.records import PositionLayout as PositionLayout
 from podzero.replay.records import RecordsWriter as RecordsWriter
 from podzero.replay.records import open_records as open_records
-from podzero.replay.records import recorded_batches as recorded_batches
 from podzero.replay.server import ReplayServer as ReplayServer
 from podzero.replay.shard import REANALYSED as REANALYSED
 from podzero.replay.shard import SAMPLES as SAMPLES

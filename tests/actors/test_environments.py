@@ -9,7 +9,7 @@ from podzero.actors.environments import EnvironmentActor
 from podzero.config import parse
 from podzero.core.types import EnvSpec, Versioned
 from podzero.envs import VectorStep
-from podzero.replay import priorities_of
+from podzero.replay.reader import priorities_of
 from podzero.search import ModelSearchResult
 
 SPEC = EnvSpec("counting", (1,), "float32", 3, players=1)

@@ -14,7 +14,8 @@ from podzero.actors.environments import WindowCutter, window_priorities
 from podzero.actors.muzero_rollouts import MuZeroRollout
 from podzero.config import parse
 from podzero.core.types import Versioned
-from podzero.envs import Simulation, VectorStep, sample_packing
+from podzero.envs import VectorStep, sample_packing
+from podzero.envs.jax_game import Simulation
 from podzero.networks import make_model_network
 from podzero.search import ModelSearchResult
 

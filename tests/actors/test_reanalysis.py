@@ -18,7 +18,7 @@ from podzero.config import ActorsConfig, SearchConfig, SimulatorConfig, parse
 from podzero.config.samples import sample_like
 from podzero.core.types import EnvSpec, ModelNetwork, Sample, SearchResult, StoredState, Versioned, Window
 from podzero.envs import EnvironmentFailed, faults, make_env, pack_states, unpack_states
-from podzero.replay import priorities_of
+from podzero.replay.reader import priorities_of
 from podzero.search import ModelSearchResult, make_search, rules_model
 
 from .test_assembly import move

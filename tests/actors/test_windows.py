@@ -7,7 +7,7 @@ from podzero.actors.environments import Position, WindowCutter, window_prioritie
 from podzero.config import parse
 from podzero.core.types import EnvSpec
 from podzero.envs import VectorStep
-from podzero.replay import priorities_of
+from podzero.replay.reader import priorities_of
 
 SPEC = EnvSpec("scripted", (1,), "float32", 3, players=1)
 

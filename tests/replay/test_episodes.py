@@ -7,7 +7,8 @@ from podzero.config import load
 from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec
 from podzero.envs import sample_packing
-from podzero.replay import Episode, EpisodeLayout, RecordsWriter, make_reader, open_records, recorded_batches
+from podzero.replay import Episode, EpisodeLayout, RecordsWriter, make_reader, open_records
+from podzero.replay.records import recorded_batches
 
 SPEC = EnvSpec("gymnasium/CartPole-v1", (4,), "float32", 2, players=1)
 

@@ -20,8 +20,8 @@ from podzero.replay import (
     ShardedWriter,
     make_reader,
     open_records,
-    recorded_batches,
 )
+from podzero.replay.records import recorded_batches
 
 BITS = EnvSpec("bits", (3, 5), "bool", 11)
 
