@@ -17,12 +17,13 @@ from typing import Any
 from podzero.benchmarks.ablations_page import FILES, ablations_page
 from podzero.benchmarks.compile_results import StoredResults
 from podzero.benchmarks.compile_table import table_files
+from podzero.benchmarks.doors import DOORS
 from podzero.benchmarks.licences_page import licence_of, licences_page, read_lock
 from podzero.benchmarks.markdown import Row, table
 from podzero.benchmarks.results_page import page_of_results, removed_settings
 from podzero.config import load
 from podzero.replay import server_python
-from podzero.runtime.program import DOORS, Kind, program
+from podzero.runtime.program import Kind, program
 from podzero.tools.bench.measuring import ratios
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -62,8 +62,10 @@ class MetricsLog:
         self._attempt = WriteAttempts()
         self._attempt(workdir.metrics_file, partial(move_lost_lines, workdir, resume_step))
         self._lines = AppendFile(workdir.metrics_file)
-        self._events = TensorBoardWriter(workdir.tensorboard, resume_step + 1, self._attempt)
-        self._writers = [self._events, *writers]
+        self._events: dict[str, AppendFile] = {}
+        """TensorBoard's files, by kind, each in a folder of its own."""
+        self._open_events = partial(_event_file, workdir.tensorboard, resume_step + 1)
+        self._writers = writers
         self._reports: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
         """By kind, what each worker has reported since the last line."""
         self._awaited: dict[str, set[str]] = defaultdict(set)
@@ -91,8 +93,8 @@ class MetricsLog:
 
     def flush(self) -> None:
         """Writes the lines that wait in memory."""
-        self._attempt(self._lines.path, self._lines.flush)
-        self._events.flush()
+        for file in (self._lines, *self._events.values()):
+            self._attempt(file.path, file.flush)
         self._flushed = time.monotonic()
 
     def close(self, step: int) -> None:
@@ -105,6 +107,9 @@ class MetricsLog:
         reports = self._reports.pop(kind)
         self._awaited[kind], metrics = set(reports), merge_workers(list(reports.values()))
         self._add_line(kind, metrics, step)
+        if kind not in self._events:
+            self._events[kind] = self._open_events(kind)
+        self._events[kind].add(_event(metrics, step))
         for writer in self._writers:
             writer.write(MetricsReport(time.time(), kind, metrics), step)
 
@@ -147,36 +152,9 @@ def _step_of(line: str) -> int | None:
     return step if isinstance(step, int) else None
 
 
-class TensorBoardWriter:
-    """Writes TensorBoard event files below `folder`, one per kind of worker; a `MetricsWriter`.
-
-    TensorBoard drops the values of files from before a resumption from `purge_step` on.
-    """
-
-    def __init__(self, folder: Path, purge_step: int, attempt: WriteAttempts) -> None:
-        self._folder = folder
-        self._purge_step = purge_step
-        self._attempt = attempt
-        self._files: dict[str, AppendFile] = {}
-
-    def write(self, report: MetricsReport, step: int) -> None:
-        """Adds the metrics of a kind, for the next flush."""
-        if report.worker not in self._files:
-            # Not tensorboardX's `SummaryWriter`, which would start a thread for every kind.
-            self._files[report.worker] = _event_file(self._folder / report.worker, self._purge_step)
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in report.metrics.items()]
-        event = Event(wall_time=time.time(), step=step, summary=Summary(value=values))
-        self._files[report.worker].add(_record(event))
-
-    def flush(self) -> None:
-        """Writes the waiting records."""
-        for file in self._files.values():
-            self._attempt(file.path, file.flush)
-
-    close = flush
-
-
-def _event_file(folder: Path, purge_step: int) -> AppendFile:
+def _event_file(folder: Path, purge_step: int, kind: str) -> AppendFile:
+    """The event file of a kind of worker; TensorBoard drops the values of earlier files from `purge_step` on."""
+    # Not tensorboardX's `SummaryWriter`, which would start a thread for every kind.
     start = SessionLog(status=SessionLog.START)
     # A file begins with the version of its format; the start of a session tells TensorBoard what to purge.
     header = _record(Event(wall_time=time.time(), file_version="brain.Event:2")) + _record(
@@ -184,7 +162,12 @@ def _event_file(folder: Path, purge_step: int) -> AppendFile:
     )
     # Two starts within a second differ in the purge step.
     name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{purge_step:09d}"
-    return AppendFile(folder / name, header)
+    return AppendFile(folder / kind / name, header)
+
+
+def _event(metrics: Mapping[str, float], step: int) -> bytes:
+    values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+    return _record(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
 
 
 def _record(event: Event) -> bytes:

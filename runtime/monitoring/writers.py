@@ -97,7 +97,7 @@ class BackgroundWriter:
             log.warning("%s has not taken the last metrics in %g s; they are lost there", self._name, CLOSE_TIMEOUT_S)
 
     def _run(self) -> None:
-        while (item := self._next()) is not None and self._repeat(partial(self._send, *item)):
+        while (item := self._next()) is not None and self._send(*item):
             pass
         try:
             if self._writer is not None:
@@ -105,23 +105,20 @@ class BackgroundWriter:
         except Exception as error:
             log.warning("%s could not be closed: %s", self._name, error)
 
-    def _send(self, report: MetricsReport, step: int) -> None:
-        # Made after the first report: a run that never starts is not created at the service.
-        self._writer = self._writer or self._make()
-        self._writer.write(report, step)
-
     def _next(self) -> tuple[MetricsReport, int] | None:
         """The oldest waiting report; None after the last one."""
         with self._woken:
             self._woken.wait_for(lambda: self._waiting or self._closing.is_set())
             return self._waiting.popleft() if self._waiting else None
 
-    def _repeat(self, action: Callable[[], None]) -> bool:
-        """Repeats `action` until it succeeds; returns False if it fails `MAX_FAILURES` times or the run ends."""
+    def _send(self, report: MetricsReport, step: int) -> bool:
+        """Writes until it succeeds; returns False if it fails `MAX_FAILURES` times or the run ends."""
         failures = 0
         while True:
             try:
-                action()
+                # Made after the first report: a run that never starts is not created at the service.
+                self._writer = self._writer or self._make()
+                self._writer.write(report, step)
             except Exception as error:
                 failures += 1
                 if failures == 1:

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import psutil
 
-from podzero.runtime.program import DOORS
+from podzero.benchmarks.doors import DOORS
 
 
 def sockets_of(processes):
