@@ -19,7 +19,7 @@ import platform
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ from podzero.files.workdir import Workdir
 from podzero.runtime import supervisor as supervisor_module
 from podzero.runtime.cluster.placement import Node
 from podzero.runtime.cluster.preflight import PreflightCheck, versions
-from podzero.runtime.cluster.ray_cluster import MOST_REQUESTS, connect
+from podzero.runtime.cluster.ray_cluster import MOST_REQUESTS, Bundle, PlacementGroup, connect
 from podzero.runtime.cluster.remote import RemoteActor
 from podzero.runtime.monitoring.metrics import RESOLUTION, MetricsLog, move_lost_lines
 from podzero.runtime.monitoring.reports import MetricsReport
@@ -223,6 +223,11 @@ class StandInCluster:
         if host is PreflightCheck:
             return CHECK
         return self._process(name, node.id)
+
+    def reserve(self, nodes: Sequence[Node], resources: Mapping[str, float], timeout_s: float) -> PlacementGroup:
+        """Reserves nothing."""
+        del timeout_s
+        return PlacementGroup(None, [Bundle(node, resources, None) for node in nodes])
 
     def start_agent(self, node: str, directory: object, store: object) -> StandInProcess:
         """Starts the agent of a node."""

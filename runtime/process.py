@@ -192,13 +192,13 @@ class Snapshots(Handle):
 class Host:
     """The Ray actor that holds a process."""
 
-    def __init__(self, name: str, process: Process) -> None:
+    def __init__(self, process: Process) -> None:
         self.process = process
         os.environ.update(process.context.secrets)
         prepare_jax()  # nodes that joined have variables of their own
         # For `examined`: Linux may let only its parents read the memory of a process.
         ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0)  # PR_SET_PTRACER, PR_SET_PTRACER_ANY
-        process.reports = ReportBuffer(name)
+        process.reports = ReportBuffer(process.name)
         logger = logging.getLogger("podzero")
         logger.setLevel(logging.INFO)
         logger.addHandler(process.reports)

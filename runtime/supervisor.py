@@ -45,21 +45,20 @@ RESERVE_TIMEOUT_S = 30.0
 
 
 class _Prepared(NamedTuple):
-    """What a learner starts on: its nodes, its coordinator, and what is held for it, if anything."""
+    """What a learner starts on, until `release` what is reserved for it."""
 
-    nodes: Sequence[Node]
     coordinator: str
-    resources: PlacementGroup | None
+    resources: PlacementGroup
     hosts: ExitStack
+    """What prepares its hosts until it is built."""
 
-
-def _released(preparation: Future[_Prepared]) -> None:
-    """Releases what a preparation that nobody waits for any more has taken."""
-    if preparation.exception() is None:
-        prepared = preparation.result()
-        prepared.hosts.close()
-        if prepared.resources is not None:
-            prepared.resources.release()
+    @staticmethod
+    def release(preparation: Future[_Prepared]) -> None:
+        """Releases what a preparation that has ended has taken."""
+        if preparation.exception() is None:
+            _, resources, hosts = preparation.result()
+            hosts.close()
+            resources.release()
 
 
 class Supervisor:
@@ -107,11 +106,8 @@ class Supervisor:
         self._evaluators.wanted = 0
         self._first_attempt = 0
         self._starts: Counter[str] = Counter()
-        self._learner_resources: PlacementGroup | None = None
-        self._hosts = ExitStack()
-        """What prepares the hosts of a learner that starts again until it is built."""
-        self._preparation: Future[_Prepared] | None = None
-        """Its nodes, while they are prepared."""
+        self._preparation = Future[_Prepared]()
+        """What the learner starts on; without an end while there is none."""
         self._stranded: set[str] = set()
         """The lost shards that no node can run."""
         self._look_at = 0.0
@@ -140,15 +136,12 @@ class Supervisor:
         try:
             for index, node in enumerate(nodes.shards):
                 self.shards.start(index, node, contents=checkpoint.shard(index) if checkpoint else [])
-            with self._nodes.prepared_hosts(nodes.learner) as coordinator:
-                self._context = replace(self._context, coordinator=coordinator)
-                join_s = 60 * self._experiment.cluster.join_minutes
-                self._learner_resources = self._reserve(nodes.learner, join_s)
-                self._start_learner(nodes.learner, self.learner.start)
-                self.scale()
-                self.shards.await_ready()
-                self.learner.await_ready()
-            self.learner.begin()
+            self._prepare(nodes.learner, 60 * self._experiment.cluster.join_minutes)
+            self._start_learner(self.learner.start)
+            self.scale()
+            self.shards.await_ready()
+            self.learner.await_ready()
+            self._train()
         except BaseException:
             self.kill()
             raise
@@ -175,27 +168,17 @@ class Supervisor:
         nodes = self._nodes.for_learner(taken, waited_s)
         folder, experiment = checkpoint.folder if checkpoint else None, self._experiment.on_hosts(len(nodes))
         self._context = replace(self._context, experiment=experiment, restore_from=folder)
-
-        def prepare() -> _Prepared:
-            with ExitStack() as hosts:
-                coordinator = hosts.enter_context(self._nodes.prepared_hosts(nodes))
-                return _Prepared(nodes, coordinator, self._reserve(nodes, RESERVE_TIMEOUT_S), hosts.pop_all())
-
-        self._preparation = in_thread("preparation", prepare)
+        self._prepare(nodes, RESERVE_TIMEOUT_S)
 
     def learner_built(self) -> bool:
         """Whether a learner that starts again is built, and trains from now on; raises what kept it from that."""
-        if (prepared := self._preparation) is not None:
-            if not prepared.done():
+        if not self.learner.workers:
+            if not self._preparation.done():
                 return False
-            self._preparation = None
-            nodes, coordinator, self._learner_resources, self._hosts = prepared.result()
-            self._context = replace(self._context, coordinator=coordinator)
-            self._start_learner(nodes, self.learner.restart)
+            self._start_learner(self.learner.restart)
         if not self.learner.built():
             return False
-        self._hosts.close()
-        self.learner.begin()
+        self._train()
         return True
 
     def start_evaluator(self) -> None:
@@ -374,26 +357,33 @@ class Supervisor:
         return taken
 
     def _release_learner(self) -> None:
-        if self._preparation is not None:  # the thread may take minutes: what it finds by then belongs to nobody
-            self._preparation.add_done_callback(_released)
-            self._preparation = None
-        self._hosts.close()
-        if self._learner_resources is not None:
-            self._learner_resources.release()
-            self._learner_resources = None
+        # Once it has ended: the thread may take minutes, and what it finds by then belongs to nobody.
+        self._preparation.add_done_callback(_Prepared.release)
+        self._preparation = Future()
 
-    def _reserve(self, hosts: Sequence[Node], timeout_s: float) -> PlacementGroup | None:
-        """Reserves the resources of all learner hosts together, if it needs any."""
-        resources = self.learner.kind.resources
-        return self._cluster.reserve(hosts, resources, timeout_s) if resources else None
+    def _prepare(self, nodes: Sequence[Node], timeout_s: float) -> None:
+        """Lets a thread prepare the nodes of the learner's hosts and reserve the resources of all together."""
 
-    def _start_learner(self, hosts: Sequence[Node], start: Callable[..., object]) -> None:
-        """Starts a process on each learner host."""
-        self.learner.wanted = len(hosts)  # which may be those of fewer slices than the table has
-        reserved = self._learner_resources
-        bundles: Sequence[Bundle | None] = reserved.bundles if reserved else [None] * len(hosts)
-        for rank, (node, bundle) in enumerate(zip(hosts, bundles, strict=True)):
-            start(rank, node, bundle=bundle)
+        def prepare() -> _Prepared:
+            with ExitStack() as hosts:
+                coordinator = hosts.enter_context(self._nodes.prepared_hosts(nodes))
+                resources = self._cluster.reserve(nodes, self.learner.kind.resources, timeout_s)
+                return _Prepared(coordinator, resources, hosts.pop_all())
+
+        self._preparation = in_thread("preparation", prepare)
+
+    def _start_learner(self, start: Callable[..., object]) -> None:
+        """Starts a process on each learner host, once these are prepared."""
+        coordinator, resources, _ = self._preparation.result()
+        self._context = replace(self._context, coordinator=coordinator)
+        self.learner.wanted = len(resources.bundles)  # which may be those of fewer slices than the table has
+        for rank, bundle in enumerate(resources.bundles):
+            start(rank, bundle.node, bundle=bundle)
+
+    def _train(self) -> None:
+        """Lets a learner that is built begin to train."""
+        self._preparation.result().hosts.close()
+        self.learner.begin()
 
     def _spawn(self, kind: Kind, index: int, node: Node, bundle: Bundle | None = None, **parts: Any) -> RemoteActor:
         """Starts a process: the table gives its class and resources, the context what it shares with the others."""

@@ -80,9 +80,6 @@ class EnvironmentSpec(NamedTuple):
 class EnvironmentInstaller:
     """A process that installs the environment on its node. Ray puts the code into its working directory."""
 
-    def __init__(self, name: str) -> None:
-        del name
-
     def install(self, spec: EnvironmentSpec) -> None:
         """Installs the environment, or completes one that was interrupted; uv downloads a missing Python."""
         uv = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))

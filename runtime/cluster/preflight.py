@@ -61,9 +61,6 @@ END_TIMEOUT_S = 10.0
 class PreflightCheck:
     """A process that checks its node, and prepares it for a learner."""
 
-    def __init__(self, name: str) -> None:
-        del name
-
     def versions(self) -> Mapping[str, str]:
         """The versions that this node would run podzero with."""
         return versions()

@@ -42,7 +42,10 @@ class Bundle(NamedTuple):
 
 
 class PlacementGroup:
-    """Resources on several nodes, reserved together. `bundles` has the order of the nodes; empty once released."""
+    """Resources on several nodes, reserved together by a group of Ray's; None if they are none.
+
+    `bundles` has the order of the nodes; empty once released.
+    """
 
     def __init__(self, group: Any, bundles: Sequence[Bundle]) -> None:
         self._group = group
@@ -53,7 +56,8 @@ class PlacementGroup:
         from ray.util.placement_group import remove_placement_group
 
         self.bundles = []
-        remove_placement_group(self._group)
+        if self._group is not None:
+            remove_placement_group(self._group)
 
 
 class Cluster:
@@ -84,7 +88,7 @@ class Cluster:
         bundle: Bundle | None = None,
         use_node_python: bool = False,
     ) -> RemoteActor:
-        """Starts `process(name, *arguments)`, of a plain class, as a Ray actor; returns before it is up.
+        """Starts `process(*arguments)`, of a plain class, as a Ray actor; returns before it is up.
 
         Ray reserves these CPUs and other resources for it, unless it occupies a bundle of `reserve`.
         Without a node, Ray spreads such processes over the nodes. The node's own Python runs it, if asked to, even
@@ -99,7 +103,7 @@ class Cluster:
                 runtime_env={"env_vars": dict(environment), **(NODE_PYTHON if use_node_python else {})},
                 scheduling_strategy=bundle.strategy if bundle else node_affinity(node.id) if node else "SPREAD",
             )
-            .remote(name, *arguments)
+            .remote(*arguments)
         )
         if cpus and not bundle:
             self._reserved_cpus[actor._actor_id.hex()] = cpus
@@ -142,10 +146,12 @@ class Cluster:
         return [node for node in nodes if node.id in self._installations.answers]
 
     def reserve(self, nodes: Sequence[Node], resources: Mapping[str, float], timeout_s: float) -> PlacementGroup:
-        """Reserves `resources` on each of `nodes`, or on none of them."""
+        """Reserves `resources` on each of `nodes`, or on none of them; there may be none to reserve."""
         from ray.util.placement_group import placement_group, remove_placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy as Strategy
 
+        if not resources:
+            return PlacementGroup(None, [Bundle(node, {}, node_affinity(node.id)) for node in nodes])
         group = placement_group(
             [dict(resources)] * len(nodes),
             strategy="STRICT_SPREAD",

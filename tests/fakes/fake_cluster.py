@@ -10,6 +10,7 @@ from podzero.core.errors import ClusterError
 from podzero.files.storage import LEARNER_FOLDER, LEARNER_MANIFEST, SHARD_MANIFEST
 from podzero.runtime.cluster.placement import Node
 from podzero.runtime.cluster.preflight import PreflightCheck, versions
+from podzero.runtime.cluster.ray_cluster import Bundle
 from podzero.runtime.kinds import (
     ActorProcess,
     EvaluatorProcess,
@@ -180,10 +181,11 @@ class FakeCluster:
         return self.processes[-1]
 
     def reserve(self, nodes, resources, timeout_s):
-        group = SimpleNamespace(nodes=nodes, resources=resources, bundles=[f"bundle {node.id}" for node in nodes])
+        bundles = [Bundle(node, resources, f"bundle {node.id}") for node in nodes]
+        group = SimpleNamespace(nodes=nodes, resources=resources, bundles=bundles)
         group.released = False
         group.release = lambda: setattr(group, "released", True)
-        self.placement_groups.append(group)
+        self.placement_groups += [group] if resources else []
         return group
 
     def start_agent(self, node, directory, store):

@@ -359,7 +359,7 @@ def restored_step(folder, make_experiment, network, spec):
 
 
 def test_host_0_listens_at_a_port_that_was_reserved_for_it_and_at_its_own_address_alone(compiled, listening):
-    reservation = PreflightCheck("host 0")
+    reservation = PreflightCheck()
     port = reservation.reserve_port()
     with socket.socket() as another, pytest.raises(OSError, match="in use"):
         another.bind(("127.0.0.1", port))

@@ -134,7 +134,7 @@ def resume(monkeypatch, learners):
             found[:] = [states[files], None]
             context = RunContext(experiment, workdir, "run", None, None)
             shard = ReplayProcess("replay-0", context, contents=checkpoint.shard(0))
-            shard = hosted(ReplayProcess)("replay-0", shard)
+            shard = hosted(ReplayProcess)(shard)
             shard.ready()
             found[1] = shard.process.server.folder
 

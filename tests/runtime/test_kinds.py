@@ -38,7 +38,7 @@ def context(experiment=None, **parts):
 
 def host(process):
     """The process as Ray holds it."""
-    return hosted(type(process))(process.name, process)
+    return hosted(type(process))(process)
 
 
 def test_variables_of_a_node_that_change_what_jax_computes_are_undone_before_a_process_is_built(monkeypatch):

@@ -104,7 +104,7 @@ def test_the_hosts_of_a_slice_are_reserved_together_and_know_host_0(pod):
     assert group.resources == {"TPU": 4.0}
     for rank, name in enumerate(["learner", "learner-1", "learner-2", "learner-3"]):
         process = cluster.started[name]
-        assert (process.index, cluster.options[name]["bundle"]) == (rank, f"bundle tpu-{rank}")
+        assert (process.index, cluster.options[name]["bundle"].strategy) == (rank, f"bundle tpu-{rank}")
         assert process.context.coordinator == "10.0.1.0:4321"
 
 
@@ -336,7 +336,7 @@ def test_a_learner_whose_cpus_others_hold_needs_a_start_of_all(make_supervisor):
         cpu_node("home", 4), cpu_node("large", 5), actors={"count": 3}, cluster={"host_resources": {"CPU": 4}}
     )
     supervisor.start(None)
-    assert cluster.options["learner"]["bundle"] == "bundle home"
+    assert cluster.options["learner"]["bundle"].strategy == "bundle home"
     supervisor.drop_learner()
     cluster.listed.pop(0)
     with pytest.raises(HeldByOthers, match="4 CPU"):

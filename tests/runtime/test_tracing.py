@@ -96,7 +96,7 @@ class Nothing(Process):
 def test_the_trace_of_a_process_has_what_its_threads_do(tmp_path):
     context = RunContext(experiment=None, workdir=None, run="", store=None, directory=None)
     process = Nothing("actor-0", context)
-    host, done = Host("actor-0", process), threading.Event()
+    host, done = Host(process), threading.Event()
 
     def work():
         while not done.is_set():

@@ -247,14 +247,11 @@ def failing_class():
     """A class inside a function, since Ray's workers cannot import this module."""
 
     class Failing:
-        def __init__(self, name):
-            self._name = name
-
         def run(self):
             self._search()
 
         def _search(self):
-            raise ValueError(f"{self._name} chose no move")
+            raise ValueError("actor-0 chose no move")
 
     return Failing
 

@@ -124,7 +124,7 @@ class ActorProbe:
 
     publications = 0, 0
 
-    def __init__(self, name: str, experiment: Experiment, store: Any) -> None:
+    def __init__(self, experiment: Experiment, store: Any) -> None:
         core, fold, _ = actor_parts(experiment)
         self._source = RayParamSource(store)
         self._newest = 0
@@ -140,7 +140,7 @@ class ActorProbe:
 
         self._actor = SelfPlayActor(
             experiment=experiment,
-            name=name,
+            name="actor-0",
             seed=experiment.seed,
             core=core,
             clients=ActorClients(FoldedSource(self, stamped), writer=self, report=lambda worker, metrics: None),
@@ -190,8 +190,8 @@ class ActorProbe:
 class Listener:
     """A process that only waits for parameters."""
 
-    def __init__(self, name: str, experiment: Experiment, store: Any) -> None:
-        del name, experiment
+    def __init__(self, experiment: Experiment, store: Any) -> None:
+        del experiment
         self._source = RayParamSource(store)
         self._stopping = threading.Event()
         self._stamps: dict[int, float] = {}

@@ -45,8 +45,7 @@ class SecretsKeeper:
     The values stay in memory: Tune writes the settings of a trial to files, and Ray may write its objects to a disk.
     """
 
-    def __init__(self, name: str, secrets: Mapping[str, str]) -> None:
-        del name
+    def __init__(self, secrets: Mapping[str, str]) -> None:
         self._secrets = dict(secrets)
 
     def secrets(self) -> dict[str, str]:

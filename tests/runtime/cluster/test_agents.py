@@ -52,7 +52,7 @@ def test_an_agent_answers_for_directory_store_and_processes_and_after_its_death_
     home = next(found.id for found in cluster.nodes() if found.id != node.id)
     directory, store = start_lasting(Directory, home), start_param_store(home)
     agent = Worker(start_agent(node.id, directory, store))
-    processes = [cluster.spawn(reporting, f"actor-{k}", cpus=0, environment={}, node=node) for k in range(2)]
+    processes = [cluster.spawn(reporting, f"actor-{k}", f"actor-{k}", cpus=0, environment={}, node=node) for k in range(2)]
     workers = {process.name: Worker(process) for process in processes}
 
     def heard():
@@ -83,7 +83,7 @@ def test_an_agent_answers_for_directory_store_and_processes_and_after_its_death_
 
 def test_of_many_calls_those_that_are_done_are_found_by_one_question(cluster, reporting):
     (node,) = [node for node in cluster.nodes() if node.cpus]
-    process = cluster.spawn(reporting, "actor-0", cpus=0, environment={}, node=node)
+    process = cluster.spawn(reporting, "actor-0", "actor-0", cpus=0, environment={}, node=node)
     calls, failing = [process.begin("drain") for _ in range(3)], process.begin("fail")
     until(lambda: failing in Call.done_of([*calls, failing]))
     with pytest.raises(ValueError, match="this is how it is"):

@@ -154,7 +154,7 @@ def fake_uv(tmp_path, monkeypatch):
 
 def test_uv_installs_exactly_the_locked_environment_in_its_folder(fake_uv, tmp_path):
     fake_uv('echo "$UV_PROJECT_ENVIRONMENT $@" > "$HOME/command"')
-    EnvironmentInstaller("installer").install(SPEC._replace(extras=("tpu",), packages=()))
+    EnvironmentInstaller().install(SPEC._replace(extras=("tpu",), packages=()))
     folder, *words = (tmp_path / "command").read_text().split()
     assert folder == str(tmp_path / ".cache/podzero/environments/0123")
     assert SPEC.runtime_env["py_executable"] == folder.replace(str(tmp_path), "~") + "/bin/python"
@@ -164,7 +164,7 @@ def test_uv_installs_exactly_the_locked_environment_in_its_folder(fake_uv, tmp_p
 
 
 def test_the_installer_raises_the_error_of_uv(fake_uv, monkeypatch):
-    installer = EnvironmentInstaller("installer")
+    installer = EnvironmentInstaller()
     with pytest.raises(ClusterError, match="needs uv on every node"):
         installer.install(SPEC)
     fake_uv("echo 'the lock file is out of date' >&2; exit 1")
@@ -178,7 +178,7 @@ def test_the_installer_raises_the_error_of_uv(fake_uv, monkeypatch):
 
 def test_packages_of_ones_own_come_after_those_of_the_lock_file_and_stay_when_it_is_repeated(fake_uv, tmp_path):
     fake_uv('echo "$@" >> "$HOME/commands"')
-    EnvironmentInstaller("installer").install(SPEC._replace(packages=("a==1", "b[x]==2")))
+    EnvironmentInstaller().install(SPEC._replace(packages=("a==1", "b[x]==2")))
     sync, install = (words.split() for words in (tmp_path / "commands").read_text().splitlines())
     assert sync[0] == "sync"
     assert "--inexact" in sync
@@ -191,7 +191,7 @@ def test_packages_of_ones_own_come_after_those_of_the_lock_file_and_stay_when_it
 def test_the_installer_says_what_uv_could_not_install(fake_uv, failing, message):
     fake_uv(f"[ $1 = {failing} ] || exit 0; echo 'no network' >&2; exit 1")
     with pytest.raises(ClusterError, match=message):
-        EnvironmentInstaller("installer").install(SPEC)
+        EnvironmentInstaller().install(SPEC)
 
 
 class FakeInstallers:
@@ -286,7 +286,7 @@ def test_uv_adds_a_package_to_the_locked_environment(uv_cache, tmp_path, monkeyp
     for packages in (("chess>=1.11",), ()):
         environment = f"with-{len(packages)}"
         spec = EnvironmentSpec(Path("podzero.zip"), environment, platform.python_version(), (), packages)
-        EnvironmentInstaller("installer").install(spec)
+        EnvironmentInstaller().install(spec)
         python = tmp_path / node_environment.ENVIRONMENTS / environment / "bin" / "python"
         script = "from importlib.util import find_spec as f; print(f('jax') is not None, f('chess') is not None)"
         told = subprocess.run([python, "-I", "-c", script], capture_output=True, text=True, check=True, timeout=60)
@@ -297,9 +297,6 @@ def test_uv_adds_a_package_to_the_locked_environment(uv_cache, tmp_path, monkeyp
 @pytest.mark.timeout(900)
 def test_processes_of_both_nodes_run_the_copied_code_in_the_locked_environment(empty_nodes):
     class Process:  # known to this process alone: Ray sends it by value
-        def __init__(self, name):
-            pass
-
         def paths(self):
             import sys
 

@@ -28,9 +28,6 @@ def service_class():
     """A class that Ray sends by value: other processes cannot import this module."""
 
     class Service:
-        def __init__(self, name):
-            self._name = name
-
         def pid(self):
             return os.getpid()
 

@@ -30,9 +30,6 @@ def test_no_memory_is_reserved_where_none_is_asked_for():
 
 def test_a_bundle_with_gpus_cpus_memory_and_others_gives_them_to_its_process(shared_cluster):
     class Process:  # known to this process alone: Ray sends it by value
-        def __init__(self, name):
-            pass
-
         def reserved(self):
             import ray
 
@@ -63,8 +60,7 @@ def test_the_parameter_store_runs_on_the_node_that_it_is_given(cluster):
 
 RESERVE = """
 class Process:
-    def __init__(self, name):
-        pass
+    pass
 
 (node,) = [node for node in cluster.nodes() if node.cpus]
 cluster.spawn(Process, "other", cpus=1.5, environment={}, node=node).ask("__ray_ready__")
@@ -110,8 +106,7 @@ def test_cpus_that_other_drivers_reserve_are_not_usable_until_they_end(cluster, 
 
 def test_cpus_that_this_driver_reserves_stay_usable_for_it(cluster):
     class Process:  # known to this process alone: Ray sends it by value
-        def __init__(self, name):
-            pass
+        pass
 
     (node,) = [node for node in cluster.nodes() if node.cpus]
     process = cluster.spawn(Process, "own", cpus=3.0, environment={}, node=node)
