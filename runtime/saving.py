@@ -75,12 +75,10 @@ class Saver:
         self._experiment = experiment
         self._workdir = workdir
         self._executor = executor or ThreadPoolExecutor(2, thread_name_prefix="saver")
-        self._write: Future[Saved] | None = None
-        self._writes: Write = "snapshot"
-        """What `_write` writes."""
-        self._replay_write: Future[None] | None = None
+        self._writes: dict[Write, Future[Any]] = {}
+        """The writes under way: of replay's contents, and beside it of learner or snapshot, which end in a `Saved`."""
         self._follows: SaveState | None = None
-        """What replay's contents are to be written with once `_write` has ended; None if it is not followed by them."""
+        """What replay's contents are to be written with once the learner's write has ended, if they are to follow."""
         self._adding = -1
         """The step of the checkpoint to which replay is being added."""
         self.begin()
@@ -115,8 +113,7 @@ class Saver:
         """The newest checkpoint's age and step, the failed attempts since, and for how long one has been written."""
         step = {} if self.newest is None else {"checkpoint/step": float(self.newest)}
         now = time.monotonic()
-        writes = {"learner": self._writes == "learner" and self._write, "replay": self._replay_write}
-        saving = [now - began for what, began in self._write_began.items() if writes.get(what)]
+        saving = [now - self._write_began[what] for what in self._writes if what != "snapshot"]
         return step | {
             "checkpoint/age_s": now - self._begun["learner"],
             "checkpoint/failed_saves": float(max(self._failed.values(), default=0)),
@@ -126,16 +123,17 @@ class Saver:
     @property
     def writes_learner(self) -> bool:
         """Whether a checkpoint of the learner or a snapshot is being written."""
-        return self._write is not None
+        return bool(self._writes.keys() - {"replay"})
 
     @property
     def due(self) -> bool:
         """Whether `start` would begin a write."""
         now = time.monotonic()
-        return self._write is None and (self._replay_due(now) or now >= min(self._learner_due, self._snapshot_due))
+        due = self._replay_due(now) or now >= min(self._learner_due, self._snapshot_due)
+        return due and not self.writes_learner
 
     def _replay_due(self, now: float) -> bool:
-        return now >= self._checkpoint_due and self._replay_write is None
+        return now >= self._checkpoint_due and "replay" not in self._writes
 
     def start(self, state: SaveState) -> None:
         """Begins the write that is due; call it when `due` is true."""
@@ -151,41 +149,39 @@ class Saver:
         if saved and not with_replay and now >= self._learner_due:
             self._learner_due, self._begun["learner"] = now + self._learner_every_s, now
         if with_replay or now >= self._learner_due:
-            self._learner_due, self._writes = now + self._learner_every_s, "learner"
-            self._write_began["learner"] = now
-            self._write = self._executor.submit(self._write_learner, state, with_replay)
+            self._learner_due, self._write_began["learner"] = now + self._learner_every_s, now
+            self._writes["learner"] = self._executor.submit(self._write_learner, state, with_replay)
         elif now >= self._snapshot_due:
-            self._snapshot_due, self._writes = now + 60 * self._experiment.evaluation.every_minutes, "snapshot"
-            self._write = self._executor.submit(self._write_snapshot, state)
+            self._snapshot_due = now + 60 * self._experiment.evaluation.every_minutes
+            self._writes["snapshot"] = self._executor.submit(self._write_snapshot, state)
 
     def finished(self) -> Saved | None:
         """The result of a write that has finished since the last call; failures are logged. Replay's may follow it."""
-        if self._replay_write is not None and self._replay_write.done():
-            replay, self._replay_write, self._adding = self._replay_write, None, -1
-            if failure := replay.exception():
-                self._warn(failure, "replay")
-        if self._write is None or not self._write.done():
-            return None
-        write, self._write = self._write, None
-        if failure := write.exception():
-            self._warn(failure, self._writes)
-            return None
-        self._add_replay()
-        return write.result()
+        saved: Saved | None = None
+        for what in [what for what, write in self._writes.items() if write.done()]:
+            write = self._writes.pop(what)
+            if what == "replay":
+                self._adding = -1
+            if failure := write.exception():
+                self._warn(failure, what)
+            elif what != "replay":
+                saved = write.result()
+                self._add_replay()
+        return saved
 
     def _add_replay(self) -> None:
         """Begins to write replay's contents, if they are to follow, into the newest checkpoint."""
         if self._follows is not None and self.newest is not None:
             self._adding = self.newest
-            self._replay_write = self._executor.submit(self._write_replay, self._follows, self.newest)
+            self._writes["replay"] = self._executor.submit(self._write_replay, self._follows, self.newest)
 
     def wait(self) -> None:
         """Waits for the writes under way, if any, and drops their results."""
         self._follows = None
-        if wait(self._under_way, FINISH_TIMEOUT_S).not_done:
+        if wait(self._writes.values(), FINISH_TIMEOUT_S).not_done:
             log.error("the checkpoint or snapshot that was being written is not complete after %g s", FINISH_TIMEOUT_S)
         self.finished()
-        self._write = self._replay_write = None
+        self._writes.clear()
 
     def write_checkpoint(self, state: SaveState) -> Saved:
         """Writes a checkpoint with replay, and a snapshot of the newest acting parameters."""
@@ -205,7 +201,7 @@ class Saver:
     def write_last(self, state: SaveState, timeout_s: float) -> None:
         """Writes a checkpoint after the writes under way, if any."""
         deadline = time.monotonic() + timeout_s
-        wait(self._under_way, timeout_s)
+        wait(self._writes.values(), timeout_s)
         write = self._executor.submit(self.write_checkpoint, state)
         if wait([write], max(0.0, deadline - time.monotonic())).not_done:
             raise TimeoutError(f"it was not complete within {timeout_s:g} s")
@@ -214,10 +210,6 @@ class Saver:
     def close(self) -> None:
         """Drops the writes that have not begun."""
         self._executor.shutdown(wait=False, cancel_futures=True)
-
-    @property
-    def _under_way(self) -> list[Future[Any]]:
-        return [write for write in (self._write, self._replay_write) if write is not None]
 
     def _warn(self, failure: BaseException, what: Write) -> None:
         """Logs a failed write; a failed save is retried soon, and is an error from the second in a row on."""

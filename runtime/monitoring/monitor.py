@@ -14,7 +14,7 @@ from podzero.config import Experiment
 from podzero.core.clock import REPORT_EVERY_S, REST, share_of_rest, whole
 from podzero.runtime.monitoring.goodput import PaidTime, learner_shares
 from podzero.runtime.monitoring.ledger import Books
-from podzero.runtime.monitoring.reports import merge_metrics, spread
+from podzero.runtime.monitoring.reports import merge_metrics, merge_workers, spread
 from podzero.runtime.monitoring.status import Phase, RunStatus
 
 _OF_LEDGER = ("actor", "reanalyser", "replay")
@@ -336,13 +336,13 @@ class Monitor:
         """Share of wall time by kind of worker and stage, averaged over the workers that reported lately."""
         recent: dict[str, list[dict[str, float]]] = defaultdict(list)
         for worker, reported_at in self._reported_at.items():
-            stages = _with_prefix(self._gauges[worker], "time/")
+            stages = {name: share for name, share in self._gauges[worker].items() if name.startswith("time/")}
             if stages and now - reported_at <= SILENT_AFTER_S and worker not in silent:
                 recent[kind_of(worker)].append(stages)
         if "play_s" in self._rates:
-            busy = {name: self._rates[f"{key}_s"].per_s(now) for name, key in (("train", "device"), ("play", "play"))}
-            recent["device"].append(whole(busy, "idle"))
-        return {kind: _mean(workers) for kind, workers in sorted(recent.items())}
+            train, play = (self._rates[name].per_s(now) for name in ("device_s", "play_s"))
+            recent["device"].append(whole({"time/train": train, "time/play": play}, "time/idle"))
+        return {kind: _with_prefix(merge_workers(workers), "time/") for kind, workers in sorted(recent.items())}
 
 
 def kind_of(worker: str) -> str:
@@ -352,11 +352,6 @@ def kind_of(worker: str) -> str:
 
 def _with_prefix(metrics: Mapping[str, float], prefix: str) -> dict[str, float]:
     return {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
-
-
-def _mean(workers: list[dict[str, float]]) -> dict[str, float]:
-    stages = sorted({stage for worker in workers for stage in worker})
-    return {stage: sum(worker.get(stage, 0.0) for worker in workers) / len(workers) for stage in stages}
 
 
 class RateWindow:

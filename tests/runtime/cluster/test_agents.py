@@ -52,7 +52,8 @@ def test_an_agent_answers_for_directory_store_and_processes_and_after_its_death_
     home = next(found.id for found in cluster.nodes() if found.id != node.id)
     directory, store = start_lasting(Directory, home), start_param_store(home)
     agent = Worker(start_agent(node.id, directory, store))
-    processes = [cluster.spawn(reporting, f"actor-{k}", f"actor-{k}", cpus=0, environment={}, node=node) for k in range(2)]
+    where = {"cpus": 0, "environment": {}, "node": node}
+    processes = [cluster.spawn(reporting, name, name, **where) for name in ("actor-0", "actor-1")]
     workers = {process.name: Worker(process) for process in processes}
 
     def heard():
