@@ -6,7 +6,9 @@ import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -18,6 +20,7 @@ from podzero.actors.assembly import Game, GameAssembler, SampleShuffler, rows_of
 from podzero.actors.clients import ActorLoop, Played, Positions, SelfPlayMetrics
 from podzero.actors.core import Replies, SelfPlayCore, SelfPlayState, keys_of
 from podzero.core.types import Array, EnvState, Move, Params
+from podzero.core.waiting import in_thread
 from podzero.envs import SimulatorError, faults_of, simulator_errors
 from podzero.inference.serving import ServerClient
 
@@ -215,20 +218,13 @@ class ActorGroups:
 
     def run(self) -> None:
         """Plays until `stop` is called, or an actor fails; then stops the others and raises its error."""
-        threads = [
-            threading.Thread(target=self._run, args=(actor,), name=f"games-{number}", daemon=True)
-            for number, actor in enumerate(self.actors)
-        ]
-        for thread in threads:
-            thread.start()
+        running = [in_thread(f"games-{number}", partial(self._run, actor)) for number, actor in enumerate(self.actors)]
         # Set by `stop`, which an actor that fails calls too.
         self._stopping.wait()
-        for thread in threads:
-            thread.join(GRACE_S)
+        wait(running, GRACE_S)
         for server in self.servers:
             server.close()
-        for thread in threads:
-            thread.join()
+        wait(running)
         if self._failures:
             raise self._failures[0]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
@@ -18,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 from podzero.config import ClusterConfig, Experiment
 from podzero.core.machine import nvidia_driver, start_cudnn
 from podzero.core.protocols import ParamSource
+from podzero.core.waiting import in_thread
 from podzero.files.storage import LEARNER_FOLDER, SHARD_MANIFEST, belongs
 from podzero.files.store import store_of
 from podzero.runtime.checkpoints import SavedShard
 from podzero.runtime.cluster.remote import own_address
-from podzero.runtime.cluster.services import keep_announced, tell
+from podzero.runtime.cluster.services import keep_announced
 from podzero.runtime.process import Parameters, Process, Replay, Runnable, Servers, Snapshots, own_devices
 from podzero.runtime.stopping import watch_for_notices
 
@@ -217,7 +217,7 @@ def inference_server(process: Process, experiment: Experiment, name: str, source
 
     server, context = experiment.server, process.context
     devices = own_devices(name, "server", {} if server.beside_learner else server.resources)
-    announce = partial(tell, context.directory, name, process.attempt)
+    announce = partial(context.directory.announce.remote, name, process.attempt)
     return make_server(experiment, name, own_address(), context.run, source, process.reports.report, announce, devices)
 
 
@@ -372,12 +372,10 @@ def running_beside(beside: Runnable, fail: Callable[[Exception], None]) -> Itera
             log.error("what runs beside the learner has failed", exc_info=failure)
             fail(failure)
 
-    thread = threading.Thread(target=work, name="beside-learner", daemon=True)
-    thread.start()
+    running = in_thread("beside-learner", work)
     try:
         yield
     finally:
         beside.stop()
-        thread.join(BESIDE_END_S)
-        if thread.is_alive():
+        if wait([running], BESIDE_END_S).not_done:
             log.info("what ran beside the learner did not end within %g s: its games are lost", BESIDE_END_S)

@@ -24,7 +24,7 @@ from podzero.runtime.monitoring.background import Background
 from podzero.runtime.monitoring.metrics import MetricsLog, WriteAttempts
 from podzero.runtime.monitoring.monitor import Demand, Monitor
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, PreemptionNotice, log_report
-from podzero.runtime.monitoring.status import Phase, write_status
+from podzero.runtime.monitoring.status import Phase, RunStatus, write_status
 from podzero.runtime.monitoring.view import TerminalView
 from podzero.runtime.monitoring.writers import MetricsWriter
 from podzero.runtime.saving import Saver, SaveState
@@ -118,7 +118,7 @@ class Run:
                         self._reconcile()
                         self._save()
                         self._files.put("trace", partial(self._tracer.advance, self._supervisor.traceable()))
-                        self._show()
+                        self._judge_demand(self._show())
                         time.sleep(TICK_S)
                 except (NodeLost, LearnerFailed) as loss:
                     self._lose_learner(loss)
@@ -242,7 +242,6 @@ class Run:
         """Replaces workers that have ended, and lets go of actors that are no longer wanted."""
         for name in self._supervisor.reconcile(self._newest):
             self._record_restart(name)
-        self._supervisor.actors.wanted = self._demand.wanted
         for name, reports in self._supervisor.actors.fit().items():
             self.handle(reports)
             self._monitor.ended(name, time.monotonic())
@@ -257,8 +256,9 @@ class Run:
             return limit
         if signals.event.is_set():
             return STOPPED
-        steps, going_on = self._experiment.stop.steps or 0, self._restart is not None or self._supervisor.learning
-        return None if going_on else f"the learner has made all of its {steps:,} steps"
+        if self._restart is not None or self._supervisor.learner.working:
+            return None
+        return f"the learner has made all of its {self._experiment.stop.steps or 0:,} steps"
 
     def _limit(self) -> str | None:
         """The limit that is reached, in words."""
@@ -291,16 +291,21 @@ class Run:
             learning=learning,
         )
 
-    def _show(self) -> None:
-        """Updates the view and, if it is due, `status.json`."""
+    def _judge_demand(self, status: RunStatus) -> None:
+        """Decides by a status how many actors are wanted."""
+        actors = self._supervisor.actors
+        if self._demand.look(status, len(actors.workers), time.monotonic()):
+            log.info("%d actors are wanted from now on: %s", self._demand.wanted, status.bottleneck)
+        actors.wanted = self._demand.wanted
+
+    def _show(self) -> RunStatus:
+        """Updates the view and, if it is due, `status.json`; returns the status."""
         due = time.monotonic() >= self._status_due
         if due:
             metrics = self._saver.metrics() | self._monitor.metrics(time.monotonic())
             self.handle([MetricsReport(time.time(), "driver", metrics)])
         status = self._monitor.status(time.monotonic(), self._supervisor.silent)
         actors = self._supervisor.actors
-        if self._demand.look(status, len(actors.workers), time.monotonic()):
-            log.info("%d actors are wanted from now on: %s", self._demand.wanted, status.bottleneck)
         status = replace(status, actors=len(actors.workers), actors_wanted=actors.wanted)
         status = replace(status, failing=self._supervisor.failing)
         if due:
@@ -309,6 +314,7 @@ class Run:
             write = partial(write_status, self._workdir, status)
             self._files.put("status", partial(self._attempt_write, self._workdir.status_file, write))
         self._view.show(status)
+        return status
 
     def _stop(self, reason: str, signals: StopSignals) -> None:
         """Stops actors, then the learner, writes a checkpoint, has the last snapshot judged, and stops the rest.

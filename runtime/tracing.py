@@ -6,14 +6,15 @@ import json
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from podzero.core.errors import PodzeroError
-from podzero.core.waiting import Wait
+from podzero.core.waiting import Wait, in_thread
 from podzero.files.workdir import Workdir, read_json, write_atomically
 from podzero.runtime.cluster.remote import Call, RemoteActor
-from podzero.runtime.workers import ANSWER_TIMEOUT_S
 
 log = logging.getLogger(__name__)
 
@@ -76,56 +77,46 @@ def request_trace(workdir: Workdir, seconds: float) -> Traces:
     return Traces(folder, processes)
 
 
-class _Pending(NamedTuple):
-    folder: Path
-    calls: Mapping[str, Call]
-    deadline: float
-
-
 class Tracer:
-    """The driver's side: lets processes write traces, and collects who has. Not thread-safe."""
+    """The driver's side: lets processes write traces, and tells who has. Not thread-safe."""
 
     def __init__(self, workdir: Workdir) -> None:
         self._workdir = workdir
-        self._pending: _Pending | None = None
+        self._ended: Future[None] | None = None
+        """The end of the traces begun last."""
 
     def advance(self, processes: Iterable[RemoteActor]) -> None:
-        """Begins the traces of `processes` that were asked for, or records their end; never waits."""
-        if self._pending is None:
-            self._pending = self._begin(processes)
-        elif time.monotonic() > self._pending.deadline or all(call.done for call in self._pending.calls.values()):
-            self._finish(self._pending)
-            self._pending = None
-
-    def _begin(self, processes: Iterable[RemoteActor]) -> _Pending | None:
+        """Begins the traces of `processes` that were asked for, once those before have ended; never waits."""
+        if self._ended is not None and not self._ended.done():
+            return
         match read_json(self._workdir.trace_file):
             case {"name": str(name), "seconds": int() | float() as seconds}:
                 self._workdir.trace_file.unlink(missing_ok=True)
             case _:
-                return None
+                return
         folder = self._workdir.traces / Path(name).name
         calls = {process.name: process.begin("trace", folder / process.name, seconds) for process in processes}
         log.info("traces of %s for %g s go into %s", ", ".join(calls), seconds, folder)
-        return _Pending(folder, calls, time.monotonic() + seconds + SLACK_S)
-
-    def _finish(self, pending: _Pending) -> None:
-        found = {name: _failure(call) for name, call in pending.calls.items()}
-        for name, failure in found.items():
-            if failure is not None:
-                log.warning("%s could not be traced: %s", name, failure)
-        try:
-            pending.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(pending.folder / _RESULT, json.dumps(found))
-        except OSError as error:
-            log.warning("nobody learns of the traces in %s: %s", pending.folder, error)
+        self._ended = in_thread("traces", partial(_finish, folder, calls, time.monotonic() + seconds + SLACK_S))
 
 
-def _failure(call: Call) -> str | None:
-    """Why a process could not be traced; None if it was."""
-    if not call.done:
-        return f"it has not answered within {SLACK_S:.0f} s after the end of the trace"
+def _finish(folder: Path, calls: Mapping[str, Call], deadline: float) -> None:
+    """Waits for the traces of processes until the monotonic time `deadline`, and writes who has written one."""
+    found = {name: _failure(call, deadline) for name, call in calls.items()}
+    for name, failure in found.items():
+        if failure is not None:
+            log.warning("%s could not be traced: %s", name, failure)
     try:
-        call.result(ANSWER_TIMEOUT_S)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / _RESULT, json.dumps(found))
+    except OSError as error:
+        log.warning("nobody learns of the traces in %s: %s", folder, error)
+
+
+def _failure(call: Call, deadline: float) -> str | None:
+    """Why a process could not be traced; None if it was."""
+    try:
+        call.result(max(0.0, deadline - time.monotonic()))
     except Exception as failure:  # a process that has died must not end the run
         return str(failure)
     return None

@@ -39,7 +39,7 @@ class Directory:
     def __init__(self) -> None:
         self._entries: dict[str, tuple[int, str, float]] = {}
 
-    def announce(self, name: str, address: str, attempt: int) -> None:
+    def announce(self, name: str, attempt: int, address: str) -> None:
         """Sets the address of a server such as `replay-0`; must be repeated every few seconds.
 
         An announcement of an earlier attempt is ignored: a process that was replaced may not have ended yet.
@@ -53,19 +53,13 @@ class Directory:
         return {name: address for name, (_, address, heard) in self._entries.items() if now - heard < STALE_S}
 
 
-def tell(directory: Any, name: str, attempt: int, address: str) -> None:
-    """Announces a server to the directory once (`Directory.announce`); returns at once."""
-    directory.announce.remote(name, address, attempt)
-
-
 def keep_announced(directory: Any, name: str, attempt: int, address: str) -> None:
     """Announces a server at once, and every few seconds in a thread for as long as this process lives."""
-    tell(directory, name, attempt, address)
 
     def repeat() -> None:
         while True:
+            directory.announce.remote(name, attempt, address)
             time.sleep(ANNOUNCE_EVERY_S)
-            tell(directory, name, attempt, address)
 
     threading.Thread(target=repeat, name=f"announce-{name}", daemon=True).start()
 

@@ -60,7 +60,7 @@ def test_a_dead_process_and_a_silent_one_are_named_and_the_others_traced(run, wo
     found = request_trace(workdir, 0.1).processes
     assert found["learner"] is None
     assert found["actor-0"] == "actor-0 is gone"
-    assert "not answered" in found["actor-1"]
+    assert "waited" in found["actor-1"]
 
 
 def test_without_a_single_trace_the_reasons_are_raised(run, workdir):

@@ -61,7 +61,7 @@ def test_an_agent_answers_for_directory_store_and_processes_and_after_its_death_
         return {report.worker for report in reports} == set(workers)
 
     def announced():
-        ray.get(directory.announce.remote("replay-0", "a:1", 0))
+        ray.get(directory.announce.remote("replay-0", 0, "a:1"))
         return ask(handle) == {"replay-0": "a:1"}
 
     until(heard)

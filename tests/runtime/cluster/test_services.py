@@ -14,9 +14,9 @@ from podzero.runtime.cluster.services import STALE_S, AddressBook, Directory
 
 def test_the_directory_forgets_servers_that_fall_silent(clock):
     directory = Directory()
-    directory.announce("replay-0", "a:1", 0)
+    directory.announce("replay-0", 0, "a:1")
     clock[0] += STALE_S / 2
-    directory.announce("inference-0", "b:1", 0)
+    directory.announce("inference-0", 0, "b:1")
     assert directory.addresses() == {"replay-0": "a:1", "inference-0": "b:1"}
     clock[0] += STALE_S / 2
     assert directory.addresses() == {"inference-0": "b:1"}
@@ -25,7 +25,7 @@ def test_the_directory_forgets_servers_that_fall_silent(clock):
 def test_a_process_that_was_replaced_and_still_runs_is_ignored():
     directory = Directory()
     for address, attempt in (("a:1", 40), ("b:1", 41), ("a:1", 40)):
-        directory.announce("replay-0", address, attempt)
+        directory.announce("replay-0", attempt, address)
     assert directory.addresses() == {"replay-0": "b:1"}
 
 
