@@ -218,7 +218,8 @@ class Monitor:
         """The status of the run at `now`; `silent` are the workers that fell silent, by name for how many seconds."""
         experiment, learner = self._experiment, self._gauges["learner"]
         evaluator, driver = self._gauges["evaluator"], self._gauges["driver"]
-        size = sum(self._values("replay", "replay/size"))
+        counts = (self._values("replay", f"replay/{count}") for count in ("size", "inserted", "sampled"))
+        size, inserted, sampled = map(sum, counts)
         known: dict[str, Any] = {name: learner.get(f"learner/{name}") for name in _OF_LEARNER}
         known |= {name: evaluator.get(f"evaluation/{name}") for name in _OF_EVALUATOR}
         known |= {name: int(self._totals[name]) for name in RESUMED_COUNTERS}
@@ -240,7 +241,7 @@ class Monitor:
             server_latency_p99_ms=self._max_over("inference", "server/latency_ms_p99"),
             replay_size=int(size),
             replay_capacity=experiment.replay.capacity if experiment.has_self_play else 0,
-            samples_per_insert=self._samples_per_insert(),
+            samples_per_insert=_per(sampled, inserted),
             policy_age_spread=_with_prefix(learner, "learner/policy_age_"),
             publication_lag=spread(self._values("actor", "actor/lag")),
             rating=evaluator.get("evaluation/elo"),
@@ -321,16 +322,6 @@ class Monitor:
     def _values(self, kind: str, name: str) -> list[float]:
         """A gauge of the workers of a kind that report it."""
         return [metrics[name] for who, metrics in self._gauges.items() if kind_of(who) == kind and name in metrics]
-
-    def _samples_per_insert(self) -> float | None:
-        """Mean over the shards, weighted by their inserted samples."""
-        shards = [
-            (metrics["replay/samples_per_insert"], metrics.get("replay/inserted", 0.0))
-            for metrics in self._gauges.values()
-            if "replay/samples_per_insert" in metrics
-        ]
-        weight = sum(inserted for _, inserted in shards)
-        return sum(ratio * inserted for ratio, inserted in shards) / weight if weight > 0 else None
 
     def _shares(self, now: float, silent: Collection[str]) -> dict[str, dict[str, float]]:
         """Share of wall time by kind of worker and stage, averaged over the workers that reported lately."""

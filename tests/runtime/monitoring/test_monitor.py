@@ -176,15 +176,15 @@ def test_without_limits_there_is_no_time_left():
 
 
 def test_replay_is_the_sum_of_its_shards_and_its_ratio_their_weighted_mean(monitor):
-    monitor.add("replay-0", {"replay/size": 100, "replay/inserted": 300, "replay/samples_per_insert": 4.0}, 1001.0)
-    monitor.add("replay-1", {"replay/size": 50, "replay/inserted": 100, "replay/samples_per_insert": 2.0}, 1001.0)
+    monitor.add("replay-0", {"replay/size": 100, "replay/inserted": 300, "replay/sampled": 1200}, 1001.0)
+    monitor.add("replay-1", {"replay/size": 50, "replay/inserted": 100, "replay/sampled": 200}, 1001.0)
     status = monitor.status(1001.0)
     assert (status.replay_size, status.replay_capacity) == (150, 9000)
     assert status.samples_per_insert == pytest.approx((4.0 * 300 + 2.0 * 100) / 400)
 
 
 def test_a_replay_without_inserts_has_no_ratio(monitor):
-    monitor.add("replay-0", {"replay/size": 0, "replay/inserted": 0, "replay/samples_per_insert": 0.0}, 1001.0)
+    monitor.add("replay-0", {"replay/size": 0, "replay/inserted": 0, "replay/sampled": 0}, 1001.0)
     assert monitor.status(1001.0).samples_per_insert is None
 
 
