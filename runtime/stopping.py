@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -250,8 +250,7 @@ def watch_key(host: str, key: str, give: Callable[[str], None]) -> None:
 def ask_metadata(host: str, key: str, state: str) -> tuple[str, str] | None:
     """The value of a key and its state once the state has changed, or after `HOLD_S`; None for an unknown key."""
     query = urlencode({"wait_for_change": "true", "last_etag": state, "timeout_sec": HOLD_S})
-    connection = HTTPConnection(host, timeout=ANSWER_TIMEOUT_S)
-    try:
+    with closing(HTTPConnection(host, timeout=ANSWER_TIMEOUT_S)) as connection:
         connection.request("GET", f"/computeMetadata/v1/{key}?{query}", headers={"Metadata-Flavor": "Google"})
         answer = connection.getresponse()
         if answer.status == NOT_FOUND:
@@ -259,5 +258,3 @@ def ask_metadata(host: str, key: str, state: str) -> tuple[str, str] | None:
         if answer.status != 200:
             raise ValueError(f"status {answer.status}")
         return answer.read(MOST_BYTES).decode("ascii").strip(), answer.headers.get("ETag", "0")
-    finally:
-        connection.close()
