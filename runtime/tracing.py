@@ -102,8 +102,10 @@ class Tracer:
 
 def _finish(folder: Path, calls: Mapping[str, Call], deadline: float) -> None:
     """Waits for the traces of processes until the monotonic time `deadline`, and writes who has written one."""
-    found = {name: _failure(call, deadline) for name, call in calls.items()}
-    for name, failure in found.items():
+    found: dict[str, str | None] = {}
+    for name, call in calls.items():
+        failure = call.exception(max(0.0, deadline - time.monotonic()))
+        found[name] = None if failure is None else str(failure)
         if failure is not None:
             log.warning("%s could not be traced: %s", name, failure)
     try:
@@ -111,12 +113,3 @@ def _finish(folder: Path, calls: Mapping[str, Call], deadline: float) -> None:
         write_atomically(folder / _RESULT, json.dumps(found))
     except OSError as error:
         log.warning("nobody learns of the traces in %s: %s", folder, error)
-
-
-def _failure(call: Call, deadline: float) -> str | None:
-    """Why a process could not be traced; None if it was."""
-    try:
-        call.result(max(0.0, deadline - time.monotonic()))
-    except Exception as failure:  # a process that has died must not end the run
-        return str(failure)
-    return None

@@ -68,18 +68,10 @@ class Worker:
     def ended(self) -> Exception | None:
         """Why the worker no longer works; None while it does."""
         if self.failure is None and self.restart is not None and self.restart.done:
-            built, self.restart = self.restart, None
-            try:
-                built.result(ANSWER_TIMEOUT_S)
-            except Exception as failure:
-                self.failure = failure
+            self.failure, self.restart = self.restart.exception(ANSWER_TIMEOUT_S), None
         if self.failure is None and self.work is not None and self.work.done:
-            try:
-                self.work.result(ANSWER_TIMEOUT_S)
-            except Exception as failure:
-                self.failure = failure
-            else:
-                return WorkerDied(f"{self.actor.name} ended its work before the end of the run")
+            self.failure = self.work.exception(ANSWER_TIMEOUT_S)
+            return self.failure or WorkerDied(f"{self.actor.name} ended its work before the end of the run")
         return self.failure
 
     @property
@@ -431,11 +423,10 @@ class LearnerGroup(WorkerGroup):
 
     def _check(self, worker: Worker, work: Call) -> None:
         """Lets a thread find out why a host's work ended with an error, if it did."""
-        try:
-            work.result(ANSWER_TIMEOUT_S)
-        except NodeLost:
-            raise
-        except Exception as failure:
+        failure = work.exception(ANSWER_TIMEOUT_S)
+        if isinstance(failure, NodeLost):
+            raise failure
+        if failure is not None:
             # Those that answer live, so that the search is over once Ray knows of the others.
             others = [(other, other.actor.begin("ready")) for other in self.workers.values() if other is not worker]
             self._loss = in_thread("loss", partial(self._explain, worker, failure, others))
@@ -455,12 +446,11 @@ def _dead(calls: Sequence[tuple[Worker, Call]], failure: Exception) -> list[Work
     """Finds the hosts whose processes died, which may be why another host failed; raises the loss of a node at once."""
     dead = list[WorkerDied]()
     for worker, call in as_done(calls, BLAME_TIMEOUT_S):
-        try:
-            call.result(ANSWER_TIMEOUT_S)
-        except NodeLost as loss:
-            raise loss from failure
-        except WorkerDied as loss:
-            dead.append(loss)
-        except Exception as another:  # an error of the program, like that of the first host
+        another = call.exception(ANSWER_TIMEOUT_S)
+        if isinstance(another, NodeLost):
+            raise another from failure
+        if isinstance(another, WorkerDied):
+            dead.append(another)
+        elif another is not None:  # an error of the program, like that of the first host
             log.warning("%s failed as well", worker.actor.name, exc_info=another)
     return dead

@@ -137,6 +137,14 @@ class Call:
             self._outcome = self._fetched(timeout_s)
         return self._outcome.result()
 
+    def exception(self, timeout_s: float) -> Exception | None:
+        """The error that `result` raises; None if it raises none."""
+        try:
+            self.result(timeout_s)
+        except Exception as failure:
+            return failure
+        return None
+
     def _fetched(self, timeout_s: float) -> Future[Any]:
         """What `result` returns or raises; raises `ClusterError` if it is not there in time."""
         import ray

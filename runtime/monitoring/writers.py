@@ -212,15 +212,9 @@ class MlflowWriter:
         return str(run.info.run_id)
 
     def _experiment_id(self, name: str) -> str:
-        from mlflow.exceptions import MlflowException
-
-        try:
-            return str(self._client.create_experiment(name))
-        except MlflowException:  # an earlier run has created it
-            found = self._client.get_experiment_by_name(name)
-            if found is None:
-                raise
-            return str(found.experiment_id)
+        # If another run creates it meanwhile, this fails, and finds it when it is repeated.
+        found = self._client.get_experiment_by_name(name)
+        return str(found.experiment_id if found else self._client.create_experiment(name))
 
 
 def _mlflow_name(name: str) -> str:

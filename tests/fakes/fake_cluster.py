@@ -11,6 +11,7 @@ from podzero.files.storage import LEARNER_FOLDER, LEARNER_MANIFEST, SHARD_MANIFE
 from podzero.runtime.cluster.placement import Node
 from podzero.runtime.cluster.preflight import PreflightCheck, versions
 from podzero.runtime.cluster.ray_cluster import Bundle
+from podzero.runtime.cluster.remote import Call
 from podzero.runtime.kinds import (
     ActorProcess,
     EvaluatorProcess,
@@ -55,6 +56,8 @@ def done_of(calls):
 
 
 class FakeCall:
+    exception = Call.exception
+
     def __init__(self, method, args, answer):
         self.method, self.args = method, args
         self.end(answer(*args) if callable(answer) else answer)
