@@ -250,7 +250,16 @@ class WorkerGroup:
 
     def await_ready(self) -> None:
         """Waits until all workers are built; raises the first error that kept one from it."""
-        await_ready([(worker, worker.actor.begin("ready")) for worker in self.workers.values()])
+        late = list(self.workers)
+        calls = [(worker, worker.actor.begin("ready")) for worker in self.workers.values()]
+        for worker, call in as_done(calls, BUILD_TIMEOUT_S):
+            call.result(ANSWER_TIMEOUT_S)
+            late.remove(worker.actor.name)
+        if late:
+            raise ClusterError(
+                f"waited {BUILD_TIMEOUT_S:.0f} s for {', '.join(late)} to be built; they may be overloaded, hang, or "
+                "be without a node that has room for them"
+            )
 
     def kill(self) -> None:
         """Ends all workers at once, the first one last: the others of a learner would report that it is silent."""
@@ -272,19 +281,6 @@ def as_done(calls: Iterable[tuple[Worker, Call]], timeout_s: float) -> Iterator[
         if not pending or time.monotonic() >= deadline:
             return
         time.sleep(POLL_S)
-
-
-def await_ready(calls: Sequence[tuple[Worker, Call]]) -> None:
-    """Waits for the `ready` calls of workers; raises the first error."""
-    late = [worker.actor.name for worker, _ in calls]
-    for worker, call in as_done(calls, BUILD_TIMEOUT_S):
-        call.result(ANSWER_TIMEOUT_S)
-        late.remove(worker.actor.name)
-    if late:
-        raise ClusterError(
-            f"waited {BUILD_TIMEOUT_S:.0f} s for {', '.join(late)} to be built; they may be overloaded, hang, or be "
-            "without a node that has room for them"
-        )
 
 
 def last_reports(workers: Sequence[Worker], timeout_s: float = ANSWER_TIMEOUT_S) -> list[MetricsReport | LogReport]:
@@ -348,13 +344,12 @@ class LearnerGroup(WorkerGroup):
 
     def await_ready(self) -> None:
         """Waits until all hosts have built their learners; raises the first error, or the loss of a node behind it."""
-        calls = [(worker, worker.actor.begin("ready")) for worker in self.workers.values()]
         try:
-            await_ready(calls)
+            super().await_ready()
         except NodeLost:
             raise
         except WorkerDied as death:  # which the loss of another host may have caused
-            _dead(calls, death)
+            _dead([(worker, worker.actor.begin("ready")) for worker in self.workers.values()], death)
             raise
 
     def built(self) -> bool:
