@@ -8,7 +8,6 @@ from podzero.learner.checkpoints import CheckpointDamaged as CheckpointDamaged
 from podzero.learner.checkpoints import CheckpointMismatch as CheckpointMismatch
 from podzero.learner.devices import check_chips as check_chips
 from podzero.learner.devices import explained as explained
-from podzero.learner.hosts import HostInfo as HostInfo
 from podzero.learner.hosts import join as join
 from podzero.learner.learner import Learner as Learner
 from podzero.learner.metrics import TrainingDiverged as TrainingDiverged

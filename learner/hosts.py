@@ -47,52 +47,44 @@ class Command(NamedTuple):
     """The run's progress, in [0, 1], for a step."""
 
 
-class HostInfo(NamedTuple):
-    """This process among the hosts of a learner."""
-
-    rank: int
-    hosts: int
-    coordinator: str
-    """`host:port` of the coordination service, which host 0 runs."""
-
-
-def join(membership: HostInfo, experiment: Experiment) -> HostSync | None:
+def join(rank: int, hosts: int, coordinator: str, experiment: Experiment) -> HostSync | None:
     """Makes this process one of several hosts of a learner. Call it before anything else that uses JAX.
+
+    `coordinator` is `host:port` of the coordination service, which host 0 runs.
 
     Raises:
       HostLost: not all hosts joined within `cluster.join_minutes`, or host 0 cannot listen at its address.
       ConfigError: this host has another experiment than host 0, and the message lists the differences; or another
         rank than JAX gives it.
     """
-    if membership.hosts == 1:
+    if hosts == 1:
         return None
     # Without it, XLA has no collectives between CPU processes; accelerators ignore it.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")  # type: ignore[no-untyped-call]
     try:
         jax.distributed.initialize(
-            membership.coordinator,
-            membership.hosts,
-            membership.rank,
-            coordinator_bind_address=membership.coordinator,
+            coordinator,
+            hosts,
+            rank,
+            coordinator_bind_address=coordinator,
             initialization_timeout=round(60 * experiment.cluster.join_minutes),
             heartbeat_timeout_seconds=round(HOST_TIMEOUT_S),
         )
     except jax.errors.JaxRuntimeError as error:
         raise HostLost(
-            f"learner host {membership.rank} did not join the others: all {membership.hosts} hosts must meet "
-            f"at {membership.coordinator} within {experiment.cluster.join_minutes:g} minutes "
-            f"(cluster.join_minutes): {error}"
+            f"learner host {rank} did not join the others: all {hosts} hosts must meet at {coordinator} within "
+            f"{experiment.cluster.join_minutes:g} minutes (cluster.join_minutes): {error}"
         ) from None
     # JAX has no public API for the client of the coordination service.
     from jax._src import distributed
 
-    sync = HostSync(membership, distributed.global_state.client, TOLD_S)
+    sync = HostSync(rank, hosts, distributed.global_state.client, TOLD_S)
     sync.compare(experiment)
     # On TPUs JAX takes its number of a process from the slice, not from the rank above. Batches, checkpoints and the
     # order of devices go by it, shards of replay and the log of commands by the rank.
-    if (index := jax.process_index()) != membership.rank:
+    if (index := jax.process_index()) != rank:
         raise ConfigError(
-            f"learner host {membership.rank} is process {index} to JAX (jax.process_index()): learner hosts must be "
+            f"learner host {rank} is process {index} to JAX (jax.process_index()): learner hosts must be "
             "numbered like the workers of their slice; check TPU_WORKER_ID and the node label ray.io/tpu-worker-id of "
             "this machine, and restart Ray there"
         )
@@ -105,8 +97,8 @@ class HostSync:
     The wait for another host has no limit: the driver judges which of them hangs.
     """
 
-    def __init__(self, host: HostInfo, client: Any, timeout_s: float) -> None:
-        self._rank, self._hosts, _ = host
+    def __init__(self, rank: int, hosts: int, client: Any, timeout_s: float) -> None:
+        self._rank, self._hosts = rank, hosts
         self._client, self._timeout_s = client, timeout_s
         self._commands = self._steps = 0
         self._ready_step = -1

@@ -264,13 +264,13 @@ class LearnerProcess(Process):
 
     def build(self) -> None:
         """Joins the other hosts, waits for the replay shards, and builds the learner and what runs beside it."""
-        from podzero.learner import HostInfo, Learner, check_chips, join
+        from podzero.learner import Learner, check_chips, join
 
         context, experiment, rank = self.context, self.context.experiment, self.index
         hosts = experiment.cluster.learner_hosts
         watch_for_notices(self.reports.announce)
         set_slices(experiment.cluster, rank, context.coordinator)
-        host_sync = join(HostInfo(rank, hosts, context.coordinator), experiment)  # before anything that uses JAX
+        host_sync = join(rank, hosts, context.coordinator, experiment)  # before anything that uses JAX
         if experiment.cluster.tpu is not None:
             check_chips(experiment.cluster.tpu, experiment.cluster.slices)
         start_cudnn(nvidia_driver())

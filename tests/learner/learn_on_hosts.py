@@ -18,7 +18,7 @@ from conftest import PACKING, SPEC, apply, init
 from podzero import learner
 from podzero.config import parse
 from podzero.core.types import Network, PackedBatch, Sample
-from podzero.learner import HostInfo, Learner, join
+from podzero.learner import Learner, join
 
 BATCH, STEPS = 16, 2
 learner.hosts.HOST_TIMEOUT_S = 10.0
@@ -90,7 +90,7 @@ def execute_commands(learner):
 
 def main(rank, hosts, coordinator, delay_s=0.0, count=10**9, restore_from=None):
     experiment = experiment_of(hosts)
-    host_sync = join(HostInfo(rank, hosts, coordinator), experiment)
+    host_sync = join(rank, hosts, coordinator, experiment)
     learner = Learner(
         experiment,
         Network(init, apply),

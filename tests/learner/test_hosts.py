@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podzero.core.errors import ConfigError
-from podzero.learner import HostInfo, join, make_training
+from podzero.learner import join, make_training
 from podzero.learner.checkpoints import LearnerCheckpoints
 from podzero.learner.hosts import Command, HostLost, HostSync
 from podzero.runtime.cluster.preflight import PreflightCheck
@@ -64,11 +64,11 @@ class Service:
 def hosts_of(count, service=None, timeout_s=60.0):
     """Hosts that share one coordination service."""
     service = service or Service()
-    return [HostSync(HostInfo(rank, count, "10.0.0.1:1"), service, timeout_s) for rank in range(count)]
+    return [HostSync(rank, count, service, timeout_s) for rank in range(count)]
 
 
 def test_a_single_host_has_nobody_to_agree_with(make_experiment):
-    assert join(HostInfo(0, 1, ""), make_experiment()) is None
+    assert join(0, 1, "", make_experiment()) is None
 
 
 def test_hosts_step_only_when_every_host_has_its_batch():
@@ -206,12 +206,12 @@ def test_a_host_whose_rank_is_not_its_number_in_the_slice_is_refused(make_experi
     monkeypatch.setattr(jax.distributed, "initialize", lambda *arguments, **settings: None)
     monkeypatch.setattr("jax._src.distributed.global_state.client", service)
     monkeypatch.setattr(jax, "process_index", lambda: index)
-    membership = HostInfo(1, 3, "10.0.0.1:1")
+    where = (1, 3, "10.0.0.1:1")
     if index == 1:
-        assert join(membership, experiment) is not None
+        assert join(*where, experiment) is not None
     else:
         with pytest.raises(ConfigError, match=rf"learner host 1 is process {index} .*TPU_WORKER_ID"):
-            join(membership, experiment)
+            join(*where, experiment)
 
 
 def test_hosts_with_equal_experiments_pass_the_comparison(make_experiment):

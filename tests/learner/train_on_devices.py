@@ -13,7 +13,7 @@ import numpy as np
 
 from podzero.config import parse
 from podzero.core.types import PackedBatch, Sample
-from podzero.learner import HostInfo, join, make_training
+from podzero.learner import join, make_training
 from podzero.learner.checkpoints import LearnerCheckpoints
 from podzero.learner.sharding import local_part
 from podzero.networks import make_network
@@ -81,7 +81,7 @@ def batches(part, packing, rest_of_games):
 
 def main(network, learner, out, rank, hosts, coordinator, slices=1, dispatches=(0, 10), restore_from=None):
     experiment = experiment_of(network, learner, hosts, slices)
-    join(HostInfo(rank, hosts, coordinator), experiment)
+    join(rank, hosts, coordinator, experiment)
     training = training_of(experiment)
     checkpoints = LearnerCheckpoints(training.mesh)
     saved = checkpoints.restore(Path(restore_from), training.like) if restore_from else None
