@@ -60,8 +60,7 @@ RECOVERABLE = [
 @pytest.mark.usefixtures("held")
 def test_a_recovery_survives_every_error_that_may_pass(make_run):
     run, cluster, signals, view = make_run()
-    coming = iter([*RECOVERABLE, None])
-    cluster.answers[LearnerProcess]["ready"] = lambda: next(coming)
+    cluster.answers[LearnerProcess]["ready"] = lambda: [*RECOVERABLE, None][len(signals.event.waits)]
     cluster.answers[LearnerProcess]["run"] = None  # the restarted learner has nothing left to do
     learner_dies_with_its_node(cluster)
     assert "steps" in run.until_end(signals)
