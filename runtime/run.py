@@ -268,9 +268,9 @@ class Run:
 
     def _save(self) -> None:
         """Applies the result of a finished write, and starts the next one if it is due."""
-        if (saved := self._saver.finished()) is not None:
-            self._supervisor.ladder = dict(saved.ladder)
-            if saved.snapshot_step > 0:
+        if (snapshot := self._saver.finished()) is not None:
+            self._supervisor.ladder = dict(self._saver.ladder)
+            if snapshot > 0:
                 self._supervisor.start_evaluator()
         # Since the last check no other process can have taken over the directory, unless that is long ago.
         held = time.monotonic() - self._files.checked_at < GONE_AFTER_S
@@ -285,7 +285,6 @@ class Run:
             shards=tuple(supervisor.shards.actors),
             evaluator=supervisor.evaluator.actor if supervisor.evaluator else None,
             counters=self._monitor.counters(time.monotonic()),
-            ladder=dict(supervisor.ladder),
             step=self._monitor.step,
             learning=learning,
         )
@@ -336,13 +335,13 @@ class Run:
         failed: Exception | None = None
         self._paid.enter("checkpoint", time.monotonic())
         try:
-            saved = self._saver.write_checkpoint(self._save_state(self._restart is None))
+            snapshot = self._saver.write_checkpoint(self._save_state(self._restart is None))
         except Exception as failure:
             failed = failure
             log.error("the last checkpoint could not be written", exc_info=failure)
         else:
             try:
-                self._judge_last(saved.snapshot_step, signals)
+                self._judge_last(snapshot, signals)
             except Exception as failure:  # the run has ended in order
                 log.warning("the last snapshot is not judged", exc_info=failure)
         self._supervisor.stop_evaluator()

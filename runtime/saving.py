@@ -43,20 +43,10 @@ class SaveState(NamedTuple):
     shards: tuple[RemoteActor, ...]
     evaluator: RemoteActor | None
     counters: Mapping[str, float]
-    ladder: Mapping[str, Any]
-    """The rating ladder to use if the evaluator does not answer."""
     step: int = -1
     """The learner's newest step that is known."""
     learning: bool = True
     """Whether the learner can be saved; else replay's contents are added to its newest checkpoint."""
-
-
-class Saved(NamedTuple):
-    """The result of a finished write of a checkpoint of the learner, or of a snapshot alone."""
-
-    snapshot_step: int
-    """The step of the newest snapshot; 0 or less until the parameters have been trained, and without a snapshot."""
-    ladder: Mapping[str, Any]
 
 
 Write = Literal["learner", "replay", "snapshot"]
@@ -76,7 +66,7 @@ class Saver:
         self._workdir = workdir
         self._executor = executor or ThreadPoolExecutor(2, thread_name_prefix="saver")
         self._writes: dict[Write, Future[Any]] = {}
-        """The writes under way: of replay's contents, and beside it of learner or snapshot, which end in a `Saved`."""
+        """The writes under way: of replay's contents, and beside it of learner or snapshot."""
         self._follows: SaveState | None = None
         """What replay's contents are to be written with once the learner's write has ended, if they are to follow."""
         self._adding = -1
@@ -90,6 +80,8 @@ class Saver:
         """Monotonic time at which the write under way of each was begun."""
         self.newest = checkpoint.step if checkpoint else None
         """The step of the newest checkpoint."""
+        self.ladder: Mapping[str, Any] = checkpoint.ladder if checkpoint else {}
+        """The last known rating ladder."""
         since = now - checkpoints.age_s(checkpoint) if checkpoint else now
         self._begun: dict[Write, float] = {"learner": since, "replay": since}
         """Monotonic time at which the newest save of each was begun; without one, the start of the run."""
@@ -155,9 +147,13 @@ class Saver:
             self._snapshot_due = now + 60 * self._experiment.evaluation.every_minutes
             self._writes["snapshot"] = self._executor.submit(self._write_snapshot, state)
 
-    def finished(self) -> Saved | None:
-        """The result of a write that has finished since the last call; failures are logged. Replay's may follow it."""
-        saved: Saved | None = None
+    def finished(self) -> int | None:
+        """What a write of learner or snapshot has returned since the last call, the step of the newest snapshot, which
+        is 0 or less until the parameters have been trained, and without a snapshot; None if none has ended.
+
+        Failures are logged. The write of replay's contents may follow it.
+        """
+        step: int | None = None
         for what in [what for what, write in self._writes.items() if write.done()]:
             write = self._writes.pop(what)
             if what == "replay":
@@ -165,9 +161,9 @@ class Saver:
             if failure := write.exception():
                 self._warn(failure, what)
             elif what != "replay":
-                saved = write.result()
+                step = write.result()
                 self._add_replay()
-        return saved
+        return step
 
     def _add_replay(self) -> None:
         """Begins to write replay's contents, if they are to follow, into the newest checkpoint."""
@@ -183,18 +179,18 @@ class Saver:
         self.finished()
         self._writes.clear()
 
-    def write_checkpoint(self, state: SaveState) -> Saved:
-        """Writes a checkpoint with replay, and a snapshot of the newest acting parameters."""
-        saved = self._write_learner(state, with_replay=True) if state.learning else Saved(0, state.ladder)
+    def write_checkpoint(self, state: SaveState) -> int:
+        """Writes a checkpoint with replay, and a snapshot of the newest acting parameters; returns its step."""
+        step = self._write_learner(state, with_replay=True) if state.learning else 0
         if self.newest is not None:
             self._write_replay(state, self.newest)
-        return saved
+        return step
 
     def amend(self, state: SaveState) -> None:
         """Writes the counters and the newest ratings into the newest checkpoint; a failure is logged."""
         try:
             if (checkpoint := checkpoints.newest_checkpoint(self._workdir)) is not None:
-                checkpoints.amend(checkpoint, state.counters, _newest_ladder(state))
+                checkpoints.amend(checkpoint, state.counters, self._newest_ladder(state))
         except (OSError, StorageError) as failure:
             log.warning("the newest ratings are not in the newest checkpoint", exc_info=failure)
 
@@ -233,10 +229,10 @@ class Saver:
             exc_info=failure,
         )
 
-    def _write_learner(self, state: SaveState, with_replay: bool) -> Saved:
-        """Writes a checkpoint of the learner, and with replay, which is added later, a snapshot."""
+    def _write_learner(self, state: SaveState, with_replay: bool) -> int:
+        """Writes a checkpoint of the learner, and with replay, which is added later, a snapshot; returns its step."""
         # The evaluator may be compiling for long, so it is not asked each minute.
-        ladder = _newest_ladder(state) if with_replay else state.ladder
+        ladder = self._newest_ladder(state) if with_replay else self.ladder
         began, has_replay = time.monotonic(), bool(state.shards)
         step = checkpoints.write_learner(
             self._workdir, state.learner.checkpoint, state.counters, ladder, has_replay, self.confirm
@@ -244,40 +240,38 @@ class Saver:
         self.newest, self._begun["learner"], self._failed["learner"] = step, began, 0
         checkpoints.delete_old(self._workdir, MOST_CHECKPOINTS, self._adding)
         if not with_replay:
-            return Saved(0, ladder)
+            return 0
         log.info("checkpoint of step %d written", step)
         try:
             # Without the evaluator, which has just given its ladder.
-            return self._write_snapshot(state._replace(ladder=ladder, evaluator=None))
+            return self._write_snapshot(state._replace(evaluator=None))
         except Exception as failure:  # the checkpoint is complete
             log.warning("the snapshot after the checkpoint of step %d was not written", step, exc_info=failure)
-            return Saved(0, ladder)
+            return 0
 
     def _write_replay(self, state: SaveState, step: int) -> None:
         if not state.shards:
             self.amend(state)
             return
         began = time.monotonic()
-        checkpoints.add_replay(self._workdir, step, state.shards, state.counters, _newest_ladder(state), self.confirm)
+        ladder = self._newest_ladder(state)
+        checkpoints.add_replay(self._workdir, step, state.shards, state.counters, ladder, self.confirm)
         self._begun["replay"], self._failed["replay"] = began, 0
         log.info("replay's contents are added to the checkpoint of step %d", step)
         checkpoints.delete_old(self._workdir, MOST_CHECKPOINTS, self._adding)
 
-    def _write_snapshot(self, state: SaveState) -> Saved:
+    def _write_snapshot(self, state: SaveState) -> int:
         step = int(state.learner.leader.actor.ask("snapshot"))
         if step <= 0:
             self._snapshot_due = time.monotonic() + FIRST_SNAPSHOT_S
-        ladder = _newest_ladder(state)
-        checkpoints.delete_old_snapshots(self._workdir.snapshots, NEWEST_SNAPSHOTS, ladder)
-        return Saved(step, ladder)
+        checkpoints.delete_old_snapshots(self._workdir.snapshots, NEWEST_SNAPSHOTS, self._newest_ladder(state))
+        return step
 
-
-def _newest_ladder(state: SaveState) -> Mapping[str, Any]:
-    """The evaluator's rating ladder; the last known one if it does not answer."""
-    ladder = state.ladder
-    if state.evaluator is not None:
-        try:
-            ladder = state.evaluator.ask("ladder", timeout_s=ANSWER_TIMEOUT_S)
-        except Exception as failure:
-            log.warning("the evaluator did not give its newest ratings", exc_info=failure)
-    return ladder
+    def _newest_ladder(self, state: SaveState) -> Mapping[str, Any]:
+        """The evaluator's rating ladder; the last known one if it does not answer."""
+        if state.evaluator is not None:
+            try:
+                self.ladder = state.evaluator.ask("ladder", timeout_s=ANSWER_TIMEOUT_S)
+            except Exception as failure:
+                log.warning("the evaluator did not give its newest ratings", exc_info=failure)
+        return self.ladder

@@ -22,7 +22,7 @@ from podzero.runtime.monitoring.goodput import PaidTime
 from podzero.runtime.monitoring.monitor import Monitor
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, PreemptionNotice
 from podzero.runtime.run import STOPPED, Run
-from podzero.runtime.saving import Saved, Saver
+from podzero.runtime.saving import Saver
 from podzero.runtime.start import LastCheckpointFailed
 from podzero.runtime.stopping import StopSignals
 from podzero.runtime.workers import RunFailed, Worker
@@ -382,7 +382,7 @@ class RecordingSaver:
 
     def start(self, state):
         self.state = state
-        self.copy = (dict(state.counters), dict(state.ladder), list(state.shards), state.evaluator)
+        self.copy = (dict(state.counters), list(state.shards), state.evaluator)
 
     def request_checkpoint(self):
         self.requests.append(1)
@@ -394,7 +394,7 @@ class RecordingSaver:
         pass
 
     def write_checkpoint(self, state):
-        return Saved(0, {})
+        return 0
 
 
 def test_a_write_still_asks_the_learner_that_was_killed_since(tiny, workdir, watch):
@@ -411,7 +411,6 @@ def test_a_write_still_asks_the_learner_that_was_killed_since(tiny, workdir, wat
 def test_what_a_write_reads_does_not_change_while_the_run_goes_on(tiny, workdir, watch):
     class Changing(FakeSupervisor):
         def listen(self):
-            self.ladder["rounds"] = self.rounds
             self.shards.actors.append(FakeRemoteActor("replay-1"))
             self.start_evaluator()
             return super().listen()
@@ -421,7 +420,7 @@ def test_what_a_write_reads_does_not_change_while_the_run_goes_on(tiny, workdir,
     run.begin(None)
     run.until_end(StopSignals())
     state = saver.state
-    assert (dict(state.counters), dict(state.ladder), list(state.shards), state.evaluator) == saver.copy
+    assert (dict(state.counters), list(state.shards), state.evaluator) == saver.copy
     assert state.counters["moves"] == 1
 
 

@@ -52,14 +52,16 @@ def later():
 
 @pytest.fixture
 def saver(tiny, tmp_path, clock, later):
-    return Saver(tiny(*EVERY, "checkpoint.learner_minutes=10"), Workdir(tmp_path), later)
+    made = Saver(tiny(*EVERY, "checkpoint.learner_minutes=10"), Workdir(tmp_path), later)
+    made.ladder = {"rounds": 6}
+    return made
 
 
 def save_state(**answers):
     learner = FakeRemoteActor("learner", **{"checkpoint": saves_learner(40), "snapshot": 40} | answers)
     shard = FakeRemoteActor("replay-0", checkpoint=save_shard)
     evaluator = FakeRemoteActor("evaluator", ladder={"rounds": 7})
-    return SaveState(learner_group(learner), (shard,), evaluator, {"games": 3.0}, {"rounds": 6})
+    return SaveState(learner_group(learner), (shard,), evaluator, {"games": 3.0})
 
 
 def test_nothing_is_due_at_the_start(saver):
@@ -72,12 +74,12 @@ def test_the_first_snapshot_is_due_soon_and_again_until_parameters_are_trained(s
     saver.start(save_state(snapshot=-1))
     assert not saver.due
     later.run()
-    assert saver.finished().snapshot_step == -1
+    assert saver.finished() == -1
     clock[0] += FIRST_SNAPSHOT_S
     assert saver.due
     saver.start(save_state())
     later.run()
-    assert saver.finished().snapshot_step == 40
+    assert saver.finished() == 40
     clock[0] += FIRST_SNAPSHOT_S
     assert not saver.due
 
@@ -97,7 +99,7 @@ def test_a_checkpoint_holds_the_counters_and_the_newest_ladder(saver, later, clo
     clock[0] += 600
     saver.start(save_state())
     later.run()
-    assert saver.finished().ladder == {"rounds": 7}
+    assert (saver.finished(), saver.ladder) == (40, {"rounds": 7})
     (checkpoint,) = checkpoints(Workdir(tmp_path))
     assert (checkpoint.step, checkpoint.counters, checkpoint.ladder) == (40, {"games": 3.0}, {"rounds": 7})
     assert not checkpoint.whole
@@ -111,7 +113,7 @@ def test_without_an_answer_of_the_evaluator_the_ladder_stays(saver, later, clock
     clock[0] += 600
     saver.start(save_state()._replace(evaluator=evaluator))
     later.run()
-    assert saver.finished().ladder == {"rounds": 6}
+    assert (saver.finished(), saver.ladder) == (40, {"rounds": 6})
 
 
 def test_a_failed_write_is_a_warning_and_the_next_one_stays_due(saver, later, clock, caplog):
