@@ -19,7 +19,7 @@ from podzero.core.waiting import in_thread
 from podzero.files.storage import StorageError
 from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import Checkpoint
-from podzero.runtime.cluster.placement import Node, actor_places, with_fewest
+from podzero.runtime.cluster.placement import Node, actor_places, covers, with_fewest
 from podzero.runtime.cluster.preflight import RUN_VARIABLE, RunNodes
 from podzero.runtime.cluster.ray_cluster import Bundle, Cluster, PlacementGroup
 from podzero.runtime.cluster.remote import STOP_TIMEOUT_S, Call, RemoteActor, start_lasting
@@ -236,7 +236,8 @@ class Supervisor:
             if group in self._samplers and not self.shards.complete:
                 continue
             where = self._nodes.for_workers(accelerators=True) if kind.resources and not group.complete else nodes
-            usable = self._failures.usable(kind.name, [node for node in where if group.could_run_on(node)])
+            able = [node for node in where if node.cpus >= kind.cpus and covers(node.resources, kind.resources)]
+            usable = self._failures.usable(kind.name, able)
             absent = group.missing(limit, self._failures.may_start)[:MOST_STARTS]
             places = actor_places(usable, self._taken(), kind.cpus, len(absent), kind.resources, group.running)
             for index, node in zip(absent, places, strict=False):

@@ -186,11 +186,6 @@ class WorkerGroup:
         """Whether every wanted worker has been started, and none is still restarting."""
         return len(self.workers) >= self.wanted and all(worker.restart is None for worker in self.workers.values())
 
-    def could_run_on(self, node: Node) -> bool:
-        """Whether a worker would fit on the node if nothing else ran there."""
-        has, needed = node.resources, self.kind.resources
-        return node.cpus >= self.kind.cpus and all(has.get(name, 0.0) >= amount for name, amount in needed.items())
-
     def start(self, index: int, node: Node, **parts: Any) -> Worker:
         """Starts the worker of an index on a node, in the place of a lost one; returns before it is built."""
         name = self.kind.names[index]

@@ -122,7 +122,7 @@ def learner_nodes(nodes: Sequence[Node], config: ClusterConfig, driver_node: str
     """The nodes of the learner's hosts, by rank; prefers those whose resources are not reserved by others."""
     if config.tpu is not None:
         return _slice_nodes(nodes, config.tpu, config)
-    able = [node for node in nodes if _covers(node.resources, config.host_resources)]
+    able = [node for node in nodes if covers(node.resources, config.host_resources)]
     if len(able) < config.learner_hosts:
         wanted = described(config.host_resources) or "any"
         raise MissingNodes(
@@ -296,8 +296,9 @@ def _missing_hosts(nodes: Sequence[Node], wanted: Slice, found: Mapping[str, Map
 
 def _is_free(node: Node, config: ClusterConfig) -> bool:
     """Whether nobody has reserved what a learner process needs there."""
-    return node.free is None or _covers(node.free, host_resources(config))
+    return node.free is None or covers(node.free, host_resources(config))
 
 
-def _covers(resources: Mapping[str, float], needed: Mapping[str, float]) -> bool:
+def covers(resources: Mapping[str, float], needed: Mapping[str, float]) -> bool:
+    """Whether there is as much as is needed of each of the resources."""
     return all(resources.get(name, 0.0) >= amount for name, amount in needed.items())
