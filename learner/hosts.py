@@ -59,8 +59,6 @@ def join(rank: int, hosts: int, coordinator: str, experiment: Experiment) -> Hos
     """
     if hosts == 1:
         return None
-    # Without it, XLA has no collectives between CPU processes; accelerators ignore it.
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")  # type: ignore[no-untyped-call]
     try:
         jax.distributed.initialize(
             coordinator,
