@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import queue
-import threading
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Self
 
@@ -118,39 +116,28 @@ class Prefetcher:
     def __init__(self, reader: ReplayReader) -> None:
         self._reader = reader
         self._iterator = iter(reader)
-        self._batches: queue.SimpleQueue[PackedBatch | BaseException] = queue.SimpleQueue()
-        # One permit: the thread reads the next batch when the loop has taken the last one.
-        self._free = threading.Semaphore(1)
-        self._closed = False
-        self._thread = threading.Thread(target=self._read, name="learner-prefetch", daemon=True)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="learner-prefetch")
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._begin()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Closes the reader, which ends a blocked read."""
-        self._closed = True
-        self._free.release()
         self._reader.close()
-        self._thread.join(timeout=5.0)
+        wait([self._next], 5.0)
+        self._thread.shutdown(wait=False)
 
     def poll(self, timeout_s: float) -> PackedBatch | None:
         """The next batch, or None if none arrives within `timeout_s`; raises the reader's error."""
-        try:
-            item = self._batches.get(timeout=timeout_s)
-        except queue.Empty:
+        if wait([self._next], timeout_s).not_done:
             return None
-        if isinstance(item, BaseException):
-            raise item
-        self._free.release()
-        return item
+        batch = self._next.result()
+        if batch is None:
+            raise EOFError("the replay reader ended, although a `ReplayReader` is endless until closed")
+        # The thread reads the next batch when the loop has taken the last one.
+        self._begin()
+        return batch
 
-    def _read(self) -> None:
-        try:
-            while self._free.acquire() and not self._closed:
-                self._batches.put(next(self._iterator))
-        except StopIteration:
-            self._batches.put(EOFError("the replay reader ended, although a `ReplayReader` is endless until closed"))
-        except BaseException as error:
-            self._batches.put(error)
+    def _begin(self) -> None:
+        self._next: Future[PackedBatch | None] = self._thread.submit(next, self._iterator, None)
