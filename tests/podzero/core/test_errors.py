@@ -14,6 +14,7 @@ INTERNAL = {
     "MissingNodes",
     "Refusal",
     "SignatureError",
+    "Violation",
 }
 """Exceptions that only podzero's own code raises and catches, or that mean a defect in it."""
 EXCEPTIONS = {
