@@ -91,7 +91,9 @@ def test_two_hosts_train_while_cpu_nodes_and_a_host_of_the_slice_are_lost_and_re
             events.append("cpu node")
             pod.kill(lost)
             nodes.append(pod.add_cpus())
-        elif events == ["cpu node"] and "replay" in revived(watcher) and checkpoints(workdir):
+        elif events == ["cpu node"] and "replay" in revived(watcher) and (saved := checkpoints(workdir)):
+            if status.step < saved[0].step + 8:
+                return False  # steps since the checkpoint are to be lost
             events.append("host")
             pod.kill(hosts[1])
             nodes.extend([pod.add_host(0, "second"), pod.add_host(1, "second")])
@@ -107,7 +109,7 @@ def test_two_hosts_train_while_cpu_nodes_and_a_host_of_the_slice_are_lost_and_re
     lines = "\n".join(watcher.lines)
     assert "was lost with its node" in lines
     assert "The learner restarts from its newest checkpoint as soon as it has room" in lines
-    assert "steps since then are made again" in lines
+    assert "are made again" in lines
     assert "All workers are stopped" not in lines
     assert checkpoints(workdir)[0].step == 1200
     assert watcher.statuses[-1].restarts >= 1
