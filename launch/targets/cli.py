@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -18,11 +18,24 @@ from podzero.tools.commands.options import Config, Env, Overrides, read_env
 from podzero.tools.commands.trust import approve_code
 from podzero.tools.compile.waiting import rates
 
+TARGETS = ("gke", "queued")
+
 _DEFAULT = Site()
 
+
+def _known_target(name: str) -> str:
+    if name == "gcp":
+        raise typer.BadParameter("the target gcp is removed; use gke, which rents CPU machines too, or queued.")
+    if name not in TARGETS:
+        raise typer.BadParameter(f"'{name}' is not one of {', '.join(map(repr, TARGETS))}.")
+    return name
+
+
 _Target = Annotated[
-    Literal["gke", "queued"],
+    str,
     typer.Argument(
+        parser=_known_target,
+        metavar="gke|queued",
         help="gke: KubeRay on Google Kubernetes Engine; queued: only a TPU slice, by Cloud TPU's queued resources.",
     ),
 ]

@@ -302,6 +302,7 @@ def test_a_missing_tool_is_named_before_anything_is_run(podzero, tools, tmp_path
         (["gke", "conect_four", *OPTIONS], "did you mean 'connect_four'"),
         (["gke", "connect_four", *OPTIONS, "--force"], "--down (with --force)"),
         (["aws", "connect_four"], "'gke', 'queued'"),
+        (["gcp", "connect_four"], "use gke"),
     ],
 )
 def test_what_a_person_forgot_is_one_message_and_code_2(podzero, arguments, expected):
