@@ -149,7 +149,7 @@ def hangs(workdir: Path, seconds: float) -> Json:
 
 def _has(run: ChildRun, kinds: Sequence[str], _: RunStatus) -> bool:
     """Whether there is a process of each kind, and the evaluator, which starts last, has been built."""
-    built = "evaluator: built" in run.console.read_text(encoding="utf-8", errors="replace")
+    built = any("evaluator: built" in line for line in _console_lines(run))
     return built and all(run.processes().get(kind) for kind in kinds)
 
 
@@ -338,10 +338,14 @@ def _fill(disk: Path) -> Path:
     return filler
 
 
+def _console_lines(run: ChildRun) -> list[str]:
+    """The lines of the console that are not empty."""
+    return [line for line in run.console.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+
+
 def _named(run: ChildRun, *words: str) -> list[str]:
     """The last lines of the console with one of these words, without repetitions."""
-    lines = run.console.read_text(encoding="utf-8", errors="replace").splitlines()
-    found = [line[:300] for line in lines if any(word in line.lower() for word in words)]
+    found = [line[:300] for line in _console_lines(run) if any(word in line.lower() for word in words)]
     return list(dict.fromkeys(found))[-4:]
 
 
@@ -396,10 +400,7 @@ def _outcome(prefix: Sequence[str], workdir: Path) -> Json:
     with prefixed(prefix, workdir) as run:
         trains = wait_for(run, lambda status: status.checkpoint_step is not None and status.step > 40, 300.0)
         found: Json = {"trains": trains, "seconds": round(time.monotonic() - began, 1), "exit_code": run.exit_code}
-        lines = [
-            line for line in run.console.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()
-        ]
-        found |= {"restarts": _restarts(run), "said": lines[-4:]}
+        found |= {"restarts": _restarts(run), "said": _console_lines(run)[-4:]}
         return found | {"stop": _stopped(run) if run.exit_code is None else None, "left": run.left(20.0)}
 
 
@@ -426,10 +427,11 @@ def network(workdir: Path) -> Json:
             if ended is None:
                 inside(*end)
             trains = ended is None and goes_on(run)
-            lines = [
-                line for line in run.console.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()
-            ]
-            found[name] = {"trains": trains, "seconds": round(time.monotonic() - began, 1), "said": lines[-4:]}
+            found[name] = {
+                "trains": trains,
+                "seconds": round(time.monotonic() - began, 1),
+                "said": _console_lines(run)[-4:],
+            }
             found[name] |= {"restarts": _restarts(run) - restarts, "exit_code": run.exit_code}
             said(f"{name}: {found[name]}")
         return found | {"stop": _stopped(run) if run.exit_code is None else run.left(20.0)}

@@ -252,7 +252,9 @@ def test_a_host_that_fails_while_a_learner_restarts_is_raised(pod):
         supervisor.learner_built()
 
 
-def test_hosts_that_hang_while_they_are_prepared_hold_up_nobody(pod, monkeypatch):
+@pytest.fixture
+def hanging(pod, monkeypatch):
+    """A pod whose learner starts again, while its hosts are prepared until the event is set."""
     supervisor, cluster = pod
     supervisor.start(None)
     supervisor.drop_learner()
@@ -260,6 +262,11 @@ def test_hosts_that_hang_while_they_are_prepared_hold_up_nobody(pod, monkeypatch
     gate = threading.Event()
     cluster.answers[PreflightCheck]["end_stale_processes"] = lambda: gate.wait(60) and []
     supervisor.restart_learner(SAVED)
+    return supervisor, cluster, gate
+
+
+def test_hosts_that_hang_while_they_are_prepared_hold_up_nobody(hanging):
+    supervisor, cluster, gate = hanging
     assert [supervisor.learner_built() for _ in range(3)] == [False] * 3
     assert cluster.alive("learner") == []
     gate.set()
@@ -268,14 +275,8 @@ def test_hosts_that_hang_while_they_are_prepared_hold_up_nobody(pod, monkeypatch
     assert supervisor.learning
 
 
-def test_a_preparation_that_is_given_up_holds_nothing_and_takes_nothing_from_the_next_learner(pod, monkeypatch):
-    supervisor, cluster = pod
-    supervisor.start(None)
-    supervisor.drop_learner()
-    monkeypatch.setattr(module, "in_thread", in_thread)
-    gate = threading.Event()
-    cluster.answers[PreflightCheck]["end_stale_processes"] = lambda: gate.wait(60) and []
-    supervisor.restart_learner(SAVED)
+def test_a_preparation_that_is_given_up_holds_nothing_and_takes_nothing_from_the_next_learner(hanging):
+    supervisor, cluster, gate = hanging
     given_up = supervisor._preparation
     supervisor.kill()
     released = threading.Event()
