@@ -178,7 +178,7 @@ class Run:
         self._supervisor.drop_learner()
         self._monitor.lose_learner(time.monotonic())
         next_at, seen = time.monotonic() + pause_s, self._saver.newest
-        self._restart = LearnerRestart(self._supervisor, self._workdir, seen, self._go_back, next_at)
+        self._restart = LearnerRestart(self._supervisor, self._workdir, seen, self._check_held, self._go_back, next_at)
         self._show_at_once()
 
     def _keep_training(self, checkpoint: Checkpoint | None) -> None:
@@ -195,7 +195,6 @@ class Run:
 
     def _go_back(self, checkpoint: Checkpoint | None) -> None:
         """Continues at the step of the checkpoint from which the learner starts again."""
-        self._check_held()  # since checkpoints may be renamed
         step = checkpoint.step if checkpoint else 0
         self._began_at, lost = step, self._monitor.step - step
         self._keep_training(checkpoint)

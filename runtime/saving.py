@@ -273,5 +273,5 @@ class Saver:
             try:
                 self.ladder = state.evaluator.ask("ladder", timeout_s=ANSWER_TIMEOUT_S)
             except Exception as failure:
-                log.warning("the evaluator did not give its newest ratings", exc_info=failure)
+                log.warning("the evaluator did not give its newest ratings, and the last known are saved: %s", failure)
         return self.ladder

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from functools import partial
 
 from podzero.config import Experiment
 from podzero.core.errors import PodzeroError, described
-from podzero.core.waiting import Wait
+from podzero.core.waiting import Wait, in_thread
 from podzero.files.directory_lock import TakenOver
 from podzero.files.storage import StorageError
 from podzero.files.workdir import Workdir, WorkdirError, keep_as, step_folder, step_folders
@@ -25,7 +26,7 @@ from podzero.runtime.checkpoints import (
 )
 from podzero.runtime.cluster.placement import HeldByOthers, MissingNodes
 from podzero.runtime.failures import RestartPolicy
-from podzero.runtime.supervisor import LOOK_EVERY_S, Supervisor
+from podzero.runtime.supervisor import LOOK_EVERY_S, STORAGE_PATIENCE_S, Supervisor
 from podzero.runtime.workers import RunFailed
 
 log = logging.getLogger(__name__)
@@ -138,10 +139,11 @@ def start_workers(
 class LearnerRestart:
     """A restart of a lost learner from its newest usable checkpoint, while all other workers go on.
 
-    The driver's loop calls `advance` until the learner trains again.
+    The driver's loop calls `advance` until the learner trains again; threads read and rename checkpoints meanwhile.
 
     Attributes:
       seen: the step of a checkpoint that this process knows of.
+      confirm: raises `TakenOver` if this process may no longer work in the directory.
       go_back: is told from which checkpoint the learner starts, before each attempt.
       next_at: monotonic time of the next attempt.
     """
@@ -149,35 +151,34 @@ class LearnerRestart:
     supervisor: Supervisor
     workdir: Workdir
     seen: int | None
+    confirm: Callable[[], None]
     go_back: Callable[[Checkpoint | None], None]
     next_at: float
     _policy: RestartPolicy = field(default_factory=RestartPolicy)
     _nodes_wait: Wait = field(default_factory=Wait)
     _resumption: Resumption | None = None
     _checkpoint: Checkpoint | None = None
-    _building: bool = False
+    _attempt: Generator[bool] | None = None
 
     def advance(self) -> bool:
-        """Takes the next step, if it is time; returns whether the learner trains again. Does not wait for nodes.
+        """Takes the next step, if it is time; returns whether the learner trains again. Waits for nobody.
 
         Raises `HeldByOthers` if all workers have to start anew, and what `RestartPolicy` does not try again.
         """
         try:
-            if self._building and self._resumption is not None:
-                if built := self.supervisor.learner_built():
-                    self._resumption.settle(self._checkpoint)
-                return built
-            if time.monotonic() >= self.next_at:
-                self._begin()
+            if self._attempt is None and time.monotonic() >= self.next_at:
+                self._attempt = self._try()
+            return self._attempt is not None and next(self._attempt, True)
         except (HeldByOthers, TakenOver):
             raise
         except MissingNodes as missing:
+            self._attempt = None
             self.supervisor.paid.enter("wait_nodes", time.monotonic())
             self.next_at = time.monotonic() + LOOK_EVERY_S
             if self._nodes_wait.message_due():
                 log.warning("the learner has waited %s for nodes to join: %s", self._nodes_wait, missing)
         except Exception as failure:
-            self._building = False
+            self._attempt = None
             self.supervisor.drop_learner()
             if self._resumption is not None and self._resumption.reject(self._checkpoint, failure):
                 return False
@@ -186,13 +187,29 @@ class LearnerRestart:
             log.warning("the learner could not start; next attempt in %g s", pause_s, exc_info=failure)
         return False
 
-    def _begin(self) -> None:
-        if self._resumption is None:
-            self._resumption = Resumption(self.workdir, seen=self.seen)
-        self._checkpoint = self._resumption.newest()
+    def _try(self) -> Generator[bool]:
+        """One attempt; yields False whenever it has to wait."""
+        self._resumption, self._checkpoint = yield from _answer(self._find)
         self.go_back(self._checkpoint)
         self.supervisor.restart_learner(self._checkpoint, self._nodes_wait.seconds)
-        self._building = True
+        while not self.supervisor.learner_built():
+            yield False
+        # Before it trains, and can write a checkpoint of a step that is to be renamed.
+        yield from _answer(partial(self._resumption.settle, self._checkpoint))
+        self.supervisor.train()
+
+    def _find(self) -> tuple[Resumption, Checkpoint | None]:
+        self.confirm()  # since checkpoints may be renamed
+        resumption = self._resumption or Resumption(self.workdir, seen=self.seen)
+        return resumption, resumption.newest()
+
+
+def _answer[Found](work: Callable[[], Found]) -> Generator[bool, None, Found]:
+    """What a thread finds out or does on storage, which may hang; yields False until then."""
+    answer = in_thread("checkpoints", work, STORAGE_PATIENCE_S)
+    while not answer.done():
+        yield False
+    return answer.result()
 
 
 def _not_this_one(workdir: Workdir, step: int, damaged: list[tuple[Checkpoint, Exception]]) -> NoUsableCheckpoint:

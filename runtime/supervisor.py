@@ -42,6 +42,8 @@ OF_AGENTS = SilenceLimit(later_s=60.0, first_work_s=math.inf)
 """How long an agent may be silent before it is restarted; it reports no work."""
 RESERVE_TIMEOUT_S = 30.0
 """Longest wait for the resources of a learner that starts again, which its lost processes may still hold."""
+STORAGE_PATIENCE_S = 0.2
+"""Longest wait of the driver's loop for what a thread reads from storage; it takes the answer when that comes later."""
 
 
 class _Prepared(NamedTuple):
@@ -110,6 +112,8 @@ class Supervisor:
         """What the learner starts on; without an end while there is none."""
         self._stranded: set[str] = set()
         """The lost shards that no node can run."""
+        self._contents: Future[Checkpoint | None] | None = None
+        """The checkpoint with the contents of lost shards, while it is being read."""
         self._look_at = 0.0
 
     def start(self, checkpoint: Checkpoint | None) -> None:
@@ -141,7 +145,7 @@ class Supervisor:
             self.scale()
             self.shards.await_ready()
             self.learner.await_ready()
-            self._train()
+            self.train()
         except BaseException:
             self.kill()
             raise
@@ -156,7 +160,7 @@ class Supervisor:
             agent.actor.begin("forget")
 
     def restart_learner(self, checkpoint: Checkpoint | None, waited_s: float = 0.0) -> None:
-        """Begins to start the learner again, from a checkpoint if any, beside the others; `learner_built` ends it.
+        """Begins to start the learner again, from a checkpoint if any, beside the others; `train` ends it.
 
         Raises `MissingNodes` or `HeldByOthers` if it has no room since `waited_s`, and other errors as `start`.
         """
@@ -171,15 +175,17 @@ class Supervisor:
         self._prepare(nodes, RESERVE_TIMEOUT_S)
 
     def learner_built(self) -> bool:
-        """Whether a learner that starts again is built, and trains from now on; raises what kept it from that."""
+        """Whether a learner that starts again is built, so that it can `train`; raises what kept it from that."""
         if not self.learner.workers:
             if not self._preparation.done():
                 return False
             self._start_learner(self.learner.restart)
-        if not self.learner.built():
-            return False
-        self._train()
-        return True
+        return self.learner.built()
+
+    def train(self) -> None:
+        """Lets a learner that is built begin to train."""
+        self._preparation.result().hosts.close()
+        self.learner.begin()
 
     def start_evaluator(self) -> None:
         """Lets `reconcile` start the evaluator where there is room. Call it once there is a snapshot."""
@@ -209,8 +215,8 @@ class Supervisor:
     def reconcile(self, newest: Callable[[], Checkpoint | None]) -> list[str]:
         """Replaces workers that have ended, except the learner's, and starts those for which there is now room.
 
-        `newest` finds the newest checkpoint, with the contents of a lost shard; it raises `StorageError` if it is not
-        seen. Returns the names of the workers that ended and of the shards that were replaced.
+        `newest` finds the newest checkpoint, with the contents of a lost shard, in a thread; it raises `StorageError`
+        if it is not seen. Returns the names of the workers that ended and of the shards that were replaced.
         """
         for worker in self._workers:
             if worker.worked:
@@ -335,7 +341,7 @@ class Supervisor:
         self._agents = {}
         self._release_learner()
         self._evaluators.wanted = 0
-        self._stranded = set()
+        self._stranded, self._contents = set(), None
         self._nodes.request_capacity({}, [])
 
     @property
@@ -381,11 +387,6 @@ class Supervisor:
         for rank, bundle in enumerate(resources.bundles):
             start(rank, bundle.node, bundle=bundle)
 
-    def _train(self) -> None:
-        """Lets a learner that is built begin to train."""
-        self._preparation.result().hosts.close()
-        self.learner.begin()
-
     def _spawn(self, kind: Kind, index: int, node: Node, bundle: Bundle | None = None, **parts: Any) -> RemoteActor:
         """Starts a process: the table gives its class and resources, the context what it shares with the others."""
         name = kind.names[index]
@@ -414,18 +415,28 @@ class Supervisor:
         )
 
     def _restart_shards(self, newest: Callable[[], Checkpoint | None]) -> list[str]:
-        """Restarts the lost shards that may start again; returns their names."""
-        group, restarted, stranded = self.shards, list[str](), set[str]()
-        for index in group.missing(group.wanted, self._failures.may_start):
+        """Restarts the lost shards that may start again, once a thread has read where from; returns their names."""
+        group, restarted = self.shards, list[str]()
+        missing = group.missing(group.wanted, self._failures.may_start)
+        nodes = self._failures.usable(SHARD, self._nodes.for_workers()) if missing else []
+        stranded = set() if nodes else {group.kind.names[index] for index in missing}
+        for name in sorted(stranded - self._stranded):
+            log.warning(
+                "%s is lost, and no node can run it: it restarts when one joins. Until then its samples are missing",
+                name,
+            )
+        self._stranded = stranded
+        if nodes and self._contents is None:
+            self._contents = in_thread("checkpoints", newest, STORAGE_PATIENCE_S)
+        if not nodes or self._contents is None or not self._contents.done():
+            return []
+        found, self._contents = self._contents, None
+        for index in missing:
             name = group.kind.names[index]
             try:
-                saved = newest()
+                saved = found.result()
             except StorageError as failure:  # it may pass, and an empty shard in its place would not
                 self._failures.record_end(name, None, failure, [])
-                continue
-            nodes = self._failures.usable(SHARD, self._nodes.for_workers())
-            if not nodes:
-                stranded.add(name)
                 continue
             # It starts in any case, since training needs all shards.
             node, contents = with_fewest(nodes, group.running), saved.shard(index) if saved else []
@@ -433,10 +444,4 @@ class Supervisor:
             log.warning("%s restarts on %s with %s", name, node, what)
             group.restart(index, node, contents=contents)
             restarted.append(name)
-        for name in sorted(stranded - self._stranded):
-            log.warning(
-                "%s is lost, and no node can run it: it restarts when one joins. Until then its samples are missing",
-                name,
-            )
-        self._stranded = stranded
         return restarted

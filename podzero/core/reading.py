@@ -58,6 +58,11 @@ LARGEST_FILE = 2**26
 """The most characters that are read of a file which podzero writes as a whole, such as a manifest."""
 
 
+def printable(text: str) -> str:
+    """The text with escapes for characters that a terminal would act on instead of showing them; tabs stay."""
+    return "".join(one if one.isprintable() or one == "\t" else one.encode("unicode_escape").decode() for one in text)
+
+
 def parse_json(text: str | bytes) -> Any:
     """The value of a JSON text; a `ValueError` if there is none, also where it is nested too deeply for Python."""
     try:

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -76,8 +76,11 @@ class Wait:
         return True
 
 
-def in_thread[Found](name: str, work: Callable[[], Found]) -> Future[Found]:
-    """The result of `work`, which a thread does: unlike an executor's, it keeps no process from ending."""
+def in_thread[Found](name: str, work: Callable[[], Found], patience_s: float = 0.0) -> Future[Found]:
+    """The result of `work`, which a thread does: unlike an executor's, it keeps no process from ending.
+
+    Waits at most `patience_s` for it, for work that is most often done at once.
+    """
     outcome: Future[Found] = Future()
 
     def run() -> None:
@@ -87,6 +90,7 @@ def in_thread[Found](name: str, work: Callable[[], Found]) -> Future[Found]:
             outcome.set_exception(failure)
 
     threading.Thread(target=run, name=name, daemon=True).start()
+    wait([outcome], patience_s)
     return outcome
 
 

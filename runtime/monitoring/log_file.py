@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
+from podzero.core.reading import printable
 from podzero.runtime.monitoring.monitor import kind_of
 
 log = logging.getLogger(__name__)
@@ -173,7 +174,7 @@ def _inode(path: Path) -> int | None:
 
 
 def of_process(lines: Iterable[str], process: str | None, level: int) -> Iterator[str]:
-    """The lines of a log that one process, or the processes of one kind, have logged, with their tracebacks.
+    """The printable lines of a log that one process, or those of one kind, have logged, with their tracebacks.
 
     What the driver says of a worker, such as that it starts or failed, belongs to the worker too. `process` is a name
     such as `actor-0`, `actor` or `driver`, None for all; `level` the least level, such as `logging.WARNING`.
@@ -183,7 +184,7 @@ def of_process(lines: Iterable[str], process: str | None, level: int) -> Iterato
         if (head := HEAD.match(line)) is not None:
             shown = _is_of(head["text"], process) and logging.getLevelNamesMapping().get(head["level"], 0) >= level
         if shown:
-            yield line
+            yield printable(line)
 
 
 def _is_of(text: str, process: str | None) -> bool:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 
 from podzero.core.errors import PodzeroError
-from podzero.core.reading import parse_json
+from podzero.core.reading import parse_json, printable
 from podzero.files.workdir import Workdir, WorkdirError, write_atomically
 from podzero.runtime.monitoring.ledger import Ledgers, complete
 
@@ -25,6 +25,8 @@ PHASE_WORDS: Mapping[str, str] = {
     "stopping": "stopping", "judging": "judging the last snapshot", "ended": "ended",
 }  # fmt: skip
 """The phases in words."""
+Text = Annotated[str, AfterValidator(printable)]
+"""What another's `status.json` may fill with escape codes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +38,7 @@ class RunStatus:
 
     __pydantic_config__ = ConfigDict(allow_inf_nan=False)
 
-    name: str
+    name: Text
     """Name of the experiment."""
     phase: Phase
     elapsed_s: float
@@ -108,7 +110,7 @@ class RunStatus:
     """Episodes that ended because the environment raised an error, hung, or violated its specification."""
     keeps_value: float | None = None
     """Share of positions in which the agent's move keeps the game's value, for games with a solver."""
-    scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    scores: Mapping[Text, float] = dataclasses.field(default_factory=dict)
     """Mean score in [0, 1] against each opponent of the last evaluation."""
     actors: int = 0
     """Actor processes that run."""
@@ -128,9 +130,9 @@ class RunStatus:
     """Replay shards in checkpoints that were damaged, so that older contents or none were restored."""
     ledger: Annotated[Ledgers, AfterValidator(complete)] = dataclasses.field(default_factory=dict)
     """What became of all samples: by table of replay, what `podzero.runtime.monitoring.ledger.Books.ledger` returns."""
-    failing: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    failing: Mapping[Text, Text] = dataclasses.field(default_factory=dict)
     """Workers that have not worked since they failed: by name, the number of failures and the last error."""
-    silent: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    silent: Mapping[Text, float] = dataclasses.field(default_factory=dict)
     """Workers, or the driver, that have not answered or made progress for longer than usual: by name, seconds."""
     samples_per_s: float = 0.0
     """Samples the learner trained on."""
@@ -165,10 +167,10 @@ class RunStatus:
     """Seconds of wall clock by cause (`goodput.CAUSES`), over all resumptions, without the time between two drivers."""
     goodput: float | None = None
     """Share of `paid_s` in which the learner trained, without what restarts took back."""
-    shares: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    shares: Mapping[Text, Mapping[Text, float]] = dataclasses.field(default_factory=dict)
     """Shares of wall time, which add up to one: by kind of worker and stage, for example `shares["actor"]["search"]`,
     and over the last minute of devices that train and play, `shares["device"]["play"]`."""
-    bottleneck: str = ""
+    bottleneck: Text = ""
     """The stage that limits the run, in words."""
 
     def without_rates(self) -> RunStatus:

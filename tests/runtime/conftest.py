@@ -38,7 +38,7 @@ class NoWait(StopRequest):
 def at_once():
     """`in_thread` without a thread."""
 
-    def run(name, work):
+    def run(name, work, patience_s=0.0):
         outcome = Future()
         try:
             outcome.set_result(work())

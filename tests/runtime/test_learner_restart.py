@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from concurrent.futures import Future
 from unittest.mock import Mock
 
 import pytest
@@ -185,6 +186,31 @@ def test_a_learner_without_a_node_is_waited_for_while_actors_are_replaced(make_r
     assert len(waited) >= 4
     assert names(cluster).count("actor-0") == 2
     assert view.statuses[-1].restarts == 2
+
+
+def test_storage_that_hangs_keeps_only_the_learner_waiting(make_run, monkeypatch):
+    """One actor is replaced before it answers where to start from, the other one before the learner may train."""
+    asked = []
+
+    def hang(name, work, patience_s):
+        del name, patience_s
+        asked.append((Future(), work))
+        return asked[-1][0]
+
+    def look(_):
+        for number, (answer, work) in enumerate(asked):
+            if not answer.done() and names(cluster).count(f"actor-{number}") == 2:
+                answer.set_result(work())
+            elif not answer.done():
+                cluster.named(f"actor-{number}").die(WorkerDied("it is gone"))
+
+    run, cluster, signals, _ = make_run(look)
+    monkeypatch.setattr(start, "in_thread", hang)
+    lose_learner(cluster)
+    assert "steps" in run.until_end(signals)
+    assert names(cluster)[-3:] == ["actor-0", "learner", "actor-1"]
+    begun = [line for line in cluster.history if line in ("actor-1 run", "learner run")]
+    assert begun[-2:] == ["actor-1 run", "learner run"]
 
 
 def test_a_signal_while_the_learner_is_away_ends_the_run_and_saves_replay(make_run, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from podzero.core.errors import ConfigError
 from podzero.core.waiting import in_thread
 from podzero.files.storage import StorageError, shard_folder
 from podzero.replay.errors import PortTaken
+from podzero.runtime import supervisor as supervisor_module
 from podzero.runtime import workers
 from podzero.runtime.checkpoints import Checkpoint, SavedShard
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, START_TIMEOUT_S, NodeLost, WorkerDied
@@ -174,6 +176,20 @@ def test_a_lost_shard_restarts_on_another_node_from_the_checkpoint(start):
     assert found.node != lost.node
     assert cluster.started["replay-1"].contents == SAVED.shard(1)
     assert cluster.started["replay-1"].attempt > before.attempt  # the directory ignores announcements of the old one
+
+
+def test_storage_that_hangs_keeps_only_a_lost_shard_waiting(start, monkeypatch):
+    supervisor, cluster = start(cpu_node("home", 8))
+    answer = Future()
+    monkeypatch.setattr(supervisor_module, "in_thread", lambda name, work, patience_s: answer)
+    lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
+    assert supervisor.reconcile(nothing_saved) == []
+    cluster.named("actor-0").die(WorkerDied("actor-0 is gone"))
+    list(supervisor.listen())
+    assert supervisor.reconcile(nothing_saved) == ["actor-0"]
+    answer.set_result(SAVED)
+    assert supervisor.reconcile(nothing_saved) == ["replay-0"]
+    assert cluster.started["replay-0"].contents == SAVED.shard(0)
 
 
 def test_a_lost_shard_restarts_without_a_reservation_where_actors_took_its_cpus(start):

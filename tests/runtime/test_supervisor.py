@@ -137,6 +137,7 @@ def test_a_learner_that_lost_a_slice_trains_on_the_hosts_that_are_left(make_supe
     supervisor.drop_learner()
     supervisor.restart_learner(None, waited_s=1000.0)
     assert supervisor.learner_built()
+    supervisor.train()
     assert supervisor.learning
     assert cluster.alive("learner") == ["learner", "learner-1", "learner-2", "learner-3"]
     assert cluster.started["learner"].context.experiment.cluster.learner_hosts == 4
@@ -235,6 +236,7 @@ def test_a_learner_restarts_alone_on_hosts_that_have_joined_and_are_reserved_ane
         process.last("ready").end(None)
     assert "preflight check on node tpu-0 at 10.0.1.0 killed" not in cluster.history, "it holds the port"
     assert supervisor.learner_built()
+    supervisor.train()
     assert "preflight check on node tpu-0 at 10.0.1.0 killed" in cluster.history
     assert supervisor.learning
     assert not any(process.killed for process in before)
@@ -272,6 +274,7 @@ def test_hosts_that_hang_while_they_are_prepared_hold_up_nobody(hanging):
     gate.set()
     supervisor._preparation.result(60)
     assert supervisor.learner_built()
+    supervisor.train()
     assert supervisor.learning
 
 

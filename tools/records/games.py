@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from podzero.core.reading import unique_keys
+from podzero.core.reading import printable, unique_keys
 from podzero.core.types import EnvSpec
 
 FaultKind = Literal["unreadable", "foreign", "illegal", "unfinished", "wrong result"]
@@ -37,9 +37,8 @@ class Fault(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
-        """Where and why, with escapes for characters that cannot be printed: files hold any."""
-        text = f"{self.where}: {self.reason}"
-        return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+        """Where and why; files hold any characters."""
+        return printable(f"{self.where}: {self.reason}")
 
 
 def usable(game: RecordedGame) -> RecordedGame | Fault:

@@ -149,6 +149,11 @@ def test_the_log_of_a_process_has_its_records_with_tracebacks_and_what_the_drive
     assert list(of_process(LOG, process, level)) == [LOG[number] for number in numbers]
 
 
+def test_a_line_of_a_log_holds_nothing_that_a_terminal_acts_on():
+    line = "2026-01-01 00:00:00,000 INFO actor-0: says\t\x1b]0;x\x07 é"
+    assert list(of_process([line], None, logging.INFO)) == [line.replace("\x1b", "\\x1b").replace("\x07", "\\x07")]
+
+
 def test_a_log_is_read_with_its_rotated_files_and_followed_over_a_rotation(tmp_path, monkeypatch):
     monkeypatch.setattr(log_file, "FOLLOW_EVERY_S", 0.0)
     path = tmp_path / "train.log"

@@ -43,6 +43,16 @@ def test_nan_and_infinity_become_null():
     assert RunStatus.from_tree(json.loads(status.to_json())) == dataclasses.replace(STATUS, scores={})
 
 
+def test_the_words_of_a_status_hold_nothing_that_a_terminal_acts_on():
+    clear = "\x1b[2J"
+    tree = json.loads(STATUS.to_json()) | {"name": clear, "bottleneck": clear, "scores": {clear: 0.5}}
+    tree |= {"failing": {clear: clear}, "silent": {clear: 60.0}, "shares": {clear: {clear: 0.5}}}
+    found = RunStatus.from_tree(tree)
+    shown = "\\x1b[2J"
+    assert (found.name, found.bottleneck, found.failing) == (shown, shown, {shown: shown})
+    assert [*found.scores, *found.silent, *found.shares, *found.shares[shown]] == [shown] * 4
+
+
 def test_a_run_is_alive_while_its_directory_is_locked_and_reading_does_not_lock(workdir):
     write_status(workdir, STATUS)
     assert workdir.holder() is None
