@@ -123,19 +123,26 @@ class _Parts(NamedTuple):
 
 
 def model_network(
-    build: Callable[[], tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]],
+    represent: Callable[[Array], jax.Array],
+    predict: Callable[[jax.Array], tuple[jax.Array, jax.Array]],
+    dynamics: Callable[[jax.Array, Array], tuple[jax.Array, jax.Array]],
     config: ModelNetworkConfig,
     spec: EnvSpec,
     observe: Callable[[Params, Array], Params] | None = None,
 ) -> ModelNetwork:
-    """Turns Haiku modules into the pure functions of a network.
+    """Turns functions that call Haiku modules into the pure functions of a network.
 
-    While it is traced, `build` makes those that represent, predict, and follow the dynamics. `observe` updates
+    Each becomes a module: `representation`, `prediction` and `dynamics` in the names of parameters. `observe` updates
     statistics that are part of the parameters, as `ModelNetwork.observe`; None if there are none.
     """
 
     def modules() -> tuple[Callable[[Array, Array], Any], _Parts]:
-        parts = _Parts(*build(), Projection(config.projection))
+        parts = _Parts(
+            hk.to_module(represent)("representation"),
+            hk.to_module(predict)("prediction"),
+            hk.to_module(dynamics)("dynamics"),
+            Projection(config.projection),
+        )
 
         # `init` traces this function, so it must create every parameter.
         def all_of_them(observation: Array, action: Array) -> Any:
@@ -310,35 +317,27 @@ _STATISTICS = "representation/normalization"
 """The Haiku module that holds the running statistics."""
 
 
-@dataclass
-class VectorRepresentation(hk.Module):
-    """Flattens and normalizes observations and maps them to latent states."""
+def muzero_mlp(config: MuZeroMLPConfig, spec: EnvSpec) -> ModelNetwork:
+    """The network for observations of any shape, which it flattens."""
 
-    config: MuZeroMLPConfig
-    name: str = "representation"
-
-    def __call__(self, observation: Array) -> jax.Array:
-        """Maps `[B, ...]` to `[B, latent]` float32 in [0, 1]."""
-        config, x = self.config, _flat(observation)
+    def represent(observation: Array) -> jax.Array:
+        """Flattens and normalizes observations `[B, ...]`: to latent states `[B, latent]` float32 in [0, 1]."""
+        x = _flat(observation)
         if config.normalize:
             x = Normalization("normalization")(x)
         x = x.astype(compute_dtype(config.compute_dtype))
         x = Trunk(config.width, config.layers, "trunk")(x)
         return unit_range(Dense(config.latent, 1.0, "latent")(x))
 
+    def predict(latent: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Maps `[B, latent]` to the policy and value logits `[B, bins]`."""
+        x = latent.astype(compute_dtype(config.compute_dtype))
+        x = Trunk(config.width, config.layers, "trunk")(x)
+        return PolicyLayer(spec)(x), bin_logits(x, config.bins, "value")
 
-@dataclass
-class VectorDynamics(hk.Module):
-    """Maps a latent state and an action to the next latent state and the reward."""
-
-    config: MuZeroMLPConfig
-    spec: EnvSpec
-    name: str = "dynamics"
-
-    def __call__(self, latent: jax.Array, action: Array) -> tuple[jax.Array, jax.Array]:
-        """Maps `[B, latent]` and actions to `[B, latent]` float32 in [0, 1] and reward logits `[B, bins]`."""
-        config = self.config
-        x = jnp.concatenate([latent, action_features(action, self.spec)], axis=-1)
+    def dynamics(latent: jax.Array, action: Array) -> tuple[jax.Array, jax.Array]:
+        """Maps `[B, latent]` and actions to the next `[B, latent]` float32 in [0, 1] and reward logits `[B, bins]`."""
+        x = jnp.concatenate([latent, action_features(action, spec)], axis=-1)
         x = x.astype(compute_dtype(config.compute_dtype))
         x = Trunk(config.width, config.layers, "trunk")(x)
         # The network predicts the change of the latent state.
@@ -346,32 +345,10 @@ class VectorDynamics(hk.Module):
         assert change.shape == latent.shape, (change.shape, latent.shape)
         return unit_range(latent + change.astype(jnp.float32)), bin_logits(x, config.bins, "reward")
 
-
-@dataclass
-class VectorPrediction(hk.Module):
-    """Maps a latent state to policy and value."""
-
-    config: MuZeroMLPConfig
-    spec: EnvSpec
-    name: str = "prediction"
-
-    def __call__(self, latent: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Maps `[B, latent]` to the policy and value logits `[B, bins]`."""
-        x = latent.astype(compute_dtype(self.config.compute_dtype))
-        x = Trunk(self.config.width, self.config.layers, "trunk")(x)
-        return PolicyLayer(self.spec)(x), bin_logits(x, self.config.bins, "value")
-
-
-def muzero_mlp(config: MuZeroMLPConfig, spec: EnvSpec) -> ModelNetwork:
-    """The network for observations of any shape, which it flattens."""
-
-    def build() -> tuple[VectorRepresentation, VectorPrediction, VectorDynamics]:
-        return VectorRepresentation(config), VectorPrediction(config, spec), VectorDynamics(config, spec)
-
     def observe(params: Params, observations: Array) -> Params:
         return {**params, _STATISTICS: merge(params[_STATISTICS], _flat(observations))}
 
-    return model_network(build, config, spec, observe if config.normalize else None)
+    return model_network(represent, predict, dynamics, config, spec, observe if config.normalize else None)
 
 
 def _flat(observation: Array) -> jax.Array:
@@ -398,19 +375,20 @@ class LatentTower(hk.Module):
         return jax.nn.relu(x)
 
 
-@dataclass
-class ImageRepresentation(hk.Module):
-    """Maps images to latent states: stages that halve both sides, each with a residual block, then a tower."""
+def muzero_resnet(config: MuZeroResNetConfig, spec: EnvSpec) -> ModelNetwork:
+    """The network for images `[H, W, C]`, or `[C, H, W]` if `config.channels_first`.
 
-    config: MuZeroResNetConfig
-    name: str = "representation"
+    Latent states are `[B, h, w, channels]`; h is `ceil(H / downsample)`, w likewise. Sides that `downsample` does not
+    divide are padded with zeros.
+    """
+    if len(spec.observation_shape) != 3:
+        raise ConfigError(
+            f"network.name = '{config.name}' reads images [height, width, channels], but the observations of "
+            f"'{spec.name}' have shape {list(spec.observation_shape)}; set network.name=muzero_mlp, which accepts any"
+        )
 
-    def __call__(self, observation: Array) -> jax.Array:
-        """Maps `[B, H, W, C]`, or `[B, C, H, W]` if channels come first, to `[B, h, w, channels]` float32 in [0, 1].
-
-        h is `ceil(H / downsample)`, w likewise.
-        """
-        config = self.config
+    def represent(observation: Array) -> jax.Array:
+        """Maps images to latent states, float32 in [0, 1]: stages that halve both sides, each with a block; a tower."""
         pixels = jnp.asarray(observation)
         x = pixels.astype(compute_dtype(config.compute_dtype))
         if pixels.dtype == jnp.uint8:
@@ -430,59 +408,24 @@ class ImageRepresentation(hk.Module):
             x = Block(1.0, f"stage_{stage}")(x)
         return unit_range(LatentTower(config.blocks)(x))
 
+    def predict(latent: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Maps latent states to the policy and value logits `[B, bins]`."""
+        x = latent.astype(compute_dtype(config.compute_dtype))
+        policy = PolicyLayer(spec)(_head(x, POLICY_PLANES, config.hidden, "policy"))
+        return policy, bin_logits(_head(x, VALUE_PLANES, config.hidden, "value"), config.bins, "value")
 
-@dataclass
-class ImageDynamics(hk.Module):
-    """Maps a latent state and an action, one plane per feature, to the next latent state and the reward."""
-
-    config: MuZeroResNetConfig
-    spec: EnvSpec
-    name: str = "dynamics"
-
-    def __call__(self, latent: jax.Array, action: Array) -> tuple[jax.Array, jax.Array]:
-        """Maps latent states `[B, h, w, channels]` and actions to the next ones and reward logits `[B, bins]`."""
-        config = self.config
-        features = action_features(action, self.spec)
+    def dynamics(latent: jax.Array, action: Array) -> tuple[jax.Array, jax.Array]:
+        """Maps latent states and actions, one plane per feature, to the next ones and reward logits `[B, bins]`."""
+        features = action_features(action, spec)
         planes = jnp.broadcast_to(features[:, None, None, :], (*latent.shape[:3], features.shape[-1]))
         x = jnp.concatenate([latent, planes], axis=-1).astype(compute_dtype(config.compute_dtype))
-        # Like `VectorDynamics`, it predicts the change of the latent state.
+        # As in `muzero_mlp`, it predicts the change of the latent state.
         x = latent.astype(x.dtype) + Conv(config.channels, "stem")(x)
         x = LatentTower(config.blocks)(x)
         assert x.shape == latent.shape, (x.shape, latent.shape)
         return unit_range(x), bin_logits(_head(x, VALUE_PLANES, config.hidden, "reward"), config.bins, "reward")
 
-
-@dataclass
-class ImagePrediction(hk.Module):
-    """Maps a latent state to policy and value."""
-
-    config: MuZeroResNetConfig
-    spec: EnvSpec
-    name: str = "prediction"
-
-    def __call__(self, latent: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Maps `[B, h, w, channels]` to the policy and value logits `[B, bins]`."""
-        config = self.config
-        x = latent.astype(compute_dtype(config.compute_dtype))
-        policy = PolicyLayer(self.spec)(_head(x, POLICY_PLANES, config.hidden, "policy"))
-        return policy, bin_logits(_head(x, VALUE_PLANES, config.hidden, "value"), config.bins, "value")
-
-
-def muzero_resnet(config: MuZeroResNetConfig, spec: EnvSpec) -> ModelNetwork:
-    """The network for images `[H, W, C]`, or `[C, H, W]` if `config.channels_first`.
-
-    Sides that `downsample` does not divide are padded with zeros.
-    """
-    if len(spec.observation_shape) != 3:
-        raise ConfigError(
-            f"network.name = '{config.name}' reads images [height, width, channels], but the observations of "
-            f"'{spec.name}' have shape {list(spec.observation_shape)}; set network.name=muzero_mlp, which accepts any"
-        )
-
-    def build() -> tuple[ImageRepresentation, ImagePrediction, ImageDynamics]:
-        return ImageRepresentation(config), ImagePrediction(config, spec), ImageDynamics(config, spec)
-
-    return model_network(build, config, spec)
+    return model_network(represent, predict, dynamics, config, spec)
 
 
 def _head(x: jax.Array, planes: int, hidden: int, name: str) -> jax.Array:
