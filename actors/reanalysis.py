@@ -9,11 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 
 from podzero.actors.clients import ActorLoop
 from podzero.actors.core import explore
-from podzero.actors.environments import window_priorities
+from podzero.actors.environments import window_priorities, windows_of
 from podzero.actors.targets import outcome_classes, value_targets
 from podzero.config import ActorsConfig, Experiment
 from podzero.config.samples import stored_observations
@@ -83,24 +82,18 @@ def window_reanalysis(experiment: Experiment, network: ModelNetwork, search: Mod
 
     def reanalyse(params: Params, version: int, index: int, states: Window) -> Sample | Window:
         result, later_value = jax.device_get(search_windows(params, index, states.observation))
-        count, length = len(states.length), np.asarray(states.length)[:, None]
+        count = len(states.length)
+        fields: dict[str, Any] = states._asdict() | {
+            "value": np.concatenate([each.reshape(count, -1) for each in (result.value, later_value)], axis=1),
+            "policy": result.policy.reshape(count, searched, -1),
+            "candidates": result.candidates.reshape(count, searched, *result.candidates.shape[1:]),
+            "version": np.full((count, 1), version, np.int32),
+        }
 
-        def masked(field: Array) -> npt.NDArray[Any]:
-            """Reshapes a result `[N * (K + 1), ...]` to `[N, K + 1, ...]`, with zeros where no action follows."""
-            values = np.asarray(field).reshape(count, searched, *field.shape[1:])
-            acted = np.arange(searched) < length
-            return np.where(acted.reshape(acted.shape + (1,) * (values.ndim - 2)), values, np.zeros((), values.dtype))
+        def gathered(name: str, entries: int) -> Any:
+            return fields[name][:, :entries]
 
-        positions = np.arange(states.value.shape[1])
-        has_value = (positions < length) | ((positions == length) & ~np.asarray(states.terminated)[:, None])
-        value = np.concatenate([each.reshape(count, -1) for each in (result.value, later_value)], axis=1)
-        return states._replace(
-            observation=states.observation[:, :kept],
-            value=np.where(has_value, value, np.float32(0.0)),
-            policy=masked(result.policy),
-            candidates=masked(result.candidates),
-            version=np.full(count, version, np.int32),
-        )
+        return windows_of(experiment, gathered, states.length, states.terminated, states.action, kept)
 
     return reanalyse
 
