@@ -6,6 +6,8 @@ standardized weights in place of fixed scales, and the pooling of `Block`. Its b
 
 from __future__ import annotations
 
+from functools import partial
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -13,8 +15,8 @@ import jax.numpy as jnp
 from podzero.config import NestedConfig
 from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec, Network
-from podzero.networks.layers import HeadOutputs, Heads, actions_are_squares, check_boards, compute_dtype, flax_network
-from podzero.networks.resnet import Block, Conv, residual_start
+from podzero.networks.layers import Heads, actions_are_squares, check_boards, flax_network
+from podzero.networks.resnet import Block, Conv, Tower, residual_start
 
 PAIRS = 2
 """Residual pairs of 3x3 convolutions in a block."""
@@ -55,40 +57,16 @@ class NestedBlock(nn.Module):
         return x + Conv(channels, self.folded, self.start, size=1, name="up")(mish(y))
 
 
-class Nested(nn.Module):
-    """The tower with its heads; the value is the expectation of the outcome."""
-
-    config: NestedConfig
-    num_actions: int
-    pooled_heads: bool
-    folded: bool = False
-
-    @nn.compact
-    def __call__(self, observation: jax.Array, auxiliary: bool = False) -> HeadOutputs:
-        """Maps `[B, H, W, C]` of any real dtype or bool to the outputs of `Heads`."""
-        config = self.config
-        x = jnp.asarray(observation, compute_dtype(config.compute_dtype))
-        x = Conv(config.channels, self.folded, name="stem")(x)
-        # The pairs raise the variance to about (1 + 1 / 2) ** 2 = 1.5 ** 2 before the last convolution.
-        start = residual_start(config.blocks) / 1.5
-        block = nn.remat(NestedBlock) if config.remat else NestedBlock
-        for index in range(config.blocks):
-            pooling = index % POOLING_EVERY == POOLING_EVERY - 1
-            x = block(self.folded, start, pooling, name=f"block_{index}")(x)
-        assert x.shape == (*observation.shape[:3], config.channels), x.shape
-        features = mish(x).reshape(x.shape[0], -1, config.channels)
-        heads = Heads(self.num_actions, config.value_hidden, self.pooled_heads, outcomes=True, name="heads")
-        outputs: HeadOutputs = heads(features, auxiliary)
-        return outputs
-
-
 def nested(config: NestedConfig, spec: EnvSpec, folded: bool = False) -> Network:
-    """The network for the boards of `spec`, a game for two; `folded` as in `resnet`."""
+    """The network for boards of `spec`, a game for two; the value is the expected outcome. `folded`: as in `resnet`."""
     check_boards(spec, config.name)
     if spec.players != 2 or spec.values != 1:
         raise ConfigError(
             f"network.name = 'nested' predicts loss, draw and win, as of a zero-sum game for two; '{spec.name}' has "
             f"{spec.players} player(s) and {spec.values} value(s). Set network.name=resnet"
         )
-    module = Nested(config, spec.num_actions, actions_are_squares(spec), folded)
+    # The pairs raise the variance to about (1 + 1 / 2) ** 2 = 1.5 ** 2 before the last convolution.
+    start = residual_start(config.blocks) / 1.5
+    heads = partial(Heads, spec.num_actions, config.value_hidden, actions_are_squares(spec), outcomes=True)
+    module = Tower(config, folded, start, NestedBlock, POOLING_EVERY, heads, mish)
     return flax_network(module, spec, config.auxiliary and not folded, outcomes=not folded)

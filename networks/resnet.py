@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from podzero.config import ResNetConfig
+from podzero.config import NestedConfig, ResNetConfig
 from podzero.core.types import EnvSpec, Network, Params
 from podzero.networks.layers import (
     HeadOutputs,
@@ -89,30 +90,34 @@ class Block(nn.Module):
         return x + y
 
 
-class ResNet(nn.Module):
-    """The tower with its heads."""
+class Tower(nn.Module):
+    """A stem, residual blocks, and the heads."""
 
-    config: ResNetConfig
-    num_actions: int
-    pooled_heads: bool = False
-    folded: bool = False
-    values: int = 1
-    """See `EnvSpec.values`."""
+    config: ResNetConfig | NestedConfig
+    folded: bool
+    """See `Conv`."""
+    start: float
+    """Initial gain of the blocks."""
+    block: Callable[..., Callable[[jax.Array], jax.Array]]
+    """Makes a block, from `folded`, `start` and `pooling` as `Block` has them."""
+    pooling_every: int
+    """Every so many blocks, one pools over the board; at 0 none does."""
+    make_heads: Callable[..., Heads]
+    activate: Callable[[jax.Array], jax.Array] = nn.relu
 
     @nn.compact
     def __call__(self, observation: jax.Array, auxiliary: bool = False) -> HeadOutputs:
         """Maps `[B, H, W, C]` of any real dtype or bool to the outputs of `Heads`."""
-        x = jnp.asarray(observation, compute_dtype(self.config.compute_dtype))
-        x = Conv(self.config.channels, self.folded, name="stem")(x)
-        start = residual_start(self.config.blocks)
-        block = nn.remat(Block) if self.config.remat else Block
-        for index in range(self.config.blocks):
-            pooling = self.config.global_pooling and index % 2 == 1
-            x = block(self.folded, start, pooling, name=f"block_{index}")(x)
-        assert x.shape == (*observation.shape[:3], self.config.channels), x.shape
-        features = nn.relu(x).reshape(x.shape[0], -1, self.config.channels)
-        heads = Heads(self.num_actions, self.config.value_hidden, self.pooled_heads, self.values, name="heads")
-        outputs: HeadOutputs = heads(features, auxiliary)
+        config, every = self.config, self.pooling_every
+        x = jnp.asarray(observation, compute_dtype(config.compute_dtype))
+        x = Conv(config.channels, self.folded, name="stem")(x)
+        block = nn.remat(self.block) if config.remat else self.block
+        for index in range(config.blocks):
+            pooling = every > 0 and index % every == every - 1
+            x = block(self.folded, self.start, pooling, name=f"block_{index}")(x)
+        assert x.shape == (*observation.shape[:3], config.channels), x.shape
+        features = self.activate(x).reshape(x.shape[0], -1, config.channels)
+        outputs: HeadOutputs = self.make_heads(name="heads")(features, auxiliary)
         return outputs
 
 
@@ -120,7 +125,9 @@ def resnet(config: ResNetConfig, spec: EnvSpec, folded: bool = False) -> Network
     """The network for the boards of `spec`: to train, or for parameters that `fold_resnet` returned if `folded`."""
     check_boards(spec, config.name)
     pooled_heads = config.global_pooling and actions_are_squares(spec)
-    module = ResNet(config, spec.num_actions, pooled_heads, folded, spec.values)
+    every = 2 if config.global_pooling else 0
+    heads = partial(Heads, spec.num_actions, config.value_hidden, pooled_heads, spec.values)
+    module = Tower(config, folded, residual_start(config.blocks), Block, every, heads)
     return flax_network(module, spec, config.auxiliary and not folded)
 
 
