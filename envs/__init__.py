@@ -1,5 +1,6 @@
 """Environments: `make_env` and `VectorEnv` create them. This package imports neither Ray nor Reverb."""
 
+from podzero.core.protocols import JaxGame as JaxGame
 from podzero.envs.faults import EnvironmentFailed as EnvironmentFailed
 from podzero.envs.faults import SimulatorError as SimulatorError
 from podzero.envs.faults import faults_of as faults_of
@@ -15,7 +16,6 @@ from podzero.envs.host import HostEnv as HostEnv
 from podzero.envs.jax_game import ChanceGame as ChanceGame
 from podzero.envs.jax_game import DrawnState as DrawnState
 from podzero.envs.jax_game import GameOfChance as GameOfChance
-from podzero.envs.jax_game import JaxGame as JaxGame
 from podzero.envs.jax_game import JaxSimulator as JaxSimulator
 from podzero.envs.jax_game import check_game as check_game
 from podzero.envs.notation import notation_for as notation_for

@@ -1,4 +1,4 @@
-"""Games in JAX: their protocols, without and with chance, the `Env` of each, and a check of its contract."""
+"""Games in JAX: the protocols of those with chance, the `Env` of each kind, and a check of its contract."""
 
 from __future__ import annotations
 
@@ -12,31 +12,10 @@ import numpy as np
 import optax
 
 from podzero.core.errors import ConfigError, described
-from podzero.core.protocols import Env
+from podzero.core.protocols import Env, JaxGame
 from podzero.core.types import Array, EnvSpec, EnvState, Symmetry, View
 from podzero.envs.faults import Violation
 from podzero.envs.packing import packed_bytes
-
-
-class JaxGame(Protocol):
-    """A game as pure functions of a state, any pytree of arrays; they are traced and batched.
-
-    Four class attributes are optional: `players` (by default 2), `zero_sum` (whether the rewards of two players sum to
-    zero, by default true), `max_plies` (the length of the longest possible game, by default unlimited), and
-    `symmetries` (a sequence of `podzero.core.types.Symmetry`, by default none).
-    """
-
-    def init(self, key: Array) -> EnvState:
-        """Starts a game; `key` may decide which player moves first."""
-        ...
-
-    def step(self, state: EnvState, action: Array) -> EnvState:
-        """Plays a legal `action` (`[]` int32). If the game is over, the state does not change and rewards are zero."""
-        ...
-
-    def view(self, state: EnvState) -> View:
-        """The visible part of `state`; see `podzero.core.types.View`."""
-        ...
 
 
 class ChanceGame(JaxGame, Protocol):

@@ -23,7 +23,7 @@ from podzero.config import (
 from podzero.config.section import check_digest
 from podzero.core.errors import ConfigError, described, nearest
 from podzero.core.importing import approve, import_class
-from podzero.core.protocols import Env
+from podzero.core.protocols import Env, JaxGame
 from podzero.core.types import EnvSpec
 from podzero.envs.boards import BOARD_GAMES, CHANCE_GAMES, GO_GAMES
 from podzero.envs.boards.go import Go
@@ -32,7 +32,7 @@ from podzero.envs.gymnasium_envs.interface import Interface
 from podzero.envs.gymnasium_envs.making import Rendering, interface_of, rendering_of, spec_to
 from podzero.envs.gymnasium_envs.vector import check_steps
 from podzero.envs.host import HostEnv
-from podzero.envs.jax_game import GameOfChance, JaxGame, OwnGame, Simulation, check_game
+from podzero.envs.jax_game import GameOfChance, OwnGame, Simulation, check_game
 from podzero.envs.jax_libraries import GymnaxEnv, JumanjiEnv, PgxGame
 from podzero.envs.simulator import Simulator, check_simulator
 from podzero.envs.simulator_libraries import GymnasiumSimulator, OpenSpielGame

@@ -26,8 +26,29 @@ from podzero.core.types import (
 )
 
 
-class Env(Protocol):
-    """A game as pure JAX functions of one state; `vmap` batches them."""
+class JaxGame(Protocol):
+    """A game as pure functions of a state, any pytree of arrays; they are traced and batched.
+
+    Four class attributes are optional: `players` (by default 2), `zero_sum` (whether the rewards of two players sum to
+    zero, by default true), `max_plies` (the length of the longest possible game, by default unlimited), and
+    `symmetries` (a sequence of `podzero.core.types.Symmetry`, by default none).
+    """
+
+    def init(self, key: Array) -> EnvState:
+        """Starts a game; `key` may decide which player moves first."""
+        ...
+
+    def step(self, state: EnvState, action: Array) -> EnvState:
+        """Plays a legal `action` (`[]` int32). If the game is over, the state does not change and rewards are zero."""
+        ...
+
+    def view(self, state: EnvState) -> View:
+        """The visible part of `state`; see `podzero.core.types.View`."""
+        ...
+
+
+class Env(JaxGame, Protocol):
+    """A game as pure JAX functions of one state, and what is known of it; `vmap` batches them."""
 
     @property
     def spec(self) -> EnvSpec:
@@ -37,18 +58,6 @@ class Env(Protocol):
     @property
     def symmetries(self) -> Sequence[Symmetry]:
         """The symmetries other than the identity; empty if the game has none."""
-        ...
-
-    def init(self, key: Array) -> EnvState:
-        """Starts a game; `key` is consumed (it may decide which player moves first)."""
-        ...
-
-    def step(self, state: EnvState, action: Array) -> EnvState:
-        """Plays a legal `action` (`[]` int32). If the game is over, the state does not change and rewards are zero."""
-        ...
-
-    def view(self, state: EnvState) -> View:
-        """The visible part of `state`."""
         ...
 
 
