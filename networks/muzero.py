@@ -3,8 +3,8 @@
 First what they share: the layers, `model_network`, the categorical distribution of values and rewards, and the running
 statistics of observations; then the networks for vectors (`muzero_mlp`) and for images (`muzero_resnet`).
 
-Modules keep float32 parameters and compute in the dtype of their input. Haiku names parameters after modules: each
-module has an explicit `name`, so that renaming a class does not break checkpoints.
+Modules keep float32 parameters and compute in the dtype of their input. Haiku names parameters after modules and name
+scopes: each has an explicit name, so that renaming a class or function does not break checkpoints.
 """
 
 from __future__ import annotations
@@ -87,20 +87,13 @@ class Dense(hk.Module):
         return x @ kernel.astype(x.dtype) + bias.astype(x.dtype)
 
 
-@dataclass
-class Trunk(hk.Module):
-    """`layers` dense layers, each followed by layer normalization and relu."""
-
-    width: int
-    layers: int
-    name: str
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps `[..., in]` to `[..., width]`."""
-        for index in range(self.layers):
-            x = Dense(self.width, 2.0, f"hidden_{index}")(x)
+def trunk(x: jax.Array, width: int, layers: int) -> jax.Array:
+    """Dense layers, each followed by layer normalization and relu: `[..., in]` to `[..., width]`."""
+    with hk.name_scope("trunk"):
+        for index in range(layers):
+            x = Dense(width, 2.0, f"hidden_{index}")(x)
             x = jax.nn.relu(layer_norm(x, f"norm_{index}"))
-        return x
+    return x
 
 
 def layer_norm(x: jax.Array, name: str) -> jax.Array:
@@ -141,7 +134,7 @@ def model_network(
             hk.to_module(represent)("representation"),
             hk.to_module(predict)("prediction"),
             hk.to_module(dynamics)("dynamics"),
-            Projection(config.projection),
+            partial(projected, width=config.projection),
         )
 
         # `init` traces this function, so it must create every parameter.
@@ -167,44 +160,39 @@ def model_network(
     )
 
 
-@dataclass
-class Projection(hk.Module):
-    """Projector and predictor of the consistency loss (Chen & He 2021, SimSiam; Ye et al. 2021, EfficientZero)."""
+def projected(latent: jax.Array, predicted: bool, width: int) -> jax.Array:
+    """Projector and predictor of the consistency loss (Chen & He 2021, SimSiam; Ye et al. 2021, EfficientZero).
 
-    width: int
-
-    def __call__(self, latent: jax.Array, predicted: bool) -> jax.Array:
-        """Maps `[B, ...]` to `[B, width]`."""
-        x = latent.reshape(latent.shape[0], -1)
-        x = jax.nn.relu(layer_norm(Dense(self.width, 2.0, "projector_hidden")(x), "projector_norm"))
-        x = Dense(self.width, 1.0, "projector")(x)
+    Maps `[B, ...]` to `[B, width]`.
+    """
+    x = latent.reshape(latent.shape[0], -1)
+    with hk.name_scope("projection"):
+        x = jax.nn.relu(layer_norm(Dense(width, 2.0, "projector_hidden")(x), "projector_norm"))
+        x = Dense(width, 1.0, "projector")(x)
         # Only latents that the model predicted pass the predictor; the targets do not (SimSiam).
         if not predicted:
             return x
-        x = jax.nn.relu(layer_norm(Dense(max(1, self.width // 2), 2.0, "predictor_hidden")(x), "predictor_norm"))
-        return Dense(self.width, 1.0, "predictor")(x)
+        x = jax.nn.relu(layer_norm(Dense(max(1, width // 2), 2.0, "predictor_hidden")(x), "predictor_norm"))
+        return Dense(width, 1.0, "predictor")(x)
 
 
-@dataclass
-class PolicyLayer(hk.Module):
-    """The last layer of a policy, in float32. An untrained policy is nearly uniform over the actions."""
+def policy_layer(features: jax.Array, spec: EnvSpec) -> jax.Array:
+    """The last layer of a policy, in float32. An untrained policy is nearly uniform over the actions.
 
-    spec: EnvSpec
-    name: str = "policy"
-
-    def __call__(self, features: jax.Array) -> jax.Array:
-        """Maps `[B, width]` to logits `[B, A]`, or to bounded means and log standard deviations `[B, 2, D]`."""
-        wide = features.astype(jnp.float32)
-        if not self.spec.action_shape:
-            return Dense(self.spec.num_actions, LAST_LAYER_SCALE, "logits")(wide)
-        (dimensions,) = self.spec.action_shape
+    Maps `[B, width]` to logits `[B, A]`, or to bounded means and log standard deviations `[B, 2, D]`.
+    """
+    wide = features.astype(jnp.float32)
+    with hk.name_scope("policy"):
+        if not spec.action_shape:
+            return Dense(spec.num_actions, LAST_LAYER_SCALE, "logits")(wide)
+        (dimensions,) = spec.action_shape
         raw = Dense(2 * dimensions, LAST_LAYER_SCALE, "gaussian")(wide).reshape(-1, 2, dimensions)
-        mean = MEAN_BOUND * jnp.tanh(raw[:, 0] / MEAN_BOUND)
-        low, high = LOG_STD_BOUNDS
-        # The offset makes an untrained policy start with `START_STD`.
-        start = (math.log(START_STD) - low) / (high - low)
-        log_std = low + (high - low) * jax.nn.sigmoid(raw[:, 1] + math.log(start / (1.0 - start)))
-        return jnp.stack([mean, log_std], axis=1)
+    mean = MEAN_BOUND * jnp.tanh(raw[:, 0] / MEAN_BOUND)
+    low, high = LOG_STD_BOUNDS
+    # The offset makes an untrained policy start with `START_STD`.
+    start = (math.log(START_STD) - low) / (high - low)
+    log_std = low + (high - low) * jax.nn.sigmoid(raw[:, 1] + math.log(start / (1.0 - start)))
+    return jnp.stack([mean, log_std], axis=1)
 
 
 def bin_logits(features: jax.Array, bins: int, name: str) -> jax.Array:
@@ -326,20 +314,20 @@ def muzero_mlp(config: MuZeroMLPConfig, spec: EnvSpec) -> ModelNetwork:
         if config.normalize:
             x = Normalization("normalization")(x)
         x = x.astype(compute_dtype(config.compute_dtype))
-        x = Trunk(config.width, config.layers, "trunk")(x)
+        x = trunk(x, config.width, config.layers)
         return unit_range(Dense(config.latent, 1.0, "latent")(x))
 
     def predict(latent: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Maps `[B, latent]` to the policy and value logits `[B, bins]`."""
         x = latent.astype(compute_dtype(config.compute_dtype))
-        x = Trunk(config.width, config.layers, "trunk")(x)
-        return PolicyLayer(spec)(x), bin_logits(x, config.bins, "value")
+        x = trunk(x, config.width, config.layers)
+        return policy_layer(x, spec), bin_logits(x, config.bins, "value")
 
     def dynamics(latent: jax.Array, action: Array) -> tuple[jax.Array, jax.Array]:
         """Maps `[B, latent]` and actions to the next `[B, latent]` float32 in [0, 1] and reward logits `[B, bins]`."""
         x = jnp.concatenate([latent, action_features(action, spec)], axis=-1)
         x = x.astype(compute_dtype(config.compute_dtype))
-        x = Trunk(config.width, config.layers, "trunk")(x)
+        x = trunk(x, config.width, config.layers)
         # The network predicts the change of the latent state.
         change = Dense(config.latent, 1.0, "change")(x)
         assert change.shape == latent.shape, (change.shape, latent.shape)
@@ -361,18 +349,12 @@ STRIDED_STAGES = 2
 """Downsampling stages that are convolutions of stride 2, the first with half of the channels; later stages average."""
 
 
-@dataclass
-class LatentTower(hk.Module):
-    """Residual blocks, then relu."""
-
-    blocks: int
-    name: str = "tower"
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps `[B, h, w, C]` to the same shape."""
-        for index in range(self.blocks):
-            x = Block(residual_start(self.blocks), f"block_{index}")(x)
-        return jax.nn.relu(x)
+def latent_tower(x: jax.Array, blocks: int) -> jax.Array:
+    """Residual blocks, then relu: `[B, h, w, C]` to the same shape."""
+    with hk.name_scope("tower"):
+        for index in range(blocks):
+            x = Block(residual_start(blocks), f"block_{index}")(x)
+    return jax.nn.relu(x)
 
 
 def muzero_resnet(config: MuZeroResNetConfig, spec: EnvSpec) -> ModelNetwork:
@@ -406,12 +388,12 @@ def muzero_resnet(config: MuZeroResNetConfig, spec: EnvSpec) -> ModelNetwork:
             else:
                 x = nn.avg_pool(x, (3, 3), (2, 2), "SAME")  # type: ignore[no-untyped-call]
             x = Block(1.0, f"stage_{stage}")(x)
-        return unit_range(LatentTower(config.blocks)(x))
+        return unit_range(latent_tower(x, config.blocks))
 
     def predict(latent: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Maps latent states to the policy and value logits `[B, bins]`."""
         x = latent.astype(compute_dtype(config.compute_dtype))
-        policy = PolicyLayer(spec)(_head(x, POLICY_PLANES, config.hidden, "policy"))
+        policy = policy_layer(_head(x, POLICY_PLANES, config.hidden, "policy"), spec)
         return policy, bin_logits(_head(x, VALUE_PLANES, config.hidden, "value"), config.bins, "value")
 
     def dynamics(latent: jax.Array, action: Array) -> tuple[jax.Array, jax.Array]:
@@ -421,7 +403,7 @@ def muzero_resnet(config: MuZeroResNetConfig, spec: EnvSpec) -> ModelNetwork:
         x = jnp.concatenate([latent, planes], axis=-1).astype(compute_dtype(config.compute_dtype))
         # As in `muzero_mlp`, it predicts the change of the latent state.
         x = latent.astype(x.dtype) + Conv(config.channels, "stem")(x)
-        x = LatentTower(config.blocks)(x)
+        x = latent_tower(x, config.blocks)
         assert x.shape == latent.shape, (x.shape, latent.shape)
         return unit_range(x), bin_logits(_head(x, VALUE_PLANES, config.hidden, "reward"), config.bins, "reward")
 

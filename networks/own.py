@@ -23,7 +23,7 @@ from podzero.config.section import Parameters, own_code, signature_of
 from podzero.core.errors import ConfigError
 from podzero.core.types import Array, EnvSpec, ModelNetwork, Network, Params
 from podzero.networks.layers import compute_dtype
-from podzero.networks.muzero import LOG_STD_BOUNDS, MEAN_BOUND, Projection, action_features, decode, encode, unit_range
+from podzero.networks.muzero import LOG_STD_BOUNDS, MEAN_BOUND, action_features, decode, encode, projected, unit_range
 
 Make = Callable[..., Any]
 """Calls what the path names with its keyword arguments."""
@@ -219,10 +219,7 @@ def own_model(config: OwnModelConfig, spec: EnvSpec) -> ModelNetwork:
     offered = {"action_shape": spec.action_shape, "bins": config.bins}
     own = _Own(config, spec, offered, _every_method, ("represent", "predict", "dynamics"))
 
-    def project_latent(latent: jax.Array, predicted: bool) -> jax.Array:
-        return Projection(config.projection)(latent, predicted)
-
-    projection = hk.transform(project_latent)
+    projection = hk.transform(partial(projected, width=config.projection))
 
     def features(action: Array) -> jax.Array:
         return action_features(action, spec).astype(own.dtype)
