@@ -208,11 +208,11 @@ def _table(compiled: CompiledProgram, slices: int) -> Table:
 
 def _transfers(compiled: CompiledProgram, slices: int) -> str:
     """What crosses between chips and hosts before, during and after an execution."""
+    program = compiled.program
     # The batch of the learner is that of all hosts; other programs run on one device.
-    hosts = slices * compiled.where.hosts if compiled.program.name == "learner" else 1
-    steps = hosts * compiled.program.trip_count
-    sent = [f"{amount(compiled.from_hosts / steps)} in for each step"] if compiled.from_hosts else []
-    fetched = [f"{amount(compiled.to_hosts / steps)} out"] if compiled.to_hosts else []
+    steps = program.trip_count * (slices * compiled.where.hosts if program.name == "learner" else 1)
+    sent = [f"{amount(program.from_hosts / steps)} in for each step"] if program.from_hosts else []
+    fetched = [f"{amount(program.to_hosts / steps)} out"] if program.to_hosts else []
     return ", ".join([f"{compiled.cost.host_transfers if compiled.cost else 0} transfers", *sent, *fetched])
 
 

@@ -20,7 +20,7 @@ from podzero.core.types import Array, EnvState, Params
 from podzero.envs import make_env
 from podzero.tools.compile.cost import Cost, count
 from podzero.tools.compile.hlo import parse
-from podzero.tools.compile.programs import Program, bytes_of
+from podzero.tools.compile.programs import Program
 from podzero.tools.compile.waiting import moves_asked
 
 SPACES = {0: "hbm", 1: "vmem", 2: "sflag", 3: "cmem", 5: "host", 6: "smem"}
@@ -39,10 +39,6 @@ class CompiledProgram(NamedTuple):
     """Memory of arguments, results, temporaries and code."""
     cost: Cost | None
     """None if the program does not fit."""
-    from_hosts: int = 0
-    """The bytes that all hosts together send with an execution, without parameters."""
-    to_hosts: int = 0
-    """The bytes of results that they fetch."""
 
     @property
     def fits(self) -> bool:
@@ -80,13 +76,11 @@ class CompiledProgram(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """The output of `--json`; sizes in bytes, times in seconds."""
-        shown = ("name", "what", "batch", "trip_count", "parameter_bytes", "plies")
+        shown = ("name", "what", "batch", "trip_count", "parameter_bytes", "plies", "from_hosts", "to_hosts")
         found = {name: getattr(self.program, name) for name in shown} | {
             "fits": self.fits,
             "bytes_per_chip": self.bytes_needed,
             "hbm_per_chip": self.where.chip.device.hbm_bytes,
-            "from_hosts": self.from_hosts,
-            "to_hosts": self.to_hosts,
         }
         if self.cost is None:
             return found | {"advice": self.program.advice}
@@ -108,16 +102,13 @@ class CompiledProgram(NamedTuple):
 
 def compile_program(program: Program, where: Slice) -> CompiledProgram:
     """Compiles a program for a slice; raises the compiler's errors other than that it does not fit."""
-    lowered = program.lower()
-    sent = 0 if program.from_host is None else bytes_of(lowered.args_info[0][program.from_host])
-    fetched = bytes_of(lowered.out_info) if program.to_host else 0
     try:
-        compiled = lowered.compile()
+        compiled = program.lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         needed = bytes_that_do_not_fit(str(error))
         if needed is None:
             raise
-        return CompiledProgram(program, where, needed, None, sent, fetched)
+        return CompiledProgram(program, where, needed, None)
     memory = compiled.memory_analysis()
     needed = (  # results that reuse the memory of arguments (donated buffers) count once
         memory.argument_size_in_bytes
@@ -127,7 +118,7 @@ def compile_program(program: Program, where: Slice) -> CompiledProgram:
         + memory.generated_code_size_in_bytes
     )
     cost = count(parse(compiled.as_text()), program.mean_trips)
-    return CompiledProgram(program, where, float(needed), cost, sent, fetched)
+    return CompiledProgram(program, where, float(needed), cost)
 
 
 def runs_without_estimate(cost: Cost) -> dict[str, int]:
@@ -167,7 +158,7 @@ def play_rates(play: CompiledProgram, take: CompiledProgram, evaluation: Compile
     assert play.cost is not None
     program, where, seconds = play.program, play.where, play.estimated_seconds() + TAKES * take.estimated_seconds()
     moves = program.batch * program.trip_count
-    sample_bytes = take.to_hosts / take.program.batch
+    sample_bytes = take.program.to_hosts / take.program.batch
     evaluations = moves * (program.simulations + 1)  # one for each simulation, one for the root
     bare = evaluation.program.batch / evaluation.estimated_seconds()
     return {

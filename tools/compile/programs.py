@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -56,8 +56,8 @@ class Program(NamedTuple):
     """A description with sizes."""
     advice: str
     """Settings that reduce its memory, the cheapest first."""
-    lower: Callable[[], Any]
-    """Returns its `jax.stages.Lowered`."""
+    lowered: Any
+    """The `jax.stages.Lowered` to compile."""
     batch: int
     """The number of samples of a step (learner), positions (evaluation, server) or games (selfplay, device)."""
     trip_count: int = 1
@@ -72,10 +72,10 @@ class Program(NamedTuple):
     """The mean length of its games (selfplay, device); None if the longest is unknown: some begin in each move."""
     openings: int = 0
     """The plies of the openings of new games."""
-    from_host: int | None = None
-    """The number of the argument that hosts send with each execution."""
-    to_host: bool = False
-    """Whether the host fetches its results."""
+    from_hosts: int = 0
+    """The bytes that all hosts together send with an execution, without parameters."""
+    to_hosts: int = 0
+    """The bytes of results that they fetch."""
 
     @property
     def mean_trips(self) -> dict[str, float]:
@@ -122,8 +122,8 @@ def devices_of(where: Slice, slices: int = 1) -> list[Any]:
 
 def programs_of(
     experiment: Experiment, devices: list[Any], names: Collection[str] = NAMES, depth: float | None = None
-) -> list[Program]:
-    """The experiment's programs: the learner's dispatch for all devices, the others for one.
+) -> Iterator[Program]:
+    """Lowers the experiment's programs one by one: the learner's dispatch for all devices, the others for one.
 
     Programs in `names` that the experiment does not have are left out. `depth` is the mean depth of the searches in
     `device`; by default `DEPTH`.
@@ -136,7 +136,8 @@ def programs_of(
     wanted = [name for name in names_of(experiment) if name in names]
     if not wanted:
         raise ConfigError(f"{experiment.env.title} is no JAX game; its programs: {' and '.join(names_of(experiment))}")
-    return [makers[name](experiment, devices) for name in wanted]
+    for name in wanted:
+        yield makers[name](experiment, devices)
 
 
 def _learner(experiment: Experiment, devices: list[Any]) -> Program:
@@ -144,17 +145,14 @@ def _learner(experiment: Experiment, devices: list[Any]) -> Program:
     network, spec, symmetries = learner_parts(experiment)
     training = make_training(experiment, network, spec, symmetries, devices)
     steps, batch = config.dispatch_steps(), config.batch_size
-
-    def lower() -> Any:
-        weights = _Struct((steps, batch), "float32") if experiment.replay.sampler == "prioritized" else None
-        batches = PackedBatch(_Struct((steps, batch, training.packing.row_bytes), "uint8"), weights)
-        step: Any = training.step
-        shardings = jax.tree.map(lambda _: batch_sharding(training.mesh), batches)
-        return step.lower(training.like, placed(batches, shardings))
-
+    weights = _Struct((steps, batch), "float32") if experiment.replay.sampler == "prioritized" else None
+    batches = PackedBatch(_Struct((steps, batch, training.packing.row_bytes), "uint8"), weights)
+    step: Any = training.step
+    shardings = jax.tree.map(lambda _: batch_sharding(training.mesh), batches)
+    lowered = step.lower(training.like, placed(batches, shardings))
     what = f"{steps} steps on batches of {batch:,} over {len(devices)} {_device_word(devices)}s"
-    advice, trained = _advice(experiment, len(devices)), bytes_of(training.like.params)
-    return Program("learner", what, advice, lower, batch, trip_count=steps, parameter_bytes=trained, from_host=1)
+    advice, trained, sent = _advice(experiment, len(devices)), bytes_of(training.like.params), bytes_of(batches)
+    return Program("learner", what, advice, lowered, batch, steps, parameter_bytes=trained, from_hosts=sent)
 
 
 def bytes_of(tree: Any) -> int:
@@ -164,15 +162,12 @@ def bytes_of(tree: Any) -> int:
 
 def _evaluation(experiment: Experiment, devices: list[Any]) -> Program:
     spec, games = spec_of(experiment.env), experiment.actors.games
-
-    def lower() -> Any:
-        init, predict = _acting_network(experiment, spec)
-        params = jax.eval_shape(init, jax.random.key(0))
-        observation = _Struct((games, *spec.observation_shape), spec.observation_dtype)
-        return jax.jit(predict).lower(*on_one((params, observation), devices[0]))
-
+    init, predict = _acting_network(experiment, spec)
+    params = jax.eval_shape(init, jax.random.key(0))
+    observation = _Struct((games, *spec.observation_shape), spec.observation_dtype)
+    lowered = jax.jit(predict).lower(*on_one((params, observation), devices[0]))
     what = f"the network on {games:,} positions, one {_device_word(devices)}"
-    return Program("evaluation", what, f"actors.games below {games}", lower, games)
+    return Program("evaluation", what, f"actors.games below {games}", lowered, games)
 
 
 def _acting_network(experiment: Experiment, spec: EnvSpec) -> tuple[Callable[[Any], Params], Callable[..., Any]]:
@@ -187,30 +182,24 @@ def _acting_network(experiment: Experiment, spec: EnvSpec) -> tuple[Callable[[An
 def _server(experiment: Experiment, devices: list[Any]) -> Program:
     env, size = make_env(experiment.env), experiment.server.batch_sizes[-1]
     encoding = encoding_of(env, experiment.int8.on_tpu)
-
-    def lower() -> Any:
-        init, predict = _acting_network(experiment, env.spec)
-        params = jax.eval_shape(init, jax.random.key(0))
-        arguments = on_one((params, _Struct((size, encoding.row_bytes), "uint8")), devices[0])
-        return jax.jit(evaluation_of(encoding, predict)).lower(*arguments)
-
+    init, predict = _acting_network(experiment, env.spec)
+    params, rows = jax.eval_shape(init, jax.random.key(0)), _Struct((size, encoding.row_bytes), "uint8")
+    lowered = jax.jit(evaluation_of(encoding, predict)).lower(*on_one((params, rows), devices[0]))
     what = f"the network on {size:,} positions of {encoding.row_bytes} bytes, one {_device_word(devices)}"
-    return Program("server", what, f"server.batch_sizes below {size}", lower, size, from_host=1, to_host=True)
+    advice, sent, fetched = f"server.batch_sizes below {size}", bytes_of(rows), bytes_of(lowered.out_info)
+    return Program("server", what, advice, lowered, size, from_hosts=sent, to_hosts=fetched)
 
 
 def _selfplay(experiment: Experiment, devices: list[Any]) -> Program:
     games, simulations = experiment.actors.games, experiment.search.simulations
-
-    def lower() -> Any:
-        core, fold, _ = actor_parts(experiment, "local")
-        network = make_network(experiment.network, spec_of(experiment.env))
-        params = jax.eval_shape(lambda: fold(network.init(jax.random.key(0))))
-        state = jax.eval_shape(core.init, jax.random.key(0))
-        return jax.jit(core.move, donate_argnums=1).lower(*on_one((params, state), devices[0]))
-
+    core, fold, _ = actor_parts(experiment, "local")
+    network = make_network(experiment.network, spec_of(experiment.env))
+    params = jax.eval_shape(lambda: fold(network.init(jax.random.key(0))))
+    state = jax.eval_shape(core.init, jax.random.key(0))
+    lowered = jax.jit(core.move, donate_argnums=1).lower(*on_one((params, state), devices[0]))
     what = f"a move of {games:,} games, {simulations} simulations, one {_device_word(devices)}"
     advice = f"actors.games below {games}, or search.simulations below {simulations}"
-    return Program("selfplay", what, advice, lower, games, simulations=simulations, **_starts(experiment))
+    return Program("selfplay", what, advice, lowered, games, simulations=simulations, **_starts(experiment))
 
 
 def _starts(experiment: Experiment) -> dict[str, Any]:
@@ -222,45 +211,34 @@ def _starts(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def _playing(experiment: Experiment) -> tuple[Experiment, Callable[[], tuple[RolloutCore, tuple[Any, ...]]]]:
-    """The experiment as accelerators play it, and what makes the core with the shapes of the arguments of `play`."""
+def _playing(experiment: Experiment) -> tuple[Experiment, RolloutCore, tuple[Any, ...]]:
+    """The experiment as accelerators play it, its core, and the shapes of the arguments of the core's `play`."""
     experiment = experiment.changed(actors={"inference": "device"}, search={"tree": "dense"})
-
-    def parts() -> tuple[RolloutCore, tuple[Any, ...]]:
-        core, placed = device_parts(experiment)
-        params = jax.eval_shape(placed.init, jax.random.key(0))
-        return core, (params, _Struct((), "int32"), jax.eval_shape(core.init, jax.random.key(0)))
-
-    return experiment, parts
+    core, network = device_parts(experiment)
+    params = jax.eval_shape(network.init, jax.random.key(0))
+    return experiment, core, (params, _Struct((), "int32"), jax.eval_shape(core.init, jax.random.key(0)))
 
 
 def _take(experiment: Experiment, devices: list[Any]) -> Program:
-    experiment, parts = _playing(experiment)
+    experiment, core, arguments = _playing(experiment)
     size = experiment.actors.moves_per_dispatch * experiment.actors.games
-
-    def lower() -> Any:
-        core, arguments = parts()
-        state, finished, _ = jax.eval_shape(core.play, *arguments)
-        return jax.jit(core.take).lower(*on_one((state.history, finished, _Struct((size,), "int32")), devices[0]))
-
+    state, finished, _ = jax.eval_shape(core.play, *arguments)
+    lowered = jax.jit(core.take).lower(*on_one((state.history, finished, _Struct((size,), "int32")), devices[0]))
     what = f"{size:,} samples of finished games for the host, one {_device_word(devices)}"
-    return Program("take", what, f"actors.games below {experiment.actors.games}", lower, size, to_host=True)
+    advice = f"actors.games below {experiment.actors.games}"
+    return Program("take", what, advice, lowered, size, to_hosts=bytes_of(lowered.out_info))
 
 
 def _device(experiment: Experiment, devices: list[Any], depth: float | None) -> Program:
-    experiment, parts = _playing(experiment)
+    experiment, core, arguments = _playing(experiment)
     games, moves, search = experiment.actors.games, experiment.actors.moves_per_dispatch, experiment.search
-
-    def lower() -> Any:
-        core, arguments = parts()
-        return jax.jit(core.play, donate_argnums=2).lower(*on_one(arguments, devices[0]))
-
+    lowered = jax.jit(core.play, donate_argnums=2).lower(*on_one(arguments, devices[0]))
     what = f"{moves} moves of {games:,} games, {search.simulations} simulations, one {_device_word(devices)}"
     advice = f"actors.games below {games}, or search.slots, which limits the actions of a node"
     # A search of one's own counts as Gumbel search.
     depth = depth or DEPTH.get(str(search.algorithm), DEPTH["gumbel"])
     searches: dict[str, Any] = {"simulations": search.simulations, "depth": depth}
-    return Program("device", what, advice, lower, games, moves, **searches, **_starts(experiment))
+    return Program("device", what, advice, lowered, games, moves, **searches, **_starts(experiment))
 
 
 def of_one_device(experiment: Experiment, where: Slice) -> Experiment:

@@ -19,7 +19,7 @@ def learner(slice_name="v5e-256", collectives=(), cycles=3e6, trip_count=2):
     """A dispatch of 2 steps: 3 million cycles, 197 GFLOP and 1.638 GB over v5e's 1.5 GHz, 197 TFLOP/s and 819 GB/s."""
     cost = Cost(flops=197e9, cycles=cycles, collectives=list(collectives))
     cost.traffic[0] = int(1.638e9)
-    program = Program("learner", "2 steps", "a smaller network", lambda: None, 512, trip_count, 400_000)
+    program = Program("learner", "2 steps", "a smaller network", None, 512, trip_count, 400_000)
     return CompiledProgram(program, find_slice(slice_name), 1e6, cost)
 
 
