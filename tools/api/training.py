@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 from podzero.config import Experiment
 from podzero.core.errors import ConfigError, nearest, os_errors
@@ -21,7 +21,7 @@ from podzero.runtime.driver_process import STOP_LIMIT_S, DriverProcess
 from podzero.runtime.monitoring.log_file import read_log
 from podzero.runtime.monitoring.status import RunStatus, read_status
 from podzero.runtime.stopping import stop_run
-from podzero.tools.report.record import MetricsTail, Values, parse_line
+from podzero.tools.report.record import MetricsLine, MetricsTail, Values, parse_line
 
 if TYPE_CHECKING:
     from podzero.tools.api.agent import Agent
@@ -29,19 +29,6 @@ if TYPE_CHECKING:
 _POLL_S = 0.1
 _OF_EACH_KIND = ("time/", "count/")
 """Prefixes of metrics that several kinds of workers have."""
-
-
-class MetricsLine(NamedTuple):
-    """A line of a run's metrics."""
-
-    time_s: float
-    """Seconds since the epoch."""
-    step: int
-    """The learner step."""
-    worker: str
-    """The kind of process that reported them, such as `actor`, or one that has ended, such as `actor-3`."""
-    metrics: dict[str, float]
-    """Values by name, such as `learner/loss`; docs/operations.md explains the main ones."""
 
 
 def train(
@@ -104,13 +91,11 @@ class TrainingRun:
             time.sleep(_POLL_S)
         with suppress(FileNotFoundError):
             for line in read_log(self._workdir.metrics_file, lambda: self.running):
-                if (parsed := parse_line(line.encode())) is None:
-                    continue
-                time_s, step, worker, metrics = parsed
+                parsed = parse_line(line.encode())
                 # A resumption writes the file anew, with the lines before its checkpoint.
-                if time_s > newest.get(worker, 0.0):
-                    newest[worker] = time_s
-                    yield MetricsLine(time_s, int(step), worker, metrics)
+                if parsed is not None and parsed.time_s > newest.get(parsed.worker, 0.0):
+                    newest[parsed.worker] = parsed.time_s
+                    yield parsed
         self.wait()
 
     def stop(self, limit_s: float = STOP_LIMIT_S) -> Self:

@@ -184,15 +184,15 @@ class WorkerTable:
         """`[N]` learner steps."""
         self._columns: dict[str, array[float]] = {}
 
-    def add(self, time_s: float, step: float, metrics: dict[str, float]) -> None:
+    def add(self, line: MetricsLine) -> None:
         """Adds a line."""
         # Earlier lines lack a new metric.
-        for name in metrics.keys() - self._columns.keys():
+        for name in line.metrics.keys() - self._columns.keys():
             self._columns[name] = array("d", [math.nan]) * len(self.times)
         for name, column in self._columns.items():
-            column.append(metrics.get(name, math.nan))
-        self.times.append(time_s)
-        self.steps.append(step)
+            column.append(line.metrics.get(name, math.nan))
+        self.times.append(line.time_s)
+        self.steps.append(line.step)
 
     @property
     def names(self) -> set[str]:
@@ -225,12 +225,10 @@ class History:
 
     def add_line(self, line: bytes) -> None:
         """Adds a line of `metrics.jsonl`; a damaged one only counts in `damaged_lines`."""
-        parsed = parse_line(line)
-        if parsed is None:
+        if (parsed := parse_line(line)) is None:
             self.damaged_lines += 1
-            return
-        time_s, step, worker, metrics = parsed
-        self.workers.setdefault(worker, WorkerTable()).add(time_s, step, metrics)
+        else:
+            self.workers.setdefault(parsed.worker, WorkerTable()).add(parsed)
 
     def of_kind(self, kind: str) -> list[WorkerTable]:
         """The tables of all workers of a kind, such as `actor` for `actor-0`, `actor-1` and so on."""
@@ -265,14 +263,27 @@ def _known(times: ArrayLike, steps: ArrayLike, values: FloatArray) -> Values:
     return Values(*(np.asarray(column)[known][order] for column in (times, steps, values)))
 
 
-def parse_line(line: bytes) -> tuple[float, float, str, dict[str, float]] | None:
-    """The time (seconds since the epoch), learner step, worker and finite metrics of a line; None if it is damaged."""
+class MetricsLine(NamedTuple):
+    """A line of a run's metrics."""
+
+    time_s: float
+    """Seconds since the epoch."""
+    step: int
+    """The learner step."""
+    worker: str
+    """The kind of process that reported them, such as `actor`, or one that has ended, such as `actor-3`."""
+    metrics: dict[str, float]
+    """Finite values by name, such as `learner/loss`; docs/operations.md explains the main ones."""
+
+
+def parse_line(line: bytes) -> MetricsLine | None:
+    """The content of a line; None if it is damaged."""
     try:
         tree = json.loads(line)
-        time_s, step, worker, metrics = float(tree["t"]), float(tree["step"]), tree["worker"], tree["metrics"]
-        if not (0 <= time_s < LATEST_TIME and math.isfinite(step) and isinstance(worker, str)):
+        time_s, step, worker, metrics = float(tree["t"]), int(float(tree["step"])), tree["worker"], tree["metrics"]
+        if not (0 <= time_s < LATEST_TIME and isinstance(worker, str)):
             return None
-        return time_s, step, worker, {name: value for name, value in metrics.items() if _is_number(value)}
+        return MetricsLine(time_s, step, worker, {name: value for name, value in metrics.items() if _is_number(value)})
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
