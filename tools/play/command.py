@@ -29,25 +29,19 @@ USUAL_SIMULATIONS = 128
 
 
 class PageOptions(NamedTuple):
-    """The options of the web page, by their names; None where an option was not given."""
+    """The options of the web page, which the help of `podzero play` describes; None where one was not given."""
 
     kept: Path | None = None
-    """A run's or a tournament's folder, whose games can be stepped through; None for the players' own runs."""
     host: str | None = None
-    """The address to listen on; None for one that only this machine reaches."""
     port: int | None = None
-    """The port to listen on; None for a free one."""
 
 
 class Video(NamedTuple):
-    """The options of a video, by their names; None where an option was not given."""
+    """The options of a video, which the help of `podzero play` describes; None where one was not given."""
 
     to: Path | None = None
-    """The file to write."""
     games: int | None = None
-    """Number of episodes."""
     seed: int | None = None
-    """The first episode's seed; later episodes have the next numbers."""
 
 
 def _given(options: PageOptions | Video) -> list[str]:
