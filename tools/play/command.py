@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,13 +16,14 @@ from podzero.config import EnvConfig, GymnasiumConfig, SimulatorConfig
 from podzero.core.errors import ConfigError
 from podzero.core.importing import how_to_install, import_extra
 from podzero.core.protocols import Env
-from podzero.envs import make_env, renders, spec_of
+from podzero.envs import SimulatorReplay, make_env, renders, spec_of
 from podzero.envs.notation import NotationError
 from podzero.evaluation.games import StoredGame, stored_games
 from podzero.files.players import EnginePlayer, TrainedPlayer, game_to_play, parse_player
 from podzero.tools.commands.listen_address import free_address
 from podzero.tools.play.drawing import board_text
 from podzero.tools.play.game import PlayableGame
+from podzero.tools.play.picture import rendered_picture
 from podzero.tools.play.searching import PositionSearch, best_moves, make_player
 
 USUAL_SIMULATIONS = 128
@@ -116,9 +118,7 @@ def _rendered_picture(where: EnvConfig) -> Callable[[PlayableGame], str] | None:
     if not isinstance(where, SimulatorConfig) or not renders(where):
         return None
     import_extra("PIL", "the picture of a game of your own")
-    from podzero.tools.play.picture import RenderedPicture
-
-    return RenderedPicture(where)
+    return partial(rendered_picture, SimulatorReplay(where))
 
 
 def _kept(folder: Path | None, players: Iterable[str]) -> list[StoredGame]:

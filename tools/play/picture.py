@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from podzero.config import SimulatorConfig
 from podzero.envs import SimulatorReplay
 from podzero.tools.play.drawing import Drawing, Square, handicap_squares
 from podzero.tools.play.game import PlayableGame
@@ -207,14 +206,8 @@ def png_of(pixels: np.ndarray[Any, Any]) -> bytes:
     return file.getvalue()
 
 
-class RenderedPicture:
-    """Draws positions by the simulator's own method `render` (see `podzero.envs.RenderedSimulator`)."""
-
-    def __init__(self, config: SimulatorConfig) -> None:
-        self._replay = SimulatorReplay(config)
-
-    def __call__(self, game: PlayableGame) -> str:
-        """The `data:` address of an image of the position shown."""
-        for _ in self._replay.play(int(game.state.seed), game.moves[: game.ply]):
-            pass
-        return f"data:image/png;base64,{base64.b64encode(png_of(self._replay.frame())).decode()}"
+def rendered_picture(replay: SimulatorReplay, game: PlayableGame) -> str:
+    """The position shown as its simulator renders it (`podzero.envs.RenderedSimulator`): an image's `data:` address."""
+    for _ in replay.play(int(game.state.seed), game.moves[: game.ply]):
+        pass
+    return f"data:image/png;base64,{base64.b64encode(png_of(replay.frame())).decode()}"

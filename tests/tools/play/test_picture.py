@@ -8,11 +8,11 @@ import pytest
 from PIL import Image
 
 from podzero.config import SimulatorConfig
-from podzero.envs import make_env
+from podzero.envs import SimulatorReplay, make_env
 from podzero.tools.play.command import Video, is_watched
 from podzero.tools.play.drawing import drawing_of
 from podzero.tools.play.game import PlayableGame
-from podzero.tools.play.picture import BoardPicture, Marks, RenderedPicture, star_points
+from podzero.tools.play.picture import BoardPicture, Marks, rendered_picture, star_points
 
 NIM = '''
 import numpy as np
@@ -69,13 +69,13 @@ def pixels(address):
 
 
 def test_the_position_that_is_shown_is_drawn_by_its_game(nim):
-    game, picture = PlayableGame(make_env(nim)), RenderedPicture(nim)
+    game, replay = PlayableGame(make_env(nim)), SimulatorReplay(nim)
     for action in (2, 0, 4):
         game.play(action)
-    assert pixels(picture(game)).shape == (4, 20, 3)
-    assert (pixels(picture(game)) == 30).all()
+    assert pixels(rendered_picture(replay, game)).shape == (4, 20, 3)
+    assert (pixels(rendered_picture(replay, game)) == 30).all()
     game.show(1)
-    assert (pixels(picture(game)) == 10).all()
+    assert (pixels(rendered_picture(replay, game)) == 10).all()
 
 
 def test_marks_and_clicks_fit_a_picture_without_a_margin(nim):
