@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from podzero.config import Experiment
+from podzero.config import Experiment, OwnFile
 from podzero.core.errors import ConfigError
-from podzero.core.importing import file_digest
+from podzero.core.importing import file_digest, place_of
 from podzero.files.players import PREFIX, TrainedPlayer, parse_player, zoo_card
 from podzero.files.workdir import Workdir, step_folders
 from podzero.tools.report.figures import MetricCurves
 from podzero.tools.report.record import Record, RunReader, node_cells
 from podzero.tools.report.sections import Evaluations
-
-_OWN = re.compile(r"(?P<file>.+\.py)(:\w+)?|[\w.]+:\w+")
-"""An import path, such as `my_net.py:MyNet`, `my_module:MyNet`, or a file that registers an environment."""
 
 
 def agent_info(who: str) -> dict[str, Any]:
@@ -72,27 +68,21 @@ def agent_info(who: str) -> dict[str, Any]:
 
 
 def own_code(experiment: Experiment) -> list[dict[str, Any]]:
-    """The code of the user's own that an experiment names: its environment, and the parts that `own_parts` lists.
+    """The code of the user's own that an experiment names: its environment, `own_parts`, and wrappers.
 
     Returns:
       of each, `path`, the import path, such as `/home/me/my_net.py:MyNet`; `sha256` of the file, None for a module and
       for a file that is not there; whether the run `recorded` it at its start: else it is of the file as it is now.
     """
-    env, parts = experiment.env, experiment.own_parts.values()
-    recorded = {part.import_path: part.sha256 for part in experiment.own_files.values() if part.sha256}
-    named = [*_strings(env.model_dump(mode="json")), *(part.name for part in parts)]
+    env = experiment.env
+    own: list[OwnFile] = [*([env] if isinstance(env, OwnFile) else []), *experiment.own_parts.values()]
+    recorded = {part.import_path: part.sha256 for part in own if part.sha256}
+    named = [*(part.import_path for part in own), *(wrapper.name for wrapper in getattr(env, "wrappers", ()))]
     return [
-        {"path": path, "sha256": recorded.get(path) or file_digest(found["file"] or ""), "recorded": path in recorded}
+        {"path": path, "sha256": recorded.get(path) or file_digest(place_of(path)), "recorded": path in recorded}
         for path in dict.fromkeys(named)
-        if (found := _OWN.fullmatch(path))
+        if ":" in path or path.endswith(".py")  # not what a library has by name
     ]
-
-
-def _strings(tree: Any) -> list[str]:
-    if isinstance(tree, str):
-        return [tree]
-    inner = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
-    return [text for one in inner for text in _strings(one)]
 
 
 def _parameters(workdir: Workdir, step: int) -> int:
