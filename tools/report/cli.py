@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from podzero.core.errors import ConfigError, PodzeroError, os_errors
+from podzero.core.errors import ConfigError, os_errors
 from podzero.files.workdir import Workdir, sweep_runs, write_atomically
 from podzero.runtime.monitoring.status import duration
 from podzero.tools.commands.listen_address import free_address
@@ -18,11 +18,6 @@ from podzero.tools.report.comparison import compare as side_by_side
 from podzero.tools.report.info import agent_info
 from podzero.tools.report.page import make_comparison, make_report
 from podzero.tools.report.record import RunReader, read_runs
-
-
-class ReportNotWritten(PodzeroError, RuntimeError):
-    """The report's file cannot be written."""
-
 
 _Directories = Annotated[
     list[Path],
@@ -75,7 +70,7 @@ def report(
     else:
         page, name = make_report(RunReader(Workdir(first)).read()), "report.html"
     file = Workdir(first).root / name if output is None else output.expanduser().absolute()
-    with os_errors(ReportNotWritten, f"cannot write {file}", "name another file by --output"):
+    with os_errors(ConfigError, f"cannot write {file}", "name another file by --output"):
         write_atomically(file, page)
     if as_json:
         print_json({"report": str(file), "bytes": len(page.encode())})
