@@ -70,7 +70,8 @@ class Agent:
     """A player of one game, trained or not; made by `load`.
 
     Positions are given as a `PlayableGame` (see `new_game`) or as the names of the moves from the initial state, such
-    as "E5 C3". The first use of a number of simulations compiles, which takes seconds.
+    as "E5 C3"; one of another game raises `ConfigError`, a move that is unknown or illegal `NotationError`. The first
+    use of a number of simulations compiles, which takes seconds.
     """
 
     def __init__(self, who: str, env: Env, simulations: int | None = None, discount: float = 1.0) -> None:
@@ -96,31 +97,21 @@ class Agent:
         return self._env.spec.name
 
     def new_game(self, moves: str = "") -> PlayableGame:
-        """A game after the given moves, such as "E5 C3"; an unknown or illegal one raises `NotationError`."""
+        """A game after the given moves, such as "E5 C3"."""
         game = self._new_game.copy()
         game.restart(game.read(moves))
         return game
 
     @simulator_errors()
     def evaluate(self, position: PlayableGame | str = "") -> Evaluation:
-        """Evaluates a position by the network alone, without a search.
-
-        Raises:
-          ConfigError: the agent has no network, the game is over, or the position is of another game.
-          NotationError: see `new_game`.
-        """
+        """Evaluates a position by the network alone; `ConfigError` if the agent has none, or the game is over."""
         game = self._unfinished(position)
         policy, value = jax.device_get(self._search_player().evaluate(batch_of_one(game.state)))
         return Evaluation(game, policy[0], float(value[0]))
 
     @simulator_errors()
     def search(self, position: PlayableGame | str = "", simulations: int | None = None) -> Search:
-        """Searches a position as the agent does when it plays.
-
-        Raises:
-          ConfigError: the agent does not search, the game is over, or the position is of another game.
-          NotationError: see `new_game`.
-        """
+        """Searches a position as the agent does when it plays; `ConfigError` if it does not, or the game is over."""
         game = self._unfinished(position)
         simulations = _positive(self.simulations if simulations is None else simulations)
         # Refuses agents that do not search.
@@ -143,8 +134,7 @@ class Agent:
           second: whether the opponent plays first.
 
         Raises:
-          ConfigError: the opponent or the position is of another game, or the game has more than two players.
-          NotationError: see `new_game`.
+          ConfigError: the opponent is of another game, or the game has more than two players.
         """
         if self._env.spec.players > 2:
             raise ConfigError(f"{self.plays} has {self._env.spec.players} players: match agents with `evaluate`")
