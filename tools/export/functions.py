@@ -13,6 +13,8 @@ from podzero.core.errors import PodzeroError
 from podzero.core.types import Array, EnvSpec, Params
 from podzero.networks import make_inference, make_model_network
 
+_Struct: Any = jax.ShapeDtypeStruct
+
 BATCH = "batch"
 """Name of the dynamic first dimension of all inputs and outputs."""
 
@@ -33,7 +35,7 @@ class Function(NamedTuple):
 
     def batched(self, batch: Any) -> list[jax.ShapeDtypeStruct]:
         """Shapes and dtypes of the inputs for a batch size, possibly symbolic (`jax.export.symbolic_shape`)."""
-        return [_like((batch, *one.shape), one.dtype) for one in self.inputs.values()]
+        return [_Struct((batch, *one.shape), one.dtype) for one in self.inputs.values()]
 
 
 def functions_of(config: NetworkConfig, spec: EnvSpec, params: Params) -> list[Function]:
@@ -57,7 +59,7 @@ def functions_of(config: NetworkConfig, spec: EnvSpec, params: Params) -> list[F
         logits, value = network.apply(params, observation.astype(spec.observation_dtype))
         return {"policy_logits": logits, "value": value}
 
-    inputs = {"observation": _like(spec.observation_shape, jnp.float32)}
+    inputs = {"observation": _Struct(spec.observation_shape, jnp.float32)}
     return [Function("network", call, jax.jit(fold)(params), inputs)]
 
 
@@ -76,20 +78,16 @@ def _model_functions(config: ModelNetworkConfig, spec: EnvSpec, params: Params) 
         next_latent, reward = network.dynamics(params, latent, action)
         return {"next_latent": next_latent, "reward": network.decode(reward)}
 
-    observation = _like(spec.observation_shape, jnp.float32)
-    batch = _like((1, *observation.shape), observation.dtype)
+    observation = _Struct(spec.observation_shape, jnp.float32)
+    batch = _Struct((1, *observation.shape), observation.dtype)
     _, *shape = jax.eval_shape(represent, params, batch)["latent"].shape
-    latent = _like(tuple(shape), jnp.float32)
-    action = _like(spec.action_shape, jnp.float32 if spec.action_shape else jnp.int32)
+    latent = _Struct(tuple(shape), jnp.float32)
+    action = _Struct(spec.action_shape, jnp.float32 if spec.action_shape else jnp.int32)
     return [
         Function("representation", represent, params, {"observation": observation}),
         Function("prediction", predict, params, {"latent": latent}),
         Function("dynamics", dynamics, params, {"latent": latent, "action": action}),
     ]
-
-
-def _like(shape: tuple[Any, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
 
 
 class ExportError(PodzeroError, RuntimeError):
