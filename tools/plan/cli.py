@@ -11,6 +11,7 @@ import typer
 from podzero.config import Experiment, load
 from podzero.core.errors import ConfigError
 from podzero.launch.targets.machines import cpu_pool, memory_gib, sample_bytes, tpu_hosts
+from podzero.launch.targets.plan import Site
 from podzero.learner.build import learner_parts
 from podzero.runtime.program import reserved_cpus
 from podzero.tools.commands.options import Config, Json, Overrides
@@ -20,8 +21,6 @@ from podzero.tools.compile.programs import bytes_of
 from podzero.tools.plan.rates import Rates, find_rates
 from podzero.tools.plan.simulation import Players, System, simulate
 
-_WORKER_CPUS = 16
-"""CPUs of each machine for actors and replay, as `podzero launch` rents them by default."""
 _FULL = 0.9
 """Share of the cores of a machine from which on they are the bottleneck."""
 _RATES = "What `podzero compile --json` printed, or a run's working directory; may be repeated."
@@ -66,7 +65,7 @@ def machines_of(experiment: Experiment, rates: Rates) -> tuple[str, int]:
         hosts = tpu_hosts(experiment)
         words, workers, cpus = hosts.words, hosts.number * hosts.slices, float(hosts.cpus)
         if not experiment.cluster.actors_on_tpu_hosts:
-            pool = cpu_pool(experiment, _WORKER_CPUS)
+            pool = cpu_pool(experiment, Site.worker_cpus)
             return f"{words}; {pool.workers} with {pool.cpus} CPUs, {pool.memory_gib} GiB each", pool.workers
     elif rates.cores is not None:
         words, workers, cpus = f"one with {rates.cores:g} CPUs", 1, rates.cores

@@ -24,6 +24,7 @@ from podzero.runtime.stopping import StopSignals
 from podzero.tools.commands.options import RUNS, Address, Config, Env, Json, read_env
 from podzero.tools.commands.printing import ReportTable, print_json, print_tables
 from podzero.tools.commands.trust import approve_code
+from podzero.tools.report.comparison import ABSENT
 from podzero.tools.report.figures import MetricCurves
 from podzero.tools.report.record import RunReader
 from podzero.tools.report.sections import Evaluations
@@ -283,7 +284,7 @@ def tables(result: Mapping[str, Any]) -> list[ReportTable]:
             f"{run.minutes:.1f}",
             f"{run.steps:,}",
             _number(run.values.get(metric)),
-            f"{run.measured_at[metric]:,}" if metric in run.measured_at else _ABSENT,
+            f"{run.measured_at[metric]:,}" if metric in run.measured_at else ABSENT,
         )
         for run in runs
     ]
@@ -293,16 +294,13 @@ def tables(result: Mapping[str, Any]) -> list[ReportTable]:
     ]
 
 
-_ABSENT = "\N{EN DASH}"
-
-
 def _number(value: float | None) -> str:
-    return _ABSENT if value is None else f"{value:.4g}"
+    return ABSENT if value is None else f"{value:.4g}"
 
 
 def _said(difference: Mapping[str, Any] | None) -> str:
     if difference is None:
-        return _ABSENT
+        return ABSENT
     interval = "no interval" if difference["low"] is None else "{low:+.3g} to {high:+.3g}".format_map(difference)
     pairs = difference["pairs"]
     return f"{difference['mean']:+.4g} ({interval}; {pairs} pair{'s' if pairs > 1 else ''})"
