@@ -20,7 +20,6 @@ from podzero.tools.compile.compiled import (
     runs_without_estimate,
     scaling_of,
     summary,
-    with_batch_per_chip,
 )
 from podzero.tools.compile.programs import GAME_LENGTH, NAMES, devices_of, of_one_device, programs_of
 
@@ -147,12 +146,12 @@ def compile_for_slices(experiment: Experiment, names: Sequence[str], per_chip: i
     """Compiles the learner for several slices with `per_chip` samples per step and device, and compares them with the
     first; None takes what the experiment's batch gives on the first slice.
     """
-    slices = [find_slice(name) for name in names]
-    each = per_chip or max(1, experiment.learner.batch_size // (experiment.cluster.slices * slices[0].devices))
+    slices, many = [find_slice(name) for name in names], experiment.cluster.slices
+    each = per_chip or max(1, experiment.learner.batch_size // (many * slices[0].devices))
     programs = []
     for where in slices:
-        own, devices = with_batch_per_chip(experiment, each, where), devices_of(where, experiment.cluster.slices)
-        (learner,) = programs_of(own, devices, ("learner",))
+        grown = experiment.changed(learner={"batch_size": each * many * where.devices})  # unchecked: only for compiling
+        (learner,) = programs_of(grown, devices_of(where, many), ("learner",))
         programs.append(compile_program(learner, where))
     return ComparedSlices(experiment.name, scaling_of(programs, each))
 

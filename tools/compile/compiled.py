@@ -259,11 +259,6 @@ def step_time(compiled: CompiledProgram) -> StepTime:
     )
 
 
-def with_batch_per_chip(experiment: Experiment, per_chip: int, where: Slice) -> Experiment:
-    """The experiment with `per_chip` samples per step on each device of its slices, unchecked: only for compiling."""
-    return experiment.changed(learner={"batch_size": per_chip * experiment.cluster.slices * where.devices})
-
-
 def scaling_of(programs: Sequence[CompiledProgram], per_chip: int) -> dict[str, Any]:
     """The output of `--json`: seconds of a step on each slice, its efficiency compared with the first, and bytes."""
     times = [step_time(compiled) for compiled in programs]

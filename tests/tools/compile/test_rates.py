@@ -5,12 +5,8 @@ import pytest
 from podzero.config import load
 from podzero.core.chips import find_slice
 from podzero.core.errors import ConfigError
-from podzero.tools.compile.compiled import (
-    CompiledProgram,
-    scaling_of,
-    step_time,
-    with_batch_per_chip,
-)
+from podzero.tools.compile import command
+from podzero.tools.compile.compiled import CompiledProgram, scaling_of, step_time
 from podzero.tools.compile.cost import Collective, Cost
 from podzero.tools.compile.programs import Program
 
@@ -45,11 +41,19 @@ def test_what_does_not_fit_is_not_compared():
         step_time(learner()._replace(cost=None))
 
 
-def test_the_batch_grows_with_the_chips():
-    experiment = load("connect_four")
-    grown = with_batch_per_chip(experiment, 512, find_slice("v5e-256"))
-    assert grown.learner.batch_size == 131_072
-    assert grown.network == experiment.network
+@pytest.mark.parametrize(("per_chip", "sizes"), [(None, [1024, 65_536]), (512, [2048, 131_072])])
+def test_the_batch_grows_with_the_chips(monkeypatch, per_chip, sizes):
+    """Without `per_chip`, from the experiment's own on the first slice."""
+    compiled = []
+    monkeypatch.setattr(command, "devices_of", lambda where, slices: [])
+    monkeypatch.setattr(command, "programs_of", lambda experiment, devices, names: [experiment])
+    monkeypatch.setattr(command, "compile_program", lambda experiment, where: compiled.append(experiment))
+    monkeypatch.setattr(command, "scaling_of", lambda programs, each: {"per_chip": each})
+    experiment = load("connect_four", ["learner.batch_size=1024"])
+    found = command.compile_for_slices(experiment, ["v5e-4", "v5e-256"], per_chip)
+    assert found.scaling == {"per_chip": per_chip or 256}
+    assert [grown.learner.batch_size for grown in compiled] == sizes
+    assert all(grown.network == experiment.network for grown in compiled)
 
 
 def test_a_report_holds_each_slice_against_the_first():
