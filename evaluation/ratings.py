@@ -51,15 +51,6 @@ class Meetings(NamedTuple):
     """`[3]`, wins, draws and losses."""
     pairs: Ints
     """`[5]`, openings by the points of their two games: 0, 0.5, ... 2."""
-    single: Ints
-    """`[3]`, won, drawn and lost games without a known opening, from older ladders."""
-
-    @property
-    def units(self) -> list[tuple[float, int, int]]:
-        """The points of each kind of `Unit` that was played, its games, and how often it was played."""
-        kinds = [(points, 2) for points in (0.0, 0.5, 1.0, 1.5, 2.0)] + [(points, 1) for points in (1.0, 0.5, 0.0)]
-        counts = np.concatenate([self.pairs, self.single]).tolist()
-        return [(*kind, count) for kind, count in zip(kinds, counts, strict=True) if count]
 
 
 class Ladder:
@@ -76,7 +67,7 @@ class Ladder:
         # From 0, 1, 2 for a loss, a draw, a win.
         results = np.bincount((2 * scored).astype(np.intp).ravel(), minlength=3)[::-1]
         openings = np.bincount((2 * scored.sum(axis=1)).astype(np.intp), minlength=5)
-        self._add(first, second, Meetings(results, openings, np.zeros(3, np.intp)))
+        self._add(first, second, Meetings(results, openings))
 
     def players(self) -> list[str]:
         """All players with games, sorted."""
@@ -96,10 +87,11 @@ class Ladder:
         index = {name: i for i, name in enumerate(names)}
         return results_of(
             {
-                Unit(index[first], index[second], points, games): count
+                Unit(index[first], index[second], halves / 2): count
                 for (first, second), met in self._meetings.items()
                 if first in index and second in index
-                for points, games, count in met.units
+                for halves, count in enumerate(met.pairs.tolist())
+                if count
             }
         )
 
@@ -152,7 +144,9 @@ class Ladder:
         try:
             for row in tree.get("results", []):
                 ladder._add(str(row["first"]), str(row["second"]), _meetings(row))
-            ladder.rated = {name: _rating(row) for name, row in tree.get("ratings", {}).items()}
+            for name, row in tree.get("ratings", {}).items():
+                elo, error, low, high = (float(row[field]) for field in ("elo", "error", "low", "high"))
+                ladder.rated[name] = Rating(elo, error, int(row["games"]), low, high)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise LadderError(f"the saved ratings cannot be read: {type(error).__name__} {error}") from None
         return ladder
@@ -171,27 +165,19 @@ def fixed_ratings(names: Iterable[str], anchors: Mapping[str, float]) -> Floats:
     return np.array([anchors.get(name, np.nan) for name in names], np.float64) / ELO_PER_NAT
 
 
-def _rating(row: Mapping[str, Any]) -> Rating:
-    # Earlier versions stored symmetric intervals without their ends.
-    elo, error = float(row["elo"]), float(row["error"])
-    return Rating(elo, error, int(row["games"]), row.get("low", elo - error), row.get("high", elo + error))
-
-
-_NO_GAMES = Meetings(*(np.zeros(kinds, np.intp) for kinds in (3, 5, 3)))
+_NO_GAMES = Meetings(np.zeros(3, np.intp), np.zeros(5, np.intp))
 
 
 def _row(first: str, second: str, met: Meetings) -> dict[str, Any]:
     """The games of two players as plain values."""
-    results, pairs, single = (counts.tolist() for counts in met)
-    row = {"first": first, "second": second, **MatchResult(*results)._asdict(), "pairs": pairs}
-    return row | ({"single": single} if any(single) else {})
+    results, pairs = (counts.tolist() for counts in met)
+    return {"first": first, "second": second, **MatchResult(*results)._asdict(), "pairs": pairs}
 
 
 def _meetings(row: Mapping[str, Any]) -> Meetings:
-    """The inverse of `_row`. Earlier versions wrote no `pairs`; each game is then a unit of its own."""
+    """The inverse of `_row`."""
     results = [int(row[name]) for name in MatchResult._fields]
-    single = row.get("single", [0] * 3) if "pairs" in row else results
-    met = Meetings(*(np.array(counts, np.intp) for counts in (results, row.get("pairs", [0] * 5), single)))
-    if [len(counts) for counts in met] != [3, 5, 3] or 2 * met.pairs.sum() + met.single.sum() != sum(results):
+    met = Meetings(*(np.array(counts, np.intp) for counts in (results, row["pairs"])))
+    if met.pairs.shape != (5,) or 2 * met.pairs.sum() != sum(results):
         raise ValueError(f"the openings of {row['first']} and {row['second']} do not add up to their games")
     return met

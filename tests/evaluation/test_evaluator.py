@@ -249,16 +249,18 @@ def test_an_unknown_opponent_is_refused_at_once(make):
         make(opponents=("stranger",))
 
 
-def test_a_ladder_of_an_earlier_version_goes_on(make, workdir, snapshots):
-    """It has neither openings nor the ends of intervals; ratings that are no longer computed stay as they were."""
-    old = [{"first": f"@{step}", "second": "random", "wins": 5, "draws": 0, "losses": 3} for step in range(30)]
-    held = {"results": old, "ratings": {f"@{step}": {"elo": 90.0, "error": 200.0, "games": 8} for step in range(30)}}
-    evaluator = make(ladder=held, opponents=("random",))
+def test_a_ladder_of_an_earlier_process_goes_on_and_ratings_that_are_no_longer_computed_stay(make, workdir, snapshots):
+    games = {"second": "random", "wins": 5, "draws": 0, "losses": 3, "pairs": [1, 0, 1, 0, 2]}
+    rating = {"elo": 90.0, "error": 200.0, "games": 8, "low": -110.0, "high": 290.0}
+    results = [{"first": f"@{step}", **games} for step in range(30)]
+    evaluator = make(
+        ladder={"results": results, "ratings": {f"@{step}": rating for step in range(30)}}, opponents=("random",)
+    )
     snapshots(workdir, 60)
     evaluator.judge_newest()
     shutil.rmtree(workdir.snapshots / f"{60:09d}")
     ratings = evaluator.ladder()["ratings"]
-    assert ratings["@0"] == {"elo": 90.0, "error": 200.0, "games": 8, "low": -110.0, "high": 290.0}
+    assert ratings["@0"] == rating
     assert {"@29", "@60"} <= set(ratings)
     assert len(evaluator.ladder()["results"]) == 31
 

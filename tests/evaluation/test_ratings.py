@@ -119,27 +119,12 @@ def test_a_ladder_survives_json_and_goes_on():
     assert Ladder.from_json({}).players() == []
 
 
-OLD = {
-    "results": [{"first": "@20", "second": "random", "wins": 30, "draws": 4, "losses": 6}],
-    "ratings": {"@20": {"elo": 230.0, "error": 110.0, "games": 40}},
-}
-"""As earlier versions wrote it, without openings."""
-
-
-def test_a_ladder_without_openings_is_read_and_goes_on():
-    held = Ladder.from_json(OLD)
-    assert held.ratings()["@20"].elo == pytest.approx(ELO_PER_NAT * math.log(32.5 / 8.5), abs=0.01)
-    assert held.rated["@20"].low == 120
-    held.add("random", "@20", [(0.0, 0.5)])
-    assert held.meetings("@20", "random") == MatchResult(31, 5, 6)
-    again = Ladder.from_json(json.loads(json.dumps(held.to_json())))
-    assert again.ratings() == held.ratings()
-
-
 @pytest.mark.parametrize(
     "tree",
     [
         {"results": [{"first": "a", "second": "b", "wins": 1}]},
+        {"results": [{"first": "a", "second": "b", "wins": 1, "draws": 0, "losses": 1}]},
+        {"results": [{"first": "a", "second": "b", "wins": 1, "draws": 0, "losses": 1, "pairs": [0, 0, 1]}]},
         {"results": [{"first": "a", "second": "b", "wins": 1, "draws": 0, "losses": 0, "pairs": [1, 0, 0, 0, 0]}]},
         {"results": [7]},
     ],
