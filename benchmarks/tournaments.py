@@ -38,7 +38,6 @@ from podzero.evaluation.statistics import (
     firth,
     maximum_likelihood,
     next_pair,
-    results_of,
 )
 from podzero.evaluation.tournament import LEVEL, surprises
 
@@ -96,7 +95,7 @@ class Simulation:
     @property
     def results(self) -> PairResults:
         """The results so far."""
-        return results_of(self._counts)
+        return PairResults.of(self._counts)
 
     @property
     def games(self) -> int:

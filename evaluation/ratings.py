@@ -10,17 +10,7 @@ import numpy as np
 
 from podzero.core.errors import PodzeroError
 from podzero.evaluation.games import MatchResult
-from podzero.evaluation.statistics import (
-    ELO_PER_NAT,
-    Floats,
-    Ints,
-    PairResults,
-    Unit,
-    connected,
-    estimate,
-    next_pair,
-    results_of,
-)
+from podzero.evaluation.statistics import ELO_PER_NAT, Floats, Ints, PairResults, Unit, connected, estimate, next_pair
 
 ANCHOR = "random"
 """The player rated 0 by default."""
@@ -85,7 +75,7 @@ class Ladder:
     def results(self, names: Sequence[str]) -> PairResults:
         """The games among `names`, whose indices identify the players."""
         index = {name: i for i, name in enumerate(names)}
-        return results_of(
+        return PairResults.of(
             {
                 Unit(index[first], index[second], halves / 2): count
                 for (first, second), met in self._meetings.items()

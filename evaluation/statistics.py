@@ -93,6 +93,13 @@ class PairResults:
     games: Floats
     count: Floats
 
+    @classmethod
+    def of(cls, counts: Mapping[Unit, int]) -> PairResults:
+        """The results with these counts."""
+        rows = np.array([(*unit, count) for unit, count in sorted(counts.items())], np.float64).reshape(-1, 5)
+        first, second, points, games, count = rows.T
+        return cls(first.astype(np.intp), second.astype(np.intp), points, games, count)
+
     def points_of(self, players: int, weights: Floats) -> Floats:
         """Points `[..., N, N]` of each player against each other, with units weighted by `weights` (`[..., M]`)."""
         cells = np.zeros((*weights.shape[:-1], players, players))
@@ -113,13 +120,6 @@ class Estimates(NamedTuple):
     def error(self) -> Floats:
         """Half the length of each interval."""
         return (self.high - self.low) / 2
-
-
-def results_of(counts: Mapping[Unit, int]) -> PairResults:
-    """The results as arrays."""
-    rows = np.array([(*unit, count) for unit, count in sorted(counts.items())], np.float64).reshape(-1, 5)
-    first, second, points, games, count = rows.T
-    return PairResults(first.astype(np.intp), second.astype(np.intp), points, games, count)
 
 
 def estimate(results: PairResults, anchors: Floats, seed: int = 0, replicates: int = REPLICATES) -> Estimates:

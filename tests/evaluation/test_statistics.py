@@ -6,6 +6,7 @@ import pytest
 
 from podzero.evaluation.statistics import (
     ELO_PER_NAT,
+    PairResults,
     Unit,
     connected,
     covariance,
@@ -15,7 +16,6 @@ from podzero.evaluation.statistics import (
     firth,
     maximum_likelihood,
     next_pair,
-    results_of,
 )
 from podzero.evaluation.tournament import cycles, dispersion, surprises
 
@@ -64,7 +64,7 @@ def test_all_anchors_keep_their_ratings_and_the_others_lie_between():
 
 
 def test_76_percent_are_200_elo():
-    found = estimate(results_of(Counter({Unit(0, 1, 2.0): 3799, Unit(0, 1, 0.0): 1201})), np.array([NAN, 0]))
+    found = estimate(PairResults.of(Counter({Unit(0, 1, 2.0): 3799, Unit(0, 1, 0.0): 1201})), np.array([NAN, 0]))
     assert found.elo[0] == pytest.approx(200, abs=0.5)
     assert found.low[0] < 200 < found.high[0]
 
@@ -72,7 +72,7 @@ def test_76_percent_are_200_elo():
 def test_the_interval_of_independent_games_is_that_of_jeffreys():
     # Beta(60.5, 40.5) has the quantiles 0.5024 and 0.6918 (scipy.stats.beta.ppf).
     games = Counter({Unit(0, 1, 1.0, 1): 60, Unit(0, 1, 0.0, 1): 40})
-    found = estimate(results_of(games), np.array([NAN, 0]), replicates=20_000)
+    found = estimate(PairResults.of(games), np.array([NAN, 0]), replicates=20_000)
     low, high = (ELO_PER_NAT * math.log(p / (1 - p)) for p in (0.5024, 0.6918))
     np.testing.assert_allclose([found.low[0], found.high[0]], [low, high], atol=7)
 
@@ -80,23 +80,23 @@ def test_the_interval_of_independent_games_is_that_of_jeffreys():
 def test_openings_that_decide_the_game_say_as_much_as_their_pairs_of_games():
     """Every opening is lost by one side: 1 to 1 each time. Single games of the same score are less certain."""
     anchors = np.array([0, NAN])
-    paired = estimate(results_of(Counter({Unit(0, 1, 1.0): 50})), anchors)
-    single = estimate(results_of(Counter({Unit(0, 1, 1.0, 1): 50, Unit(0, 1, 0.0, 1): 50})), anchors)
+    paired = estimate(PairResults.of(Counter({Unit(0, 1, 1.0): 50})), anchors)
+    single = estimate(PairResults.of(Counter({Unit(0, 1, 1.0, 1): 50, Unit(0, 1, 0.0, 1): 50})), anchors)
     assert paired.error[1] < single.error[1] / 3
 
 
 def test_an_interval_reaches_further_where_nothing_was_lost():
-    found = estimate(results_of(Counter({Unit(0, 1, 0.0): 20})), np.array([0, NAN]))
+    found = estimate(PairResults.of(Counter({Unit(0, 1, 0.0): 20})), np.array([0, NAN]))
     assert found.high[1] - found.elo[1] > 3 * (found.elo[1] - found.low[1])
 
 
 def test_anchors_have_no_interval():
-    found = estimate(results_of(Counter({Unit(0, 1, 0.5): 4})), np.array([123.0, NAN]))
+    found = estimate(PairResults.of(Counter({Unit(0, 1, 0.5): 4})), np.array([123.0, NAN]))
     assert found.low[0] == found.elo[0] == found.high[0] == pytest.approx(123)
 
 
 def test_few_units_count_as_few():
-    results = results_of(Counter({Unit(0, 1, 1.0): 9, Unit(1, 2, 1.0): 3}))
+    results = PairResults.of(Counter({Unit(0, 1, 1.0): 9, Unit(1, 2, 1.0): 3}))
     covariances = np.array([[0, 0, 0], [0, 1, 1], [0, 1, 4.0]])
     # Player 1 depends on 9 equal units; player 2 on these and on 3 units of weight (1 - 4)^2 = 9 each:
     # (9 + 27)^2 / (9 + 3 * 81).
@@ -112,7 +112,7 @@ def results(*matches):
     counts = Counter()
     for match in matches:
         counts.update(match)
-    return results_of(counts)
+    return PairResults.of(counts)
 
 
 CYCLE = results(decided(0, 1, 30, 10), decided(1, 2, 30, 10), decided(0, 2, 10, 30))
