@@ -131,10 +131,7 @@ class EngineFailed(PodzeroError, RuntimeError):
 
 
 class LineProcess:
-    """A running program that reads and writes lines. Only one thread at a time may use it."""
-
-    farewell = ""
-    """The line that asks the program to end, if it knows one."""
+    """A running program that reads and writes lines, and ends at `quit`. Only one thread at a time may use it."""
 
     def __init__(self, command: Sequence[str]) -> None:
         """Starts the program."""
@@ -180,16 +177,15 @@ class LineProcess:
         return line
 
     def close(self) -> None:
-        """Ends the program: with the `farewell` and the end of its input, then by a signal if it still runs."""
+        """Ends the program: with `quit` and the end of its input, then by a signal if it still runs."""
         self._closed = True
         with suppress(EngineFailed):
-            if self.farewell:
-                self.send(self.farewell)
+            self.send("quit")
         with suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
         try:
-            self._process.wait(timeout=_EXIT_S if self.farewell else 0)
+            self._process.wait(timeout=_EXIT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -279,8 +275,6 @@ class UciOption(NamedTuple):
 class GtpEngine(LineProcess):
     """A Go engine. It gets the whole game before each of its moves, so it can serve several games."""
 
-    farewell = "quit"
-
     def __init__(self, command: Sequence[str], notation: LineNotation, setup: Sequence[str], timeout_s: float) -> None:
         """Starts the engine and sends the commands in `setup`; `timeout_s` limits the wait for each answer."""
         super().__init__(command)
@@ -326,8 +320,6 @@ class GtpEngine(LineProcess):
 
 class UciEngine(LineProcess):
     """A chess engine. It gets the whole game before each of its moves, so it can serve several games."""
-
-    farewell = "quit"
 
     def __init__(
         self, command: Sequence[str], notation: LineNotation, options: Mapping[str, str], nodes: int, timeout_s: float
