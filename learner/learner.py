@@ -275,7 +275,7 @@ class Learner:
         if self._leads:
             metrics |= self._metrics.flush(self.step) | self._publisher.flush()
             metrics["learner/publish_steps"] = float(max(self._config.publish_every, self._steps))
-            metrics |= self._chip_metrics.compute(metrics["learner/samples_per_s"]) | self.device_clock.flush()
+            metrics |= self._chip_metrics(metrics["learner/samples_per_s"]) | self.device_clock.flush()
         self._report(self._name, metrics)
 
     def _end(self, failure: BaseException | None) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -103,33 +104,26 @@ class PolicyAges:
         return metrics | {"learner/taken_back": float(np.mean(ages < 0))}
 
 
-class ChipMetrics(NamedTuple):
-    """Computes metrics of utilization."""
+def utilization(
+    chips: int, hosts: int, peak: float | None, flops_per_sample: float, samples_per_s: float
+) -> dict[str, float]:
+    """Metrics of `chips` devices that `hosts` processes own; rates are over wall-clock time, waits for replay included.
 
-    chips: int
-    """Number of devices, over all hosts."""
-    hosts: int
-    """Number of processes that own them."""
-    peak_flops: float | None
-    """bfloat16 operations per second of all devices together; None where the peak is unknown."""
-    flops_per_sample: float
-    """See `training_flops`."""
-
-    def compute(self, samples_per_s: float) -> dict[str, float]:
-        """The metrics whose inputs are known; rates are over wall-clock time, which includes waiting for replay."""
-        flops_per_s = samples_per_s * self.flops_per_sample
-        metrics = {
-            "learner/chips": float(self.chips),
-            "learner/hosts": float(self.hosts),
-            "learner/samples_per_s_per_chip": samples_per_s / self.chips,
-            "learner/samples_per_s_per_host": samples_per_s / self.hosts,
-            "learner/flops_per_sample": self.flops_per_sample,
-            "learner/flops_per_s": flops_per_s,
-        }
-        if self.peak_flops is not None:
-            metrics["learner/peak_flops"] = self.peak_flops
-            metrics["learner/share_of_peak"] = flops_per_s / self.peak_flops
-        return metrics
+    `peak` are the bfloat16 operations per second of all devices together; its metrics are left out where it is None.
+    `flops_per_sample`: see `training_flops`.
+    """
+    flops_per_s = samples_per_s * flops_per_sample
+    metrics = {
+        "learner/chips": float(chips),
+        "learner/hosts": float(hosts),
+        "learner/samples_per_s_per_chip": samples_per_s / chips,
+        "learner/samples_per_s_per_host": samples_per_s / hosts,
+        "learner/flops_per_sample": flops_per_sample,
+        "learner/flops_per_s": flops_per_s,
+    }
+    if peak is not None:
+        metrics |= {"learner/peak_flops": peak, "learner/share_of_peak": flops_per_s / peak}
+    return metrics
 
 
 def training_flops(objective: Objective, like: Sample | Window, batch_size: int) -> float:
@@ -199,8 +193,8 @@ def _shape(variable: Any) -> tuple[int, ...]:
 
 def chip_metrics(
     experiment: Experiment, network: Network | ModelNetwork, spec: EnvSpec, symmetries: Sequence[Symmetry], mesh: Mesh
-) -> ChipMetrics:
-    """The chip metrics of a learner on `mesh`."""
+) -> Callable[[float], dict[str, float]]:
+    """The `utilization` of a learner on `mesh`, as a function of its samples per second."""
     counted = network
     if experiment.learner.cpu_convolutions == "openvino":
         # OpenVINO's callbacks hide their FLOPs, so the same network in JAX is counted.
@@ -211,4 +205,4 @@ def chip_metrics(
     objective = make_objective(experiment, counted, spec, symmetries)
     hosts, flops = {device.process_index for device in devices}, None if peak is None else peak * chips
     per_sample = training_flops(objective, sample_like(experiment, spec), config.batch_size)
-    return ChipMetrics(chips, len(hosts), flops, per_sample)
+    return partial(utilization, chips, len(hosts), flops, per_sample)

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 from podzero.learner.devices import DeviceClock, memory_metrics
-from podzero.learner.metrics import ChipMetrics, PolicyAges, chip_metrics
+from podzero.learner.metrics import PolicyAges, chip_metrics, utilization
 from podzero.learner.step import StepOutput
 
-POD = ChipMetrics(chips=16, hosts=4, peak_flops=16e12, flops_per_sample=2e6)
 IDLE = {"learner/device_busy": 0.0, "count/device_s": 0.0}
 
 
@@ -25,7 +24,8 @@ def device(kind="TPU v5 lite", host=0, **memory):
 
 
 def test_the_metrics_of_a_pod_by_hand():
-    assert POD.compute(800_000.0) == {
+    found = utilization(chips=16, hosts=4, peak=16e12, flops_per_sample=2e6, samples_per_s=800_000.0)
+    assert found == {
         "learner/chips": 16,
         "learner/hosts": 4,
         "learner/samples_per_s_per_chip": 50_000,
@@ -38,8 +38,7 @@ def test_the_metrics_of_a_pod_by_hand():
 
 
 def test_unknown_metrics_are_omitted():
-    unknown = POD._replace(chips=1, hosts=1, peak_flops=None)
-    assert unknown.compute(0.0).keys() == {
+    assert utilization(chips=1, hosts=1, peak=None, flops_per_sample=2e6, samples_per_s=0.0).keys() == {
         "learner/chips", "learner/hosts", "learner/samples_per_s_per_chip", "learner/samples_per_s_per_host",
         "learner/flops_per_sample", "learner/flops_per_s",
     }  # fmt: skip
@@ -48,10 +47,11 @@ def test_unknown_metrics_are_omitted():
 def test_devices_are_counted_and_their_peaks_added(network, spec, make_experiment):
     devices = np.array([device(host=index // 4) for index in range(16)])
     found = [
-        chip_metrics(make_experiment(), network, spec, [], SimpleNamespace(devices=of))
+        chip_metrics(make_experiment(), network, spec, [], SimpleNamespace(devices=of))(1.0)
         for of in (devices, np.array(jax.devices()[:1]))
     ]
-    assert [one[:3] for one in found] == [(16, 4, 16 * 197e12), (1, 1, None)]
+    named = ("learner/chips", "learner/hosts", "learner/peak_flops")
+    assert [[one.get(name) for name in named] for one in found] == [[16, 4, 16 * 197e12], [1, 1, None]]
 
 
 @pytest.mark.slow
