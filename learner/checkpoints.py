@@ -26,7 +26,7 @@ from podzero.files import storage
 from podzero.files.store import store_of
 from podzero.files.workdir import write_atomically
 from podzero.learner.devices import explained
-from podzero.learner.sharding import name_of, named_leaves, placed, replicated
+from podzero.learner.sharding import map_named, named_leaves, placed, replicated
 from podzero.learner.step import TrainState
 
 SAVE_TIMEOUT_S = 600.0
@@ -112,11 +112,11 @@ class LearnerCheckpoints:
             if as_text(found) != manifest[name]["fingerprint"]:
                 raise CheckpointDamaged(f"{folder}: '{name}' was changed after it was saved (its fingerprint differs)")
 
-        def restored(path: Any, leaf: Any) -> jax.Array:
-            found: jax.Array = leaves[name_of(path)]
+        def restored(name: str, leaf: Any) -> jax.Array:
+            found: jax.Array = leaves[name]
             return jax.random.wrap_key_data(found) if _is_key(leaf) else found
 
-        state: TrainState = jax.tree_util.tree_map_with_path(restored, like)
+        state: TrainState = map_named(restored, like)
         return state
 
     def close(self) -> None:

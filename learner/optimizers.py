@@ -14,7 +14,7 @@ from podzero.config import AnyOptimizerConfig, OptimizerConfig, OwnOptimizerConf
 from podzero.config.section import own_code
 from podzero.core.errors import ConfigError
 from podzero.core.types import Array, Params
-from podzero.learner.sharding import name_of
+from podzero.learner.sharding import map_named
 
 Rate = Callable[[Array, Array], jax.Array]
 """Maps a learner step `[]` int32 and the progress of the run `[]` float32, in [0, 1], to the learning rate."""
@@ -59,9 +59,7 @@ def make_optimizer(config: AnyOptimizerConfig, frozen: Sequence[str] = ()) -> op
         return clipped
 
     def matching(params: Params) -> Any:
-        return jax.tree_util.tree_map_with_path(
-            lambda path, _: any(re.search(pattern, name_of(path)) for pattern in frozen), params
-        )
+        return map_named(lambda name, _: any(re.search(pattern, name) for pattern in frozen), params)
 
     # Twice: before clipping, so that frozen gradients do not count in the norm, and after weight decay.
     hold = optax.masked(optax.set_to_zero(), matching)
@@ -121,14 +119,14 @@ def matrices(params: Params) -> Any:
     Layouts are those of Flax and Haiku: outputs come last, also in convolutions. None for vectors and scalars.
     """
 
-    def dimensions(path: Any, leaf: Array) -> optax.contrib.MuonDimensionNumbers | None:
-        if re.search(r"attention\.qkv\.kernel$", name_of(path)):
+    def dimensions(name: str, leaf: Array) -> optax.contrib.MuonDimensionNumbers | None:
+        if re.search(r"attention\.qkv\.kernel$", name):
             # [width, 3, heads, width / heads]: queries, keys and values are three matrices.
             return optax.contrib.MuonDimensionNumbers(0, (2, 3))
         ndim = jnp.ndim(leaf)
         return optax.contrib.MuonDimensionNumbers(tuple(range(ndim - 1)), ndim - 1) if ndim > 1 else None
 
-    return jax.tree_util.tree_map_with_path(dimensions, params)
+    return map_named(dimensions, params)
 
 
 def decayed(params: Any) -> Any:

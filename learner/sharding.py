@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -93,11 +93,15 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 def named_leaves(tree: Any) -> dict[str, Any]:
     """The leaves by their paths, such as `params.Conv_0.kernel`, in the order of `jax.tree.leaves`."""
-    return {name_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    return {_name_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def name_of(path: Any) -> str:
-    """A key path as names separated by dots."""
+def map_named(function: Callable[[str, Any], Any], tree: Any) -> Any:
+    """The tree with `function(path, leaf)` in place of each leaf; paths as of `named_leaves`."""
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: function(_name_of(path), leaf), tree)
+
+
+def _name_of(path: Any) -> str:
     # Haiku's module names contain slashes.
     return jax.tree_util.keystr(path, simple=True, separator=".").replace("/", ".")
 
@@ -106,11 +110,11 @@ def state_shardings(mesh: Mesh, state: Any, config: MeshConfig) -> Any:
     """A sharding for each leaf of a state (arrays or shapes)."""
 
     # Paths of optimizer moments and averaged weights end with the path of their parameter, so rules apply to them too.
-    def place(path: Any, leaf: Any) -> NamedSharding:
-        spec = spec_of_leaf(mesh, name_of(path), leaf.shape, config)
+    def place(name: str, leaf: Any) -> NamedSharding:
+        spec = spec_of_leaf(mesh, name, leaf.shape, config)
         return NamedSharding(mesh, PartitionSpec(*spec))  # type: ignore[no-untyped-call]
 
-    return jax.tree_util.tree_map_with_path(place, state)
+    return map_named(place, state)
 
 
 def spec_of_leaf(mesh: Mesh, name: str, shape: tuple[int, ...], config: MeshConfig) -> list[str | None]:

@@ -15,7 +15,7 @@ from podzero.core.errors import ConfigError
 from podzero.core.types import Array, EnvSpec, Network, Params, Sample, SoftTargets
 from podzero.files.players import full_name, trained_player
 from podzero.learner.losses import ILLEGAL_LOGIT
-from podzero.learner.sharding import name_of, named_leaves, put_parameter
+from podzero.learner.sharding import map_named, named_leaves, put_parameter
 from podzero.networks import make_inference, make_network
 from podzero.networks.snapshots import check_matches, load_snapshot
 
@@ -52,12 +52,7 @@ def read_warm_start(who: str, params: Params) -> tuple[dict[str, np.ndarray[Any,
 
 def warm_started(params: Params, taken: Mapping[str, np.ndarray[Any, Any]]) -> Params:
     """Initial parameters (device arrays) with those taken from the agent in their places."""
-
-    def first(path: Any, leaf: jax.Array) -> jax.Array:
-        found = taken.get(name_of(path))
-        return leaf if found is None else put_parameter(found, leaf.sharding)
-
-    return jax.tree_util.tree_map_with_path(first, params)
+    return map_named(lambda name, leaf: put_parameter(taken[name], leaf.sharding) if name in taken else leaf, params)
 
 
 def read_teacher(experiment: Experiment, spec: EnvSpec) -> tuple[Network, Params] | None:
