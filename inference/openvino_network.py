@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -52,24 +52,21 @@ FROM_CHANNELS_LAST, TO_CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 """Permutations between JAX's `[B, H, W, C]` and OpenVINO's `[B, C, H, W]`."""
 
 
-class CpuCompiler:
-    """Compiles models for the CPU; `precision` is that of everything that is not quantized."""
-
-    def __init__(self, threads: int, precision: Literal["f32", "bf16"]) -> None:
-        self._core = import_openvino().Core()
-        self._settings = {
-            # All threads share one batch; "THROUGHPUT" would divide them among several.
-            "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_NUM_THREADS": threads,
-            # Without a hint, OpenVINO chooses bfloat16 on CPUs that have it.
-            "INFERENCE_PRECISION_HINT": precision,
-            # Pinning would put several processes on the same cores.
-            "ENABLE_CPU_PINNING": False,
-        }
-
-    def compile(self, model: Any) -> Any:
-        """The inference request of an `openvino.Model`, for `infer`."""
-        return self._core.compile_model(model, "CPU", self._settings).create_infer_request()
+def cpu_compiler(threads: int, precision: Literal["f32", "bf16"]) -> Callable[[Any], Any]:
+    """Compiles an `openvino.Model` for the CPU to the inference request for `infer`; `precision` is that of everything
+    that is not quantized.
+    """
+    core = import_openvino().Core()
+    settings = {
+        # All threads share one batch; "THROUGHPUT" would divide them among several.
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": threads,
+        # Without a hint, OpenVINO chooses bfloat16 on CPUs that have it.
+        "INFERENCE_PRECISION_HINT": precision,
+        # Pinning would put several processes on the same cores.
+        "ENABLE_CPU_PINNING": False,
+    }
+    return lambda model: core.compile_model(model, "CPU", settings).create_infer_request()
 
 
 def infer(request: Any, *inputs: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
@@ -227,7 +224,7 @@ class QuantizedNetwork:
         self._piece = min(PIECE, batch)
         self._cache = EvaluationCache(cache_mib, spec.num_actions + 1)
         self._positions = RecentPositions(positions)
-        self._compiler = CpuCompiler(threads, "f32")
+        self._compile = cpu_compiler(threads, "f32")
         self._engines: dict[int, Any] = {}
         self._loaded = 0
         self._check = AgreementCheck()
@@ -240,11 +237,11 @@ class QuantizedNetwork:
         """
         form = self._piece, self._spec.observation_shape, self._spec.observation_dtype
         layers = layers_of(jax.tree.map(partial(np.asarray, dtype=np.float32), jax.device_get(params)))
-        reference = self._compiler.compile(_Builder(layers).build(*form))
+        reference = self._compile(_Builder(layers).build(*form))
         calibration, held_back = self._positions.split()
         _, extremes = self._in_pieces(reference, calibration.observation)
         ranges = np.stack([extremes[..., 0].min(axis=0), extremes[..., 1].max(axis=0)], axis=-1)
-        engine = self._compiler.compile(_Builder(layers, ranges).build(*form))
+        engine = self._compile(_Builder(layers, ranges).build(*form))
         expected, quantized = (self._evaluations(one, held_back.observation) for one in (reference, engine))
         if not self._check.accepts(expected, quantized, held_back.legal, "float32"):
             engine = reference

@@ -15,7 +15,7 @@ import numpy as np
 from podzero.config import ResNetConfig
 from podzero.core.importing import import_openvino
 from podzero.core.types import Array, EnvSpec, Network, Params, Prediction
-from podzero.inference.openvino_network import FROM_CHANNELS_LAST, TO_CHANNELS_LAST, CpuCompiler, infer
+from podzero.inference.openvino_network import FROM_CHANNELS_LAST, TO_CHANNELS_LAST, cpu_compiler, infer
 from podzero.networks import make_network
 from podzero.networks.layers import HeadOutputs, Heads, convolve, fold
 
@@ -31,11 +31,11 @@ def make_tower(threads: int) -> Tower:
 
     Each block is `x + conv(relu(conv(relu(x))))`. Activations and gradients are bfloat16, sums of products float32.
     """
-    compiler, one_at_a_time = CpuCompiler(threads, "bf16"), threading.Lock()
+    compile_model, one_at_a_time = cpu_compiler(threads, "bf16"), threading.Lock()
 
     @cache
     def engine(shape: tuple[int, ...], layers: int, backward: bool) -> Any:
-        return compiler.compile(_model(shape, layers, backward))
+        return compile_model(_model(shape, layers, backward))
 
     def call(backward: bool, like: Sequence[jax.Array], *inputs: jax.Array) -> Any:
         """Runs a model; its results have the shapes of `like`."""
