@@ -19,7 +19,6 @@ from podzero.evaluation.games import match_result
 from podzero.evaluation.players import NetworkPlayers, SearchPlayer, make_decide
 from podzero.files.workdir import Workdir
 from podzero.inference import QuantizedNetwork, random_positions
-from podzero.inference.agreement import CALIBRATION_POSITIONS
 from podzero.networks import make_inference
 from podzero.networks.snapshots import load_snapshot
 from podzero.search import rules_model
@@ -39,7 +38,7 @@ def match(workdir: Workdir, games: int) -> dict[str, Any]:
     plain = NetworkPlayers(env, experiment.network, search).player("float32", snapshot.params)
 
     batch = (games + 1) // 2
-    positions = random_positions(env, jax.random.key(1), CALIBRATION_POSITIONS)
+    positions = random_positions(env, jax.random.key(1))
     network = QuantizedNetwork(env.spec, experiment.actors.cache_mib, THREADS, batch, positions)
     fold = jax.jit(make_inference(experiment.network, env.spec)[0])
     decide = make_decide(search, rules_model(env, network.evaluation(env)))

@@ -20,6 +20,9 @@ from podzero.inference.evaluation_cache import Rows
 EVERY = 64
 """Every 64th batch is stored. A move evaluates simulations + 1 batches, often 33; without a common factor, all depths
 of the tree are sampled."""
+CALIBRATION_POSITIONS = 512
+"""Positions for calibration (three quarters) and comparison (one quarter): from random play at first, then those that
+the actor's searches or the server evaluated last, or with `actors.inference=device` those played last."""
 HELD_BACK = 4
 """Every fourth position is held back from calibration for the comparison."""
 _LONGEST = 256
@@ -72,7 +75,7 @@ class RecentPositions:
         return CalibrationPositions(*calibration), CalibrationPositions(*others)
 
 
-def random_positions(env: Env, key: Array, count: int) -> CalibrationPositions:
+def random_positions(env: Env, key: Array, count: int = CALIBRATION_POSITIONS) -> CalibrationPositions:
     """The positions of `random_states`."""
     seen = jax.jit(lambda: jax.vmap(env.view)(random_states(env, key, count)))()
     return CalibrationPositions(*jax.device_get((seen.observation, seen.legal)))
@@ -110,9 +113,6 @@ log = logging.getLogger(__name__)
 
 _ILLEGAL = -1e30
 """Logit of an illegal action; finite, so that differences are never NaN."""
-CALIBRATION_POSITIONS = 512
-"""Positions for calibration (three quarters) and comparison (one quarter): from random play at first, then those that
-the actor's searches or the server evaluated last, or with `actors.inference=device` those played last."""
 MAX_POLICY_KL, MAX_VALUE_ERROR = 0.02, 0.05
 """The largest errors, in the mean, of a version that is evaluated in int8."""
 

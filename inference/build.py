@@ -85,7 +85,7 @@ def _int8_network(experiment: Experiment, env: Env) -> PlacedNetwork:
         return CalibrationPositions(np.asarray(observed(rows))[sent], np.asarray(legal(rows))[sent])
 
     def positions() -> RecentPositions:
-        first = random_positions(env, jax.random.key(experiment.seed), CALIBRATION_POSITIONS)
+        first = random_positions(env, jax.random.key(experiment.seed))
         if experiment.actors.inference == "device":
             return RecentPositions(first, every=1, decode=_position_reader(experiment, env))
         return RecentPositions(first, decode=decode)

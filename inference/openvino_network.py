@@ -15,13 +15,7 @@ from podzero.config import Experiment
 from podzero.core.importing import import_openvino
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvSpec, EnvState, Params
-from podzero.inference.agreement import (
-    CALIBRATION_POSITIONS,
-    AgreementCheck,
-    CalibrationPositions,
-    RecentPositions,
-    random_positions,
-)
+from podzero.inference.agreement import AgreementCheck, CalibrationPositions, RecentPositions, random_positions
 from podzero.inference.evaluation_cache import EvaluationCache
 from podzero.networks.layers import side_factor
 from podzero.networks.resnet import Layer, layers_of
@@ -291,6 +285,6 @@ class QuantizedNetwork:
 
 def quantized_network(experiment: Experiment, env: Env, batch: int) -> QuantizedNetwork:
     """The network in int8, first calibrated on random games, for searches that evaluate `batch` positions at once."""
-    positions = random_positions(env, jax.random.key(experiment.seed), CALIBRATION_POSITIONS)
+    positions = random_positions(env, jax.random.key(experiment.seed))
     actors = experiment.actors
     return QuantizedNetwork(env.spec, actors.cache_mib, max(1, round(actors.cpus)), batch, positions)

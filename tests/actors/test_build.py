@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -16,7 +17,7 @@ from podzero.core.errors import ConfigError
 from podzero.core.types import Versioned
 from podzero.envs import make_env, sample_packing
 from podzero.inference import openvino_network
-from podzero.inference.agreement import MAX_POLICY_KL, RecentPositions
+from podzero.inference.agreement import MAX_POLICY_KL, RecentPositions, random_positions
 from podzero.inference.build import make_server
 from podzero.inference.serving import Hello, ServedParams, ServerClient, encoding_of, identity_of, served_evaluation
 from podzero.networks import make_network
@@ -61,7 +62,7 @@ SMALL = (
 def experiment(monkeypatch):
     """An experiment in int8, with auxiliary heads, which take no part in play; OpenVINO computes it on any CPU."""
     monkeypatch.setattr(build, "has_int8_instructions", lambda: True)
-    monkeypatch.setattr(openvino_network, "CALIBRATION_POSITIONS", 16)
+    monkeypatch.setattr(openvino_network, "random_positions", partial(random_positions, count=16))
     return load("tic_tac_toe", ["actors.inference=int8", "network.auxiliary=true", *SMALL])
 
 
@@ -242,7 +243,7 @@ def test_an_actor_plays_its_groups_at_the_same_time_and_writes_both(params):
 
 
 def test_a_server_in_int8_reports_the_agreement_and_chooses_mostly_the_same_moves(params, moves_by_mctx, monkeypatch):
-    monkeypatch.setattr("podzero.inference.build.CALIBRATION_POSITIONS", 64)
+    monkeypatch.setattr("podzero.inference.build.random_positions", partial(random_positions, count=64))
     experiment, reports = experiment_with("server", {"on_tpu": True}), []
     serving = Serving(experiment, params, lambda *made: reports.append(made))
     with serving as servers:
@@ -271,6 +272,7 @@ def test_what_an_actor_writes_is_recorded_for_calibrations():
 @pytest.mark.slow
 def test_an_actor_on_devices_in_int8_reports_the_agreement_and_notes_what_it_writes(params, monkeypatch):
     monkeypatch.setattr("podzero.inference.build.CALIBRATION_POSITIONS", 64)
+    monkeypatch.setattr("podzero.inference.build.random_positions", partial(random_positions, count=64))
     experiment, reports, recorded = experiment_with("device", {"on_tpu": True}), [], []
     monkeypatch.setattr(RecentPositions, "add", lambda self, rows: recorded.append((rows, self._decode(rows))))
     writer = CountingWriter(64, None)
