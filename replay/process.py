@@ -216,6 +216,11 @@ class ServerProcess(JsonProcess):
             self.stop()
             raise
 
+    def check_runs(self) -> None:
+        """Raises `ServerFailed` if the server has ended."""
+        if self.exit_code is not None:
+            raise ServerFailed(f"the replay server has ended with exit code {self.exit_code}")
+
     @property
     def state(self) -> str:
         """What the system says of the process, such as `stopped`."""

@@ -20,14 +20,7 @@ from podzero.core.types import EnvSpec
 from podzero.files.storage import SHARD_MANIFEST, altered, checkpoint_of, digests, read_saved, sealed, unsealed
 from podzero.files.store import store_of
 from podzero.files.workdir import write_atomically
-from podzero.replay.errors import (
-    PortTaken,
-    ReplayMismatch,
-    ReplayRestoreError,
-    ReplayTimeout,
-    RequestRefused,
-    ServerFailed,
-)
+from podzero.replay.errors import PortTaken, ReplayMismatch, ReplayRestoreError, ReplayTimeout, RequestRefused
 from podzero.replay.process import ServerProcess, free_port, server_python
 from podzero.replay.shard import SAMPLES, Address, Limits, Shard, Table, TableSettings, tables_of
 
@@ -127,11 +120,11 @@ class ReplayServer:
 
     def limits(self, table: str = SAMPLES) -> Limits:
         """The state of a table and its limiter."""
-        self._check_runs()
+        self._server.check_runs()
         try:
             return self._shards[table].wait(_ANSWER_S)
         except ReplayTimeout as timeout:
-            self._check_runs()
+            self._server.check_runs()
             raise ReplayTimeout(f"{timeout}; the state of its process is '{self._server.state}'") from None
 
     def info(self) -> dict[str, float]:
@@ -182,10 +175,6 @@ class ReplayServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    def _check_runs(self) -> None:
-        if (code := self._server.exit_code) is not None:
-            raise ServerFailed(f"the replay server has ended with exit code {code}")
 
     def _check_restored(self, folder: Path) -> None:
         """Compares the restored settings with the experiment's, which Reverb silently replaces by the saved ones."""
