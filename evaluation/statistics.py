@@ -122,7 +122,7 @@ class Estimates(NamedTuple):
         return (self.high - self.low) / 2
 
 
-def estimate(results: PairResults, anchors: Floats, seed: int = 0, replicates: int = REPLICATES) -> Estimates:
+def estimate(results: PairResults, anchors: Floats, replicates: int = REPLICATES) -> Estimates:
     """Ratings and their intervals from games that connect every player with an anchor.
 
     `anchors` are the Elo points `[N]` of players with a known rating, NaN for the others.
@@ -130,7 +130,7 @@ def estimate(results: PairResults, anchors: Floats, seed: int = 0, replicates: i
     fixed = anchors / ELO_PER_NAT
     points = results.points_of(len(anchors), results.count)
     ratings, leverages = firth(points, fixed)
-    replicated = bayesian_bootstrap(results, fixed, ratings, leverages, np.random.default_rng(seed), replicates)
+    replicated = bayesian_bootstrap(results, fixed, ratings, leverages, replicates)
     low, high = np.quantile(replicated, [0.025, 0.975], axis=0)
     units = effective_units(results, ratings, covariance(ratings, points, fixed))
     freedom = np.maximum(units - 1, 0) + _PRIOR_DF
@@ -184,18 +184,14 @@ def maximum_likelihood(points: Floats, fixed: Floats, start: Floats | None = Non
 
 
 def bayesian_bootstrap(
-    results: PairResults,
-    fixed: Floats,
-    ratings: Floats,
-    leverages: Floats,
-    random: np.random.Generator,
-    replicates: int,
+    results: PairResults, fixed: Floats, ratings: Floats, leverages: Floats, replicates: int
 ) -> Floats:
     """Ratings `[R, N]` of replicates, in which each unit has a weight from Gamma(1).
 
     The results that `firth` adds have weights from Gamma(leverage / 2). For two players and independent games this
     gives Jeffreys' interval: the winning chance is distributed as Beta(wins + 1/2, losses + 1/2).
     """
+    random = np.random.default_rng(0)
     weights = random.gamma(results.count, size=(replicates, len(results.count)))
     added = np.maximum(random.gamma(np.maximum(leverages / 2, _LEAST), size=(replicates, *leverages.shape)), _LEAST)
     played = results.points_of(len(fixed), results.count) > 0
