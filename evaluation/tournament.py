@@ -15,6 +15,7 @@ import hashlib
 import json
 import math
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -187,7 +188,7 @@ class Tournament:
         """The folder with the files of the tournament."""
         self._env, self._arena = env, Arena(env)
         self._ladder = Ladder()
-        self._known: dict[frozenset[str], set[str]] = {}
+        self._known: dict[frozenset[str], set[str]] = defaultdict(set)
         """Positions of played openings, by the names of two players."""
         self._exhausted: set[tuple[str, str]] = set()
         self._batches = self._pairs = self._cut_off = 0
@@ -282,21 +283,15 @@ class Tournament:
     def _match(self, first: str, second: str, keep_going: Callable[[], bool]) -> list[NumberedPair]:
         """A match; empty if two deterministic players have played all openings of the game."""
         settings, batch = self._settings, self._batches
-        played = self._arena.pairs(
-            self._players[first],
-            self._players[second],
-            settings.openings,
-            jax.random.fold_in(jax.random.key(settings.seed), batch),
-            settings.opening_plies,
-            keep_going,
-            self._known.get(frozenset((first, second)), ()),
-        )
+        one, other = self._players[first], self._players[second]
+        key, known = jax.random.fold_in(jax.random.key(settings.seed), batch), self._known[frozenset((first, second))]
+        played = self._arena.pairs(one, other, settings.openings, key, settings.opening_plies, keep_going, known)
         return [NumberedPair(batch, self._pairs + number, games) for number, games in enumerate(played)]
 
     def _count(self, pair: NumberedPair) -> None:
         one = pair.games.opened
         self._ladder.add(one.first, one.second, [pair.games.points])
-        self._known.setdefault(frozenset((one.first, one.second)), set()).add(one.position)
+        self._known[frozenset((one.first, one.second))].add(one.position)
         self._batches, self._pairs = pair.batch + 1, pair.pair + 1
         self._cut_off += sum(game.end == "cut off" for game in pair.games)
 
