@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from contextlib import closing
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -192,9 +192,7 @@ def search_actors(experiment: Experiment, spec: EnvSpec, simulations: int | None
 
     def actor(params: Params) -> Policy:
         placed = jax.device_put(params)
-        return lambda key, step: cast(
-            tuple[Array, Array], jax.device_get(decide(placed, key, step.observation, step.legal))
-        )
+        return lambda key, step: jax.device_get(decide(placed, key, step.observation, step.legal))
 
     return actor
 
