@@ -107,8 +107,6 @@ class Batcher:
         self._queue: deque[Piece] = deque()
         self.queued = 0
         """Positions waiting for a batch."""
-        self.running = 0
-        """Batches on the device."""
 
     def add(self, request: Request) -> None:
         """Appends the positions of a request."""
@@ -120,27 +118,22 @@ class Batcher:
         self._queue = deque(piece for piece in self._queue if piece.request.client != client)
         self.queued = sum(piece.stop - piece.start for piece in self._queue)
 
-    def take(self, now: float, others_may_ask: bool) -> EvaluationBatch | None:
-        """The batch to start at time `now` (seconds), or None; call `done` when it leaves the device.
+    def take(self, now: float, running: int, others_may_ask: bool) -> EvaluationBatch | None:
+        """The batch to start at time `now` (seconds), with so many `running` on the device; or None.
 
         `others_may_ask` says whether a client without unanswered requests may soon send one.
         """
-        if not self.queued or self.running >= RUNNING:
+        if not self.queued or running >= RUNNING:
             return None
-        waited = not self.running and now >= self._queue[0].request.arrived + self._deadline_s
+        waited = not running and now >= self._queue[0].request.arrived + self._deadline_s
         if self.queued < self._sizes[-1] and others_may_ask and not waited:
             return None
-        self.running += 1
         size = self._size()
         return EvaluationBatch(self._remove(min(self.queued, size)), size)
 
-    def done(self) -> None:
-        """Records that a batch has left the device."""
-        self.running -= 1
-
-    def wait_s(self, now: float) -> float:
+    def wait_s(self, now: float, running: int) -> float:
         """Seconds until `take` may start a batch without another request; infinite if only an event can start one."""
-        if not self.queued or self.running:
+        if not self.queued or running:
             return math.inf
         return max(0.0, self._queue[0].request.arrived + self._deadline_s - now)
 

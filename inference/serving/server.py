@@ -219,7 +219,7 @@ class InferenceServer:
         try:
             self.announce(self.address)
             while not self._stopping.is_set():
-                wait_s = min(_LONGEST_WAIT_S, self._batcher.wait_s(time.monotonic()))
+                wait_s = min(_LONGEST_WAIT_S, self._batcher.wait_s(time.monotonic(), len(self._started)))
                 # Rounded up, so that the time has passed after the wait.
                 poller.poll(math.ceil(1000 * wait_s))
                 self._receive()
@@ -267,7 +267,7 @@ class InferenceServer:
     def _start(self, pool: ThreadPoolExecutor) -> None:
         """Starts the batches that are due."""
         now = time.monotonic()
-        while batch := self._batcher.take(now, self._sessions.others_may_ask(now)):
+        while batch := self._batcher.take(now, len(self._started), self._sessions.others_may_ask(now)):
             future = pool.submit(self.device.evaluate, batch.rows())
             self._started[future] = batch, now
             self._metrics.started(batch, now)
@@ -282,7 +282,6 @@ class InferenceServer:
             return
         for future in [future for future in self._started if future.done()]:
             batch, _ = self._started.pop(future)
-            self._batcher.done()
             version, evaluations = future.result()
             now = time.monotonic()
             self._metrics.finished(now)

@@ -28,12 +28,11 @@ def test_every_position_is_evaluated_once_and_every_request_answered_in_order(le
     for one in requests:
         batcher.add(one)
     complete, places, filled = [], 0, 0
-    while batch := batcher.take(1.0, others_may_ask=False):
+    while batch := batcher.take(1.0, 0, others_may_ask=False):
         assert batch.size in SIZES
         assert 0 < batch.filled <= batch.size
         places, filled = places + batch.size, filled + batch.filled
         complete += batch.answer(len(complete), evaluated(batch.rows()))
-        batcher.done()
     assert filled == sum(lengths)
     assert batcher.queued == 0
     assert [one.number for one in complete] == list(range(len(lengths)))
@@ -46,9 +45,8 @@ def test_an_answer_has_the_oldest_of_its_versions():
     batcher, one = Batcher(SIZES, 0.0), request(7, 20)
     batcher.add(one)
     for version in (5, 4):
-        batch = batcher.take(1.0, others_may_ask=False)
+        batch = batcher.take(1.0, 0, others_may_ask=False)
         complete = batch.answer(version, evaluated(batch.rows()))
-        batcher.done()
     assert complete == [one]
     assert one.answer().version == 4
 
@@ -56,29 +54,27 @@ def test_an_answer_has_the_oldest_of_its_versions():
 def test_an_idle_device_waits_for_the_deadline_while_others_may_ask():
     batcher = Batcher(SIZES, deadline_s=0.5)
     batcher.add(request(0, 5, arrived=10.0))
-    assert batcher.take(10.4, others_may_ask=True) is None
-    assert abs(batcher.wait_s(10.4) - 0.1) < 1e-9
-    assert batcher.take(10.5, others_may_ask=True).filled > 0
+    assert batcher.take(10.4, 0, others_may_ask=True) is None
+    assert abs(batcher.wait_s(10.4, 0) - 0.1) < 1e-9
+    assert batcher.take(10.5, 0, others_may_ask=True).filled > 0
 
 
 def test_nobody_left_to_wait_for_starts_a_batch_at_once():
     batcher = Batcher(SIZES, deadline_s=0.5)
     batcher.add(request(0, 4, arrived=10.0))
-    assert batcher.take(10.0, others_may_ask=False).size == 4
+    assert batcher.take(10.0, 0, others_may_ask=False).size == 4
 
 
 def test_a_full_batch_starts_at_once_and_a_busy_device_waits_for_full_ones():
     batcher = Batcher(SIZES, deadline_s=0.5)
     batcher.add(request(0, 21, arrived=10.0))
-    assert batcher.take(10.0, others_may_ask=True).filled == 16
-    assert batcher.take(99.0, others_may_ask=True) is None  # the device is busy: waiting costs nothing
-    assert batcher.wait_s(99.0) == math.inf
+    assert batcher.take(10.0, 0, others_may_ask=True).filled == 16
+    assert batcher.take(99.0, 1, others_may_ask=True) is None  # the device is busy: waiting costs nothing
+    assert batcher.wait_s(99.0, 1) == math.inf
     batcher.add(request(1, 40, arrived=99.0))
-    assert batcher.take(99.0, others_may_ask=True).filled == 16
-    assert batcher.running == RUNNING
-    assert batcher.take(99.0, others_may_ask=False) is None  # as many are on the device as may be
-    batcher.done()
-    assert batcher.take(99.0, others_may_ask=False).filled == 16
+    assert batcher.take(99.0, 1, others_may_ask=True).filled == 16
+    assert batcher.take(99.0, RUNNING, others_may_ask=False) is None  # as many are on the device as may be
+    assert batcher.take(99.0, 1, others_may_ask=False).filled == 16
 
 
 def test_dropping_a_client_leaves_the_others():
@@ -87,4 +83,4 @@ def test_dropping_a_client_leaves_the_others():
         batcher.add(request(number, 3, client=client))
     batcher.drop(b"a")
     assert batcher.queued == 3
-    assert [piece.request.number for piece in batcher.take(1.0, others_may_ask=False).pieces] == [1]
+    assert [piece.request.number for piece in batcher.take(1.0, 0, others_may_ask=False).pieces] == [1]
