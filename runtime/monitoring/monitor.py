@@ -363,11 +363,11 @@ class RateWindow:
             self._points[-1] = (now, total)
         else:
             self._points.append((now, total))
+        self._forget(now)
 
     def per_s(self, now: float) -> float:
         """The rate; 0 if the total did not grow within the window, or nothing has been added for unusually long."""
-        while len(self._points) > 1 and self._points[1][0] <= now - WINDOW_S:
-            self._points.popleft()
+        self._forget(now)
         if len(self._points) < 2:
             return 0.0
         usual_s = (self._points[-1][0] - self._points[0][0]) / (len(self._points) - 1)
@@ -376,6 +376,10 @@ class RateWindow:
         # The first point of all only marks the start: how long its growth took is unknown (programs were compiled).
         since, base = self._points[0]
         return max(self._points[-1][1] - base, 0.0) / max(now - since, 1e-9)
+
+    def _forget(self, now: float) -> None:
+        while len(self._points) > 1 and self._points[1][0] <= now - WINDOW_S:
+            self._points.popleft()
 
 
 def bottleneck(status: RunStatus, min_size: int, has_self_play: bool = True) -> str:
