@@ -217,7 +217,9 @@ class Supervisor:
 
         `newest` finds the newest checkpoint, with the contents of a lost shard, in a thread; it raises `StorageError`
         if it is not seen. Returns the names of the workers that ended and of the shards that were replaced.
+        Raises `ClusterEnded` if Ray has ended on this machine.
         """
+        self._nodes.check_ended()
         for worker in self._workers:
             if worker.worked:
                 self._failures.record_work(worker.actor.name)

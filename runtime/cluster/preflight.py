@@ -129,7 +129,7 @@ class RunNodes:
                 config = config.model_copy(update={"slices": config.slices - 1})
                 continue
             if now >= deadline:
-                self._check_ended()
+                self.check_ended()
                 raise NodesAbsent(f"waited {minutes:g} minutes (cluster.join_minutes) for nodes to join: {reason}")
             if now >= log_at:
                 log_at = now + LOG_EVERY_S
@@ -173,7 +173,7 @@ class RunNodes:
         As many slices as before are enough; once `waited_s` is more than `cluster.join_minutes`, fewer, as for `wait`.
         Never waits. Raises `MissingNodes`, or `HeldByOthers` if a start of all processes would find room.
         """
-        self._check_ended()
+        self.check_ended()
         nodes, config = self.usable(wait=False), self._config
         left = [one for node in nodes for one in placement.without_learner([node], [node], taken.get(node.id, {}))]
         late = waited_s > 60 * config.join_minutes
@@ -192,8 +192,9 @@ class RunNodes:
         placement.place(nodes, self._program, config.model_copy(update={"slices": least}), self._home)
         raise HeldByOthers(f"other processes of this run hold what the learner needs: {missing}")
 
-    def _check_ended(self) -> None:
-        if not (self._cluster.joined or self._cluster.nodes()):
+    def check_ended(self) -> None:
+        """Raises `ClusterEnded` if Ray's head on this machine, or its only node, has ended."""
+        if self._cluster.ended() or not (self._cluster.joined or self._cluster.nodes()):
             raise placement.ClusterEnded("Ray has ended on this machine: give the same command again to resume the run")
 
     def describe(self, node: str) -> str:

@@ -6,7 +6,7 @@ import math
 import socket
 import tempfile
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
@@ -63,10 +63,12 @@ class PlacementGroup:
 class Cluster:
     """A Ray cluster, started here for one machine or joined by address."""
 
-    def __init__(self, address: str, joined: bool) -> None:
+    def __init__(self, address: str, joined: bool, ended: Callable[[], bool] = lambda: False) -> None:
         self.address = address
         self.joined = joined
         """Whether it was already running, on nodes that may differ from this one and be shared with others."""
+        self.ended = ended
+        """Whether its head was started here and has ended: a minute later Ray would end the driver without a word."""
         self._installations: NodeCalls | None = None
         self._requested: list[float] = []
         """The CPUs of the processes for which room was requested, by placement groups that none of them uses."""
@@ -252,17 +254,17 @@ def connect(
         file there, with these optional dependencies; by default the nodes must have the environment already.
       packages: requirements to install there too.
     """
-    joined, environment = address is not None, None
+    joined, environment, ended = address is not None, None, lambda: False
     with ExitStack() as stack:
         if address is None:
-            address = stack.enter_context(local_cluster(cpus))
+            address, ended = stack.enter_context(local_cluster(cpus))
         else:
             address = _reachable(address)
             if install_extras is not None:
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="podzero-"))
                 environment = pack_environment(Path(podzero.__file__).parent, install_extras, Path(folder), packages)
         stack.enter_context(_session(address, environment))
-        cluster = Cluster(address, joined)
+        cluster = Cluster(address, joined, ended)
         if environment is not None:
             cluster.install_environment(environment)
         yield cluster

@@ -141,8 +141,11 @@ def allow_files() -> None:
 
 
 @contextmanager
-def local_cluster(cpus: float) -> Iterator[str]:
-    """Starts a cluster of at least `cpus` CPUs on this machine as long as the context lasts; yields its address."""
+def local_cluster(cpus: float) -> Iterator[tuple[str, Callable[[], bool]]]:
+    """Starts a cluster of at least `cpus` CPUs on this machine as long as the context lasts.
+
+    Yields its address, and a function that tells whether its head has ended.
+    """
     from ray._private import ray_constants
 
     check_session_folder(session_folder())
@@ -156,7 +159,8 @@ def local_cluster(cpus: float) -> Iterator[str]:
     with _token_required(), _replaced((ray_constants, "ENABLE_RAY_CLUSTER", False)):
         nodes = _start_node(max(cpus, float(os.cpu_count() or 1)))
         try:
-            yield str(nodes.address)
+            head = nodes.head_node.all_processes["gcs_server"][0].process
+            yield str(nodes.address), lambda: head.poll() is not None
         finally:
             with _unlisted():
                 nodes.shutdown()

@@ -147,6 +147,7 @@ class FakeCluster:
 
     def __init__(self, *nodes, joined=True):
         self.listed, self.joined = list(nodes), joined
+        self.ended = lambda: False
         self.processes = []
         """All processes that were started, in order, without preflight checks."""
         self.started = {}

@@ -97,6 +97,15 @@ def test_a_recovery_ends_at_once_where_no_node_can_join(make_run):
     assert view.statuses[-1].phase == "ended"
 
 
+def test_a_run_whose_head_on_this_machine_has_ended_saves_and_ends_before_ray_ends_it(make_run, tmp_path):
+    run, cluster, signals, view = make_run()
+    cluster.ended = lambda: True
+    with pytest.raises(ClusterEnded, match="the same command"):
+        run.until_end(signals)
+    assert [found.step for found in checkpoints(Workdir(tmp_path))] == [40]
+    assert view.statuses[-1].phase == "ended"
+
+
 @pytest.mark.usefixtures("held")
 def test_a_recovery_waits_for_nodes_however_often(make_run):
     run, cluster, signals, _ = make_run()
