@@ -18,7 +18,7 @@ from podzero.files.directory_lock import GONE_AFTER_S, TakenOver
 from podzero.files.workdir import Workdir
 from podzero.runtime.checkpoints import Checkpoint, seen_checkpoints
 from podzero.runtime.cluster.placement import HeldByOthers
-from podzero.runtime.cluster.remote import NodeLost
+from podzero.runtime.cluster.remote import NodeLost, WorkerDied
 from podzero.runtime.failures import LearnerFailures, RestartPolicy
 from podzero.runtime.monitoring.background import Background
 from podzero.runtime.monitoring.metrics import MetricsLog, WriteAttempts
@@ -326,15 +326,18 @@ class Run:
         if self._restart is not None:
             self._supervisor.drop_learner()
         self._paid.enter("idle", time.monotonic())
+        learning = self._restart is None
         for stop in (self._supervisor.stop_actors, self._supervisor.stop_learner):
             try:
                 self.handle(stop())
             except Exception as failure:  # the checkpoint may still succeed
                 log.error("the workers did not stop in order", exc_info=failure)
+                # Of a learner that has just died the newest checkpoint is what there is: replay's contents are added.
+                learning &= self._saver.newest is None or not isinstance(failure, (WorkerDied, NodeLost))
         failed: Exception | None = None
         self._paid.enter("checkpoint", time.monotonic())
         try:
-            snapshot = self._saver.write_checkpoint(self._save_state(self._restart is None))
+            snapshot = self._saver.write_checkpoint(self._save_state(learning))
         except Exception as failure:
             failed = failure
             log.error("the last checkpoint could not be written", exc_info=failure)

@@ -231,6 +231,19 @@ def test_a_signal_while_the_learner_is_away_ends_the_run_and_saves_replay(make_r
     assert cluster.alive("learner") == []
 
 
+def test_a_learner_that_dies_unnoticed_before_a_stop_takes_no_contents_of_replay_along(make_run, tmp_path):
+    run, cluster, signals, _ = make_run()
+    save(run, 40)
+    (before,) = checkpoints(Workdir(tmp_path))
+    signals.event.set()
+    cluster.named("learner").answers["stop"] = WorkerDied("learner is gone")
+    cluster.named("learner").die(WorkerDied("learner is gone"))
+    assert run.until_end(signals) == STOPPED
+    (after,) = checkpoints(Workdir(tmp_path))
+    assert (after.step, after.whole) == (40, True)
+    assert after.shard(0)[0].folder != before.shard(0)[0].folder
+
+
 def test_replay_is_saved_while_the_learner_is_away(make_run, tmp_path):
     """It is built only once replay's contents are in the checkpoint."""
 
