@@ -179,7 +179,7 @@ def test_a_search_in_int8_chooses_mostly_the_same_moves(quantized, trained, appl
     for side, (evaluate, params) in sides.items():
         search = make_search(SearchConfig(simulations=16), rules_model(env, evaluate))
         found[side] = jax.jit(search)(params, jax.random.key(1), roots, Exploration(still, still))
-    assert np.mean(found["int8"].action == found["float32"].action) >= 0.8
+    assert np.mean(found["int8"].action == found["float32"].action) >= 0.9
     assert np.mean(np.abs(found["int8"].value - found["float32"].value)) < 0.05
 
 
