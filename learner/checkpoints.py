@@ -142,7 +142,7 @@ class LearnerCheckpoints:
 def _mend_tensorstore() -> None:
     """Replaces two functions of TensorStore (0.1.75 to 0.1.86) which never free the values of the dicts they return.
 
-    Orbax calls them for each leaf at each save: with 50 leaves, and a save a minute, that is 6 MiB an hour.
+    Orbax calls the first for each leaf, the second twice in a save: for tic_tac_toe 6 MiB an hour.
     """
     import tensorstore
 
