@@ -38,6 +38,20 @@ START_ATTEMPTS = 3
 LEAST_FILES = 1024
 """Files that each process of a run must be able to open at once; with a tenth of it Ray does not even start."""
 
+RAY_SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # By default Ray's head remembers the last 100,000 calls of actors, which take 250 MB after three hours.
+    "RAY_task_events_report_interval_ms": "0",
+    # By default each process of Ray writes statistics of its event loops to its log every minute.
+    "RAY_event_stats": "0",
+    # By default each log of Ray, of which every process has one, may take 600 MB.
+    "RAY_ROTATION_MAX_BYTES": str(4 * 2**20),
+    "RAY_ROTATION_BACKUP_COUNT": "1",
+    # By default Ray hides all accelerators from processes that reserve none, such as a learner on one machine.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+"""Environment variables of a cluster started here, unless the user has set them."""
+
 
 @contextmanager
 def _replaced(*attributes: tuple[Any, str, Any]) -> Iterator[None]:
@@ -150,11 +164,8 @@ def local_cluster(cpus: float) -> Iterator[tuple[str, Callable[[], bool]]]:
 
     check_session_folder(session_folder())
     allow_files()
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # By default Ray's head remembers the last 100,000 calls of actors, which take 250 MB after three hours.
-    os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
-    # By default Ray hides all accelerators from processes that reserve none, such as a learner on one machine.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    for name, value in RAY_SETTINGS.items():
+        os.environ.setdefault(name, value)
     # Otherwise `ray.init` would replace the loopback address by another one of this machine.
     with _token_required(), _replaced((ray_constants, "ENABLE_RAY_CLUSTER", False)):
         nodes = _start_node(max(cpus, float(os.cpu_count() or 1)))

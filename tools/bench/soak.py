@@ -146,17 +146,18 @@ def used(run: ChildRun) -> dict[str, float]:
     for kind, processes in run.processes().items():
         for process in processes:
             with suppress(psutil.Error), process.oneshot():
-                memory, descriptors, threads = process.memory_full_info(), process.num_fds(), process.num_threads()
+                memory, descriptors, threads = process.memory_info(), process.num_fds(), process.num_threads()
                 found[f"{kind} processes"] += 1
                 found[f"{kind} rss_bytes"] += memory.rss
-                found[f"{kind} pss_bytes"] += memory.pss
+                found[f"{kind} anonymous_bytes"] += memory.rss - memory.shared  # no pages of files, no object store
                 found[f"{kind} descriptors"] += descriptors
                 found[f"{kind} threads"] += threads
-    for name in ("rss_bytes", "pss_bytes", "descriptors", "threads"):
+    for name in ("rss_bytes", "anonymous_bytes", "descriptors", "threads"):
         found[f"all {name}"] = sum(value for key, value in found.items() if key.endswith(f" {name}"))
     for path in [path for path in run.workdir.root.glob("*") if not path.name.startswith(".")]:
         found[f"workdir {part_of(path.name)} bytes"] += disk_bytes(path)
-    found["ray's folder bytes"] = sum(disk_bytes(folder) for folder in run.ray_folders())
+    logs = sum(disk_bytes(folder / "logs") for folder in run.ray_folders())
+    found |= {"ray's logs bytes": logs, "ray's folder bytes": sum(map(disk_bytes, run.ray_folders())) - logs}
     return dict(found)
 
 
