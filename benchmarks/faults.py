@@ -160,8 +160,8 @@ def _stop_for(run: ChildRun, kinds: Sequence[str], seconds: float) -> Json:
     for victim in victims.values():
         victim.send_signal(signal.SIGSTOP)
     said(f"stopped: {', '.join(kinds)}")
-    while (passed := time.monotonic() - began) < seconds and any(map(lives, victims.values())):
-        status = run.status()
+    while True:
+        passed, status = time.monotonic() - began, run.status()
         for kind, victim in victims.items():
             named = status is not None and any(name.startswith(WORKERS.get(kind, kind)) for name in status.silent)
             if named and found[kind]["named_s"] is None:
@@ -170,6 +170,8 @@ def _stop_for(run: ChildRun, kinds: Sequence[str], seconds: float) -> Json:
             if not lives(victim) and found[kind]["replaced_s"] is None:
                 found[kind]["replaced_s"] = round(passed, 1)
                 said(f"{kind} was replaced after {passed:.0f} s")
+        if passed >= seconds or all(found[kind]["replaced_s"] for kind in kinds):
+            break
         time.sleep(POLL_S)
     for victim in victims.values():
         with suppress(psutil.NoSuchProcess):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -59,7 +58,9 @@ def main() -> None:
         found[case] = compared | {"ratio": compared["planned"] / compared["measured"]}
         print(json.dumps({case: found[case]}), flush=True)
     if options.store:
-        command = f"benchmarks/plan_against_runs.py {' '.join(sys.argv[1:])}"
+        command = (
+            f"uv run --group dev python benchmarks/plan_against_runs.py FOLDER --minutes {options.minutes:g} --store"
+        )
         result = {"command": command, "date": date.today().isoformat(), "hardware": options.hardware, "result": found}
         RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
