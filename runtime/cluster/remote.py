@@ -91,7 +91,9 @@ class RemoteActor:
             else:
                 return ClusterError(f"{self.name} is alive, but Ray lost its answer to '{method}': {error}")
         lost = self.node is not None and not any(node["NodeID"] == self.node and node["Alive"] for node in ray.nodes())
-        return (NodeLost if lost else WorkerDied)(f"{self.name} is gone: {death}")
+        # Without the lines of identifiers, such as `class_name`, which Ray indents by a tab.
+        why = "\n".join(line for line in str(death).splitlines() if not line.startswith("\t"))
+        return (NodeLost if lost else WorkerDied)(f"{self.name} is gone: {why}")
 
 
 class Call:

@@ -58,6 +58,7 @@ def test_a_killed_process_is_a_dead_worker(service):
     os.kill(service.ask("pid"), signal.SIGKILL)
     with pytest.raises(WorkerDied, match="service is gone") as died:
         call.result(120)
+    assert "\t" not in str(died.value), "lines of identifiers"
     assert not isinstance(died.value, NodeLost)
 
 
