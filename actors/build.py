@@ -136,7 +136,7 @@ def selfplay_core(experiment: Experiment, env: Env, evaluate: Evaluate) -> SelfP
     """The self-play step, whose searches follow the rules of `env` and evaluate states with `evaluate`."""
     search = make_search(experiment.search, rules_model(env, evaluate, experiment.env.discount))
     keep_states = experiment.reanalyse.share > 0 or holds_states(experiment, env.spec)
-    return SelfPlayCore(env, search, experiment.actors, keep_states)
+    return SelfPlayCore(env, search, experiment.actors, keep_states, experiment.has_auxiliary_heads)
 
 
 def model_search(experiment: Experiment, spec: EnvSpec) -> ModelSearch:

@@ -72,10 +72,19 @@ class SelfPlayCore:
     `move` is `search` and then `play`.
     """
 
-    def __init__(self, env: Env, search: BatchedSearch, config: ActorsConfig, keep_states: bool = False) -> None:
-        """With `keep_states`, moves hold the packed states before them: for reanalysis or replay (`holds_states`)."""
+    def __init__(
+        self,
+        env: Env,
+        search: BatchedSearch,
+        config: ActorsConfig,
+        keep_states: bool = False,
+        keep_ownership: bool = False,
+    ) -> None:
+        """With `keep_states`, moves hold the packed states before them: for reanalysis or replay (`holds_states`). With
+        `keep_ownership` they hold the owners of the squares after them, if the game tells these.
+        """
         self.env, self._search = env, search
-        self._config, self._keep_states = config, keep_states
+        self._config, self._keep_states, self._keep_ownership = config, keep_states, keep_ownership
 
     def init(self, key: Array) -> SelfPlayState:
         """Starts B games."""
@@ -128,6 +137,7 @@ class SelfPlayCore:
             dropped=result.dropped,
             depth=result.depth,
             own=own,
+            ownership=after.ownership if self._keep_ownership else None,
         )
         return SelfPlayState(keys.next, games, plies, starts), move
 

@@ -53,10 +53,12 @@ def position_reanalysis(
             state=states.state,
         )
         if auxiliary_targets:
-            # Stored positions do not tell how long their games lasted or which action followed.
+            # Stored positions do not tell how long their games lasted, how they ended, or which action followed.
             unknown = np.full(len(states.outcome), -1, np.int32)
             outcome = outcome_classes(states.outcome, states.truncated)
             samples = samples._replace(outcome=outcome, moves_left=unknown, reply=unknown)
+            if squares := env.spec.squares:
+                samples = samples._replace(ownership=np.full((len(unknown), squares), -1, np.int8))
         return samples
 
     return reanalyse

@@ -124,6 +124,13 @@ def outcome_classes(outcome: Array, truncated: Array, xp: Any = np) -> Any:
     return xp.where(truncated, -1, xp.sign(outcome).astype(np.int32) + 1)
 
 
+def owners_for(ownership: Array, player: Array, xp: Any = np) -> Any:
+    """The target of the auxiliary head `ownership`, `[T, S]` int8 as in `Sample`, of `View.ownership` `[T, S]` at the
+    ends of games, for the players `[T]` to move.
+    """
+    return (1 + xp.where((player == 0)[:, None], ownership, -ownership)).astype(np.int8)
+
+
 def _backwards(step: Callable[[Any, Any], Any], carry: Any, xs: Sequence[Any]) -> tuple[Any, Any]:
     """`jax.lax.scan` in NumPy, from the last row to the first."""
     rows = []

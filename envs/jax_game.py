@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -81,6 +82,7 @@ class _Described[Game: JaxGame | ChanceGame | JaxSimulator]:
             values=1 if single else players,
             state_bytes=packed_bytes(jax.eval_shape(self.init, key)),
             max_plies=getattr(game, "max_plies", None),
+            squares=0 if view.ownership is None else math.prod(view.ownership.shape),
         )
 
     @property
@@ -226,6 +228,14 @@ def _check_forms(env: Env) -> None:
         )
     if np.dtype(spec.observation_dtype).kind not in "biuf":
         raise Violation(f"the observation is of {spec.observation_dtype}; expected bool, integers or floats")
+    board = spec.observation_shape[:2]
+    if spec.squares and (spec.players != 2 or spec.values != 1):
+        raise Violation("ownership is supported only with two players whose rewards sum to zero; give None")
+    if spec.squares and not (len(spec.observation_shape) == 3 and math.prod(board) == spec.squares <= spec.num_actions):
+        raise Violation(
+            f"ownership tells of {spec.squares} squares; expected those of the observation {spec.observation_shape}, "
+            f"each with an action of its own (there are {spec.num_actions})"
+        )
     state = jax.eval_shape(env.init, jax.random.key(0))
     after = jax.eval_shape(env.step, state, np.zeros((), np.int32))
     _require_same_form("step() returns a state that differs from that of init()", state, after)
@@ -236,6 +246,7 @@ def _check_forms(env: Env) -> None:
         rewards=np.zeros(max(spec.players, 2), np.float32),
         done=np.zeros((), bool),
         truncated=np.zeros((), bool),
+        ownership=np.zeros(spec.squares, np.int8) if spec.squares else None,
     )
     _require_same_form("view()", expected, jax.eval_shape(env.view, state))
     if isinstance(env, GameOfChance):
@@ -264,6 +275,8 @@ def _check_symmetries(env: Env) -> None:
     for number, symmetry in enumerate(env.symmetries):
         if sorted(np.asarray(symmetry.actions).tolist()) != list(range(spec.num_actions)):
             raise Violation(f"symmetries[{number}].actions: expected a permutation of {spec.num_actions} actions")
+        if max(np.asarray(symmetry.actions)[: spec.squares].tolist(), default=0) >= max(spec.squares, 1):
+            raise Violation(f"symmetries[{number}].actions: expected the actions of squares among themselves")
         turned = jax.eval_shape(symmetry.observation, observation)
         _require_same_form(f"symmetries[{number}].observation()", observation, turned)
 
@@ -319,6 +332,9 @@ def _check_positions(spec: EnvSpec, played: _Played) -> None:
         _require(~views.truncated, played, unknown)
     allowed = (views.player >= 0) & (views.player < spec.players)
     _require(allowed, played, f"player is not below {spec.players}")
+    if views.ownership is not None:
+        owned = np.abs(views.ownership.astype(np.int32)).max(axis=-1) <= 1
+        _require(owned | ~views.done, played, "ownership of a game that is over is not -1, 0 or 1")
 
 
 def _check_rewards(spec: EnvSpec, played: _Played) -> None:

@@ -246,6 +246,7 @@ def _bounds(like: Stored, spec: EnvSpec) -> dict[str, tuple[float, float]]:
     if isinstance(like, Sample):
         bounds |= {"policy_target": (0, math.inf), _ACTIONS: (0, last), "reply": (-1, last)}
         bounds |= {"value_target": (-1, 1), "outcome": (-1, 2), "moves_left": (-1, spec.max_plies or _MOST)}
+        bounds["ownership"] = (-1, 2)
     if isinstance(like, Window):
         bounds |= {"policy": (0, math.inf), _ACTIONS: (0, last), "length": (1, like.reward.shape[0])}
         if spec.action_bounds is None:

@@ -57,7 +57,8 @@ def alphazero_loss(
         `policy_loss`: cross-entropy of the policy with the search policy, in nats.
         `policy_kl`: `KL(search policy || policy)`, zero for a perfect fit.
         `value_loss`: squared error of the value.
-        `outcome_loss`, `moves_left_loss`, `reply_loss`: losses of those heads, if the network has them.
+        `outcome_loss`, `moves_left_loss`, `reply_loss`, `ownership_loss`: of those heads, if the network has
+          them.
         `teacher_policy_loss`, `teacher_value_loss`: cross-entropy with the teacher's policy and squared error against
           its value, before their weights.
     """
@@ -101,7 +102,8 @@ def alphazero_loss(
 def auxiliary_losses(prediction: Prediction, batch: Sample) -> dict[str, jax.Array]:
     """The loss of each head of a prediction, `[B]`, zero where the target is unknown.
 
-    Outcome and reply have a cross-entropy loss, moves left a Huber loss in units of `MOVES_UNIT` plies.
+    Outcome, reply and ownership (the mean over the squares) have a cross-entropy loss, moves left a Huber loss in units
+    of `MOVES_UNIT` plies.
     """
     outcome, moves_left, reply = map(jnp.asarray, (batch.outcome, batch.moves_left, batch.reply))
     losses = {"outcome": jnp.where(outcome >= 0, _cross_entropy(prediction.outcome, outcome), 0.0)}
@@ -110,11 +112,16 @@ def auxiliary_losses(prediction: Prediction, batch: Sample) -> dict[str, jax.Arr
         losses["moves_left"] = jnp.where(moves_left >= 0, error, 0.0)
     if prediction.reply is not None:
         losses["reply"] = jnp.where(reply >= 0, _cross_entropy(prediction.reply, reply), 0.0)
+    if prediction.ownership is not None:
+        owners = jnp.asarray(batch.ownership)
+        assert prediction.ownership.shape == (*owners.shape, 3)
+        of_squares = jnp.where(owners >= 0, _cross_entropy(prediction.ownership, owners), 0.0)
+        losses["ownership"] = jnp.mean(of_squares, axis=1)
     return losses
 
 
 def _cross_entropy(logits: jax.Array, label: Array) -> jax.Array:
-    """The cross-entropy with labels `[B]`; arbitrary where a label is negative."""
+    """The cross-entropy with labels `[...]` of logits `[..., C]`; arbitrary where a label is negative."""
     labels = jnp.maximum(jnp.asarray(label), 0)
     losses: jax.Array = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     return losses

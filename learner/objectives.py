@@ -137,9 +137,10 @@ def make_augment(symmetries: Sequence[Symmetry], num_actions: int) -> Augment:
     moved_to = np.argsort(actions, axis=1)
 
     def one(choice: jax.Array, sample: Sample) -> Sample:
-        order, reply = jnp.asarray(actions)[choice], sample.reply
+        order, reply, ownership = jnp.asarray(actions)[choice], sample.reply, sample.ownership
         return sample._replace(
             reply=None if reply is None else jnp.where(reply < 0, reply, jnp.asarray(moved_to)[choice, reply]),
+            ownership=None if ownership is None else ownership[order[: ownership.shape[0]]],
             observation=jax.lax.switch(choice, observations, sample.observation),
             legal=sample.legal[order],
             policy_target=sample.policy_target[order],

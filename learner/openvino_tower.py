@@ -135,7 +135,8 @@ def host_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
 
     If JAX has an accelerator or several devices, XLA computes the whole network instead.
     """
-    network, heads = make_network(config, spec), Heads(spec.num_actions, config.value_hidden, values=spec.values)
+    network, options = make_network(config, spec), {"values": spec.values, "ownership": spec.squares > 0}
+    heads = Heads(spec.num_actions, config.value_hidden, **options)
     tower = make_tower(threads=len(os.sched_getaffinity(0)))
 
     def evaluate(params: Params, observation: Array, auxiliary: bool) -> HeadOutputs:

@@ -207,6 +207,8 @@ class Heads(nn.Module):
     """See `EnvSpec.values`."""
     outcomes: bool = False
     """Whether the value is the expectation of a predicted outcome, win minus loss, instead of a tanh."""
+    ownership: bool = False
+    """Whether the auxiliary heads predict who will own each square."""
 
     @nn.compact
     def __call__(self, features: jax.Array, auxiliary: bool = False) -> HeadOutputs:
@@ -232,6 +234,9 @@ class Heads(nn.Module):
             outcome=last if self.outcomes else nn.Dense(3, kernel_init=LAST, name="auxiliary_outcome")(hidden),
             moves_left=nn.softplus(nn.Dense(1, kernel_init=LAST, name="auxiliary_moves_left")(hidden)[:, 0]),
             reply=self._logits(policy_planes, "auxiliary_reply"),
+            ownership=nn.Dense(3, kernel_init=LAST, name="auxiliary_ownership")(features.astype(jnp.float32))
+            if self.ownership
+            else None,
         )
         return logits, value, prediction
 

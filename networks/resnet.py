@@ -126,7 +126,7 @@ def resnet(config: ResNetConfig, spec: EnvSpec, folded: bool = False) -> Network
     check_boards(spec, config.name)
     pooled_heads = config.global_pooling and actions_are_squares(spec)
     every = 2 if config.global_pooling else 0
-    heads = partial(Heads, spec.num_actions, config.value_hidden, pooled_heads, spec.values)
+    heads = partial(Heads, spec.num_actions, config.value_hidden, pooled_heads, spec.values, ownership=spec.squares > 0)
     module = Tower(config, folded, residual_start(config.blocks), Block, every, heads)
     return flax_network(module, spec, config.auxiliary and not folded)
 

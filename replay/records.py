@@ -53,7 +53,7 @@ class PositionLayout:
     def __init__(self, spec: EnvSpec, discount: float, searched: bool = False) -> None:
         """`discount` is per move, of values. If `searched`, policies are a search's, in float16, not the moves."""
         self._shape, self._dtype = spec.observation_shape, np.dtype(spec.observation_dtype)
-        self._actions = spec.num_actions
+        self._actions, self._squares = spec.num_actions, spec.squares
         shape = ",".join(map(str, self._shape))
         self.text = f"{spec.name} observation:{self._dtype}[{shape}] actions:{self._actions} discount:{discount:g}"
         self._searched = searched
@@ -95,6 +95,8 @@ class PositionLayout:
         else:
             policy = _chosen(rows["action"], self._actions)
         targets = {name: rows[name].copy() for name in ("outcome", "moves_left", "reply")} if auxiliary else {}
+        if auxiliary and self._squares:
+            targets["ownership"] = np.full((len(rows), self._squares), -1, np.int8)  # records do not tell
         return Sample(
             observation=from_bytes(rows["observation"], self._shape, self._dtype, np),
             legal=from_bytes(rows["legal"], (self._actions,), np.bool_, np),

@@ -173,6 +173,10 @@ class Go(BoardGame):
         filled = jnp.broadcast_to(constants[:, None], (len(constants), self._squares))
         return jnp.concatenate([planes, filled]).T.reshape(self.shape)
 
+    def ownership(self, board: GoBoard, done: Array) -> jax.Array:
+        """The area of each player; all stones count as alive."""
+        return self._ownership(jnp.asarray(board.chains), done)
+
     def observed(self, shows_komi: bool) -> Go:
         """The same game with or without the komi in its observation; equal calls give the same object."""
         return self if shows_komi == self.shows_komi else _in_matches(self._size, shows_komi)
@@ -224,9 +228,12 @@ class Go(BoardGame):
         return jnp.concatenate([jax.lax.reduce_or(bits, (1,))[None], history[:-1]])
 
     def _area(self, chains: jax.Array, needed: jax.Array) -> jax.Array:
-        """By how much the area of the player to move (stones, and empty squares that only they reach) is larger, `[]`.
+        """By how much the area of the player to move is larger, `[]` int32; zero unless `needed`."""
+        return jnp.sum(self._ownership(chains, needed), dtype=jnp.int32)
 
-        Zero unless `needed`.
+    def _ownership(self, chains: jax.Array, needed: Array) -> jax.Array:
+        """The area of the player to move (stones, and empty squares that only they reach) as 1, the opponent's as -1,
+        `[S]` int8; zero unless `needed`.
         """
         empty = chains == 0
 
@@ -236,10 +243,9 @@ class Go(BoardGame):
             return more, fewer, jnp.any((more != mine) | (fewer != theirs))
 
         # Under `vmap` the loop runs until no game grows; games whose area is not needed start as finished.
-        start = ((chains > 0) & needed, (chains < 0) & needed, needed)
+        start = ((chains > 0) & needed, (chains < 0) & needed, jnp.asarray(needed))
         mine, theirs, _ = jax.lax.while_loop(lambda carry: carry[2], grow, start)
-        # Squares that nobody reaches count for both, and cancel out.
-        return jnp.sum(~theirs, dtype=jnp.int32) - jnp.sum(~mine, dtype=jnp.int32)
+        return mine.astype(jnp.int8) - theirs.astype(jnp.int8)
 
 
 @cache

@@ -57,6 +57,14 @@ class Hex(BoardGame):
         second, swap = (jnp.broadcast_to(flag, mine.shape) for flag in (board.plies % 2 == 1, board.plies == 1))
         return jnp.stack([mine, theirs, second, swap], axis=-1).reshape(self.shape)
 
+    def ownership(self, board: HexBoard, done: Array) -> jax.Array:
+        """The chain that joins the winner's edges; the winner has just moved, so it is the opponent's."""
+        chains, grid = jnp.asarray(board.chains), board.chains.reshape(_SIZE, _SIZE)
+        rows = board.plies % 2 == 1
+        edges = [jnp.where(rows, grid[edge], grid[:, edge]) for edge in (0, -1)]
+        joined = (chains < 0) & jnp.isin(chains, edges[0]) & jnp.isin(chains, edges[1])
+        return -joined.astype(jnp.int8)
+
 
 def _joins(chains: jax.Array, number: Array, rows: Array) -> jax.Array:
     """Whether a chain joins the first and the last of the rows, or of the columns, `[]` bool."""

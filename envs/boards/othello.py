@@ -64,6 +64,11 @@ class Othello(BoardGame):
         shape = _SQUARES.reshape(_SIZE, _SIZE)
         return jnp.stack([board.mine.members(shape), board.theirs.members(shape)], axis=-1)
 
+    def ownership(self, board: OthelloBoard, done: Array) -> jax.Array:
+        """The discs of each player."""
+        mine, theirs = (discs.members(_SQUARES).astype(jnp.int8) for discs in (board.mine, board.theirs))
+        return mine - theirs
+
 
 def _turned(disc: Bits, mine: Bits, theirs: Bits) -> Bits:
     """The discs of the opponent between `disc` and one's own."""

@@ -73,12 +73,26 @@ class BoardGame(ABC):
     def observe(self, board: Board) -> jax.Array:
         """The observation of the player to move."""
 
+    def ownership(self, board: Board, done: Array) -> jax.Array | None:
+        """Who owns each square of a game that is `done`, `[S]` int8: 1 the player to move, -1 the opponent, 0 nobody;
+        arbitrary in others. None if the rules give squares no owners.
+        """
+        return None
+
     @cached_property
     def spec(self) -> EnvSpec:
         """Shapes of observations, number of actions, and size of a state."""
         like = jax.eval_shape(self.init, jax.random.key(0))
-        size = packed_bytes(like)
-        return EnvSpec(self.name, self.shape, self.dtype, self.actions, state_bytes=size, max_plies=self.max_plies)
+        owned = jax.eval_shape(self.view, like).ownership
+        return EnvSpec(
+            self.name,
+            self.shape,
+            self.dtype,
+            self.actions,
+            state_bytes=packed_bytes(like),
+            max_plies=self.max_plies,
+            squares=0 if owned is None else owned.shape[0],
+        )
 
     @cached_property
     def symmetries(self) -> Sequence[Symmetry]:
@@ -107,6 +121,7 @@ class BoardGame(ABC):
         observation, legal = self.observe(state.board), self.legal(state.board)
         assert observation.shape == self.shape, observation.shape
         assert legal.shape == (self.actions,), legal.shape
+        owned = self.ownership(state.board, state.done)
         return View(
             observation=observation,
             legal=legal | state.done,
@@ -114,6 +129,7 @@ class BoardGame(ABC):
             rewards=jnp.stack([reward, -reward]),
             done=state.done,
             truncated=jnp.zeros((), bool),
+            ownership=None if owned is None else jnp.where(state.player == 0, owned, -owned),
         )
 
 

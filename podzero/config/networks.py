@@ -37,8 +37,9 @@ class _TowerConfig(_BlocksConfig):
     blocks: PositiveInt = 5
     """Residual blocks."""
     auxiliary: bool = False
-    """Trains auxiliary heads to improve the features (Wu 2020, KataGo): they predict the outcome, the moves left, and
-    the opponent's reply. Each of their losses has weight 0.15, the policy loss 1."""
+    """Trains auxiliary heads to improve the features (Wu 2020, KataGo): they predict the outcome, the moves left, the
+    opponent's reply and, in Go, Othello and Hex, who will own each square. Each of their losses has weight 0.15, the
+    policy loss 1."""
 
 
 class ResNetConfig(_TowerConfig):

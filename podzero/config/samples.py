@@ -46,6 +46,7 @@ def position_like(spec: EnvSpec, auxiliary: bool = False) -> Sample:
         value_target=_struct(spec.value_shape, np.dtype(np.float32)),
         version=number,
         **(dict.fromkeys(("outcome", "moves_left", "reply"), number) if auxiliary else {}),
+        ownership=_struct((spec.squares,), np.dtype(np.int8)) if auxiliary and spec.squares else None,
     )
 
 

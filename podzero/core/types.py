@@ -64,6 +64,8 @@ class EnvSpec(NamedTuple):
     """Number of values of a position. 1 is the value for the player to move, which is all that a game for one player or
     a zero-sum game for two needs. Other games have one for each player: first that of the player to move, then those of
     the players after it, in the order of their numbers."""
+    squares: int = 0
+    """S, the number of squares of which `View.ownership` tells the owners; 0 if it is None."""
 
     @property
     def action_shape(self) -> tuple[int, ...]:
@@ -97,6 +99,9 @@ class View(NamedTuple):
     """`[]` bool, whether the game is over."""
     truncated: Array
     """`[]` bool, whether a limit on its length ended the game, so that its outcome is unknown."""
+    ownership: Array | None = None
+    """`[S]` int8, who owns each square once the game is over: 1 player 0, -1 player 1, 0 nobody; arbitrary before. The
+    squares are those of the observation, row by row, and action s plays on square s. None in most games."""
 
 
 class Symmetry(NamedTuple):
@@ -128,6 +133,9 @@ class Sample(NamedTuple):
     """`[]` int32, plies until the end, including the next one; -1 if unknown or if a limit ended the game."""
     reply: Array | None = None
     """`[]` int32, the opponent's action after the next ply; -1 if unknown or if there was none."""
+    ownership: Array | None = None
+    """`[S]` int8, whose each square was at the end: 0 the opponent's, 1 nobody's, 2 that of the player to move; -1 if
+    unknown. None also in games that do not tell (`View.ownership`)."""
     state: Array | None = None
     """`[S]` uint8, the packed state, which replay may hold in place of `observation` and `legal`; None where it is not
     known, and in the train step."""
@@ -260,6 +268,8 @@ class Prediction(NamedTuple):
     """`[B]` plies, at least zero."""
     reply: jax.Array | None = None
     """`[B, A]` logits."""
+    ownership: jax.Array | None = None
+    """`[B, S, 3]` logits: whose each square will be, as in `Sample`."""
 
 
 class Network(NamedTuple):
@@ -341,6 +351,8 @@ class Move(NamedTuple):
     """`[]` float32, as in `SearchResult`."""
     own: Array | None = None
     """`[B]` bool, whether the search chose the action; otherwise an opponent did. None without opponents."""
+    ownership: Array | None = None
+    """`[B, S]` int8, `View.ownership` after the move; None if no head predicts it."""
 
 
 class Versioned(NamedTuple):

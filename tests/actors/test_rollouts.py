@@ -16,6 +16,7 @@ from podzero.config import ActorsConfig, Experiment, SearchConfig
 from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec, SearchResult
 from podzero.envs import make_env, sample_packing, state_packing
+from podzero.envs.boards.go import Go
 
 MOVES = 5
 
@@ -57,21 +58,22 @@ def sorted_rows(trees):
 
 
 @pytest.mark.parametrize(
-    "actors",
+    ("env", "actors"),
     [
-        pytest.param({}, id="outcomes", marks=pytest.mark.slow),
-        pytest.param({"td_lambda": 0.7, "root_value_weight": 0.3}, id="mixed"),
+        pytest.param(make_env("tic_tac_toe"), {}, id="outcomes", marks=pytest.mark.slow),
+        pytest.param(make_env("tic_tac_toe"), {"td_lambda": 0.7, "root_value_weight": 0.3}, id="mixed"),
+        pytest.param(Go(3), {}, id="ownership"),
     ],
 )
-def test_a_program_of_many_moves_gives_the_samples_of_the_host(actors):
-    experiment, env = experiment_with(**actors), make_env("tic_tac_toe")
-    core = SelfPlayCore(env, drawn(env), experiment.actors, keep_states=True)
+def test_a_program_of_many_moves_gives_the_samples_of_the_host(env, actors):
+    experiment = experiment_with(**actors)
+    core = SelfPlayCore(env, drawn(env), experiment.actors, keep_states=True, keep_ownership=True)
     rollouts = RolloutCore(core, experiment)
     state, moved = jax.jit(rollouts.init)(jax.random.key(0)), jax.jit(core.init)(jax.random.key(0))
     play, take, move = jax.jit(rollouts.play), jax.jit(rollouts.take), jax.jit(core.move)
     assembler, packings = GameAssembler(experiment.actors, auxiliary_targets=True), packings_of(experiment, env.spec)
     total = 0
-    for program in range(4):
+    for program in range(6):
         state, finished, played = play(None, np.int32(program), state)
         expected, dropped = [], 0
         for _ in range(MOVES):
@@ -82,6 +84,8 @@ def test_a_program_of_many_moves_gives_the_samples_of_the_host(actors):
         count = int(played.samples)
         assert (count, int(played.games)) == (sum(game.plies for game in expected), len(expected))
         assert int(played.dropped) == dropped
+        if not count:
+            continue
         index = np.random.default_rng(0).permutation(count).astype(np.int32)
         rows = jax.device_get(take(state.history, finished, index)[:2])
         host = jax.tree.map(lambda *parts: np.concatenate(parts), *[(game.samples, game.states) for game in expected])

@@ -48,6 +48,7 @@ def positions(spec: EnvSpec, count: int, seed: int, auxiliary: bool) -> Sample:
         outcome=random.integers(-1, 3, count, np.int32),
         moves_left=random.integers(-1, (spec.max_plies or 2**30) + 1, count, np.int32),
         reply=random.integers(-1, spec.num_actions, count, np.int32),
+        ownership=random.integers(-1, 3, (count, spec.squares), np.int8) if spec.squares else None,
     )
 
 

@@ -43,6 +43,11 @@ def test_replies_are_transformed_as_actions_are():
     np.testing.assert_array_equal(none.reply, np.full(64, -1))
 
 
+def test_owners_move_with_their_squares():
+    augmented = AUGMENT(jax.random.key(0), strip(64)._replace(ownership=np.tile(np.int8([1, 0, 2]), (64, 1))))
+    np.testing.assert_array_equal(np.searchsorted([0.0, 1.0, 3.0], augmented.observation), augmented.ownership)
+
+
 def test_identity_and_symmetries_are_drawn_uniformly():
     augmented = AUGMENT(jax.random.key(3), strip(3000))
     kinds, counts = np.unique(np.asarray(augmented.observation), axis=0, return_counts=True)

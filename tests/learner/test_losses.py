@@ -127,6 +127,14 @@ def test_auxiliary_losses_by_hand():
     np.testing.assert_allclose(losses["reply"], [np.log(4 / 3), np.log(4)], rtol=1e-6)
 
 
+def test_the_loss_of_ownership_is_the_mean_over_the_squares_by_hand():
+    """Two squares: `-ln(1/2)` for one's own, `-ln(1/4)` for nobody's; in the other sample nothing is known."""
+    logits = jnp.broadcast_to(jnp.log(jnp.float32([1.0, 1.0, 2.0])), (2, 2, 3))
+    samples = future([-1, -1], [-1, -1], [-1, -1])._replace(ownership=np.int8([[2, 1], [-1, -1]]))
+    losses = jax.jit(auxiliary_losses)(PREDICTION._replace(ownership=logits), samples)
+    np.testing.assert_allclose(losses["ownership"], [(np.log(2) + np.log(4)) / 2, 0.0], rtol=1e-6)
+
+
 def test_unknown_targets_have_no_loss_and_no_gradient():
     def total(prediction):
         return sum(
