@@ -170,8 +170,9 @@ class RolloutCore:
     def _owners(self, history: History, end: jax.Array, game: jax.Array, player: Array, targets: Targets) -> jax.Array:
         """Who owned the squares at the ends of C games, `[C, S]` as in `Sample`: after the plies in the rows `end`."""
         last = jax.tree.map(lambda leaf: leaf[end, ..., game], (history.state, history.plies.action))
-        ownership = jax.vmap(self._env.view)(jax.vmap(self._env.step)(*last)).ownership
-        return jnp.where(targets.truncated[:, None], np.int8(-1), owners_for(ownership, player, jnp))
+        after = jax.vmap(self._env.view)(jax.vmap(self._env.step)(*last))
+        assert after.ownership is not None
+        return jnp.where(targets.truncated[:, None], np.int8(-1), owners_for(after.ownership, player, jnp))
 
     def _row(self, before: SelfPlayState, move: Move, version: Array) -> History:
         """One move as a row of the history."""

@@ -270,7 +270,8 @@ class HostEnv:
             if values.dtype.kind == "f" and not np.isfinite(values).all():
                 row = int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
                 raise self._error(keys[row], f"{field}() contains NaN or infinity")
-        return View(*(field.reshape((*shape, *field.shape[1:])) for field in views))
+        reshaped: View = jax.tree.map(lambda field: field.reshape((*shape, *field.shape[1:])), views)
+        return reshaped
 
     def _error(self, key: bytes, what: str) -> SimulatorError:
         seed, moves = int.from_bytes(key[:_SEED_BYTES], byteorder), np.frombuffer(key[_SEED_BYTES:], np.int16)
