@@ -124,11 +124,15 @@ class Tower(nn.Module):
 def resnet(config: ResNetConfig, spec: EnvSpec, folded: bool = False) -> Network:
     """The network for the boards of `spec`: to train, or for parameters that `fold_resnet` returned if `folded`."""
     check_boards(spec, config.name)
-    pooled_heads = config.global_pooling and actions_are_squares(spec)
     every = 2 if config.global_pooling else 0
-    heads = partial(Heads, spec.num_actions, config.value_hidden, pooled_heads, spec.values, ownership=spec.squares > 0)
-    module = Tower(config, folded, residual_start(config.blocks), Block, every, heads)
+    module = Tower(config, folded, residual_start(config.blocks), Block, every, resnet_heads(config, spec))
     return flax_network(module, spec, config.auxiliary and not folded)
+
+
+def resnet_heads(config: ResNetConfig, spec: EnvSpec) -> Callable[..., Heads]:
+    """What makes the heads of a ResNet; it takes their name."""
+    pooled = config.global_pooling and actions_are_squares(spec)
+    return partial(Heads, spec.num_actions, config.value_hidden, pooled, spec.values, ownership=spec.squares > 0)
 
 
 def fold_resnet(params: Params) -> Params:

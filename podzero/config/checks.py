@@ -143,11 +143,6 @@ def check_tower(experiment: Experiment) -> None:
             raise ValueError(
                 f"{setting} supports the network resnet, not '{network.name}'; set {otherwise} or network.name=resnet"
             )
-    if openvino and isinstance(network, ResNetConfig) and network.global_pooling:
-        raise ValueError(
-            "learner.cpu_convolutions = openvino does not support network.global_pooling; "
-            "set learner.cpu_convolutions=xla or network.global_pooling=false"
-        )
 
 
 def check_replay(experiment: Experiment) -> None:

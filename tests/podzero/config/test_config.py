@@ -200,11 +200,6 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
             ["supports the network resnet, not 'mlp'", "set learner.cpu_convolutions=xla"],
         ),
         (
-            {"network": {"name": "resnet", "global_pooling": True}, "learner": {"cpu_convolutions": "openvino"}},
-            "",
-            ["does not support network.global_pooling", "set learner.cpu_convolutions=xla"],
-        ),
-        (
             {"int8": {"on_tpu": True}},
             "",
             [
