@@ -125,10 +125,10 @@ def outcome_classes(outcome: Array, truncated: Array, xp: Any = np) -> Any:
 
 
 def owners_for(ownership: Array, player: Array, xp: Any = np) -> Any:
-    """The target of the auxiliary head `ownership`, `[T, S]` int8 as in `Sample`, of `View.ownership` `[T, S]` at the
-    ends of games, for the players `[T]` to move.
+    """The target of the auxiliary head `ownership`, `[T, S]` int8 as in `Sample`, of `View.ownership` `[T, 2, S]` at
+    the ends of games, for the players `[T]` to move.
     """
-    return (1 + xp.where((player == 0)[:, None], ownership, -ownership)).astype(np.int8)
+    return (1 + xp.where((player == 0)[:, None], ownership[:, 0], ownership[:, 1])).astype(np.int8)
 
 
 def _backwards(step: Callable[[Any, Any], Any], carry: Any, xs: Sequence[Any]) -> tuple[Any, Any]:

@@ -82,7 +82,7 @@ class _Described[Game: JaxGame | ChanceGame | JaxSimulator]:
             values=1 if single else players,
             state_bytes=packed_bytes(jax.eval_shape(self.init, key)),
             max_plies=getattr(game, "max_plies", None),
-            squares=0 if view.ownership is None else math.prod(view.ownership.shape),
+            squares=0 if view.ownership is None else view.ownership.shape[-1],
         )
 
     @property
@@ -246,7 +246,7 @@ def _check_forms(env: Env) -> None:
         rewards=np.zeros(max(spec.players, 2), np.float32),
         done=np.zeros((), bool),
         truncated=np.zeros((), bool),
-        ownership=np.zeros(spec.squares, np.int8) if spec.squares else None,
+        ownership=np.zeros((2, spec.squares), np.int8) if spec.squares else None,
     )
     _require_same_form("view()", expected, jax.eval_shape(env.view, state))
     if isinstance(env, GameOfChance):
@@ -333,7 +333,7 @@ def _check_positions(spec: EnvSpec, played: _Played) -> None:
     allowed = (views.player >= 0) & (views.player < spec.players)
     _require(allowed, played, f"player is not below {spec.players}")
     if views.ownership is not None:
-        owned = np.abs(views.ownership.astype(np.int32)).max(axis=-1) <= 1
+        owned = np.abs(views.ownership.astype(np.int32)).max(axis=(-2, -1)) <= 1
         _require(owned | ~views.done, played, "ownership of a game that is over is not -1, 0 or 1")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from podzero.config import KOMI, LARGEST_KOMI
 from podzero.core.types import Array
-from podzero.envs.boards.rules import BoardGame, BoardState, PlyResult, beside, chains_beside, placed
+from podzero.envs.boards.rules import BoardGame, BoardState, PlyResult, as_both_see, beside, chains_beside, placed
 
 _NEIGHBOURS = ((-1, 0), (1, 0), (0, -1), (0, 1))
 GO_GAMES = {f"go_{size}x{size}": size for size in (7, 9, 19)}
@@ -175,7 +175,7 @@ class Go(BoardGame):
 
     def ownership(self, board: GoBoard, done: Array) -> jax.Array:
         """The area of each player; all stones count as alive."""
-        return self._ownership(jnp.asarray(board.chains), done)
+        return as_both_see(self._ownership(jnp.asarray(board.chains), done))
 
     def observed(self, shows_komi: bool) -> Go:
         """The same game with or without the komi in its observation; equal calls give the same object."""

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.core.types import Array
-from podzero.envs.boards.rules import BoardGame, PlyResult, placed
+from podzero.envs.boards.rules import BoardGame, PlyResult, as_both_see, placed
 
 _SIZE = 11
 _SQUARES = _SIZE * _SIZE
@@ -63,7 +63,7 @@ class Hex(BoardGame):
         rows = board.plies % 2 == 1
         edges = [jnp.where(rows, grid[edge], grid[:, edge]) for edge in (0, -1)]
         joined = (chains < 0) & jnp.isin(chains, edges[0]) & jnp.isin(chains, edges[1])
-        return -joined.astype(jnp.int8)
+        return as_both_see(-joined.astype(jnp.int8))
 
 
 def _joins(chains: jax.Array, number: Array, rows: Array) -> jax.Array:

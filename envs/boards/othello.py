@@ -11,7 +11,7 @@ import numpy as np
 
 from podzero.core.types import Array
 from podzero.envs.boards.bits import EMPTY, Bits, Distance, constant, single, union
-from podzero.envs.boards.rules import BoardGame, PlyResult
+from podzero.envs.boards.rules import BoardGame, PlyResult, as_both_see
 
 _SIZE = 8
 _PASS = _SIZE * _SIZE
@@ -67,7 +67,7 @@ class Othello(BoardGame):
     def ownership(self, board: OthelloBoard, done: Array) -> jax.Array:
         """The discs of each player."""
         mine, theirs = (discs.members(_SQUARES).astype(jnp.int8) for discs in (board.mine, board.theirs))
-        return mine - theirs
+        return as_both_see(mine - theirs)
 
 
 def _turned(disc: Bits, mine: Bits, theirs: Bits) -> Bits:

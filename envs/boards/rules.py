@@ -74,8 +74,8 @@ class BoardGame(ABC):
         """The observation of the player to move."""
 
     def ownership(self, board: Board, done: Array) -> jax.Array | None:
-        """Who owns each square of a game that is `done`, `[S]` int8: 1 the player to move, -1 the opponent, 0 nobody;
-        arbitrary in others. None if the rules give squares no owners.
+        """Who owns each square of a game that is `done`, `[2, S]` int8, as the player to move sees it, and then the
+        opponent: 1 that player, -1 the other, 0 nobody; arbitrary in other games. None if the rules tell no owners.
         """
         return None
 
@@ -91,7 +91,7 @@ class BoardGame(ABC):
             self.actions,
             state_bytes=packed_bytes(like),
             max_plies=self.max_plies,
-            squares=0 if owned is None else owned.shape[0],
+            squares=0 if owned is None else owned.shape[1],
         )
 
     @cached_property
@@ -129,8 +129,13 @@ class BoardGame(ABC):
             rewards=jnp.stack([reward, -reward]),
             done=state.done,
             truncated=jnp.zeros((), bool),
-            ownership=None if owned is None else jnp.where(state.player == 0, owned, -owned),
+            ownership=None if owned is None else jnp.where(state.player == 0, owned, owned[::-1]),
         )
+
+
+def as_both_see(owners: Array) -> jax.Array:
+    """The owners `[S]` as the player to move sees them, and as the opponent does, who sees the same board: `[2, S]`."""
+    return jnp.stack([owners, -owners])
 
 
 Neighbour = tuple[int, int]

@@ -100,8 +100,9 @@ class View(NamedTuple):
     truncated: Array
     """`[]` bool, whether a limit on its length ended the game, so that its outcome is unknown."""
     ownership: Array | None = None
-    """`[S]` int8, who owns each square once the game is over: 1 player 0, -1 player 1, 0 nobody; arbitrary before. The
-    squares are those of the observation, row by row, and action s plays on square s. None in most games."""
+    """`[2, S]` int8, who owns each square once the game is over, as each of two players sees the board: 1 that player,
+    -1 the other, 0 nobody; arbitrary before. The squares are those of the player's observation, row by row, and action
+    s plays on square s. None in most games."""
 
 
 class Symmetry(NamedTuple):
@@ -352,7 +353,7 @@ class Move(NamedTuple):
     own: Array | None = None
     """`[B]` bool, whether the search chose the action; otherwise an opponent did. None without opponents."""
     ownership: Array | None = None
-    """`[B, S]` int8, `View.ownership` after the move; None if no head predicts it."""
+    """`[B, 2, S]` int8, `View.ownership` after the move; None if no head predicts it."""
 
 
 class Versioned(NamedTuple):

@@ -185,9 +185,9 @@ def test_owners_are_those_for_the_player_to_move_and_unknown_after_a_limit():
     """At the end player 0 owns the first square, and player 1 the second."""
     for truncated, expected in ((False, [[2, 0, 1], [0, 2, 1]]), (True, [[-1] * 3] * 2)):
         assembler = GameAssembler(ActorsConfig(games=1), auxiliary_targets=True)
-        assert not list(assembler.add(move([False])._replace(ownership=np.int8([[0, 0, 1]])), version=0))
+        assert not list(assembler.add(move([False])._replace(ownership=np.int8([[[0, 0, 1], [0, 0, -1]]])), version=0))
         last = move([True], player=1, rewards=[[-1, 1]])
-        last = last._replace(ownership=np.int8([[1, -1, 0]]), truncated=np.array([truncated]))
+        last = last._replace(ownership=np.int8([[[1, -1, 0], [-1, 1, 0]]]), truncated=np.array([truncated]))
         (game,) = assembler.add(last, version=0)
         np.testing.assert_array_equal(game.samples.ownership, expected)
 

@@ -78,7 +78,7 @@ def test_a_game_that_keeps_the_contract_passes():
 def test_squares_without_a_board_are_refused():
     class Owned(Countdown):
         def view(self, state):
-            return super().view(state)._replace(ownership=jnp.zeros(2, jnp.int8))
+            return super().view(state)._replace(ownership=jnp.zeros((2, 2), jnp.int8))
 
     with pytest.raises(ConfigError, match=r"ownership tells of 2 squares; expected those of the observation \(2,\)"):
         check_game(own(Owned()))

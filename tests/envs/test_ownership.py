@@ -25,7 +25,7 @@ def owners_of(env, actions, shape):
     state, first = after(env, actions)
     assert bool(state.done)
     view = jax.jit(env.view)(state)
-    return np.asarray(view.ownership).reshape(shape) * (1 if first == 0 else -1), view, first
+    return np.asarray(view.ownership[first]).reshape(shape), view, first
 
 
 @pytest.mark.parametrize("actions_of_second", [[], [PASS]])
@@ -73,7 +73,7 @@ def test_whoever_owns_more_has_won(name, komi):
         rewards += np.asarray(states.reward)
     view = jax.jit(jax.vmap(env.view))(states)
     assert np.asarray(view.done).all()
-    lead = np.asarray(view.ownership).sum(axis=1) - np.where(first == 0, komi, -komi)
+    lead = np.asarray(view.ownership)[:, 0].sum(axis=1) - np.where(first == 0, komi, -komi)
     repeated = np.zeros(8, bool) if name == "othello" else lead * rewards < 0
     np.testing.assert_array_equal(np.sign(lead)[~repeated], rewards[~repeated])
     assert repeated.sum() <= 2
