@@ -31,7 +31,7 @@ class LossOutput(NamedTuple):
     total: jax.Array
     """`[]` float32, the loss to minimize: a mean over the batch."""
     metrics: dict[str, jax.Array]
-    """Metrics by name, each `[]` float32, averaged over the batch with the loss's weights."""
+    """Metrics by name, each `[]` float32: averages with the loss's weights, `sum(w * l) / sum(w)`."""
     errors: jax.Array
     """`[B]` float32, the absolute error of each sample's value, from which its priority is derived."""
 
@@ -96,7 +96,7 @@ def alphazero_loss(
         value_loss = _mean(_of_samples((teacher_value - value) ** 2), weight)
         total += soft_targets.weight * (policy_loss + config.value_weight * value_loss)
         metrics |= {"loss": total, "teacher_policy_loss": policy_loss, "teacher_value_loss": value_loss}
-    return LossOutput(total, metrics, _of_samples(jnp.abs(error)))
+    return LossOutput(total, _averages(metrics, weight), _of_samples(jnp.abs(error)))
 
 
 def auxiliary_losses(prediction: Prediction, batch: Sample) -> dict[str, jax.Array]:
@@ -134,6 +134,11 @@ def _of_samples(of_values: jax.Array) -> jax.Array:
 
 def _mean(values: jax.Array, weight: Array | None) -> jax.Array:
     return jnp.mean(values if weight is None else weight * values)
+
+
+def _averages(means: dict[str, jax.Array], weight: Array | None) -> dict[str, jax.Array]:
+    """`sum(w * l) / sum(w)` from `mean(w * l)`, so that metrics do not depend on the scale of the weights."""
+    return means if weight is None else {name: mean / jnp.mean(weight) for name, mean in means.items()}
 
 
 class WindowTargets(NamedTuple):
@@ -237,7 +242,7 @@ def muzero_loss(
         metrics["consistency_loss"] = mean(_pad_first(_inconsistency(network, params, latents, window, targets)))
         total += config.consistency_weight * metrics["consistency_loss"]
     errors = jnp.abs(network.decode(value[:, 0]) - targets.value[:, 0])
-    return LossOutput(total, {"loss": total, **metrics}, errors)
+    return LossOutput(total, _averages({"loss": total, **metrics}, weight), errors)
 
 
 def unroll_model(network: ModelNetwork, params: Params, window: Window) -> tuple[jax.Array, ...]:

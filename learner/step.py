@@ -200,7 +200,7 @@ def _step(
 
 
 def _gradients(spec: TrainStepSpec, unroll: int, state: TrainState, batch: Batch) -> tuple[Params, LossOutput]:
-    """The gradients and loss of a batch `[B, ...]`, accumulated over microbatches; both are means over the batch."""
+    """The gradients and loss of a batch `[B, ...]`, accumulated over microbatches: means over the batch."""
 
     def objective(params: Params, microbatch: Batch) -> tuple[jax.Array, LossOutput]:
         # The teacher evaluates one microbatch at a time, which bounds its activations like those of the network.
@@ -219,9 +219,11 @@ def _gradients(spec: TrainStepSpec, unroll: int, state: TrainState, batch: Batch
         return optax.tree.add(total, gradients), loss
 
     total, losses = jax.lax.scan(accumulate, optax.tree.zeros_like(params), microbatches, unroll=unroll)
-    gradients, loss = jax.tree.map(lambda leaf: leaf / count, total), jax.tree.map(jnp.mean, losses)
+    weight = None if batch.weight is None else jnp.sum(microbatches.weight, axis=1)
+    metrics = jax.tree.map(partial(jnp.average, weights=weight), losses.metrics)
     # Errors [count, B / count] return to the order of the batch.
-    return gradients, loss._replace(errors=jnp.moveaxis(losses.errors, 0, 1).reshape(-1))
+    errors = jnp.moveaxis(losses.errors, 0, 1).reshape(-1)
+    return jax.tree.map(lambda leaf: leaf / count, total), LossOutput(jnp.mean(losses.total), metrics, errors)
 
 
 def ema_decay_at(step: Array, decay: float) -> jax.Array:

@@ -3,6 +3,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from podzero.config import LearnerConfig
 from podzero.core.types import Network, Prediction, Sample, SoftTargets
@@ -17,7 +18,7 @@ def constant_network(logits, value):
     )
 
 
-def loss_of(logits, value, legal, target, outcome, *, value_weight=1.0, soft_targets=None):
+def loss_of(logits, value, legal, target, outcome, *, value_weight=1.0, soft_targets=None, weight=None):
     network = constant_network(logits, value)
     batch = Sample(
         observation=np.zeros((len(value), 1), np.float32),
@@ -29,7 +30,7 @@ def loss_of(logits, value, legal, target, outcome, *, value_weight=1.0, soft_tar
 
     def objective(params):
         config = LearnerConfig(value_weight=value_weight)
-        loss = alphazero_loss(network, config, params, batch, soft_targets=soft_targets)
+        loss = alphazero_loss(network, config, params, batch, weight, soft_targets)
         return loss.total, loss
 
     return jax.jit(jax.value_and_grad(objective, has_aux=True))(network.init(None))
@@ -75,6 +76,19 @@ def test_loss_is_the_mean_over_the_batch():
     )
     np.testing.assert_allclose(loss.metrics["value_loss"], (1.0 + 0.25) / 2, rtol=1e-6)
     np.testing.assert_allclose(loss.metrics["policy_kl"], np.log(2.0) / 2, rtol=1e-6)
+
+
+def test_metrics_are_divided_by_the_sum_of_the_weights_and_the_loss_by_the_size_of_the_batch():
+    """Squared errors 4 and 1 with weights 1/4 and 1: their sum of 2 is divided by 2 samples, or by 5/4. Both policies
+    equal their targets, whose entropy ln 2 adds 5/4 ln 2 to the sum.
+    """
+    (total, loss), gradient = loss_of(
+        [[0.0, 0.0]] * 2, [0.0, 0.0], [[True, True]] * 2, [[0.5, 0.5]] * 2, [2.0, 1.0], weight=np.float32([0.25, 1.0])
+    )
+    np.testing.assert_allclose(total, 1.0 + 5 / 8 * np.log(2.0), rtol=1e-6)
+    np.testing.assert_allclose(gradient["value"], [-2 * 2 / 8, -2 / 2], rtol=1e-6)
+    expected = {"loss": 1.6 + np.log(2.0), "policy_loss": np.log(2.0), "policy_kl": 0.0, "value_loss": 1.6}
+    assert {name: float(found) for name, found in loss.metrics.items()} == pytest.approx(expected, abs=1e-6)
 
 
 def test_with_a_value_for_each_player_the_squared_error_is_their_mean():

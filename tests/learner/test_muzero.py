@@ -131,7 +131,7 @@ def test_errors_are_those_of_the_value_at_position_0():
     np.testing.assert_allclose(loss_of(window(value=value)).errors, [0.5], atol=1e-6)
 
 
-def test_importance_weights_are_linear():
+def test_the_loss_is_the_mean_with_importance_weights_and_metrics_are_divided_by_their_sum():
     policy = np.random.default_rng(0).dirichlet(np.ones(A), (3, K + 1)).astype(np.float32)
     batch, weight = window(batch=3)._replace(policy=policy), np.float32([0.5, 2.0, 0.0])
     single = [loss_of(batch, weight=one) for one in np.eye(3, dtype=np.float32)]
@@ -140,9 +140,10 @@ def test_importance_weights_are_linear():
         "loss", "policy_loss", "policy_kl", "policy_entropy", "value_loss", "reward_loss"
     }  # fmt: skip
     for name, found in weighted.metrics.items():
-        expected = sum(w * one.metrics[name] for w, one in zip(weight, single, strict=True))
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
-    assert weighted.total == weighted.metrics["loss"]
+        summed = sum(w * one.metrics[name] for w, one in zip(weight, single, strict=True))
+        np.testing.assert_allclose(found, summed / 2.5, rtol=1e-5)
+    # Three samples, whose weights add up to 2.5.
+    np.testing.assert_allclose(weighted.total, weighted.metrics["loss"] * 2.5 / 3, rtol=1e-6)
     assert len({float(one.metrics["policy_loss"]) for one in single}) == 3
     np.testing.assert_array_equal(weighted.errors, single[0].errors)
     np.testing.assert_allclose(loss_of(batch).total, loss_of(batch, weight=np.ones(3, np.float32)).total, rtol=1e-6)

@@ -170,8 +170,8 @@ def test_importance_weights_are_divided_by_the_largest_of_their_batch(make_dispa
     first = 0.1 * 3 / 4
     np.testing.assert_allclose(with_relative_weights(batch).weight, [[1 / 4, 1], [1, 1]])
     np.testing.assert_allclose(state.params["value"], first + 0.9 * first + 0.1 * (3 / 2 - 2 * first), rtol=1e-6)
-    # (1/4 * 1 + 1 * 1/4) / 2, then the mean of the squared errors (1 - v)^2 and (1/2 - v)^2.
-    np.testing.assert_allclose(sums.metrics["value_loss"], 1 / 4 + ((1 - first) ** 2 + (0.5 - first) ** 2) / 2)
+    # (1/4 * 1 + 1 * 1/4) / (1/4 + 1), then the mean of the squared errors (1 - v)^2 and (1/2 - v)^2.
+    np.testing.assert_allclose(sums.metrics["value_loss"], 0.4 + ((1 - first) ** 2 + (0.5 - first) ** 2) / 2)
 
 
 def test_weights_scaled_by_any_constant_give_the_same_step(training, make_dispatch):
