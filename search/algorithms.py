@@ -17,7 +17,7 @@ from podzero.core.protocols import BatchedSearch
 from podzero.core.types import Array, EnvState, Exploration, Params, SearchedNodes, SearchResult
 from podzero.search import selection
 from podzero.search.dense_tree import grow, root_edges, slots_of
-from podzero.search.models import ILLEGAL, Model
+from podzero.search.models import ILLEGAL, MIN_OUTCOME_RANGE, MIN_VALUE_RANGE, Model
 from podzero.search.selection import Edges, Transform
 
 
@@ -86,7 +86,7 @@ def inner_selection(config: SearchConfig, model: Model) -> mctx.InteriorActionSe
         mctx.muzero_action_selection,
         pb_c_init=config.pb_c_init,
         pb_c_base=selection.PB_C_BASE,
-        qtransform=qtransform(selection.puct_transform(config, model.bounds)),
+        qtransform=qtransform(puct_values(config, model)),
     )
 
 
@@ -171,8 +171,13 @@ def _gumbel(config: SearchConfig, model: Model, keep_nodes: bool) -> BatchedSear
 
 def gumbel_values(config: SearchConfig, model: Model, some_actions: bool = False) -> Transform:
     """The transform of Q-values in Gumbel search of a model."""
-    least = config.min_value_range or model.min_value_range
+    least = config.min_value_range or (MIN_OUTCOME_RANGE if model.players > 1 else MIN_VALUE_RANGE)
     return selection.gumbel_transform(config, model.bounds, least, some_actions)
+
+
+def puct_values(config: SearchConfig, model: Model) -> Transform:
+    """The transform of Q-values in PUCT search of a model."""
+    return selection.puct_transform(config, model.bounds if model.players > 1 else None)
 
 
 def _puct(config: SearchConfig, model: Model, keep_nodes: bool) -> BatchedSearch:
@@ -227,7 +232,7 @@ def _grown(
         rule = selection.gumbel_selection(config, transform, slots.of(noise), slots.legal)
     else:
         slots = slots_of(root.prior_logits, config.slots)
-        transform = selection.puct_transform(config, model.bounds)
+        transform = puct_values(config, model)
         rule = selection.puct_selection(config, transform, slots.of(noise), slots.legal)
     dense = grow(model, rule, params, key, root, slots, config)
     dropped = dense.dropped if config.slots else None

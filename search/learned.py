@@ -126,7 +126,7 @@ def _model(network: ModelNetwork, actions: ActionSpace, discount: float) -> Mode
         )
         return output, LatentNode(latent, candidates)
 
-    return Model(root, recurrent, legal=lambda roots: roots.legal, bounds=None)
+    return Model(root, recurrent, legal=lambda roots: roots.legal, bounds=None, players=1)
 
 
 DISCRETE_ACTIONS = ActionSpace(

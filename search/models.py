@@ -48,8 +48,8 @@ class Model(NamedTuple):
     legal: Callable[[EnvState], Array]
     """Legal actions of B states: `[B, A]` bool."""
     bounds: Bounds
-    min_value_range: float = MIN_VALUE_RANGE
-    """The default of `search.min_value_range`."""
+    players: int = 2
+    """Number of players. The values of a single one may fill any small part of `bounds`."""
     actions: int | None = None
     """Number of actions where nodes have more edges than that, for outcomes of chance; None if they have not."""
     chance: Callable[[EnvState], Array] | None = None
@@ -141,7 +141,7 @@ def rules_model(env: Env, evaluate: Evaluate, discount: float = 1.0) -> Model:
     def legal(states: EnvState) -> Array:
         return view(states).legal
 
-    return Model(root, recurrent, legal, _BOUNDS, _least_range(env), turn=turn if of_each else None)
+    return Model(root, recurrent, legal, _BOUNDS, players, turn=turn if of_each else None)
 
 
 def _decided(seen: View) -> Array:
@@ -152,10 +152,6 @@ def _decided(seen: View) -> Array:
 def _reward_of(player: Array, seen: View) -> jax.Array:
     """The reward of `player` `[B]`."""
     return jnp.take_along_axis(jnp.asarray(seen.rewards), player[:, None], axis=1)[:, 0]
-
-
-def _least_range(env: Env) -> float:
-    return MIN_OUTCOME_RANGE if env.spec.players > 1 else MIN_VALUE_RANGE
 
 
 _TIE_BREAK = 1e-3
@@ -220,4 +216,4 @@ def _model_of_chance(env: GameOfChance, evaluate: Evaluate, discount: float) -> 
     def waiting(states: DrawnState) -> Array:
         return jnp.any(chance(states) > 0, axis=1)
 
-    return Model(root, recurrent, legal, _BOUNDS, _least_range(env), actions, waiting)
+    return Model(root, recurrent, legal, _BOUNDS, env.spec.players, actions, waiting)

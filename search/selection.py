@@ -21,7 +21,7 @@ TINY = np.finfo(np.float32).tiny
 MAXVISIT_INIT = 50.0
 """`c_visit` of Danihelka et al. 2022, equation 8, which is added to the visits of the most visited action."""
 _EPSILON = 1e-8
-"""Lower bound of the range of a node's Q-values, as in mctx."""
+"""Lower bound of a range by which PUCT divides, as in mctx."""
 
 
 Bounds = tuple[float, float] | None
@@ -112,14 +112,16 @@ def tree_range(values: Array, exists: Array, axis: int) -> jax.Array:
 def puct_transform(config: SearchConfig, bounds: Bounds) -> Transform:
     """Q-values scaled to [0, 1] for PUCT; unvisited actions get the value of `first_play_urgency`.
 
-    Without `bounds` the Q-values are rescaled by the range at each node, as mctx does by default; the paper
-    (Schrittwieser et al. 2020, appendix B) uses the range of the whole tree.
+    Without `bounds` they are divided by the range of the whole tree (Schrittwieser et al. 2020, appendix B), or that of
+    the node where its rewards make it larger, and the node's smallest becomes 0.
     """
 
     def transform(edges: Edges, axis: int) -> jax.Array:
         visited = edges.visits > 0
         lowest, highest = _range_of_node(edges, axis) if bounds is None else bounds
-        width = jnp.maximum(highest - lowest, _EPSILON)
+        width = highest - lowest
+        if bounds is None:
+            width = jnp.maximum(jnp.maximum(width, edges.tree_range), _EPSILON)
         # Illegal actions have no exploration term, so with the parent's value they could outscore legal ones.
         parent = jnp.where(edges.prior > 0, (edges.value - lowest) / width, 0.0)
         unvisited = jnp.zeros_like(edges.qvalues) if config.first_play_urgency == "loss" else parent

@@ -68,8 +68,9 @@ class SearchConfig(Section):
     pb_c_init: PositiveFloat = 1.25
     """PUCT: constant `c1` of the exploration term (Schrittwieser et al. 2020, appendix B)."""
     first_play_urgency: Literal["loss", "parent"] = "loss"
-    """PUCT: the Q-value of an action before its first visit. `loss` is the lowest possible value, as in AlphaZero: if
-    many actions are equally likely, most are never tried. `parent` is the node's mean value so far."""
+    """PUCT: the Q-value of an action before its first visit. `loss` is the lowest possible value, as in AlphaZero, or
+    for one player the lowest at the node: if many actions are equally likely, most are never tried. `parent` is the
+    node's mean value so far."""
 
     @pydantic.model_validator(mode="after")
     def _only_dense_trees_have_slots(self) -> SearchConfig:

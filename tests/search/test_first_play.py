@@ -37,7 +37,11 @@ def edges(value, qvalue):
     [
         (SearchConfig(), (-1, 1), 0.2, 0.6, [0.8, 0, 0]),
         (PARENT, (-1, 1), 0.2, 0.6, [0.8, 0.6, 0]),
-        # Without bounds the node's value and the Q-values of its visited actions give the range: here from -3 to 1.
+        # Without bounds the node's value and the Q-values of its visited actions give the smallest value. The range is
+        # that of the tree, 2, or if larger that of those numbers: from -3 to 1.
+        (PARENT, None, 0.2, 0.6, [0.2, 0, 0]),
+        (PARENT, None, 0.2, -0.6, [0, 0.4, 0]),
+        (SearchConfig(), None, 0.2, 0.6, [0.2, 0, 0]),
         (PARENT, None, 1.0, -3.0, [0, 1, 0]),
         (SearchConfig(), None, 1.0, -3.0, [0, 0, 0]),
     ],

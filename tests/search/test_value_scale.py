@@ -4,10 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy_games import TAKEN, heaps, nim
+from toy_games import TAKEN, heaps, nim, uniform
 
 from podzero.config import SearchConfig
-from podzero.core.types import Exploration
+from podzero.core.types import Exploration, View
+from podzero.envs.jax_game import OwnGame
 from podzero.search import make_search, rules_model
 from podzero.search.selection import Edges, gumbel_transform, root_value
 
@@ -85,3 +86,42 @@ def test_the_value_of_a_root_under_sequential_halving_is_not_that_of_its_forced_
     config = SearchConfig(**settings)
     found = root_value(config, HALVED, improved(config, HALVED, 0.2), jnp.array([0]))
     np.testing.assert_allclose(found, [expected], atol=1e-4)
+
+
+class Earning:
+    """A game for one of four moves; action `a` earns `a` times a factor."""
+
+    players, max_plies = 1, 4
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def init(self, key):
+        return jnp.zeros(2)
+
+    def step(self, state, action):
+        played = jnp.stack([state[0] + 1, self.factor * action.astype(jnp.float32)])
+        return jnp.where(state[0] >= 4, state.at[1].set(0), played)
+
+    def view(self, state):
+        return View(
+            observation=state[:1], legal=jnp.ones(4, bool), player=jnp.int32(0),
+            rewards=jnp.stack([state[1], jnp.zeros_like(state[1])]), done=state[0] >= 4, truncated=jnp.array(False),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("tree", ["mctx", "dense"])
+def test_puct_for_one_player_finds_the_same_however_small_the_rewards_are(tree):
+    """In 2048 moves differ by a thousandth of the values that are possible. Factors are powers of two, so that results
+    are equal, not only close.
+    """
+    config = SearchConfig(algorithm="puct", simulations=32, first_play_urgency="parent", tree=tree)
+
+    def visits(factor):
+        env = OwnGame(Earning(factor), "jax/Earning")
+        search = jax.jit(make_search(config, rules_model(env, uniform(env))))
+        return search(None, jax.random.key(0), env.init(jax.random.key(0))[None], Exploration.none(1)).visits[0]
+
+    found = visits(1 / 16)
+    assert found[3] > 2 * found[0] > 0
+    np.testing.assert_array_equal(visits(2.0**-14), found)
