@@ -142,7 +142,7 @@ def sampled_actions(count: int) -> ActionSpace:
     Their prior is uniform, because their density already follows the policy. If a root explores, the last `BROAD_SHARE`
     of its candidates is sampled with `BROAD_FACTOR` times the standard deviation, and the prior of every candidate is
     its density under the policy divided by its density under the proposal. These importance weights keep the policy
-    target unbiased.
+    target unbiased. If it does not, as in evaluation, its first candidate is the policy's mean.
     """
     broad = math.ceil(BROAD_SHARE * count) if count > 1 else 0
     share = broad / count
@@ -153,6 +153,7 @@ def sampled_actions(count: int) -> ActionSpace:
         noise = jax.random.normal(key, (policy.shape[0], count, policy.shape[-1]))
         if explores is None:
             return jnp.zeros(noise.shape[:2]), mean + std * noise
+        noise = noise.at[:, 0].multiply(explores[:, None])
         broadened = explores[:, None] & (jnp.arange(count) >= count - broad)
         noise = jnp.where(broadened[..., None], BROAD_FACTOR * noise, noise)
         narrow = jnp.sum(norm.logpdf(noise), axis=-1)

@@ -186,8 +186,23 @@ def test_exploring_roots_sample_a_quarter_of_their_candidates_with_twice_the_sta
     logits, drawn = sampled_actions(8).propose(jax.random.key(0), policy, explores)
     spread = np.asarray(drawn[::2].std((0, 2)))
     np.testing.assert_allclose(spread, [1, 1, 1, 1, 1, 1, 2, 2], atol=0.1)
-    np.testing.assert_allclose(drawn[1::2].std((0, 2)), 1.0, atol=0.05)
+    # Roots that do not explore have the mean as first candidate.
+    np.testing.assert_allclose(drawn[1::2].std((0, 2)), [0, 1, 1, 1, 1, 1, 1, 1], atol=0.05)
     np.testing.assert_array_equal(logits[1::2], 0.0)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_root_that_does_not_explore_can_play_the_mean(algorithm):
+    """The mean is 0, and the reward falls with the distance to it: no random candidate is as good."""
+
+    def near_zero(latent, action):
+        return jnp.ones_like(latent), jnp.where(latent == 0, 1.0 - jnp.abs(action), 0.0)
+
+    search = search_for(model(gaussian, near_zero), ONE_D, algorithm=algorithm, simulations=64, candidates=4)
+    result = search({}, jax.random.key(0), jnp.zeros((8, 1)), explorations(np.arange(8) % 2, np.zeros(8)))
+    np.testing.assert_array_equal(result.candidates[::2, 0], 0.0)
+    np.testing.assert_array_equal(result.action[::2], 0.0)
+    assert np.all(result.action[1::2] != 0.0)
 
 
 def test_the_prior_corrects_for_broadened_candidates():
