@@ -49,7 +49,8 @@ def alphazero_loss(
     pi is the search policy, p the network's policy over the legal actions, z the value target, v the network's value,
     and w the importance `weight` `[B]`, relative to the largest (1 if None). Where each player has a value, the squared
     error is the mean over them. Losses of auxiliary heads are added, and with a teacher the same loss with its policy
-    and value in place of pi and z, times `soft_targets.weight`. The paper's L2 penalty is the optimizer's weight decay.
+    and value in place of pi and z, times `soft_targets.weight`. The paper's L2 penalty of all weights is not part of
+    it: optimizers decay matrices and kernels instead, and only with `sgd` is that decay the gradient of a penalty.
     Where v is the expectation of a predicted outcome, its cross-entropy with the outcome has the weight of the value.
 
     Returns:

@@ -104,22 +104,33 @@ def _optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
         case "sgd":
             return optax.chain(optax.add_decayed_weights(decay, mask=decayed), optax.sgd(1.0, momentum=0.9))
         case "muon":
-            return optax.contrib.muon(
-                1.0, weight_decay=decay, muon_weight_dimension_numbers=matrices, consistent_rms=MUON_RMS
-            )
+            muon = optax.contrib.muon(1.0, muon_weight_dimension_numbers=matrices, consistent_rms=MUON_RMS)
+            # Negative, since updates are added. Optax's own arguments decay biases too, or nothing that AdamW trains.
+            return optax.chain(muon, optax.add_decayed_weights(-decay, mask=decayed))
 
 
 MUON_RMS = 0.2
 """Root mean square of Muon's updates at a learning rate of 1: about that of AdamW's (Liu et al. 2025)."""
 
 
+NOT_HIDDEN = re.compile(
+    r"(^|\.)(stem|halving_0|embed|position|dense_0|(representation|dynamics)\.trunk\.hidden_0|heads"
+    r"|(policy|value|reward)\w*)(\.|$)"
+)
+"""Paths of the first layers and the heads of podzero's networks, which Muon leaves to AdamW, as its author does (Jordan
+et al. 2024, https://kellerjordan.github.io/posts/muon/). First layers read observations or actions."""
+
+
 def matrices(params: Params) -> Any:
     """How Muon reads each parameter as a matrix, or as several: which dimensions are inputs, and which are outputs.
 
-    Layouts are those of Flax and Haiku: outputs come last, also in convolutions. None for vectors and scalars.
+    Layouts are those of Flax and Haiku: outputs come last, also in convolutions. None for vectors, scalars, and paths
+    that match `NOT_HIDDEN`.
     """
 
     def dimensions(name: str, leaf: Array) -> optax.contrib.MuonDimensionNumbers | None:
+        if NOT_HIDDEN.search(name):
+            return None
         if re.search(r"attention\.qkv\.kernel$", name):
             # [width, 3, heads, width / heads]: queries, keys and values are three matrices.
             return optax.contrib.MuonDimensionNumbers(0, (2, 3))

@@ -38,9 +38,10 @@ class OptimizerConfig(_OptimizerConfig):
     """An optimizer of optax, and its learning rate schedule."""
 
     name: Literal["adamw", "sgd", "lion", "muon"] = "adamw"
-    """The optimizer. `sgd` has a momentum of 0.9. `muon` (Jordan et al. 2024) orthogonalizes the updates of matrices
-    and kernels, scaled to the size of AdamW's (Liu et al. 2025) so that the same learning rates suit both; Adam trains
-    biases and scales."""
+    """The optimizer. `sgd` has a momentum of 0.9. `muon` (Jordan et al. 2024) orthogonalizes the updates of hidden
+    matrices and kernels, scaled to the size of AdamW's (Liu et al. 2025) so that the same learning rates suit both;
+    AdamW trains biases, scales, first layers, embeddings and heads, which it knows by their names in podzero's
+    networks (`stem`, `embed`, `position`, `heads`, `policy...`, `value...`, `reward...`)."""
     weight_decay: NonNegativeFloat = 1e-4
     """Weight decay of matrices and kernels: part of the gradient for `sgd`, decoupled for the others."""
 

@@ -4,8 +4,18 @@ import numpy as np
 import optax
 import pytest
 
-from podzero.config import OptimizerConfig
-from podzero.learner.optimizers import decayed, make_optimizer, make_rate
+from podzero.config import (
+    MLPConfig,
+    MuZeroMLPConfig,
+    MuZeroResNetConfig,
+    NestedConfig,
+    OptimizerConfig,
+    ResNetConfig,
+    TransformerConfig,
+)
+from podzero.core.types import EnvSpec
+from podzero.learner.optimizers import decayed, make_optimizer, make_rate, matrices
+from podzero.networks import make_model_network, make_network
 
 
 def rates(steps, progress=0.0, **config):
@@ -58,9 +68,9 @@ def test_weight_decay_applies_to_matrices_and_kernels_only():
 def test_without_a_gradient_matrices_shrink_by_rate_times_decay(name):
     """The rate is 1 here; the train step multiplies by it."""
     optimizer = make_optimizer(OptimizerConfig(name=name, weight_decay=0.5))
-    params = {"matrix": np.ones((2, 2), np.float32), "bias": np.ones(2, np.float32)}
+    params = {name: np.ones((2, 2), np.float32) for name in ("matrix", "heads")} | {"bias": np.ones(2, np.float32)}
     updates = first_updates(optimizer, jax.tree.map(np.zeros_like, params), params)
-    np.testing.assert_allclose(updates["matrix"], -0.5, rtol=1e-6)
+    np.testing.assert_allclose([updates["matrix"], updates["heads"]], -0.5, rtol=1e-6)
     np.testing.assert_array_equal(updates["bias"], 0.0)
 
 
@@ -95,6 +105,7 @@ def test_muon_orthogonalizes_matrices_at_the_size_of_adamw_s_updates():
         "attention": {"qkv": {"kernel": random.normal(size=(6, 3, 2, 2))}},
         "conv": {"kernel": random.normal(size=(3, 1, 2, 4))},
         "dense": {"kernel": random.normal(size=(6, 4)), "bias": np.full(4, 3.0)},
+        "value": {"kernel": np.full((6, 4), 3.0)},
     }
     params = jax.tree.map(np.float32, params)
     gradients = jax.tree.map(lambda leaf: leaf * np.arange(1, 1 + leaf.shape[-1], dtype=np.float32), params)
@@ -104,10 +115,55 @@ def test_muon_orthogonalizes_matrices_at_the_size_of_adamw_s_updates():
         singular = np.linalg.svd(matrix, compute_uv=False) / (0.2 * 6**0.5)
         assert (singular > 0.6).all()
         assert (singular < 1.3).all()
-    # Adam's first step has the sign of the gradient, and one size.
+    # Adam's first step has the sign of the gradient, and one size; heads are Adam's.
     bias = updates["dense"]["bias"]
     assert (bias < 0).all()
     np.testing.assert_allclose(bias, bias[0], rtol=1e-5)
+    np.testing.assert_allclose(updates["value"]["kernel"], bias[0], rtol=1e-5)
+
+
+BOARD = EnvSpec("board", (5, 5, 3), "bool", 26)
+CONTROL = EnvSpec("control", (8, 8, 3), "float32", 0, players=1, action_bounds=((-1.0,), (1.0,)))
+CONVOLUTIONS = ["block_0.conv_0", "block_0.conv_1"]
+PROJECTION = [f"projection.{name}" for name in ("predictor", "predictor_hidden", "projector", "projector_hidden")]
+
+
+@pytest.mark.parametrize(
+    ("network", "hidden"),
+    [
+        (ResNetConfig(channels=4, blocks=1, auxiliary=True), CONVOLUTIONS),
+        (ResNetConfig(channels=4, blocks=1, global_pooling=True), CONVOLUTIONS),
+        (
+            NestedConfig(name="nested", channels=4, blocks=1),
+            ["block_0.down", "block_0.up", *(f"block_0.pair_{pair}.conv_{i}" for pair in (0, 1) for i in (0, 1))],
+        ),
+        (
+            TransformerConfig(name="transformer", width=8, layers=1, heads=2),
+            ["layer_0.attention.out", "layer_0.attention.qkv", "layer_0.mlp.hidden", "layer_0.mlp.out"],
+        ),
+        (MLPConfig(name="mlp", width=8, layers=2), ["dense_1"]),
+        (MLPConfig(name="mlp", width=8, layers=1), []),
+        (
+            MuZeroMLPConfig(name="muzero_mlp", layers=2),
+            ["dynamics.change", "dynamics.trunk.hidden_1", "prediction.trunk.hidden_0", "prediction.trunk.hidden_1",
+             *PROJECTION, "representation.latent", "representation.trunk.hidden_1"],
+        ),
+        (
+            MuZeroResNetConfig(name="muzero_resnet", blocks=1, downsample=4),
+            [*(f"dynamics.tower.{name}" for name in CONVOLUTIONS), *PROJECTION, "representation.halving_1",
+             *(f"representation.stage_{stage}.conv_{half}" for stage in (0, 1) for half in (0, 1)),
+             *(f"representation.tower.{name}" for name in CONVOLUTIONS)],
+        ),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)  # fmt: skip
+def test_muon_leaves_first_layers_embeddings_and_heads_to_adamw(network, hidden):
+    make, spec = (make_model_network, CONTROL) if network.name.startswith("muzero") else (make_network, BOARD)
+    params = jax.eval_shape(make(network, spec).init, jax.random.key(0))
+    numbers = jax.tree_util.tree_leaves_with_path(matrices(params), is_leaf=lambda leaf: hasattr(leaf, "output_axis"))
+    names = [jax.tree_util.keystr(path, simple=True, separator=".").replace("/", ".") for path, _ in numbers]
+    assert sorted(names) == sorted(f"{name}.kernel" for name in hidden)
+    jax.eval_shape(make_optimizer(OptimizerConfig(name="muon")).init, params)
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "lion", "muon"])
