@@ -101,8 +101,8 @@ class Evaluator:
         self._report(WORKER, {"evaluation/step": float(step)} | metrics)
 
 
-OPPONENTS = ("random", "mcts:100", "earlier")
-"""The default of `evaluation.opponents`."""
+OPPONENTS = ("random", "mcts:25", "mcts:200", "earlier")
+"""The default of `evaluation.opponents`: the searches anchor the ratings of agents that always beat `random`."""
 
 
 class MatchRounds:

@@ -34,8 +34,8 @@ class EvaluationConfig(Section):
     not judged. A signal ends a run without it."""
     opponents: tuple[Annotated[str, AfterValidator(_known_opponent)], ...] | None = None
     """Opponents: `random`, `mcts:N` (tree search with N random rollouts), `solver` (perfect play, if a solver exists),
-    `earlier` (snapshots of this run), or an external engine, for example `gnugo:1`. By default `random`, `mcts:100` and
-    `earlier`. Single-player environments have none."""
+    `earlier` (snapshots of this run), or an external engine, for example `gnugo:1`. By default `random`, `mcts:25`,
+    `mcts:200` and `earlier`. Single-player environments have none."""
     games: PositiveInt = 40
     """The largest number of games per opponent in an evaluation, which ends earlier once half of the 95% interval of
     the rating's gain over the previous snapshot is below 60 Elo points. In single-player environments: episodes per
