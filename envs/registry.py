@@ -27,6 +27,7 @@ from podzero.core.protocols import Env, JaxGame
 from podzero.core.types import EnvSpec
 from podzero.envs.boards import BOARD_GAMES, CHANCE_GAMES, GO_GAMES
 from podzero.envs.boards.go import Go
+from podzero.envs.boards.hex import Hex
 from podzero.envs.faults import DeadlineThread
 from podzero.envs.gymnasium_envs.interface import Interface
 from podzero.envs.gymnasium_envs.making import Rendering, interface_of, rendering_of, spec_to
@@ -117,6 +118,8 @@ def make_env(env: str | EnvConfig) -> Env:
         or not within `environments.BUILD_TIMEOUT_S`.
     """
     match env:
+        case GameConfig(name="hex", size=int(size)):
+            return Hex(size)
         case GameConfig(name=name):
             return make_env(name) if env.komi is None else Go(GO_GAMES[name], env.komi)
         case str() if env in GAMES:

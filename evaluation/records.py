@@ -16,6 +16,7 @@ from podzero.core.errors import ConfigError, os_errors
 from podzero.core.protocols import Env
 from podzero.core.types import EnvSpec, EnvState
 from podzero.envs.boards.chess import CHESS_SIZES, Chess
+from podzero.envs.boards.hex import HEX_GAMES
 from podzero.envs.notation import notation_of, pieces_of
 from podzero.evaluation.games import PlayedGame
 
@@ -118,7 +119,7 @@ def _distinction(origin: str, rivals: set[str]) -> str:
     return origin[1] if all(rival[1] != origin[1] for rival in rivals) else origin
 
 
-SGF_GAMES = {"go_7x7": 1, "go_9x9": 1, "go_19x19": 1, "othello": 2, "hex": 11}
+SGF_GAMES = {"go_7x7": 1, "go_9x9": 1, "go_19x19": 1, "othello": 2, **dict.fromkeys(HEX_GAMES, 11)}
 """SGF's game number (property GM) of each game recorded in it."""
 _GO = f"KM[{KOMI}]RU[Tromp-Taylor]"
 
@@ -130,7 +131,7 @@ def sgf_text(spec: EnvSpec, game: PlayedGame, date: str | None) -> str:
     played_on = f"DT[{date}]" if date else ""
     names = f"PB[{_escaped_sgf(game.first)}]PW[{_escaped_sgf(game.second)}]"
     root = f";FF[4]GM[{SGF_GAMES[spec.name]}]CA[UTF-8]AP[podzero]SZ[{size}]{rules}{names}{played_on}"
-    nodes = "".join(f"\n;{'BW'[ply % 2]}[{sgf_point(spec, action)}]" for ply, action in enumerate(game.moves))
+    nodes = "".join(f"\n;{'BW'[ply % 2]}[{sgf_point(spec, action, ply)}]" for ply, action in enumerate(game.moves))
     won = f"{'B' if game.points == 1 else 'W'}+{'R' if game.end == 'given up' else ''}"
     return f"({root}RE[{'0' if game.points == 0.5 else won}]{nodes})\n"
 
@@ -140,10 +141,10 @@ def board_size(spec: EnvSpec) -> int:
     return spec.observation_shape[0]
 
 
-def sgf_point(spec: EnvSpec, action: int) -> str:
-    """Column and row as letters from the top left, empty for a pass; in Hex the name in its notation."""
-    if spec.name == "hex":
-        (name,) = notation_of(spec).names([action])
+def sgf_point(spec: EnvSpec, action: int, ply: int) -> str:
+    """Column and row as letters from the top left, empty for a pass; in Hex the name at this ply in its notation."""
+    if spec.name in HEX_GAMES:
+        *_, name = notation_of(spec).names([action] * (1 + ply % 2))
         return "swap-pieces" if name == "swap" else name
     size = board_size(spec)
     row, column = divmod(action, size)

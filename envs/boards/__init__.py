@@ -1,6 +1,7 @@
 """Rules of board games written for vector units: arithmetic on the bits of boards, without gathers and scatters.
 
-Each game agrees with that of pgx (Koyamada et al. 2023, https://arxiv.org/abs/2303.17503) ply by ply.
+Each game agrees with that of pgx (Koyamada et al. 2023, https://arxiv.org/abs/2303.17503) ply by ply; in Hex, pgx does
+not transpose the board for the second player.
 """
 
 from collections.abc import Callable

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from podzero.config.environments import HEX_SIZES
 from podzero.core.types import Array, EnvSpec, Symmetry, View
 from podzero.envs.packing import packed_bytes
 
@@ -191,8 +192,9 @@ def _mirror(board: Array) -> jax.Array:
     return jnp.flip(board, axis=1)
 
 
-def _half_turn(board: Array) -> jax.Array:
-    return jnp.flip(board, axis=(0, 1))
+def _half_turned(size: int, extra_actions: int) -> list[Symmetry]:
+    transform = rotated_and_mirrored(2, mirrored=False)
+    return [Symmetry(transform, _cell_actions(transform, size, extra_actions))]
 
 
 def _square(size: int, extra_actions: int) -> list[Symmetry]:
@@ -240,7 +242,7 @@ _SYMMETRIES: dict[str, Callable[[], list[Symmetry]]] = {
     **{f"go_{size}x{size}": partial(_square, size, extra_actions=1) for size in (7, 9, 19)},
     # A symmetry of Hex must preserve each player's pair of edges and the six neighbours of a cell: only the half turn
     # does. Transposing the board would also swap the players, but the swap rule applies to only one of them.
-    "hex": lambda: [Symmetry(_half_turn, _cell_actions(_half_turn, 11, extra_actions=1))],
+    **{f"hex_{size}x{size}": partial(_half_turned, size, extra_actions=1) for size in HEX_SIZES},
     # Without castling, left and right are alike.
     "gardner_chess": lambda: [Symmetry(_mirror, _gardner_chess_actions())],
 }

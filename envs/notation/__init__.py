@@ -14,6 +14,7 @@ from podzero.core.protocols import Env
 from podzero.core.types import EnvSpec, EnvState
 from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.boards.go import GO_GAMES
+from podzero.envs.boards.hex import HEX_GAMES
 from podzero.envs.faults import SimulatorError
 from podzero.envs.host import HostEnv
 from podzero.envs.notation.chess import ChessNames
@@ -86,6 +87,12 @@ def _squares(size: int) -> list[str]:
     return [f"{_LETTERS[column]}{row + 1}" for row in range(size) for column in range(size)]
 
 
+def _hex(size: int) -> FixedNames:
+    first = _squares(size)
+    second = [first[row * size + column] for column in range(size) for row in range(size)]
+    return FixedNames("hex", [*first, "swap"], "as e4, or swap", second=[*second, "swap"])
+
+
 def _vertices(size: int) -> list[str]:
     """The first action is the top left corner; GTP numbers rows from the bottom."""
     return [*(f"{_GO_LETTERS[column]}{size - row}" for row in range(size) for column in range(size)), "pass"]
@@ -110,7 +117,7 @@ _NOTATIONS: dict[str, Callable[[], LineNotation]] = {
     ),
     **{name: partial(FixedNames, name, _vertices(size), "as E5, or pass") for name, size in GO_GAMES.items()},
     "othello": partial(FixedNames, "othello", [*_squares(8), "pass"], "as e6, or pass"),
-    "hex": partial(FixedNames, "hex", [*_squares(11), "swap"], "as e6, or swap"),
+    **{name: partial(_hex, size) for name, size in HEX_GAMES.items()},
     "tic_tac_toe": partial(FixedNames, "tic_tac_toe", _squares(3), "a1 to c3"),
     "2048": partial(FixedNames, "2048", ["left", "up", "right", "down"], "left, up, right or down"),
     "backgammon": partial(FixedNames, "backgammon", _backgammon(), "as 13/8, bar/20, 3/off or 3/off(5), or pass"),

@@ -44,26 +44,38 @@ def names_in_text(text: str) -> list[str]:
 
 
 class FixedNames:
-    """One name for each action in all positions."""
+    """One name for each action in all positions, or one for each player, who see the board differently."""
 
-    def __init__(self, game: str, names: Sequence[str], form: str, also: Mapping[str, int] | None = None) -> None:
-        """`names` of actions 0, 1, ..., `also` others that are accepted; `form`: how they look, such as `a to g`."""
-        self._game, self._names, self._form = game, tuple(names), form
-        self._actions = {name.lower(): action for action, name in enumerate(names)} | dict(also or {})
+    def __init__(
+        self,
+        game: str,
+        names: Sequence[str],
+        form: str,
+        also: Mapping[str, int] | None = None,
+        second: Sequence[str] | None = None,
+    ) -> None:
+        """`names` of actions 0, 1, ..., `also` others that are accepted; `form`: how they look, such as `a to g`.
+
+        `second`: those of the second player, if they differ; states then have `board.plies`.
+        """
+        self._game, self._names, self._form = game, (names, second or names), form
+        self._differ = second is not None
+        self._actions = [{name.lower(): i for i, name in enumerate(side)} | dict(also or {}) for side in self._names]
 
     def name(self, state: EnvState, action: int) -> str:
         """See `Notation`."""
-        del state
-        return self._names[action]
+        return self._names[self._side(state)][action]
 
     def action(self, state: EnvState, name: str) -> int:
         """See `Notation`."""
-        del state
         try:
-            return self._actions[name.lower()]
+            return self._actions[self._side(state)][name.lower()]
         except KeyError:
             raise NotationError(f"'{name}' is not a move of {self._game}; moves are named {self._form}") from None
 
     def names(self, actions: Sequence[int]) -> list[str]:
         """See `LineNotation`."""
-        return [self._names[action] for action in actions]
+        return [self._names[ply % 2][action] for ply, action in enumerate(actions)]
+
+    def _side(self, state: EnvState) -> int:
+        return int(state.board.plies) % 2 if self._differ else 0

@@ -22,6 +22,8 @@ LARGEST_KOMI = 31
 """The largest absolute value of a komi."""
 LEARNED_DISCOUNT = 0.997
 """MuZero's discount in Atari (Schrittwieser et al. 2020), the default where a model is learned."""
+HEX_SIZES = range(5, 12)
+"""Rows and columns of the boards of Hex, whose squares are numbered in int8."""
 Komi = Annotated[float, Field(ge=-LARGEST_KOMI, le=LARGEST_KOMI, multiple_of=0.5)]
 
 
@@ -45,6 +47,13 @@ class GameConfig(JaxGameConfig):
     komi: tuple[Komi, Komi] | None = None
     """Only for Go: the least and the largest komi. Each game of self-play draws its own, a multiple of 0.5, and the
     network observes it. By default the komi is 7.5 and not observed."""
+    size: Annotated[int, Field(ge=HEX_SIZES[0], le=HEX_SIZES[-1])] | None = None
+    """Only for Hex: rows and columns of the board, 5 to 11. By default 11."""
+
+    @property
+    def title(self) -> str:
+        """The name; that of Hex has the size of the board, as those of Go."""
+        return "hex_{0}x{0}".format(self.size or HEX_SIZES[-1]) if self.name == "hex" else self.name
 
     @property
     def discount(self) -> float:
@@ -52,7 +61,9 @@ class GameConfig(JaxGameConfig):
         return 1.0
 
     @pydantic.model_validator(mode="after")
-    def _komi_is_for_go(self) -> GameConfig:
+    def _komi_is_for_go_and_size_for_hex(self) -> GameConfig:
+        if self.size is not None and self.name != "hex":
+            raise ValueError(f"size is only for Hex, not for '{self.name}', whose name is that of a board; remove it")
         if self.komi is None:
             return self
         if not self.name.startswith("go_"):

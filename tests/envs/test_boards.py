@@ -23,6 +23,32 @@ LONGEST = {
     "chess": 512,
     "gardner_chess": 256,
 }
+
+
+class HexOfPgx:
+    """Hex without the view of the second player: as pgx has it, a plane says who moves instead."""
+
+    def __init__(self):
+        self.game = BOARD_GAMES["hex"]()
+        self.init = self.game.init
+        self.spec = self.game.spec._replace(name="hex", observation_shape=(11, 11, 4))
+
+    def step(self, state, action):
+        transposed = action % 11 * 11 + action // 11
+        return self.game.step(state, jnp.where((state.board.plies % 2 == 1) & (action < 121), transposed, action))
+
+    def view(self, state):
+        view, second = self.game.view(state), state.board.plies % 2 == 1
+        planes = jnp.where(second, view.observation.swapaxes(0, 1), view.observation)
+        mover = jnp.broadcast_to(second, (11, 11, 1))
+        squares, swap = view.legal[:121].reshape(11, 11), view.legal[121]
+        return view._replace(
+            observation=jnp.concatenate([planes[..., :2], mover, planes[..., 2:]], axis=-1),
+            legal=jnp.append(jnp.where(second, squares.T, squares), swap),
+        )
+
+
+OURS = {**BOARD_GAMES, "hex": HexOfPgx}
 GAMES = {"go_19x19": 20, "go_9x9": 24, "go_7x7": 40, "chess": 16, "gardner_chess": 200}
 
 
@@ -33,7 +59,7 @@ def as_int(bits):
 @pytest.mark.parametrize("name", pgx_record.PLIES)
 def test_every_ply_is_that_of_recorded_games_of_pgx(name):
     """Observations, legal actions, players, rewards and ends, also after the end; `pgx_record.py` recorded them."""
-    ours = BOARD_GAMES[name]()
+    ours = OURS[name]()
     with np.load(pgx_record.FILE) as recorded:
         actions, expected = recorded[f"{name}/actions"], recorded[f"{name}/digests"]
 
@@ -57,7 +83,7 @@ def test_every_ply_is_that_of_recorded_games_of_pgx(name):
 @pytest.mark.parametrize("name", BOARD_GAMES)
 def test_every_ply_is_that_of_pgx(name):
     """As above, in new random games of all games; pgx takes minutes for chess, Gardner chess and Go on 19 x 19."""
-    ours, theirs = BOARD_GAMES[name](), pgx_game(name)
+    ours, theirs = OURS[name](), pgx_game(name)
     keys = jax.random.split(jax.random.key(0), GAMES.get(name, 300))
 
     def seen(view):
@@ -88,7 +114,7 @@ def test_every_ply_is_that_of_pgx(name):
 
 @pytest.mark.parametrize("name", BOARD_GAMES)
 def test_its_specification_is_that_of_pgx_with_smaller_states(name):
-    ours, theirs = BOARD_GAMES[name]().spec, OwnGame(pgx_game(name), name).spec
+    ours, theirs = OURS[name]().spec, OwnGame(pgx_game(name), name).spec
     assert ours._replace(state_bytes=0, max_plies=None) == theirs._replace(state_bytes=0)
     assert ours.state_bytes < theirs.state_bytes
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from podzero.config import BUILTIN_GAMES
 from podzero.core.errors import ConfigError
 from podzero.envs import GAMES, make_env
 from podzero.envs.boards import BOARD_GAMES
@@ -131,7 +132,7 @@ def trace(request):
 
 
 def test_views_have_the_shapes_and_dtypes_of_the_spec(trace, check_views):
-    assert trace.env.spec.name == trace.name
+    assert trace.env.spec.name == BUILTIN_GAMES[trace.name].title
     check_views(trace.env.spec, trace.views)
 
 

@@ -52,7 +52,7 @@ def test_the_seed_decides():
 
 
 def test_two_games_are_refused(workdir):
-    with pytest.raises(ConfigError, match=r"--game plays hex, .*tic_tac_toe"):
+    with pytest.raises(ConfigError, match=r"--game plays hex_11x11, .*tic_tac_toe"):
         evaluate(str(workdir.root), opponent="random", game="hex")
 
 
@@ -67,7 +67,7 @@ def test_without_opponent_and_solver_a_match_is_played_against_search_and_one_ag
     result = evaluate("random", games=4, game="hex")
     assert json.loads(json.dumps(result)) == result
     assert {key: value for key, value in result.items() if key != "matches"} == {
-        "game": "hex", "player": "random",
+        "game": "hex_11x11", "player": "random",
     }  # fmt: skip
     assert list(result["matches"]) == ["mcts:2", "random"]
     for match in result["matches"].values():
@@ -78,7 +78,7 @@ def test_without_opponent_and_solver_a_match_is_played_against_search_and_one_ag
 @pytest.mark.parametrize(
     ("who", "arguments", "words"),
     [
-        ("random", {"game": "hex"}, r"--positions 30: hex has no solver .* leave --positions out"),
+        ("random", {"game": "hex"}, r"--positions 30: hex_11x11 has no solver .* leave --positions out"),
         ("random", {"game": "cartpole"}, r"--positions 30: .* has no solver .* leave --positions out"),
         ("random", {"game": "tic_tac_toe", "opponent": "solver"}, "remove it, or --opponent"),
     ],

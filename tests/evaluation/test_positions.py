@@ -90,7 +90,7 @@ def test_the_labels_of_tic_tac_toe_are_all_positions_in_which_moves_differ():
 
 
 def test_a_game_without_solver_has_no_judge():
-    with pytest.raises(ConfigError, match="no solver for 'hex'"):
+    with pytest.raises(ConfigError, match="no solver for 'hex_11x11'"):
         judged_positions(make_env("hex"), 10, seed=0)
 
 

@@ -89,9 +89,9 @@ def test_othello_and_hex_are_written_as_the_format_says():
     othello = record_text(make_env("othello"), PlayedGame("a", "b", [19, 64], 1.0))
     assert "GM[2]" in othello
     assert othello.endswith("RE[B+]\n;B[dc]\n;W[])\n")
-    swapped = record_text(make_env("hex"), PlayedGame("a", "b", [12, 121], 0.0))
+    swapped = record_text(make_env("hex"), PlayedGame("a", "b", [12, 121, 1, 1], 0.0))
     assert "GM[11]" in swapped
-    assert swapped.endswith("RE[W+]\n;B[b2]\n;W[swap-pieces])\n")
+    assert swapped.endswith("RE[W+]\n;B[b2]\n;W[swap-pieces]\n;B[b1]\n;W[a2])\n")
 
 
 def test_other_games_are_written_with_their_own_names_of_moves():

@@ -88,7 +88,7 @@ def test_networks_with_and_without_komi_play_the_same_game(tmp_path):
 
 
 def test_a_game_without_solver():
-    with pytest.raises(ConfigError, match="no solver for 'hex'"):
+    with pytest.raises(ConfigError, match="no solver for 'hex_11x11'"):
         resolve("solver", make_env("hex"))
 
 

@@ -253,7 +253,7 @@ def test_a_corrupt_checkpoint_is_refused(workdir, tmp_path):
 def test_players_of_another_game_are_refused(workdir, tmp_path):
     with pytest.raises(ConfigError, match="these play different games"):
         open_tournament([str(workdir.root), "random"], tmp_path / "t", game="hex")
-    with pytest.raises(ConfigError, match="no solver for 'hex'"):
+    with pytest.raises(ConfigError, match="no solver for 'hex_11x11'"):
         open_tournament(["random", "solver"], tmp_path / "t", game="hex")
     with pytest.raises(ConfigError, match="has a single agent"):
         open_tournament(["random", "greedy"], tmp_path / "t", game="cartpole")

@@ -17,10 +17,12 @@ from rich.text import Text
 
 from podzero.core.types import EnvSpec
 from podzero.envs.boards.chess import CHESS_SIZES
+from podzero.envs.boards.hex import HEX_GAMES
 from podzero.envs.notation import SHOGI_GAMES, ShogiGame, fen_of, notation_of, square_seen_first
 from podzero.envs.registry import GAMES
 from podzero.tools.play.game import PlayableGame
 
+_OWN = {*GAMES, *HEX_GAMES}
 Square = tuple[int, int]
 """Row from the top and column from the left, from 0."""
 
@@ -76,13 +78,16 @@ def drawing_of(game: PlayableGame) -> Drawing | None:
     height, width = planes.shape[:2]
     rows, columns = _labels(spec, height, width)
     # Plane 0 of a built-in game has the stones of the player to move, plane 1 the other player's.
-    owner = Stones((0, 1), (0, 1), by_mover=True).owners(planes, game.turn) if spec.name in GAMES else owners(game)
+    owner = Stones((0, 1), (0, 1), by_mover=True).owners(planes, game.turn) if spec.name in _OWN else owners(game)
     text = np.full((height, width), "")
     if owner is None:
         # The first nonzero plane of each square, for a person who knows the observation.
         owner = np.full((height, width), -1, np.int8)
         text = np.where(planes.any(axis=-1), planes.argmax(axis=-1).astype(str), "")
-    return Drawing(owner, tuple(map(tuple, text.tolist())), rows, columns, _squares_to_fill(game, height, width))
+    squares = _squares_to_fill(game, height, width)
+    if spec.name in HEX_GAMES and game.ply % 2:  # the second player sees the board transposed
+        owner, squares = owner.T, {action: ((column, row),) for action, ((row, column),) in squares.items()}
+    return Drawing(owner, tuple(map(tuple, text.tolist())), rows, columns, squares)
 
 
 def last_squares(game: PlayableGame) -> tuple[Square, ...]:
@@ -116,7 +121,7 @@ def _labels(spec: EnvSpec, height: int, width: int) -> tuple[tuple[str, ...], tu
     if spec.num_actions == width:
         names = notation_of(spec)
         return ("",) * height, tuple(names.names([column])[0] for column in range(width))
-    if spec.num_actions not in (height * width, height * width + 1) or spec.name not in GAMES:
+    if spec.num_actions not in (height * width, height * width + 1) or spec.name not in _OWN:
         return tuple(str(row + 1) for row in range(height)), tuple(str(column + 1) for column in range(width))
     names = notation_of(spec)
     named = [names.names([action])[0] for action in range(height * width)]

@@ -15,6 +15,7 @@ from podzero.core.types import EnvState, View
 from podzero.envs import notation_for
 from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.boards.go import GO_GAMES
+from podzero.envs.boards.hex import HEX_GAMES
 from podzero.envs.notation import Notation, NotationError, names_in_text
 
 
@@ -29,8 +30,8 @@ class ShownPosition(NamedTuple):
 
 BLACK_FIRST, WHITE_FIRST = ("Black", "White"), ("White", "Black")
 SIDES: dict[str, tuple[str, str]] = {
-    "connect_four": ("Red", "Yellow"), "othello": BLACK_FIRST, "hex": BLACK_FIRST, "shogi": BLACK_FIRST,
-    **dict.fromkeys(GO_GAMES, BLACK_FIRST), **dict.fromkeys(CHESS_SIZES, WHITE_FIRST),
+    "connect_four": ("Red", "Yellow"), "othello": BLACK_FIRST, "shogi": BLACK_FIRST,
+    **dict.fromkeys([*GO_GAMES, *HEX_GAMES], BLACK_FIRST), **dict.fromkeys(CHESS_SIZES, WHITE_FIRST),
 }  # fmt: skip
 """The names of the two players, the one who begins first, in games where they have names."""
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from podzero.envs import SimulatorReplay
+from podzero.envs.boards.hex import HEX_GAMES
 from podzero.tools.play.drawing import Drawing, Square, handicap_squares
 from podzero.tools.play.game import PlayableGame
 
@@ -21,7 +22,7 @@ _STONES = {"connect_four": ("#d43d2f", "#f2c230")}
 _WOOD = "#dcb66c"
 _GROUNDS = {
     "connect_four": "#2b5fad", "go_7x7": _WOOD, "go_9x9": _WOOD, "go_19x19": _WOOD, "othello": "#2e7d4f",
-    "hex": "#e9dfc7", "shogi": _WOOD, "animal_shogi": _WOOD,
+    "shogi": _WOOD, "animal_shogi": _WOOD, **dict.fromkeys(HEX_GAMES, "#e9dfc7"),
 }  # fmt: skip
 _CHEQUERED = ("#f0d9b5", "#b58863")
 """Light and dark squares of games whose pieces move."""
@@ -51,7 +52,7 @@ class BoardPicture:
         self._game = game
         self._margin = margin
         self._rows, self._columns = size
-        self._slant = CELL / 2 if game == "hex" else 0.0
+        self._slant = CELL / 2 if game in HEX_GAMES else 0.0
         self._lines = game.startswith("go_")
 
     @property

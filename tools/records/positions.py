@@ -149,7 +149,8 @@ class GameReplay:
         if not 0 <= action < len(legal):
             raise NotationError(f"'{move}' is not the number of a move")
         if not legal[action]:
-            name = self._notation.names([action])[0] if isinstance(self._notation, FixedNames) else move
+            state = jax.tree.map(lambda leaf: leaf[index], states())
+            name = self._notation.name(state, action) if isinstance(self._notation, FixedNames) else move
             raise NotationError(f"'{name}' is not legal")
         return action
 

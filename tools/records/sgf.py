@@ -189,7 +189,7 @@ def _moves(nodes: Sequence[Node], spec: EnvSpec) -> Sequence[int]:
     if any("B" in node and "W" in node for node in nodes):
         raise _LeftOutError("unreadable", "both players move in one node")
     for colour, point in ((colour, _value(node, colour)) for node in nodes for colour in "BW" if colour in node):
-        action = _actions(spec).get(point)
+        action = _actions(spec, len(moves) % 2).get(point)
         if colour != "BW"[len(moves) % 2] or action is None:
             raise _LeftOutError("illegal", f"move {len(moves) + 1}, {colour}[{point}], cannot be played")
         moves.append(action)
@@ -197,9 +197,9 @@ def _moves(nodes: Sequence[Node], spec: EnvSpec) -> Sequence[int]:
 
 
 @cache
-def _actions(spec: EnvSpec) -> Mapping[str, int]:
-    """The actions by point. FF[3] writes tt for a pass, which is no point of boards up to 19x19."""
-    points = {sgf_point(spec, action): action for action in range(spec.num_actions)}
+def _actions(spec: EnvSpec, ply: int) -> Mapping[str, int]:
+    """The actions at a ply by point. FF[3] writes tt for a pass, which is no point of boards up to 19x19."""
+    points = {sgf_point(spec, action, ply): action for action in range(spec.num_actions)}
     return points | ({"tt": points[""]} if "" in points else {})
 
 

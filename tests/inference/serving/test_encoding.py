@@ -48,7 +48,7 @@ def test_the_server_sees_the_observations_of_the_actor(game):
     [
         ("tic_tac_toe", 3 + 2),
         ("connect_four", 11 + 1),
-        ("hex", 61 + 16),
+        ("hex", 46 + 16),
         pytest.param("chess", 699, marks=pytest.mark.slow),
     ],
 )

@@ -582,9 +582,12 @@ def test_own_files_are_found_beside_the_experiment(tmp_path, monkeypatch):
         ({"name": "go_9x9", "komi": [0.25, 7.5]}, "multiple of 0.5"),
         ({"name": "go_9x9", "komi": [0.5, 31.5]}, "less than or equal to 31"),
         ({"name": "go_9x9", "komi": 7.5}, "env.komi"),
+        ({"name": "go_9x9", "size": 9}, "size is only for Hex, not for 'go_9x9'"),
+        ({"name": "hex", "size": 4}, "env.size = 4"),
+        ({"name": "hex", "size": 12}, "less than or equal to 11"),
     ],
 )
-def test_komi_is_a_range_of_half_points_in_go(env, words):
+def test_komi_is_a_range_of_half_points_in_go_and_size_a_number_in_hex(env, words):
     assert words in refusal(env=env)
 
 

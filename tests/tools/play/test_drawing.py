@@ -193,7 +193,7 @@ def test_boards_that_are_turned_to_the_player_to_move_are_numbered(tmp_path, mon
     assert (drawing_of(game).owner < 0).all()
 
 
-@pytest.mark.parametrize("name", ["hex", "connect_four"])
+@pytest.mark.parametrize("name", ["hex_5x5", "connect_four"])
 def test_a_point_of_the_picture_lies_in_the_square_that_is_drawn_there(name):
     picture = BoardPicture(name, (6, 7))
     for row in range(6):

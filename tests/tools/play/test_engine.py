@@ -108,7 +108,7 @@ def test_a_wrong_call_is_refused_at_once(command, arguments, words):
 
 def test_an_error_of_the_player_ends_the_engine(monkeypatch):
     monkeypatch.setattr(sys, "stdin", iter(["protocol_version\n", "genmove b\n"]))
-    with pytest.raises(ConfigError, match="no solver for 'hex'"):
+    with pytest.raises(ConfigError, match="no solver for 'hex_11x11'"):
         serve("solver", "gtp", game="hex")
 
 

@@ -28,7 +28,7 @@ def test_other_games_are_named():
 
 
 @pytest.mark.parametrize(("points", "given_up"), [(1.0, False), (0.0, True)])
-@pytest.mark.parametrize(("name", "moves"), [("go_9x9", [40, 81, 0]), ("othello", [19, 64]), ("hex", [12, 121, 5])])
+@pytest.mark.parametrize(("name", "moves"), [("go_9x9", [40, 81, 0]), ("othello", [19, 64]), ("hex", [12, 121, 5, 6])])
 def test_games_are_read_as_they_are_written(name, moves, points, given_up):
     env = make_env(name)
     text = record_text(env, PlayedGame("a]b", "(c;", tuple(moves), points, end="given up" if given_up else "over"))
@@ -192,7 +192,7 @@ def rendered(random):
     tree = ""
     for ply, move in reversed(list(enumerate(moves))):
         colour = random.choice((("B", "Black"), ("W", "White"))[ply % 2])
-        point = random.choice(("", "tt")) if move == 81 else sgf_point(GO, move)
+        point = random.choice(("", "tt")) if move == 81 else sgf_point(GO, move, ply)
         tree = f";{gap()}{property_of(colour, point)}{comment()}{gap()}{tree}"
         if random.random() < 0.3:
             tree = f"({tree}){gap()}(;{property_of(colour, 'cc')}{comment()})"
