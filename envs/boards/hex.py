@@ -10,7 +10,7 @@ import numpy as np
 
 from podzero.config.environments import HEX_SIZES
 from podzero.core.types import Array
-from podzero.envs.boards.rules import BoardGame, PlyResult, as_both_see, placed
+from podzero.envs.boards.rules import BoardGame, PlyResult, placed
 
 HEX_GAMES = {f"hex_{size}x{size}": size for size in HEX_SIZES}
 """The sizes of the board, by `EnvSpec.name`."""
@@ -64,18 +64,20 @@ class Hex(BoardGame):
         swap = jnp.broadcast_to(board.plies == 1, seen.shape)
         return jnp.stack([seen > 0, seen < 0, swap], axis=-1).reshape(self.shape)
 
+    def ownership(self, board: HexBoard, done: Array) -> jax.Array:
+        """The chain that joins the winner's edges; the winner has just moved, so it is the opponent's."""
+        chains, first_won = jnp.reshape(board.chains, (self._size, self._size)), board.plies % 2 == 1
+        edges = [jnp.where(first_won, chains[edge], chains[:, edge]) for edge in (0, -1)]
+        joined = ((chains < 0) & jnp.isin(chains, edges[0]) & jnp.isin(chains, edges[1])).astype(jnp.int8)
+        # The second player, who is to move if the first has won, sees the board transposed.
+        seen_by_mover = jnp.where(first_won, joined.T, joined).reshape(-1)
+        seen_by_winner = jnp.where(first_won, joined, joined.T).reshape(-1)
+        return jnp.stack([-seen_by_mover, seen_by_winner])
+
     def _seen(self, board: HexBoard) -> jax.Array:
         """The chains `[S]` as the player to move sees them."""
         chains = jnp.reshape(board.chains, (self._size, self._size))
         return jnp.where(board.plies % 2 == 1, chains.T, chains).reshape(-1)
-
-    def ownership(self, board: HexBoard, done: Array) -> jax.Array:
-        """The chain that joins the winner's edges; the winner has just moved, so it is the opponent's."""
-        chains, grid = jnp.asarray(board.chains), board.chains.reshape(_SIZE, _SIZE)
-        rows = board.plies % 2 == 1
-        edges = [jnp.where(rows, grid[edge], grid[:, edge]) for edge in (0, -1)]
-        joined = (chains < 0) & jnp.isin(chains, edges[0]) & jnp.isin(chains, edges[1])
-        return as_both_see(-joined.astype(jnp.int8))
 
 
 def _joins(chain: jax.Array, rows: Array) -> jax.Array:

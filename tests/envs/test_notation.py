@@ -172,10 +172,16 @@ def test_actions_of_other_games_have_their_number():
     assert notation.action(None, "a17") == 17
 
 
-@pytest.mark.parametrize(("game", "name"), [("go_9x9", "I5"), ("go_9x9", "A10"), ("othello", "i1"), ("hex", "")])
+@pytest.mark.parametrize(("game", "name"), [("go_9x9", "I5"), ("go_9x9", "A10"), ("othello", "i1")])
 def test_a_name_of_no_move_is_refused(game, name):
     with pytest.raises(NotationError, match=f"'{name}'.*{game}"):
         notation_of(make_env(game).spec).action(None, name)
+
+
+def test_a_name_of_no_move_of_hex_is_refused(walks):
+    walk = walks("hex")
+    with pytest.raises(NotationError, match="'' is not a move of hex"):
+        walk.notation.action(walk.states[0], "")
 
 
 @pytest.mark.parametrize("name", ["e2", "e2e9", "i2i4", "e2e4q", "e2f7", "a1b3n", "0000"])

@@ -44,13 +44,15 @@ def test_in_go_nobody_owns_what_both_reach():
 
 def test_in_hex_the_winner_owns_the_chain_that_joins_the_edges():
     """The first player joins top and bottom in the first column; the stone in the last column is not in that chain."""
-    chain, others = [11 * row for row in range(11)], [11 * row + 5 for row in range(11)]
+    # The second player, who sees the board transposed, fills the sixth column.
+    chain, others = [11 * row for row in range(11)], [11 * 5 + row for row in range(11)]
     first = [chain[0], 10, *chain[1:]]
     actions = [action for pair in zip(first, [*others, 11 * 10 + 6], strict=True) for action in pair][:-1]
     owners, view, beginner = owners_of(make_env("hex"), actions, (11, 11))
     expected = np.zeros((11, 11))
     expected[:, 0] = 1
     np.testing.assert_array_equal(owners, expected)
+    np.testing.assert_array_equal(np.asarray(view.ownership[1 - beginner]).reshape(11, 11), -expected.T)
     assert view.rewards[beginner] == 1
 
 

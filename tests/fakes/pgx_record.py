@@ -55,8 +55,8 @@ def digests(plies):
 
 
 def shown(view):
-    """What a view shows, as a vector; all actions of a game that is over are legal."""
-    return flat(*view._replace(legal=view.legal | view.done))
+    """What a view shows, as a vector; all actions of a game that is over are legal. pgx tells no owners of squares."""
+    return flat(*view._replace(legal=view.legal | view.done)[:-1])
 
 
 def random_action(key, legal):
