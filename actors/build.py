@@ -136,7 +136,7 @@ def selfplay_core(experiment: Experiment, env: Env, evaluate: Evaluate) -> SelfP
     """The self-play step, whose searches follow the rules of `env` and evaluate states with `evaluate`."""
     search = make_search(experiment.search, rules_model(env, evaluate, experiment.env.discount))
     keep_states = experiment.reanalyse.share > 0 or holds_states(experiment, env.spec)
-    return SelfPlayCore(env, search, experiment.actors, keep_states, experiment.has_auxiliary_heads)
+    return SelfPlayCore(env, search, experiment.actors, keep_states, experiment.predicts_ownership)
 
 
 def model_search(experiment: Experiment, spec: EnvSpec) -> ModelSearch:
@@ -219,7 +219,8 @@ def make_reanalysis(experiment: Experiment, seed: int) -> tuple[Reanalyse, Calla
     fold, inference = make_inference(experiment.network, env.spec)
     model = rules_model(env, network_evaluation(env, inference.apply), experiment.env.discount)
     search = make_search(experiment.search, model)
-    return position_reanalysis(env, search, experiment.actors, seed, experiment.has_auxiliary_heads), jax.jit(fold)
+    targets = (experiment.has_auxiliary_heads, experiment.predicts_ownership)
+    return position_reanalysis(env, search, experiment.actors, seed, *targets), jax.jit(fold)
 
 
 def check_own_search(experiment: Experiment, spec: EnvSpec) -> None:

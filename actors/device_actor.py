@@ -158,7 +158,7 @@ class RolloutCore:
         if self._experiment.has_auxiliary_heads:
             outcome = outcome_classes(targets.outcome, targets.truncated, jnp)
             sample = sample._replace(outcome=outcome, moves_left=targets.moves_left, reply=targets.reply)
-            if self._env.spec.squares:
+            if self._experiment.predicts_ownership:
                 end = (row + jnp.maximum(targets.moves_left, 1) - 1) % self._rows
                 sample = sample._replace(ownership=self._owners(history, end, game, past.plies.player, targets))
         rows = self._packing.pack(sample, jnp, past.actions)

@@ -27,7 +27,12 @@ into the PRNG key, must differ between batches."""
 
 
 def position_reanalysis(
-    env: Env, search: BatchedSearch, config: ActorsConfig, seed: int, auxiliary_targets: bool = False
+    env: Env,
+    search: BatchedSearch,
+    config: ActorsConfig,
+    seed: int,
+    auxiliary_targets: bool = False,
+    ownership: bool = False,
 ) -> Reanalyse:
     """Reanalyses AlphaZero's positions (`StoredState`): policy and root value are renewed, outcome and lambda-return
     stay those of the game as it was played.
@@ -57,8 +62,8 @@ def position_reanalysis(
             unknown = np.full(len(states.outcome), -1, np.int32)
             outcome = outcome_classes(states.outcome, states.truncated)
             samples = samples._replace(outcome=outcome, moves_left=unknown, reply=unknown)
-            if squares := env.spec.squares:
-                samples = samples._replace(ownership=np.full((len(unknown), squares), -1, np.int8))
+            if ownership:
+                samples = samples._replace(ownership=np.full((len(unknown), env.spec.squares), -1, np.int8))
         return samples
 
     return reanalyse

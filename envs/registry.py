@@ -168,7 +168,11 @@ def spec_of(env: EnvConfig) -> EnvSpec:
 
 
 def check_values(experiment: Experiment, spec: EnvSpec) -> None:
-    """Refuses settings that need a single value per position, in a game in which each player has one."""
+    """Refuses settings that need a single value per position, or owners of squares, in a game that has none."""
+    if experiment.predicts_ownership and not spec.squares:
+        raise ConfigError(
+            f"network.ownership: {spec.name} does not tell who owns a square; set network.ownership=false"
+        )
     if spec.values == 1:
         return
     actors = experiment.actors

@@ -132,7 +132,7 @@ def resnet(config: ResNetConfig, spec: EnvSpec, folded: bool = False) -> Network
 def resnet_heads(config: ResNetConfig, spec: EnvSpec) -> Callable[..., Heads]:
     """What makes the heads of a ResNet; it takes their name."""
     pooled = config.global_pooling and actions_are_squares(spec)
-    return partial(Heads, spec.num_actions, config.value_hidden, pooled, spec.values, ownership=spec.squares > 0)
+    return partial(Heads, spec.num_actions, config.value_hidden, pooled, spec.values, ownership=config.ownership)
 
 
 def fold_resnet(params: Params) -> Params:

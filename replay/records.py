@@ -84,8 +84,8 @@ class PositionLayout:
             rows[name] = getattr(samples, name)
         return rows
 
-    def unpack(self, rows: NDArray[Any], auxiliary: bool) -> Sample:
-        """The samples `[T, ...]` of rows `[T]`, with the targets of auxiliary heads if `auxiliary`.
+    def unpack(self, rows: NDArray[Any], auxiliary: bool, ownership: bool = False) -> Sample:
+        """The samples `[T, ...]` of rows `[T]`, with the targets of auxiliary heads if `auxiliary` and `ownership`.
 
         The policy target is that of the search, or chooses the move played.
         """
@@ -95,7 +95,7 @@ class PositionLayout:
         else:
             policy = _chosen(rows["action"], self._actions)
         targets = {name: rows[name].copy() for name in ("outcome", "moves_left", "reply")} if auxiliary else {}
-        if auxiliary and self._squares:
+        if ownership:
             targets["ownership"] = np.full((len(rows), self._squares), -1, np.int8)  # records do not tell
         return Sample(
             observation=from_bytes(rows["observation"], self._shape, self._dtype, np),
@@ -186,12 +186,12 @@ class RecordedPositions:
         discount = experiment.env.discount
         played, searched = PositionLayout(spec, discount), PositionLayout(spec, discount, searched=True)
         self.layout, self.rows = _open_rows(experiment.data.records, played, searched)
-        self._auxiliary = experiment.has_auxiliary_heads
+        self._targets = (experiment.has_auxiliary_heads, experiment.predicts_ownership)
 
     def draw(self, random: np.random.Generator, count: int) -> Sample:
         """Samples `[count, ...]`, drawn uniformly with replacement."""
         rows = self.rows[random.integers(len(self.rows), size=count)]
-        return self.layout.unpack(rows, self._auxiliary)
+        return self.layout.unpack(rows, *self._targets)
 
 
 class Episode(NamedTuple):

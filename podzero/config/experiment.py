@@ -102,6 +102,11 @@ class Experiment(Section):
         return isinstance(net, NestedConfig) or (isinstance(net, ResNetConfig) and net.auxiliary)
 
     @property
+    def predicts_ownership(self) -> bool:
+        """Whether the auxiliary heads predict who will own each square, which samples then hold."""
+        return isinstance(self.network, NestedConfig | ResNetConfig) and self.network.ownership
+
+    @property
     def has_self_play(self) -> bool:
         """Whether actors play and replay stores their samples; otherwise the learner reads only recorded games."""
         return self.data.records is None or self.data.share < 1

@@ -37,9 +37,17 @@ class _TowerConfig(_BlocksConfig):
     blocks: PositiveInt = 5
     """Residual blocks."""
     auxiliary: bool = False
-    """Trains auxiliary heads to improve the features (Wu 2020, KataGo): they predict the outcome, the moves left, the
-    opponent's reply and, in Go, Othello and Hex, who will own each square. Each of their losses has weight 0.15, the
-    policy loss 1."""
+    """Trains auxiliary heads to improve the features (Wu 2020, KataGo): they predict the outcome, the moves left, and
+    the opponent's reply. Each of their losses has weight 0.15, the policy loss 1."""
+    ownership: bool = False
+    """Trains another auxiliary head, with the same weight, to predict who will own each square at the end, in games
+    that tell it: Go, Othello, Hex, and own ones (`View.ownership`). Needs `auxiliary`."""
+
+    @pydantic.model_validator(mode="after")
+    def _ownership_is_auxiliary(self) -> _TowerConfig:
+        if self.ownership and not self.auxiliary:
+            raise ValueError("ownership is predicted by an auxiliary head; set auxiliary=true, or ownership=false")
+        return self
 
 
 class ResNetConfig(_TowerConfig):

@@ -19,7 +19,7 @@ UNSEARCHED = -1
 def sample_like(experiment: Experiment, spec: EnvSpec) -> Sample | Window:
     """The shape of one training sample: a `jax.ShapeDtypeStruct` on every field, without a batch axis."""
     if not experiment.learns_model:
-        return position_like(spec, experiment.has_auxiliary_heads)
+        return position_like(spec, experiment.has_auxiliary_heads, experiment.predicts_ownership)
     return window_like(experiment, spec, stored_observations(experiment))
 
 
@@ -36,8 +36,8 @@ def stored_state_like(experiment: Experiment, spec: EnvSpec) -> StoredState | Wi
     )
 
 
-def position_like(spec: EnvSpec, auxiliary: bool = False) -> Sample:
-    """The shape of one AlphaZero position; `auxiliary` adds the targets of auxiliary heads."""
+def position_like(spec: EnvSpec, auxiliary: bool = False, ownership: bool = False) -> Sample:
+    """The shape of one AlphaZero position; `auxiliary` and `ownership` add the targets of auxiliary heads."""
     number = _struct((), np.dtype(np.int32))
     return Sample(
         observation=_struct(spec.observation_shape, np.dtype(spec.observation_dtype)),
@@ -46,7 +46,7 @@ def position_like(spec: EnvSpec, auxiliary: bool = False) -> Sample:
         value_target=_struct(spec.value_shape, np.dtype(np.float32)),
         version=number,
         **(dict.fromkeys(("outcome", "moves_left", "reply"), number) if auxiliary else {}),
-        ownership=_struct((spec.squares,), np.dtype(np.int8)) if auxiliary and spec.squares else None,
+        ownership=_struct((spec.squares,), np.dtype(np.int8)) if ownership else None,
     )
 
 

@@ -36,11 +36,11 @@ def drawn(env):
     return search
 
 
-def experiment_with(**actors):
+def experiment_with(ownership=False, **actors):
     return Experiment.model_validate({
         "name": "rollouts",
         "env": {"name": "tic_tac_toe"},
-        "network": {"name": "resnet", "channels": 8, "blocks": 1, "auxiliary": True},
+        "network": {"name": "resnet", "channels": 8, "blocks": 1, "auxiliary": True, "ownership": ownership},
         "actors": {"games": 16, "moves_per_dispatch": MOVES, "opening_fraction": 0.5, "opening_plies": 2} | actors,
         "reanalyse": {"share": 0.25},
     })  # fmt: skip
@@ -66,8 +66,8 @@ def sorted_rows(trees):
     ],
 )
 def test_a_program_of_many_moves_gives_the_samples_of_the_host(env, actors):
-    experiment = experiment_with(**actors)
-    core = SelfPlayCore(env, drawn(env), experiment.actors, keep_states=True, keep_ownership=True)
+    experiment = experiment_with(ownership=env.spec.squares > 0, **actors)
+    core = SelfPlayCore(env, drawn(env), experiment.actors, True, experiment.predicts_ownership)
     rollouts = RolloutCore(core, experiment)
     state, moved = jax.jit(rollouts.init)(jax.random.key(0)), jax.jit(core.init)(jax.random.key(0))
     play, take, move = jax.jit(rollouts.play), jax.jit(rollouts.take), jax.jit(core.move)

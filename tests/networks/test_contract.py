@@ -1,5 +1,6 @@
 """One contract that every network fulfils on every kind of observation."""
 
+import math
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ OWN = Path(__file__).with_name("own_nets.py")
 CONFIGS: dict[str, NetworkConfig] = {
     "resnet": ResNetConfig(channels=8, blocks=1, value_hidden=8),
     "resnet with auxiliary heads and global pooling": ResNetConfig(
-        channels=8, blocks=2, value_hidden=8, auxiliary=True, global_pooling=True
+        channels=8, blocks=2, value_hidden=8, auxiliary=True, ownership=True, global_pooling=True
     ),
     "nested with auxiliary heads": NestedConfig(name="nested", channels=16, blocks=3, value_hidden=8, auxiliary=True),
     "transformer": TransformerConfig(name="transformer", width=16, layers=1, heads=2, mlp_ratio=2, value_hidden=8),
@@ -127,8 +128,10 @@ def test_auxiliary_heads_leave_policy_and_value_as_they_are(name, laws):
     logits, value, prediction = found["with auxiliary"]
     for one, two in zip((logits, value), found["plain"], strict=True):
         np.testing.assert_allclose(one, two, atol=1e-4)
-    assert [leaf.shape for leaf in prediction] == [(BATCH, 3), (BATCH,), (BATCH, SPEC.num_actions)]
-    assert {leaf.dtype for leaf in prediction} == {np.dtype("float32")}
+    owners = [(BATCH, math.prod(SPEC.observation_shape[:2]), 3)] if CONFIGS[name].ownership else []
+    found = jax.tree.leaves(prediction)
+    assert [leaf.shape for leaf in found] == [(BATCH, 3), (BATCH,), (BATCH, SPEC.num_actions), *owners]
+    assert {leaf.dtype for leaf in found} == {np.dtype("float32")}
     assert np.all(prediction.moves_left >= 0)
 
 

@@ -194,6 +194,7 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
             "",
             ["supports the network resnet, not 'transformer'", "set actors.inference=local"],
         ),
+        ({"network": {"name": "resnet", "ownership": True}}, "network", ["set auxiliary=true, or ownership=false"]),
         (
             {"network": {"name": "mlp"}, "learner": {"cpu_convolutions": "openvino"}},
             "",
