@@ -108,7 +108,7 @@ def test_several_games_in_one_file_are_read_one_by_one(tmp_path, board):
         results = [chess.pgn.read_game(file).headers["Result"] for _ in range(2)]
         assert chess.pgn.read_game(file) is None
     assert results == ["1-0", "0-1"]
-    assert [record_suffix(name) for name in ("chess", "go_9x9", "hex", "connect_four")] == [
+    assert [record_suffix(name) for name in ("chess", "go_9x9", "hex_11x11", "connect_four")] == [
         ".pgn", ".sgf", ".sgf", ".pgn",
     ]  # fmt: skip
 
