@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
-from podzero.actors.targets import Plies, Targets, outcome_classes, owners_for, targets_of
+from podzero.actors.targets import Plies, Targets, outcome_classes, owner_classes, targets_of
 from podzero.config import ActorsConfig
 from podzero.core.types import Move, Sample, StoredState
 
@@ -77,8 +77,8 @@ class GameAssembler:
             samples = samples._replace(outcome=outcome, moves_left=targets.moves_left, reply=targets.reply)
         states, last = None, moves[-1]
         if last.ownership is not None:
-            owners = owners_for(last.ownership[None, slot], history.player[:, 0])
-            samples = samples._replace(ownership=np.where(targets.truncated[:, None], np.int8(-1), owners))
+            owners = owner_classes(last.ownership[None, slot], history.player[:, 0], targets.truncated)
+            samples = samples._replace(ownership=owners)
         if samples.state is not None:
             kept = (targets.outcome, targets.lambda_return, targets.truncated)
             states = StoredState(samples.state, *kept, samples.version)

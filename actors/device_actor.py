@@ -27,7 +27,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from podzero.actors.assembly import concatenated, rows_of
 from podzero.actors.clients import ActorLoop, EpisodeMetrics, Played, SelfPlayMetrics
 from podzero.actors.core import SelfPlayCore, SelfPlayState
-from podzero.actors.targets import Plies, Targets, ends, outcome_classes, owners_for, targets_of
+from podzero.actors.targets import Plies, Targets, ends, outcome_classes, owner_classes, targets_of
 from podzero.config import Experiment
 from podzero.core.errors import ConfigError
 from podzero.core.types import Array, EnvState, Move, Params, Sample, StoredState
@@ -159,20 +159,22 @@ class RolloutCore:
             outcome = outcome_classes(targets.outcome, targets.truncated, jnp)
             sample = sample._replace(outcome=outcome, moves_left=targets.moves_left, reply=targets.reply)
             if self._experiment.predicts_ownership:
+                # Where a limit ended the game, the owners are unknown, and any row will do.
                 end = (row + jnp.maximum(targets.moves_left, 1) - 1) % self._rows
-                sample = sample._replace(ownership=self._owners(history, end, game, past.plies.player, targets))
+                owned = owner_classes(self._ownership(history, end, game), past.plies.player, targets.truncated, jnp)
+                sample = sample._replace(ownership=owned)
         rows = self._packing.pack(sample, jnp, past.actions)
         if not share:
             return Rows(rows)
         kept = (targets.outcome, targets.lambda_return, targets.truncated)
         return Rows(rows, self._state_packing.pack(StoredState(state, *kept, past.version), jnp))
 
-    def _owners(self, history: History, end: jax.Array, game: jax.Array, player: Array, targets: Targets) -> jax.Array:
-        """Who owned the squares at the ends of C games, `[C, S]` as in `Sample`: after the plies in the rows `end`."""
+    def _ownership(self, history: History, end: jax.Array, game: jax.Array) -> Array:
+        """`View.ownership` `[C, 2, S]` at the ends of C games, after the plies in the rows `end`."""
         last = jax.tree.map(lambda leaf: leaf[end, ..., game], (history.state, history.plies.action))
         after = jax.vmap(self._env.view)(jax.vmap(self._env.step)(*last))
         assert after.ownership is not None
-        return jnp.where(targets.truncated[:, None], np.int8(-1), owners_for(after.ownership, player, jnp))
+        return after.ownership
 
     def _row(self, before: SelfPlayState, move: Move, version: Array) -> History:
         """One move as a row of the history."""

@@ -124,11 +124,12 @@ def outcome_classes(outcome: Array, truncated: Array, xp: Any = np) -> Any:
     return xp.where(truncated, -1, xp.sign(outcome).astype(np.int32) + 1)
 
 
-def owners_for(ownership: Array, player: Array, xp: Any = np) -> Any:
-    """The target of the auxiliary head `ownership`, `[T, S]` int8 as in `Sample`, of `View.ownership` `[T, 2, S]` at
-    the ends of games, for the players `[T]` to move.
+def owner_classes(ownership: Array, player: Array, truncated: Array, xp: Any = np) -> Any:
+    """The target of the auxiliary head `ownership`, `[T, S]` int8 as in `Sample`, for the players `[T]` to move:
+    -1 where a limit ended the game, else from `View.ownership` `[T, 2, S]` at its end.
     """
-    return (1 + xp.where((player == 0)[:, None], ownership[:, 0], ownership[:, 1])).astype(np.int8)
+    owners = 1 + xp.where((player == 0)[:, None], ownership[:, 0], ownership[:, 1])
+    return xp.where(truncated[:, None], -1, owners).astype(np.int8)
 
 
 def _backwards(step: Callable[[Any, Any], Any], carry: Any, xs: Sequence[Any]) -> tuple[Any, Any]:

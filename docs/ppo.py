@@ -27,6 +27,7 @@ from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState, Network, Params
 from podzero.envs import make_env
 from podzero.files.workdir import Workdir
+from podzero.learner.losses import ILLEGAL_LOGIT
 from podzero.networks import make_network
 from podzero.networks.snapshots import save_snapshot
 
@@ -110,7 +111,7 @@ def make_play(
         of_earlier, _ = network.apply(earlier, before.observation[:against])
         opponent, opening = games.opposed == before.player, games.plies < games.opening
         chosen = jnp.where(opponent[:, None], logits.at[:against].set(of_earlier), logits)
-        masked = jnp.where(before.legal, jnp.where(opening[:, None], 0.0, chosen), -1e9)
+        masked = jnp.where(before.legal, jnp.where(opening[:, None], 0.0, chosen), ILLEGAL_LOGIT)
         action = jax.random.categorical(action_key, masked).astype(jnp.int32)
         states = step(games.states, action)
         after = view(states)
@@ -138,7 +139,7 @@ def make_play(
 
 def log_probabilities(logits: jax.Array, legal: Array, action: Array) -> jax.Array:
     """The logarithm `[B]` of the probability of actions among the legal ones."""
-    every = jax.nn.log_softmax(jnp.where(legal, logits, -1e9))
+    every = jax.nn.log_softmax(jnp.where(legal, logits, ILLEGAL_LOGIT))
     return jnp.take_along_axis(every, jnp.asarray(action)[:, None], axis=1)[:, 0]
 
 
@@ -169,15 +170,18 @@ def ppo_loss(network: Network, params: Params, moves: Moves, advantage: Array, t
     """
     logits, value = network.apply(params, moves.observation)
     count = jnp.maximum(jnp.sum(moves.learned), 1)
-    mean = partial(jnp.sum, where=moves.learned)
-    centred = advantage - mean(advantage) / count
-    scaled = centred / (jnp.sqrt(mean(centred**2) / count) + 1e-8)
+
+    def mean(each: Array) -> jax.Array:
+        """The mean over the moves that the agent chose."""
+        return jnp.sum(each, where=moves.learned) / count
+
+    centred = advantage - mean(advantage)
+    scaled = centred / (jnp.sqrt(mean(centred**2)) + 1e-8)
     ratio = jnp.exp(log_probabilities(logits, moves.legal, moves.action) - moves.log_probability)
     gain = jnp.minimum(ratio * scaled, jnp.clip(ratio, 1 - CLIP, 1 + CLIP) * scaled)
-    every = jax.nn.log_softmax(jnp.where(moves.legal, logits, -1e9))
+    every = jax.nn.log_softmax(jnp.where(moves.legal, logits, ILLEGAL_LOGIT))
     entropy = -jnp.sum(jnp.where(moves.legal, jnp.exp(every) * every, 0.0), axis=1)
-    policy_loss = -mean(gain + ENTROPY_WEIGHT * entropy) / count
-    return policy_loss + VALUE_WEIGHT * jnp.mean((value - target) ** 2)
+    return -mean(gain + ENTROPY_WEIGHT * entropy) + VALUE_WEIGHT * jnp.mean((value - target) ** 2)
 
 
 def make_update(

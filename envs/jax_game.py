@@ -275,8 +275,10 @@ def _check_symmetries(env: Env) -> None:
     for number, symmetry in enumerate(env.symmetries):
         if sorted(np.asarray(symmetry.actions).tolist()) != list(range(spec.num_actions)):
             raise Violation(f"symmetries[{number}].actions: expected a permutation of {spec.num_actions} actions")
-        if max(np.asarray(symmetry.actions)[: spec.squares].tolist(), default=0) >= max(spec.squares, 1):
-            raise Violation(f"symmetries[{number}].actions: expected the actions of squares among themselves")
+        if spec.squares and np.max(symmetry.actions[: spec.squares]) >= spec.squares:
+            raise Violation(
+                f"symmetries[{number}].actions: with ownership, the first {spec.squares} are squares, and must stay so"
+            )
         turned = jax.eval_shape(symmetry.observation, observation)
         _require_same_form(f"symmetries[{number}].observation()", observation, turned)
 
@@ -334,7 +336,7 @@ def _check_positions(spec: EnvSpec, played: _Played) -> None:
     _require(allowed, played, f"player is not below {spec.players}")
     if views.ownership is not None:
         owned = np.abs(views.ownership.astype(np.int32)).max(axis=(-2, -1)) <= 1
-        _require(owned | ~views.done, played, "ownership of a game that is over is not -1, 0 or 1")
+        _require(owned | ~views.done, played, "ownership has numbers other than -1, 0 and 1")
 
 
 def _check_rewards(spec: EnvSpec, played: _Played) -> None:

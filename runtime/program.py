@@ -96,7 +96,7 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
         Kind(
             "learner", learners, plural="learners", needed=learners, cpus=hosts.get("CPU", 0.0), resources=hosts,
             process=partial(kinds.LearnerProcess, replay=Replay(receives="batches", sends=", ".join(returned))),
-            environment={"MALLOC_ARENA_MAX": "2"},  # a save would leave its gaps in each of glibc's 8 arenas per core
+            environment={"MALLOC_ARENA_MAX": "2"},  # by default each save leaves gaps in up to 8 arenas per core
             work="time/step",
             restart="together",
         ),

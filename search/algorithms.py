@@ -17,8 +17,16 @@ from podzero.core.protocols import BatchedSearch
 from podzero.core.types import Array, EnvState, Exploration, Params, SearchedNodes, SearchResult
 from podzero.search import selection
 from podzero.search.dense_tree import grow, root_edges, slots_of
-from podzero.search.models import ILLEGAL, MIN_OUTCOME_RANGE, MIN_VALUE_RANGE, Model
+from podzero.search.models import ILLEGAL, Model
 from podzero.search.selection import Edges, Transform
+
+MIN_VALUE_RANGE, MIN_OUTCOME_RANGE = 0.01, 0.2
+"""Defaults of `search.min_value_range`: the general one, and the one for outcomes between -1 and 1.
+
+0.2 is the median range of Q-values of connect four's agent in positions where all moves are equally good
+(`benchmarks/results/inner_nodes.json`). With the default `value_scale` the weight per unit of value is then at most
+0.1 / 0.2, which equals the paper's `c_scale` = 1 over Q-values in [0, 1] (Danihelka et al. 2022).
+"""
 
 
 def qtransform(transform: Transform) -> mctx.QTransform:

@@ -19,14 +19,6 @@ from podzero.search.selection import Bounds
 ILLEGAL = np.finfo(np.float32).min
 """The logit of an illegal action. It is finite because all actions are illegal once a game is over."""
 
-MIN_VALUE_RANGE, MIN_OUTCOME_RANGE = 0.01, 0.2
-"""Defaults of `search.min_value_range`: the general one, and the one for outcomes between -1 and 1.
-
-0.2 is the median range of Q-values of connect four's agent in positions where all moves are equally good
-(`benchmarks/results/inner_nodes.json`). With the default `value_scale` the weight per unit of value is then at most
-0.1 / 0.2, which equals the paper's `c_scale` = 1 over Q-values in [0, 1] (Danihelka et al. 2022).
-"""
-
 Expanded = tuple[mctx.RecurrentFnOutput, EnvState]
 """What `Model.recurrent` returns: the evaluation of B new nodes, and their states."""
 _BOUNDS = (-1.0, 1.0)

@@ -44,7 +44,7 @@ RAY_SETTINGS = {
     "RAY_task_events_report_interval_ms": "0",
     # By default each process of Ray writes statistics of its event loops to its log every minute.
     "RAY_event_stats": "0",
-    # By default they keep metrics as well, of which memory grows slowly.
+    # By default each also collects metrics, which nothing here reads and for which its memory grows slowly.
     "RAY_enable_metrics_collection": "0",
     # By default each log of Ray, of which every process has one, may take 600 MB.
     "RAY_ROTATION_MAX_BYTES": str(4 * 2**20),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 
@@ -16,14 +15,6 @@ from podzero.networks.snapshots import load_snapshot
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docs" / "alphazero.py"
-
-
-@pytest.fixture(scope="module")
-def alphazero():
-    spec = importlib.util.spec_from_file_location("alphazero", FILE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def moves(alphazero, player, done, searched=(True, True), outcome=(0.0, 0.0)):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,16 +12,6 @@ from podzero.core.types import Network
 from podzero.evaluation.evaluate import evaluate
 from podzero.files.workdir import Workdir
 from podzero.networks.snapshots import load_snapshot
-
-FILE = Path(__file__).parents[2] / "docs" / "ppo.py"
-
-
-@pytest.fixture(scope="module")
-def ppo():
-    spec = importlib.util.spec_from_file_location("ppo", FILE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def moves(ppo, value, reward, keeps, truncated=None):

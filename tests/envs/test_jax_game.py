@@ -84,6 +84,52 @@ def test_squares_without_a_board_are_refused():
         check_game(own(Owned()))
 
 
+class Trio:
+    """Tic-tac-toe's board of three squares: each move takes one, and nobody wins; squares belong to their takers."""
+
+    max_plies, owner_of_first = 3, 1
+
+    def init(self, key):
+        return jnp.zeros(3, jnp.int32)
+
+    def step(self, state, action):
+        mark = jnp.where(jnp.sum(state != 0) % 2 == 0, 1, -1)
+        return jnp.where((jnp.arange(3) == action) & (state == 0), mark, state)
+
+    def view(self, state):
+        taken = jnp.sum(state != 0, dtype=jnp.int32)
+        owners = (state * self.owner_of_first).astype(jnp.int8)
+        return View(
+            observation=state[None, :, None], legal=(state == 0) | (taken == 3), player=taken % 2,
+            rewards=jnp.zeros(2), done=taken == 3, truncated=jnp.array(False), ownership=jnp.stack([owners, -owners]),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, None),
+        ({"owner_of_first": 2}, "ownership has numbers other than -1, 0 and 1"),
+        ({"symmetries": (Symmetry(lambda x: x, np.array([3, 1, 2, 0])),)}, "the first 3 are squares, and must stay so"),
+    ],
+)
+def test_owners_of_squares_are_checked(changes, words):
+    class Passing(Trio):
+        """With a pass, which is legal once the game is over."""
+
+        def view(self, state):
+            view = super().view(state)
+            return view._replace(legal=jnp.append(view.legal, view.done))
+
+    for name, value in changes.items():
+        setattr(Passing, name, value)
+    if words is None:
+        check_game(own(Passing()))
+        return
+    with pytest.raises(ConfigError, match=words):
+        check_game(own(Passing()))
+
+
 def look(**changes):
     """A view that differs from that of the game in some fields."""
     return lambda self, state: Countdown.view(self, state)._replace(

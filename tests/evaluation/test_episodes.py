@@ -273,7 +273,7 @@ def test_a_round_that_is_interrupted_counts_for_nothing(cartpole):
 
 @pytest.mark.slow
 def test_random_rollouts_get_many_times_the_score_of_random_moves_in_2048():
-    """About 1,100 points, and more than ten times as many."""
+    """Random moves get about 1,100 points."""
     found = {who: evaluate(who, games=2, game="2048")["mean_return"] for who in ("random", "mcts:100")}
     assert found["mcts:100"] > 6 * found["random"]
 
