@@ -175,8 +175,8 @@ def run(experiment: Experiment, workdir: Workdir, minutes: float, steps: float =
     start, play = make_play(experiment, env, network)
     train = make_train(experiment, env, network, optimizer)
     key = jax.random.key(experiment.seed)
-    params, games = network.init(key), start(key)
-    opt_state, replay = optimizer.init(params), Replay(config.capacity, experiment.actors.games)
+    params, games = jax.jit(network.init)(key), start(key)
+    opt_state, replay = jax.jit(optimizer.init)(params), Replay(config.capacity, experiment.actors.games)
     batch_size, step, loss = experiment.learner.batch_size, 0, jnp.array(jnp.nan)
     told, end = 0.0, time.monotonic() + 60 * minutes
     workdir.open(experiment)

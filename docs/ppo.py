@@ -224,8 +224,8 @@ def run(experiment: Experiment, workdir: Workdir, minutes: float, updates: float
     start, play = make_play(experiment, env, network)
     update = make_update(network, optimizer)
     key = jax.random.key(experiment.seed)
-    params, games = network.init(key), start(key)
-    opt_state, earlier = optimizer.init(params), [params]
+    params, games = jax.jit(network.init)(key), start(key)
+    opt_state, earlier = jax.jit(optimizer.init)(params), [params]
     done, told, began = 0, 0.0, time.monotonic()
     workdir.open(experiment)
     while (share := max((time.monotonic() - began) / (60 * minutes), done / updates)) < 1:
