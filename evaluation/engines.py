@@ -1,4 +1,4 @@
-"""Other programs as players: GNU Go by GTP, Stockfish and Fairy-Stockfish by UCI.
+"""Other programs as players: Go, Othello and other games by GTP, chess by UCI, shogi by USI.
 
 A few processes serve all games. One that fails loses only the game in which it fails; each call has a timeout.
 """
@@ -12,7 +12,7 @@ import subprocess
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain
@@ -23,12 +23,13 @@ from typing import IO, NamedTuple
 from podzero.config import KOMI
 from podzero.core.errors import ConfigError, PodzeroError
 from podzero.core.types import EnvSpec
+from podzero.envs.boards.go import GO_GAMES
 from podzero.envs.notation import LineNotation, NotationError, notation_of
 from podzero.evaluation.players import GIVES_UP, Turn
-from podzero.files.players import EnginePlayer, engine_program
+from podzero.files.players import RATINGS, EnginePlayer, check_engine_plays, engine_program
 
 NODES = 100_000
-"""Positions that a chess engine searches for each move, at all levels."""
+"""Positions that a chess or shogi engine searches for each move, at all levels."""
 MOVE_TIMEOUT_S = 120.0
 _HASH_MIB = 16
 _GNUGO_RULES = ("--chinese-rules", "--capture-all-dead", "--positional-superko", "--forbid-suicide")
@@ -37,21 +38,50 @@ _GNUGO_RULES = ("--chinese-rules", "--capture-all-dead", "--positional-superko",
 
 def engine_contestant(name: str, player: EnginePlayer, spec: EnvSpec) -> EngineContestant:
     """Makes the engine player with this name and starts its engine."""
-    program, notation = engine_program(name, player, spec.name), notation_of(spec)
+    check_engine_plays(name, player, spec.name)
+    program, notation = engine_program(name, player), notation_of(spec)
 
     def start() -> Engine:
-        if player.kind == "gnugo":
-            command = (program, "--mode", "gtp", "--quiet", "--level", str(player.level), "--seed", "1", *_GNUGO_RULES)
-            setup = (f"boardsize {spec.observation_shape[0]}", f"komi {KOMI}")
-            return GtpEngine(command, notation, setup, MOVE_TIMEOUT_S)
-        variant = {"UCI_Variant": UCI_VARIANTS[spec.name]} if player.kind == "fairy-stockfish" else {}
-        options = variant | {"Threads": "1", "Hash": str(_HASH_MIB), "Skill Level": str(player.level)}
-        return UciEngine((program,), notation, options, NODES, MOVE_TIMEOUT_S)
+        command = program, *_arguments(player)
+        if player.kind in ("gnugo", "gtp-rhino", "gtp"):
+            board = (f"boardsize {spec.observation_shape[0]}", f"komi {KOMI}") if spec.name in GO_GAMES else ()
+            return GtpEngine(command, notation, (*board, *player.lines), MOVE_TIMEOUT_S, spec.name == "othello")
+        protocol = "usi" if spec.name == "shogi" else "uci"
+        return UciEngine(command, notation, [*_options(player, spec.name), *player.lines], MOVE_TIMEOUT_S, protocol)
 
     try:
         return EngineContestant(name, start)
     except EngineFailed as error:
         raise ConfigError(f"player '{name}': {error}") from None
+
+
+def _arguments(player: EnginePlayer) -> Sequence[str]:
+    match player.kind:
+        case "gnugo":
+            return "--mode", "gtp", "--quiet", "--level", str(player.level), "--seed", "1", *_GNUGO_RULES
+        case "gtp-rhino":
+            return "--level", str(player.level)
+        case _:
+            return player.command[1:]
+
+
+def _options(player: EnginePlayer, game: str) -> Iterator[str]:
+    """The commands that set the options of a chess or shogi engine for a game."""
+    if game == "gardner_chess" or player.kind == "fairy-stockfish":
+        yield _option("UCI_Variant", UCI_VARIANTS.get(game, game))
+    if player.command:
+        return
+    yield _option("Threads", 1)
+    yield _option("Hash", _HASH_MIB)
+    if player.level in RATINGS:
+        yield _option("UCI_LimitStrength", "true")
+        yield _option("UCI_Elo", player.level)
+    else:
+        yield _option("Skill Level", player.level)
+
+
+def _option(name: str, value: object) -> str:
+    return f"setoption {UciOption(name, str(value))}"
 
 
 log = logging.getLogger(__name__)
@@ -212,8 +242,9 @@ def _lines_of(stream: IO[bytes] | None) -> Iterator[str]:
         yield line.decode(errors="replace").strip()
 
 
-# The lines of the Go Text Protocol, version 2 (Farnebäck 2002, https://www.lysator.liu.se/~gunnar/gtp/) and of the
-# Universal Chess Interface (Huber & Meyer-Kahlen 2006). `podzero engine` speaks the other side of both.
+# The lines of the Go Text Protocol, version 2 (Farnebäck 2002, https://www.lysator.liu.se/~gunnar/gtp/), of the
+# Universal Chess Interface (Huber & Meyer-Kahlen 2006), of which `podzero engine` speaks the other side, and of the
+# Universal Shogi Interface (http://hgm.nubati.net/usi.html), which differs from it by a few names.
 
 GTP_COLOURS = {"b": True, "black": True, "w": False, "white": False}
 """Whether a colour is that of the player who moves first."""
@@ -273,12 +304,23 @@ class UciOption(NamedTuple):
 
 
 class GtpEngine(LineProcess):
-    """A Go engine. It gets the whole game before each of its moves, so it can serve several games."""
+    """An engine of GTP. It gets the whole game before each of its moves, so it can serve several games."""
 
-    def __init__(self, command: Sequence[str], notation: LineNotation, setup: Sequence[str], timeout_s: float) -> None:
-        """Starts the engine and sends the commands in `setup`; `timeout_s` limits the wait for each answer."""
+    def __init__(
+        self,
+        command: Sequence[str],
+        notation: LineNotation,
+        setup: Sequence[str],
+        timeout_s: float,
+        passes_are_forced: bool = False,
+    ) -> None:
+        """Starts the engine and sends the commands in `setup`; `timeout_s` limits the wait for each answer.
+
+        Where only a player without another move may pass, the engine is not told of passes: some refuse them.
+        """
         super().__init__(command)
         self._notation, self._timeout_s, self._number = notation, timeout_s, 0
+        self._passes_are_forced = passes_are_forced
         try:
             for line in setup:
                 self.ask(line)
@@ -308,7 +350,8 @@ class GtpEngine(LineProcess):
         """The engine's move, or `GIVES_UP` if it resigns."""
         self.ask("clear_board")
         for ply, name in enumerate(self._notation.names(turn.moves)):
-            self.ask(f"play {'bw'[ply % 2]} {name}")
+            if name != "pass" or not self._passes_are_forced:
+                self.ask(f"play {'bw'[ply % 2]} {name}")
         answer = self.ask(f"genmove {'bw'[len(turn.moves) % 2]}").strip()
         if answer.lower() == "resign":
             return GIVES_UP
@@ -319,33 +362,46 @@ class GtpEngine(LineProcess):
 
 
 class UciEngine(LineProcess):
-    """A chess engine. It gets the whole game before each of its moves, so it can serve several games."""
+    """An engine for chess or shogi. It gets the whole game before each of its moves, so it can serve several games."""
 
     def __init__(
-        self, command: Sequence[str], notation: LineNotation, options: Mapping[str, str], nodes: int, timeout_s: float
+        self, command: Sequence[str], notation: LineNotation, setup: Iterable[str], timeout_s: float, protocol: str
     ) -> None:
-        """Starts the engine, which searches `nodes` positions for each move, and sets its options."""
+        """Starts the engine, which speaks `protocol`, `uci` or `usi`, and sends it the lines in `setup`.
+
+        A line with `go` is sent for each move instead, by default `go nodes` with `NODES`; `timeout_s` limits the wait
+        for each answer. An option that the engine does not offer is an error.
+        """
         super().__init__(command)
-        self._notation, self._nodes, self._timeout_s = notation, nodes, timeout_s
+        self._notation, self._timeout_s, self._protocol, self._go = notation, timeout_s, protocol, f"go nodes {NODES}"
         try:
-            self.send("uci")
-            offered = self._lines_to("uciok", "uci")
-            for name, value in options.items():
-                if not any(line.startswith(f"option name {name} ") for line in offered):
-                    raise EngineFailed(f"{self.name} has no option '{name}'")
-                self.send(f"setoption {UciOption(name, value)}")
+            self.send(protocol)
+            offered = self._lines_to(f"{protocol}ok", protocol)
+            for line in setup:
+                first, *words = line.split()
+                if first == "go":
+                    self._go = line
+                    continue
+                if first == "setoption":
+                    name, _ = UciOption.parse(words)
+                    if not any(line.startswith(f"option name {name} ") for line in offered):
+                        raise EngineFailed(f"{self.name} has no option '{name}'")
+                self.send(line)
             self.send("isready")
             self._lines_to("readyok", "isready")
+            self.send("usinewgame" if protocol == "usi" else "ucinewgame")
         except EngineFailed:
             self.close()
             raise
 
     def best(self, turn: Turn) -> int:
-        """The engine's move."""
+        """The engine's move, or `GIVES_UP` if it resigns."""
         self.send(f"position {UciPosition('startpos', self._notation.names(turn.moves))}")
-        self.send(f"go nodes {self._nodes}")
+        self.send(self._go)
         _, *answer = self._lines_to("bestmove", "go")[-1].split()
         name = answer[0] if answer else "nothing"
+        if name == "resign":
+            return GIVES_UP
         try:
             return self._notation.action(turn.state, name)
         except NotationError as error:
@@ -357,7 +413,7 @@ class UciEngine(LineProcess):
         while lines[-1].split()[:1] != [word]:
             line = self.receive(deadline, question)
             # The options are looked for in all lines; of a search, which writes many, only the last one counts.
-            lines = [*lines, line] if word == "uciok" else [line]
+            lines = [*lines, line] if question == self._protocol else [line]
         return lines
 
 

@@ -131,14 +131,15 @@ def make_opponents(experiment: Experiment, snapshots: Path, seed: int) -> list[O
             made.append(Opponent("earlier", entry.share, Earlier(players, snapshots, seed).choose))
             continue
         try:
+            if isinstance(parse_player(entry.who), EnginePlayer):
+                raise ConfigError(
+                    f"'{entry.who}' thinks about one game at a time, which is too slow for self-play; name it in "
+                    "evaluation.opponents, or import games that it has played (podzero import)"
+                )
             player = resolve(entry.who, env, discount=discount)
         except ConfigError as error:
             raise ConfigError(f"actors.opponents: {error}") from None
-        if isinstance(player, MovesPlayer):
-            raise ConfigError(
-                f"actors.opponents: '{entry.who}' thinks about one game at a time, which is too slow for self-play; "
-                "name it in evaluation.opponents, or import games that it has played (podzero import)"
-            )
+        assert not isinstance(player, MovesPlayer)
         made.append(Opponent(player.name, entry.share, player.choose))
     return made
 

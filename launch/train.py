@@ -37,7 +37,7 @@ from podzero.config import (
 from podzero.core.errors import ConfigError
 from podzero.core.importing import import_openvino, restore_path, without_current_folder
 from podzero.core.machine import ended_by_interrupt, keep_compiled_programs
-from podzero.files.players import ENGINES, EnginePlayer, as_resumed, engine_program
+from podzero.files.players import EnginePlayer, as_resumed, check_engine_plays, engine_program, parse_player
 from podzero.files.store import store_of
 from podzero.files.workdir import (
     NEUTRAL,
@@ -390,9 +390,10 @@ def _check_opponents(experiment: Experiment, joins: bool) -> None:
     many = evaluation.positions > EvaluationConfig().positions
     try:
         for name in opponents:
-            kind, _, level = name.partition(":")
-            if kind in ENGINES and not (joins and game in ENGINES[kind].games):
-                engine_program(name, EnginePlayer(kind, int(level)), game)
+            if name != "earlier" and isinstance(player := parse_player(name), EnginePlayer):
+                check_engine_plays(name, player, game)
+                if not joins:
+                    engine_program(name, player)
         if joins or not (many or "solver" in opponents):
             return
         from podzero.evaluation.solvers import SOLVED, make_solver, read_labels

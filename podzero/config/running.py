@@ -14,8 +14,14 @@ from podzero.core.chips import Slice, find_slice
 from podzero.core.errors import nearest
 
 # The levels are those of `ENGINES` in podzero/files/players.py, which imports this package.
-_OPPONENTS = ("random", "solver", "earlier", "mcts:N", "gnugo:LEVEL", "stockfish:LEVEL", "fairy-stockfish:LEVEL")
-_OPPONENT = r"random|solver|earlier|mcts:[1-9][0-9]*|gnugo:([1-9]|10)|(fairy-)?stockfish:(1?[0-9]|20)"
+_OPPONENTS = (
+    *("random", "solver", "earlier", "mcts:N", "gnugo:LEVEL", "gtp-rhino:LEVEL", "stockfish:LEVEL"),
+    *("fairy-stockfish:LEVEL", "gtp:COMMAND", "uci:COMMAND", "usi:COMMAND"),
+)
+_OPPONENT = (
+    r"random|solver|earlier|mcts:[1-9][0-9]*|gnugo:([1-9]|10)|gtp-rhino:[1-5]"
+    r"|(fairy-)?stockfish:(1?[0-9]|20|[12][0-9]{3})|(gtp|uci|usi):.+"
+)
 
 
 def _known_opponent(name: str) -> str:
@@ -34,8 +40,8 @@ class EvaluationConfig(Section):
     not judged. A signal ends a run without it."""
     opponents: tuple[Annotated[str, AfterValidator(_known_opponent)], ...] | None = None
     """Opponents: `random`, `mcts:N` (tree search with N random rollouts), `solver` (perfect play, if a solver exists),
-    `earlier` (snapshots of this run), or an external engine, for example `gnugo:1`. By default `random`, `mcts:25`,
-    `mcts:200` and `earlier`. Single-player environments have none."""
+    `earlier` (snapshots of this run), or an external engine (docs/engines.md), for example `gnugo:1`. By default
+    `random`, `mcts:25`, `mcts:200` and `earlier`. Single-player environments have none."""
     games: PositiveInt = 40
     """The largest number of games per opponent in an evaluation, which ends earlier once half of the 95% interval of
     the rating's gain over the previous snapshot is below 60 Elo points. In single-player environments: episodes per

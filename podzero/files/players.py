@@ -5,8 +5,12 @@ solver            perfect play, where a solver of the game exists
 greedy            the action with the highest immediate reward, in gymnasium environments that can be copied
 mcts:400          tree search with 400 random rollouts per move, without a network
 gnugo:10          GNU Go, an external program, at its level 10 (1 to 10)
-stockfish:3       Stockfish at its skill level 3 (0 to 20)
-fairy-stockfish:3 Fairy-Stockfish, for Gardner's chess as well
+gtp-rhino:2       GRhino, for Othello, at its level 2 (1 to 5)
+stockfish:3       Stockfish at its skill level 3 (0 to 20); from 1350 on the number is a rating, its option UCI_Elo
+fairy-stockfish:3 Fairy-Stockfish, for Gardner's chess and shogi as well
+gtp:COMMAND; LINE any program that speaks GTP, to which the lines are sent before it plays
+uci:COMMAND; LINE a chess program, with lines such as `setoption name Hash value 16` and `go movetime 100`
+usi:COMMAND; LINE the same for shogi
 runs/mine         the newest snapshot of a working directory
 runs/mine@1200    its snapshot of learner step 1200
 zoo:go_9x9        a trained agent that comes with podzero (`podzero zoo` lists them)
@@ -18,6 +22,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,21 +48,34 @@ _WITHOUT_NUMBER = ("random", "solver", "greedy")
 
 
 class EngineKind(NamedTuple):
-    """An external program that plays; it has the name of its Debian package."""
+    """An external program that plays."""
 
-    levels: range
+    package: str
+    """Its Debian package."""
+    levels: tuple[range, ...]
     games: tuple[str, ...]
 
 
+RATINGS = range(1350, 2851)
+"""The values of UCI_Elo, the rating at which they play, that all versions of Stockfish and Fairy-Stockfish offer."""
 ENGINES = {
-    "gnugo": EngineKind(range(1, 11), ("go_7x7", "go_9x9", "go_19x19")),
-    "stockfish": EngineKind(range(21), ("chess",)),
-    "fairy-stockfish": EngineKind(range(21), ("chess", "gardner_chess")),
+    "gnugo": EngineKind("gnugo", (range(1, 11),), ("go_7x7", "go_9x9", "go_19x19")),
+    "gtp-rhino": EngineKind("grhino", (range(1, 6),), ("othello",)),
+    "stockfish": EngineKind("stockfish", (range(21), RATINGS), ("chess",)),
+    "fairy-stockfish": EngineKind("fairy-stockfish", (range(21), RATINGS), ("chess", "gardner_chess", "shogi")),
 }
-"""The supported engines by the name of their program."""
+"""The engines that need no more than a level, by the name of their program."""
+PROTOCOLS: dict[str, tuple[str, ...] | None] = {"gtp": None, "uci": ("chess", "gardner_chess"), "usi": ("shogi",)}
+"""The protocols of other engines, with their games; None: all."""
 GAMES_FOLDERS = ("/usr/games", "/usr/local/games")
 """Where Debian installs games; PATH may lack these folders."""
-_KNOWN = (*_WITHOUT_NUMBER, "mcts:N", "zoo:NAME", *(f"{kind}:LEVEL" for kind in ENGINES))
+_KNOWN = (
+    *_WITHOUT_NUMBER,
+    "mcts:N",
+    "zoo:NAME",
+    *(f"{kind}:LEVEL" for kind in ENGINES),
+    *(f"{protocol}:COMMAND" for protocol in PROTOCOLS),
+)
 
 
 class BuiltinPlayer(NamedTuple):
@@ -70,11 +88,16 @@ class BuiltinPlayer(NamedTuple):
 
 
 class EnginePlayer(NamedTuple):
-    """An external program at one of its levels."""
+    """An external program."""
 
     kind: str
-    """One of `ENGINES`."""
-    level: int
+    """One of `ENGINES` or `PROTOCOLS`."""
+    level: int = 0
+    """Of `ENGINES`."""
+    command: tuple[str, ...] = ()
+    """Of `PROTOCOLS`: the program and its arguments."""
+    lines: tuple[str, ...] = ()
+    """Of `PROTOCOLS`: what is sent to it before it plays."""
 
 
 class TrainedPlayer(NamedTuple):
@@ -107,10 +130,12 @@ def parse_player(name: str) -> BuiltinPlayer | EnginePlayer | TrainedPlayer:
         return BuiltinPlayer(kind, number)
     if kind in ENGINES:
         levels = ENGINES[kind].levels
-        if number not in levels:
-            expected = f"{levels[0]} to {levels[-1]}, for example {kind}:{levels[-1]}"
-            raise ConfigError(f"player '{name}': expected a level from {expected}")
+        if not any(number in some for some in levels):
+            expected = ", or ".join(f"{some[0]} to {some[-1]}" for some in levels)
+            raise ConfigError(f"player '{name}': expected a level from {expected}, for example {kind}:{levels[0][-1]}")
         return EnginePlayer(kind, number)
+    if kind in PROTOCOLS:
+        return _program_player(name, kind, text)
     if kind in _WITHOUT_NUMBER:
         if colon:
             raise ConfigError(f"player '{name}': '{kind}' takes no number")
@@ -129,19 +154,49 @@ def trained_player(setting: str, who: str) -> TrainedPlayer:
     return player
 
 
-def engine_program(name: str, player: EnginePlayer, game: str) -> str:
-    """The path of the program of `player` on this machine; `name` is the player's name, for messages."""
-    games = ENGINES[player.kind].games
-    if game not in games:
+def _program_player(name: str, protocol: str, text: str) -> EnginePlayer:
+    """The player of a command, and of the lines that are sent to it, which semicolons separate."""
+    example = f"for example {protocol}:{_EXAMPLES[protocol]}"
+    if not text.isprintable():
+        raise ConfigError(f"player {name!r}: expected printable characters, {example}")
+    command, *lines = (part.strip() for part in text.split(";"))
+    try:
+        words = tuple(shlex.split(command))
+    except ValueError as error:
+        raise ConfigError(f"player '{name}': '{command}' is not a command: {error}; {example}") from None
+    if not words or not words[0]:
+        raise ConfigError(f"player '{name}': expected the command of a program, {example}")
+    return EnginePlayer(protocol, command=words, lines=tuple(filter(None, lines)))
+
+
+_EXAMPLES = {
+    "gtp": "gnugo --mode gtp; level 5",
+    "uci": "stockfish; setoption name Hash value 16; go movetime 100",
+    "usi": "fairy-stockfish; go nodes 1000",
+}
+
+
+def starts_program(who: str) -> bool:
+    """Whether a player's name holds a command of the user's."""
+    return who.partition(":")[0] in PROTOCOLS
+
+
+def check_engine_plays(name: str, player: EnginePlayer, game: str) -> None:
+    """Raises `ConfigError` if the engine does not play the game; `name` is the player's name."""
+    games = PROTOCOLS[player.kind] if player.command else ENGINES[player.kind].games
+    if games is not None and game not in games:
         *others, last = games
         listed = f"{', '.join(others)} and {last}" if others else last
         raise ConfigError(f"player '{name}': {player.kind} plays {listed}, not {game}")
-    program = shutil.which(player.kind, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *GAMES_FOLDERS]))
+
+
+def engine_program(name: str, player: EnginePlayer) -> str:
+    """The path of the program of `player` on this machine; `name` is the player's name, for messages."""
+    wanted, *_ = player.command or (player.kind,)
+    program = shutil.which(wanted, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *GAMES_FOLDERS]))
     if program is None:
-        raise ConfigError(
-            f"player '{name}': the program {player.kind} is not installed; on Debian and Ubuntu: "
-            f"apt-get install {player.kind}"
-        )
+        where = "" if player.command else f"; on Debian and Ubuntu: apt-get install {ENGINES[player.kind].package}"
+        raise ConfigError(f"player '{name}': the program {wanted} is not installed{where}")
     return program
 
 

@@ -1,6 +1,7 @@
 """Engines as players: those that fail forfeit and are replaced, and the real ones finish their games."""
 
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -31,7 +32,7 @@ from podzero.evaluation.engines import (
     UciPosition,
 )
 from podzero.evaluation.games import match_result
-from podzero.evaluation.players import RandomPlayer, Turn
+from podzero.evaluation.players import GIVES_UP, RandomPlayer, Turn
 from podzero.evaluation.resolve import resolve
 from podzero.evaluation.tournament import Tournament, TournamentFiles, TournamentSettings
 from podzero.files import players
@@ -91,7 +92,7 @@ def fake(env, tmp_path):
 def program(name):
     """Skips a test without the program, unless it must be there."""
     if shutil.which(name, path=os.pathsep.join([os.environ["PATH"], "/usr/games"])) is None:
-        missing = f"the program {name} is not installed: apt-get install {name}"
+        missing = f"the program {name} is not installed: apt-get install {players.ENGINES[name].package}"
         pytest.fail(missing) if os.environ.get("PODZERO_ENGINES") == "required" else pytest.skip(missing)
 
 
@@ -181,6 +182,17 @@ def test_the_message_of_an_engine_that_ends_quotes_its_last_words(tmp_path, env)
         engine.best(turn_after(env, []))
 
 
+def test_an_engine_of_othello_is_not_told_of_passes(tmp_path):
+    """White has no other move at the end. gtp-rhino refuses to hear of it."""
+    program("gtp-rhino")
+    env = make_env("othello")
+    contestant = resolve("gtp-rhino:1", env)
+    turn = turn_after(env, ["c4", "c3", "c2", "d6", "c6", "b2", "e6", "c1", "a1", "a3", "pass"])
+    (action,) = contestant.choose_after([turn])
+    contestant.close()
+    assert turn.legal[action]
+
+
 def test_an_engine_that_refuses_its_set_up_cannot_play(tmp_path, env):
     command = (sys.executable, FAKE, "gtp", "behaves", str(tmp_path / "m"))
     with pytest.raises(EngineFailed, match="refused 'refused': no"):
@@ -190,7 +202,26 @@ def test_an_engine_that_refuses_its_set_up_cannot_play(tmp_path, env):
 def test_a_uci_engine_without_an_option_cannot_play(tmp_path):
     command = (sys.executable, FAKE, "uci", "behaves", str(tmp_path / "m"))
     with pytest.raises(EngineFailed, match="no option 'Skill Level'"):
-        UciEngine(command, None, {"Skill Level": "3"}, 100, 20.0)
+        UciEngine(command, None, ["setoption name Skill Level value 3"], 20.0, "uci")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "game", "behaviour", "move"),
+    [("uci", "chess", "behaves", "e2e4"), ("usi", "shogi", "behaves", "7g7f"), ("usi", "shogi", "resigns", None)],
+)
+def test_the_program_of_a_player_gets_the_lines_of_its_name(tmp_path, protocol, game, behaviour, move):
+    """One with `go` for each move, the others once. The path of the program holds a blank."""
+    (folder := tmp_path / "my engines").mkdir()
+    (fake := folder / "engine.py").write_text(Path(FAKE).read_text())
+    env, log = make_env(game), tmp_path / "told"
+    command = shlex.join([sys.executable, str(fake), protocol, behaviour, str(tmp_path / "marker"), str(log)])
+    contestant = resolve(f"{protocol}:{command}; go nodes 7; setoption name Hash value 8", env)
+    turn = turn_after(env, [])
+    chosen = contestant.choose_after([turn])
+    contestant.close()
+    assert chosen == [GIVES_UP if move is None else notation_of(env.spec).action(turn.state, move)]
+    start = [protocol, "setoption name Hash value 8", "isready", f"{protocol}newgame"]
+    assert log.read_text().splitlines() == [*start, "position startpos", "go nodes 7", "quit"]
 
 
 @pytest.mark.parametrize(
@@ -198,10 +229,18 @@ def test_a_uci_engine_without_an_option_cannot_play(tmp_path):
     [
         ("gnugo:1", "chess", "gnugo plays go_7x7, go_9x9 and go_19x19, not chess"),
         ("stockfish:3", "gardner_chess", "stockfish plays chess, not gardner_chess"),
-        ("fairy-stockfish:3", "hex", "fairy-stockfish plays chess and gardner_chess, not hex"),
+        ("fairy-stockfish:3", "hex", "fairy-stockfish plays chess, gardner_chess and shogi, not hex"),
+        ("uci:stockfish", "shogi", "uci plays chess and gardner_chess, not shogi"),
+        ("usi:fairy-stockfish", "chess", "usi plays shogi, not chess"),
+        ("gtp:no-program-has-this-name --gtp", "othello", "the program no-program-has-this-name is not installed$"),
+        ("gtp: ; level 3", "othello", "expected the command of a program, for example gtp:gnugo --mode gtp; level 5"),
+        ("uci:'stockfish", "chess", "''stockfish' is not a command: No closing quotation"),
+        ("uci:stockfish\nquit", "chess", "expected printable characters"),
         ("gnugo:11", "go_9x9", "expected a level from 1 to 10, for example gnugo:10"),
         ("gnugo", "go_9x9", "expected a level from 1 to 10"),
-        ("stockfish:x", "chess", "expected a level from 0 to 20"),
+        ("gtp-rhino:6", "othello", "expected a level from 1 to 5"),
+        ("stockfish:x", "chess", "expected a level from 0 to 20, or 1350 to 2850, for example stockfish:20"),
+        ("stockfish:1000", "chess", "expected a level from 0 to 20, or 1350 to 2850"),
     ],
 )
 def test_an_engine_for_another_game_or_without_that_level_is_refused(name, game, said):
@@ -209,13 +248,21 @@ def test_an_engine_for_another_game_or_without_that_level_is_refused(name, game,
         resolve(name, make_env(game))
 
 
-@pytest.mark.parametrize("name", ["gnugo:1", "stockfish:3", "fairy-stockfish:3"])
-def test_a_missing_engine_names_its_package(name, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "game", "package"),
+    [
+        ("gnugo:1", "go_9x9", "gnugo"),
+        ("gtp-rhino:1", "othello", "grhino"),
+        ("stockfish:3", "chess", "stockfish"),
+        ("fairy-stockfish:3", "chess", "fairy-stockfish"),
+    ],
+)
+def test_a_missing_engine_names_its_package(name, game, package, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(players, "GAMES_FOLDERS", ())
     kind = name.partition(":")[0]
-    with pytest.raises(ConfigError, match=f"{kind} is not installed; on Debian and Ubuntu: apt-get install {kind}$"):
-        resolve(name, make_env("go_9x9" if kind == "gnugo" else "chess"))
+    with pytest.raises(ConfigError, match=f"{kind} is not installed; on Debian and Ubuntu: apt-get install {package}$"):
+        resolve(name, make_env(game))
 
 
 @pytest.mark.slow
@@ -247,16 +294,27 @@ def test_gnugo_captures_dead_stones_before_it_passes():
         ("fairy-stockfish:20", "chess", "f2f3 e7e5 g2g4", ["d8h4"]),
         ("fairy-stockfish:20", "gardner_chess", "b2b3 c4b3", ["a2b3", "c2b3"]),
         ("stockfish:20", "chess", "a2a4 h7h5 a4a5 h5h4 a5a6 h4h3 a6b7 h3g2", ["b7a8q", "f1g2", "b7c8q"]),
+        ("uci:stockfish; setoption name Hash value 1; go depth 5", "chess", "f2f3 e7e5 g2g4", ["d8h4"]),
+        ("uci:fairy-stockfish; go nodes 1000", "gardner_chess", "b2b3 c4b3", ["a2b3", "c2b3"]),
+        # The bishop takes the rook next to it, which Black has just opened, or promotes.
+        ("fairy-stockfish:20", "shogi", "7g7f 3c3d 8h2b+", ["3a2b"]),
+        ("usi:fairy-stockfish; go nodes 1000", "shogi", "7g7f 3c3d 8h2b+", ["3a2b"]),
+        # The only legal moves, in names of which rows count from the top.
+        ("gtp-rhino:1", "othello", "f5", ["d6", "f4", "f6"]),
+        ("gtp:gtp-rhino --level 1", "othello", "f5 d6", ["c3", "c4", "c5", "c6", "c7", "d7", "e7"]),
+        ("gtp:gnugo --mode gtp; level 1", "go_9x9", "E5", None),
     ],
 )
-def test_chess_engines_play_from_the_moves_of_a_game(name, game, moves, answers):
-    program(name.partition(":")[0])
+def test_engines_play_from_the_moves_of_a_game(name, game, moves, answers):
+    player = players.parse_player(name)
+    program(*player.command[:1] or (player.kind,))
     env = make_env(game)
     contestant = resolve(name, env)
     turn = turn_after(env, moves.split())
     (action,) = contestant.choose_after([turn])
     contestant.close()
-    assert notation_of(env.spec).name(turn.state, action) in answers
+    assert turn.legal[action]
+    assert answers is None or notation_of(env.spec).name(turn.state, action) in answers
 
 
 def test_an_engine_that_resigns_loses_its_games_of_a_tournament(env, fake, tmp_path):

@@ -1,9 +1,9 @@
-"""An engine for tic-tac-toe by GTP, or for chess by UCI, that misbehaves on request.
+"""An engine for tic-tac-toe by GTP, chess by UCI, or shogi by USI, that misbehaves on request.
 
-    fake_engine.py PROTOCOL BEHAVIOUR MARKER
+    fake_engine.py PROTOCOL BEHAVIOUR MARKER [TOLD]
 
 It misbehaves while the file MARKER does not exist, which it then creates; afterwards it plays the first free square, or
-a move of its king's pawn.
+a move of a pawn. What UCI or USI told it, it writes to the file TOLD.
 """
 
 import sys
@@ -63,14 +63,17 @@ def gtp():
 
 def uci():
     for line in sys.stdin:
+        for told in sys.argv[4:]:
+            with Path(told).open("a") as file:
+                file.write(line)
         match line.split()[0]:
-            case "uci":
-                say("id name fake\noption name Hash type spin default 16\nuciok")
+            case "uci" | "usi":
+                say(f"id name fake\noption name Hash type spin default 16\n{PROTOCOL}ok")
             case "isready":
                 say("readyok")
             case "go":
                 say("info depth 1 score cp 0")
-                say(f"bestmove {misbehave([]) or 'e2e4'}")
+                say(f"bestmove {misbehave([]) or {'uci': 'e2e4', 'usi': '7g7f'}[PROTOCOL]}")
             case "quit":
                 return
 

@@ -50,7 +50,7 @@ Who = Annotated[
     typer.Argument(
         metavar="WHO",
         help="A working directory as DIR or DIR@STEP, an agent of `podzero zoo` as zoo:NAME, or a named player: "
-        "random, solver, mcts:400, greedy, gnugo:10, stockfish:3, fairy-stockfish:3.",
+        "random, solver, mcts:400, greedy, gnugo:10, stockfish:3, or another engine (docs/engines.md).",
     ),
 ]
 Trained = Annotated[str, typer.Argument(metavar="WHO", help="A trained agent: DIR or DIR@STEP of a run, or zoo:NAME.")]

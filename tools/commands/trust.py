@@ -22,7 +22,7 @@ from podzero.config import Experiment
 from podzero.core.errors import ConfigError
 from podzero.core.importing import approve, ask_before_import, file_digest, file_of, place_of
 from podzero.core.machine import user_config
-from podzero.files.players import TrainedPlayer, parse_player
+from podzero.files.players import TrainedPlayer, parse_player, starts_program
 from podzero.files.workdir import read_json, write_atomically
 
 _SHIPPED = Path(__file__).resolve().parents[2] / "configs"
@@ -62,18 +62,25 @@ class TrustedCode:
 
     def approve(self, import_path: str) -> None:
         """Raises `ConfigError` unless the code at `file.py:Name` or `module:Name`, or either without a name, may be
-        imported: the user does not trust it, there is nobody to ask, or the file cannot be read.
+        imported, or the engine of a player such as `gtp:COMMAND` started: the user does not trust it, there is nobody
+        to ask, or the file cannot be read.
         """
         if import_path in self._approved:
             return
         place = place_of(import_path)
-        if place.endswith(".py"):
+        if starts_program(import_path):
+            self._approve_name(import_path, import_path)
+        elif place.endswith(".py"):
             self._approve_file(place)
-        elif not _is_known(import_path) and import_path not in (held := self._held())["names"]:
-            self._ask_for(import_path, f"{import_path}, with any arguments")
-            held["names"].append(import_path)
-            self._remember(held)
+        elif not _is_known(import_path):
+            self._approve_name(import_path, f"{import_path}, with any arguments")
         self._approved.add(import_path)
+
+    def _approve_name(self, name: str, trusted: str) -> None:
+        if name not in (held := self._held())["names"]:
+            self._ask_for(name, trusted)
+            held["names"].append(name)
+            self._remember(held)
 
     def _approve_file(self, place: str) -> None:
         file = file_of(place).resolve()
@@ -132,7 +139,8 @@ def ask_before_imports(environment: Mapping[str, str], trust_all: bool) -> None:
 
 
 def approve_code(experiment: Experiment) -> None:
-    """Asks for the code that an experiment names, its teacher and its opponents included, before processes import it.
+    """Asks for the code that an experiment names, its teacher and its opponents included, before processes import it,
+    and for the commands of engines that its evaluation would start.
 
     Raises `ConfigError` if the user does not trust it, `WorkdirError` if a teacher or opponent cannot be read.
     """
@@ -145,3 +153,4 @@ def approve_code(experiment: Experiment) -> None:
             experiments.append(player.workdir.experiment())
     for each in experiments:
         approve(*each.import_paths)
+    approve(*filter(starts_program, experiment.evaluation.opponents or ()))

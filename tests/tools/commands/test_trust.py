@@ -352,6 +352,22 @@ def test_the_code_of_teachers_and_opponents_is_asked_about(tmp_path):
 
 
 @pytest.mark.usefixtures("asking")
+@pytest.mark.parametrize("name", ["gtp:sh -c 'rm x'", "uci:gnugo", "gtp:own_game.py:Game", "usi:optax:adam"])
+def test_the_commands_of_engines_are_asked_about(name):
+    experiment = load("tic_tac_toe", [f"evaluation.opponents={json.dumps(['random', 'gnugo:1', name])}"])
+    with pytest.raises(ConfigError, match=f"{name} is code that the experiment names. It would run"):
+        approve_code(experiment)
+
+
+def test_the_command_of_an_engine_is_asked_about_once(trusted):
+    user = User()
+    for name in ("gtp:gnugo --mode gtp", "gtp:gnugo --mode gtp", "gtp:gnugo"):
+        trusted(user).approve(name)
+    assert len(user.questions) == 2
+    assert "Do you trust gtp:gnugo --mode gtp, now" in user.questions[0]
+
+
+@pytest.mark.usefixtures("asking")
 def test_players_are_refused_before_anything_is_loaded(tmp_path):
     agent = Workdir(tmp_path / "agent")
     agent.open(load("tic_tac_toe", ["env={name: simulator, id: 'subprocess:Popen'}"]))
