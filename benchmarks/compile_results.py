@@ -182,8 +182,9 @@ class StoredResults:
         return self._results.get(job.key)
 
     def missing(self, jobs: Iterable[Job], limit_s: float) -> list[Job]:
-        """The jobs without a valid result."""
-        return [job for job in jobs if (found := self.get(job)) is None or not found.is_valid(job, limit_s)]
+        """The jobs without a valid result, those that were never compiled first."""
+        wanted = [job for job in jobs if (found := self.get(job)) is None or not found.is_valid(job, limit_s)]
+        return sorted(wanted, key=lambda job: self.get(job) is not None)
 
     def fill(self, jobs: Iterable[Job], run: Callable[[Job, float], JobResult], limit_s: float) -> None:
         """Runs jobs one after the other, each for at most `limit_s`, and saves and prints each result at once.

@@ -231,11 +231,12 @@ def closes(status: Mapping[str, Any]) -> str:
     return (open_sums(ledger) or "closes") if ledger else "unknown"
 
 
-def machine_in_words() -> str:
+def machine_in_words(cpu_info: Path = Path("/proc/cpuinfo")) -> str:
     """The processor of this machine, as `benchmarks/results` names it."""
-    text = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
-    found = dict(re.findall(r"^(model name|cpu family)\s*:\s*(.*)$", text, re.MULTILINE))
+    text = cpu_info.read_text(encoding="utf-8") if cpu_info.exists() else ""
+    found = dict(re.findall(r"^(model name|cpu family|model)\s*:\s*(.*)$", text, re.MULTILINE))
     name = re.sub(r"\s+", " ", found.get("model name", "an unknown processor"))
-    # AMD's family 26 is Zen 5; the name of a virtual processor does not say it.
-    zen = " (Zen 5)" if "AMD" in name and found.get("cpu family") == "26" and "Zen" not in name else ""
-    return f"{os.cpu_count()} cores of an {name}{zen}, no accelerator"
+    # The name of a virtual processor does not say it. Zen 3 and Zen 4 share a family.
+    newer = int(found.get("model", 0)) // 16 in (1, 6, 7, 10)
+    zen = {"25": f" (Zen {4 if newer else 3})", "26": " (Zen 5)"}.get(found.get("cpu family", ""), "")
+    return f"{os.cpu_count()} cores of an {name}{zen if 'AMD' in name and 'Zen' not in name else ''}, no accelerator"

@@ -1,6 +1,7 @@
 """Schedules of faults, and how the stages soak and chaos see that a run has recovered."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ import pytest
 from podzero.files.workdir import Workdir
 from podzero.runtime.monitoring.status import RunStatus
 from podzero.tools.bench import chaos, cli, faults
-from podzero.tools.bench.child_run import ChildRun, Signals, lives
+from podzero.tools.bench.child_run import ChildRun, Signals, lives, machine_in_words
 from podzero.tools.bench.faults import Disturber, Fault, schedule, summary
 from podzero.tools.bench.measuring import BenchError
 
@@ -228,3 +229,20 @@ def test_a_record_for_the_results_names_command_hardware_and_note_but_no_folder(
     assert found["result"] == {"goodput": 1.0}
     assert found["hardware"]
     assert found["date"]
+
+
+@pytest.mark.parametrize(
+    ("family", "model", "name", "generation"),
+    [
+        (25, 1, "AMD EPYC", " (Zen 3)"),
+        (25, 17, "AMD EPYC", " (Zen 4)"),
+        (26, 2, "AMD EPYC", " (Zen 5)"),
+        (25, 17, "AMD EPYC (Zen 4)", ""),
+        (6, 143, "Intel Xeon", ""),
+    ],
+)
+def test_results_name_the_generation_of_a_processor(tmp_path, family, model, name, generation):
+    file = tmp_path / "cpuinfo"
+    file.write_text(f"cpu family\t: {family}\nmodel\t\t: {model}\nmodel name\t: {name}\n")
+    assert machine_in_words(file) == f"{os.cpu_count()} cores of an {name}{generation}, no accelerator"
+    assert " an unknown processor, " in machine_in_words(tmp_path / "missing")
