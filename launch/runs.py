@@ -150,6 +150,8 @@ def logs(
         raise WorkdirError(
             f"{workdir.log_file} does not exist: no run has started there; `podzero runs` lists those that have"
         ) from None
+    except BrokenPipeError:
+        raise  # whoever reads what is printed has seen enough, as `head` does
     except OSError as error:
         raise WorkdirError(f"cannot read {error.filename or workdir.log_file}: {error.strerror}") from None
 

@@ -1,6 +1,8 @@
 """`podzero logs` and `podzero stop` of runs that end, have ended or never were."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,16 @@ def test_the_log_is_printed_and_following_ends_with_the_run(command, ended, opti
     code, out, _ = command("logs", str(ended.root), *options)
     assert code == 0
     assert len(out.splitlines()) == lines
+
+
+def test_a_log_of_which_only_the_beginning_is_wanted_is_no_error(ended):
+    ended.log_file.write_text(LOG * 10_000)
+    script = "from podzero.launch.cli import main; main()"
+    command = [sys.executable, "-P", "-c", script, "logs", str(ended.root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == LOG.splitlines(keepends=True)[0]
+        process.stdout.close()
+        assert process.stderr.read() == ""
 
 
 def test_a_process_that_the_run_does_not_have_is_refused_with_those_it_has(command, ended):
