@@ -163,7 +163,8 @@ class LearnerConfig(Section):
         """
         if self.steps_per_dispatch != "auto":
             return self.steps_per_dispatch
-        divisors = [steps for steps in range(1, self.publish_every + 1) if self.publish_every % steps == 0]
+        small = [steps for steps in range(1, math.isqrt(self.publish_every) + 1) if self.publish_every % steps == 0]
+        divisors = [*small, *(self.publish_every // steps for steps in reversed(small))]
         if step_s is None:
             return max(steps for steps in divisors if steps <= _CPU_STEPS)
         multiple = self.publish_every * math.ceil(_DISPATCH_S / (self.publish_every * step_s))

@@ -778,6 +778,11 @@ def test_auto_is_the_smallest_divisor_or_multiple_of_publish_every_whose_dispatc
     assert learner.dispatch_steps() <= 4
 
 
+def test_auto_is_found_at_once_for_a_learner_that_hardly_ever_publishes():
+    """1, 2, 4, 5, 8, 10 and 16 divide it."""
+    assert LearnerConfig(publish_every=10**12).dispatch_steps(0.001) == 16
+
+
 @pytest.mark.parametrize("steps", ["automatic", 0, 2.5])
 def test_steps_per_dispatch_are_a_number_or_auto(steps):
     said = refusal(learner={"steps_per_dispatch": steps})
