@@ -88,7 +88,7 @@ def all_jobs() -> list[Job]:
 
 
 def general_jobs() -> list[Job]:
-    """What is compiled of the experiments that are not made for one slice, those with the smallest networks first."""
+    """What is compiled of the experiments that are not made for other chips, those with the smallest networks first."""
     # The learner depends on the slice; what one chip runs alone is compiled once for each kind of chip.
     chips: dict[str, str] = {}
     for name in SLICES:
@@ -96,7 +96,7 @@ def general_jobs() -> list[Job]:
     compared = ",".join(SCALING)
     return [
         job
-        for config in sorted((name for name in builtin_configs() if not name.startswith(FOR_SLICES)), key=_size)
+        for config in sorted((name for name in builtin_configs() if not is_for_other_chips(name)), key=_size)
         for job in (
             *(_of_program(config, where, "learner") for where in SLICES),
             *(_of_program(config, where, "evaluation") for where in chips.values()),
@@ -117,6 +117,11 @@ def general_jobs() -> list[Job]:
             ),
         )
     ]
+
+
+def is_for_other_chips(config: str) -> bool:
+    """Whether an experiment is made for one slice, or for a GPU."""
+    return config.startswith(FOR_SLICES) or config.endswith("_gpu")
 
 
 def _size(config: str) -> int:

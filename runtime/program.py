@@ -35,6 +35,10 @@ class SilenceLimit(NamedTuple):
 USUAL = SilenceLimit()
 
 
+FEW_ARENAS = {"MALLOC_ARENA_MAX": "2"}
+"""Of long-lived processes with many threads: by default what is freed leaves gaps in up to 8 arenas per core."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kind(Reservation):
     """The processes of one kind: a row of the table.
@@ -96,7 +100,7 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
         Kind(
             "learner", learners, plural="learners", needed=learners, cpus=hosts.get("CPU", 0.0), resources=hosts,
             process=partial(kinds.LearnerProcess, replay=Replay(receives="batches", sends=", ".join(returned))),
-            environment={"MALLOC_ARENA_MAX": "2"},  # by default each save leaves gaps in up to 8 arenas per core
+            environment=FEW_ARENAS,
             work="time/step",
             restart="together",
         ),
@@ -137,7 +141,8 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
             if actors.resources else USUAL,
         ),
         Kind(
-            "evaluator", 1, plural="evaluators", needed=0, cpus=experiment.evaluation.cpus, environment=CPU_ONLY,
+            "evaluator", 1, plural="evaluators", needed=0, cpus=experiment.evaluation.cpus,
+            environment=CPU_ONLY | FEW_ARENAS,
             process=partial(kinds.EvaluatorProcess, snapshots=Snapshots()),
             ahead=0,  # training needs no ratings
             work="evaluation/step",
