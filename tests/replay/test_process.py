@@ -15,7 +15,7 @@ import uv
 from podzero.core.errors import TRY_AGAIN
 from podzero.replay import EnvironmentUnusable, ReplayRestoreError, ServerFailed, process, server_python
 from podzero.replay.errors import ServerKilled
-from podzero.replay.process import PROJECT, VARIABLE, ServerProcess, environment_folder
+from podzero.replay.process import PROJECT, VARIABLE, ServerProcess, environment_folder, server_variables
 
 
 def interpreter(tmp_path, script):
@@ -242,3 +242,10 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "podzero").touch()  # where a folder should be
     with pytest.raises(EnvironmentUnusable, match="XDG_CACHE_HOME"):
         server_python({"XDG_CACHE_HOME": str(tmp_path)})
+
+
+def test_the_server_keeps_bytecode_and_finds_packages_of_its_own_alone(monkeypatch):
+    for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "TF_CPP_MIN_LOG_LEVEL"):
+        monkeypatch.setenv(name, "1")
+    found = server_variables().keys() & {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "TF_CPP_MIN_LOG_LEVEL"}
+    assert found == {"TF_CPP_MIN_LOG_LEVEL"}
