@@ -386,7 +386,7 @@ COLUMNS: dict[str, Callable[[Job, JobResult], object]] = {
     "host_out_bytes": lambda job, result: _number(_each(job, result, "to_hosts"), 1),
     "moves_per_s": lambda job, result: _of_play(job, result, "moves_per_s"),
     "share_of_network": lambda job, result: _of_play(job, result, "ratio"),
-    "scaling_efficiency": lambda job, result: _number(_efficiency(result), 1),
+    "scaling_efficiency": lambda job, result: _number(_efficiency(job, result), 1),
     "compiler": lambda job, result: result.compiler,
     "estimate_before_ms": lambda job, result: _number(_before(job, result), 1e-3),
     "message": lambda job, result: result.message,
@@ -457,8 +457,8 @@ def _each(job: Job, result: JobResult, name: str) -> float | None:
     return float(value["hbm"] if isinstance(value, dict) else value) / float(each)
 
 
-def _efficiency(result: JobResult) -> float | None:
-    slices = result.report.get("slices")
+def _efficiency(job: Job, result: JobResult) -> float | None:
+    slices = result.report.get("slices") if job.program == "scaling" else None  # elsewhere it is their number
     return slices[-1]["efficiency"] if slices else None
 
 

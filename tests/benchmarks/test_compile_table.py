@@ -186,7 +186,7 @@ def test_a_row_lists_what_runs_without_an_estimate(path):
 
 
 def test_the_row_of_a_learner_has_the_bytes_that_each_host_sends_for_a_step(path):
-    report = {"programs": [PROGRAM | {"from_hosts": 4 * 4 * 1000, "to_hosts": 0}], "hosts": 4}
+    report = {"programs": [PROGRAM | {"from_hosts": 4 * 4 * 1000, "to_hosts": 0}], "hosts": 4, "slices": 1}
     assert row(path, LEARNER, result("compiled", 9.0, "x", report))["host_in_bytes"] == "1000"
 
 
