@@ -99,13 +99,13 @@ def program(name):
 @cache
 def compiled(game):
     env = make_env(game)
-    return jax.jit(env.step), jax.jit(env.view)
+    return jax.jit(env.init), jax.jit(env.step), jax.jit(env.view)
 
 
 def turn_after(env, moves):
     """The position after some named moves, as an engine gets it."""
-    notation, (step, view) = notation_of(env.spec), compiled(env.spec.name)
-    state, actions = env.init(jax.random.key(0)), []
+    notation, (init, step, view) = notation_of(env.spec), compiled(env.spec.name)
+    state, actions = init(jax.random.key(0)), []
     for move in moves:
         actions.append(notation.action(state, move))
         state = step(state, jnp.int32(actions[-1]))

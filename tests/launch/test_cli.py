@@ -259,7 +259,8 @@ def test_completion_offers_the_experiments(command, monkeypatch):
     monkeypatch.setenv("_PODZERO_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "podzero train conn")
     monkeypatch.setenv("COMP_CWORD", "2")
-    assert command()[1].split() == ["connect_four", "connect_four_int8", "connect_four_two_hours"]
+    expected = ["connect_four", "connect_four_gpu", "connect_four_int8", "connect_four_two_hours"]
+    assert command()[1].split() == expected
 
 
 def test_check_prints_the_experiment_and_makes_no_directory(command, tmp_path):

@@ -1,5 +1,7 @@
 """How Q-values become targets: the floor of the range by which they are divided, and the value of a searched root."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,22 +19,23 @@ GAME = (-1.0, 1.0)
 
 def edges(qvalues, visits, raw_value):
     """A root with equal logits."""
-    visits, qvalues = jnp.array([visits]), jnp.array([qvalues])
-    total = jnp.sum(visits, axis=1, keepdims=True)
+    visits, qvalues = np.array([visits]), np.array([qvalues], np.float32)
+    total = np.sum(visits, axis=1, keepdims=True)
     return Edges(
-        logits=jnp.zeros(qvalues.shape),
-        prior=jnp.full(qvalues.shape, 1 / qvalues.shape[1]),
+        logits=np.zeros(qvalues.shape, np.float32),
+        prior=np.full(qvalues.shape, 1 / qvalues.shape[1], np.float32),
         visits=visits,
         total_visits=total,
         qvalues=qvalues,
-        raw_value=jnp.array([[raw_value]]),
-        value=(raw_value + jnp.sum(visits * qvalues, axis=1, keepdims=True)) / (1 + total),
-        tree_range=jnp.array([[2.0]]),
+        raw_value=np.array([[raw_value]], np.float32),
+        value=((raw_value + np.sum(visits * qvalues, axis=1, keepdims=True)) / (1 + total)).astype(np.float32),
+        tree_range=np.array([[2.0]], np.float32),
     )
 
 
 def improved(config, root, floor):
-    return jax.nn.softmax(root.logits + gumbel_transform(config, GAME, floor)(root, 1))
+    transform = gumbel_transform(config, GAME, floor)
+    return jax.jit(lambda root: jax.nn.softmax(root.logits + transform(root, 1)))(root)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +87,7 @@ HALVED = edges([1.0, 0.0, 0.0], [7, 7, 2], 0.75)
 )
 def test_the_value_of_a_root_under_sequential_halving_is_not_that_of_its_forced_visits(settings, expected):
     config = SearchConfig(**settings)
-    found = root_value(config, HALVED, improved(config, HALVED, 0.2), jnp.array([0]))
+    found = jax.jit(partial(root_value, config))(HALVED, improved(config, HALVED, 0.2), np.array([0]))
     np.testing.assert_allclose(found, [expected], atol=1e-4)
 
 
