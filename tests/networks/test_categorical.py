@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podzero.networks.muzero import decode, encode, scale, unscale
+from podzero.networks import muzero
 
 SUPPORT = 30
+encode, decode = (jax.jit(function, static_argnums=1) for function in (muzero.encode, muzero.decode))
+scale, unscale = map(jax.jit, (muzero.scale, muzero.unscale))
 
 
 @pytest.mark.parametrize(
@@ -44,25 +46,25 @@ def test_a_value_between_two_bins_is_two_hot():
 
 
 def test_values_beyond_the_outermost_bins_are_clipped():
-    np.testing.assert_array_equal(encode(jnp.array([1e6, -1e6]), 2), [[0, 0, 0, 0, 1], [1, 0, 0, 0, 0]])
+    np.testing.assert_array_equal(encode(np.float32([1e6, -1e6]), 2), [[0, 0, 0, 0, 1], [1, 0, 0, 0, 0]])
 
 
 def test_logits_represent_the_mean_of_their_distribution():
     # Half at bin 0 and half at bin 2: the mean is 1, which is h(x) for x just below 3.
-    x = float(decode(jnp.array([-1e9, -1e9, 0.0, -1e9, 0.0]), 2))
+    x = float(decode(np.float32([-1e9, -1e9, 0.0, -1e9, 0.0]), 2))
     np.testing.assert_allclose(np.sqrt(x + 1) - 1 + 0.001 * x, 1.0, rtol=1e-6)
 
 
 def test_uniform_logits_represent_zero():
-    assert abs(float(decode(jnp.zeros(2 * SUPPORT + 1), SUPPORT))) < 1e-5
+    assert abs(float(decode(np.zeros(2 * SUPPORT + 1, np.float32), SUPPORT))) < 1e-5
 
 
 def test_small_values_keep_their_precision():
-    x = jnp.array([1e-4, 1e-3, 1e-2])
+    x = np.float32([1e-4, 1e-3, 1e-2])
     np.testing.assert_allclose(unscale(scale(x)), x, rtol=2e-3)
 
 
 def test_any_leading_axes_are_kept():
-    x = jax.random.normal(jax.random.key(0), (2, 3))
+    x = np.random.default_rng(0).normal(size=(2, 3)).astype(np.float32)
     assert encode(x, 5).shape == (2, 3, 11)
     assert decode(encode(x, 5), 5).shape == (2, 3)

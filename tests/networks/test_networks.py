@@ -93,10 +93,10 @@ def test_mish_is_x_times_tanh_of_softplus_with_a_finite_gradient():
     x = np.array([-1e4, -100.0, -20.0, -5.0, -1.0, 0.0, 0.5, 5.0, 19.9, 20.0, 20.1, 100.0, 1e4], np.float32)
     by_definition = lambda x: x * jnp.tanh(jax.nn.softplus(x))  # noqa: E731
     for dtype, tolerance in (("float32", 1e-6), ("bfloat16", 2e-2)):
-        values = jnp.asarray(x, dtype)
+        values = x.astype(jnp.dtype(dtype))
         exact = np.float64(values) * np.tanh(np.logaddexp(0.0, np.float64(values)))
-        np.testing.assert_allclose(np.float64(mish(values)), exact, rtol=tolerance, atol=1e-30)
-    slopes, expected = (jax.vmap(jax.grad(each))(jnp.asarray(x)) for each in (mish, by_definition))
+        np.testing.assert_allclose(np.float64(jax.jit(mish)(values)), exact, rtol=tolerance, atol=1e-30)
+    slopes, expected = (jax.jit(jax.vmap(jax.grad(each)))(x) for each in (mish, by_definition))
     np.testing.assert_allclose(slopes, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -114,7 +114,8 @@ def test_outcomes_are_those_of_games_for_two(make, several):
 
 
 def test_a_constant_kernel_has_finite_gradients():
-    assert np.isfinite(jax.grad(lambda k: standardize(k, jnp.ones(2)).sum())(jnp.ones((3, 3, 4, 2)))).all()
+    gradient = jax.jit(jax.grad(lambda k: standardize(k, np.ones(2, np.float32)).sum()))
+    assert np.isfinite(gradient(np.ones((3, 3, 4, 2), np.float32))).all()
 
 
 @pytest.mark.parametrize(("config", "convolutions"), [(RESNET, 2), (NESTED, 6)], ids=["resnet", "nested"])
