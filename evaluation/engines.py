@@ -384,7 +384,7 @@ class UciEngine(LineProcess):
                     continue
                 if first == "setoption":
                     name, _ = UciOption.parse(words)
-                    if not any(line.startswith(f"option name {name} ") for line in offered):
+                    if not any(option.startswith(f"option name {name} ") for option in offered):
                         raise EngineFailed(f"{self.name} has no option '{name}'")
                 self.send(line)
             self.send("isready")

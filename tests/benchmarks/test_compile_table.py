@@ -51,6 +51,12 @@ def test_the_jobs_are_all_experiments_on_all_slices_and_each_chip_once():
     assert len({job.key for job in jobs}) == len(jobs)
 
 
+def test_what_was_never_compiled_comes_first(path):
+    known = StoredResults(path)
+    known.fill([LEARNER], answers("crashed"), 60)
+    assert known.missing([LEARNER, SELFPLAY], 60) == [SELFPLAY, LEARNER]
+
+
 def test_a_second_call_compiles_only_what_is_missing(path):
     first = answers()
     StoredResults(path).fill([LEARNER], first, 60)

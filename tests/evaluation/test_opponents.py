@@ -80,16 +80,12 @@ def test_players_that_cannot_oppose_are_refused(experiment, tmp_path, who, messa
         make_opponents(with_opponents(experiment, "self", who), tmp_path, seed=0)
 
 
-def test_engines_are_too_slow(experiment, tmp_path, monkeypatch):
-    class Engine:
-        name, deterministic = "engine", True
-
-        def choose_after(self, turns):
-            return [0]
-
-    monkeypatch.setattr(resolve, "resolve", lambda *arguments, **options: Engine())
-    with pytest.raises(ConfigError, match="one game at a time"):
-        make_opponents(with_opponents(experiment, "self", "gnugo:1"), tmp_path, seed=0)
+@pytest.mark.parametrize("who", ["gnugo:1", "gtp:touch {}"])
+def test_engines_are_too_slow_and_are_not_started(experiment, tmp_path, who):
+    started = tmp_path / "started"
+    with pytest.raises(ConfigError, match=r"actors\.opponents: .* one game at a time"):
+        make_opponents(with_opponents(experiment, "self", who.format(started)), tmp_path, seed=0)
+    assert not started.exists()
 
 
 def test_a_game_of_one_player_has_no_opponents(experiment, tmp_path):

@@ -236,7 +236,7 @@ def machine_in_words(cpu_info: Path = Path("/proc/cpuinfo")) -> str:
     text = cpu_info.read_text(encoding="utf-8") if cpu_info.exists() else ""
     found = dict(re.findall(r"^(model name|cpu family|model)\s*:\s*(.*)$", text, re.MULTILINE))
     name = re.sub(r"\s+", " ", found.get("model name", "an unknown processor"))
-    # The name of a virtual processor does not say it. Zen 3 and Zen 4 share a family.
-    newer = int(found.get("model", 0)) // 16 in (1, 6, 7, 10)
-    zen = {"25": f" (Zen {4 if newer else 3})", "26": " (Zen 5)"}.get(found.get("cpu family", ""), "")
-    return f"{os.cpu_count()} cores of an {name}{zen if 'AMD' in name and 'Zen' not in name else ''}, no accelerator"
+    if "AMD" in name and "Zen" not in name:  # the name of a virtual processor does not say its generation
+        newer = int(found.get("model", 0)) // 16 in (1, 6, 7, 10)  # Zen 3 and Zen 4 share a family
+        name += {"25": " (Zen 4)" if newer else " (Zen 3)", "26": " (Zen 5)"}.get(found.get("cpu family", ""), "")
+    return f"{os.cpu_count()} cores of an {name}, no accelerator"
