@@ -108,9 +108,10 @@ def make_play(
         action_key, start_key = jax.random.split(key)
         before = view(games.states)
         logits, value = network.apply(params, before.observation)
-        of_earlier, _ = network.apply(earlier, before.observation[:against])
-        opponent, opening = games.opposed == before.player, games.plies < games.opening
-        chosen = jnp.where(opponent[:, None], logits.at[:against].set(of_earlier), logits)
+        opponent, opening, chosen = games.opposed == before.player, games.plies < games.opening, logits
+        if against:
+            of_earlier, _ = network.apply(earlier, before.observation[:against])
+            chosen = jnp.where(opponent[:, None], logits.at[:against].set(of_earlier), logits)
         masked = jnp.where(before.legal, jnp.where(opening[:, None], 0.0, chosen), ILLEGAL_LOGIT)
         action = jax.random.categorical(action_key, masked).astype(jnp.int32)
         states = step(games.states, action)

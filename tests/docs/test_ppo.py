@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero.config import load
+from podzero.config import load, parse
 from podzero.core.types import Network
 from podzero.evaluation.evaluate import evaluate
 from podzero.files.workdir import Workdir
@@ -60,6 +60,11 @@ def test_it_learns_and_keeps_an_agent_that_other_commands_read(ppo, tmp_path):
     played = ppo.run(experiment, workdir, minutes=5, updates=2)
     assert played == 2 * ppo.MOVES * 16
     assert load_snapshot(workdir.snapshots).version == 2 * ppo.PASSES * ppo.PARTS
+
+
+def test_one_player_plays_against_nobody(ppo, tmp_path):
+    tree = {"env": {"name": "2048"}, "network": {"name": "mlp", "width": 8, "layers": 1}, "actors": {"games": 4}}
+    assert ppo.run(parse({"name": "test"} | tree, "test"), Workdir(tmp_path / "run"), minutes=5, updates=1) > 0
 
 
 @pytest.mark.slow
